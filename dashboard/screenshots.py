@@ -4,7 +4,7 @@
     python dashboard/screenshots.py FOLDER --url URL      shows a server that runs
     python dashboard/screenshots.py FOLDER --only rollout a few of them
 
-Each screen of one object shows the first of its list. Run it from the root of a checkout, after `./dev setup`.
+Each screen of one object shows the first of its list. It needs what `./dev setup` installs.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import tempfile
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from playwright.async_api import Browser, Page, expect  # noqa: E402
-from tests.support.browser import browsing  # noqa: E402
+from playwright.async_api import Browser, Page, expect
+from tests.support.browser import browsing
 
-LOOKS = {
+LOOKS: dict[str, dict[str, Any]] = {
     "light": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "light"},
     "dark": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "dark"},
     "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "has_touch": True},
@@ -115,9 +115,13 @@ def demo() -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "perdure", "dev", "--demo", "--stay", "--no-reload", "--port", str(port)]
+        options = ["--demo", "--stay", "--no-reload", "--port", str(port)]
         server = subprocess.Popen(
-            command, cwd=folder, env={**os.environ, "HOME": folder}, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "perdure", "dev", *options],
+            cwd=folder,
+            env={**os.environ, "HOME": folder},
+            stdout=subprocess.PIPE,
+            text=True,
         )
         try:
             assert server.stdout is not None
@@ -131,16 +135,15 @@ def demo() -> Iterator[str]:
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--url")
     parser.add_argument("--only", nargs="+", help="names of screens, such as home or workflow-run")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    if given.url is None:
-        with demo() as url:
-            return await take(url, given)
-    await take(given.url, given)
+    with demo() if given.url is None else nullcontext(given.url) as url:
+        await take(url, given)
 
 
 async def take(url: str, given: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""A browser and a filled server for each file of browser tests."""
+"""One browser and one filled server for all browser tests of a process."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from playwright.async_api import Browser
 from tests.support.browser import browsing
 from tests.web.world import World, filled_server
 
-module_fixture = pytest_asyncio.fixture(scope="module", loop_scope="module")
+package_fixture = pytest_asyncio.fixture(scope="package", loop_scope="package")
 
 
-@module_fixture
+@package_fixture
 async def browser() -> AsyncIterator[Browser]:
     async with browsing() as started:
         yield started
 
 
-@module_fixture
+@package_fixture
 async def world() -> AsyncIterator[World]:
     async with filled_server() as filled:
         yield filled

@@ -21,7 +21,7 @@ from perdure.memory.service import REBUILD_JOB
 from perdure.runtime.memory_work import MemoryWork
 from perdure.runtime.services import Services
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 KEY = Key("only-the-operator-knows")
 NOON = 1_771_934_400_000
 
@@ -47,7 +47,7 @@ class Knowledge(NamedTuple):
     """A day of the table of contents."""
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def knowledge(world: World) -> AsyncIterator[Knowledge]:
     services = world.visitor.app.services
     await services.sessions.append("1", LINES)

@@ -21,7 +21,7 @@ from perdure import Agents
 from perdure.runtime.embedded_worker import EmbeddedWorker
 from perdure.runtime.services import Services
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 @dataclass
@@ -78,7 +78,7 @@ async def add(ctx: Any, input: Sum) -> dict[str, int]:
     return {"sum": input.left + input.right}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def studio(world: World) -> AsyncIterator[Studio]:
     gate = asyncio.Event()
     gate.set()

@@ -28,7 +28,7 @@ from perdure.outbox.service import Outbox
 from perdure.runtime.services import Services
 from perdure.testing.contract.support import make_span
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 GATED = """
 name: release
 description: Asks, then builds and tests beside one another, then tells
@@ -61,7 +61,7 @@ class Work(NamedTuple):
     trace: str
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def work(world: World) -> AsyncIterator[Work]:
     services = world.visitor.app.services
     services.definitions.add(workflow(GATED))

@@ -9,7 +9,8 @@ import { confirm } from "../components/Confirm";
 import { Icon } from "../components/Icon";
 import { Json } from "../components/Json";
 import { Problem } from "../components/Problem";
-import { StateChart } from "../components/StateChart";
+import { StateChart, StateList } from "../components/StateChart";
+import { Traced } from "../components/Traced";
 import { Why } from "../components/Why";
 import { Compare } from "../components/Compare";
 import { Resources } from "../components/Resources";
@@ -26,6 +27,7 @@ export default function RolloutScreen({ params }: { params: Params }) {
   const attempts = useOne(["rollout", "one", rollout_id, "attempts"], (signal) =>
     api.get("/api/v1/rollouts/{rollout_id}/attempts", { path, query: { limit: 100 }, signal }),
   );
+  const states = useOne(["rollout", "one", rollout_id, "path"], (signal) => api.get("/api/v1/rollouts/{rollout_id}/path", { path, signal })).data;
   const figures = useOne(["rollout", "one", rollout_id, "figures"], (signal) =>
     api.get("/api/v1/figures", { query: { rollout_id: [rollout_id] }, signal }),
   );
@@ -42,7 +44,9 @@ export default function RolloutScreen({ params }: { params: Params }) {
       <div className="body">
         <Why id={rollout_id} />
         <div className="grid">
-          <Card title="State" className="span7"><StateChart path={pathOf(rollout.data, made)} /></Card>
+          <Card title="State" className="span7" flush>
+            {states && <><div className="inside"><StateChart path={states} /></div><StateList path={states} /></>}
+          </Card>
           <Card title="Facts" className="span5">
             <Facts
               facts={[
@@ -61,6 +65,7 @@ export default function RolloutScreen({ params }: { params: Params }) {
             />
           </Card>
           <Card title={`Attempts (${made.length})`} className="span12" flush><Attempts attempts={made} /></Card>
+          <Traced rollout_id={rollout_id} attempt_id={made.at(-1)?.attempt_id} />
           {made.length > 1 && <Compare rollout_id={rollout_id} attempts={made} />}
           <Card title="Input" className="span6"><Json value={rollout.data.input} /></Card>
           <Card title="Metadata" className="span6"><Json value={rollout.data.metadata ?? {}} /></Card>
@@ -122,16 +127,4 @@ function limits({ config }: Rollout): string {
     config?.unresponsive_seconds ? `${duration(config.unresponsive_seconds)} of silence` : null,
   ];
   return given.filter(Boolean).join(", ") || "none";
-}
-
-/** The states that the attempts of a rollout led it through. */
-function pathOf(rollout: Rollout, attempts: Attempt[]): string[] {
-  const path = ["queuing"];
-  attempts.forEach((attempt, index) => {
-    if (index > 0) path.push("requeuing");
-    path.push("preparing");
-    if (attempt.status !== "preparing") path.push("running");
-  });
-  if (path.at(-1) !== rollout.status) path.push(rollout.status);
-  return path;
 }

@@ -9,6 +9,7 @@ import { confirm } from "../components/Confirm";
 import { Icon } from "../components/Icon";
 import { Json } from "../components/Json";
 import { Problem } from "../components/Problem";
+import { Traced } from "../components/Traced";
 import { Why } from "../components/Why";
 import { count, dollars } from "../lib/format";
 import { LIVE_RUNS } from "./Runs";
@@ -74,6 +75,7 @@ export default function RunScreen({ params }: { params: Params }) {
           ) : (
             <Card title="Metadata" className="span6"><Json value={run.metadata} /></Card>
           )}
+          <Traced rollout_id={run_id} />
           <Card title="Input" className="span6"><Json value={run.kwargs.command ?? run.kwargs.input} /></Card>
           <Card title="Config" className="span6"><Json value={{ config: run.kwargs.config, context: run.kwargs.context }} /></Card>
         </div>

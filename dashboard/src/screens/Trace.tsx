@@ -140,7 +140,9 @@ function Waterfall({ trace_id, spans, took }: { trace_id: string; spans: readonl
   const [onlyErrors, setOnlyErrors] = useState(false);
   const [errorsFirst, setErrorsFirst] = useState(false);
   const [folded, setFolded] = useState<ReadonlySet<string>>(new Set());
-  const [open, setOpen] = useState<string | null>(null);
+  const [opened, setOpened] = useFilter("span");
+  const open = opened || null;
+  const setOpen = (span_id: string | null) => setOpened(span_id ?? "");
   const wanted = useDeferredValue(text.toLowerCase());
   // The rows of a list are a new array with each drawing; what is in it changes with its length.
   const bars = useMemo(() => waterfall(spans), [spans.length, trace_id]);

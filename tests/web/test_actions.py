@@ -1,0 +1,132 @@
+"""What other files leave: queues are paused, traces exported, sub-agents read; a hidden page pauses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, expect
+from tests.web.test_knowledge import LINES, spoken
+from tests.web.world import HOSTILE, TIMEOUT, World, opened
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+HIDDEN_MS = 11_000
+"""Longer than a page that nobody sees goes on listening."""
+
+
+async def test_a_queue_is_paused_and_resumed_and_says_why_it_waits(browser: Browser, world: World) -> None:
+    async def paused() -> list[str]:
+        queues = (await world.visitor.get("/api/v1/queues")).body["items"]
+        return [queue["queue"] for queue in queues if queue["paused_since"] is not None]
+
+    async with opened(browser, world.visitor.url) as screen:
+        await screen.open("/")
+        await screen.page.get_by_label("Pause default", exact=True).click()
+        await screen.press("Pause it")
+        await screen.sees("Paused: default")
+        assert await paused() == ["default"]
+        row = screen.page.locator("[data-queue=default]")
+        await expect(row.locator("[data-status=paused]")).to_be_visible(timeout=TIMEOUT)
+        await screen.sees("the queue is paused since")
+        await screen.page.get_by_label("Resume default", exact=True).click()
+        await screen.sees("Resumed: default")
+        assert await paused() == []
+        await expect(row.locator("[data-status=paused]")).to_have_count(0, timeout=TIMEOUT)
+
+
+async def test_a_failure_leads_to_its_trace_which_is_copied_and_exported(
+    browser: Browser, world: World, tmp_path: Path
+) -> None:
+    permissions = ["clipboard-read", "clipboard-write"]
+    async with opened(browser, world.visitor.url, permissions=permissions) as screen:
+        page = screen.page
+        await screen.open(f"/rollouts/{world.failed}")
+        await page.get_by_role("link", name="Open the trace").first.click()
+        await page.locator("[data-span]").first.wait_for()
+        trace_id = page.url.rpartition("/")[2]
+        stored = (await world.visitor.get(f"/api/v1/traces/{trace_id}/spans")).body["items"]
+        await screen.press("Copy as JSON")
+        await screen.sees("Copied")
+        assert json.loads(await page.evaluate("navigator.clipboard.readText()")) == stored
+        async with page.expect_download() as download:
+            await screen.press("Export")
+        saved = await download.value
+        assert saved.suggested_filename == f"trace-{trace_id}.json"
+        await saved.save_as(tmp_path / "trace.json")
+        assert json.loads((tmp_path / "trace.json").read_text()) == stored
+
+
+async def test_the_transcript_of_a_sub_agent_is_read(browser: Browser, world: World) -> None:
+    sessions = world.visitor.app.services.sessions
+    await sessions.append("with-helper", LINES)
+    helper = [spoken(1, "user", "Count the files."), spoken(2, "assistant", f"Twelve. {HOSTILE[0]}")]
+    await sessions.append("with-helper", helper, sub_agent="helper")
+    async with opened(browser, world.visitor.url) as screen:
+        await screen.open("/sessions/with-helper")
+        await screen.sees("The total leaves out the tax.")
+        await screen.page.get_by_role("combobox", name="Sub-agent").click()
+        await screen.page.get_by_role("option", name="helper").click()
+        await screen.sees(f"Twelve. {HOSTILE[0]}")
+        await screen.page.wait_for_url("**?agent=helper")
+        await expect(screen.page.get_by_text("leaves out the tax")).to_have_count(0, timeout=TIMEOUT)
+
+
+async def test_a_page_that_nobody_sees_pauses_and_catches_up(browser: Browser, world: World) -> None:
+    async with opened(browser, world.visitor.url) as screen:
+        page = screen.page
+        await page.clock.install()
+        await screen.open("/rollouts")
+        await page.locator("[data-feed=live]").wait_for()
+        await page.evaluate(
+            "Object.defineProperty(document, 'visibilityState', {value: 'hidden', configurable: true});"
+            "document.dispatchEvent(new Event('visibilitychange'))"
+        )
+        await page.clock.run_for(HIDDEN_MS)
+        await page.locator("[data-feed=paused]").wait_for()
+        made = await world.store.enqueue_rollout({"question": "While nobody looked?"})
+        await page.evaluate(
+            "delete document.visibilityState; document.dispatchEvent(new Event('visibilitychange'))"
+        )
+        await page.locator(f"[data-row={made.rollout_id}]").wait_for()
+        await page.locator("[data-feed=live]").wait_for()
+
+
+async def test_settings_show_the_process_and_what_doctor_finds(browser: Browser, world: World) -> None:
+    found = (await world.visitor.get("/api/v1/doctor")).body["items"]
+    health = (await world.visitor.get("/api/v1/health")).body
+    async with opened(browser, world.visitor.url) as screen:
+        await screen.open("/settings")
+        rows = screen.page.locator("[data-doctor] li")
+        await expect(rows).to_have_count(len(found), timeout=TIMEOUT)
+        for check in found:
+            await expect(rows.filter(has_text=check["name"]).first).to_be_visible()
+        await screen.sees(str(health["process_id"]))
+
+
+async def test_every_list_keeps_its_filter_in_the_url_and_moves_by_keys(
+    browser: Browser, world: World
+) -> None:
+    async with opened(browser, world.visitor.url) as screen:
+        page = screen.page
+        for path, chip in (
+            ("/rollouts", "failed"),
+            ("/runs", "error"),
+            ("/threads", "idle"),
+            ("/traces", "error"),
+            ("/workflow-runs", "failed"),
+            ("/approvals", "rejected"),
+            ("/schedules", "enabled"),
+            ("/outbox", "dead"),
+            ("/workers", "busy"),
+        ):
+            await screen.goes(path)
+            await page.get_by_role("button", name=chip, exact=True).click()
+            await page.wait_for_url(f"**{path}?*={chip}")
+            await page.get_by_role("button", name="Views").first.wait_for()
+        await screen.goes("/traces")
+        await page.locator("[data-row]").first.wait_for()
+        await page.keyboard.press("j")
+        await expect(page.locator(".is-current")).to_have_count(1, timeout=TIMEOUT)
+        await page.keyboard.press("Control+k")
+        await page.get_by_role("combobox", name="Find anything").wait_for()
