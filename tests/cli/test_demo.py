@@ -29,7 +29,7 @@ def assert_tells_the_story(text: str) -> None:
     assert re.search(r"attempt 1 by worker-\d: unresponsive", text)
     assert re.search(r"└── attempt \d by worker-\d: (succeeded|failed), in \d", text)
     assert re.search(r"invoke_agent trivia  [\d.]+ m?s", text)
-    assert re.search(r"├── chat pretend-1  [\d.]+ m?s  (\d+ in, )?\d+ out", text)
+    assert re.search(r"├── chat gpt-4o-mini  [\d.]+ m?s  (\d+ in, )?\d+ out", text)
     assert "Memory, asked 'what did the agents do today':" in text
     assert re.search(r"The agent of worker-\d (answered|could not answer)", text)
     assert re.search(r"events: [0-9A-Z]{26}", text)

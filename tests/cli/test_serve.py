@@ -7,8 +7,12 @@ import socket
 import subprocess
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from perdure import Perdure
+from perdure.cli.demo.assistant import AGENTS, GUIDE, QUESTION
 
 from .command import Server, Terminal, perdure, run_here
 
@@ -200,8 +204,53 @@ def test_dev_plays_the_demo_over_http_and_ends_without_a_terminal(tmp_path: Path
     assert (ended.returncode, ended.stderr) == (0, "")
     assert re.search(r"of 3 rollouts succeeded.* \d+ attempts, \d+ of them retries", ended.stdout)
     assert re.search(r"invoke_agent trivia  [\d.]+ m?s", ended.stdout)
-    listed = perdure(tmp_path, "rollout", "list", "--json", "--database", "sqlite:///perdure.db")
-    assert json.loads(listed.stdout)["total"] == 3
+
+    def shown(*command: str) -> Any:
+        ended = run_here(tmp_path, *command, "--json", "--database", "sqlite:///perdure.db")
+        assert ended.returncode == 0, ended.stderr
+        return json.loads(ended.stdout)
+
+    assert shown("rollout", "list")["total"] == 3
+    runs = shown("run", "list")["items"]
+    assert [(each["agent"], each["status"]) for each in runs] == [
+        ("demo-forecast", "error"),
+        ("demo-guide", "success"),
+        ("demo-guide", "success"),
+        ("demo-guide", "success"),
+    ]
+    assert "no station in 'Atlantis'" in runs[0]["error"]["message"]
+    assert [each["status"] for each in shown("thread", "list")["items"]] == ["error", "interrupted", "idle"]
+    assert [each["workflow_name"] for each in shown("approval", "list")["items"]] == ["demo-release"]
+    assert [each["name"] for each in shown("cron", "list")["items"]] == ["demo-morning"]
+    assert len(shown("session", "list")["items"]) >= 2
+    (model,) = {each["name"] for each in shown("usage")["items"]}
+    assert model == "gpt-4o-mini"
+    assert all(each["cost"] > 0 for each in shown("usage")["items"])
+
+
+async def test_the_guide_of_the_demo_streams_and_asks_back_once() -> None:
+    async with Perdure("memory:", agents=AGENTS) as perdure:
+        said = {"messages": [{"role": "user", "content": "Plan a trip."}]}
+        thread = await perdure.threads.create_thread("trip")
+        asked = await perdure.run(GUIDE, said, thread_id=thread.thread_id)
+        state = await perdure.threads.get_state("trip")
+        assert state is not None
+        assert [each.value for each in state.interrupts] == [QUESTION]
+        assert [each["content"] for each in asked.values["messages"]] == ["Plan a trip."]
+        answered = await perdure.run(GUIDE, thread_id="trip", command={"resume": "Sunday"})
+        assert [each["role"] for each in answered.values["messages"]] == ["user", "assistant"]
+        assert "leave on Sunday" in answered.values["messages"][-1]["content"]
+        pieces = []
+        again = {"messages": [{"type": "human", "content": "How does a retry work?"}]}
+        async for event in perdure.stream(GUIDE, again, thread_id="trip"):
+            if event.event == "messages":
+                pieces.append(event.data[0]["content"])
+        state = await perdure.threads.get_state("trip")
+        assert state is not None
+        whole = state.values["messages"][-1]["content"]
+        assert "".join(pieces) == whole
+        assert len(pieces) > 5
+        assert "Before, you asked: 'Plan a trip.'" in whole
 
 
 def test_dev_plays_the_demo_on_a_terminal_and_goes_on_serving(tmp_path: Path) -> None:

@@ -69,11 +69,12 @@ class Recorder:
         return looked
 
     async def finish(self) -> None:
-        """Write what was counted since the last full minute."""
+        """Write what was counted since the last full minute, and what the last spans took."""
         try:
             await self.record(look=False)
+            await self.add_usage()
         except StorageError as error:
-            logger.warning("the last minute of the queues was not written: %s", error)
+            logger.warning("the last minute of the statistics was not written: %s", error)
 
 
 def _minute() -> int:

@@ -116,15 +116,14 @@ def _point(point: QueuePoint) -> tuple[Any, ...]:
 async def usage(
     context: CommandContext,
     by: Annotated[str, text("NAME", "Sum by model, agent, user or kind of step.", "--by")] = "model",
-    since: Annotated[float, duration("Only the last", "--since")] = 86_400.0,
+    since: Annotated[float | None, duration("Only the last (default: 1d)", "--since")] = None,
 ) -> None:
     """Show tokens, cost, steps and errors by model, agent, user or kind of step."""
     from perdure.statistics.model import USAGE_BY
 
     async with context.connect() as connection:
-        found = await connection.diagnostics.usage(
-            by=choice_of(by, USAGE_BY, "--by"), since=max(time.time() - since, 0.0)
-        )
+        begin = None if since is None else max(time.time() - since, 0.0)
+        found = await connection.diagnostics.usage(by=choice_of(by, USAGE_BY, "--by"), since=begin)
     if context.as_json:
         context.output.document(found)
         return

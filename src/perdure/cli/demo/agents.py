@@ -18,6 +18,8 @@ QUEUE = "demo"
 """Their own queue, so that they never claim other work."""
 MAX_ATTEMPTS = 3
 SILENCE_SECONDS = 1.0
+MODEL = "gpt-4o-mini"
+"""The model that simulated calls name, so that they have a price. None is called."""
 CONFIG = RolloutConfig(
     max_attempts=MAX_ATTEMPTS,
     unresponsive_seconds=SILENCE_SECONDS,
@@ -35,7 +37,6 @@ _FAILURE_RATE = 0.3
 _STEP_SECONDS = (0.06, 0.18)
 _AWAY_SECONDS = 0.8
 _LOOK_SECONDS = 0.05
-_MODEL = "pretend-1"
 
 Say = Callable[[str], None]
 
@@ -171,12 +172,12 @@ class Trace:
         """Simulate a model call."""
         attributes: dict[str, str | int] = {
             "gen_ai.operation.name": "chat",
-            "gen_ai.request.model": _MODEL,
+            "gen_ai.request.model": MODEL,
             "gen_ai.usage.input_tokens": self._chance.randrange(200, 900),
             "gen_ai.usage.output_tokens": self._chance.randrange(20, 200),
             "purpose": purpose,
         }
-        await self._step(f"chat {_MODEL}", attributes)
+        await self._step(f"chat {MODEL}", attributes)
 
     async def tool(self, name: str, error: str | None = None) -> None:
         """Simulate a tool call, which may fail."""

@@ -33,6 +33,7 @@ MEMORY_PORT = 50051
 """Where clients of agent-memory look for it."""
 RUN_LOG = "perdure.worker.execution"
 """The logger that says when runs start and end."""
+DEMO_AGENTS = "perdure.cli.demo.assistant:AGENTS"
 PAGE = "/ui/"
 """The path of the dashboard."""
 
@@ -92,6 +93,7 @@ def dev(
             "Use `ssh -R`, or set an API key and --host to listen on another address"
         )
     place = project.project_place(config)
+    named = [*(agents or ()), *([DEMO_AGENTS] if demo else ())]
     settings, grpc_note = _settings(
         {
             "database_url": database,
@@ -110,7 +112,7 @@ def dev(
     output = Output(as_json=as_json, no_color=no_color)
     with server.listen(settings) as listening:
         url = server.address_of(settings, listening)
-        loaded = gather(settings, agents or (), place)
+        loaded = gather(settings, named, place)
         app = server.open_app(settings, url, place)
         services = server.services_of(
             app, agents=loaded.agents, without_agents=reload, further_ports=(MEMORY_PORT,)
@@ -120,7 +122,7 @@ def dev(
         show.stays = not demo or not (_is_unattended() if once is None else once)
         if reload:
             worker = next(each for each in services if isinstance(each, EmbeddedWorker))
-            code = project.ProjectCode(app, worker, loaded, place, agents or ())
+            code = project.ProjectCode(app, worker, loaded, place, named)
             services.append(project.FileWatch(app, code, show.reloaded))
             show.reloads = True
 
@@ -285,18 +287,20 @@ class Show:
         """Run the demo against the server, over HTTP; then keep serving, or let the server stop."""
         from perdure.cli.demo.memory import recall
         from perdure.cli.demo.play import play
+        from perdure.cli.demo.scene import play_scene
         from perdure.client.lightning import LightningStoreClient
 
         await self._started.wait()
         token = self._app.settings.api_key or os.environ.get("PERDURE_TOKEN")
         async with LightningStoreClient(self._url, token=token) as store:
             report = await play(store, self._plan, self._output.console)
+        commands = await play_scene(self._app.services)
         recalled = await recall(self._app.services.storage, self._app.namespace, report.works)
-        self._print_report(replace(report, recalled=recalled))
+        self._print_report(replace(report, recalled=recalled), commands)
         if self.stays:
             await asyncio.Event().wait()
 
-    def _print_report(self, report: Report) -> None:
+    def _print_report(self, report: Report, commands: Sequence[str]) -> None:
         from perdure.cli.demo.play import print_report, report_document
 
         if self._output.as_json:
@@ -305,6 +309,7 @@ class Show:
         print_report(self._output.console, report)
         if self.stays:
             where = "\nThe server is still running; stop it with Ctrl-C. Try, in another terminal:"
-            self._output.print("\n".join((where, *self._snippets(report.rollout.rollout_id))))
+            lines = [*self._snippets(report.rollout.rollout_id), *(f"  {each}" for each in commands)]
+            self._output.print("\n".join((where, *lines)))
         else:
             self._output.print("\nThe server stops now. Use --stay to keep it running.")
