@@ -166,6 +166,12 @@ def test_maps_are_read_from_the_environment_and_from_a_file(tmp_path: Path) -> N
     assert load(tmp_path).workflow_assistants == {"default": "coder"}
 
 
+@pytest.mark.parametrize("text", ['{"default": "coder"}', "coder", "default=", "=coder", "a=b,c"])
+def test_a_map_that_is_no_map_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"workflow_assistants from .* write it as name=value,name=value"):
+        load(tmp_path, PERDURE_WORKFLOW_ASSISTANTS=text)
+
+
 # --- which source wins ------------------------------------------------------------------------------------
 
 

@@ -344,10 +344,22 @@ def _value(name: str, found: _Found) -> Any:
             check_text(value, name, max_length=MAX_URL if name in SECRETS else MAX_TEXT)
     except (msgspec.ValidationError, InvalidInput) as error:
         shown = "" if name in SECRETS else f" {found.value!r}:"
-        raise InvalidInput(f"{name} from {found.source}:{shown} {_detail(error, kind)}") from None
+        detail = MAP_FORM if kind == Mapping[str, str] and found.text else _detail(error, kind)
+        raise InvalidInput(f"{name} from {found.source}:{shown} {detail}") from None
     if name not in SECRETS or value is None:
         return value
     return Secret(value) if name.endswith("_url") else Key(value)
+
+
+MAP_FORM = "write it as name=value,name=value"
+
+
+def _pairs(text: str) -> dict[str, str] | str:
+    """`name=value,name=value` as a map; a text that is something else stays one, and is refused."""
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    if any(not name.strip() or not value.strip() for name, _, value in pairs):
+        return text
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _from_text(text: str, kind: Any) -> Any:
@@ -355,8 +367,7 @@ def _from_text(text: str, kind: Any) -> Any:
     if kind == tuple[str, ...]:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     if kind == Mapping[str, str]:
-        pairs = [part.partition("=") for part in text.split(",") if part.strip()]
-        return {name.strip(): value.strip() for name, _, value in pairs}
+        return _pairs(text)
     choices = [choice for choice in get_args(kind) if isinstance(choice, str)]
     if choices:
         return next((choice for choice in choices if choice.lower() == text.strip().lower()), text)
