@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import hypothesis
 import pytest
+from tests.support import unsteady
 from tests.support.databases import Databases
 from tests.support.reporting import FastSelection, SlowestFiles
 
@@ -58,6 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=0,
         help="print the N files whose tests took longest",
     )
+    unsteady.add_options(parser)
 
 
 def _heed_signals() -> None:
@@ -69,6 +71,7 @@ def _heed_signals() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     _heed_signals()
+    unsteady.register(config)
     if config.getoption("--slowest-files"):
         config.pluginmanager.register(SlowestFiles(config.getoption("--slowest-files")))
     if config.getoption("--fast"):

@@ -220,7 +220,41 @@ def test_the_tests_have_a_browser_before_they_start(
     assert dev.test(environment, arguments) == 0
     steps = [command[1:3] for command in calls.commands]
     assert (["-m", "tests.support.browser"] in steps) is wanted
-    assert steps[-1] == ["-m", "pytest"]
+    assert ["-m", "tests.support.browser"] not in steps[steps.index(["-m", "pytest"]) :]
+    assert ["-m", "mypy"] in steps
+
+
+@pytest.mark.parametrize("failing", ["ruff", "mypy", "pytest"])
+def test_the_test_command_fails_with_any_of_its_steps(
+    dev: ModuleType, environment: Any, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    seen: list[list[str]] = []
+
+    def call(command: list[str], *arguments: Any, **options: Any) -> int:
+        seen.append(command)
+        return 3 if failing in command else 0
+
+    monkeypatch.setattr(dev, "call", call)
+    monkeypatch.setattr(environment, "ensure", lambda extra: None)
+    assert dev.test(environment, []) == 3
+    # Types are checked beside the tests, which tell more where both fail.
+    assert any("pytest" in command for command in seen) is (failing != "ruff")
+    assert any("mypy" in command for command in seen) is (failing != "ruff")
+
+
+def test_what_runs_beside_the_tests_is_printed_where_it_fails(
+    dev: ModuleType, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fail = [sys.executable, "-c", "print('why'); raise SystemExit(3)"]
+    succeed = [sys.executable, "-c", "print('fine')"]
+    assert dev.Beside([("first", succeed), ("second", fail), ("third", succeed)]).finish() == 3
+    output = capfd.readouterr().out
+    assert ("fine" in output, "why" in output) == (False, True)
+    assert re.findall(r"(\w+): (\w+) in \d+\.\d s", output)[-3:] == [
+        ("first", "ok"),
+        ("second", "FAILED"),
+        ("third", "ok"),
+    ]
 
 
 def test_steps_end_at_the_first_that_fails(dev: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
@@ -253,5 +287,5 @@ def test_the_test_command_names_its_slowest_files_and_passes_the_rest_on(
     dev: ModuleType, environment: Any, calls: Recorder
 ) -> None:
     dev.test(environment, ["--fast", "tests/kernel"])
-    last = calls.commands[-1]
-    assert last[1:] == ["-m", "pytest", "-n", "3", "--slowest-files=15", "--fast", "tests/kernel"]
+    (pytest,) = [command[3:] for command in calls.commands if command[1:3] == ["-m", "pytest"]]
+    assert pytest == ["-n", "3", "--slowest-files=15", "--rerun-alone", "--fast", "tests/kernel"]
