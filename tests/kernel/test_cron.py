@@ -81,6 +81,15 @@ def test_what_comes_every_half_hour_follows_real_time() -> None:
     ]
 
 
+def test_clocks_that_change_by_half_an_hour_skip_no_minute_that_they_show() -> None:
+    # The clocks of Lord Howe go from 02:00 to 02:30, and from 02:00 back to 01:30.
+    zone = "Australia/Lord_Howe"
+    found = times("30 * * * *", "2026-10-03T14:45:00+00:00", 3, zone)
+    assert found == ["10-03 15:00:00", "10-03 15:30:00", "10-03 16:30:00"]
+    found = times("30 * * * *", "2026-04-04T14:15:00+00:00", 3, zone)
+    assert found == ["04-04 14:30:00", "04-04 15:00:00", "04-04 16:00:00"]
+
+
 def test_in_the_repeated_hour_the_next_time_is_never_in_the_past() -> None:
     # 02:10 for the second time: 02:30 has been, for the first time.
     found = next_time("30 2 * * *", BERLIN, at("2025-10-26T01:10:00+00:00"))

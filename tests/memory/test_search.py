@@ -12,6 +12,7 @@ from tests.memory.conftest import World, ms
 
 from perdure.errors import InvalidInput
 from perdure.kernel.storage.fulltext import Term, parse_query
+from perdure.memory.operations import index
 from perdure.memory.search import excerpt, fused
 
 TEXTS = {
@@ -49,6 +50,21 @@ async def test_phrases_prefixes_and_exclusions(world: World) -> None:
     assert await world.found("confer*") == [TEXTS["vienna"]]
     assert await world.found("billing -retry") == [TEXTS["deploy"]]
     assert await world.found('service -"retry policy"') == [TEXTS["deploy"]]
+
+
+async def test_of_many_matches_postgres_ranks_the_newest(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "ALL_RANKED", 3)
+    monkeypatch.setattr(index, "NEWEST", 2)
+    texts = ["dog dog", "dog one", "dog two", "cat cat", "cat one", "cat two", "cat three"]
+    for text in texts:
+        await world.ingest(world.event(text))
+    # Of few matches all are ranked, the oldest too.
+    assert (await world.found("dog"))[0] == "dog dog"
+    assert len(await world.found("dog")) == 3
+    on_postgres = world.storage.engine != "sqlite"
+    assert set(await world.found("cat")) == set(texts[5:] if on_postgres else texts[3:])
 
 
 async def test_each_hit_cites_its_event(world: World) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import timezone as fixed_offset
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -80,14 +81,31 @@ def next_time(expression: str, timezone: str | None, after: int) -> int | None:
     """The first time after `after`, or None if there is none within fifty years."""
     try:
         start = (_EPOCH + timedelta(microseconds=after)).astimezone(_zone(timezone))
-        for found in CronSim(_fields(expression), start):
+        rule = CronSim(_fields(expression), start)
+        in_every_hour = rule.parts[-4].startswith("*")
+        for found in rule:
             time = _micros(found)
             # In an hour that the clocks repeat, the wall clock may be behind the time.
             if time > after:
+                if in_every_hour and found.utcoffset() != start.utcoffset():
+                    return _after_change(expression, start, found)
                 return time
     except OverflowError:
         return None
     return None
+
+
+def _after_change(expression: str, start: datetime, found: datetime) -> int:
+    """The next time where the clocks change before it.
+
+    Where they change by half an hour, CronSim steps over the minutes right after that.
+    """
+    zone, offset = found.tzinfo, found.utcoffset()
+    assert offset is not None
+    for each in CronSim(_fields(expression), start.astimezone(fixed_offset(offset))):
+        if each >= found or each.astimezone(zone).utcoffset() == offset:
+            return min(_micros(each), _micros(found))
+    return _micros(found)
 
 
 def explain(expression: str) -> str:

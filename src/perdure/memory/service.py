@@ -298,10 +298,11 @@ class Memory(Service):
         tags = model.filter_tags(optional_choice(kind, DOCUMENT_KINDS, "kind"), model.check_agent(agent))
         since = None if since_ms is None else model.check_time(since_ms, "since_ms")
         until = None if until_ms is None else model.check_time(until_ms, "until_ms")
-        wanted = TextSearch("", tuple(tags), since, until, limit)
         weights = check_weights(text_weight, vector_weight)
         parsed = parse_query(query)
         counter = await self.read(index_operations.get_counter)
+        documents = 0 if counter is None else counter.documents
+        wanted = TextSearch("", tuple(tags), since, until, limit, documents)
         known = self.vectors is not None and counter is not None and counter.embedded > counter.first_place
         used = mode_used(mode, words=bool(parsed), vectors=known)
         hits = await self._hits(query, parsed, wanted, used, weights) if parsed and limit else []
@@ -309,7 +310,7 @@ class Memory(Service):
             items=await self._shown(hits, query_words(parsed)),
             mode_used=used,
             vector_available=known,
-            documents=0 if counter is None else counter.documents,
+            documents=documents,
         )
 
     @call(POST(WORK + "/memory"), scope="worker", repeatable=True)

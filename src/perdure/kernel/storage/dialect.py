@@ -14,11 +14,11 @@ A statement is written once with named parameters (`:name`) and a few marks:
 | `{greatest:column,name}` | `max(column, :name)` | `greatest(column, :name)` |
 | `{larger:a,b}` | `max(a, b)` | `greatest(a, b)` |
 | `{has:column,name}` | `instr(column, :name) > 0` | `strpos(column, :name) > 0` |
-| `{ranked:table,index}` | the rows that match a full-text index | the same of the newest `:most` |
+| `{ranked:table,index}` | the rows that match a full-text index | the same; of many the newest |
 | `{database}`, `{database_bytes}` | the path of its file, its size | its name, its size |
 
 `{ranked:…}` stands for a subquery with the columns `place` and `score`. It reads `:match` (see `fulltext`),
-`:low` and `:high`, which bound the places, and on PostgreSQL `:tags` and `:most`.
+`:low` and `:high`, which bound the places, and on PostgreSQL `:tags`, `:few` and `:most`.
 
 A statement with a row class (see `rows`) returns records of that class. `{columns}` in its text is the list
 of the class's columns, `{columns:alias}` the same with the alias of a table before each. A column that comes
@@ -65,10 +65,17 @@ _MARKS = (
         re.compile(r"\{ranked:([a-z_]+),([a-z_]+)\}"),
         r"(SELECT rowid AS place, -bm25(\2, 0.0, 1.0) AS score FROM \2"
         r" WHERE \2 MATCH :match AND rowid BETWEEN :low AND :high)",
-        r"(SELECT place, ts_rank_cd(\2, to_tsquery('english', :match)) AS score FROM"
-        r" (SELECT place, \2 FROM \1 WHERE \2 @@ to_tsquery('english', :match)"
+        # Each part allows one index, so that the plan does not depend on statistics, which may be old.
+        r"(WITH few AS MATERIALIZED (SELECT place, \2 FROM \1 WHERE \2 @@ to_tsquery('english', :match)"
+        r" AND coalesce(place, -1) BETWEEN :low AND :high AND string_to_array(tags, ' ') @> :tags::text[]"
+        r" LIMIT :few::bigint + 1),"
+        r" newest AS (SELECT place, \2 FROM \1 WHERE ts_match_vq(\2, to_tsquery('english', :match))"
         r" AND place BETWEEN :low AND :high AND string_to_array(tags, ' ') @> :tags::text[]"
-        r" ORDER BY place DESC LIMIT :most) AS newest)",
+        r" ORDER BY place DESC LIMIT :most::bigint)"
+        r" SELECT place, ts_rank_cd(\2, to_tsquery('english', :match)) AS score FROM few"
+        r" WHERE (SELECT count(*) FROM few) <= :few::bigint"
+        r" UNION ALL SELECT place, ts_rank_cd(\2, to_tsquery('english', :match)) AS score FROM newest"
+        r" WHERE (SELECT count(*) FROM few) > :few::bigint)",
     ),
     (
         re.compile(r"\{database\}"),

@@ -95,10 +95,14 @@ class TextSearch(NamedTuple):
     since: int | None
     until: int | None
     limit: int
+    documents: int = 0
+    """How many documents there are."""
 
 
-NEWEST = 5000
-"""How many matches PostgreSQL ranks, the newest ones: it reads the words of each."""
+ALL_RANKED = 5000
+"""Up to so many matches, or a fiftieth of all documents, PostgreSQL ranks all: it reads the words of each."""
+NEWEST = 1000
+"""Of more matches it ranks the newest ones."""
 ALL_MATCHES = 100_000
 
 
@@ -124,7 +128,10 @@ async def search_texts(tx: Tx, search: TextSearch) -> list[HitRow]:
         "high": high,
     }
     if search.since is None and search.until is None:
-        return await tx.all(sql.SEARCH, **shared, most=NEWEST)
+        few = max(ALL_RANKED, search.documents // 50)
+        return await tx.all(sql.SEARCH, **shared, few=few, most=NEWEST)
     since = 0 if search.since is None else search.since
     until = 2**62 if search.until is None else search.until
-    return await tx.all(sql.SEARCH_BETWEEN, **shared, since=since, until=until, most=ALL_MATCHES)
+    return await tx.all(
+        sql.SEARCH_BETWEEN, **shared, since=since, until=until, few=ALL_MATCHES, most=ALL_MATCHES
+    )
