@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
-from tests.cli.command import Server, run_here
+from tests.cli.command import Server, after, run_here, settings
 
 
 def files_in(folder: Path, part: str) -> list[str]:
@@ -88,6 +89,38 @@ def test_a_served_database_is_backed_up_checked_exported_and_never_replaced(tmp_
         )
         == 3
     )
+
+
+LIMIT = 96 << 10
+LIMITED = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({LIMIT}, {LIMIT}))"
+
+
+def limited(folder: Path, *arguments: str) -> str:
+    """The error of a command whose process may write small files only: as if the disk were full."""
+    command = after(LIMITED, *arguments, "--json")
+    ended = subprocess.run(
+        command, cwd=folder, env=settings(folder), capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (1, ""), ended.stderr
+    found = json.loads(ended.stderr)["error"]
+    assert found["code"] == "storage_full"
+    assert found["message"].endswith("; nothing was left behind")
+    return str(found["message"])
+
+
+def test_a_disk_that_takes_no_more_is_one_sentence_and_nothing_is_lost(tmp_path: Path) -> None:
+    to = ("--database", "perdure.db")
+    for number in range(3):
+        assert run_here(tmp_path, "rollout", "enqueue", str(number), *to).returncode == 0
+    assert run_here(tmp_path, "db", "backup", "a.backup", *to).returncode == 0
+    kept, names = (tmp_path / "a.backup").read_bytes(), set(os.listdir(tmp_path))
+    found = limited(tmp_path, "db", "backup", "b.backup", *to)
+    assert found.startswith("cannot write b.backup: the disk takes no more")
+    limited(tmp_path, "db", "backup", "a.backup", "--overwrite", *to)
+    limited(tmp_path, "db", "restore", "a.backup", "--yes", *to)
+    assert set(os.listdir(tmp_path)) == names
+    assert (tmp_path / "a.backup").read_bytes() == kept
+    assert len(json.loads(run_here(tmp_path, "rollout", "list", "--json", *to).stdout)["items"]) == 3
 
 
 @pytest.mark.parametrize(

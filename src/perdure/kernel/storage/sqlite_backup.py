@@ -40,9 +40,13 @@ def new_file(target: Path) -> Iterator[Path]:
         made.replace(target)
         sync(target.parent)
     except (OSError, apsw.FullError, apsw.IOError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        if isinstance(error, apsw.FullError):
+        if isinstance(error, OSError):
+            reason = error.strerror or str(error)
+        elif isinstance(error, apsw.FullError):
             reason = "the disk is full"
+        else:
+            # SQLite does not say which error of the system it met.
+            reason = "the disk takes no more; a quota or a limit on the size of files may be reached"
         raise errors.StorageFull(f"cannot write {target}: {reason}; nothing was left behind") from error
     except apsw.Error as error:
         raise translate(error, str(target)) from error
