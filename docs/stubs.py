@@ -118,7 +118,8 @@ class _Stub:
         return GENERATED + "\n".join([*_grouped(imports), "", names, "", "\n\n".join(classes)]) + "\n"
 
     def _class(self, kind: type) -> Iterator[str]:
-        yield f"class {kind.__name__}:"
+        base = _base_of(kind)
+        yield f"class {kind.__name__}({self._local(base)}):" if base else f"class {kind.__name__}:"
         yield from self._attributes(kind)
         yield from self._methods(kind)
         if kind in OPENED:
@@ -244,10 +245,17 @@ class _Blocking(ast.NodeTransformer):
         return ast.Name(self._stub.local_name(name, module))
 
 
+def _base_of(kind: type) -> type | None:
+    """The service that an opened object is itself."""
+    found = kind.__bases__[0]
+    return found if kind in OPENED and issubclass(found, Service) else None
+
+
 def _public(kind: type) -> dict[str, type]:
     """The methods of a class that callers use, and where each is defined."""
     found: dict[str, type] = {}
-    for owner in kind.__mro__:
+    owners = kind.__mro__[:1] if _base_of(kind) else kind.__mro__
+    for owner in owners:
         if not owner.__module__.startswith("perdure") or owner is Service:
             continue
         whole = owner in (*OPENED, LightningStore)

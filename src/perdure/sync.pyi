@@ -82,7 +82,7 @@ from perdure.kernel.checks import Offset
 from perdure.kernel.checks import SortOrder as SortOrder3
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.pages import ListPart
-from perdure.kernel.pages import PaginatedResult
+from perdure.kernel.pages import PaginatedResult as PaginatedResult2
 from perdure.kernel.setting_options import SettingOptions
 from perdure.memory.calendar import Level
 from perdure.memory.records import ChildMatches
@@ -125,7 +125,7 @@ from perdure.retention.records import ExportPage
 from perdure.retention.records import GcReport
 from perdure.retention.records import Verification
 from perdure.rollouts.contract import FilterLogic
-from perdure.rollouts.contract import SortOrder as SortOrder2
+from perdure.rollouts.contract import SortOrder
 from perdure.rollouts.overview import QueueState
 from perdure.rollouts.records import Attempt
 from perdure.rollouts.records import AttemptStatus
@@ -133,8 +133,8 @@ from perdure.rollouts.records import AttemptedRollout
 from perdure.rollouts.records import EnqueueRolloutRequest
 from perdure.rollouts.records import LightningStoreCapabilities
 from perdure.rollouts.records import LightningStoreStatistics
+from perdure.rollouts.records import PaginatedResult
 from perdure.rollouts.records import PaginatedResult as Pages
-from perdure.rollouts.records import PaginatedResult as PaginatedResult2
 from perdure.rollouts.records import Rollout
 from perdure.rollouts.records import RolloutConfig
 from perdure.rollouts.records import RolloutMode
@@ -221,7 +221,7 @@ from perdure.threads.records import ThreadStatus
 from perdure.threads.service import Ids
 from perdure.threads.service import LiveStatus
 from perdure.threads.service import Seconds
-from perdure.threads.service import SortOrder
+from perdure.threads.service import SortOrder as SortOrder2
 from perdure.threads.service import ThreadSortField
 from perdure.threads.work import Append
 from perdure.threads.work import Assignment
@@ -296,7 +296,7 @@ class Perdure:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-class PerdureClient:
+class PerdureClient(Threads):
     @property
     def assistants(self) -> Assistants: ...
     @property
@@ -355,100 +355,6 @@ class PerdureClient:
         tls: ClientTls | None = ...,
     ) -> None: ...
     def __enter__(self) -> Self: ...
-    def create_thread(
-        self,
-        thread_id: Id | None = ...,
-        *,
-        metadata: Mapping[str, Any] | None = ...,
-        config: Mapping[str, Any] | None = ...,
-        values: Any = ...,
-        if_exists: IfExists = ...,
-        lifetime: Lifetime | None = ...,
-        idempotency_key: str | None = ...,
-    ) -> Thread: ...
-    def get_thread(self, thread_id: Id) -> Thread: ...
-    def update_thread(
-        self,
-        thread_id: Id,
-        *,
-        metadata: Mapping[str, Any] | None = ...,
-        config: Mapping[str, Any] | None = ...,
-        lifetime: Lifetime | None = ...,
-    ) -> Thread: ...
-    def delete_thread(self, thread_id: Id) -> None: ...
-    def copy_thread(self, thread_id: Id, *, idempotency_key: str | None = ...) -> Thread: ...
-    def get_lifetime(self, thread_id: Id) -> Lifetime | None: ...
-    def prune_threads(self, thread_ids: Ids, strategy: PruneStrategy = ...) -> int: ...
-    def search_threads(
-        self,
-        *,
-        status: ThreadStatus | None = ...,
-        metadata: MetadataFilter = ...,
-        ids: Sequence[str] | None = ...,
-        values: bool = ...,
-        sort_by: ThreadSortField = ...,
-        sort_order: SortOrder = ...,
-        limit: Limit = ...,
-        offset: Offset = ...,
-        cursor: str | None = ...,
-    ) -> PaginatedResult[Thread]: ...
-    def get_state(self, thread_id: Id, checkpoint_id: str | None = ...) -> Checkpoint | None: ...
-    def update_state(
-        self,
-        thread_id: Id,
-        values: Any,
-        *,
-        checkpoint_id: str | None = ...,
-        metadata: Mapping[str, Any] | None = ...,
-        next: Sequence[str] = ...,
-        idempotency_key: str | None = ...,
-    ) -> Checkpoint: ...
-    def history(
-        self,
-        thread_id: Id,
-        *,
-        limit: Limit = ...,
-        before: str | None = ...,
-        metadata: MetadataFilter = ...,
-        values: bool = ...,
-    ) -> list[Checkpoint]: ...
-    def create_run(self, request: RunRequest, *, idempotency_key: str | None = ...) -> Run: ...
-    def create_runs(self, requests: Sequence[RunRequest]) -> list[Run]: ...
-    def get_run(self, run_id: Id, thread_id: str | None = ...) -> Run: ...
-    def list_runs(
-        self,
-        *,
-        thread_id: str | None = ...,
-        status: RunStatus | None = ...,
-        kind: RunKind = ...,
-        limit: Limit = ...,
-        offset: Offset = ...,
-        cursor: str | None = ...,
-    ) -> PaginatedResult[Run]: ...
-    def list_thread_runs(
-        self,
-        thread_id: Id,
-        *,
-        status: RunStatus | None = ...,
-        limit: Limit = ...,
-        offset: Offset = ...,
-        cursor: str | None = ...,
-    ) -> PaginatedResult[Run]: ...
-    def cancel_run(self, run_id: Id, *, action: CancelAction = ..., wait: bool = ...) -> Run: ...
-    def cancel_runs(
-        self,
-        *,
-        thread_id: str | None = ...,
-        run_ids: Ids | None = ...,
-        status: LiveStatus | None = ...,
-        action: CancelAction = ...,
-    ) -> list[Run]: ...
-    def delete_run(self, run_id: Id) -> None: ...
-    def wait(self, request: RunRequest, *, idempotency_key: str | None = ...) -> RunEnd: ...
-    def join_run(self, run_id: Id, timeout: Seconds | None = ...) -> RunEnd: ...
-    def stream(self, request: RunRequest, *, idempotency_key: str | None = ...) -> Iterator[Burst]: ...
-    def stream_run(self, run_id: Id, after: str | None = ...) -> Iterator[Burst]: ...
-    def stream_thread(self, thread_id: Id, after: str | None = ...) -> Iterator[Burst]: ...
     def close(self) -> None: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -513,21 +419,21 @@ class LightningStore:
         rollout_id_contains: str | None = ...,
         filter_logic: FilterLogic = ...,
         sort_by: str | None = ...,
-        sort_order: SortOrder2 = ...,
+        sort_order: SortOrder = ...,
         limit: int = ...,
         offset: int = ...,
         status: Sequence[RolloutStatus] | None = ...,
         rollout_ids: Sequence[str] | None = ...,
-    ) -> PaginatedResult2[Rollout]: ...
+    ) -> PaginatedResult[Rollout]: ...
     def query_attempts(
         self,
         rollout_id: str,
         *,
         sort_by: str | None = ...,
-        sort_order: SortOrder2 = ...,
+        sort_order: SortOrder = ...,
         limit: int = ...,
         offset: int = ...,
-    ) -> PaginatedResult2[Attempt]: ...
+    ) -> PaginatedResult[Attempt]: ...
     def get_rollout_by_id(self, rollout_id: str) -> Rollout | None: ...
     def get_latest_attempt(self, rollout_id: str) -> Attempt | None: ...
     def query_resources(
@@ -536,10 +442,10 @@ class LightningStore:
         resources_id: str | None = ...,
         resources_id_contains: str | None = ...,
         sort_by: str | None = ...,
-        sort_order: SortOrder2 = ...,
+        sort_order: SortOrder = ...,
         limit: int = ...,
         offset: int = ...,
-    ) -> PaginatedResult2[ResourcesUpdate]: ...
+    ) -> PaginatedResult[ResourcesUpdate]: ...
     def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None: ...
     def get_latest_resources(self) -> ResourcesUpdate | None: ...
     def add_resources(
@@ -568,8 +474,8 @@ class LightningStore:
         limit: int = ...,
         offset: int = ...,
         sort_by: str | None = ...,
-        sort_order: SortOrder2 = ...,
-    ) -> PaginatedResult2[Span]: ...
+        sort_order: SortOrder = ...,
+    ) -> PaginatedResult[Span]: ...
     def update_rollout(
         self,
         rollout_id: str,
@@ -596,10 +502,10 @@ class LightningStore:
         worker_id_contains: str | None = ...,
         filter_logic: FilterLogic = ...,
         sort_by: str | None = ...,
-        sort_order: SortOrder2 = ...,
+        sort_order: SortOrder = ...,
         limit: int = ...,
         offset: int = ...,
-    ) -> PaginatedResult2[Worker]: ...
+    ) -> PaginatedResult[Worker]: ...
     def get_worker_by_id(self, worker_id: str) -> Worker | None: ...
     def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = ...) -> Worker: ...
     def close(self) -> None: ...
@@ -685,11 +591,11 @@ class Threads:
         ids: Sequence[str] | None = ...,
         values: bool = ...,
         sort_by: ThreadSortField = ...,
-        sort_order: SortOrder = ...,
+        sort_order: SortOrder2 = ...,
         limit: Limit = ...,
         offset: Offset = ...,
         cursor: str | None = ...,
-    ) -> PaginatedResult[Thread]: ...
+    ) -> PaginatedResult2[Thread]: ...
     def get_state(self, thread_id: Id, checkpoint_id: str | None = ...) -> Checkpoint | None: ...
     def update_state(
         self,
@@ -722,7 +628,7 @@ class Threads:
         limit: Limit = ...,
         offset: Offset = ...,
         cursor: str | None = ...,
-    ) -> PaginatedResult[Run]: ...
+    ) -> PaginatedResult2[Run]: ...
     def list_thread_runs(
         self,
         thread_id: Id,
@@ -731,7 +637,7 @@ class Threads:
         limit: Limit = ...,
         offset: Offset = ...,
         cursor: str | None = ...,
-    ) -> PaginatedResult[Run]: ...
+    ) -> PaginatedResult2[Run]: ...
     def cancel_run(self, run_id: Id, *, action: CancelAction = ..., wait: bool = ...) -> Run: ...
     def cancel_runs(
         self,
@@ -793,7 +699,7 @@ class Sessions:
         limit: Limit = ...,
         offset: Offset = ...,
         cursor: str | None = ...,
-    ) -> PaginatedResult[Session]: ...
+    ) -> PaginatedResult2[Session]: ...
     def search(
         self, query: Words, *, scope: Scope = ..., project: Project | None = ..., limit: Limit = ...
     ) -> Matches: ...
@@ -916,7 +822,7 @@ class Schedules:
         limit: Limit = ...,
         offset: Offset = ...,
         cursor: str | None = ...,
-    ) -> PaginatedResult[Schedule]: ...
+    ) -> PaginatedResult2[Schedule]: ...
     def create(
         self,
         expression: str,
@@ -1011,7 +917,7 @@ class Assistants:
         limit: Limit = ...,
         offset: Offset = ...,
         cursor: str | None = ...,
-    ) -> PaginatedResult[Assistant]: ...
+    ) -> PaginatedResult2[Assistant]: ...
     def versions(
         self,
         assistant_id: Id,
@@ -1123,10 +1029,10 @@ class Traces:
         limit: Limit = ...,
         offset: Offset = ...,
         cursor: str | None = ...,
-    ) -> PaginatedResult2[Span]: ...
+    ) -> PaginatedResult[Span]: ...
     def outline(
         self, trace_id: Id, *, limit: Limit = ..., offset: Offset = ..., cursor: str | None = ...
-    ) -> PaginatedResult2[SpanOutline]: ...
+    ) -> PaginatedResult[SpanOutline]: ...
     def in_namespace(self, namespace: str) -> Self: ...
 
 class Outbox:
@@ -1140,7 +1046,7 @@ class Outbox:
         limit: Limit = ...,
         offset: Offset = ...,
         cursor: str | None = ...,
-    ) -> PaginatedResult[Effect]: ...
+    ) -> PaginatedResult2[Effect]: ...
     def get(self, effect_id: Id) -> Effect: ...
     def retry(self, effect_id: Id) -> Effect: ...
     def retry_dead(self, *, consumer: str | None = ..., subject: str | None = ...) -> RetriedEffects: ...

@@ -36,10 +36,21 @@ class FoundRollout(NamedTuple):
 _FIRST = "id >= :first AND id < :last ORDER BY id LIMIT "
 _RANGE = _FIRST + ":n"
 
-_ROLLOUT = """
-    SELECT id, coalesce(agent, queue) AS title, status, start_time AS time, line AS within, kind, outcome
-    FROM rollouts
-    WHERE ns = :ns AND """
+
+def _select(table: str, *, title: str, status: str, time: str, within: str, more: str = "") -> str:
+    """The beginning of a statement that reads rows with an `id`, up to its last condition."""
+    columns = ("id", title + " AS title", status + " AS status", time + " AS time", within + " AS within")
+    return "SELECT " + ", ".join(columns) + more + " FROM " + table + " WHERE ns = :ns AND "
+
+
+_ROLLOUT = _select(
+    "rollouts",
+    title="coalesce(agent, queue)",
+    status="status",
+    time="start_time",
+    within="line",
+    more=", kind, outcome",
+)
 
 # Rollouts of all kinds.
 ROLLOUTS = statement(_ROLLOUT + _RANGE, row=FoundRollout)
@@ -66,11 +77,7 @@ NEWEST_RUNS = statement(
     row=FoundRollout,
 )
 
-_ATTEMPT = """
-    SELECT id, worker_id AS title, status, start_time AS time,
-      rollout_id AS within
-    FROM attempts
-    WHERE ns = :ns AND """
+_ATTEMPT = _select("attempts", title="worker_id", status="status", time="start_time", within="rollout_id")
 
 # Attempts.
 ATTEMPTS = statement(_ATTEMPT + _RANGE, row=FoundRow)
@@ -79,10 +86,10 @@ LATEST_ATTEMPTS = statement(
     _ATTEMPT + "rollout_id = :rollout_id ORDER BY sequence_id DESC LIMIT 1", row=FoundRow
 )
 
-_THREAD = """
-    SELECT id, NULL AS title, status, created_at AS time, NULL AS within
-    FROM threads
-    WHERE ns = :ns AND {plain:gone_at} IS NULL AND """
+_THREAD = (
+    _select("threads", title="NULL", status="status", time="created_at", within="NULL")
+    + "{plain:gone_at} IS NULL AND "
+)
 
 # Threads.
 THREADS = statement(_THREAD + _RANGE, row=FoundRow)
@@ -113,10 +120,9 @@ TRACES = statement(
 # The newest trace.
 NEWEST_TRACES = statement(_TRACE + "TRUE ORDER BY start_ns DESC, trace_id DESC LIMIT 1", row=FoundRow)
 
-_MESSAGING_SESSION = """
-    SELECT id, platform AS title, active AS status, created_at AS time, line AS within
-    FROM messaging_sessions
-    WHERE ns = :ns AND """
+_MESSAGING_SESSION = _select(
+    "messaging_sessions", title="platform", status="active", time="created_at", within="line"
+)
 
 # Messaging sessions.
 MESSAGING_SESSIONS = statement(_MESSAGING_SESSION + _RANGE, row=FoundRow)
@@ -125,11 +131,13 @@ NEWEST_MESSAGING_SESSIONS = statement(
     _MESSAGING_SESSION + "TRUE ORDER BY last_activity_at DESC, id DESC LIMIT 1", row=FoundRow
 )
 
-_WORKER = """
-    SELECT id, NULL AS title, status,
-      coalesce(last_heartbeat_time, last_dequeue_time) AS time, current_rollout_id AS within
-    FROM workers
-    WHERE ns = :ns AND """
+_WORKER = _select(
+    "workers",
+    title="NULL",
+    status="status",
+    time="coalesce(last_heartbeat_time, last_dequeue_time)",
+    within="current_rollout_id",
+)
 
 # Workers.
 WORKERS = statement(_WORKER + _RANGE, row=FoundRow)
@@ -138,22 +146,18 @@ NEWEST_WORKERS = statement(
     _WORKER + "TRUE ORDER BY coalesce(last_heartbeat_time, last_dequeue_time, 0) DESC LIMIT 1", row=FoundRow
 )
 
-_WORKFLOW_RUN = """
-    SELECT id, workflow_name AS title, status, started_at AS time,
-      parent_run_id AS within
-    FROM workflow_runs
-    WHERE ns = :ns AND """
+_WORKFLOW_RUN = _select(
+    "workflow_runs", title="workflow_name", status="status", time="started_at", within="parent_run_id"
+)
 
 # Workflow runs.
 WORKFLOW_RUNS = statement(_WORKFLOW_RUN + _RANGE, row=FoundRow)
 # The newest workflow run.
 NEWEST_WORKFLOW_RUNS = statement(_WORKFLOW_RUN + "TRUE ORDER BY started_at DESC LIMIT 1", row=FoundRow)
 
-_APPROVAL = """
-    SELECT id, label AS title, status, created_at AS time,
-      workflow_run_id AS within
-    FROM workflow_approvals
-    WHERE ns = :ns AND """
+_APPROVAL = _select(
+    "workflow_approvals", title="label", status="status", time="created_at", within="workflow_run_id"
+)
 
 # Approvals.
 APPROVALS = statement(_APPROVAL + _RANGE, row=FoundRow)
@@ -162,10 +166,7 @@ NEWEST_APPROVALS = statement(
     _APPROVAL + "open = :open ORDER BY created_at DESC, id DESC LIMIT 1", row=FoundRow
 )
 
-_SCHEDULE = """
-    SELECT id, name AS title, enabled AS status, created_at AS time, NULL AS within
-    FROM schedules
-    WHERE ns = :ns AND """
+_SCHEDULE = _select("schedules", title="name", status="enabled", time="created_at", within="NULL")
 
 # Schedules, by their ids.
 SCHEDULES = statement(_SCHEDULE + _RANGE, row=FoundRow)
@@ -179,22 +180,16 @@ NEWEST_SCHEDULES = statement(
     row=FoundRow,
 )
 
-_ASSISTANT = """
-    SELECT id, name AS title, NULL AS status, created AS time,
-      agent AS within
-    FROM assistants
-    WHERE ns = :ns AND """
+_ASSISTANT = _select("assistants", title="name", status="NULL", time="created", within="agent")
 
 # Assistants.
 ASSISTANTS = statement(_ASSISTANT + _RANGE, row=FoundRow)
 # The newest assistant.
 NEWEST_ASSISTANTS = statement(_ASSISTANT + "TRUE ORDER BY created DESC, id DESC LIMIT 1", row=FoundRow)
 
-_EVENT = """
-    SELECT id, agent AS title, NULL AS status,
-      timestamp_ms * 1000 AS time, session_id AS within
-    FROM memory_events
-    WHERE ns = :ns AND """
+_EVENT = _select(
+    "memory_events", title="agent", status="NULL", time="timestamp_ms * 1000", within="session_id"
+)
 
 # Events of memory.
 MEMORY_EVENTS = statement(_EVENT + _RANGE, row=FoundRow)
@@ -218,32 +213,21 @@ NEWEST_MEMORY_NODES = statement(
     _NODE + "n.level = :level ORDER BY n.start_ms DESC, n.id DESC LIMIT 1", row=FoundRow
 )
 
-_GRIP = """
-    SELECT id, excerpt AS title, NULL AS status, timestamp_ms * 1000 AS time, node_id AS within
-    FROM memory_grips
-    WHERE ns = :ns AND """
+_GRIP = _select("memory_grips", title="excerpt", status="NULL", time="timestamp_ms * 1000", within="node_id")
 
 # Grips of memory.
 MEMORY_GRIPS = statement(_GRIP + _RANGE, row=FoundRow)
 # The latest grip of memory: the time stands first in an id.
 NEWEST_MEMORY_GRIPS = statement(_GRIP + "TRUE ORDER BY id DESC LIMIT 1", row=FoundRow)
 
-_EFFECT = """
-    SELECT id, consumer AS title, status, created_at AS time,
-      subject AS within
-    FROM outbox
-    WHERE ns = :ns AND """
+_EFFECT = _select("outbox", title="consumer", status="status", time="created_at", within="subject")
 
 # Effects of the outbox.
 EFFECTS = statement(_EFFECT + _RANGE, row=FoundRow)
 # The newest effect of the outbox.
 NEWEST_EFFECTS = statement(_EFFECT + "TRUE ORDER BY id DESC LIMIT 1", row=FoundRow)
 
-_RESOURCES = """
-    SELECT id, NULL AS title, NULL AS status, update_time AS time,
-      NULL AS within
-    FROM resources
-    WHERE ns = :ns AND """
+_RESOURCES = _select("resources", title="NULL", status="NULL", time="update_time", within="NULL")
 
 # Resources.
 RESOURCES = statement(_RESOURCES + _RANGE, row=FoundRow)

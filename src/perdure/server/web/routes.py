@@ -6,33 +6,42 @@ from perdure.access.endpoints import Ok
 from perdure.access.model import Me
 from perdure.kernel.errors import NotFound
 from perdure.server.http.problems import NATIVE
-from perdure.server.http.routes import Route
+from perdure.server.http.routes import Handler, Route
 from perdure.server.web import login, pages
 
 TAG = "dashboard"
 
-HOME = Route(
-    method="GET",
-    path="/",
-    handler=pages.lead_to_dashboard,
-    protocol=NATIVE,
-    scope=None,
-    status=307,
-    summary="Leads to the dashboard",
-    tag=TAG,
-)
-"""Left out where the operator's own application has this path."""
-ROUTES: tuple[Route, ...] = (
-    Route(
+
+def _leads(path: str) -> Route:
+    return Route(
         method="GET",
-        path="/ui",
+        path=path,
         handler=pages.lead_to_dashboard,
         protocol=NATIVE,
         scope=None,
         status=307,
         summary="Leads to the dashboard",
         tag=TAG,
-    ),
+    )
+
+
+def _session(path: str, handler: Handler, answer: type, summary: str) -> Route:
+    return Route(
+        method="POST",
+        path=path,
+        handler=handler,
+        protocol=NATIVE,
+        scope="read",
+        answer=answer,
+        summary=summary,
+        tag=TAG,
+    )
+
+
+HOME = _leads("/")
+"""Left out where the operator's own application has this path."""
+ROUTES: tuple[Route, ...] = (
+    _leads("/ui"),
     Route(
         method="GET",
         path="/ui/{path}",
@@ -47,24 +56,11 @@ ROUTES: tuple[Route, ...] = (
         summary="The dashboard: a file of it, or its page",
         tag=TAG,
     ),
-    Route(
-        method="POST",
-        path="/api/v1/login",
-        handler=login.login,
-        protocol=NATIVE,
-        scope="read",
-        answer=Me,
-        summary="Keep the caller's token in a cookie that only this API is sent, for the dashboard",
-        tag=TAG,
+    _session(
+        "/api/v1/login",
+        login.login,
+        Me,
+        "Keep the caller's token in a cookie that only this API is sent, for the dashboard",
     ),
-    Route(
-        method="POST",
-        path="/api/v1/logout",
-        handler=login.logout,
-        protocol=NATIVE,
-        scope="read",
-        answer=Ok,
-        summary="Let the browser forget the token of the dashboard",
-        tag=TAG,
-    ),
+    _session("/api/v1/logout", login.logout, Ok, "Let the browser forget the token of the dashboard"),
 )
