@@ -13,7 +13,7 @@ from typing import Any
 from bench.peer_loop import work_off
 
 QUEUE = "bench"
-PATIENCE_SECONDS = 600.0
+PATIENCE_SECONDS = 300.0
 
 
 class Dbos:

@@ -9,6 +9,8 @@ import pytest
 from tests.workflows.support import Done, WorkflowWorld, workflow
 
 from perdure.access.model import Caller
+from perdure.cli.commands.workflow_watch import drawing
+from perdure.cli.shell.times import seconds_of
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.workflows.override_service import WorkflowOverrides
 from perdure.workflows.service import Workflows
@@ -301,6 +303,20 @@ async def test_a_retry_goes_on_at_the_first_phase_that_is_not_done(world: Workfl
     assert world.seen[3][1]["prompt"] == "c b's output"
     with pytest.raises(Conflict):
         await world.workflows.retry(run.workflow_run_id)
+
+
+async def test_a_phase_that_is_tried_again_shows_its_last_attempt_and_the_total(world: WorkflowWorld) -> None:
+    run = await world.play("name: w\nphases:\n  - {name: a, prompt: a}\n", {"a": [Done(success=False), "ok"]})
+    world.clock.advance(60.0)
+    await world.workflows.retry(run.workflow_run_id)
+    await world.work()
+    (node,) = (await world.workflows.get(run.workflow_run_id)).nodes
+    assert (node.status, node.attempts) == ("succeeded", 2)
+    times = [seconds_of(each or "") for each in (node.started_at, node.attempt_started_at)]
+    if world.storage.engine == "sqlite":
+        assert times[1] - times[0] >= 60.0
+    assert times[0] < times[1]
+    assert " (attempt 2; " in drawing(await world.workflows.get(run.workflow_run_id)).plain
 
 
 async def test_a_run_cannot_be_retried_beside_another_of_its_trigger(world: WorkflowWorld) -> None:

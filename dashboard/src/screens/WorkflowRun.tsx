@@ -143,6 +143,7 @@ const link = (kind: string, id: string) => {
 
 function Phase({ node, session }: { node: Node; session: string | undefined }) {
   const pass = [node.cycle ? `cycle ${node.cycle}` : "", node.iteration ? `iteration ${node.iteration}` : "", node.item ? `item ${node.item}` : ""].filter(Boolean).join(", ");
+  const tried = (node.attempts ?? 0) > 1;
   return (
     <li>
       <div>
@@ -155,7 +156,8 @@ function Phase({ node, session }: { node: Node; session: string | undefined }) {
           {node.approval_id && <Id id={node.approval_id} {...link("approval", node.approval_id)} />}
           {node.child_run_id && <Id id={node.child_run_id} {...link("workflow_run", node.child_run_id)} />}
           {node.rollout_id && <Id id={node.rollout_id} {...link("rollout", node.rollout_id)} />}
-          <Took from={seconds(node.started_at)} to={seconds(node.ended_at)} />
+          {tried && <span className="nowrap" title={`since ${when(node.started_at)}`}>attempt {node.attempts}</span>}
+          <Took from={seconds(tried ? node.attempt_started_at : node.started_at)} to={seconds(node.ended_at)} />
         </span>
       </div>
     </li>

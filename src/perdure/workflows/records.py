@@ -149,7 +149,12 @@ class NodeInfo(Record, kw_only=True):
     child_run_id: str | None = None
     due_at: str | None = None
     started_at: str | None = None
+    """When it began, with its first attempt."""
     ended_at: str | None = None
+    attempts: int = 0
+    """How often what `label` names was executed."""
+    attempt_started_at: str | None = None
+    """When the last of these attempts began."""
     error: str | None = None
 
 

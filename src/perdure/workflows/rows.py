@@ -206,6 +206,14 @@ class NameCount(NamedTuple):
     total: int
 
 
+class TriesRow(NamedTuple):
+    """How often something was executed in a run, and when that began last."""
+
+    skill: str
+    attempts: int
+    started_at: int
+
+
 class StatusCount(NamedTuple):
     """How many runs have a status."""
 

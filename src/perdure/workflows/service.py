@@ -386,7 +386,10 @@ def run_of(whole: WholeRun) -> WorkflowRun:
         context=dict(whole.context),
         scratch=dict(whole.scratch),
         node_statuses={node.node: node.status for node in phases},  # type: ignore[misc]
-        nodes=[views.node_of(node, whole.plan[node.node].depends_on) for node in whole.nodes],
+        nodes=[
+            views.node_of(node, whole.plan[node.node].depends_on, whole.tries.get(node.label or ""))
+            for node in whole.nodes
+        ],
         phase_history=[views.entry_of(row) for row in whole.history],
         final_message=whole.final_message,
         checklist=views.checklist_of(whole.plan.workflow, whole.nodes, whole.history),

@@ -300,6 +300,16 @@ COUNTS_BY_NAME = statement(
     row=rows.NameCount,
 )
 
+# How often each of some things was executed in a run, and when that began last.
+TRIES = statement(
+    """
+    SELECT skill, count(*) AS attempts, max(started_at) AS started_at FROM executions
+    WHERE ns = :ns AND workflow_run_id = :run_id AND skill {among:skills} AND attempt_id IS NOT NULL
+    GROUP BY skill
+    """,
+    row=rows.TriesRow,
+)
+
 # --- lists ------------------------------------------------------------------------------------------------
 
 # The runs of a namespace.

@@ -34,7 +34,7 @@ from perdure.workflows.records import (
     WorkflowInfo,
     WorkflowRunSummary,
 )
-from perdure.workflows.rows import HistoryRow, LogPlace, NodeRow, RunRow
+from perdure.workflows.rows import HistoryRow, LogPlace, NodeRow, RunRow, TriesRow
 
 MAX_DIFFERENCES: Final = 500
 _RUNS, _LOGS = "workflow runs", "workflow logs"
@@ -82,7 +82,7 @@ def summary_of(row: RunRow) -> WorkflowRunSummary:
     return WorkflowRunSummary(**summary_fields(row))
 
 
-def node_of(row: NodeRow, depends_on: Sequence[str]) -> NodeInfo:
+def node_of(row: NodeRow, depends_on: Sequence[str], tries: TriesRow | None) -> NodeInfo:
     """The record of a node."""
     return NodeInfo(
         node=row.node,
@@ -99,6 +99,8 @@ def node_of(row: NodeRow, depends_on: Sequence[str]) -> NodeInfo:
         due_at=to_iso_or_none(row.due_at),
         started_at=to_iso_or_none(row.started_at),
         ended_at=to_iso_or_none(row.ended_at),
+        attempts=0 if tries is None else tries.attempts,
+        attempt_started_at=None if tries is None else to_iso(tries.started_at),
         error=row.error,
     )
 

@@ -166,12 +166,24 @@ def depths_of(names: Sequence[str], edges: Mapping[str, Sequence[str]]) -> dict[
     return depths
 
 
+def _lasted(node: NodeInfo) -> str:
+    """How long a phase took; of one that was tried again the last attempt, and all of them."""
+    began = seconds_of_or_none(node.started_at)
+    if began is None:
+        return ""
+    ended = seconds_of_or_none(node.ended_at) or time.time()
+    total = human_duration(max(0.0, ended - began))
+    last = seconds_of_or_none(node.attempt_started_at)
+    if node.attempts < 2 or last is None:
+        return total
+    return f"{human_duration(max(0.0, ended - last))} (attempt {node.attempts}; {total} in all)"
+
+
 def _line(node: NodeInfo, depth: int, after: Sequence[str]) -> Text:
     from rich.text import Text
 
     mark = MARKS[node.status]
-    began, ended = seconds_of_or_none(node.started_at), seconds_of_or_none(node.ended_at)
-    lasted = "" if began is None else human_duration(max(0.0, (ended or time.time()) - began))
+    lasted = _lasted(node)
     label = f" ({printable(node.label)})" if node.label and node.label != node.node else ""
     joins = f"  ← {', '.join(map(printable, after))}" if len(after) > 1 else ""
     error = f"  {shorten(printable(node.error), 40)}" if node.error else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from perdure.kernel.errors import Conflict, NotFound
@@ -10,10 +10,19 @@ from perdure.kernel.storage.filters import Clause
 from perdure.kernel.storage.port import Tx
 from perdure.workflows import sql
 from perdure.workflows.inputs import Reading
-from perdure.workflows.model import RUN_STATUSES, SUCCEEDED
+from perdure.workflows.model import RUN_STATUSES, SUCCEEDED, skill_of
 from perdure.workflows.operations.runs import not_found, plans_of
 from perdure.workflows.planner import Plan
-from perdure.workflows.rows import HistoryRow, LogPlace, LogRow, NameCount, NodeRow, RunRow, StatusCount
+from perdure.workflows.rows import (
+    HistoryRow,
+    LogPlace,
+    LogRow,
+    NameCount,
+    NodeRow,
+    RunRow,
+    StatusCount,
+    TriesRow,
+)
 from perdure.workflows.views import Place, rank_of, statuses_after
 
 MAX_NODES: Final = 2000
@@ -105,6 +114,8 @@ class WholeRun(NamedTuple):
     context: Any
     scratch: Any
     final_message: str | None
+    tries: Mapping[str, TriesRow]
+    """How often what each label names was executed."""
 
 
 async def find(tx: Tx, run_id: str) -> RunRow:
@@ -132,7 +143,17 @@ async def get_whole(tx: Tx, run_id: str) -> WholeRun:
         scope = await reading.values.scope(plan.final_message.paths())
         message = plan.final_message.render(scope) or None
     context, scratch = await reading.values.whole_context(), await reading.values.scratch()
-    return WholeRun(run, plan, nodes, history, context, scratch, message)
+    tries = await _tries(tx, run, nodes)
+    return WholeRun(run, plan, nodes, history, context, scratch, message, tries)
+
+
+async def _tries(tx: Tx, run: RunRow, nodes: Sequence[NodeRow]) -> dict[str, TriesRow]:
+    """The tries of what each node executes, by its label."""
+    labels = {skill_of(run.workflow_name, node.label): node.label for node in nodes if node.label}
+    if not labels:
+        return {}
+    found = await tx.all(sql.TRIES, run_id=run.id, skills=sorted(labels))
+    return {labels[each.skill]: each for each in found}
 
 
 async def get_definition(tx: Tx, run_id: str) -> tuple[RunRow, Plan]:
