@@ -3,6 +3,7 @@
     python dashboard/build.py          build it
     python dashboard/build.py --all    build it, and install what checks and tests need too
     python dashboard/build.py --types  check the types
+    python dashboard/build.py --sizes  list the files of the build by their size as they are sent
     python dashboard/build.py --serve  its development server
 
 It needs nothing but the standard library and Node.js.
@@ -10,6 +11,7 @@ It needs nothing but the standard library and Node.js.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import importlib.util
 import os
@@ -145,6 +147,21 @@ def is_new_enough(version: tuple[int, ...]) -> bool:
     return (20, 19) <= version < (21,) or version >= (22, 12)
 
 
+def sizes() -> list[tuple[str, int]]:
+    """The files of the build with their sizes, packed as a server sends them, and the sum of the first ones."""
+    packed = {
+        path.relative_to(TARGET).as_posix(): len(
+            path.read_bytes() if path.suffix == ".woff2" else gzip.compress(path.read_bytes(), 9, mtime=0)
+        )
+        for path in TARGET.rglob("*")
+        if path.is_file() and path.name != STAMP
+    }
+    page = (TARGET / "index.html").read_text()
+    first = sum(size for name, size in packed.items() if f"./{name}" in page or name == "index.html")
+    listed = sorted(packed.items(), key=lambda each: -each[1])
+    return [*listed, ("what every screen loads first", first), ("all", sum(packed.values()))]
+
+
 def start(script: str) -> int:
     """Run a script of package.json to its end, with what it prints."""
     npm, path = find_npm()
@@ -157,6 +174,9 @@ def main(arguments: list[str]) -> int:
         if "--serve" in arguments or "--types" in arguments:
             return start("dev" if "--serve" in arguments else "check")
         built = ensure("--all" in arguments)
+        if "--sizes" in arguments:
+            for name, size in sizes():
+                print(f"{size / 1000:8.1f} KB  {name}")
     except NotBuilt as reason:
         print(f"The dashboard was not built: {reason}.", file=sys.stderr)
         return reason.code

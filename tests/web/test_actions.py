@@ -9,8 +9,14 @@ import pytest
 from playwright.async_api import Browser, expect
 from tests.web.test_knowledge import LINES, spoken
 from tests.web.world import HOSTILE, TIMEOUT, World, opened
+from tests.workflows.support import workflow
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
+STARTED = """
+name: started
+phases:
+  - {name: agree, type: approval, approval_gate_message: "Start {{title}}?"}
+"""
 HIDDEN_MS = 11_000
 """Longer than a page that nobody sees goes on listening."""
 
@@ -130,3 +136,49 @@ async def test_every_list_keeps_its_filter_in_the_url_and_moves_by_keys(
         await expect(page.locator(".is-current")).to_have_count(1, timeout=TIMEOUT)
         await page.keyboard.press("Control+k")
         await page.get_by_role("combobox", name="Find anything").wait_for()
+
+
+async def test_work_is_started_from_the_page(browser: Browser, world: World) -> None:
+    services = world.visitor.app.services
+    services.definitions.add(workflow(STARTED))
+    async with opened(browser, world.visitor.url) as screen:
+        page = screen.page
+        await screen.open("/rollouts")
+        await screen.press("New rollout")
+        await page.get_by_label("Input").fill("{")
+        await expect(page.get_by_role("button", name="Queue it")).to_be_disabled()
+        await page.get_by_label("Input").fill('{"task": "from the page"}')
+        await screen.press("Queue it")
+        await page.wait_for_url("**/rollouts/ro-*")
+        rollout_id = page.url.rpartition("/")[2]
+        stored = await world.store.get_rollout_by_id(rollout_id)
+        assert stored is not None
+        assert stored.input == {"task": "from the page"}
+        await screen.goes("/workflows")
+        await page.get_by_label("Run started", exact=True).click()
+        await page.get_by_label("Context").fill('{"title": "it"}')
+        await screen.press("Run it")
+        await screen.heading("started")
+        run_id = page.url.rpartition("/")[2]
+        assert (await services.workflows.get(run_id)).context["title"] == "it"
+        await page.get_by_role("link", name="Answer it").click()
+        await screen.sees("Start it?")
+
+
+async def test_workflow_runs_are_cancelled_and_retried_at_once(browser: Browser, world: World) -> None:
+    services = world.visitor.app.services
+    services.definitions.add(workflow(STARTED.replace("name: started", "name: many")))
+    runs = [(await services.workflows.run("many", context={})).workflow_run_id or "" for _ in range(2)]
+    async with opened(browser, world.visitor.url) as screen:
+        await screen.open("/workflow-runs?workflow=many")
+        for action, sure, told, statuses in (
+            ("Cancel 2", "Cancel them", "Cancelled: 2 workflow runs", {"cancelled"}),
+            ("Retry 2", "Run again", "Run again: 2 workflow runs", {"running", "paused", "queued"}),
+        ):
+            for run_id in runs:
+                await screen.page.get_by_label(f"Select {run_id}").check()
+            await screen.press(action)
+            await screen.press(sure)
+            await screen.sees(told)
+            assert {(await services.workflows.get(run_id)).status for run_id in runs} <= statuses
+            await expect(screen.page.locator("[data-row][aria-selected=true]")).to_have_count(0, timeout=TIMEOUT)

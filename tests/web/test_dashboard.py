@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Response, expect
 from tests.access.support import access_of
 from tests.server.native.support import request
 from tests.web.world import HOSTILE, TIMEOUT, World, filled_server, opened, shows_well
@@ -14,6 +14,8 @@ from perdure.kernel.config import Key
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 KEY = Key("only-the-operator-knows")
+FIRST_SCREEN_BYTES = 300_000
+"""What the first screen may weigh as it is sent, with its font and charts."""
 
 
 async def test_every_screen_opens_in_both_themes_without_an_error(browser: Browser, world: World) -> None:
@@ -86,6 +88,19 @@ async def test_actions_change_the_database(browser: Browser, world: World) -> No
     assert {("anonymous", "update_rollout"), ("anonymous", "cancel_run")} <= actions, actions
 
 
+async def test_the_first_screen_is_small(browser: Browser, world: World) -> None:
+    async with opened(browser, world.visitor.url) as screen:
+        sent: list[Response] = []
+        screen.page.on("response", sent.append)
+        await screen.open("/")
+        await screen.heading("Home")
+        await expect(screen.page.locator(".chart canvas").first).to_be_visible(timeout=TIMEOUT)
+        await screen.page.locator("[data-feed=live]").wait_for()
+        files = [answer for answer in sent if "/ui/" in answer.url]
+        total = sum([(await answer.request.sizes())["responseBodySize"] for answer in files])
+        assert 50_000 < total < FIRST_SCREEN_BYTES, total
+
+
 async def test_home_draws_the_queues_and_what_models_cost(browser: Browser, world: World) -> None:
     async with opened(browser, world.visitor.url) as screen:
         await screen.open("/")
@@ -148,6 +163,7 @@ async def test_many_are_cancelled_and_retried_at_once(browser: Browser, world: W
         for rollout_id in chosen:
             await screen.page.get_by_label(f"Select {rollout_id}").check()
         await screen.press("Retry 3")
+        await screen.press("Run again")
         await screen.sees("Queued again: 3 rollouts")
         assert {await world.status(str(each)) for each in chosen} == {"requeuing"}
 

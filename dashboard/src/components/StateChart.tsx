@@ -31,6 +31,8 @@ const EDGES: [string, string, string][] = [
   ["queuing", "cancelled", "M60 42C60 136 200 131 466 128"],
 ];
 const KNOWN = new Set(EDGES.map(([from, to]) => `${from} ${to}`));
+/** The y of the states in the first line, which have their times above them. */
+const TOP = 36;
 const SHOWN = 60;
 
 /** A line for a rare step, such as from preparing to failed: it leaves below and arrives at the side. */
@@ -44,7 +46,7 @@ export function StateChart({ path }: { path: Path }) {
   const current = states.at(-1);
   const spent = useSpent(path.items);
   return (
-    <svg viewBox="0 0 570 156" style={{ width: "100%", maxWidth: 660, display: "block" }} role="img" aria-label={`States: ${states.join(", then ")}`}>
+    <svg viewBox="0 -8 570 164" style={{ width: "100%", maxWidth: 660, display: "block" }} role="img" aria-label={`States: ${states.join(", then ")}`}>
       {[...steps].filter((step) => !KNOWN.has(step)).map((step) => {
         const [from, to] = step.split(" ").map((state) => PLACES[state]);
         return from && to && <path key={step} d={arc(from, to)} fill="none" stroke="var(--accent)" strokeWidth={2} />;
@@ -63,7 +65,7 @@ export function StateChart({ path }: { path: Path }) {
           <text x={x} y={y + 4} textAnchor="middle" fontSize="11.5" fill={state === current ? "var(--surface)" : visited.has(state) ? "var(--text)" : "var(--faint)"}>
             {state}
           </text>
-          {spent.has(state) && <text x={x} y={y + 25} textAnchor="middle" fontSize="10" fill="var(--quiet)">{spent.get(state)}</text>}
+          {spent.has(state) && <text x={x} y={y > TOP ? y + 25 : y - 18} textAnchor="middle" fontSize="10" fill="var(--quiet)">{spent.get(state)}</text>}
         </g>
       ))}
     </svg>
@@ -80,7 +82,7 @@ function useSpent(items: readonly PathState[]): Map<string, string> {
     const [seconds, times] = sums.get(each.status) ?? [0, 0];
     sums.set(each.status, [seconds + Math.max(0, (each.until ?? now) - each.since), times + 1]);
   });
-  return new Map([...sums].map(([state, [seconds, times]]) => [state, `${duration(seconds)}${times > 1 ? ` in ${times} times` : ""}`]));
+  return new Map([...sums].map(([state, [seconds, times]]) => [state, `${duration(seconds)}${times > 1 ? ` · ${times}×` : ""}`]));
 }
 
 const ENDS = new Set(["succeeded", "failed", "cancelled"]);

@@ -1,12 +1,14 @@
-import { Button, TextInput } from "@mantine/core";
+import { TextInput } from "@mantine/core";
+import { useLocation } from "wouter";
 import { api, type Schema } from "../api/client";
 import { useAction, useOffsetList, useOne } from "../api/queries";
 import { useFilterList, useTypedFilter } from "../app/filters";
 import { useMay } from "../app/session";
 import { Ago, Empty, Head, Id, Status, Took } from "../components/basics";
-import { confirm } from "../components/Confirm";
+import { Bulk } from "../components/Bulk";
 import { Choices } from "../components/Choices";
 import { Icon } from "../components/Icon";
+import { JsonDialog } from "../components/JsonDialog";
 import { type Column, Table } from "../components/Table";
 import { Views } from "../components/Views";
 import { compact, oneLine, plural } from "../lib/format";
@@ -73,7 +75,7 @@ export default function Rollouts() {
   ];
   return (
     <>
-      <Head title="Rollouts"><Views screen="rollouts" /></Head>
+      <Head title="Rollouts"><Views screen="rollouts" />{mayWrite && <NewRollout />}</Head>
       <div className="bar">
         <Choices label="Status" choices={STATUSES} chosen={statuses} onChange={setStatuses} />
         <TextInput
@@ -96,34 +98,32 @@ export default function Rollouts() {
         }
         {...(mayWrite
           ? {
-              bulk: (selected: Rollout[], clear: () => void) => {
-                const live = selected.filter((each) => !ENDED.includes(each.status));
-                const ended = selected.filter((each) => ENDED.includes(each.status));
-                return (
-                  <>
-                    <Button
-                      variant="default" disabled={!live.length}
-                      onClick={() =>
-                        confirm({
-                          title: `Cancel ${plural(live.length, "rollout")}?`,
-                          text: "Their workers are told to stop. A cancelled rollout can be retried.",
-                          action: "Cancel them", danger: true,
-                          then: () => cancel.mutate(live.map((each) => each.rollout_id), { onSuccess: clear }),
-                        })
-                      }
-                    >
-                      Cancel {live.length || ""}
-                    </Button>
-                    <Button variant="default" disabled={!ended.length} onClick={() => retry.mutate(ended.map((each) => each.rollout_id), { onSuccess: clear })}>
-                      Retry {ended.length || ""}
-                    </Button>
-                  </>
-                );
-              },
+              bulk: (selected: Rollout[], clear: () => void) => (
+                <Bulk
+                  noun="rollout" cancelText="Their workers are told to stop. A cancelled rollout can be retried."
+                  live={selected.filter((each) => !ENDED.includes(each.status)).map((each) => each.rollout_id)}
+                  ended={selected.filter((each) => ENDED.includes(each.status)).map((each) => each.rollout_id)}
+                  cancel={(ids) => cancel.mutate(ids, { onSuccess: clear })}
+                  retry={(ids) => retry.mutate(ids, { onSuccess: clear })}
+                />
+              ),
             }
           : {})}
       />
     </>
+  );
+}
+
+function NewRollout() {
+  const [, go] = useLocation();
+  const enqueue = useAction((input: unknown) => api.post("/api/v1/rollouts", { body: { input } as Schema<"EnqueueRolloutRequest"> }), (made) => `Queued: ${made.rollout_id}`);
+  return (
+    <JsonDialog
+      title="Queue a rollout" about="A worker that claims rollouts gets this input." field="Input" example={{ task: "say hello" }} action="Queue it" isBusy={enqueue.isPending}
+      start={(input, done) => enqueue.mutate(input ?? null, { onSuccess: (made) => (done(), go(rolloutLink(made.rollout_id))) })}
+    >
+      New rollout
+    </JsonDialog>
   );
 }
 

@@ -1,11 +1,10 @@
-import { Button } from "@mantine/core";
 import { api, type Schema } from "../api/client";
 import { useAction, useOffsetList } from "../api/queries";
 import { useFilter } from "../app/filters";
 import { useMay } from "../app/session";
 import { Ago, Empty, Head, Id, Status, Took } from "../components/basics";
+import { Bulk } from "../components/Bulk";
 import { Choices } from "../components/Choices";
-import { confirm } from "../components/Confirm";
 import { type Column, Table } from "../components/Table";
 import { Views } from "../components/Views";
 import { oneLine, plural } from "../lib/format";
@@ -69,36 +68,15 @@ export default function Runs() {
         }
         {...(mayWrite
           ? {
-              bulk: (selected: Run[], clear: () => void) => {
-                const live = selected.filter((run) => LIVE_RUNS.includes(run.status));
-                const ended = selected.filter((run) => !LIVE_RUNS.includes(run.status));
-                return (
-                  <>
-                  <Button
-                    variant="default" disabled={!ended.length}
-                    onClick={() =>
-                      confirm({
-                        title: `Run ${plural(ended.length, "run")} again?`, action: "Run again",
-                        then: () => retry.mutate(ended.map((run) => run.run_id), { onSuccess: clear }),
-                      })
-                    }
-                  >
-                    Retry {ended.length || ""}
-                  </Button>
-                  <Button
-                    variant="default" disabled={!live.length}
-                    onClick={() =>
-                      confirm({
-                        title: `Cancel ${plural(live.length, "run")}?`, action: "Cancel them", danger: true,
-                        then: () => cancel.mutate(live.map((run) => run.run_id), { onSuccess: clear }),
-                      })
-                    }
-                  >
-                    Cancel {live.length || ""}
-                  </Button>
-                  </>
-                );
-              },
+              bulk: (selected: Run[], clear: () => void) => (
+                <Bulk
+                  noun="run" cancelText="What they have done so far stays."
+                  live={selected.filter((run) => LIVE_RUNS.includes(run.status)).map((run) => run.run_id)}
+                  ended={selected.filter((run) => !LIVE_RUNS.includes(run.status)).map((run) => run.run_id)}
+                  cancel={(ids) => cancel.mutate(ids, { onSuccess: clear })}
+                  retry={(ids) => retry.mutate(ids, { onSuccess: clear })}
+                />
+              ),
             }
           : {})}
       />

@@ -28,8 +28,7 @@ export default function WorkflowRunScreen({ params }: { params: Params }) {
   const executions = useCursorList(["workflow_run", "one", workflow_run_id, "executions"], ({ signal, ...page }) =>
     api.get("/api/v1/workflow-runs/{workflow_run_id}/executions", { path, query: page, signal }),
   );
-  const name = found.data?.workflow_name ?? "";
-  const workflow = useOne(["workflow", "one", name, "definition"], (signal) => api.get("/api/v1/workflows/{name}", { path: { name }, signal }), { enabled: name !== "" }).data;
+  const defined = useOne(["workflow_definition", "one", workflow_run_id], (signal) => api.get("/api/v1/workflow-runs/{workflow_run_id}/definition", { path, signal })).data;
   const cancel = useAction(() => api.post("/api/v1/workflow-runs/{workflow_run_id}/cancel", { path, body: {} }), () => "Cancelled");
   const retry = useAction(() => api.post("/api/v1/workflow-runs/{workflow_run_id}/retry", { path }), () => "It runs again");
   const pause = useAction(() => api.post("/api/v1/workflow-runs/{workflow_run_id}/pause", { path }), () => "Paused");
@@ -42,6 +41,7 @@ export default function WorkflowRunScreen({ params }: { params: Params }) {
   const drawn = new Map(run.nodes.map((node) => [node.node, node]));
   // Each pass of a loop and each item of a map is a row of its own, in the order in which they began.
   const unrolled = run.nodes.toSorted((one, other) => (seconds(one.started_at) ?? Infinity) - (seconds(other.started_at) ?? Infinity) || 0).slice(0, MAX_NODES);
+  const asks = run.nodes.find((node) => node.status === "waiting" && node.approval_id)?.approval_id;
   const sessions = new Map(executions.rows.flatMap((each) => (each.session_id ? [[each.execution_id, each.session_id] as const] : [])));
   return (
     <>
@@ -62,7 +62,7 @@ export default function WorkflowRunScreen({ params }: { params: Params }) {
         )}
       </Head>
       <div className="body">
-        <Why id={workflow_run_id} />
+        <Why id={workflow_run_id}>{asks && <Button component={Link} href={linkTo("approval", asks) ?? "/"}>Answer it</Button>}</Why>
         <div className="grid">
           <Card title="Phases by their dependencies" className="span12">
             <Dag
@@ -129,7 +129,11 @@ export default function WorkflowRunScreen({ params }: { params: Params }) {
           </Card>
           <Card title="Context" className="span6"><Json value={run.context} open={1} /></Card>
           <Card title="Scratch" className="span6"><Json value={run.scratch} open={1} /></Card>
-          {workflow && <Card title="The workflow, as it is defined now" className="span12"><Definition definition={workflow.definition} statuses={run.node_statuses as Record<string, string>} /></Card>}
+          {defined && (
+            <Card title="Definition" className="span12" side={<span className="quiet">{defined.current === false ? "as this run began; the workflow has changed since" : "as this run began"}</span>}>
+              <Definition yaml={defined.yaml} statuses={run.node_statuses as Record<string, string>} />
+            </Card>
+          )}
         </div>
       </div>
     </>

@@ -1,18 +1,34 @@
 import { Select } from "@mantine/core";
 import { Link } from "wouter";
 import { api, type Schema } from "../api/client";
-import { useCursorList, useOne } from "../api/queries";
+import { useAction, useCursorList, useOne } from "../api/queries";
 import { useFilter, useFilterList } from "../app/filters";
+import { useMay } from "../app/session";
 import { Ago, Empty, Head, Id, Status, Took } from "../components/basics";
+import { Bulk } from "../components/Bulk";
 import { Choices } from "../components/Choices";
 import { type Column, Table } from "../components/Table";
 import { Views } from "../components/Views";
-import { compact, seconds } from "../lib/format";
+import { compact, plural, seconds } from "../lib/format";
 
 type Run = Schema<"WorkflowRunSummary">;
 
 const STATUSES: Run["status"][] = ["queued", "running", "paused", "succeeded", "failed", "cancelled"];
 const SNIPPET = `perdure workflow run release --url ${location.origin}`;
+
+const isOver = (run: Run): boolean => run.status === "succeeded" || run.status === "failed" || run.status === "cancelled";
+
+/** Does something with one run after another; what one refuses does not keep the others. */
+function useEach(done: string, act: (workflow_run_id: string) => Promise<unknown>) {
+  return useAction(
+    async (ids: string[]) => {
+      let refused = 0;
+      for (const id of ids) await act(id).catch(() => (refused += 1));
+      return refused;
+    },
+    (refused, ids) => `${done}: ${plural(ids.length - refused, "workflow run")}${refused ? `; ${refused} had moved on meanwhile` : ""}`,
+  );
+}
 
 export default function WorkflowRuns() {
   const [statuses, setStatuses] = useFilterList("status");
@@ -21,6 +37,9 @@ export default function WorkflowRuns() {
     api.get("/api/v1/workflow-runs", { query: { ...page, status: statuses as Run["status"][], workflow_name: name || null }, signal }),
   );
   const names = useOne(["workflow", "names"], (signal) => api.get("/api/v1/workflow-names", { signal }));
+  const mayWrite = useMay("write");
+  const cancel = useEach("Cancelled", (workflow_run_id) => api.post("/api/v1/workflow-runs/{workflow_run_id}/cancel", { path: { workflow_run_id }, body: {} }));
+  const retry = useEach("Run again", (workflow_run_id) => api.post("/api/v1/workflow-runs/{workflow_run_id}/retry", { path: { workflow_run_id } }));
   const columns: Column<Run>[] = [
     { name: "Status", width: "105px", cell: (run) => <Status status={run.held ? "paused" : run.status} /> },
     { name: "Workflow", width: "minmax(90px, 1fr)", cell: (run) => run.workflow_name },
@@ -47,6 +66,19 @@ export default function WorkflowRuns() {
         label="Workflow runs" list={list} columns={columns}
         idOf={(run) => run.workflow_run_id}
         linkOf={(run) => `/workflow-runs/${encodeURIComponent(run.workflow_run_id)}`}
+        {...(mayWrite
+          ? {
+              bulk: (selected: Run[], clear: () => void) => (
+                <Bulk
+                  noun="workflow run" cancelText="What their phases have done so far stays."
+                  live={selected.filter((run) => !isOver(run)).map((run) => run.workflow_run_id)}
+                  ended={selected.filter((run) => run.status === "failed" || run.status === "cancelled").map((run) => run.workflow_run_id)}
+                  cancel={(ids) => cancel.mutate(ids, { onSuccess: clear })}
+                  retry={(ids) => retry.mutate(ids, { onSuccess: clear })}
+                />
+              ),
+            }
+          : {})}
         empty={
           statuses.length || name ? <Empty title="No workflow run is like this" text="Take a filter away to see more." />
             : <Empty title="No workflow runs yet" text="A workflow runs its phases by their dependencies. This starts one:" snippet={SNIPPET} />
