@@ -7,6 +7,7 @@ from typing import Any
 
 from bench import (
     command_rows,
+    facts_rows,
     graph_rows,
     growth_rows,
     grpc_rows,
@@ -59,6 +60,7 @@ def all_measures(sizes: Sizes) -> list[Measure]:
         *stream_rows.measures(sizes),
         *thread_rows.measures(sizes),
         *tracing_rows.measures(sizes),
+        *facts_rows.measures(sizes),
         *workflow_rows.measures(sizes),
         _import(),
     ]

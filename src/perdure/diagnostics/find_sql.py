@@ -98,12 +98,17 @@ NEWEST_THREADS = statement(
     _THREAD + "temporary IS NULL ORDER BY created_at DESC LIMIT 1",
     row=FoundRow,
 )
-# Spans.
+# Spans, among those of the newest rollouts: their ids have no index of their own, as ADR 28 says.
 SPANS = statement(
     """
-    SELECT span_id AS id, name AS title, status_code AS status, start_ns / 1000 AS time, rollout_id AS within
-    FROM spans
-    WHERE ns = :ns AND span_id >= :first AND span_id < :last ORDER BY span_id LIMIT :n
+    SELECT s.span_id AS id, s.name AS title, s.status_code AS status, s.start_ns / 1000 AS time,
+      s.rollout_id AS within
+    FROM (SELECT ns, born, rollout_id, attempt_id, span_id FROM spans WHERE ns = :ns
+      ORDER BY born DESC, rollout_id DESC, attempt_id DESC, span_id DESC LIMIT :most) AS newest
+    JOIN spans AS s ON s.ns = newest.ns AND s.born = newest.born AND s.rollout_id = newest.rollout_id
+      AND s.attempt_id = newest.attempt_id AND s.span_id = newest.span_id
+    WHERE newest.span_id >= :first AND newest.span_id < :last
+    LIMIT :n
     """,
     row=FoundRow,
 )

@@ -52,6 +52,8 @@ LAST: Final = "last"
 """Stands for the newest of its kind."""
 AFTER_ALL: Final = "\U0010ffff"
 """Sorts after every character of an id."""
+NEWEST_SPANS = 20_000
+"""Among how many spans one is looked for by its id alone."""
 MOST_ROLLOUTS = 2000
 """How many rollouts of a range are looked at for some kinds."""
 MAX_FOUND: Final = 100
@@ -131,7 +133,8 @@ async def starting(tx: Tx, wanted: Wanted) -> list[FoundId]:
     for kind, statements in _STARTING.items():
         if kind in wanted.kinds:
             for statement in statements:
-                rows = await tx.all(statement, **wanted.bounds(kind))
+                most = {"most": NEWEST_SPANS} if kind == "span" else {}
+                rows = await tx.all(statement, **wanted.bounds(kind), **most)
                 found += [found_id(kind, row) for row in rows]
     return found
 

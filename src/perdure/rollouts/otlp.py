@@ -18,9 +18,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as Message
 from perdure.kernel.checks import MAX_TEXT
 from perdure.kernel.errors import InvalidInput
 from perdure.rollouts.operations.spans import NewSpan
-from perdure.rollouts.otlp_values import attributes_of
+from perdure.rollouts.otlp_values import some_attributes
 from perdure.rollouts.spans import StatusCode
-from perdure.rollouts.traces.figures import ATTRIBUTES, Figures, figures_in, may_have_figures
+from perdure.rollouts.traces.figures import ATTRIBUTES, Figures, figures_if_any, may_have_figures
 
 __all__ = ["OTLP", "STATUS_CODES", "Received", "TracesData", "parse", "receive"]
 
@@ -183,8 +183,7 @@ def _receive(received: Received, span: Message, resource: str | None, scope: str
 def _figures(span: Message, body: bytes) -> Figures | None:
     if not may_have_figures(body):
         return None
-    found = attributes_of(each for each in span.attributes if each.key in ATTRIBUTES)
-    return figures_in(body, span.name, found)
+    return figures_if_any(span.name, some_attributes(span.attributes, ATTRIBUTES))
 
 
 def _hex(value: bytes, size: int) -> str | None:

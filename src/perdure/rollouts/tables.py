@@ -178,7 +178,6 @@ SPANS = Table(
     indexes=(
         Index("spans_sequence", ("ns", "born", "rollout_id", "sequence_id")),
         Index("spans_trace", ("ns", "trace_id")),
-        Index("spans_id", ("ns", "span_id")),
     ),
 )
 

@@ -18,14 +18,15 @@ the `MARKS`; then a column, and how it is added up to `sums.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import isfinite
 from typing import Any, NamedTuple
 
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput
 
-MARKS = (b"usage", b"token_count", b"reward", b"span.kind", b"operation.name", b"agentlightning.")
-"""The body of a span that has figures contains one of these."""
+MARKS = (b"gen_ai.", b"llm.", b"span.kind", b"reward")
+"""The body of a span that has figures contains one of these. Most spans are looked through for all."""
 INPUT = (
     "gen_ai.usage.input_tokens",
     "gen_ai.usage.prompt_tokens",
@@ -142,7 +143,9 @@ def may_have_figures(body: bytes) -> bool:
 
 def figures_of(name: str, attributes: Mapping[str, Any]) -> Figures:
     """The figures of a span. What is no number counts as nothing."""
-    reward = reward_of(name, attributes)
+    reward = None
+    if name in REWARD_SPANS or OUTPUTS[0] in attributes or OUTPUTS[1] in attributes:
+        reward = reward_of(name, attributes)
     kind = _kind(attributes)
     if kind not in CALLS:
         return Figures(reward=reward, kind=kind)
@@ -164,8 +167,11 @@ def figures_of(name: str, attributes: Mapping[str, Any]) -> Figures:
 
 def figures_in(body: bytes, name: str, attributes: Mapping[str, Any]) -> Figures | None:
     """The figures of a span with this body; None if it has none, mostly without a look at the attributes."""
-    if not may_have_figures(body):
-        return None
+    return figures_if_any(name, attributes) if may_have_figures(body) else None
+
+
+def figures_if_any(name: str, attributes: Mapping[str, Any]) -> Figures | None:
+    """The figures of a span; None if it has none."""
     found = figures_of(name, attributes)
     return found if found.kind or found.counts else None
 
@@ -186,6 +192,8 @@ def _kind(attributes: Mapping[str, Any]) -> str:
 def _tokens(attributes: Mapping[str, Any], names: Sequence[str]) -> int:
     for name in names:
         told = attributes.get(name)
+        if type(told) is int and 0 <= told <= MOST:
+            return told
         if told is not None:
             found = _number(told)
             if found is not None:
@@ -197,8 +205,14 @@ def _label(attributes: Mapping[str, Any], names: Sequence[str]) -> str:
     for name in names:
         told = attributes.get(name)
         if told and isinstance(told, str):
-            return told[:MAX_LABEL].replace("\0", "\ufffd").encode(errors="replace").decode()
+            return _cleaned(told[:MAX_LABEL])
     return ""
+
+
+@lru_cache(maxsize=4096)
+def _cleaned(label: str) -> str:
+    """A label as a column can hold it; there are few, and each comes with many spans."""
+    return label.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
 def _cost(attributes: Mapping[str, Any]) -> int | None:

@@ -18,6 +18,7 @@ NO_REWARD = -1
 ERROR = "ERROR"
 """The status of a span that has failed, as OpenTelemetry has it."""
 HOUR = 3600 * MICROS
+_SUMMED = ("steps", "errors", "micros", "input_tokens", "output_tokens", "cached_tokens", "cost")
 OLDEST = 31 * 24 * HOUR
 """A span that began earlier counts as of now: its clock is wrong, or its hour is history."""
 
@@ -36,29 +37,16 @@ def sums_of(spans: Iterable[NewSpan], numbers: Mapping[int, int], now: int) -> S
     rollouts: dict[str, RolloutFiguresRow] = {}
     traces: dict[str, TraceRow] = {}
     names: dict[tuple[str, str], int] = {}
-    usage: dict[tuple[str, int, str, str, str, str], UsageRow] = {}
+    used: dict[tuple[str, str, int, str, str, str, str], UsageRow] = {}
     hours = _Hours(now)
     for span in spans:
         trace_id, name = span.trace_id, span.name[:MAX_NAME]
         start = span.start_ns or span.end_ns or now * 1000
         trace = traces.get(trace_id)
         if trace is None:
+            service = span.service
             trace = traces[trace_id] = TraceRow(
-                trace_id,
-                start,
-                start,
-                0,
-                0,
-                0,
-                0,
-                0,
-                NO_REWARD,
-                None,
-                span.rollout_id,
-                span.service,
-                name,
-                0,
-                0,
+                trace_id, start, start, 0, 0, 0, 0, 0, NO_REWARD, None, span.rollout_id, service, name, 0, 0
             )
         _add_span(trace, span, start, name)
         if start < names.get((trace_id, name), start + 1):
@@ -66,24 +54,47 @@ def sums_of(spans: Iterable[NewSpan], numbers: Mapping[int, int], now: int) -> S
         figures = span.figures
         if figures is None:
             continue
-        rollout_id = span.rollout_id
-        key = (rollout_id, hours.of(start), figures.kind, figures.model, figures.agent, figures.user_id)
-        used = usage.get(key)
-        if used is None:
-            used = usage[key] = UsageRow(*key, 0, 0, 0, 0, 0, 0, 0)
-        _add_usage(used, span, figures)
-        if figures.counts:
-            rollout = rollouts.get(rollout_id)
-            if rollout is None:
-                rollout = rollouts[rollout_id] = RolloutFiguresRow(rollout_id, 0, 0, NO_REWARD, None, 0, 0)
-            _add_figures(rollout, figures, numbers[id(span)])
-            _add_figures(trace, figures, numbers[id(span)])
+        rollout_id, kind = span.rollout_id, figures.kind
+        hour = hours.of(start)
+        key = (trace_id, rollout_id, hour, kind, figures.model, figures.agent, figures.user_id)
+        row = used.get(key)
+        if row is None:
+            row = used[key] = UsageRow(*key[1:], 0, 0, 0, 0, 0, 0, 0)
+        _add_usage(row, span, figures)
+        if figures.reward is not None:
+            for owner in (_figures_of(rollouts, rollout_id), trace):
+                _add_reward(owner, figures.reward, numbers[id(span)])
+    usage: dict[tuple[str, int, str, str, str, str], UsageRow] = {}
+    for (trace_id, *own), row in used.items():
+        if row.input_tokens or row.output_tokens or row.cost:
+            _add_figures(_figures_of(rollouts, row.rollout_id), row)
+            _add_figures(traces[trace_id], row)
+        _add_row(usage, tuple(own), row)  # type: ignore[arg-type]
     return Sums(
         [rollouts[key] for key in sorted(rollouts)],
         [traces[key] for key in sorted(traces)],
         [TraceNameRow(*key, names[key]) for key in sorted(names)],
         [usage[key] for key in sorted(usage)],
     )
+
+
+def _figures_of(rollouts: dict[str, RolloutFiguresRow], rollout_id: str) -> RolloutFiguresRow:
+    row = rollouts.get(rollout_id)
+    if row is None:
+        row = rollouts[rollout_id] = RolloutFiguresRow(rollout_id, 0, 0, NO_REWARD, None, 0, 0)
+    return row
+
+
+def _add_row(
+    usage: dict[tuple[str, int, str, str, str, str], UsageRow],
+    key: tuple[str, int, str, str, str, str],
+    row: UsageRow,
+) -> None:
+    """Add what a rollout took in one trace to what it took in all."""
+    known = usage.setdefault(key, row)
+    if known is not row:
+        for name in _SUMMED:
+            setattr(known, name, getattr(known, name) + getattr(row, name))
 
 
 class _Hours:
@@ -126,11 +137,15 @@ def _add_span(trace: TraceRow, span: NewSpan, start: int, name: str) -> None:
         trace.errors += 1
 
 
-def _add_figures(row: RolloutFiguresRow | TraceRow, figures: Figures, number: int) -> None:
-    """Add what a span counts, by the rules of `ADD_ROLLOUT_FIGURES`; the reward of the last number stays."""
-    row.input_tokens += figures.input_tokens
-    row.output_tokens += figures.output_tokens
-    row.cached_tokens += figures.cached_tokens
-    row.cost += figures.cost or 0
-    if figures.reward is not None and number >= row.reward_at:
-        row.reward_at, row.reward = number, repr(figures.reward)
+def _add_figures(row: RolloutFiguresRow | TraceRow, used: UsageRow) -> None:
+    """Add what was used, by the rules of `ADD_ROLLOUT_FIGURES`."""
+    row.input_tokens += used.input_tokens
+    row.output_tokens += used.output_tokens
+    row.cached_tokens += used.cached_tokens
+    row.cost += used.cost
+
+
+def _add_reward(row: RolloutFiguresRow | TraceRow, reward: float, number: int) -> None:
+    """The reward of the last number stays."""
+    if number >= row.reward_at:
+        row.reward_at, row.reward = number, repr(reward)

@@ -1,0 +1,112 @@
+"""What the facts cost: CPU time to store a span with tokens, costs and usage taken out of it, and without."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from statistics import median
+from unittest.mock import patch
+
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
+
+from bench.host import Host
+from bench.http_otlp import BATCH, key_values, make_span
+from bench.measures import Figures, Measure, Row
+from bench.sizes import Sizes
+from bench.work import span_attributes
+from perdure.rollouts import otlp
+from perdure.rollouts.store import DatabaseLightningStore
+from perdure.runtime.stores import open_store
+from perdure.statistics.recorder import Recorder
+
+MOST = 1.05
+ROUNDS = 7
+ONE_IN = 4
+"""Of so many spans one is a model call in a usual trace; the others are tools, steps and requests."""
+PLAIN = {"http.request.method": "GET", "http.route": "/search", "server.address": "a.example", "retries": 0}
+MODEL = {"gen_ai.request.model": "gpt-4o", "gen_ai.agent.name": "shopper", "user.id": "ann"}
+
+
+def measures(sizes: Sizes) -> list[Measure]:
+    """On SQLite, in this process: parse a message of OTLP and store its spans. HTTP is not counted."""
+    mixes = {"calls": (1, "all of them model calls"), "mixed": (ONE_IN, f"one in {ONE_IN} a model call")}
+    return [
+        Measure(
+            (
+                Row(
+                    f"facts/{name}",
+                    f"CPU of a span with facts, {what}; raw: without facts",
+                    "µs",
+                    "lower",
+                    target_raw=MOST,
+                ),
+            ),
+            partial(_figures, one_in=one_in, batches=max(sizes.otlp_spans // BATCH // 2, 1)),
+        )
+        for name, (one_in, what) in mixes.items()
+    ]
+
+
+async def _figures(host: Host, one_in: int, batches: int) -> list[Figures]:
+    taken: dict[str, list[float]] = {"ours": [], "raw": []}
+    spans = _spans(one_in)
+    async with open_store(str(host.new_file()), watchdog_interval=None) as store:
+        side = _Side(store, spans)
+        await side.cpu(2)
+        for _ in range(ROUNDS if host.sizes.rounds > 1 else 1):
+            taken["ours"].append(await side.cpu(batches))
+            with without_facts():
+                taken["raw"].append(await side.cpu(batches))
+    return [{name: median(found) for name, found in taken.items()}]
+
+
+@contextmanager
+def without_facts() -> Iterator[None]:
+    """Take nothing out of spans but what the list of traces shows."""
+    with patch.object(otlp, "may_have_figures", lambda body: False):
+        yield
+
+
+def _spans(one_in: int) -> ScopeSpans:
+    spans = [make_span(number) for number in range(1, BATCH + 1)]
+    for number, span in enumerate(spans):
+        attributes = {**span_attributes(number), **MODEL} if number % one_in == 0 else PLAIN
+        del span.attributes[:]
+        span.attributes.extend(key_values(attributes))
+    return ScopeSpans(spans=spans)
+
+
+class _Side:
+    """A store that gets the same spans for new rollouts again and again."""
+
+    def __init__(self, store: DatabaseLightningStore, spans: ScopeSpans) -> None:
+        self._store = store
+        self._spans = spans
+        self._recorder = Recorder(store.storage)
+
+    async def cpu(self, batches: int) -> float:
+        """Microseconds a span, of all threads; the facts are in their hours at the end."""
+        messages = [await self._message() for _ in range(batches)]
+        began = time.process_time()
+        for message in messages:
+            received = otlp.receive(otlp.parse(message))
+            await self._store.rollouts.store_new_spans(received.spans, received.parts)
+        await self._recorder.add_usage()
+        return (time.process_time() - began) * 1e6 / (batches * BATCH)
+
+    async def _message(self) -> bytes:
+        started = await self._store.start_rollout({})
+        trace_id = os.urandom(16)
+        for span in self._spans.spans:
+            span.trace_id, span.span_id = trace_id, os.urandom(8)
+        owner = {
+            "agentlightning.rollout_id": started.rollout_id,
+            "agentlightning.attempt_id": started.attempt.attempt_id,
+        }
+        message = otlp.TracesData()
+        group = message.resource_spans.add()
+        group.resource.attributes.extend(key_values({"service.name": "agent", **owner}))
+        group.scope_spans.append(self._spans)
+        data: bytes = message.SerializeToString()
+        return data
