@@ -148,7 +148,7 @@ def is_new_enough(version: tuple[int, ...]) -> bool:
 
 
 def sizes() -> list[tuple[str, int]]:
-    """The files of the build with their sizes, packed as a server sends them, and the sum of the first ones."""
+    """The files of the build with their sizes as a server sends them, and two sums."""
     packed = {
         path.relative_to(TARGET).as_posix(): len(
             path.read_bytes() if path.suffix == ".woff2" else gzip.compress(path.read_bytes(), 9, mtime=0)

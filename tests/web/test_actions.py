@@ -181,4 +181,5 @@ async def test_workflow_runs_are_cancelled_and_retried_at_once(browser: Browser,
             await screen.press(sure)
             await screen.sees(told)
             assert {(await services.workflows.get(run_id)).status for run_id in runs} <= statuses
-            await expect(screen.page.locator("[data-row][aria-selected=true]")).to_have_count(0, timeout=TIMEOUT)
+            selected = screen.page.locator("[data-row][aria-selected=true]")
+            await expect(selected).to_have_count(0, timeout=TIMEOUT)

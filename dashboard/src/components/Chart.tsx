@@ -52,7 +52,7 @@ export function Chart({ label, times, series, height = 150, format = compact }: 
         padding: [8, 22, 0, 0],
         cursor: { y: false, points: { size: 6 } },
         legend: { show: false },
-        scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
+        scales: { y: { range: (_, __, most) => [0, most > 0 ? most * 1.1 : 1] } },
         axes: [
           { ...axis, grid: { show: false }, space: 70, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step)) },
           { ...axis, size: 50, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : format(tick))) },

@@ -95,7 +95,7 @@ export function StateList({ path }: { path: Path }) {
         {path.items.slice(-SHOWN).map((each, place) => (
           <li key={place}>
             <div>
-              <span className="tag-cell wide"><Status status={each.status} /></span>
+              <span className="tag-cell wide"><Status status={each.run_status ?? each.status} /></span>
               <span className="quiet break">{each.cause}{each.actor ? ` by ${each.actor}` : ""}</span>
               <span className="quiet nowrap end-cell">
                 {each.until != null && <><Took from={each.since} to={each.until} /> · </>}

@@ -1,4 +1,5 @@
 // Messages of chats in one form, whichever library wrote them: LangChain, the OpenAI API, or spans of model calls.
+import { oneLine } from "./format";
 
 export interface Call {
   id: string | null;
@@ -35,6 +36,12 @@ const ROLES: Record<string, string> = {
 
 const isOpen = (value: unknown): value is Open => typeof value === "object" && value !== null && !Array.isArray(value);
 const textOrNull = (value: unknown): string | null => (typeof value === "string" ? value : null);
+
+/** An input on one line: of a conversation what was said last. */
+export function briefly(input: unknown, length?: number): string {
+  const last = messagesIn(input)?.at(-1);
+  return oneLine(last ? last.text : input, length);
+}
 
 /** The list of messages in the values of a state, if it has one. */
 export function messagesIn(values: unknown): ChatMessage[] | null {

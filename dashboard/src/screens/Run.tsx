@@ -9,6 +9,7 @@ import { confirm } from "../components/Confirm";
 import { Icon } from "../components/Icon";
 import { Json } from "../components/Json";
 import { Problem } from "../components/Problem";
+import { StateList } from "../components/StateChart";
 import { Traced } from "../components/Traced";
 import { Why } from "../components/Why";
 import { count, dollars } from "../lib/format";
@@ -23,6 +24,7 @@ export default function RunScreen({ params }: { params: Params }) {
   const [, go] = useLocation();
   const retry = useAction(() => api.post("/api/v1/runs/{run_id}/retry", { path }), () => "Run again");
   const figures = useOne(["run", "one", run_id, "figures"], (signal) => api.get("/api/v1/figures", { query: { rollout_id: [run_id] }, signal }));
+  const states = useOne(["run", "one", run_id, "path"], (signal) => api.get("/api/v1/rollouts/{rollout_id}/path", { path: { rollout_id: run_id }, signal })).data;
   if (found.error && !found.data) return <Problem error={found.error} id={run_id} />;
   if (!found.data) return <Loading />;
   const run = found.data;
@@ -75,6 +77,7 @@ export default function RunScreen({ params }: { params: Params }) {
           ) : (
             <Card title="Metadata" className="span6"><Json value={run.metadata} /></Card>
           )}
+          {states && <Card title="States" className="span12" flush><StateList path={states} /></Card>}
           <Traced rollout_id={run_id} />
           <Card title="Input" className="span6"><Json value={run.kwargs.command ?? run.kwargs.input} /></Card>
           <Card title="Config" className="span6"><Json value={{ config: run.kwargs.config, context: run.kwargs.context }} /></Card>

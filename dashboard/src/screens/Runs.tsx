@@ -7,7 +7,8 @@ import { Bulk } from "../components/Bulk";
 import { Choices } from "../components/Choices";
 import { type Column, Table } from "../components/Table";
 import { Views } from "../components/Views";
-import { oneLine, plural } from "../lib/format";
+import { plural } from "../lib/format";
+import { briefly } from "../lib/messages";
 
 type Run = Schema<"Run">;
 
@@ -45,7 +46,7 @@ export default function Runs() {
     { name: "Run", width: "minmax(110px, 1fr)", cell: (run) => <Id id={run.run_id} /> },
     { name: "Agent", width: "minmax(0, 130px)", cell: (run) => run.agent },
     { name: "Thread", width: "minmax(0, 1fr)", wide: true, cell: (run) => <span className="quiet"><Id id={run.thread_id} /></span> },
-    { name: "Input", width: "minmax(0, 2fr)", wide: true, cell: (run) => <span className="quiet">{run.error ? run.error.message : oneLine(run.kwargs.input)}</span> },
+    { name: "Input", width: "minmax(0, 2fr)", wide: true, cell: (run) => <span className="quiet">{run.error ? run.error.message : briefly(run.kwargs.input)}</span> },
     { name: "Took", width: "72px", end: true, wide: true, cell: (run) => <Took from={run.created_at} to={run.ended_at ?? (LIVE_RUNS.includes(run.status) ? null : run.updated_at)} /> },
     { name: "Created", width: "72px", end: true, cell: (run) => <span className="quiet"><Ago time={run.created_at} /></span> },
   ];

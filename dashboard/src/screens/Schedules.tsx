@@ -67,8 +67,8 @@ export default function Schedules() {
     <>
       <Head title="Schedules"><Views screen="schedules" /></Head>
       <div className="bar">
-        <Choices single label="State" choices={["enabled", "disabled"]} chosen={state ? [state] : []} onChange={([one]) => setState(one ?? "")} />
-        <Choices single label="Target" choices={TARGETS} chosen={target ? [target] : []} onChange={([one]) => setTarget(one ?? "")} />
+        <Choices single all="enabled or not" label="State" choices={["enabled", "disabled"]} chosen={state ? [state] : []} onChange={([one]) => setState(one ?? "")} />
+        <Choices single all="any target" label="Target" choices={TARGETS} chosen={target ? [target] : []} onChange={([one]) => setTarget(one ?? "")} />
       </div>
       <Table
         label="Schedules" list={list} columns={columns} idOf={(schedule) => schedule.schedule_id}

@@ -118,7 +118,7 @@ export default function WorkflowRunScreen({ params }: { params: Params }) {
                       <span>{each.skill}</span>
                       {each.session_id && <Id id={each.session_id} {...link("session", each.session_id)} />}
                       {each.rollout_id && <span className="quiet"><Id id={each.rollout_id} {...link("rollout", each.rollout_id)} /></span>}
-                      <span className="quiet num end-cell">{compact((each.input_tokens ?? 0) + (each.output_tokens ?? 0))} tokens</span>
+                      <span className="quiet num end-cell">{tokensOf(each)}</span>
                       <Took from={seconds(each.started_at)} to={seconds(each.finished_at)} />
                     </div>
                   </li>
@@ -138,6 +138,11 @@ export default function WorkflowRunScreen({ params }: { params: Params }) {
       </div>
     </>
   );
+}
+
+function tokensOf({ input_tokens, output_tokens }: Schema<"Execution">): string {
+  const sum = (input_tokens ?? 0) + (output_tokens ?? 0);
+  return sum ? `${compact(sum)} tokens` : "";
 }
 
 const link = (kind: string, id: string) => {

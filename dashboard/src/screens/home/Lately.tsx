@@ -5,6 +5,7 @@ import { useOne } from "../../api/queries";
 import { linkTo } from "../../app/screens";
 import { Ago, Card, Status, Took } from "../../components/basics";
 import { oneLine, seconds } from "../../lib/format";
+import { briefly } from "../../lib/messages";
 
 const LATELY = 8;
 type Outcome = "running" | "failed" | "succeeded";
@@ -75,7 +76,7 @@ function useWork(outcome: Outcome): Work[] | undefined {
       began: each.attempt?.start_time ?? null, ended: isOver ? (each.end_time ?? null) : null,
     })),
     ...runs.map((each): Work => ({
-      kind: "run", id: each.run_id, status: each.status, text: `${each.agent}: ${oneLine(each.error?.message ?? each.kwargs.input, 80)}`,
+      kind: "run", id: each.run_id, status: each.status, text: `${each.agent}: ${each.error ? oneLine(each.error.message, 80) : briefly(each.kwargs.input, 80)}`,
       began: each.created_at, ended: isOver ? (each.ended_at ?? each.updated_at) : null,
     })),
     ...workflows.map((each): Work => ({
