@@ -116,7 +116,7 @@ def test_runs_that_wait_are_explained_and_ended(server: Server) -> None:
         server.run("run", "create", "greet", "{}", "--after", "1h", "--thread", "later", "--new-thread")
     )
     assert "is delayed until" in said(server.run("why", waiting))
-    assert re.search(rf"{waiting} +greet +pending +- +in \d", said(server.run("run", "ls")))
+    assert re.search(rf"{waiting} +greet +pending +- +- +in \d", said(server.run("run", "ls")))
     assert said(server.run("run", "cancel", first, "--wait")) == f"{first} is interrupted"
     assert server.run("run", "cancel", first).returncode == 1
     ended = server.json("thread", "cancel", "busy", "--action", "rollback")

@@ -328,3 +328,34 @@ def test_shells_complete_ids_and_names(server: Server) -> None:
     assert _completed(server, "perdure thr") == ["thread"]
     for shell in ("bash", "zsh", "fish"):
         assert "_PERDURE_COMPLETE" in run_here(server.folder, "completion", shell).stdout
+
+
+def test_tables_are_not_padded_in_pipes_and_texts_are_cut_on_terminals(server: Server) -> None:
+    for command in (("agents", "--agents", f"{ROOT / 'examples' / 'agents.py'}:agents"), ("run", "list")):
+        lines = server.run(*command).stdout.splitlines()
+        assert [line for line in lines if line != line.rstrip()] == []
+    columns = ("run_id", "agent", "status", "took", "error", "created", "thread_id")
+    failed = ("0" * 36, "fail", "error", "0.0 s", "ValueError: no such city", "4 min ago", "1" * 36)
+    table = make_table(columns, [failed], 80)
+    assert [column.header for column in table.columns] == ["run_id", "agent", "status", "took", "error"]
+    wide = make_table(
+        ("webhook_id", "status", "run_id", "created"), [("0" * 36, "dead", "1" * 36, "now")], 70
+    )
+    assert [column.header for column in wide.columns] == ["webhook_id", "status", "created"]
+
+
+def test_sentences_are_wrapped_between_words_on_a_terminal(server: Server) -> None:
+    terminal = Terminal(server.folder, "override", "list", more={"PERDURE_URL": server.url}, columns=80)
+    assert terminal.end() == 0
+    assert "To switch a workflow \r\noff:\r\n" in terminal.text
+    failed = Terminal(
+        server.folder, "run", "show", "nowhere" * 8, more={"PERDURE_URL": server.url}, columns=60
+    )
+    assert failed.end() == 4
+    assert f"Run\r\n{'nowhere' * 8} not\r\nfound" in failed.text
+
+
+def test_the_usage_of_models_has_a_default_time(server: Server) -> None:
+    assert server.run("usage").returncode == 0
+    assert server.run("usage", "--since", "1h").returncode == 0
+    assert server.run("usage", "--since", "soon").returncode == 2

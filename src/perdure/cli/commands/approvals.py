@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from perdure.approvals.model import Approval
     from perdure.cli.shell.target import Connection
 
-EMPTY = """Nothing waits for an answer. A workflow asks for one where a phase has an approval_gate, or is
-of the type approval; docs/approvals.md shows a workflow that does."""
+EMPTY = """Nothing waits for an answer. A workflow asks for one in a phase of the type approval:
+
+  phases:
+    - {name: release, type: approval}"""
 COLUMNS = ("approval_id", "status", "workflow", "gate", "asked", "question")
 SHORT = 18
 """How many characters of an id a table shows: the first thirteen are its time."""

@@ -33,7 +33,8 @@ EMPTY = """No assistants yet. Each agent of a worker gets one automatically. Sta
 
 Then create more, each with its own configuration:
 
-  perdure assistant create greet --name 'In French' --config '{"configurable": {"language": "fr"}}'"""
+  perdure assistant create greet --name 'In French' \\
+    --config '{"configurable": {"language": "fr"}}'"""
 COLUMNS = ("assistant_id", "agent", "name", "version", "updated", "config")
 VERSION_COLUMNS = ("version", "name", "created", "config")
 

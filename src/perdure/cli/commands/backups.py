@@ -10,7 +10,6 @@ import typer
 
 from perdure.cli.shell.arguments import confirm
 from perdure.cli.shell.options import CommandContext, flag
-from perdure.cli.shell.output import make_table
 
 if TYPE_CHECKING:
     from perdure.retention.records import Verification
@@ -80,7 +79,7 @@ async def verify(
         context.output.document(found)
     else:
         rows = [(each.check, "ok" if each.ok else each.sentence) for each in found.items]
-        context.output.show(make_table(("check", "result"), rows))
+        context.output.table(("check", "result"), rows)
     if not found.ok:
         raise typer.Exit(1)
 

@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 
 EMPTY = """No crons yet. A cron starts a run of an assistant on a schedule, while a server is running:
 
-  perdure cron create greet '0 9 * * MON-FRI' '{"name": "Ann"}' --timezone Europe/Berlin
+  perdure cron create greet '0 9 * * MON-FRI' '{"name": "Ann"}'
 
-The five fields are minute, hour, day of month, month and day of week; an optional sixth field in front is
-the second."""
+The five fields are minute, hour, day of month, month and day of week; a sixth in front is the second."""
 COLUMNS = ("cron", "schedule", "time zone", "next", "last", "runs", "errors", "last error")
 FIRING_COLUMNS = ("due", "source", "status", "took", "started", "error")
 

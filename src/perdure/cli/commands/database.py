@@ -7,7 +7,6 @@ from typing import Annotated
 from perdure.cli.commands.backups import backup, restore, verify
 from perdure.cli.commands.exports import export
 from perdure.cli.shell.options import CommandContext, CommandGroup, flag
-from perdure.cli.shell.output import make_table
 
 app = CommandGroup("Back up, restore, check and export a database; delete old data.")
 
@@ -21,7 +20,7 @@ async def stats(context: CommandContext) -> None:
         context.output.document(found)
         return
     context.output.print(f"{found.database} ({found.engine}): {found.bytes / 1e6:.1f} MB")
-    context.output.show(make_table(("data", "rows"), [(each.kind, each.rows) for each in found.items]))
+    context.output.table(("data", "rows"), [(each.kind, each.rows) for each in found.items])
 
 
 @app.client_command("gc")
@@ -39,7 +38,7 @@ async def gc(
     rows = [
         (each.kind, None if each.days is None else f"{each.days:g}", each.deleted) for each in report.items
     ]
-    context.output.show(make_table(columns, rows))
+    context.output.table(columns, rows)
 
 
 app.client_command("backup")(backup)

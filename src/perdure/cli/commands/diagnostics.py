@@ -14,7 +14,7 @@ from perdure.cli.shell.arguments import choice_of
 from perdure.cli.shell.ids import EXPLAINED, id_argument
 from perdure.cli.shell.options import CommandContext, client_command, duration, flag, number, text
 from perdure.cli.shell.output import cost_text, facts_table, human_duration, parse_duration, shorten
-from perdure.cli.shell.results import listing
+from perdure.cli.shell.results import listing, showing
 from perdure.kernel.errors import PerdureError, Unauthorized
 
 if TYPE_CHECKING:
@@ -214,9 +214,18 @@ async def health(
     if context.as_json:
         context.output.document(document)
     else:
-        context.output.table(("health", ""), [(name, shorten(value)) for name, value in rows])
+        showing(context, document, [(name.replace("_", " "), _fact(name, value)) for name, value in rows])
     if facts.get("status", "ok") not in HEALTHY or facts.get("grpc", SERVING) not in (SERVING, NOT_CHECKED):
         raise typer.Exit(1)
+
+
+def _fact(name: str, value: Any) -> str | None:
+    """A fact of a server as people read it; empty ones are left out."""
+    if name == "uptime":
+        return human_duration(value)
+    if name.endswith("_bytes"):
+        return f"{value / 1e6:.1f} MB"
+    return None if value in ([], {}, "") else shorten(value)
 
 
 async def _health_of(context: CommandContext, service: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -103,7 +103,7 @@ async def put_item(
 
     minutes = UNSET if ttl is None else ttl / 60
     async with context.connect(create=True) as connection:
-        await connection.items.put(_labels(place), key, input_of(value), ttl_minutes=minutes)
+        await connection.items.put(_labels(place), key, input_of(value, "VALUE"), ttl_minutes=minutes)
     context.answer({"namespace": _labels(place), "key": key, "kept": True}, f"Stored {key} in {place}.")
 
 

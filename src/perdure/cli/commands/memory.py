@@ -20,11 +20,12 @@ from perdure.cli.shell.options import (
     number,
     text,
 )
-from perdure.cli.shell.output import make_table, shorten, warn
+from perdure.cli.shell.output import shorten, warn
 from perdure.cli.shell.results import PAGE_SIZE, Results, listing, pages, showing
 from perdure.cli.shell.target import Target
 
 if TYPE_CHECKING:
+    from perdure.jobs.records import Job
     from perdure.memory.records import MemoryEvent, SearchHit, TocNode
 
 EMPTY = """Memory is empty. Store an event, then search for it:
@@ -41,6 +42,9 @@ TOC_COLUMNS = ("node_id", "title", "status", "version")
 HOOK_SECONDS = 5.0
 CONTINUE = '{"continue":true}'
 MIB = 1 << 20
+
+REBUILT = (("days", "days"), ("built", "nodes"), ("failed", "failed"), ("indexed", "texts in the index"))
+"""What a rebuild counts, and the words for it."""
 
 app = CommandGroup("Search and browse what agents did (values by key are in `perdure item`).")
 
@@ -166,7 +170,9 @@ def _print_hit(context: CommandContext, place: int, hit: SearchHit) -> None:
     cited = [event.event_id for event in hit.events]
     where = [_time(hit.timestamp_ms), hit.kind, *([hit.agent] if hit.agent else [])]
     context.output.print(f"{place:>2}. {shorten(hit.text, 220)}")
-    context.output.print(f"    {'  '.join(where)}  {hit.id if hit.kind != 'event' else ''}".rstrip())
+    context.output.print(f"    {'  '.join(where)}")
+    if hit.kind != "event":
+        context.output.print(f"    {hit.id}")
     more = f" and {len(cited) - 2} more" if len(cited) > 2 else ""
     context.output.print(f"    events: {', '.join(cited[:2]) or '-'}{more}")
 
@@ -214,7 +220,7 @@ async def show(context: CommandContext, node_id: NodeArgument) -> None:
         ("keywords", ", ".join(node.keywords) or None),
         ("agents", ", ".join(node.agents) or None),
         ("error", node.error),
-        ("children", f"{len(node.child_node_ids)}: perdure memory browse {node.node_id}"),
+        ("children", _children(node)),
     )
     if context.as_json:
         context.output.document(node)
@@ -225,6 +231,11 @@ async def show(context: CommandContext, node_id: NodeArgument) -> None:
         context.output.print(f"- {bullet.text}")
         for grip in bullet.grip_ids[:2]:
             context.output.print(f"    {grip}")
+
+
+def _children(node: TocNode) -> str | None:
+    count = len(node.child_node_ids)
+    return f"{count}: perdure memory browse {node.node_id}" if count else None
 
 
 @app.client_command("expand")
@@ -248,7 +259,7 @@ async def expand(
     marked = [(event, ">") for event in found.excerpt_events]
     around = [(event, " ") for event in found.events_before], [(event, " ") for event in found.events_after]
     rows = [_event_row(event, mark) for event, mark in (*around[0], *marked, *around[1])]
-    context.output.show(make_table(("", "time", "role", "text"), rows))
+    context.output.table(("", "time", "role", "text"), rows)
 
 
 def _event_row(event: MemoryEvent, mark: str) -> tuple[Any, ...]:
@@ -288,8 +299,16 @@ async def rebuild(
     async with context.connect() as connection:
         job = await connection.memory.rebuild(index=index, toc=toc)
         done = await connection.finish_job(job.job_id)
-    message = f"{done.status}: {done.error}" if done.result is None else shorten(done.result, 200)
-    context.answer(done, f"Rebuild {message}")
+    context.answer(done, _rebuilt(done))
+
+
+def _rebuilt(job: Job) -> str:
+    """What a rebuild did, as a sentence."""
+    found = job.result
+    if not isinstance(found, dict):
+        return f"The rebuild is {job.status}: {job.error}"
+    counts = [f"{found.get(name, 0)} {word}" for name, word in REBUILT]
+    return f"Rebuilt: {', '.join(counts)}."
 
 
 @app.command("hook")

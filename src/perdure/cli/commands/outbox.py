@@ -15,8 +15,9 @@ from perdure.cli.shell.results import listing, pages, showing
 if TYPE_CHECKING:
     from perdure.outbox.model import Effect
 
-EMPTY = """The outbox is empty. Work that must happen after a commit is stored here until it is done:
-webhooks of runs that ended, and the index and the table of contents of memory."""
+EMPTY = """The outbox is empty. What must happen outside is stored here until it is done, such as a webhook:
+
+  perdure run create greet '{"name": "Ann"}' --webhook https://example.com/hook"""
 COLUMNS = ("entry_id", "state", "consumer", "attempts", "created", "last error")
 
 app = CommandGroup("Show the outbox and retry what failed.")

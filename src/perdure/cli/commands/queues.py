@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 EMPTY = """Nothing is queued. A run is in the queue agents until a worker claims it:
 
-  perdure run create ASSISTANT --input '{"question": "why"}'"""
+  perdure run create greet '{"name": "Ann"}'"""
 COLUMNS = ("queue", "ready", "delayed", "waiting", "oldest", "paused")
 
 QueueArgument = Annotated[str, name_argument("QUEUE", "Name of a queue, such as agents.", complete_queue)]

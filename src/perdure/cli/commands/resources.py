@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 EMPTY = """No resources yet. Add some from Python:
 
-  await store.add_resources({"prompt": PromptTemplate(template="Answer: {question}", engine="f-string")})"""
+  prompt = PromptTemplate(template="Answer: {question}", engine="f-string")
+  await store.add_resources({"prompt": prompt})"""
 COLUMNS = ("resources_id", "version", "updated", "names")
 HIDDEN_FIELDS = ("api_key",)
 

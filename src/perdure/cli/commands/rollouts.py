@@ -246,6 +246,10 @@ async def compare_attempts(
         ("right", f"attempt {found.right.sequence_id}, {found.right.status}"),
         ("result", found.sentence),
     )
+    only = left is None and right is None and found.left.attempt_id == found.right.attempt_id
+    if only and not context.as_json:
+        context.output.print(f"{rollout_id} has one attempt only: there is nothing to compare it with.")
+        return
     showing(context, found, rows, PAIR_COLUMNS, map(_pair_row, found.items))
 
 
@@ -259,7 +263,9 @@ def _pair_row(pair: Pair) -> tuple[Any, ...]:
 @app.client_command("watch")
 async def watch_rollouts(
     context: CommandContext,
-    rollout_ids: IdsArgument = None,
+    rollout_ids: Annotated[
+        list[str] | None, id_argument("ROLLOUT_ID", "rollout", help="IDs of rollouts.")
+    ] = None,
     follow: Annotated[bool, flag("--follow", "-f", help="Continue after all rollouts have ended.")] = False,
     timeout: TimeoutOption = None,
 ) -> None:

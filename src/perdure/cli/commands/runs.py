@@ -37,7 +37,7 @@ FAILED = 1
 EMPTY = """No runs yet. If a worker has an agent called greet (see `perdure agents`), try:
 
   perdure run create greet '{"name": "Ann"}' --wait"""
-COLUMNS = ("run_id", "agent", "status", "took", "created", "error", "thread_id", "attempt", "input")
+COLUMNS = ("run_id", "agent", "status", "took", "error", "created", "thread_id", "attempt", "input")
 
 app = CommandGroup("Create, show, watch and cancel runs.")
 
@@ -180,7 +180,7 @@ def _row(run: Run) -> tuple[Any, ...]:
     created = ago(run.created_at) if wait <= 0 else f"in {human_duration(wait)}"
     error = None if run.error is None else shorten(error_text(run.error))
     attempt, input = run.attempt or None, shorten(run.kwargs.input)
-    return run.run_id, run.agent, run.status, _took(run), created, error, thread, attempt, input
+    return run.run_id, run.agent, run.status, _took(run), error, created, thread, attempt, input
 
 
 def _took(run: Run) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from perdure.cli.commands.crons import FIRING_COLUMNS, firing_row, print_fired, print_next
@@ -19,8 +20,9 @@ EMPTY = """No jobs registered. A cron with a name is listed here:
 
   perdure cron create greet '0 9 * * MON-FRI' '{"name": "Ann"}' --name greeting"""
 WIDTHS = (20, 12, 20, 20, 10, 10)
+NARROW = (20, 8, 16, 16, 5, 6)
+"""The columns on a terminal that is not wide enough for the others."""
 HEADER = ("JOB", "STATUS", "LAST RUN", "NEXT RUN", "RUNS", "ERRORS")
-RULE = "-" * sum(WIDTHS)
 
 app = CommandGroup("Show, trigger, pause and resume the named schedules of a server.")
 
@@ -41,17 +43,20 @@ async def show_status(context: CommandContext) -> None:
     if context.as_json:
         context.output.document(status)
     else:
-        context.output.print("\n".join(status_lines(status)))
+        console = context.output.console
+        fits = not console.is_terminal or console.width >= _width(WIDTHS)
+        lines = status_lines(status, WIDTHS if fits else NARROW)
+        console.print("\n".join(lines), markup=False, soft_wrap=True)
 
 
-def status_lines(status: SchedulerStatus) -> list[str]:
+def status_lines(status: SchedulerStatus, widths: Sequence[int] = WIDTHS) -> list[str]:
     """The status as a table of fixed columns."""
     lines = [f"Scheduler: {'RUNNING' if status.scheduler_running else 'STOPPED'}", ""]
     if not status.jobs:
         return [*lines, EMPTY]
-    lines += [_line(HEADER), RULE]
+    lines += [_line(HEADER, widths), "-" * min(sum(WIDTHS), _width(widths))]
     for job in status.jobs:
-        lines.append(_line(_cells(job)))
+        lines.append(_line(_cells(job), widths))
         if job.last_result == "failed" and job.last_error:
             lines.append(f"  Last error: {printable(' '.join(job.last_error.split()))}")
     return lines
@@ -64,8 +69,12 @@ def _cells(job: JobStatus) -> tuple[str, ...]:
     return job.job_name, state, last, following, str(job.run_count), str(job.error_count)
 
 
-def _line(cells: tuple[str, ...]) -> str:
-    return " ".join(cell.ljust(width) for cell, width in zip(cells, WIDTHS, strict=True))
+def _line(cells: tuple[str, ...], widths: Sequence[int]) -> str:
+    return " ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+
+
+def _width(widths: Sequence[int]) -> int:
+    return sum(widths) + len(widths) - 1
 
 
 def _local(seconds: float) -> str:

@@ -94,7 +94,8 @@ async def list_threads(
 
 def _row(thread: Thread) -> tuple[Any, ...]:
     created, updated = ago(thread.created_at), ago(thread.updated_at)
-    return thread.thread_id, thread.status, created, updated, shorten(thread.metadata)
+    metadata = shorten(thread.metadata) if thread.metadata else None
+    return thread.thread_id, thread.status, created, updated, metadata
 
 
 @app.client_command("show")

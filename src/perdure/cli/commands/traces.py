@@ -67,7 +67,7 @@ async def search_traces(
         "until": _start(until),
         "attribute": attribute,
     }
-    await _list(context, wanted, limit, filtered=True)
+    await _list(context, wanted, limit, filtered=any(each for each in wanted.values()))
 
 
 def _start(seconds: float | None) -> float | None:

@@ -19,7 +19,7 @@ from perdure.cli.shell.options import (
     number,
     text,
 )
-from perdure.cli.shell.output import ago, human_duration, make_table, printable, shorten
+from perdure.cli.shell.output import ago, human_duration, printable, shorten
 from perdure.cli.shell.results import listing, pages
 from perdure.cli.shell.times import seconds_of
 
@@ -285,7 +285,7 @@ async def diff_runs(
     rows = [
         (printable(each.path), shorten(each.left, 40), shorten(each.right, 40)) for each in found.differences
     ]
-    context.output.show(make_table(("value", found.left[:SHORT], found.right[:SHORT]), rows))
+    context.output.table(("value", found.left[:SHORT], found.right[:SHORT]), rows)
 
 
 # --- one run ----------------------------------------------------------------------------------------------

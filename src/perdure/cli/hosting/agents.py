@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli.shell.options import JsonOption, NoColorOption, text
-from perdure.cli.shell.output import Output, make_table, warn
+from perdure.cli.shell.output import Output, warn
 
 if TYPE_CHECKING:
     from perdure.agents.loading import Loaded
@@ -55,7 +55,7 @@ def agents(given: AgentsOption = None, as_json: JsonOption = False, no_color: No
         output.document({"agents": loaded.agents.specs, "failures": failures})
     elif len(loaded.agents):
         rows = [(each.name, each.kind, each.description) for each in loaded.agents.specs]
-        output.show(make_table(("agent", "kind", "description"), rows))
+        output.table(("agent", "kind", "description"), rows)
     elif not loaded.failures:
         output.print(EMPTY.rstrip())
     if loaded.failures:

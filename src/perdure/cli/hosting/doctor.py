@@ -15,7 +15,7 @@ import typer
 from perdure.cli.commands.about import versions_line, versions_of
 from perdure.cli.hosting.agents import load_quietly
 from perdure.cli.shell.options import CommandContext, client_command
-from perdure.cli.shell.output import human_duration, make_table
+from perdure.cli.shell.output import human_duration
 from perdure.diagnostics.doctor import SKEW_SECONDS, Check, check_health, check_skew, check_space
 from perdure.kernel.errors import DatabaseOwned, PerdureError
 
@@ -72,10 +72,10 @@ def _print(context: CommandContext, settings: Settings, checks: list[Check]) -> 
     from rich.text import Text
 
     rows = [
-        (name, None if each["value"] in ((), {}, "") else each["value"], each["source"])
+        (name, each["source"], None if each["value"] in ((), {}, "") else each["value"])
         for name, each in _shown(settings).items()
     ]
-    context.output.show(make_table(("setting", "value", "from"), rows))
+    context.output.table(("setting", "from", "value"), rows)
     context.output.print(f"\n{versions_line(versions_of(PACKAGES))}\n")
     table = Table(box=None, show_header=False, padding=(0, 3, 0, 0))
     for check in checks:

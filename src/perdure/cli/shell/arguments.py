@@ -42,14 +42,14 @@ def inputs_of(text: str) -> list[Any]:
     return [input_of(text)]
 
 
-def input_of(text: str) -> Any:
+def input_of(text: str, what: str = "INPUT") -> Any:
     """One JSON value, or the one in `@FILE`."""
     if text.startswith("@"):
         try:
             text = Path(text[1:]).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise typer.BadParameter(f"cannot read {text[1:]}: {error}") from None
-    return json_of(text, "INPUT")
+    return json_of(text, what)
 
 
 def metadata_of(terms: Sequence[str] | None) -> dict[str, Any] | None:

@@ -36,6 +36,8 @@ EXPLAINED: tuple[Kind, ...] = (
     *("memory_node", "memory_event", "memory_grip", "worker", "effect", "resources", "token"),
 )
 """What `perdure why` explains."""
+SINGULAR = {"resources": "version of resources", "effect": "entry of the outbox"}
+"""Kinds with another word for one of them."""
 KINDS = "id_kinds"
 """The attribute of an argument or option that says of which kinds its ids are."""
 UNLESS = "unless"
@@ -170,7 +172,9 @@ def _id(found: FoundId) -> str:
 
 
 def _one_of(kinds: Sequence[Kind]) -> str:
-    return " or ".join(each.replace("_", " ") for each in kinds)
+    if len(kinds) > len(ROLLOUTS):
+        return "newest one: nothing is stored"
+    return " or ".join(SINGULAR.get(each, each.replace("_", " ")) for each in kinds)
 
 
 def _ambiguous(text: str, found: Sequence[FoundId]) -> str:

@@ -59,6 +59,9 @@ LEAST_CELL = 6
 """To how many characters a column that has no ids is cut, if its name is not longer."""
 WHOLE_CELL = 24
 """A column up to this width, such as a time, a status or a schedule, is shown whole or not at all."""
+TEXTS = ("error", "last error", "question", "title", "description", "input", "text", "differences")
+"""Columns that are cut rather than left out, however short they are."""
+LEAST_TEXT = 14
 _ID = re.compile(
     r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?:ro|at|rs)-[0-9a-f]+|[0-9a-f]{16}|[0-9a-f]{32}|[0-9A-Z]{26}"
 )
@@ -92,12 +95,17 @@ class Output:
         typer.echo(encode_wire(value).decode())
 
     def print(self, text: str) -> None:
-        """Print text, unless --json is set."""
-        self.console.print(text, markup=False, soft_wrap=True)
+        """Print text, unless --json is set; on a terminal sentences are wrapped, commands and data not."""
+        for line in text.split("\n"):
+            whole = not self.console.is_terminal or line.startswith("  ")
+            self.console.print(line, markup=False, soft_wrap=whole)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Print a table that fits the terminal, unless --json is set."""
-        self.show(make_table(columns, rows, self.console.width if self.console.is_terminal else None))
+        """Print a table that fits the terminal, unless --json is set. Elsewhere nothing is cut."""
+        if self.console.is_terminal:
+            self.show(make_table(columns, rows, self.console.width))
+        elif not self.as_json:
+            typer.echo("\n".join(_plain_lines(columns, rows)))
 
     def show(self, what: RenderableType) -> None:
         """Print a table or a styled text, unless --json is set."""
@@ -115,7 +123,14 @@ def print_json(value: Any) -> None:
 
 def warn(text: str) -> None:
     """Print a message on stderr."""
-    typer.echo(f"perdure: {' '.join(text.split())}", err=True)
+    line = f"perdure: {' '.join(text.split())}"
+    if sys.stderr.isatty():
+        import shutil
+        import textwrap
+
+        width = shutil.get_terminal_size().columns
+        line = textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+    typer.echo(line, err=True)
 
 
 def wants_json() -> bool:
@@ -142,7 +157,7 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], width: int
     from rich.table import Table
     from rich.text import Text
 
-    cells = [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+    cells = _cells(rows)
     widths = _column_widths(columns, cells, width)
     table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim", pad_edge=False)
     for number, shown in widths.items():
@@ -150,6 +165,17 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], width: int
     for row in cells:
         table.add_row(*(Text(row[number], style=STYLES.get(row[number], "")) for number in widths))
     return table
+
+
+def _cells(rows: Iterable[Sequence[Any]]) -> list[list[str]]:
+    return [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+
+
+def _plain_lines(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    """A table as text, without spaces at the ends of lines."""
+    lines = [list(columns), *_cells(rows)]
+    widths = [max(map(len, column)) + GAP for column in zip(*lines, strict=True)]
+    return ["".join(map(str.ljust, line, widths)).rstrip() for line in lines]
 
 
 def _column_widths(
@@ -162,23 +188,34 @@ def _column_widths(
     found = {number: max(map(cell_len, cells)) for number, cells in enumerate(parts)}
     if width is None:
         return found
-    least = {
-        number: wide
-        if wide <= WHOLE_CELL or _has_ids(parts[number])
-        else max(LEAST_CELL, cell_len(parts[number][0]))
-        for number, wide in found.items()
-    }
+    least = {number: _least(parts[number], wide) for number, wide in found.items()}
     empty = [number for number, cells in enumerate(parts) if number and set(cells[1:]) == {"-"}]
     for number in (*empty, *sorted(set(found) - set(empty), reverse=True)):
         fits = sum(least[each] + GAP for each in found) - GAP <= width
         if number and (not fits or (number in empty and sum(found.values()) + GAP * len(found) > width)):
             del found[number]
+    for number, cells in enumerate(parts):
+        # What is small may still fit where something large did not.
+        kept = [*found, number]
+        if number not in (*found, *empty) and sum(least[each] + GAP for each in kept) - GAP <= width:
+            found[number] = max(map(cell_len, cells))
+    found = dict(sorted(found.items()))
     while sum(found.values()) + GAP * (len(found) - 1) > width:
         widest = max(found, key=lambda number: found[number] - least[number])
         if found[widest] <= least[widest]:
             break
         found[widest] -= 1
     return found
+
+
+def _least(cells: Sequence[str], wide: int) -> int:
+    """How narrow a column may be shown."""
+    name = cells[0]
+    if name in TEXTS:
+        return min(wide, LEAST_TEXT)
+    if wide <= WHOLE_CELL or _has_ids(cells):
+        return wide
+    return max(LEAST_CELL, len(name))
 
 
 def _has_ids(cells: Sequence[str]) -> bool:

@@ -22,13 +22,13 @@ class QuickParam(RuntimeParam):
             return () if param.multiple or param.nargs == -1 else None
         info = self.parameter_info
         if info.parser is not None:
-            if isinstance(value, str):
-                return info.parser(value)
-        elif self.annotation is int and isinstance(value, str) and value.isdecimal():
+            # A default is no text, and is what the parser would make of one.
+            return info.parser(value) if isinstance(value, str) else value
+        if self.annotation is int and isinstance(value, str) and value.isdecimal():
             return self.coerce(int(value), param, ctx)
-        elif self._is_plain(value):
+        if self._is_plain(value):
             return value
-        elif self.annotation == list[str] and all(type(each) is str for each in value):
+        if self.annotation == list[str] and all(type(each) is str for each in value):
             return list(value)
         return build_runtime_param(param.type_descriptor).coerce(value, param=param, ctx=ctx)
 
