@@ -91,7 +91,7 @@ async def test_actions_change_the_database(browser: Browser, world: World) -> No
 async def test_the_first_screen_is_small(browser: Browser, world: World) -> None:
     async with opened(browser, world.visitor.url) as screen:
         sent: list[Response] = []
-        screen.page.on("response", sent.append)
+        screen.page.on("response", lambda answer: sent.append(answer))
         await screen.open("/")
         await screen.heading("Home")
         await expect(screen.page.locator(".chart canvas").first).to_be_visible(timeout=TIMEOUT)

@@ -43,8 +43,8 @@ export default function Runs() {
   );
   const columns: Column<Run>[] = [
     { name: "Status", width: "110px", cell: (run) => <Status status={run.status} /> },
-    { name: "Run", width: "minmax(110px, 1fr)", cell: (run) => <Id id={run.run_id} /> },
-    { name: "Agent", width: "minmax(0, 130px)", cell: (run) => run.agent },
+    { name: "Run", width: "minmax(110px, 1fr)", wide: true, cell: (run) => <Id id={run.run_id} /> },
+    { name: "Agent", width: "minmax(0, 1fr)", cell: (run) => run.agent },
     { name: "Thread", width: "minmax(0, 1fr)", wide: true, cell: (run) => <span className="quiet"><Id id={run.thread_id} /></span> },
     { name: "Input", width: "minmax(0, 2fr)", wide: true, cell: (run) => <span className="quiet">{run.error ? run.error.message : briefly(run.kwargs.input)}</span> },
     { name: "Took", width: "72px", end: true, wide: true, cell: (run) => <Took from={run.created_at} to={run.ended_at ?? (LIVE_RUNS.includes(run.status) ? null : run.updated_at)} /> },
