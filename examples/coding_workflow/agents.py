@@ -27,7 +27,6 @@ async def coder(ctx, input):
     """Answer a prompt of the workflow. The label of the phase says which one it is."""
     folder = Path(ctx.phase.workspace)
     label = ctx.phase.label
-    await ctx.message("user", input["prompt"])
     await ctx.usage(input_tokens=900, output_tokens=120, cost_usd=0.004)
     if label == "plan":
         return f"1. Write slug.py for {input['context']['title']!r}.\n2. Test it with spaces."

@@ -30,6 +30,9 @@ def test_a_served_database_is_backed_up_checked_exported_and_never_replaced(tmp_
 
         found = server.json("db", "verify")
         assert found["ok"]
+        kept = [line.split()[:3] for line in server.run("db", "gc").stdout.splitlines()]
+        assert kept[0] == ["data", "kept", "deleted"]
+        assert {tuple(each) for each in kept} >= {("audit", "90", "d"), ("removed", "60", "s")}
         checked = server.run("db", "verify", "a.backup")
         assert (checked.returncode, "integrity" in checked.stdout) == (0, True)
         assert max(map(len, checked.stdout.splitlines())) <= 80

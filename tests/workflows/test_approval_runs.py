@@ -87,7 +87,10 @@ async def test_a_run_waits_over_a_restart_and_goes_on_when_it_is_approved(tmp_pa
         await perdure.services.approvals.approve(first.approval_id)
         second = await asked(perdure, "release")
         await perdure.services.approvals.approve(second.approval_id)
-        assert (await ended(perdure, run_id)).status == "succeeded"
+        run = await ended(perdure, run_id)
+        assert run.status == "succeeded"
+        # How long a gate waited is shown, too.
+        assert all(node.started_at < node.ended_at for node in run.nodes)
         with pytest.raises(Conflict):
             await perdure.services.approvals.reject(second.approval_id)
 

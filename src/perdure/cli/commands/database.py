@@ -7,6 +7,7 @@ from typing import Annotated
 from perdure.cli.commands.backups import backup, restore, verify
 from perdure.cli.commands.exports import export
 from perdure.cli.shell.options import CommandContext, CommandGroup, flag
+from perdure.cli.shell.output import human_duration
 
 app = CommandGroup("Back up, restore, check and export a database; delete old data.")
 
@@ -34,9 +35,10 @@ async def gc(
     if context.as_json:
         context.output.document(report)
         return
-    columns = ("data", "kept (days)", "would be deleted" if dry_run else "deleted")
+    columns = ("data", "kept", "would be deleted" if dry_run else "deleted")
     rows = [
-        (each.kind, None if each.days is None else f"{each.days:g}", each.deleted) for each in report.items
+        (each.kind, None if each.days is None else human_duration(each.days * 86_400), each.deleted)
+        for each in report.items
     ]
     context.output.table(columns, rows)
 

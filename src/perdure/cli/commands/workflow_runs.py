@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import dropwhile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -148,6 +149,9 @@ async def stats(
             found = list((await executions.stats_by_workflow(days=last or 30)).items())
         else:
             found = list((await executions.stats_by_skill(days=last or 30)).items())
+    if chosen in ("day", "hour") and not context.as_json:
+        # What was before the first one says nothing.
+        found = list(dropwhile(lambda each: not each[1].total, found)) or found[-1:]
     if workflow is not None and chosen in ("workflow", "phase"):
         found = [each for each in found if each[0].partition(":")[0] == workflow]
     listing(

@@ -38,6 +38,11 @@ EXPLAINED: tuple[Kind, ...] = (
 """What `perdure why` explains."""
 SINGULAR = {"resources": "version of resources", "effect": "entry of the outbox"}
 """Kinds with another word for one of them."""
+BY_ITSELF: tuple[Kind, ...] = (
+    *("job", "phase", "attempt", "session", "trace", "span", "worker", "effect"),
+    *("memory_node", "memory_event", "memory_grip"),
+)
+"""What comes without anybody: the last thing that somebody did is none of it."""
 KINDS = "id_kinds"
 """The attribute of an argument or option that says of which kinds its ids are."""
 UNLESS = "unless"
@@ -131,8 +136,7 @@ async def resolve(connection: Connection, text: str, kinds: Sequence[Kind], *, w
     if not text or (whole and text != LAST):
         return text
     if text == LAST:
-        # A server starts jobs by itself: the last thing that somebody did is not one of them.
-        kinds = [each for each in kinds if each != "job"] or kinds
+        kinds = [each for each in kinds if each not in BY_ITSELF] or kinds
     try:
         found = await connection.diagnostics.find(text, kind=list(kinds), limit=SHOWN + 1)
     except (NotFound, NotSupported, InvalidInput):

@@ -280,6 +280,7 @@ class RunWork:
             on_expiry=phase.on_expiry,
             remind_every=None if phase.remind_every is None else to_micros(phase.remind_every),
         )
+        node.started_at = node.started_at or self.tx.now
         self.board.move(node, "waits")
         self.run.gates += 1
         node.approval_id = await open_gate(self.tx, self.run, str(node.key), gate)
