@@ -23,6 +23,8 @@ WHOLE = {
     "/api/v1/queues": "one row a queue and status",
     "/api/v1/doctor": "one row a check",
     "/api/v1/views": "at most 400, as many as may be saved",
+    "/api/v1/rollouts/{rollout_id}/path": "the statuses of at most 100 attempts",
+    "/api/v1/rollouts/{rollout_id}/comparison": "of the first 500 spans of two attempts, by offset",
     "/api/v1/stats/queues": "as many points as are asked for",
     "/api/v1/stats/usage": "as many buckets as are asked for",
     "/api/v1/schedules/{schedule_id}/upcoming": "as many times as are asked for",
