@@ -6,9 +6,11 @@ import signal
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx._transports.default
 import hypothesis
 import pytest
 from tests.support import unsteady
@@ -35,6 +37,10 @@ class Server(NamedTuple):
 _RUNNING = pytest.StashKey[ExitStack]()
 _SERVERS = pytest.StashKey[list[Server]]()
 _REDIS = pytest.StashKey[Server | None]()
+
+# Each client would read the certificates of the system anew, which takes longer than most tests.
+_HTTPX = vars(httpx._transports.default)
+_HTTPX["create_ssl_context"] = cache(_HTTPX["create_ssl_context"])
 
 hypothesis.settings.register_profile("perdure", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("perdure")

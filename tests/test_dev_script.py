@@ -284,8 +284,9 @@ def test_commands_may_keep_their_bytecode(dev: ModuleType, monkeypatch: pytest.M
 
 
 def test_the_test_command_names_its_slowest_files_and_passes_the_rest_on(
-    dev: ModuleType, environment: Any, calls: Recorder
+    dev: ModuleType, environment: Any, calls: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(dev.os, "cpu_count", lambda: 2)
     dev.test(environment, ["--fast", "tests/kernel"])
-    (pytest,) = [command[3:] for command in calls.commands if command[1:3] == ["-m", "pytest"]]
-    assert pytest == ["-n", "3", "--slowest-files=15", "--rerun-alone", "--fast", "tests/kernel"]
+    (given,) = [command[3:] for command in calls.commands if command[1:3] == ["-m", "pytest"]]
+    assert given == ["-n", "4", "--slowest-files=15", "--rerun-alone", "--fast", "tests/kernel"]
