@@ -8,6 +8,7 @@ import msgspec
 
 from perdure.kernel.storage.rows import projection
 from perdure.rollouts.model import ENDED, LIVE, UNKNOWN, Limits, deadline_of, limits_of
+from perdure.rollouts.traces.usage import UsageSums
 
 # --- rollouts ---------------------------------------------------------------------------------------------
 
@@ -558,8 +559,8 @@ class TraceRow(msgspec.Struct):
     cost: int
 
 
-class UsageRow(msgspec.Struct):
-    """What spans of one kind of step, model, agent and user took in an hour; costs are 10⁻⁹ dollars."""
+class UsageRow(UsageSums):
+    """What spans of one kind of step, model, agent and user of a rollout took in an hour."""
 
     rollout_id: str
     hour: int
@@ -567,13 +568,6 @@ class UsageRow(msgspec.Struct):
     model: str
     agent: str
     user_id: str
-    steps: int
-    errors: int
-    micros: int
-    input_tokens: int
-    output_tokens: int
-    cached_tokens: int
-    cost: int
 
 
 class TraceNameRow(NamedTuple):

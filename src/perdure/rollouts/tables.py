@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perdure.kernel.storage.schema import Index, Probe, Table, blob, integer, text
+from perdure.rollouts.traces import usage
 
 OVERDUE = Probe("attempts", "check_at")
 DUE = Probe("rollouts", "due_at")
@@ -262,13 +263,7 @@ USAGE_ADDED = Table(
         text("model"),
         text("agent"),
         text("user_id"),
-        integer("steps"),
-        integer("errors"),
-        integer("micros"),
-        integer("input_tokens"),
-        integer("output_tokens"),
-        integer("cached_tokens"),
-        integer("cost"),
+        *usage.COLUMNS,
     ),
     key=("ns", "rollout_id", "hour", "kind", "model", "agent", "user_id"),
     hot=True,

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Literal, NamedTuple, get_args
 
-import msgspec
-
 from perdure.kernel.clock import MICROS, to_micros, to_seconds
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.record import Record
 from perdure.kernel.tally import SECONDS_BUCKETS
 from perdure.rollouts.traces.records import dollars
+from perdure.rollouts.traces.usage import NOTHING, UsageSums
 
 MINUTE = 60 * MICROS
 STEPS = (MINUTE, 5 * MINUTE, 15 * MINUTE, 60 * MINUTE, 360 * MINUTE, 1440 * MINUTE)
@@ -85,7 +84,7 @@ class StepWaitRow(NamedTuple):
     claimed: int
 
 
-class AddedUsageRow(NamedTuple):
+class AddedUsageRow(UsageSums):
     """What spans of a rollout took, which is to be added to an hour; with the agent of the rollout."""
 
     ns: int
@@ -95,17 +94,10 @@ class AddedUsageRow(NamedTuple):
     model: str
     agent: str
     user_id: str
-    steps: int
-    errors: int
-    micros: int
-    input_tokens: int
-    output_tokens: int
-    cached_tokens: int
-    cost: int
     rollout_agent: str | None
 
 
-class UsageHourRow(msgspec.Struct):
+class UsageHourRow(UsageSums):
     """What spans took in an hour."""
 
     ns: int
@@ -114,27 +106,13 @@ class UsageHourRow(msgspec.Struct):
     model: str
     agent: str
     user_id: str
-    steps: int
-    errors: int
-    micros: int
-    input_tokens: int
-    output_tokens: int
-    cached_tokens: int
-    cost: int
 
 
-class UsageStepRow(NamedTuple):
+class UsageStepRow(UsageSums):
     """The hours of one name in one step, put together."""
 
     step: int
     name: str
-    steps: int
-    errors: int
-    micros: int
-    input_tokens: int
-    output_tokens: int
-    cached_tokens: int
-    cost: int
 
 
 # --- what callers see -------------------------------------------------------------------------------------
@@ -321,12 +299,6 @@ def hours_of(rows: Sequence[AddedUsageRow]) -> list[UsageHourRow]:
         key = (row.ns, row.hour, row.kind, row.model, agent, row.user_id)
         hour = found.get(key)
         if hour is None:
-            hour = found[key] = UsageHourRow(*key, 0, 0, 0, 0, 0, 0, 0)
-        hour.steps += row.steps
-        hour.errors += row.errors
-        hour.micros += row.micros
-        hour.input_tokens += row.input_tokens
-        hour.output_tokens += row.output_tokens
-        hour.cached_tokens += row.cached_tokens
-        hour.cost += row.cost
+            hour = found[key] = UsageHourRow(*NOTHING, *key)
+        hour.add(row)
     return [found[key] for key in sorted(found)]

@@ -72,8 +72,8 @@ LIST_STEP_WAITS = statement(
 # Some of what is to be added to the hours, in all namespaces.
 TAKE_USAGE = statement(
     """
-    SELECT u.ns, u.rollout_id, u.hour, u.kind, u.model, u.agent, u.user_id, u.steps, u.errors, u.micros,
-      u.input_tokens, u.output_tokens, u.cached_tokens, u.cost,
+    SELECT u.steps, u.errors, u.micros, u.input_tokens, u.output_tokens, u.cached_tokens, u.cost,
+      u.ns, u.rollout_id, u.hour, u.kind, u.model, u.agent, u.user_id,
       (SELECT r.agent FROM rollouts AS r WHERE r.ns = u.ns AND r.id = u.rollout_id) AS rollout_agent
     FROM usage_added AS u
     ORDER BY u.ns, u.rollout_id, u.hour, u.kind, u.model, u.agent, u.user_id LIMIT :n {skip}
@@ -103,43 +103,34 @@ ADD_HOURS = BulkInsert(
     """,
 )
 _SUMS = """
-    CAST(sum(steps) AS BIGINT) AS steps, CAST(sum(errors) AS BIGINT) AS errors,
+    SELECT CAST(sum(steps) AS BIGINT) AS steps, CAST(sum(errors) AS BIGINT) AS errors,
     CAST(sum(micros) AS BIGINT) AS micros, CAST(sum(input_tokens) AS BIGINT) AS input_tokens,
     CAST(sum(output_tokens) AS BIGINT) AS output_tokens,
-    CAST(sum(cached_tokens) AS BIGINT) AS cached_tokens, CAST(sum(cost) AS BIGINT) AS cost
+    CAST(sum(cached_tokens) AS BIGINT) AS cached_tokens, CAST(sum(cost) AS BIGINT) AS cost,
+    hour / :step AS step, """
+_HOURS = """ AS name
     FROM usage_hours
     WHERE ns = :ns AND hour >= :since AND hour < :until
     """
 _CALLS = " AND kind {among:kinds} "
 # Hours by model, put together in steps: of model calls.
 USAGE_BY_MODEL = statement(
-    "SELECT hour / :step AS step, model AS name, "
-    + _SUMS
-    + _CALLS
-    + " GROUP BY hour / :step, model ORDER BY step, name LIMIT :n",
+    _SUMS + "model" + _HOURS + _CALLS + " GROUP BY hour / :step, model ORDER BY step, name LIMIT :n",
     row=UsageStepRow,
 )
 # The same by agent.
 USAGE_BY_AGENT = statement(
-    "SELECT hour / :step AS step, agent AS name, "
-    + _SUMS
-    + _CALLS
-    + " GROUP BY hour / :step, agent ORDER BY step, name LIMIT :n",
+    _SUMS + "agent" + _HOURS + _CALLS + " GROUP BY hour / :step, agent ORDER BY step, name LIMIT :n",
     row=UsageStepRow,
 )
 # The same by user.
 USAGE_BY_USER = statement(
-    "SELECT hour / :step AS step, user_id AS name, "
-    + _SUMS
-    + _CALLS
-    + " GROUP BY hour / :step, user_id ORDER BY step, name LIMIT :n",
+    _SUMS + "user_id" + _HOURS + _CALLS + " GROUP BY hour / :step, user_id ORDER BY step, name LIMIT :n",
     row=UsageStepRow,
 )
 # The same by kind of step, of all kinds.
 USAGE_BY_KIND = statement(
-    "SELECT hour / :step AS step, kind AS name, "
-    + _SUMS
-    + " GROUP BY hour / :step, kind ORDER BY step, name LIMIT :n",
+    _SUMS + "kind" + _HOURS + " GROUP BY hour / :step, kind ORDER BY step, name LIMIT :n",
     row=UsageStepRow,
 )
 # Hours before a time.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perdure.kernel.storage.schema import Index, Table, integer, text
+from perdure.rollouts.traces import usage
 
 QUEUE_MINUTES = Table(
     "queue_minutes",
@@ -45,13 +46,7 @@ USAGE_HOURS = Table(
         text("model"),
         text("agent"),
         text("user_id"),
-        integer("steps"),
-        integer("errors"),
-        integer("micros"),
-        integer("input_tokens"),
-        integer("output_tokens"),
-        integer("cached_tokens"),
-        integer("cost"),
+        *usage.COLUMNS,
     ),
     key=("ns", "hour", "kind", "model", "agent", "user_id"),
     indexes=(Index("usage_hours_order", ("hour",)),),

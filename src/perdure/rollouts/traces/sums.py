@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from perdure.kernel.clock import MICROS
 from perdure.rollouts.rows import RolloutFiguresRow, TraceNameRow, TraceRow, UsageRow
 from perdure.rollouts.traces.figures import Figures
+from perdure.rollouts.traces.usage import NOTHING
 
 if TYPE_CHECKING:
     from perdure.rollouts.operations.spans import NewSpan
@@ -18,7 +19,6 @@ NO_REWARD = -1
 ERROR = "ERROR"
 """The status of a span that has failed, as OpenTelemetry has it."""
 HOUR = 3600 * MICROS
-_SUMMED = ("steps", "errors", "micros", "input_tokens", "output_tokens", "cached_tokens", "cost")
 OLDEST = 31 * 24 * HOUR
 """A span that began earlier counts as of now: its clock is wrong, or its hour is history."""
 
@@ -59,7 +59,7 @@ def sums_of(spans: Iterable[NewSpan], numbers: Mapping[int, int], now: int) -> S
         key = (trace_id, rollout_id, hour, kind, figures.model, figures.agent, figures.user_id)
         row = used.get(key)
         if row is None:
-            row = used[key] = UsageRow(*key[1:], 0, 0, 0, 0, 0, 0, 0)
+            row = used[key] = UsageRow(*NOTHING, *key[1:])
         _add_usage(row, span, figures)
         if figures.reward is not None:
             for owner in (_figures_of(rollouts, rollout_id), trace):
@@ -93,8 +93,7 @@ def _add_row(
     """Add what a rollout took in one trace to what it took in all."""
     known = usage.setdefault(key, row)
     if known is not row:
-        for name in _SUMMED:
-            setattr(known, name, getattr(known, name) + getattr(row, name))
+        known.add(row)
 
 
 class _Hours:
