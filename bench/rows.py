@@ -12,6 +12,7 @@ from bench import (
     growth_rows,
     grpc_rows,
     http_rows,
+    list_rows,
     memory_rows,
     ours,
     queue_rows,
@@ -61,6 +62,7 @@ def all_measures(sizes: Sizes) -> list[Measure]:
         *thread_rows.measures(sizes),
         *tracing_rows.measures(sizes),
         *facts_rows.measures(sizes),
+        *list_rows.measures(sizes),
         *workflow_rows.measures(sizes),
         _import(),
     ]

@@ -75,13 +75,13 @@ async def _figures(host: Host, start: Start, work: Work, size: int) -> list[Figu
 
 async def _cpu(pid: int, work: Callable[[int], Awaitable[object]], size: int) -> float:
     """Milliseconds of CPU a run, of all threads of the server."""
-    began = _seconds(pid)
+    began = seconds_of(pid)
     await work(size)
     await asyncio.sleep(SETTLE_SECONDS)
-    return (_seconds(pid) - began) * 1000 / size
+    return (seconds_of(pid) - began) * 1000 / size
 
 
-def _seconds(pid: int) -> float:
+def seconds_of(pid: int) -> float:
     """The CPU time of a process, in user and system mode."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
