@@ -15,6 +15,7 @@ from starlette.requests import Request
 from perdure import InMemoryLightningStore
 from perdure.access.model import Caller
 from perdure.cli import app as command_line
+from perdure.cli.examples import EXAMPLES
 from perdure.kernel.config import PREFIX, SECRETS, VARIABLES, Settings
 from perdure.runtime.app import app_of
 from perdure.server.http.routes import Call, Route
@@ -211,6 +212,7 @@ def cli_page() -> str:
     ]
     for path, command in commands:
         parts.append(f"\n## {path}\n\n{_cell(_escaped(_help(command)))}\n")
+        parts.append(f"\nExample: `{EXAMPLES[path.removeprefix('perdure ')]}`\n")
         rows = [row for row in map(_row, filter(_is_shown, command.params)) if row not in common]
         if rows:
             parts.append("\n" + _table(("option", "meaning"), rows))

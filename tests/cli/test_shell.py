@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from tests.cli.command import ROOT, Server, Terminal, commands, run_here, settin
 from typer.core import TyperGroup
 
 from perdure.cli import PANELS
+from perdure.cli.examples import EXAMPLES
 from perdure.cli.shell.ids import AMONG, KINDS
 from perdure.cli.shell.lazy import lazy_group
 from perdure.cli.shell.output import make_table
@@ -243,6 +245,30 @@ def test_nobody_alive_is_said_before_waiting(server: Server) -> None:
     assert "no worker is alive for queue 'nobody'" in ended.stderr
 
 
+def test_every_command_has_an_example_that_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "transcript.jsonl").touch()
+    found = dict(_commands(commands(), ""))
+    assert set(EXAMPLES) == set(found)
+    for path, example in EXAMPLES.items():
+        words = shlex.split(example.partition(" < ")[0].partition(" > ")[0])
+        assert words[: len(path.split()) + 1] == ["perdure", *path.split()]
+        assert len(f" Example: {example}") <= 80
+        assert found[path].epilog == f"Example: {example}"
+        # Refuses what the command does not take.
+        found[path].make_context(path, words[len(path.split()) + 1 :])
+
+
+def _commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            if command.invoke_without_command:
+                yield f"{path}{name}", command
+            yield from _commands(command, f"{path}{name} ")
+        elif not command.hidden:
+            yield f"{path}{name}", command
+
+
 NEW = {
     "thread create thread_id",
     "assistant create assistant_id",
@@ -260,7 +286,7 @@ POSITIONS = {"run watch after", "find id"}
 def test_every_id_is_taken_by_its_beginning() -> None:
     """A new id parameter uses id_argument, id_option or the functions for parts beside them."""
     missing = []
-    for path, parameter in _parameters(commands(), ""):
+    for path, parameter in _parameters(commands()):
         described = f"{parameter.name} {parameter.metavar}".lower()
         looks = re.search(r"(^|_)(id|ids|job|subject|checkpoint|attempt|left|right)( |$)|_id$", described)
         info = parameter.type_descriptor.parameter_info
@@ -269,12 +295,9 @@ def test_every_id_is_taken_by_its_beginning() -> None:
     assert set(missing) - NEW - POSITIONS == set()
 
 
-def _parameters(group: Any, path: str) -> Iterator[tuple[str, Any]]:
-    for name, command in group.commands.items():
-        if isinstance(command, TyperGroup):
-            yield from _parameters(command, f"{path}{name} ")
-        elif not command.hidden:
-            yield from ((f"{path}{name} ", each) for each in command.params)
+def _parameters(group: Any) -> Iterator[tuple[str, Any]]:
+    for path, command in _commands(group, ""):
+        yield from ((f"{path} ", each) for each in command.params)
 
 
 def test_parts_are_taken_by_their_beginnings(server: Server) -> None:

@@ -96,7 +96,9 @@ def _print_version(asked: bool) -> None:
 def root(
     version: Annotated[
         bool,
-        typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Show the version."),
+        typer.Option(
+            "--version", "-V", metavar="", callback=_print_version, is_eager=True, help="Show the version."
+        ),
     ] = False,
 ) -> None:
     """Options of the command itself."""

@@ -9,9 +9,11 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command_from_info, get_command_name, get_group_from_info
-from typer.models import CommandInfo, TyperInfo
+from typer.models import CommandInfo, Default, TyperInfo
+
+from perdure.cli.examples import EXAMPLES
 
 Maker = Callable[[], Any]
 
@@ -51,16 +53,24 @@ def _load(name: str, panel: str, place: str) -> Any:
     module, _, attribute = place.partition(":")
     found = getattr(import_module(module), attribute)
     if not isinstance(found, typer.Typer):
-        return _command(CommandInfo(name, callback=found, rich_help_panel=panel))
+        return _command(CommandInfo(name, callback=found, rich_help_panel=panel), name)
     without_commands = copy(found)
     without_commands.registered_commands = []
     group = get_group_from_info(
-        TyperInfo(without_commands, name=name, rich_help_panel=panel),
+        TyperInfo(
+            without_commands,
+            name=name,
+            cls=_Group,
+            epilog=_example(name) or Default(None),
+            rich_help_panel=panel,
+        ),
         pretty_exceptions_short=True,
         suggest_commands=True,
         rich_markup_mode="rich",
     )
-    makers = {_name(each): partial(_command, each) for each in found.registered_commands}
+    makers = {
+        _name(each): partial(_command, each, f"{name} {_name(each)}") for each in found.registered_commands
+    }
     commands = LazyCommands(makers)
     commands.update(group.commands)
     group.commands = commands
@@ -71,8 +81,34 @@ def _name(info: CommandInfo) -> str:
     return info.name or get_command_name(info.callback.__name__ if info.callback else "")
 
 
-def _command(info: CommandInfo) -> Any:
-    return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode="rich")
+def _command(info: CommandInfo, path: str) -> Any:
+    described = copy(info)
+    described.cls, described.epilog = _Command, _example(path)
+    return get_command_from_info(described, pretty_exceptions_short=True, rich_markup_mode="rich")
+
+
+def _example(path: str) -> str | None:
+    return f"Example: {EXAMPLES[path]}" if path in EXAMPLES else None
+
+
+class _Command(TyperCommand):
+    """A command whose help does not show a type for --help, as if it took a value."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return _without_type(super().get_help_option(ctx))
+
+
+class _Group(TyperGroup):
+    """A group with the same help."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return _without_type(super().get_help_option(ctx))
+
+
+def _without_type(option: Any) -> Any:
+    if option is not None:
+        option.metavar = ""
+    return option
 
 
 def lazy_group(panels: Mapping[str, Mapping[str, str]]) -> type[TyperGroup]:
@@ -83,7 +119,7 @@ def lazy_group(panels: Mapping[str, Mapping[str, str]]) -> type[TyperGroup]:
         for name, place in own.items()
     }
 
-    class LazyGroup(TyperGroup):
+    class LazyGroup(_Group):
         def __init__(self, **options: Any) -> None:
             super().__init__(**options)
             self.commands = LazyCommands(makers)
