@@ -17,6 +17,7 @@ from tests.support.history import History, Recorder
 from perdure.agents.records import AgentSpec
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.items.records import ItemOp, ItemResult
+from perdure.kernel.signals.port import Watch
 from perdure.streams.model import NewEvent
 from perdure.threads.model import RUN_QUEUES, QueueName
 from perdure.threads.queue import RunQueue
@@ -81,6 +82,9 @@ class RecordingQueue(RunQueue):
 
     async def deregister(self, worker_id: str) -> None:
         await self._queue.deregister(worker_id)
+
+    def watch_ready(self, agents: Sequence[str], queues: Sequence[str]) -> Watch | None:
+        return self._queue.watch_ready(agents, queues)
 
     async def claim(
         self,

@@ -15,6 +15,7 @@ from perdure.items.records import ItemOp, ItemResult
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict, Fenced, NotSupported, OutcomeUnknown, PerdureError
 from perdure.kernel.signals.local import LocalSignals
+from perdure.kernel.signals.port import Watch
 from perdure.streams.model import NewEvent
 from perdure.threads.model import RUN_QUEUES, QueueName
 from perdure.threads.queue import RunQueue
@@ -133,6 +134,9 @@ class MemoryQueue(RunQueue):
 
     async def deregister(self, worker_id: str) -> None:
         await self._called("deregister", worker_id)
+
+    def watch_ready(self, agents: Sequence[str], queues: Sequence[str]) -> Watch:
+        return self._signals.watch(*CHANGED[:1], CHANGED[1:])
 
     async def claim(
         self,

@@ -80,6 +80,9 @@ class RemoteRunQueue(RunQueue):
     def url(self) -> str:
         return self.transport.session.base_url
 
+    def watch_ready(self, agents: Sequence[str], queues: Sequence[str]) -> None:
+        """The server watches, while it answers a claim."""
+
     async def close(self) -> None:
         """Finish releasing claims that nobody took, and close the connections."""
         await self.transport.close()

@@ -173,6 +173,16 @@ CLAIM_OF_AGENTS = statement(
     + _CLAIMED,
     row=rows.ClaimedRow,
 )
+# Whether rollouts of some agents or queues are ready.
+ANY_READY = statement(
+    """
+    SELECT 1 FROM {each:queues} CROSS JOIN {each:agents} CROSS JOIN rollouts AS r
+    WHERE r.ns = :ns AND r.queue = queues.value AND r.agent = agents.value AND r.ready IS NOT NULL
+      AND {plain:r.kind} {among:kinds}
+    LIMIT 1
+    """,
+    row=int,
+)
 # Rollouts whose claims are taken back.
 GIVE_BACK = BulkUpdate(
     ROLLOUTS,

@@ -27,7 +27,7 @@ from perdure.kernel.errors import Fenced, NotFound, PerdureError
 from perdure.kernel.eventlog.port import EventLog
 from perdure.kernel.eventlog.table_log import TableEventLog
 from perdure.kernel.ids import process_id
-from perdure.kernel.signals.port import until
+from perdure.kernel.signals.port import Watch, until
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations import report, workers
@@ -261,6 +261,14 @@ class RunQueue(WatchedService):
         )
         self._redis_markers.claimed(claimed, limit, keys)
         return claimed
+
+    def watch_ready(self, agents: Sequence[str], queues: Sequence[str]) -> Watch | None:
+        """Watch for runs of these agents that are ready to be claimed; None if the queue is elsewhere.
+
+        A claim made meanwhile that got less than its limit need not be repeated before a hint.
+        """
+        keys = [ready_key(queue, each) for queue in queues for each in agents]
+        return self.storage.signals.watch(READY_CHANNEL, [*queues, *keys])
 
     async def _claim(
         self, claim: Claim, agents: tuple[str, ...], queues: tuple[str, ...], key: str | None

@@ -25,6 +25,7 @@ from perdure.rollouts.service import Rollouts
 from perdure.threads.queue import RunQueue
 from perdure.threads.work import Assignment, Lease
 from perdure.worker.built_in import built_in_agents
+from perdure.worker.claims import Claims
 from perdure.worker.execution import HANDED_BACK, LOST, SHUTDOWN, Execution, WorkerDeps
 from perdure.worker.graph_requests import GraphRequestLoop
 from perdure.worker.http_agent import HttpRules
@@ -171,23 +172,32 @@ class Worker:
         if self._graph_requests is not None:
             self._graph_requests.start()
 
+    def _free(self) -> int:
+        """How many more runs it can execute."""
+        return self.options.concurrency - len(self._executions)
+
     async def _claim(self) -> None:
+        claims = Claims(self._queue, self.options)
+        try:
+            await self._claim_with(claims)
+        finally:
+            claims.close()
+
+    async def _claim_with(self, claims: Claims) -> None:
         backoff = Backoff()
         while not self._stopping:
-            free = self.options.concurrency - len(self._executions)
-            if free <= 0:
+            if self._free() <= 0:
                 self._freed.clear()
                 await self._freed.wait()
                 await asyncio.sleep(GATHER_SECONDS)
                 continue
             try:
                 sent = boottime()
-                assignments = await self._queue.claim(
-                    self.worker_id, self._names, free, self.options.interval, self.options.queues
-                )
+                assignments = await claims.next(self._names, self._free)
                 await self._take(assignments, self._pulse.answered(sent))
                 backoff.reset()
             except PerdureError as error:
+                claims.close()
                 pause = backoff.next()
                 logger.warning(
                     "cannot claim runs: %s: %s; retrying in %.1f s", error.code, error.message, pause

@@ -69,6 +69,8 @@ async def claim(
     rows = await _take(tx, queues, names, wanted, agents) if wanted and queues else []
     rows.sort(key=lambda row: (-row.priority, row.position))
     rows = await _lock_lines(tx, rows)
+    if agents is not None and 0 < len(rows) < wanted:
+        await _tell_of_more(tx, queues, names, agents)
     answers, attempts = _share(tx, claims, rows)
     changes.tell(tx, "rollout", ((row.id, row.status) for row in rows))
     for row, attempt in zip(rows, attempts, strict=True):
@@ -138,6 +140,15 @@ async def _take(
         if rows:
             break
     return rows
+
+
+async def _tell_of_more(tx: Tx, queues: Sequence[str], names: Sequence[str], agents: Sequence[str]) -> None:
+    """Give a hint if rollouts are left, which others had locked: without one, a claim that got less than it
+    wanted is not repeated."""
+    if await tx.one(sql.ANY_READY, queues=queues, agents=agents, kinds=names):
+        for queue in queues:
+            for agent in agents:
+                tx.hint(READY_CHANNEL, ready_key(queue, agent))
 
 
 def _share(
