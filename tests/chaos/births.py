@@ -17,6 +17,9 @@ from perdure.kernel.storage.schema import Schema, Table
 
 OLD_ROLLOUTS = 50
 NEWER_COLUMNS = {"rollouts": ("outcome", "queued_as"), "attempts": ("reason", "charged")}
+EARLY = "killed before it was open"
+LONGEST = 20
+"""So many times as many files are made at most, until one process was killed before it was done."""
 NEWER_TABLES = ("lines", "chaos_endings")
 
 
@@ -32,7 +35,9 @@ class Births:
 
     def kill_all(self) -> None:
         try:
-            for number in range(1, self._run.size + 1):
+            for number in range(1, self._run.size * LONGEST + 1):
+                if number > self._run.size and self._run.facts[EARLY]:
+                    break
                 path = self._run.folder / f"birth-{number}.db"
                 upgraded = self._random.random() < 0.5
                 if upgraded:
@@ -40,7 +45,8 @@ class Births:
                 self._kill_one(number, path)
                 self._run.facts["upgrades" if upgraded else "new files"] += 1
                 asyncio.run(self._check(number, path, upgraded))
-                self._run.advance()
+                if number <= self._run.size:
+                    self._run.advance()
         finally:
             self._spare.close()
 
@@ -52,7 +58,7 @@ class Births:
             # Most of the work of opening is done soon, unless the machine is busy.
             time.sleep(0.03 * self._random.random() ** 3)
             child.kill()
-        self._run.facts["killed before it was open"] += not any(b'"open"' in line for line in child.lines)
+        self._run.facts[EARLY] += not any(b'"open"' in line for line in child.lines)
 
     async def _check(self, number: int, path: Path, upgraded: bool) -> None:
         """The next owner finds the whole schema, and in an old file all that it held."""

@@ -182,10 +182,19 @@ async def test_a_server_that_never_answers_is_given_up(proxy: Proxy) -> None:
     assert isinstance(error, DeadlineExceeded | StorageUnavailable)
 
 
+async def hurried(url: str, timeout: float, first: str) -> PostgresStorage:
+    """A storage with a short deadline, connected; its tables and a first row were made without one."""
+    unhurried = opened(url)
+    await unhurried.run(put, first, ns=NS)
+    await unhurried.close()
+    storage = opened(url, timeout=timeout)
+    assert await stored(storage) == [first]
+    return storage
+
+
 @pytest.mark.parametrize("lane", ["run", "read"])
 async def test_a_server_that_falls_silent_is_given_up(proxy: Proxy, lane: str) -> None:
-    storage = opened(proxy.url, timeout=0.5)
-    await storage.run(put, "before", ns=NS)
+    storage = await hurried(proxy.url, 0.5, "before")
     proxy.trouble = "silence"
     with pytest.raises((DeadlineExceeded, StorageUnavailable)):
         await soon(getattr(storage, lane)(get_ids, ns=NS))
@@ -203,8 +212,7 @@ async def _works_again(storage: PostgresStorage) -> bool:
 
 
 async def test_silence_at_the_commit_leaves_the_outcome_unknown(proxy: Proxy) -> None:
-    storage = opened(proxy.url, timeout=1.0)
-    await storage.run(put, "before", ns=NS)
+    storage = await hurried(proxy.url, 1.0, "before")
     proxy.trouble = "silence at commit"
     with pytest.raises(OutcomeUnknown):
         await soon(storage.run(put, "perhaps", ns=NS))
@@ -213,20 +221,18 @@ async def test_silence_at_the_commit_leaves_the_outcome_unknown(proxy: Proxy) ->
 
 
 async def test_closing_does_not_wait_for_a_silent_server(proxy: Proxy) -> None:
-    storage = opened(proxy.url, timeout=1.0)
-    await storage.run(put, "before", ns=NS)
+    storage = await hurried(proxy.url, 1.0, "before")
     proxy.trouble = "silence"
     await soon(storage.close())
 
 
 async def test_a_slow_statement_ends_at_the_deadline(postgres_url: str) -> None:
-    storage = opened(postgres_url, timeout=0.5)
+    storage = await hurried(postgres_url, 0.5, "before")
 
     async def sleep(tx: Tx) -> None:
         await put(tx, "a")
         await tx.one(sql("SELECT pg_sleep(600)"))
 
-    await storage.run(put, "before", ns=NS)
     with pytest.raises(DeadlineExceeded):
         await soon(storage.run(sleep, ns=NS))
     assert await stored(storage) == ["before"]
@@ -234,13 +240,12 @@ async def test_a_slow_statement_ends_at_the_deadline(postgres_url: str) -> None:
 
 
 async def test_many_statements_together_end_at_the_deadline(postgres_url: str) -> None:
-    storage = opened(postgres_url, timeout=0.6)
+    storage = await hurried(postgres_url, 0.6, "before")
 
     async def sleep(tx: Tx) -> None:
         for _ in range(6):
             await tx.one(sql("SELECT pg_sleep(0.4)"))
 
-    await storage.run(put, "before", ns=NS)
     with pytest.raises(DeadlineExceeded):
         await soon(storage.run(sleep, ns=NS))
     await storage.close()
@@ -249,8 +254,7 @@ async def test_many_statements_together_end_at_the_deadline(postgres_url: str) -
 async def test_a_row_that_somebody_holds_is_waited_for_until_the_deadline(
     postgres_url: str, connection: asyncpg.Connection
 ) -> None:
-    storage = opened(postgres_url, timeout=0.5)
-    await storage.run(put, "a", ns=NS)
+    storage = await hurried(postgres_url, 0.5, "a")
 
     async def resize(tx: Tx) -> int:
         return await tx.execute(RESIZE, ids=["a"], size=5)
@@ -406,8 +410,7 @@ async def test_backends_that_are_ended_cost_nobody_an_answer(
 async def test_an_outcome_that_nobody_can_tell_is_unknown(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage = opened(proxy.url, timeout=0.5)
-    await storage.run(put, "before", ns=NS)
+    storage = await hurried(proxy.url, 0.5, "before")
 
     async def cannot_say(xid: str) -> str:
         raise asyncpg.TooManyConnectionsError("sorry")
