@@ -39,7 +39,7 @@ AGENT = "echo"
 AGE = (
     statement(
         "UPDATE workflow_runs SET started_at = started_at - :age, due_at = due_at - :age,"
-        " queued_at = queued_at - :age WHERE ns = :ns"
+        " queued_at = queued_at - :age, deadline_at = deadline_at - :age WHERE ns = :ns"
     ),
     statement("UPDATE workflow_nodes SET due_at = due_at - :age WHERE ns = :ns"),
     statement(

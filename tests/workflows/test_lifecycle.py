@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
+from tests.support.kinds import PHASES
 from tests.workflows.support import Done, WorkflowWorld, workflow
 
 from perdure.access.model import Caller
 from perdure.cli.commands.workflow_watch import drawing
 from perdure.cli.shell.times import seconds_of
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
+from perdure.runtime.workflow_target import WorkflowTarget
+from perdure.schedules.model import Order
 from perdure.workflows.override_service import WorkflowOverrides
 from perdure.workflows.service import Workflows
 from perdure.workflows.values import Config
@@ -149,6 +153,39 @@ async def test_runs_above_the_cap_wait_in_their_order(world: WorkflowWorld) -> N
     assert statuses == ["running", "cancelled", "running", "running", "running", "queued"]
     await world.work()
     assert [(await world.workflows.get(run)).status for run in runs].count("succeeded") == 5
+
+
+async def test_a_run_with_a_timeout_fails_as_a_whole_also_while_it_waits(world: WorkflowWorld) -> None:
+    world.add("name: w\nphases:\n  - {name: a, prompt: a}\n  - {name: ask, type: approval}\n")
+    target = WorkflowTarget(world.workflows, PHASES)
+    order = Order(
+        schedule_id="s",
+        due_at=0,
+        assistant_id=None,
+        thread_id=None,
+        metadata={},
+        payload={"workflow": "w"},
+        timeout=60.0,
+    )
+    orders = [target.prepare(msgspec.structs.replace(order, schedule_id=each)) for each in ("s1", "s2")]
+    ns = await world.workflows.ns("write")
+    waiting, ended = [str(each) for each in await world.storage.run(target.start, orders, ns=ns)]
+    await world.work()
+    (gate,) = await world.pending(waiting)
+    (other,) = await world.pending(ended)
+    await world.approvals.approve(other.approval_id)
+    await world.work()
+    await world.advance(59.0)
+    assert (await world.workflows.get(waiting)).status == "paused"
+    await world.advance(2.0)
+    run = await world.workflows.get(waiting)
+    assert (run.status, run.error) == ("failed", "timed out after 60 seconds")
+    assert (await world.approvals.get(gate.approval_id)).status == "withdrawn"
+    assert (await world.workflows.get(ended)).status == "succeeded"
+    # A person who retries it is not bound by the time.
+    await world.workflows.retry(waiting)
+    await world.advance(120.0)
+    assert (await world.workflows.get(waiting)).status == "paused"
 
 
 async def test_a_run_that_waited_for_an_hour_is_dropped(world: WorkflowWorld) -> None:

@@ -47,6 +47,7 @@ class WorkflowTarget:
             context={**context, SCHEDULE_FIELD: origin_of(order)},
             trigger_id=f"cron:{order.name or order.schedule_id}:{to_iso(order.due_at)}",
             trigger_type="cron",
+            timeout=order.timeout,
         )
 
     async def refusal(self, tx: Tx, thread_id: str | None) -> PerdureError | None:

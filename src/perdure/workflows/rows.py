@@ -35,6 +35,8 @@ class RunRow(msgspec.Struct):
     queued_at: int | None
     admitted_at: int | None
     due_at: int | None
+    deadline_at: int | None
+    """When it fails if it has not ended."""
     open_nodes: int
     failed_nodes: int
     ready_nodes: int
@@ -180,6 +182,7 @@ class DueRun(NamedTuple):
     id: str
     status: str
     due_at: int
+    deadline_at: int | None
 
 
 class DueNode(NamedTuple):

@@ -160,8 +160,9 @@ class Workflows(Service):
         repo: str | None = None,
         issue_number: int | None = None,
         max_parallel: int | None = None,
+        timeout: float | None = None,
     ) -> NewWorkflowRun:
-        """A run to be started, checked and encoded."""
+        """A run to be started, checked and encoded; with a timeout it fails after so many seconds."""
         snapshot = self.definitions.snapshot(check_name(name, "name", max_length=MAX_NAME))
         workflow = self.definitions.get(snapshot.name).workflow
         # A run that nothing else triggers has a trigger of its own, which no other run is reused for.
@@ -179,6 +180,7 @@ class Workflows(Service):
             if max_parallel is None
             else check_number(max_parallel, "max_parallel", 1, 1000),
             cap=self.cap,
+            timeout=timeout,
         )
 
     @call(GET("/workflow-runs"), scope="read")
@@ -357,7 +359,7 @@ class Workflows(Service):
         row = await self.read(queries.find, run_id)
         if row.due_at is not None:
             timer = WorkflowTimer(self.storage, self.phases, cap=self.cap)
-            await timer.tend(DueRun(await self.ns(), row.id, row.status, row.due_at))
+            await timer.tend(DueRun(await self.ns(), row.id, row.status, row.due_at, row.deadline_at))
 
 
 def _dispatch(answer: Dispatched) -> Dispatch:

@@ -35,6 +35,7 @@ MOVE_RUNS = BulkUpdate(
         "queued_at",
         "admitted_at",
         "due_at",
+        "deadline_at",
         "open_nodes",
         "failed_nodes",
         "ready_nodes",
@@ -68,8 +69,10 @@ LIVE_RUN = statement(
 GET_VALUES = statement(
     "SELECT id, context, scratch FROM workflow_runs WHERE ns = :ns AND id {among:ids}", row=rows.ValuesRow
 )
-# Nothing more is to be done for a run, unless that was asked for anew.
-TENDED = statement("UPDATE workflow_runs SET due_at = NULL WHERE ns = :ns AND id = :id AND due_at = :due_at")
+# Nothing more is to be done for a run before its deadline, unless that was asked for anew.
+TENDED = statement(
+    "UPDATE workflow_runs SET due_at = deadline_at WHERE ns = :ns AND id = :id AND due_at = :due_at"
+)
 # Write the scratch of a run.
 SET_SCRATCH = statement("UPDATE workflow_runs SET scratch = :scratch WHERE ns = :ns AND id = :id")
 # The runs that a run has started and that are live, or that have ended and may be tried again.

@@ -33,6 +33,7 @@ RUNS = Table(
         integer("queued_at", null=True),
         integer("admitted_at", null=True),
         integer("due_at", null=True),
+        integer("deadline_at", null=True),
         integer("open_nodes", default=0),
         integer("failed_nodes", default=0),
         integer("ready_nodes", default=0),
@@ -70,7 +71,7 @@ RUNS = Table(
         Index("workflow_runs_due", ("due_at",), "due_at IS NOT NULL"),
     ),
     hot=True,
-    deadlines=("due_at",),
+    deadlines=("due_at", "deadline_at"),
 )
 """Each workflow run. `active` is 1 until it has ended; `held` is 1 while an operator has paused it.
 

@@ -156,7 +156,7 @@ class WorkflowTimer:
 
     async def tend(self, run: DueRun) -> None:
         """Do what is due for a run."""
-        if run.status == QUEUED:
+        if run.status == QUEUED or run.due_at == run.deadline_at:
             await self.storage.run(due.expire, run.id, self.phases, ns=run.ns)
             return
         while True:

@@ -43,6 +43,8 @@ class NewWorkflowRun(msgspec.Struct, frozen=True, kw_only=True):
     max_parallel: int | None
     cap: int
     """How many runs of the namespace may run at once."""
+    timeout: float | None = None
+    """After how many seconds it fails, if it has not ended; the time in the queue counts."""
 
 
 class Dispatched(NamedTuple):
@@ -118,6 +120,7 @@ def new_run(tx: Tx, request: NewWorkflowRun, event: str, parent: Parent | None =
     """The row of a run that starts now, or that waits for its turn."""
     status = RUN.start[event]
     waits = status == QUEUED
+    deadline = None if request.timeout is None else tx.now + to_micros(request.timeout)
     return NewRunRow(
         id=ids.uuid(tx.now, tx.ids),
         workflow_name=request.snapshot.name,
@@ -141,7 +144,8 @@ def new_run(tx: Tx, request: NewWorkflowRun, event: str, parent: Parent | None =
         held=None,
         queued_at=tx.now if waits else None,
         admitted_at=None if waits else tx.now,
-        due_at=tx.now + to_micros(QUEUE_SECONDS) if waits else None,
+        due_at=tx.now + to_micros(QUEUE_SECONDS) if waits else deadline,
+        deadline_at=deadline,
         open_nodes=0,
         failed_nodes=0,
         ready_nodes=0,
@@ -193,7 +197,7 @@ async def admit(tx: Tx, cap: int, phases: PhaseStarter) -> int:
     for work in admitted:
         run = work.run
         run.status = RUN.step(run.status, "admitted")
-        run.queued_at, run.admitted_at, run.due_at = None, tx.now, None
+        run.queued_at, run.admitted_at, run.due_at = None, tx.now, run.deadline_at
         nodes: list[NodeRow] = await tx.all(sql.GET_IN_STATUS, run_id=run.id, status=PENDING, n=ALL)
         await work.begin(nodes)
     await save_all(tx, admitted)

@@ -68,11 +68,15 @@ async def until_next(tx: Tx) -> float | None:
 
 
 async def expire(tx: Tx, run_id: str, phases: PhaseStarter) -> None:
-    """Cancel a run that has waited in the queue for too long."""
+    """Cancel a run that has waited in the queue for too long; fail one whose time is over."""
     works = await load_works(tx, [run_id], phases)
     for work in works.values():
         run = work.run
-        if RUN.moves(run.status, "expired") and run.due_at is not None and run.due_at <= tx.now:
+        if run.deadline_at is not None and run.deadline_at <= tx.now and RUN.moves(run.status, "failed"):
+            seconds = to_seconds(run.deadline_at - run.started_at)
+            await work.stop("failed", f"timed out after {seconds:g} seconds")
+            await save_all(tx, [work])
+        elif RUN.moves(run.status, "expired") and run.due_at is not None and run.due_at <= tx.now:
             await work.stop("expired", "dropped from the queue after waiting too long")
             run.due_at = None
             await save_all(tx, [work])

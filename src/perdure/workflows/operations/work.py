@@ -193,8 +193,7 @@ class RunWork:
 
     async def succeed(self, node: NodeRow, step: Succeed) -> None:
         """End a node that has done what it should."""
-        node.execution_id = step.output or node.execution_id
-        node.ended_at = self.tx.now
+        node.execution_id, node.ended_at = step.output or node.execution_id, self.tx.now
         message = self.plan[node.node].phase.messages.on_success if not node.item else None
         summary = step.summary
         if step.summary is not None or message is not None:
@@ -546,7 +545,7 @@ class RunWork:
             return
         run.status = RUN.step(run.status, event)
         run.finished_at, run.active, run.held, run.queued_at = self.tx.now, None, None, None
-        run.due_at = None
+        run.due_at = run.deadline_at = None
         if error is not None:
             run.error = error_text(error)
         marker = self._marker() if run.status == SUCCEEDED else None
