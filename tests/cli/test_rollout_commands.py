@@ -347,3 +347,19 @@ async def actors(folder: Path) -> list[str]:
     async with open_store(str(folder / "agents.db")) as store:
         entries = (await Access(store.storage).query_audit()).items
         return sorted({entry.actor.partition(":")[0] for entry in entries})
+
+
+def test_views_are_saved_listed_and_deleted(server: Server, place: Mapping[str, str]) -> None:
+    assert "perdure view save" in said(server.run("view", "list", more=place))
+    said(server.run("view", "save", "rollouts", "failed today", "?status=failed", more=place))
+    (view,) = server.json("view", "list", more=place)["items"]
+    assert (view["screen"], view["name"], view["query"]) == ("rollouts", "failed today", "?status=failed")
+    assert "failed today" in said(server.run("view", "list", more=place))
+    said(server.run("view", "delete", "rollouts", "failed today", "--yes", more=place))
+    assert server.json("view", "list", more=place)["items"] == []
+
+
+def test_the_doctor_of_a_server_tells_what_it_finds(server: Server, place: Mapping[str, str]) -> None:
+    checks = {each["name"]: each["state"] for each in server.json("doctor", more=place)["checks"]}
+    assert checks["server database"] == "ok"
+    assert "server workers" in checks

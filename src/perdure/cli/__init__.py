@@ -66,6 +66,7 @@ PANELS: dict[str, dict[str, str]] = {
         "usage": COMMANDS + "diagnostics:usage",
         "health": COMMANDS + "diagnostics:health",
         "outbox": COMMANDS + "outbox:app",
+        "view": COMMANDS + "views:app",
         "db": COMMANDS + "database:app",
         "mcp": COMMANDS + "mcp:mcp",
         "doctor": HOSTING + "doctor:doctor",

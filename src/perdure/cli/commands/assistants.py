@@ -99,6 +99,23 @@ async def show_assistant(context: CommandContext, assistant_id: IdArgument) -> N
         _show(context, await connection.assistants.get(assistant_id))
 
 
+@app.client_command("graph")
+async def show_graph(context: CommandContext, assistant_id: IdArgument) -> None:
+    """Show the nodes and edges of an assistant's graph, by its server or a worker that has it."""
+    async with context.connect() as connection:
+        found = await connection.graphs.drawing(assistant_id)
+    names = ", ".join(str(node.get("id")) for node in found.nodes)
+    edges = [(each.get("source"), each.get("target"), each.get("conditional")) for each in found.edges]
+    showing(context, found, (("nodes", names),), ("from", "to", "conditional"), edges)
+
+
+@app.client_command("schemas")
+async def show_schemas(context: CommandContext, assistant_id: IdArgument) -> None:
+    """Print the JSON Schemas of what an assistant takes and gives, and of its configuration."""
+    async with context.connect() as connection:
+        context.output.document(await connection.graphs.schemas(assistant_id))
+
+
 @app.client_command("create")
 async def create_assistant(
     context: CommandContext,

@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,10 @@ MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "failed": ("FAILED",
 
 @client_command
 async def doctor(context: CommandContext) -> None:
-    """Show settings and their sources; check database, Redis, ports and agents."""
+    """Show settings and their sources; check database, Redis, ports and agents.
+
+    A server that --url names tells what it finds of its own: database, clock, disk, Redis, workers, queues.
+    """
     from perdure.kernel.config import load_settings
 
     given = {"database_url": context.target.database, "namespace": context.target.namespace}
@@ -68,15 +71,19 @@ def _shown(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def _print(context: CommandContext, settings: Settings, checks: list[Check]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
     rows = [
         (name, each["source"], None if each["value"] in ((), {}, "") else each["value"])
         for name, each in _shown(settings).items()
     ]
     context.output.table(("setting", "from", "value"), rows)
     context.output.print(f"\n{versions_line(versions_of(PACKAGES))}\n")
+    _print_checks(context, checks)
+
+
+def _print_checks(context: CommandContext, checks: Sequence[Check]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, show_header=False, padding=(0, 3, 0, 0))
     for check in checks:
         table.add_row(Text(*MARKS[check.state]), Text(check.name), Text(check.found))
@@ -97,6 +104,8 @@ async def _checks(settings: Settings, context: CommandContext) -> AsyncIterator[
         yield check
     yield await _redis(settings)
     yield await _server(context)
+    for check in await _findings(context):
+        yield check
     yield _port("port", settings.host, settings.port)
     if settings.grpc_port is not None:
         yield _port("gRPC port", settings.host, settings.grpc_port)
@@ -234,6 +243,18 @@ async def _redis(settings: Settings) -> Check:
             "Redis", "failed", f"{named}, but does not answer ({error}); perdure polls the database instead"
         )
     return Check("Redis", "ok", f"{named}: {what}, answered in {seconds * 1000:.1f} ms")
+
+
+async def _findings(context: CommandContext) -> list[Check]:
+    """What a server that was named finds of its own."""
+    if context.target.url is None or context.target.database is not None:
+        return []
+    try:
+        async with context.connect() as connection:
+            found = await connection.diagnostics.doctor()
+    except PerdureError as error:
+        return [Check("server checks", "note", error.message)]
+    return [Check(f"server {each.name}", each.state, each.found) for each in found.items]
 
 
 async def _server(context: CommandContext) -> Check:

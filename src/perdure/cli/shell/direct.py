@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from perdure.access.model import Caller
+from perdure.graph_requests.graphs import Graphs
 from perdure.jobs.records import Job
 from perdure.kernel.config import load_settings, mask_url
-from perdure.kernel.errors import NotFound
+from perdure.kernel.errors import NotFound, NotSupported
 from perdure.rollouts.contract import LightningStore
 from perdure.runtime.memory_work import MemoryWork
 from perdure.runtime.services import Services
@@ -56,6 +57,11 @@ class Direct:
         self.approvals = self._services.approvals
         self.workflows = self._services.workflows
         self.workflow_overrides = self._services.workflow_overrides
+
+    @property
+    def graphs(self) -> Graphs:
+        """Only a server asks workers for their graphs."""
+        raise NotSupported("graphs are read by a server, which asks its workers: use --url")
 
     async def finish_memory(self) -> None:
         """Index what was ingested, since no server does."""

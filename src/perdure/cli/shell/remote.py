@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from perdure.assistants.service import Assistants
     from perdure.diagnostics.service import Diagnostics
     from perdure.executions.service import Executions
+    from perdure.graph_requests.graphs import Graphs
     from perdure.items.service import Items
     from perdure.jobs.records import Job
     from perdure.jobs.service import Jobs
@@ -152,6 +153,12 @@ class Remote:
         from perdure.access.service import Access
 
         return self._over(Access)
+
+    @cached_property
+    def graphs(self) -> Graphs:
+        from perdure.graph_requests.graphs import Graphs
+
+        return self._over(Graphs)
 
     @cached_property
     def traces(self) -> Traces:
