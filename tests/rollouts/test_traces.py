@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
 
 from perdure import AttemptedRollout, Perdure, Span, open_store
 from perdure.kernel.config import load_settings
@@ -305,6 +306,73 @@ async def test_spans_of_otlp_have_figures_too(perdure: Perdure) -> None:
     assert found.input_tokens == 6
     trace = await perdure.services.traces.get("01" * 16)
     assert (trace.name, trace.service, trace.start_time) == ("chat", "till", 1e9)
+
+
+def test_every_dialect_is_read_out_of_otlp_as_out_of_json() -> None:
+    """Texts, whole numbers, fractions and lists, in the form that each instrumentation sends."""
+    for name, attributes, kind in (
+        (
+            "chat",
+            {**CHAT, "gen_ai.request.model": "gpt-4o", "user.id": "ann", "gen_ai.usage.cost": 0.5},
+            "llm",
+        ),
+        (
+            "chat",
+            {"gen_ai.usage.prompt_tokens": 7, "llm.request.type": "chat", "gen_ai.agent.name": ""},
+            "llm",
+        ),
+        ("step", {"traceloop.span.kind": "tool", "gen_ai.usage.prompt_tokens": 7}, "tool"),
+        (
+            "step",
+            {"openinference.span.kind": "LLM", "llm.token_count.prompt": 0, "llm.cost.total": 2.0},
+            "llm",
+        ),
+        ("agentlightning.annotation", {"agentlightning.reward.0.value": 0.0}, "reward"),
+        ("agentlightning.annotation", {"agentlightning.reward.0.value": True}, "reward"),
+        ("chat", {"gen_ai.operation.name": ["chat"], "gen_ai.usage.input_tokens": "12"}, "llm"),
+    ):
+        message = OtlpSpan(name=name)
+        for key, value in attributes.items():
+            told = message.attributes.add(key=key).value
+            if isinstance(value, list):
+                told.array_value.values.add().string_value = value[0]
+            else:
+                setattr(
+                    told,
+                    {str: "string_value", bool: "bool_value", int: "int_value"}.get(
+                        type(value), "double_value"
+                    ),
+                    value,
+                )
+        found = otlp._figures(message, message.SerializeToString())
+        assert found == figures_of(name, attributes), attributes
+        assert found is not None
+        assert found.kind == kind
+
+
+async def test_a_batch_of_several_traces_models_and_hours_adds_up(perdure: Perdure) -> None:
+    rollout = await started(perdure)
+    spans = [
+        span(
+            rollout,
+            number,
+            trace_id=f"{number % 2 + 1:032x}",
+            attributes={**CHAT, "gen_ai.request.model": ("gpt-4o", "gpt-4o-mini")[number % 3 % 2]},
+            start_time=time.time() - 3600 * (number % 2),
+        )
+        for number in range(1, 13)
+    ]
+    await perdure.store.add_many_spans(spans)
+    (found,) = await perdure.services.rollouts.figures(rollout_id=[rollout.rollout_id])
+    assert (found.input_tokens, found.output_tokens) == (120, 48)
+    traces = [await perdure.services.traces.get(f"{number:032x}") for number in (1, 2)]
+    assert [(each.input_tokens, each.output_tokens) for each in traces] == [(60, 24), (60, 24)]
+    assert sum(each.cost or 0 for each in traces) == pytest.approx(found.cost)
+    await perdure.services.recorder.add_usage()
+    used = await perdure.services.diagnostics.usage()
+    assert sum(point.input_tokens for point in used.items) == 120
+    assert sum(point.cost or 0 for point in used.items) == pytest.approx(found.cost)
+    assert len({point.time for point in used.items}) == 2
 
 
 async def test_the_root_names_a_trace_however_late_it_comes(perdure: Perdure) -> None:
