@@ -3,6 +3,7 @@
     python dashboard/screenshots.py FOLDER                starts `perdure dev --demo`, and shows what it holds
     python dashboard/screenshots.py FOLDER --url URL      shows a server that runs
     python dashboard/screenshots.py FOLDER --only rollout a few of them
+    python dashboard/screenshots.py docs/images --docs    the ones that the documentation shows
 
 Each screen of one object shows the first of its list. It needs what `./dev setup` installs.
 """
@@ -85,12 +86,26 @@ def paths_of(url: str) -> dict[str, str]:
     return found
 
 
+DOCS = {"dashboard": ("home", "light"), "dashboard-rollout": ("rollout", "dark")}
+"""The pictures of the documentation, each with its screen and look."""
+
+
 async def settled(page: Page) -> None:
     """What is loading has been loaded. The change feed stays open, so an idle network is no sign."""
     await page.wait_for_selector("main h1, main h2, form h1", timeout=20_000)
     await expect(page.locator("main [aria-busy=true]")).to_have_count(0, timeout=20_000)
     await page.evaluate("document.fonts.ready")
     await page.wait_for_timeout(700)
+
+
+async def shoot_docs(browser: Browser, url: str, folder: Path, paths: dict[str, str]) -> None:
+    for name, (shown, look) in DOCS.items():
+        context = await browser.new_context(**{**LOOKS[look], "viewport": {"width": 1200, "height": 760}})
+        page = await context.new_page()
+        await page.goto(f"{url}/ui{paths[shown]}")
+        await settled(page)
+        await page.screenshot(path=folder / f"{name}.png")
+        await context.close()
 
 
 async def shoot(browser: Browser, url: str, folder: Path, paths: dict[str, str]) -> None:
@@ -140,6 +155,7 @@ async def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--url")
     parser.add_argument("--only", nargs="+", help="names of screens, such as home or workflow-run")
+    parser.add_argument("--docs", action="store_true", help="only what the documentation shows")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     with demo() if given.url is None else nullcontext(given.url) as url:
@@ -150,8 +166,11 @@ async def take(url: str, given: argparse.Namespace) -> None:
     paths = paths_of(url)
     chosen = {name: path for name, path in paths.items() if not given.only or name in given.only}
     async with browsing() as browser:
-        await shoot(browser, url, given.folder, chosen)
-    print(f"{len(chosen) * len(LOOKS)} pictures are in {given.folder}")
+        if given.docs:
+            await shoot_docs(browser, url, given.folder, paths)
+        else:
+            await shoot(browser, url, given.folder, chosen)
+    print(f"{len(DOCS) if given.docs else len(chosen) * len(LOOKS)} pictures are in {given.folder}")
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ OUTSIDE = "project"
 MANIFEST = "manifest.json"
 POLL_SECONDS = 0.5
 STYLE = "guide.css"
+IMAGES = "images"
 QUIET = re.compile(rf"{OUTSIDE}/|adr/0")
 BEHIND = "---\nsearch:\n  boost: 0.2\n---\n"
 """What a search finds in decisions, changes and sources comes after what it finds in pages for users."""
@@ -41,7 +42,7 @@ BEHIND = "---\nsearch:\n  boost: 0.2\n---\n"
 FENCE = re.compile(r"^(```+).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TRANSITION = re.compile(r"^\s*(\S+) --> (\S+?)(?:: (.+))?$")
-LINK = re.compile(r"(?<!!)(\[[^\]]*\]\()([^)\s]+)(\))")
+LINK = re.compile(r"(\[[^\]]*\]\()([^)\s]+)(\))")
 ENTRY = re.compile(r"^- \[(?P<title>[^\]]+)\]\((?P<link>[^)]+)\)(?:: (?P<about>.+))?$")
 INLINE_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 FOREIGN = re.compile(r"^(?:[a-z]+:|#|//)")
@@ -206,6 +207,7 @@ def stage(folder: Path, site: Path) -> dict[str, str]:
     pages = staged()
     for place, text in pages.items():
         _write(folder / "docs" / place, (BEHIND if QUIET.match(place) else "") + text)
+    shutil.copytree(DOCS / IMAGES, folder / "docs" / IMAGES, dirs_exist_ok=True)
     _write(folder / "docs" / STYLE, (DOCS / STYLE).read_text(encoding="utf-8"))
     for path in (folder / "docs").rglob("*.md"):
         if path.relative_to(folder / "docs").as_posix() not in pages:

@@ -20,7 +20,6 @@ const AFFECTED: Record<string, string[]> = {
   thread: ["thread", "run"],
   execution: ["execution", "workflow_run", "overview"],
   approval: ["approval", "workflow_run", "overview", "why"],
-  worker: ["worker", "overview"],
   workflow_override: ["workflow"],
   workflow_run: ["workflow_run", "approval", "overview", "why"],
 };

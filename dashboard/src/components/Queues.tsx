@@ -17,6 +17,7 @@ const DEFAULT = "default";
 export const INTERNAL = "internal";
 const OLDEST = 3;
 const EVERY = 15_000;
+const MOST_WORKERS = 1000;
 
 /** The queues that hold something or are paused; that of the server's own work only if it is paused. */
 export const useQueues = (): Queue[] | undefined =>
@@ -24,11 +25,16 @@ export const useQueues = (): Queue[] | undefined =>
     (queue) => queue.queue !== INTERNAL || queue.paused_since,
   );
 
+/** The workers that have not stopped. Each heartbeat is a change, so they are read now and then. */
+export function useLiveWorkers(): Schema<"WorkerDetails">[] {
+  const found = useOne(["overview", "workers"], (signal) => api.get("/api/v1/workers", { query: { limit: MOST_WORKERS }, signal }), { every: EVERY });
+  return found.data?.items.filter((worker) => !worker.stopped_at) ?? [];
+}
+
 export function Queues() {
   const mayWrite = useMay("write");
   const held = useQueues();
-  const workers = useOne(["worker", "queues"], (signal) => api.get("/api/v1/workers", { query: { limit: 200 }, signal })).data?.items;
-  const served = (workers ?? []).filter((worker) => !worker.stopped_at).flatMap((worker) => ((worker.heartbeat_stats ?? {}) as { queues?: string[] }).queues ?? []);
+  const served = useLiveWorkers().flatMap((worker) => ((worker.heartbeat_stats ?? {}) as { queues?: string[] }).queues ?? []);
   const idle = [...new Set([DEFAULT, ...served])].filter((name) => !held?.some((queue) => queue.queue === name)).sort();
   return (
     <Card title="Queues and what waits" className="span6" flush>

@@ -96,7 +96,7 @@ export function StateList({ path }: { path: Path }) {
           <li key={place}>
             <div>
               <span className="tag-cell wide"><Status status={each.run_status ?? each.status} /></span>
-              <span className="quiet break">{each.cause}{each.actor ? ` by ${each.actor}` : ""}</span>
+              <span className="quiet break">{each.cause}</span>
               <span className="quiet nowrap end-cell">
                 {each.until != null && <><Took from={each.since} to={each.until} /> · </>}
                 {each.since != null && (each.exact ? <Ago time={each.since} /> : <span title={`about ${exact(each.since)}`}>about <Ago time={each.since} /></span>)}

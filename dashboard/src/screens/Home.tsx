@@ -1,9 +1,10 @@
+import { Button } from "@mantine/core";
 import { Link } from "wouter";
 import { api, type Schema } from "../api/client";
 import { useOne } from "../api/queries";
 import { linkTo } from "../app/screens";
 import { Ago, Card, Empty, Figure, Head } from "../components/basics";
-import { Queues, useQueues } from "../components/Queues";
+import { Queues, useLiveWorkers, useQueues } from "../components/Queues";
 import { compact, count, duration, oneLine, plural } from "../lib/format";
 import { Hours, QueueCharts, Usage } from "./home/Charts";
 import { Lately } from "./home/Lately";
@@ -16,22 +17,21 @@ async def main():
     await store.enqueue_rollout({"task": "say hello"})
 
 asyncio.run(main())`;
+const RUN_SNIPPET = `perdure run create AGENT '{"input": "as JSON"}' --watch --url ${location.origin}`;
 const SHOWN = 8;
 /** What a schedule of the server itself starts. */
 const INTERNAL_TARGET = "job";
 
 export default function Home() {
   const holds = useOne(["overview", "statistics"], (signal) => api.get("/api/v1/statistics", { signal }));
-  const empty = holds.data && !holds.data.total_rollouts && !holds.data.total_workers;
+  const runs = useOne(["run", "any"], (signal) => api.get("/api/v1/runs", { query: { limit: 0 }, signal })).data;
+  const workflows = useOne(["workflow_run", "any"], (signal) => api.get("/api/v1/workflow-runs", { query: { limit: 1 }, signal })).data;
+  const isEmpty = holds.data?.total_rollouts === 0 && runs?.total === 0 && workflows?.items.length === 0;
   return (
     <>
       <Head title="Home" />
       <div className="body">
-        {empty && (
-          <Card>
-            <Empty title="Nothing is here yet" text="Paste this into a file and run it. The page notices." snippet={SNIPPET} />
-          </Card>
-        )}
+        {isEmpty && <First />}
         <Figures spans={holds.data?.total_spans ?? 0} rollouts={holds.data?.total_rollouts ?? 0} />
         <div className="grid">
           <Lately outcome="running" />
@@ -48,19 +48,34 @@ export default function Home() {
   );
 }
 
+/** What makes the first thing appear. The page notices when it does. */
+function First() {
+  const assistants = useOne(["assistant", "any"], (signal) => api.get("/api/v1/assistants", { query: { limit: 1 }, signal })).data?.items;
+  return (
+    <Card>
+      {assistants?.length ? (
+        <Empty title="Nothing has run yet" text="An agent is at work here. Talk to it, or give it work from a program; this page notices." snippet={RUN_SNIPPET}>
+          <Button component={Link} href="/chat">Talk to {assistants[0]?.name}</Button>
+        </Empty>
+      ) : (
+        <Empty title="Nothing is here yet" text="Paste this into a file and run it. The page notices." snippet={SNIPPET} />
+      )}
+    </Card>
+  );
+}
+
 function Figures({ spans, rollouts }: { spans: number; rollouts: number }) {
   const queues = useQueues() ?? [];
   const running = useCount(["running", "preparing"], "running");
   const failed = useCount(["failed"], "error");
-  const workers = useOne(["overview", "workers"], (signal) => api.get("/api/v1/workers", { query: { limit: 1000 }, signal }));
   const ready = queues.reduce((sum, queue) => sum + queue.ready, 0);
   const later = queues.reduce((sum, queue) => sum + queue.delayed + queue.waiting, 0);
   const oldest = Math.max(0, ...queues.map((queue) => queue.oldest_age_seconds ?? 0));
-  const alive = (workers.data?.items ?? []).filter((worker) => !worker.stopped_at && worker.status !== "unknown");
+  const alive = useLiveWorkers().filter((worker) => worker.status !== "unknown");
   const busy = alive.filter((worker) => worker.status === "busy").length;
   return (
     <div className="grid">
-      <Figure label="Running now" value={count(running)} note={`${compact(rollouts)} in all, ${compact(spans)} spans`} to="/rollouts?status=running,preparing" />
+      <Figure label="Running now" value={count(running)} note={`${compact(rollouts)} ${rollouts === 1 ? "rollout" : "rollouts"}, ${compact(spans)} spans so far`} to="/rollouts?status=running,preparing" />
       <Figure label="Ready to be claimed" value={count(ready)} note={ready ? `the oldest for ${duration(oldest)}` : later ? `${plural(later, "other")} later` : "nothing waits for a worker"} to="/rollouts?status=queuing,requeuing" />
       <Figure label="Failed" value={count(failed)} note={failed ? "rollouts and runs" : "none"} to="/rollouts?status=failed" />
       <Figure label="Workers" value={count(alive.length)} note={alive.length ? `${busy} busy` : "none is alive"} to="/workers" />

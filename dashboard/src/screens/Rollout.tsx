@@ -47,25 +47,27 @@ export default function RolloutScreen({ params }: { params: Params }) {
           <Card title="State" className="span7" flush>
             {states && <><div className="inside"><StateChart path={states} /></div><StateList path={states} /></>}
           </Card>
-          <Card title="Facts" className="span5">
-            <Facts
-              facts={[
-                ["Started", when(rollout.data.start_time)],
-                ["Ended", when(rollout.data.end_time)],
-                ["Took", <Took from={rollout.data.start_time} to={rollout.data.end_time} />],
-                ["Attempts", `${rollout.data.attempt?.sequence_id ?? 0} of ${rollout.data.config?.max_attempts ?? 1}`],
-                ["Retried after", rollout.data.config?.retry_condition?.join(", ") || "nothing"],
-                ["Time limit", limits(rollout.data)],
-                ["Mode", rollout.data.mode],
-                ["Resources", rollout.data.resources_id && <Id id={rollout.data.resources_id} />],
-                ["Reward", own?.reward ?? null],
-                ["Tokens", own && own.input_tokens + own.output_tokens ? `${compact(own.input_tokens)} in, ${compact(own.output_tokens)} out` : null],
-                ["Cost", own?.cost == null ? null : dollars(own.cost)],
-              ]}
-            />
-          </Card>
+          <div className="stack span5">
+            <Card title="Facts">
+              <Facts
+                facts={[
+                  ["Started", when(rollout.data.start_time)],
+                  ["Ended", when(rollout.data.end_time)],
+                  ["Took", <Took from={rollout.data.start_time} to={rollout.data.end_time} />],
+                  ["Attempts", `${rollout.data.attempt?.sequence_id ?? 0} of ${rollout.data.config?.max_attempts ?? 1}`],
+                  ["Retried after", rollout.data.config?.retry_condition?.join(", ") || "nothing"],
+                  ["Time limit", limits(rollout.data)],
+                  ["Mode", rollout.data.mode],
+                  ["Resources", rollout.data.resources_id && <Id id={rollout.data.resources_id} />],
+                  ["Reward", own?.reward ?? null],
+                  ["Tokens", own && own.input_tokens + own.output_tokens ? `${compact(own.input_tokens)} in, ${compact(own.output_tokens)} out` : null],
+                  ["Cost", own?.cost == null ? null : dollars(own.cost)],
+                ]}
+              />
+            </Card>
+            <Traced rollout_id={rollout_id} attempt_id={made.at(-1)?.attempt_id} />
+          </div>
           <Card title={`Attempts (${made.length})`} className="span12" flush><Attempts attempts={made} /></Card>
-          <Traced rollout_id={rollout_id} attempt_id={made.at(-1)?.attempt_id} />
           {made.length > 1 && <Compare rollout_id={rollout_id} attempts={made} />}
           <Card title="Input" className="span6"><Json value={rollout.data.input} /></Card>
           <Card title="Metadata" className="span6"><Json value={rollout.data.metadata ?? {}} /></Card>

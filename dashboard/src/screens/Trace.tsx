@@ -31,6 +31,7 @@ interface Full {
   span_id: string;
   name: string;
   attributes?: Record<string, unknown>;
+  status?: { description?: string | null };
 }
 
 export default function TraceScreen({ params }: { params: Params }) {
@@ -215,6 +216,7 @@ function Opened({ trace_id, span_id, close }: { trace_id: string; span_id: strin
   );
   if (found.error && !found.data) return <Problem error={found.error} />;
   const span = found.data?.items[0];
+  const failure = (span as unknown as Full | undefined)?.status?.description;
   const messages = span ? messagesOfSpan((span as unknown as Full).attributes ?? {}) : [];
   return (
     <div className="inside" style={{ borderTop: "1px solid var(--edge)" }}>
@@ -222,6 +224,7 @@ function Opened({ trace_id, span_id, close }: { trace_id: string; span_id: strin
         <Id id={span_id} />
         <Button variant="default" size="xs" onClick={close}>Close</Button>
       </div>
+      {failure && <div className="failure break">{failure}</div>}
       {messages.length > 0 && <div style={{ marginBottom: 12 }}><Conversation messages={messages} /></div>}
       {span ? <Json value={span} open={2} /> : <Loading />}
     </div>

@@ -6,6 +6,7 @@ import { Card } from "../../components/basics";
 import { INTERNAL } from "../../components/Queues";
 import { compact, dollars, duration, plural } from "../../lib/format";
 
+const MINUTE = 60_000;
 const HOURS = 24;
 const QUEUE_HOURS = 3;
 const MOST_MODELS = 8;
@@ -14,9 +15,9 @@ const Chart = lazy(() => import("../../components/Chart").then(({ Chart }) => ({
 /** Depth, waiting time and throughput of all queues in the last hours; left out while nothing was written down. */
 export function QueueCharts() {
   const history = useOne(
-    ["overview", "queue-history"],
+    ["history", "queues"],
     (signal) => api.get("/api/v1/stats/queues", { query: { since: Date.now() / 1000 - QUEUE_HOURS * 3600 }, signal }),
-    { every: 60_000 },
+    { every: MINUTE },
   ).data;
   const points = (history?.items ?? []).filter((point) => point.queue !== INTERNAL);
   if (!history || history.times.length < 2) return null;
@@ -67,9 +68,9 @@ export function QueueCharts() {
 /** Tokens and cost of model calls, by hour, with the models that cost most. */
 export function Usage() {
   const usage = useOne(
-    ["overview", "usage"],
+    ["history", "usage"],
     (signal) => api.get("/api/v1/stats/usage", { query: { by: "model", since: Date.now() / 1000 - HOURS * 3600 }, signal }),
-    { every: 60_000 },
+    { every: MINUTE },
   ).data;
   if (!usage?.items.length) return null;
   const times: number[] = [];
@@ -126,7 +127,7 @@ export function Usage() {
 
 /** What phases of workflows and turns of chats did and took in each of the last hours; left out while there are none. */
 export function Hours() {
-  const hours = useOne(["execution", "hours"], (signal) => api.get("/api/v1/executions/stats/hourly", { query: { hours: HOURS }, signal })).data?.items;
+  const hours = useOne(["history", "executions"], (signal) => api.get("/api/v1/executions/stats/hourly", { query: { hours: HOURS }, signal }), { every: MINUTE }).data?.items;
   if (!hours?.some((hour) => hour.total > 0)) return null;
   const times = hours.map((hour) => Date.parse(hour.at) / 1000);
   const cost = hours.reduce((sum, hour) => sum + hour.cost_usd, 0);
