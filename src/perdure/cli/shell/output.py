@@ -107,6 +107,15 @@ class Output:
         elif not self.as_json:
             typer.echo("\n".join(_plain_lines(columns, rows)))
 
+    def facts(self, rows: Iterable[tuple[str, Any]]) -> None:
+        """Print the properties of one thing, a line each, unless --json is set."""
+        if self.console.is_terminal:
+            self.show(facts_table(rows))
+        elif not self.as_json:
+            shown = [(name, _fact_text(value)) for name, value in rows if value is not None]
+            width = max((len(name) for name, _ in shown), default=0)
+            typer.echo("\n".join(f"{name.ljust(width)}   {text}".rstrip() for name, text in shown))
+
     def show(self, what: RenderableType) -> None:
         """Print a table or a styled text, unless --json is set."""
         self.console.print(what, soft_wrap=not self.console.is_terminal)
@@ -230,9 +239,13 @@ def facts_table(rows: Iterable[tuple[str, Any]]) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 3, 0, 0))
     for name, value in rows:
         if value is not None:
-            text = value if isinstance(value, str) else shorten(value, LONGEST_FACT)
+            text = _fact_text(value)
             table.add_row(Text(name, style="dim"), Text(text, style=STYLES.get(text, "")))
     return table
+
+
+def _fact_text(value: Any) -> str:
+    return value if isinstance(value, str) else shorten(value, LONGEST_FACT)
 
 
 def shorten(value: Any, longest: int = LONGEST_CELL) -> str:

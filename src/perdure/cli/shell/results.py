@@ -7,7 +7,6 @@ from typing import Any, Protocol, TypeVar
 
 from perdure.cli.shell.arguments import confirm
 from perdure.cli.shell.options import CommandContext
-from perdure.cli.shell.output import facts_table
 from perdure.cli.shell.target import Connection
 from perdure.kernel.pages import ListPart
 
@@ -103,7 +102,7 @@ def showing(
     if context.as_json:
         context.output.document(document)
         return
-    context.output.show(facts_table(rows))
+    context.output.facts(rows)
     below = list(details)
     if below:
         context.output.print("")
