@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.diagnostics import sql
-from perdure.diagnostics.comparison import MOST_SPANS, FoundSide, SideRow
-from perdure.diagnostics.path import PathRow
+from perdure.diagnostics.comparison import MOST_SPANS, FoundSide
+from perdure.diagnostics.model import AttemptRow, RolloutRow
 from perdure.kernel.errors import NotFound, SpansEvicted
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql as rollout_sql
@@ -17,7 +17,7 @@ from perdure.rollouts.traces.outline import SpanOutlineRow
 
 async def find(tx: Tx, rollout_id: str, left: str | None, right: str | None) -> tuple[FoundSide, FoundSide]:
     """Two attempts of a rollout, by id or number, with the outlines of their first spans."""
-    rollout = await tx.one(sql.PATH_OF, id=rollout_id)
+    rollout = await tx.one(sql.GET_ROLLOUT, id=rollout_id)
     if rollout is None:
         raise NotFound(f"Rollout {rollout_id} not found")
     if await tx.one(rollout_sql.IS_EVICTED, rollout_id=rollout_id):
@@ -27,7 +27,7 @@ async def find(tx: Tx, rollout_id: str, left: str | None, right: str | None) -> 
     return await _with_spans(tx, rollout, one), await _with_spans(tx, rollout, other)
 
 
-async def _side(tx: Tx, rollout_id: str, wanted: str | None, otherwise: int) -> SideRow:
+async def _side(tx: Tx, rollout_id: str, wanted: str | None, otherwise: int) -> AttemptRow:
     number = otherwise if wanted is None else _number(wanted)
     row = await tx.one(sql.SIDE_BY_NUMBER, rollout_id=rollout_id, sequence_id=number)
     if wanted is not None and number == 0:
@@ -42,7 +42,7 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
-async def _with_spans(tx: Tx, rollout: PathRow, attempt: SideRow) -> FoundSide:
+async def _with_spans(tx: Tx, rollout: RolloutRow, attempt: AttemptRow) -> FoundSide:
     terms = {"born": rollout.start_time, "rollout_id": rollout.id, "attempt_id": attempt.id}
     rows = await tx.all(sql.OUTLINES, **terms, n=MOST_SPANS + 1)
     spans = sorted(rows[:MOST_SPANS], key=lambda row: (row.start_ns or 0, row.sequence_id, row.ordinal))

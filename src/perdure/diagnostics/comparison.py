@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
+from perdure.diagnostics.model import AttemptRow
 from perdure.kernel.clock import to_seconds, to_seconds_or_none
 from perdure.kernel.codec import encode_json
 from perdure.kernel.record import Record
@@ -81,21 +82,10 @@ class Comparison(Record, kw_only=True):
     items: list[Pair]
 
 
-class SideRow(NamedTuple):
-    """An attempt that is compared."""
-
-    id: str
-    sequence_id: int
-    status: str
-    worker_id: str | None
-    start_time: int
-    end_time: int | None
-
-
 class FoundSide(NamedTuple):
     """An attempt with the outlines of its first spans, in the order of their start."""
 
-    attempt: SideRow
+    attempt: AttemptRow
     spans: Sequence[SpanOutlineRow]
     more: bool
 

@@ -68,7 +68,7 @@ class OpenApprovals(Record, kw_only=True):
 
 
 class RolloutRow(NamedTuple):
-    """A rollout: its status and its place in a queue or line."""
+    """A rollout: its status and its place in a queue or line; `position` is when it was queued last."""
 
     id: str
     kind: str
@@ -85,10 +85,11 @@ class RolloutRow(NamedTuple):
     start_time: int
     end_time: int | None
     config: str
+    position: int
 
 
 class AttemptRow(NamedTuple):
-    """The latest attempt of a rollout."""
+    """An attempt of a rollout: who had it, how long and how it ended."""
 
     sequence_id: int
     id: str
@@ -100,6 +101,7 @@ class AttemptRow(NamedTuple):
     check_at: int | None
     reason: str | None
     metadata: str | None
+    charged: int
 
 
 class LineRow(NamedTuple):

@@ -12,6 +12,7 @@ from perdure.approvals.model import ApprovalRow
 from perdure.diagnostics import sql
 from perdure.diagnostics.explain import MANY
 from perdure.diagnostics.model import (
+    AttemptRow,
     AuditMatch,
     FoundRollout,
     FoundThread,
@@ -20,15 +21,7 @@ from perdure.diagnostics.model import (
     RolloutRow,
     WorkerRows,
 )
-from perdure.diagnostics.path import (
-    MOST_ATTEMPTS,
-    FoundPath,
-    PathAttemptRow,
-    PathRow,
-    Requeue,
-    goes_again,
-    tries_of,
-)
+from perdure.diagnostics.path import MOST_ATTEMPTS, FoundPath, Requeue, goes_again, tries_of
 from perdure.diagnostics.totals import ThreadTotals
 from perdure.diagnostics.workflow_explain import FoundWorkflowRun
 from perdure.graph_requests.model import GRAPH_REQUEST
@@ -172,7 +165,7 @@ async def workers_of(tx: Tx, kind: str) -> WorkerRows:
 # --- who ended it -----------------------------------------------------------------------------------------
 
 
-async def _end_of(tx: Tx, row: RolloutRow | PathRow, run: RunRow | None) -> AuditMatch:
+async def _end_of(tx: Tx, row: RolloutRow, run: RunRow | None) -> AuditMatch:
     if run is not None and run.gone_at is not None and run.temporary is None:
         return await _audit_match(tx, run.gone_at, (row.id, run.thread_id), ("delete_run", "delete_thread"))
     if row.status != CANCELLED or row.end_time is None:
@@ -207,7 +200,7 @@ async def _audit_match(tx: Tx, time: int, about: Sequence[str], actions: Sequenc
 @watched
 async def find_path(tx: Tx, id: str, kinds: Kinds) -> FoundPath | None:
     """What is stored of the path of a rollout, a run or a phase."""
-    row = await tx.one(sql.PATH_OF, id=id)
+    row = await tx.one(sql.GET_ROLLOUT, id=id)
     if row is None:
         return None
     run = (await load_runs(tx, [id])).get(id) if row.kind in RUN_KINDS else None
@@ -225,7 +218,7 @@ async def find_path(tx: Tx, id: str, kinds: Kinds) -> FoundPath | None:
     )
 
 
-async def _first_spans(tx: Tx, row: PathRow, attempts: Sequence[PathAttemptRow]) -> dict[str, int]:
+async def _first_spans(tx: Tx, row: RolloutRow, attempts: Sequence[AttemptRow]) -> dict[str, int]:
     found = {}
     for attempt in attempts:
         terms = {"born": row.start_time, "id": row.id, "attempt_id": attempt.id}
@@ -235,7 +228,7 @@ async def _first_spans(tx: Tx, row: PathRow, attempts: Sequence[PathAttemptRow])
     return found
 
 
-async def _queued_by(tx: Tx, row: PathRow) -> AuditMatch:
+async def _queued_by(tx: Tx, row: RolloutRow) -> AuditMatch:
     """Who put into the queue what waits there again; outside lines, its place is the time."""
     if row.line is not None or row.status not in QUEUED or row.position == row.start_time:
         return AuditMatch()
@@ -243,7 +236,7 @@ async def _queued_by(tx: Tx, row: PathRow) -> AuditMatch:
 
 
 async def _requeues(
-    tx: Tx, row: PathRow, attempts: Sequence[PathAttemptRow], uncharged: int
+    tx: Tx, row: RolloutRow, attempts: Sequence[AttemptRow], uncharged: int
 ) -> dict[int, Requeue]:
     """Who queued a rollout again after an attempt whose end the rules do not follow by another."""
     limits, tries = limits_of(row.config), tries_of(attempts, uncharged)

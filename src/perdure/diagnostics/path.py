@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from perdure.diagnostics.model import AuditMatch
+from perdure.diagnostics.model import AttemptRow, AuditMatch, RolloutRow
 from perdure.kernel.clock import to_seconds, to_seconds_or_none
 from perdure.kernel.record import Record
 from perdure.rollouts.model import (
@@ -82,38 +82,6 @@ class RolloutPath(Record, kw_only=True):
     """How many of the earliest attempts are not shown."""
 
 
-class PathRow(NamedTuple):
-    """A rollout: its status, and when it was queued last."""
-
-    id: str
-    kind: str
-    queue: str
-    status: str
-    outcome: str | None
-    position: int
-    due_at: int | None
-    line: str | None
-    attempts: int
-    start_time: int
-    end_time: int | None
-    config: str
-
-
-class PathAttemptRow(NamedTuple):
-    """An attempt: who had it, how long and how it ended."""
-
-    sequence_id: int
-    id: str
-    status: str
-    start_time: int
-    end_time: int | None
-    worker_id: str | None
-    last_heartbeat_time: int | None
-    reason: str | None
-    charged: int
-    metadata: str | None
-
-
 class Requeue(NamedTuple):
     """An entry of the audit by which a rollout that had ended was queued again, or got another attempt."""
 
@@ -126,8 +94,8 @@ class Requeue(NamedTuple):
 class FoundPath(NamedTuple):
     """The rows about the path of a rollout. `spans` has when the first span of an attempt began."""
 
-    row: PathRow
-    attempts: Sequence[PathAttemptRow]
+    row: RolloutRow
+    attempts: Sequence[AttemptRow]
     """The latest ones, in their order."""
     uncharged: int
     """How many of all attempts do not count."""
@@ -138,7 +106,7 @@ class FoundPath(NamedTuple):
     """By the number of the attempt before it."""
 
 
-def goes_again(limits: Limits, attempt: PathAttemptRow, tries: int) -> bool:
+def goes_again(limits: Limits, attempt: AttemptRow, tries: int) -> bool:
     """Whether the rules queue a rollout again after an attempt that ended like this."""
     if attempt.reason == RELEASED or retries(limits, attempt.status, tries):
         return True
@@ -146,7 +114,7 @@ def goes_again(limits: Limits, attempt: PathAttemptRow, tries: int) -> bool:
     return by_worker and tries < limits.max_attempts
 
 
-def tries_of(found: Sequence[PathAttemptRow], uncharged: int) -> dict[int, int]:
+def tries_of(found: Sequence[AttemptRow], uncharged: int) -> dict[int, int]:
     """How many attempts had counted after each of these."""
     before = uncharged - sum(1 for each in found if not each.charged)
     tries: dict[int, int] = {}
@@ -198,7 +166,7 @@ class _Path:
         event: str,
         cause: str,
         since: int | None,
-        attempt: PathAttemptRow | None = None,
+        attempt: AttemptRow | None = None,
         *,
         exact: bool = True,
         actor: str | None = None,
@@ -230,7 +198,7 @@ class _Path:
             who = "" if actor is None else f" by {actor}"
             self._add(QUEUING, "enqueued", f"queued in {row.queue!r}{who}", row.start_time, actor=actor)
 
-    def _claimed(self, attempt: PathAttemptRow, *, again: bool) -> None:
+    def _claimed(self, attempt: AttemptRow, *, again: bool) -> None:
         worker = f"worker {attempt.worker_id}" if attempt.worker_id else "a worker without a name"
         if not self._states:
             actor = self._found.created.actor
@@ -246,7 +214,7 @@ class _Path:
             cause = f"attempt {attempt.sequence_id} was started on {worker}, past the queue"
         self._add(PREPARING, event, cause, attempt.start_time, attempt, actor=actor)
 
-    def _requeued(self, attempt: PathAttemptRow) -> str | None:
+    def _requeued(self, attempt: AttemptRow) -> str | None:
         """Somebody queued again what had ended, or started another attempt of it: then gives who."""
         entry = self._found.requeued.get(attempt.sequence_id - 1)
         if entry is None:
@@ -261,7 +229,7 @@ class _Path:
             self._add(REQUEUING, set_to(REQUEUING), cause, entry.time, actor=entry.actor)
         return None
 
-    def _run(self, attempt: PathAttemptRow) -> None:
+    def _run(self, attempt: AttemptRow) -> None:
         first = self._found.spans.get(attempt.id)
         if self._final or (first is None and attempt.status != RUNNING):
             return
@@ -275,7 +243,7 @@ class _Path:
         since = max(first, attempt.start_time)
         self._add(RUNNING, "first span", cause, since, attempt, exact=False)
 
-    def _attempt_ended(self, attempt: PathAttemptRow, *, last: bool) -> None:
+    def _attempt_ended(self, attempt: AttemptRow, *, last: bool) -> None:
         """What the end of an attempt meant for its rollout. The last one's is checked against the rollout."""
         row, number = self._found.row, attempt.sequence_id
         if attempt.reason == STOPPED or attempt.status not in (REPORTED | LAPSED):
@@ -302,7 +270,7 @@ class _Path:
             )
         self._add(REQUEUING if again else FAILED, event, self._how(attempt), since, attempt, exact=exact)
 
-    def _how(self, attempt: PathAttemptRow) -> str:
+    def _how(self, attempt: AttemptRow) -> str:
         number = f"attempt {attempt.sequence_id}"
         worker = f"worker {attempt.worker_id}" if attempt.worker_id else "its worker"
         uncounted = "" if attempt.charged else "; it does not count"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from perdure.diagnostics.comparison import SideRow
 from perdure.diagnostics.model import (
     AskedRow,
     AttemptRow,
@@ -14,7 +13,6 @@ from perdure.diagnostics.model import (
     RolloutRow,
     WorkerRow,
 )
-from perdure.diagnostics.path import PathAttemptRow, PathRow
 from perdure.diagnostics.totals import ThreadTotals
 from perdure.kernel.storage.dialect import name_statements, statement
 from perdure.rollouts.rows import SpanView
@@ -38,14 +36,12 @@ LATEST_ATTEMPT = statement(
 COUNT_UNCHARGED = statement(
     "SELECT count(*) FROM attempts WHERE ns = :ns AND rollout_id = :id AND charged = 0", row=int
 )
-# A rollout, for its path.
-PATH_OF = statement("SELECT {columns} FROM rollouts WHERE ns = :ns AND id = :id", row=PathRow)
 # The latest attempts of a rollout, the latest first.
 LATEST_ATTEMPTS = statement(
     """
     SELECT {columns} FROM attempts WHERE ns = :ns AND rollout_id = :id ORDER BY sequence_id DESC LIMIT :n
     """,
-    row=PathAttemptRow,
+    row=AttemptRow,
 )
 # When the first of an attempt's spans began, as far as its first thousand by id tell.
 FIRST_SPAN = statement(
@@ -62,11 +58,11 @@ SIDE_BY_NUMBER = statement(
     SELECT {columns} FROM attempts
     WHERE ns = :ns AND rollout_id = :rollout_id AND sequence_id = :sequence_id
     """,
-    row=SideRow,
+    row=AttemptRow,
 )
 # An attempt by its id.
 SIDE_BY_ID = statement(
-    "SELECT {columns} FROM attempts WHERE ns = :ns AND rollout_id = :rollout_id AND id = :id", row=SideRow
+    "SELECT {columns} FROM attempts WHERE ns = :ns AND rollout_id = :rollout_id AND id = :id", row=AttemptRow
 )
 # The outlines of an attempt's first spans.
 OUTLINES = statement(
