@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,11 @@ async def test_a_failure_leads_to_its_trace_which_is_copied_and_exported(
         await screen.open(f"/rollouts/{world.failed}")
         await page.get_by_role("link", name="Open the trace").first.click()
         await page.locator("[data-span]").first.wait_for()
+        await page.keyboard.press("j")
+        await page.keyboard.press("Enter")
+        await page.get_by_role("button", name="Close", exact=True).wait_for()
+        await page.keyboard.press("Escape")
+        await page.wait_for_url(re.compile("/traces/[0-9a-f]+$"))
         trace_id = page.url.rpartition("/")[2]
         stored = (await world.visitor.get(f"/api/v1/traces/{trace_id}/spans")).body["items"]
         await screen.press("Copy as JSON")

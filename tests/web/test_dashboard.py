@@ -14,6 +14,8 @@ from perdure.kernel.config import Key
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 KEY = Key("only-the-operator-knows")
+ACTION = re.compile(r"^(Retry|Run|Cancel|Pause|Resume|New|Trigger|Drain|Create|Delete|Revoke|Send|Views)\b")
+"""What somebody who may only read is not offered."""
 FIRST_SCREEN_BYTES = 300_000
 """What the first screen may weigh as it is sent, with its font and charts."""
 
@@ -267,7 +269,24 @@ async def test_a_login_returns_to_where_the_person_was_and_shows_what_the_token_
             await screen.heading(world.failed)
             await screen.page.locator("[data-feed=live]").wait_for()
             assert await screen.page.evaluate("document.cookie") == ""
-            assert await screen.page.get_by_role("button", name="Retry", exact=True).count() == 0
+            for path, heading in {
+                f"/rollouts/{world.failed}": world.failed,
+                "/": "Home",
+                "/rollouts": "Rollouts",
+                f"/runs/{world.run}": world.run,
+                "/chat": "Chat",
+                "/workflows": "Workflows",
+                "/schedules": "Schedules",
+                "/outbox": "Outbox",
+                "/workers/worker-1": "worker-1",
+                "/settings": "Settings",
+            }.items():
+                await screen.goes(path)
+                await screen.heading(heading)
+                await expect(screen.page.locator("[data-row], .card, .empty").first).to_be_visible()
+                assert await screen.page.get_by_role("button", name=ACTION).count() == 0, path
+            await screen.goes(f"/rollouts/{world.failed}")
+            await screen.heading(world.failed)
             await access_of(world.visitor.app).revoke_token(secret.split("_")[1], actor="test")
             await screen.page.get_by_role("link", name="Threads").click()
             await screen.page.get_by_label("Token").fill(str(KEY))

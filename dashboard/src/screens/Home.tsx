@@ -17,7 +17,6 @@ async def main():
     await store.enqueue_rollout({"task": "say hello"})
 
 asyncio.run(main())`;
-const RUN_SNIPPET = `perdure run create AGENT '{"input": "as JSON"}' --watch --url ${location.origin}`;
 const SHOWN = 8;
 /** What a schedule of the server itself starts. */
 const INTERNAL_TARGET = "job";
@@ -54,7 +53,7 @@ function First() {
   return (
     <Card>
       {assistants?.length ? (
-        <Empty title="Nothing has run yet" text="An agent is at work here. Talk to it, or give it work from a program; this page notices." snippet={RUN_SNIPPET}>
+        <Empty title="Nothing has run yet" text="An agent is at work here. Talk to it, or give it work from a program; this page notices." snippet={`perdure run create ${assistants[0]?.name} '{}' --watch --url ${location.origin}`}>
           <Button component={Link} href="/chat">Talk to {assistants[0]?.name}</Button>
         </Empty>
       ) : (

@@ -4,6 +4,7 @@ import { useDeferredValue, useEffect, useMemo, useRef, useState } from "react";
 import { api } from "../api/client";
 import { useAction, useOffsetList, useOne } from "../api/queries";
 import { useFilter } from "../app/filters";
+import { useKeys } from "../app/keys";
 import { linkTo, type Params } from "../app/screens";
 import { Card, copyText, Facts, Head, Id, Loading, Status, when } from "../components/basics";
 import { Conversation } from "../components/Conversation";
@@ -141,6 +142,7 @@ function Waterfall({ trace_id, spans, took }: { trace_id: string; spans: readonl
   const [onlyErrors, setOnlyErrors] = useState(false);
   const [errorsFirst, setErrorsFirst] = useState(false);
   const [folded, setFolded] = useState<ReadonlySet<string>>(new Set());
+  const [current, setCurrent] = useState(-1);
   const [opened, setOpened] = useFilter("span");
   const open = opened || null;
   const setOpen = (span_id: string | null) => setOpened(span_id ?? "");
@@ -161,6 +163,17 @@ function Waterfall({ trace_id, spans, took }: { trace_id: string; spans: readonl
   }, [bars, wanted, onlyErrors, errorsFirst, folded]);
   const frame = useRef<HTMLDivElement>(null);
   const virtual = useVirtualizer({ count: shown.length, getScrollElement: () => frame.current, estimateSize: () => ROW, overscan: 10 });
+  const move = (step: number) => {
+    const next = Math.max(0, Math.min(shown.length - 1, current + step));
+    setCurrent(next);
+    virtual.scrollToIndex(next);
+  };
+  useKeys({
+    j: ["Next span", () => move(1)],
+    k: ["Previous span", () => move(-1)],
+    Enter: ["Open the span", () => shown[current] && setOpen(shown[current].span.span_id)],
+    ...(open === null ? {} : { Escape: ["Close the span", () => setOpen(null)] }),
+  });
   const fold = (id: string) => {
     const next = new Set(folded);
     if (!next.delete(id)) next.add(id);
@@ -188,7 +201,7 @@ function Waterfall({ trace_id, spans, took }: { trace_id: string; spans: readonl
             const bar = shown[item.index] as Bar<Span>;
             const { span } = bar;
             return (
-              <div key={span.span_id} data-span={span.span_id} className={`fall${open === span.span_id ? " is-open" : ""}`} style={{ transform: `translateY(${item.start}px)` }}>
+              <div key={span.span_id} data-span={span.span_id} className={`fall${open === span.span_id ? " is-open" : ""}${item.index === current ? " is-current" : ""}`} style={{ transform: `translateY(${item.start}px)` }}>
                 <span className="fall-name" style={{ paddingLeft: Math.min(bar.depth, MAX_INDENT) * INDENT }}>
                   {bar.inside > 0
                     ? <button type="button" aria-label={folded.has(span.span_id) ? "Unfold" : "Fold"} onClick={() => fold(span.span_id)}><Icon name={folded.has(span.span_id) ? "right" : "down"} size={11} /></button>
