@@ -117,6 +117,8 @@ WRONG = {
     minimal("typ: agent"): (4, "did you mean 'type'"),
     minimal("type: agnt"): (4, "must be one of"),
     minimal("type: bash"): (4, "needs 'command'"),
+    minimal("prompt: x ${nobody.output}"): (4, "${nobody.output} names no phase"),
+    minimal("prompt: x") + "final_message: ${nobody.output} ${a.output}\n": (5, "${nobody.output} names"),
     minimal("command: ls"): (4, "is for phases of type bash or command, not agent"),
     minimal("runtime: js"): (4, "is for phases of type bash or command or script"),
     minimal("type: wait"): (4, "needs 'seconds' or 'until_time'"),

@@ -275,12 +275,34 @@ def _mistakes(definition: Workflow | Cron) -> Iterator[_Wrong]:
             yield _Wrong(f"there are two phases called {phase.name!r}", ("phases", number, "name"))
         for name, message in _phase_mistakes(phase):
             yield _Wrong(f"phase {phase.name!r}: {message}", ("phases", number, *name.split(".")))
+    outputs = _outputs(definition)
+    for number, phase in enumerate(definition.phases):
+        for name, text in (*phase.templates(), *_prompts(phase)):
+            for message in _unknown_outputs(text, outputs):
+                yield _Wrong(f"phase {phase.name!r}: {message}", ("phases", number, *name.split(".")))
     yield from _graph_mistakes(definition)
     if definition.classification is not None and definition.classification.intent in RESERVED_INTENTS:
         intent = definition.classification.intent
         yield _Wrong(f"the intent {intent!r} is taken: it steers runs", ("classification", "intent"))
     if definition.final_message is not None:
-        yield from (_Wrong(each, ("final_message",)) for each in _template(definition.final_message))
+        found = (*_template(definition.final_message), *_unknown_outputs(definition.final_message, outputs))
+        yield from (_Wrong(each, ("final_message",)) for each in found)
+
+
+def _outputs(workflow: Workflow) -> frozenset[str]:
+    """What `${name.output}` may name: the phases, and the variables of their outputs."""
+    names = [name for phase in workflow.phases for name in (phase.name, phase.output_var)]
+    return frozenset(name for name in names if name is not None)
+
+
+def _unknown_outputs(text: str, known: frozenset[str]) -> Iterator[str]:
+    """The outputs that a template names and no phase has."""
+    try:
+        named = templates.parse(text).outputs()
+    except InvalidInput:
+        # That is a mistake of its own.
+        return
+    yield from (f"${{{name}.output}} names no phase" for name in sorted(named - known))
 
 
 def _graph_mistakes(workflow: Workflow) -> Iterator[_Wrong]:
@@ -393,13 +415,16 @@ def _with_prompts(workflow: Workflow, folder: Path) -> tuple[Workflow, list[_Wro
     """
     phases: list[Phase] = []
     wrong: list[_Wrong] = []
+    outputs = _outputs(workflow)
     for number, phase in enumerate(workflow.phases):
         texts: dict[str, str] = {}
         for field, prompt in _prompts(phase):
             try:
-                text = _prompt_text(folder, prompt)
+                text = texts[field] = _prompt_text(folder, prompt)
                 templates.parse(text)
-                texts[field] = text
+                unknown = [] if text == prompt else list(_unknown_outputs(text, outputs))
+                if unknown:
+                    raise InvalidInput(f"the prompt {prompt!r}: {unknown[0]}")
             except InvalidInput as error:
                 wrong.append(
                     _Wrong(f"phase {phase.name!r}: {error.message}", ("phases", number, *field.split(".")))

@@ -82,6 +82,10 @@ class Template(NamedTuple):
             if not isinstance(part, Text)
         )
 
+    def outputs(self) -> frozenset[str]:
+        """The phases whose output it reads as `${phase.output}`."""
+        return frozenset(path[1] for path in self.paths() if path[0] == OUTPUTS and len(path) > 1)
+
     @property
     def only_path(self) -> tuple[str, ...] | None:
         """The path, if it is one value and nothing else."""

@@ -307,8 +307,14 @@ def _rebuilt(job: Job) -> str:
     found = job.result
     if not isinstance(found, dict):
         return f"The rebuild is {job.status}: {job.error}"
-    counts = [f"{found.get(name, 0)} {word}" for name, word in REBUILT]
+    counts = [_counted(found.get(name, 0), word) for name, word in REBUILT]
     return f"Rebuilt: {', '.join(counts)}."
+
+
+def _counted(count: int, words: str) -> str:
+    """`1 day`, `2 days`."""
+    first, _, rest = words.partition(" ")
+    return " ".join(filter(None, (str(count), first.removesuffix("s") if count == 1 else first, rest)))
 
 
 @app.command("hook")

@@ -186,7 +186,8 @@ def _line(node: NodeInfo, depth: int, after: Sequence[str]) -> Text:
     lasted = _lasted(node)
     label = f" ({printable(node.label)})" if node.label and node.label != node.node else ""
     joins = f"  ← {', '.join(map(printable, after))}" if len(after) > 1 else ""
-    error = f"  {shorten(printable(node.error), 40)}" if node.error else ""
+    reason = printable(node.error).removeprefix(f"{node.status}: ") if node.error else ""
+    error = f"  {shorten(reason, 40)}" if reason else ""
     return Text.assemble(
         "  " + "   " * depth,
         (f"{mark} ", NODE_STYLES.get(node.status, "")),
