@@ -214,7 +214,7 @@ async def wait(store: Any, run: Run) -> None:
         assert [each.rollout_id for each in found] == [ended.rollout_id]
     before = time.monotonic()
     assert len(await store.wait_for_rollouts(rollout_ids=ids[:1])) == 1
-    assert time.monotonic() - before < 1
+    assert time.monotonic() - before < 3
 
 
 @check("wait_for_rollouts without a timeout is answered when the last has ended")
@@ -226,7 +226,7 @@ async def wait_for_end(store: Any, run: Run) -> None:
     before = time.monotonic()
     await store.update_rollout(rollout.rollout_id, status="cancelled")
     assert [each.status for each in await waiting] == ["cancelled"]
-    assert time.monotonic() - before < 1
+    assert time.monotonic() - before < 3
 
 
 @check("statistics count what there is")

@@ -232,7 +232,7 @@ async def nothing(store: Any, run: Run) -> None:
     assert await store.get_resources_by_id("rs-unknown") is None
     assert await store.get_latest_resources() is None
     assert await store.get_worker_by_id("w-unknown") is None
-    assert time.monotonic() - before < 1
+    assert time.monotonic() - before < 3
 
 
 @check("bad values are refused, and change nothing")

@@ -22,7 +22,7 @@ from perdure import SqliteLightningStore
 from perdure.kernel.errors import DatabaseOwned
 from perdure.testing.processes import alive
 
-PROMPTLY = 5.0
+PROMPTLY = 15.0
 """Seconds within which a process that is asked to end has ended, however busy the machine is."""
 
 OPEN_AND_FAIL = """
@@ -57,7 +57,7 @@ def test_a_file_that_another_process_owns_is_refused_at_once_naming_it(owner: Ch
     started = time.monotonic()
     with pytest.raises(DatabaseOwned, match=rf"owned\.db is in use by process {owner.pid}\b"):
         SqliteLightningStore(tmp_path / "owned.db")
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 4.0
     assert owner.listen(lambda line: b'["ok"' in line), "the owner was disturbed"
 
 

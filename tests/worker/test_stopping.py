@@ -57,7 +57,7 @@ async def test_a_cancel_is_heard_at_once_and_not_at_the_next_renewal(house: Hous
         house.queue.cancel(run_id)
         began = time.monotonic()
         await house.queue.ended(run_id)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 9, "the next renewal would be after ten seconds"
     assert "renew" not in {name for name, _ in house.queue.calls}
 
 

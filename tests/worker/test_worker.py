@@ -362,4 +362,4 @@ async def test_the_runs_of_a_thread_follow_each_other_at_once(house: House) -> N
     async with house.working(interval=5.0):
         rows = [await house.queue.ended(run_id) for run_id in runs]
     assert [row.told("values") for row in rows] == [[number] for number in range(1, 11)]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25, "ten intervals would be fifty seconds"
