@@ -51,7 +51,7 @@ class Row:
 class MemoryQueue(RunQueue):
     """A `RunQueue` that lives in this process. It may be called from any loop."""
 
-    def __init__(self, lease: float = 5.0) -> None:
+    def __init__(self, lease: float = 30.0) -> None:
         self.lease = lease
         self.rows: dict[str, Row] = {}
         self.checkpoints: dict[str, list[Checkpoint]] = defaultdict(list)

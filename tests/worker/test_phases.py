@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kernel.support import until
 from tests.server.native.support import housed
 from tests.support.kinds import KINDS
 from tests.worker import phase_agents
@@ -245,7 +245,7 @@ async def test_a_command_that_fails_says_its_exit_code(bench: Bench) -> None:
 async def test_a_command_is_killed_with_its_children(bench: Bench) -> None:
     command = "sleep 300 & echo $! > child; echo begun; wait"
     async with working(bench):
-        done = await bench.run("perdure.command", {"command": command}, timeout_seconds=0.5)
+        done = await bench.run("perdure.command", {"command": command}, timeout_seconds=2.0)
         assert (done.success, done.stop_reason) == (False, "error_fatal")
         child = int((bench.workspace / "child").read_text())
         assert await _is_gone(child)
@@ -255,14 +255,8 @@ async def test_a_command_is_killed_with_its_children(bench: Bench) -> None:
 
 
 async def _is_gone(pid: int) -> bool:
-    for _ in range(200):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        if await asyncio.to_thread(_is_zombie, pid):
-            return True
-    return False
+    await until(lambda: _is_zombie(pid))
+    return True
 
 
 def _is_zombie(pid: int) -> bool:

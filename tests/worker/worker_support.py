@@ -25,7 +25,7 @@ QUICK = {
 class House:
     """A queue, its agents, and workers."""
 
-    def __init__(self, lease: float = 5.0) -> None:
+    def __init__(self, lease: float = 30.0) -> None:
         self.queue = MemoryQueue(lease)
         self.agents = Agents()
         self.gate = threading.Event()
