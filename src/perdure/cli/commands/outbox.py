@@ -113,7 +113,9 @@ async def retry_entries(
     async with context.connect() as connection:
         if entry_id is None:
             answer = await connection.outbox.retry_dead(consumer=consumer, subject=subject)
-            context.answer(answer, f"Retrying {answer.retried} dead letters.")
+            context.answer(
+                answer, f"Retrying {answer.retried} dead letter{'' if answer.retried == 1 else 's'}."
+            )
             return
         entry = await connection.outbox.retry(entry_id)
     context.answer(entry, f"Entry {entry.id} is {entry.state} and will be delivered now.")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perdure.cli.shell.arguments import choices_of
 from perdure.cli.shell.ids import id_argument
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, duration, flag, text
 from perdure.cli.shell.output import ago, human_duration
 from perdure.cli.shell.results import listing, pages
 
 if TYPE_CHECKING:
-    from perdure.access.model import Scope, Token
+    from perdure.access.model import Token
 
 EMPTY = """No tokens yet: local callers need none. After the first token is created, every caller needs one:
 
@@ -48,10 +49,13 @@ async def create_token(
 
     After the first token is created, every caller needs one; so it must have the scope admin.
     """
+    from perdure.access.model import SCOPES
+
+    scopes = choices_of(scope or DEFAULT_SCOPES, SCOPES, "--scope")
     async with context.connect(create=True) as connection:
         created = await connection.access.create_token(
             name,
-            scopes=cast("list[Scope]", scope or DEFAULT_SCOPES),
+            scopes=scopes or [],
             namespaces=namespace,
             expires_in=expires,
             without_admin=yes,

@@ -282,7 +282,7 @@ def _callers(settings: Settings, closed: bool) -> str:
         return "no token needed, on any address (insecure_no_auth)"
     if closed:
         return "need the server's API key or a token (perdure token create)"
-    return "need no token, until one is created (perdure token create) or PERDURE_API_KEY is set"
+    return "need no token, until one is created or PERDURE_API_KEY is set"
 
 
 def announce(facts: dict[str, Any], *, as_json: bool) -> None:
