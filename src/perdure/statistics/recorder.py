@@ -70,6 +70,9 @@ class Recorder:
 
     async def finish(self) -> None:
         """Write what was counted since the last full minute, and what the last spans took."""
+        if not self._storage.timers.reached:
+            # Nothing was counted, and whoever started the process is told why.
+            return
         try:
             await self.record(look=False)
             await self.add_usage()
