@@ -533,11 +533,8 @@ COUNT_RESOURCES = statement("SELECT count(*) FROM resources WHERE ns = :ns", row
 COUNT_WORKERS = statement("SELECT count(*) FROM workers WHERE ns = :ns", row=int)
 # How many spans there are, and their size.
 COUNT_SPANS = statement(
-    """
-    SELECT coalesce(sum(spans), 0) AS spans, coalesce(sum(bytes), 0) AS bytes
-    FROM span_counters
-    WHERE ns = :ns
-    """,
+    "SELECT coalesce(sum(spans), 0) AS spans, coalesce(sum(bytes), 0) AS bytes"
+    " FROM span_counters WHERE ns = :ns",
     row=rows.SpanTotals,
 )
 
@@ -558,9 +555,7 @@ GET_VERSION = statement(
 ROLLOUTS_BY_STATUS = statement(
     """
     SELECT ns, status, sum(total) AS total
-    FROM rollout_counts
-    WHERE ns {among:numbers} GROUP BY ns, status
-    ORDER BY ns, status
+    FROM rollout_counts WHERE ns {among:numbers} GROUP BY ns, status ORDER BY ns, status
     """,
     row=rows.NamespaceCount,
 )
@@ -568,9 +563,7 @@ ROLLOUTS_BY_STATUS = statement(
 WORKERS_BY_STATUS = statement(
     """
     SELECT ns, status, count(*) AS total
-    FROM workers
-    WHERE ns {among:numbers} GROUP BY ns, status
-    ORDER BY ns, status
+    FROM workers WHERE ns {among:numbers} GROUP BY ns, status ORDER BY ns, status
     """,
     row=rows.NamespaceCount,
 )
@@ -578,8 +571,7 @@ WORKERS_BY_STATUS = statement(
 READY_BY_QUEUE = statement(
     """
     SELECT ns, queue, count(*) AS total, min(ready) AS oldest
-    FROM rollouts
-    WHERE ns {among:numbers} AND ready IS NOT NULL GROUP BY ns, queue
+    FROM rollouts WHERE ns {among:numbers} AND ready IS NOT NULL GROUP BY ns, queue
     """,
     row=rows.ReadyCount,
 )

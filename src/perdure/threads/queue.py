@@ -91,7 +91,6 @@ MAX_BODY = 32 << 20
 MAX_WAIT_SECONDS = 30.0
 MAX_EVENTS = 10 * MAX_BATCH
 FILL_SECONDS = 5.0
-
 _FENCED: Any = {"max_body": MAX_BODY, "errors": (NotFound, Fenced), "repeatable": True}
 
 WorkerId = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
@@ -242,8 +241,7 @@ class RunQueue(WatchedService):
         *,
         idempotency_key: str | None = None,
     ) -> Annotated[list[Assignment], under("assignments", list[Assignment], "Assignments")]:
-        """Claim up to `limit` runs of these agents as soon as there is one; none if none came within `wait`
-        seconds.
+        """Claim up to `limit` runs of these agents as soon as there is one; none after `wait` seconds.
 
         The runs of callers are in the queue `agents`, the phases of workflows in `workflows`; a phase comes
         with its input rendered. A repeated idempotency key gives the same runs.
@@ -263,10 +261,8 @@ class RunQueue(WatchedService):
         return claimed
 
     def watch_ready(self, agents: Sequence[str], queues: Sequence[str]) -> Watch | None:
-        """Watch for runs of these agents that are ready to be claimed; None if the queue is elsewhere.
-
-        A claim made meanwhile that got less than its limit need not be repeated before a hint.
-        """
+        """Watch for runs of these agents that are ready; None if the queue is elsewhere. Until it hints, a
+        claim that got less than its limit need not be repeated."""
         keys = [ready_key(queue, each) for queue in queues for each in agents]
         return self.storage.signals.watch(READY_CHANNEL, [*queues, *keys])
 
