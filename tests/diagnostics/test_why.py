@@ -11,9 +11,11 @@ from tests.diagnostics.situations import House
 
 from perdure.agents.records import AgentSpec
 from perdure.assistants.service import Assistants
-from perdure.diagnostics.model import Why
+from perdure.diagnostics.explain import explain_thread
+from perdure.diagnostics.model import ThreadFacts, Why
 from perdure.kernel.errors import NotFound
 from perdure.runtime.stores import open_store
+from perdure.threads.records import Failure
 
 T = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \((?:in \S+ \S+|\S+ \S+ ago)\)"
 """A time in a sentence."""
@@ -399,3 +401,10 @@ async def test_every_other_id_is_explained_too(house: House) -> None:
     assert worker.sentence.startswith("Worker w-1 is busy; it was heard from ")
     with pytest.raises(NotFound):
         await house.diagnostics.why(run_id[:-1])
+
+
+def test_a_thread_that_failed_in_a_turn_of_a_chat_names_no_run() -> None:
+    failure = Failure(error="KeyError", message="'name'")
+    facts = ThreadFacts(id="t", status="error", gone_at=None, failure=failure)
+    sentence = explain_thread(facts, 0).sentence
+    assert sentence == "Thread t is in error since what it executed last failed with KeyError: 'name'."

@@ -392,10 +392,9 @@ def _thread(facts: ThreadFacts, now: int) -> Explanation:
     if facts.status == "interrupted":
         return _interrupted(facts, name, now)
     if facts.status == "error":
-        return (
-            "error",
-            f"{name} is in error since its last run {facts.last_run} failed{_failed(facts.failure)}.",
-        )
+        # A turn of a chat or a phase of a workflow is no run of the thread's own.
+        last = "what it executed last" if facts.last_run is None else f"its last run {facts.last_run}"
+        return "error", f"{name} is in error since {last} failed{_failed(facts.failure)}."
     if facts.last_run is None:
         return "never_run", f"{name} is idle: it has no runs."
     return "idle", f"{name} is idle since {_last_run(facts, now)}."
