@@ -100,6 +100,8 @@ async def test_what_is_kept_for_ever_stays(services: Services) -> None:
 async def test_the_size_of_a_database(services: Services) -> None:
     found = await services.upkeep.stats()
     assert found.bytes > 0
+    kinds = [each.kind for each in found.items]
+    assert kinds[kinds.index("schedules") + 1 :][:3] == ["workflow_runs", "executions", "approvals"]
     assert found.engine in ("sqlite", "postgres")
 
 

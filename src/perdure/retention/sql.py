@@ -19,6 +19,9 @@ class StatsRow(NamedTuple):
     stream_events: int
     items: int
     schedules: int
+    workflow_runs: int
+    executions: int
+    approvals: int
     memory_events: int
     memory_nodes: int
     jobs: int
@@ -42,6 +45,9 @@ STATS = statement(
       (SELECT count(*) FROM stream_events) AS stream_events,
       (SELECT count(*) FROM items) AS items,
       (SELECT count(*) FROM schedules) AS schedules,
+      (SELECT count(*) FROM workflow_runs) AS workflow_runs,
+      (SELECT count(*) FROM executions) AS executions,
+      (SELECT count(*) FROM workflow_approvals) AS approvals,
       (SELECT count(*) FROM memory_events) AS memory_events,
       (SELECT count(*) FROM memory_nodes) AS memory_nodes,
       (SELECT count(*) FROM jobs) AS jobs,
