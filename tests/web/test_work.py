@@ -236,6 +236,8 @@ async def test_approvals_are_rejected_and_replied_to(browser: Browser, world: Wo
         await screen.open(f"/approvals/{asks}")
         await screen.page.get_by_label("Reply").fill(HOSTILE[0])
         await screen.press("Reply")
+        # The text itself stands in the form before it is sent.
+        await expect(screen.page.locator(".head [data-status]")).to_have_text("approved", timeout=TIMEOUT)
         await screen.sees(HOSTILE[0])
         replied = await services.approvals.get(asks)
         assert (replied.status, replied.response) == ("approved", HOSTILE[0])
