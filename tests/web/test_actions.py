@@ -167,6 +167,7 @@ async def test_work_is_started_from_the_page(browser: Browser, world: World) -> 
         await screen.heading("started")
         run_id = page.url.rpartition("/")[2]
         assert (await services.workflows.get(run_id)).context["title"] == "it"
+        await expect(page.locator(".nav .count")).not_to_be_empty(timeout=TIMEOUT)
         await page.get_by_role("link", name="Answer it").click()
         await screen.sees("Start it?")
 

@@ -49,6 +49,7 @@ export function Shell({ children }: { children: ReactNode }) {
               {own.map(({ path, title, icon }) => (
                 <Link key={path} href={path} className="nav" aria-current={isCurrent(path, location) ? "page" : undefined}>
                   <Icon name={icon} /> {title}
+                  {path === "/approvals" && <Asking />}
                 </Link>
               ))}
             </div>
@@ -80,6 +81,14 @@ export function Shell({ children }: { children: ReactNode }) {
       </Modal>
     </div>
   );
+}
+
+const MOST_ASKING = 99;
+
+/** How many approvals wait for a person. */
+function Asking() {
+  const waiting = useOne(["approval", "asking"], (signal) => api.get("/api/v1/approvals", { query: { status: "pending", limit: MOST_ASKING + 1 }, signal })).data?.items.length;
+  return waiting ? <span className="count" title={`${waiting} waiting`}>{waiting > MOST_ASKING ? `${MOST_ASKING}+` : waiting}</span> : null;
 }
 
 const isCurrent = (path: string, location: string): boolean =>

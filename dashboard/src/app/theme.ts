@@ -26,7 +26,6 @@ export const theme = createTheme({
     NumberInput: { defaultProps: { size: "xs" } },
     Checkbox: { defaultProps: { size: "xs" } },
     SegmentedControl: { defaultProps: { size: "xs" } },
-    Tooltip: { defaultProps: { openDelay: 300, fz: "xs", withArrow: false } },
     Modal: { defaultProps: { centered: true, radius: "lg", overlayProps: { backgroundOpacity: 0.45, blur: 2 } } },
   },
 });

@@ -1,5 +1,5 @@
 // Small parts that every screen uses.
-import { ActionIcon, Loader, Tooltip } from "@mantine/core";
+import { ActionIcon, Loader } from "@mantine/core";
 import { type ReactNode, useEffect, useState } from "react";
 import { Link } from "wouter";
 import { Store, useStore } from "../app/store";
@@ -174,10 +174,6 @@ export function Snippet({ code, label = "Copy the snippet" }: { code: string; la
       <CopyButton text={code} label={label} />
     </div>
   );
-}
-
-export function Hint({ label, children }: { label: string; children: ReactNode }) {
-  return <Tooltip label={label}><span>{children}</span></Tooltip>;
 }
 
 /** The head of a screen: a title, and what belongs beside it. */

@@ -29,7 +29,7 @@ async def main():
 
 asyncio.run(main())`;
 
-export const rolloutLink = (id: string): string => `/rollouts/${encodeURIComponent(id)}`;
+const rolloutLink = (id: string): string => `/rollouts/${encodeURIComponent(id)}`;
 
 export default function Rollouts() {
   const [statuses, setStatuses] = useFilterList("status");
