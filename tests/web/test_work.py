@@ -122,7 +122,7 @@ async def test_a_run_is_paused_approved_resumed_and_cancelled(
     async with opened(browser, world.visitor.url) as screen:
         await screen.open(f"/workflow-runs/{work.run}")
         await screen.press("Pause")
-        await screen.sees("Paused")
+        await screen.page.get_by_role("button", name="Resume", exact=True).wait_for()
         assert (await work.services.workflows.get(work.run)).held
         await screen.press("Resume")
         await screen.sees("It goes on")
