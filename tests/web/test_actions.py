@@ -100,8 +100,8 @@ async def test_a_page_that_nobody_sees_pauses_and_catches_up(browser: Browser, w
         await page.evaluate(
             "delete document.visibilityState; document.dispatchEvent(new Event('visibilitychange'))"
         )
-        await page.locator(f"[data-row={made.rollout_id}]").wait_for()
         await page.locator("[data-feed=live]").wait_for()
+        await page.locator(f"[data-row={made.rollout_id}]").wait_for()
 
 
 async def test_settings_show_the_process_and_what_doctor_finds(browser: Browser, world: World) -> None:

@@ -207,7 +207,7 @@ async def test_a_schedule_says_when_it_fires_is_triggered_and_switched(
         assert not (await schedules.get(work.schedule)).enabled
         await screen.open("/schedules")
         await screen.page.get_by_label("Enable nightly").click(force=True)
-        await screen.sees("Enabled")
+        await expect(screen.page.get_by_label("Enable nightly")).to_be_checked(timeout=TIMEOUT)
         assert (await schedules.get(work.schedule)).enabled
 
 
