@@ -337,3 +337,21 @@ async def test_namespaces_do_not_see_each_other(world: World) -> None:
             await call(here.run_id)
     await other.delete_thread("same")
     assert isinstance(await world.done(here), Run)
+
+
+async def test_who_looks_late_gets_the_values_of_that_run(world: World) -> None:
+    """Others may have continued the thread since."""
+    thread = await world.thread()
+    runs = []
+    for number in range(3):
+        runs.append(await world.run(thread))
+        held = await world.take(runs[-1])
+        await world.finish(held.held, values={"n": number})
+    ends = [await world.threads.join_run(run.run_id) for run in runs]
+    assert [end.values for end in ends] == [{"n": 0}, {"n": 1}, {"n": 2}]
+    copied = await world.threads.copy_thread(thread)
+    assert copied.values == {"n": 2}
+    assert (await world.threads.join_run(runs[0].run_id)).values == {"n": 0}
+    failed = await world.run(thread)
+    await world.finish((await world.take(failed)).held, "error")
+    assert (await world.threads.join_run(failed.run_id)).values == {"n": 2}

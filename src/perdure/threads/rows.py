@@ -23,6 +23,7 @@ from perdure.threads.records import (
     Interrupt,
     PruneStrategy,
     Run,
+    RunEnd,
     RunKwargs,
     RunStatus,
     Thread,
@@ -447,6 +448,16 @@ def returned_values(values: Any, checkpoint: StateRow | None) -> Any:
         return values
     keys = decode_keys(checkpoint.output)
     return values.get(keys) if isinstance(keys, str) else {key: values[key] for key in keys if key in values}
+
+
+def end_of(run: RunRow, answer: ThreadAnswer | None) -> RunEnd:
+    """The record of a run that has ended, with the values of a state of its thread."""
+    if answer is None:
+        return RunEnd(run=run_of(run))
+    thread_row, state = answer
+    thread = thread_of(thread_row, state)
+    values = returned_values(thread.values, state)
+    return RunEnd(run=run_of(run), values=values, interrupts=thread.interrupts)
 
 
 def _interrupts(text: str) -> list[Interrupt]:

@@ -79,8 +79,8 @@ from perdure.threads.rows import (
     RunRow,
     ThreadAnswer,
     checkpoint_of,
+    end_of,
     outline_of,
-    returned_values,
     run_of,
     thread_of,
 )
@@ -461,24 +461,24 @@ class Threads(WatchedService):
         """Wait for the end of a run. TimeoutError when the time is up."""
         return await self._join(run_id, timeout)
 
+    async def join_thread_of(self, run_id: str) -> RunEnd:
+        """Wait for the end of a run, for the values that its thread has then."""
+        return await self._join(run_id, None, look=queries.get_threads_at_end)
+
     async def join_new_run(self, run_id: str) -> RunEnd:
         """Wait for the end of a run that was created just now."""
         return await self._join(run_id, None, first=FRESH_SECONDS)
 
-    async def _join(self, run_id: str, timeout: float | None, *, first: float = 0.0) -> RunEnd:
-        found = await self._ended(check_id(run_id, "run_id"), timeout, first)
+    async def _join(
+        self, run_id: str, timeout: float | None, *, first: float = 0.0, look: Any = queries.get_ends
+    ) -> RunEnd:
+        found = await self._ended(check_id(run_id, "run_id"), timeout, first, look)
         if found is None:
             raise TimeoutError(f"run {run_id} has not ended within {timeout:g} s")
-        row, answer = found
-        if answer is None:
-            return RunEnd(run=run_of(row))
-        thread_row, state = answer
-        thread = thread_of(thread_row, state)
-        values = returned_values(thread.values, state)
-        return RunEnd(run=run_of(row), values=values, interrupts=thread.interrupts)
+        return end_of(*found)
 
     async def _ended(
-        self, run_id: str, timeout: float | None, first: float
+        self, run_id: str, timeout: float | None, first: float, look: Any
     ) -> tuple[RunRow, ThreadAnswer | None] | None:
         """Wait until a run has ended, and look at it after `first` seconds; None when the time is up."""
         ns = await self.ns()
@@ -492,7 +492,7 @@ class Threads(WatchedService):
                 if end is not None and end.run is not None and end.thread is not None:
                     found = (end.run, end.thread)
                     return True
-            run, _ = found = await self.read_one(queries.get_ends, run_id)
+            run, _ = found = await self.read_one(look, run_id)
             return run.rollout_status in ENDED
 
         try:

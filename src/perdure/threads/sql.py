@@ -319,6 +319,17 @@ GET_BODIES = statement(
 STATES_OF_RUNS = statement(
     "SELECT {columns} FROM checkpoints WHERE ns = :ns AND run_id {among:ids}", row=StateKey
 )
+# The last state that each of some runs has written; copies of threads have it, too.
+LAST_STATES_OF_RUNS = statement(
+    """
+    SELECT {columns:s} FROM checkpoints AS s JOIN (
+        SELECT thread_id, run_id, max(position) AS last FROM checkpoints
+        WHERE ns = :ns AND run_id {among:ids} GROUP BY thread_id, run_id
+    ) AS l ON s.thread_id = l.thread_id AND s.run_id = l.run_id AND s.position = l.last
+    WHERE s.ns = :ns AND s.run_id {among:ids}
+    """,
+    row=StateRow,
+)
 # Remove the states of runs.
 DROP_RUN_CHECKPOINTS = statement("DELETE FROM checkpoints WHERE ns = :ns AND run_id {among:ids}")
 # Remove the states of threads.

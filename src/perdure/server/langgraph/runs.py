@@ -271,7 +271,7 @@ async def new_final_values(threads: Threads, run_id: str) -> Any:
 
 
 async def _final_values(threads: Threads, run_id: str) -> Any:
-    return values_of(await threads.join_run(run_id))
+    return values_of(await threads.join_thread_of(run_id))
 
 
 def values_of(end: RunEnd) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import structs
@@ -14,14 +14,15 @@ from perdure.kernel.errors import NotFound
 from perdure.kernel.pages import PaginatedResult
 from perdure.kernel.storage.filters import given, where
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts.model import LIVE, QUEUED
+from perdure.rollouts.model import ENDED, LIVE, QUEUED
 from perdure.rollouts.operations.conditions import watched
 from perdure.threads import sql
 from perdure.threads.model import ROLLBACK, RUN, rollouts_of
 from perdure.threads.operations.settle import load_runs, load_threads
-from perdure.threads.operations.states import states_of
+from perdure.threads.operations.states import latest_states
+from perdure.threads.operations.values import with_its_values
 from perdure.threads.records import Run, RunKind, RunStatus
-from perdure.threads.rows import LatestAttempt, RunRow, ThreadAnswer, run_of
+from perdure.threads.rows import LatestAttempt, RunRow, StateRow, ThreadAnswer, ThreadRow, run_of
 
 RUNS = "runs"
 """The list that cursors name."""
@@ -47,20 +48,53 @@ async def check_thread(tx: Tx, thread_id: str) -> None:
         raise NotFound(f"Thread {thread_id} not found")
 
 
-async def get_ends(tx: Tx, run_ids: Sequence[str]) -> list[tuple[RunRow, ThreadAnswer | None] | NotFound]:
-    """Runs with their threads, also after they have gone out of sight."""
+End = tuple[RunRow, ThreadAnswer | None] | NotFound
+"""A run with its thread and a state; no state before it has ended."""
+
+
+async def get_ends(tx: Tx, run_ids: Sequence[str]) -> list[End]:
+    """Runs with the states that they have left, also after they have gone out of sight."""
+    return await _ends(tx, run_ids, own=True)
+
+
+async def get_threads_at_end(tx: Tx, run_ids: Sequence[str]) -> list[End]:
+    """The same with the states of their threads, which others may have continued since."""
+    return await _ends(tx, run_ids, own=False)
+
+
+async def _ends(tx: Tx, run_ids: Sequence[str], *, own: bool) -> list[End]:
     runs = await load_runs(tx, list(set(run_ids)))
     threads = await load_threads(tx, [run.thread_id for run in runs.values()])
-    states = await states_of(tx, list(threads.values()))
-    found: list[tuple[RunRow, ThreadAnswer | None] | NotFound] = []
+    ended = [run for run in runs.values() if run.rollout_status in ENDED]
+    states = await _last_states(tx, ended, threads, own=own)
+    found: list[End] = []
     for run_id in run_ids:
         run = runs.get(run_id)
         if run is None:
             found.append(NotFound(f"Run {run_id} not found"))
             continue
         thread = threads.get(run.thread_id)
-        found.append((run, None if thread is None else (thread, states.get(thread.id))))
+        found.append((run, None if thread is None else (thread, states.get(run_id))))
     return found
+
+
+async def _last_states(
+    tx: Tx, runs: Sequence[RunRow], threads: Mapping[str, ThreadRow], *, own: bool
+) -> dict[str, StateRow]:
+    """The state of each run's thread; with `own` the last one that the run has written, if it has written
+    any and was not deleted."""
+    latest = await latest_states(tx, [threads[run.thread_id] for run in runs if run.thread_id in threads])
+    states = {run.id: latest[run.thread_id] for run in runs if run.thread_id in latest}
+    others = [run.id for run in runs if own and run.id in states and _is_of_another(states[run.id], run)]
+    for state in await tx.all(sql.LAST_STATES_OF_RUNS, ids=others) if others else ():
+        run_id = state.run_id or ""
+        if state.thread_id == states[run_id].thread_id:
+            states[run_id] = state
+    return {run_id: await with_its_values(tx, state) for run_id, state in states.items()}
+
+
+def _is_of_another(state: StateRow, run: RunRow) -> bool:
+    return state.run_id != run.id and run.gone_at is None
 
 
 async def latest_attempts(tx: Tx, run_ids: Sequence[str]) -> list[LatestAttempt]:
