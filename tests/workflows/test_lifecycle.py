@@ -155,8 +155,8 @@ async def test_runs_above_the_cap_wait_in_their_order(world: WorkflowWorld) -> N
     assert [(await world.workflows.get(run)).status for run in runs].count("succeeded") == 5
 
 
-async def test_a_run_with_a_timeout_fails_as_a_whole_also_while_it_waits(world: WorkflowWorld) -> None:
-    world.add("name: w\nphases:\n  - {name: a, prompt: a}\n  - {name: ask, type: approval}\n")
+async def with_timeout(world: WorkflowWorld, *schedules: str) -> list[str]:
+    """Runs of the workflow `w` that schedules start, with a minute to end."""
     target = WorkflowTarget(world.workflows, PHASES)
     order = Order(
         schedule_id="s",
@@ -167,9 +167,14 @@ async def test_a_run_with_a_timeout_fails_as_a_whole_also_while_it_waits(world: 
         payload={"workflow": "w"},
         timeout=60.0,
     )
-    orders = [target.prepare(msgspec.structs.replace(order, schedule_id=each)) for each in ("s1", "s2")]
+    orders = [target.prepare(msgspec.structs.replace(order, schedule_id=each)) for each in schedules]
     ns = await world.workflows.ns("write")
-    waiting, ended = [str(each) for each in await world.storage.run(target.start, orders, ns=ns)]
+    return [str(each) for each in await world.storage.run(target.start, orders, ns=ns)]
+
+
+async def test_a_run_with_a_timeout_fails_as_a_whole_also_while_it_waits(world: WorkflowWorld) -> None:
+    world.add("name: w\nphases:\n  - {name: a, prompt: a}\n  - {name: ask, type: approval}\n")
+    waiting, ended = await with_timeout(world, "s1", "s2")
     await world.work()
     (gate,) = await world.pending(waiting)
     (other,) = await world.pending(ended)
@@ -196,6 +201,18 @@ async def test_a_run_that_waited_for_an_hour_is_dropped(world: WorkflowWorld) ->
     await world.advance(2.0)
     run = await world.workflows.get(runs[4])
     assert (run.status, run.error) == ("cancelled", "dropped from the queue after waiting too long")
+
+
+async def test_a_run_whose_time_is_over_does_not_wait_in_the_queue(world: WorkflowWorld) -> None:
+    world.add("name: w\nphases: [{name: a, prompt: a}]\n")
+    for number in range(4):
+        await world.start(trigger_id=f"t{number}")
+    (queued,) = await with_timeout(world, "s1")
+    await world.advance(59.0)
+    assert (await world.workflows.get(queued)).status == "queued"
+    await world.advance(2.0)
+    run = await world.workflows.get(queued)
+    assert (run.status, run.error) == ("cancelled", "timed out after 60 seconds in the queue")
 
 
 async def test_a_paused_run_gives_its_place_to_another(world: WorkflowWorld) -> None:

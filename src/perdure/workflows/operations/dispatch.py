@@ -121,6 +121,7 @@ def new_run(tx: Tx, request: NewWorkflowRun, event: str, parent: Parent | None =
     status = RUN.start[event]
     waits = status == QUEUED
     deadline = None if request.timeout is None else tx.now + to_micros(request.timeout)
+    dropped = tx.now + to_micros(QUEUE_SECONDS)
     return NewRunRow(
         id=ids.uuid(tx.now, tx.ids),
         workflow_name=request.snapshot.name,
@@ -144,7 +145,7 @@ def new_run(tx: Tx, request: NewWorkflowRun, event: str, parent: Parent | None =
         held=None,
         queued_at=tx.now if waits else None,
         admitted_at=None if waits else tx.now,
-        due_at=tx.now + to_micros(QUEUE_SECONDS) if waits else deadline,
+        due_at=min(dropped, deadline or dropped) if waits else deadline,
         deadline_at=deadline,
         open_nodes=0,
         failed_nodes=0,

@@ -72,12 +72,14 @@ async def expire(tx: Tx, run_id: str, phases: PhaseStarter) -> None:
     works = await load_works(tx, [run_id], phases)
     for work in works.values():
         run = work.run
-        if run.deadline_at is not None and run.deadline_at <= tx.now and RUN.moves(run.status, "failed"):
-            seconds = to_seconds(run.deadline_at - run.started_at)
-            await work.stop("failed", f"timed out after {seconds:g} seconds")
+        is_late = run.deadline_at is not None and run.deadline_at <= tx.now
+        late = f"timed out after {to_seconds((run.deadline_at or 0) - run.started_at):g} seconds"
+        if is_late and RUN.moves(run.status, "failed"):
+            await work.stop("failed", late)
             await save_all(tx, [work])
         elif RUN.moves(run.status, "expired") and run.due_at is not None and run.due_at <= tx.now:
-            await work.stop("expired", "dropped from the queue after waiting too long")
+            dropped = "dropped from the queue after waiting too long"
+            await work.stop("expired", f"{late} in the queue" if is_late else dropped)
             run.due_at = None
             await save_all(tx, [work])
 
