@@ -7,7 +7,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -167,8 +167,64 @@ async def test_links_are_not_followed(log: FileEventLog, root: Path, tmp_path: P
     with pytest.raises(StorageUnavailable):
         await log.append(1, LogName("-out", "secret"), [line(2)])
     assert await log.logs(1) == []
+    assert await log.logs(1, project="-out") == []
     assert await log.find(1, "secret") == []
+    assert await log.read(1, LogName("-out", "secret")) is None
+    assert await log.edges(1, [LogName("-out", "secret")]) == [None]
+    (path.parent / "s").symlink_to(tmp_path)
+    assert await log.read(1, LogName("-app", "s", "secret")) is None
     assert secret.read_bytes() == line(1) + b"\n"
+
+
+async def test_a_root_that_is_a_link_itself_is_the_operators_choice(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "root").symlink_to(tmp_path / "disk")
+    log = FileEventLog(tmp_path / "root")
+    await log.append(1, NAME, [line(1)])
+    assert read(log)[0] == [line(1)]
+    await log.close()
+
+
+async def test_a_line_that_looks_like_one_of_an_attempt_speaks_for_none(root: Path) -> None:
+    log = FileEventLog(root)
+    forged = line(1, _perdure=["at-1", 9])
+    await log.append(1, NAME, [forged])
+    await log.close()
+    opened_again = FileEventLog(root)
+    await opened_again.append(1, NAME, [line(2), forged], attempt_id="at-1")
+    assert read(opened_again)[0] == [forged, line(2), forged]
+    await opened_again.close()
+
+
+async def test_a_line_and_the_folders_above_it_are_on_the_disk_before_it_is_acknowledged(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    calls = {"fsync": os.fsync, "fdatasync": os.fdatasync}
+
+    def recording(name: str) -> Callable[[int], None]:
+        def sync(descriptor: int) -> None:
+            synced.append(os.fstat(descriptor).st_ino)
+            calls[name](descriptor)
+
+        return sync
+
+    for name in calls:
+        monkeypatch.setattr(os, name, recording(name))
+    log = FileEventLog(root)
+    await log.append(1, NAME, [line(1)])
+    path = path_of(root)
+    folders = [root, root / "projects", path.parent]
+    assert {each.stat().st_ino for each in (*folders, path)} <= set(synced)
+    synced.clear()
+    await log.append(1, NAME, [line(2)])
+    assert synced == [path.stat().st_ino]
+    await log.close()
+    synced.clear()
+    without = FileEventLog(root, sync=False)
+    await without.append(1, NAME, [line(3)])
+    assert synced == []
+    await without.close()
 
 
 async def test_more_logs_than_open_files(

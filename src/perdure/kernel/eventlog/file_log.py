@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -37,7 +38,7 @@ from perdure.kernel.eventlog.port import (
     check_session_id,
     digest_of,
 )
-from perdure.kernel.folders import make_folder
+from perdure.kernel.folders import make_folder, sync_folder
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ _APPEND: Final = os.O_RDWR | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getatt
 _STAMP = re.compile(rb',"_perdure":\["([^"\\]*)",(\d+)\]\}\Z')
 """What a line ends with that is numbered within an attempt. Readers do not see it."""
 _STAMP_START: Final = b',"_perdure":['
+_NO_ATTEMPT: Final = b',"_perdure":["",0]}\n'
 
 
 class FileEventLog:
@@ -164,7 +166,7 @@ class FileEventLog:
         self, ns: int, name: LogName, after: int = 0, limit: int = PAGE_LINES, max_bytes: int = PAGE_BYTES
     ) -> Lines | None:
         """Read in this thread; see `read`."""
-        with _reading(self.path_of(ns, check_name(name))) as descriptor:
+        with self._reading(self.path_of(ns, check_name(name))) as descriptor:
             if descriptor is None:
                 return None
             size = os.fstat(descriptor).st_size
@@ -174,7 +176,7 @@ class FileEventLog:
 
     def _edges(self, ns: int, name: LogName, wanted: int) -> Edges | None:
         path = self.path_of(ns, check_name(name))
-        with _reading(path) as descriptor:
+        with self._reading(path) as descriptor:
             if descriptor is None:
                 return None
             info = _info(name, os.fstat(descriptor))
@@ -191,7 +193,9 @@ class FileEventLog:
 
     def _logs(self, ns: int, project: str | None) -> list[LogInfo]:
         projects = self._projects(ns)
-        names = [check_project(project)] if project is not None else _folders(projects)
+        names = _folders(projects)
+        if project is not None:
+            names = [each for each in names if each == check_project(project)]
         found = [info for each in names for info in _logs(projects / each, each)]
         return sorted(found, key=lambda info: info.updated_at, reverse=True)
 
@@ -237,11 +241,11 @@ class FileEventLog:
                 _write_all(descriptor, content)
                 os.fsync(descriptor)
             draft.replace(path)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         return digest
 
     def _get_blob(self, ns: int, digest: str) -> bytes | None:
-        with _reading(self._blob(ns, digest)) as descriptor:
+        with self._reading(self._blob(ns, digest)) as descriptor:
             return None if descriptor is None else _read(descriptor, 0, os.fstat(descriptor).st_size)
 
     # --- paths
@@ -258,6 +262,19 @@ class FileEventLog:
 
     def _blob(self, ns: int, digest: str) -> Path:
         return self._of_namespace(ns) / "blobs" / digest[:2] / digest
+
+    @contextlib.contextmanager
+    def _reading(self, path: Path) -> Iterator[int | None]:
+        """A descriptor of a regular file, or None if there is none at the path, or only through a link."""
+        with contextlib.ExitStack() as stack:
+            try:
+                if path.parent.resolve() != self.root.resolve() / path.parent.relative_to(self.root):
+                    raise OSError(errno.ELOOP, "a folder on the way is a link", str(path))
+                descriptor = stack.enter_context(_descriptor(path, _READ))
+            except OSError:
+                yield None
+                return
+            yield descriptor if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
 
     def _of_namespace(self, ns: int) -> Path:
         return self.root if ns == 1 else self.root / "namespaces" / str(ns)
@@ -288,9 +305,10 @@ class _OpenFile:
 
     def _append(self, bodies: Sequence[bytes], attempt_id: str, first: int, *, sync: bool) -> int:
         descriptor = self._open()
-        lines = [body + b"\n" for body in bodies]
         if attempt_id:
             lines = self._stamped(descriptor, bodies, attempt_id, first)
+        else:
+            lines = [_plain(body) for body in bodies]
         if lines:
             _write_all(descriptor, b"".join(lines))
         if lines and attempt_id:
@@ -321,7 +339,7 @@ class _OpenFile:
                 # The half line of a crash stands alone; readers report it.
                 _write_all(descriptor, b"\n")
             if not size:
-                _sync_folder(self._path.parent)
+                sync_folder(self._path.parent)
         return self._descriptor
 
     def close(self) -> None:
@@ -353,18 +371,6 @@ def _descriptor(path: Path, flags: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[int | None]:
-    """A descriptor of a regular file, or None if there is none at the path."""
-    with contextlib.ExitStack() as stack:
-        try:
-            descriptor = stack.enter_context(_descriptor(path, _READ))
-        except OSError:
-            yield None
-            return
-        yield descriptor if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
-
-
 def _write_all(descriptor: int, data: bytes) -> None:
     written = os.write(descriptor, data)
     while written < len(data):
@@ -373,11 +379,6 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 def _sync(descriptor: int) -> None:
     getattr(os, "fdatasync", os.fsync)(descriptor)
-
-
-def _sync_folder(folder: Path) -> None:
-    with _descriptor(folder, os.O_RDONLY) as descriptor:
-        os.fsync(descriptor)
 
 
 def _folders(parent: Path) -> list[str]:
@@ -467,12 +468,18 @@ def unstamped(line: bytes) -> tuple[bytes, str | None, int | None]:
     found = _STAMP.match(line, at) if at >= 0 else None
     if found is None:
         return line, None, None
-    return line[:at] + b"}", found[1].decode(), int(found[2])
+    attempt_id = found[1].decode()
+    return line[:at] + b"}", attempt_id or None, int(found[2]) if attempt_id else None
+
+
+def _plain(body: bytes) -> bytes:
+    """A line of no attempt. One that ends as if it were stamped is, so that it speaks for no attempt."""
+    return body + b"\n" if unstamped(body)[0] is body else body[:-1] + _NO_ATTEMPT
 
 
 def _without_stamp(line: Line) -> Line:
-    body, _, number = unstamped(line.body)
-    return line if number is None else Line(line.position, line.after, body)
+    body = unstamped(line.body)[0]
+    return line if body is line.body else Line(line.position, line.after, body)
 
 
 def _next_line(descriptor: int, begin: int, end: int) -> int:
