@@ -291,7 +291,7 @@ class ThreadModel:
         if self.now <= min(silent, late):
             return
         attempt.live = False
-        if late < silent:
+        if late <= silent:
             self._end(run, "timeout")
         elif run.tries < run.max_attempts:
             run.status = "pending"
