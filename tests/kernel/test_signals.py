@@ -147,6 +147,7 @@ async def test_a_hint_reaches_other_processes_and_again_after_its_connection_was
     await soon(there.run(put_and_hint, "a", ns=NS))
     async with asyncio.timeout(2):
         assert await watch.changed() == {"a"}
+    await until_true(lambda: _both_listen(connection))
     before = await _listeners(connection)
     await connection.execute("SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) AS pid", before)
     await until_true(lambda: _replaced(connection, before))
@@ -155,9 +156,13 @@ async def test_a_hint_reaches_other_processes_and_again_after_its_connection_was
     watch.close()
 
 
+async def _both_listen(connection: asyncpg.Connection) -> bool:
+    return len(await _listeners(connection)) == 2
+
+
 async def _replaced(connection: asyncpg.Connection, before: list[int]) -> bool:
     now = await _listeners(connection)
-    return len(now) >= len(before) and not set(now) & set(before)
+    return len(now) == 2 and not set(now) & set(before)
 
 
 async def test_a_hint_of_ones_own_comes_once(pair: tuple[PostgresStorage, PostgresStorage]) -> None:
