@@ -98,9 +98,12 @@ async def test_what_is_kept_for_ever_stays(services: Services) -> None:
 
 
 async def test_the_size_of_a_database(services: Services) -> None:
+    await services.threads.create_thread(values={"n": 1})
     found = await services.upkeep.stats()
     assert found.bytes > 0
-    kinds = [each.kind for each in found.items]
+    rows = {each.kind: each.rows for each in found.items}
+    assert (rows["threads"], rows["checkpoints"]) == (1, 1)
+    kinds = list(rows)
     assert kinds[kinds.index("schedules") + 1 :][:3] == ["workflow_runs", "executions", "approvals"]
     assert found.engine in ("sqlite", "postgres")
 

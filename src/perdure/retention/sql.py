@@ -41,7 +41,7 @@ STATS = statement(
       (SELECT count(*) FROM rollouts) AS rollouts,
       (SELECT count(*) FROM attempts) AS attempts,
       (SELECT count(*) FROM spans) AS spans,
-      (SELECT count(*) FROM graph_checkpoints) AS checkpoints,
+      (SELECT count(*) FROM checkpoints) AS checkpoints,
       (SELECT count(*) FROM stream_events) AS stream_events,
       (SELECT count(*) FROM items) AS items,
       (SELECT count(*) FROM schedules) AS schedules,
