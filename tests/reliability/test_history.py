@@ -16,7 +16,7 @@ from tests.chaos.stores import open_storage, read, store_over
 from tests.support.checker import check
 from tests.support.history import History, Recorder, Report
 
-from perdure.kernel.errors import OutcomeUnknown, StorageUnavailable
+from perdure.kernel.errors import OutcomeUnknown, StorageUnavailable, Unreachable
 
 CALLS = 400
 
@@ -154,6 +154,7 @@ async def _raise(error: Exception) -> None:
     [
         (StorageUnavailable(), "fail", "storage_unavailable"),
         (OutcomeUnknown(), "info", "outcome_unknown"),
+        (Unreachable(), "info", "unreachable"),
         (RuntimeError("bare"), "info", "untyped"),
     ],
 )

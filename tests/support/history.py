@@ -17,11 +17,13 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from perdure.kernel.errors import OutcomeUnknown, PerdureError
+from perdure.kernel.errors import OutcomeUnknown, PerdureError, Unreachable
 
 T = TypeVar("T")
 
 Outcome = Literal["ok", "fail", "info"]
+UNKNOWN = (OutcomeUnknown, Unreachable)
+"""Errors of calls that may have had their effect: their answers were lost."""
 UNTYPED = "untyped"
 """The code of an answer that is none of the errors a store may give."""
 
@@ -114,7 +116,7 @@ class Recorder:
             self._line("info", number, "cancelled", "")
             raise
         except PerdureError as error:
-            outcome: Outcome = "info" if isinstance(error, OutcomeUnknown) else "fail"
+            outcome: Outcome = "info" if isinstance(error, UNKNOWN) else "fail"
             self._line(outcome, number, error.code, error.message)
             return Answer(outcome)
         except Exception as error:  # noqa: BLE001 - recorded as a violation
