@@ -193,9 +193,8 @@ class FileEventLog:
 
     def _logs(self, ns: int, project: str | None) -> list[LogInfo]:
         projects = self._projects(ns)
-        names = _folders(projects)
-        if project is not None:
-            names = [each for each in names if each == check_project(project)]
+        wanted = None if project is None else check_project(project)
+        names = [each for each in _folders(projects) if wanted in (None, each)]
         found = [info for each in names for info in _logs(projects / each, each)]
         return sorted(found, key=lambda info: info.updated_at, reverse=True)
 
