@@ -22,6 +22,7 @@ from perdure import InMemoryLightningStore
 from perdure.kernel.config import Key, Settings
 from perdure.kernel.errors import StartRefused
 from perdure.memory import messages as m
+from perdure.memory.service import Memory
 from perdure.runtime.app import App
 from perdure.server.grpc import memory
 from perdure.server.grpc.otlp import TRACE_SERVICE
@@ -48,6 +49,32 @@ async def test_a_stock_health_client_checks_and_watches() -> None:
             await closed.server.stop()
             assert (await watch.read()).status == Status.NOT_SERVING
             assert await watch.read() is grpc.aio.EOF
+
+
+async def test_a_stopping_server_answers_what_is_under_way_and_refuses_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    ingest = Memory.ingest
+
+    async def slow(self: Memory, *given: Any, **options: Any) -> Any:
+        begun.set()
+        await go_on.wait()
+        return await ingest(self, *given, **options)
+
+    monkeypatch.setattr(Memory, "ingest", slow)
+    async with InMemoryLightningStore() as store, serving(store) as served, asyncio.timeout(20):
+        under_way = asyncio.ensure_future(served.stub().call("IngestEvent", event=event()))
+        await begun.wait()
+        stop = asyncio.ensure_future(served.server.stop())
+        await asyncio.sleep(0)
+        with pytest.raises(grpc.aio.AioRpcError, match="the server is stopping") as caught:
+            await served.stub().call("IngestEvent", event=event(1))
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert not stop.done()
+        go_on.set()
+        assert (await under_way).created
+        await stop
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])

@@ -64,16 +64,21 @@ class CallsInFlight:
 
     def __init__(self) -> None:
         self.count = 0
+        self._refusing = False
         self._none = asyncio.Event()
         self._none.set()
 
-    async def until_none(self, seconds: float) -> None:
-        """Wait until no call is left, for so many seconds."""
+    async def drain(self, seconds: float) -> None:
+        """Refuse calls that come from now on, and wait until no other is left, for so many seconds."""
+        self._refusing = True
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._none.wait()
 
-    def _begin(self) -> None:
+    async def _begin(self, context: Any) -> None:
+        if self._refusing:
+            # grpc itself would cancel it, and clients do not retry what was cancelled.
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
         if not self.count:
             self._none.clear()
         self.count += 1
@@ -93,7 +98,7 @@ class CallsInFlight:
 
     def _unary(self, behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def call(request: Any, context: Any) -> Any:
-            self._begin()
+            await self._begin(context)
             try:
                 return await behaviour(request, context)
             finally:
@@ -103,7 +108,7 @@ class CallsInFlight:
 
     def _stream(self, behaviour: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
         async def call(request: Any, context: Any) -> AsyncIterator[Any]:
-            self._begin()
+            await self._begin(context)
             try:
                 async for answer in behaviour(request, context):
                     yield answer

@@ -116,7 +116,7 @@ class GrpcServer:
         server, self._server = self._server, None
         if server is not None:
             try:
-                await self._calls.in_flight.until_none(self._drain)
+                await self._calls.in_flight.drain(self._drain)
             finally:
                 await server.stop(GRACE_SECONDS)
 
