@@ -31,6 +31,13 @@ async def book(ctx, input):
     return {"booked": answer}
 
 
+@agents.agent("notes")
+async def notes(ctx, input):
+    await ctx.message("user", input["prompt"])
+    await ctx.message("assistant", "Noted.")
+    return "Noted."
+
+
 @agents.agent("fail")
 async def fail(ctx, input):
     raise ValueError("no such city")
@@ -102,3 +109,10 @@ def test_overrides_switch_workflows_and_are_cleared(server: Server) -> None:
     assert server.run("override", "clear", "workflow", "build").returncode == 4
     for wrong in (("workflow", "b"), ("workflow", "b", "--on", "--off"), ("job", "b", "--on")):
         assert server.run("override", "set", *wrong).returncode == 2
+
+
+def test_an_agent_that_writes_the_question_itself_has_it_once_in_its_session(server: Server) -> None:
+    ended = chat(server, "", "notes", "-m", "Buy milk", "--thread", "shopping")
+    assert ended.stdout == "Noted.\n", ended
+    told = server.run("session", "show", "last").stdout
+    assert told.count("Buy milk") == 1, told

@@ -102,6 +102,7 @@ def test_memory_on_a_database(tmp_path: Path) -> None:
     assert "table of contents is empty" in said(run_here(tmp_path, "memory", "browse", *DATABASE))
     assert "succeeded" in said(run_here(tmp_path, "memory", "rebuild", "--json", *DATABASE))
     assert "2024" in said(run_here(tmp_path, "memory", "browse", *DATABASE))
+    assert run_here(tmp_path, "memory", "browse", "toc:year:1999", *DATABASE).returncode == 4
     for wrong in (["ingest"], ["ingest", "@missing"], ["ingest", "x", "--time", "soon"]):
         assert run_here(tmp_path, "memory", *wrong, *DATABASE).returncode == 2
     assert run_here(tmp_path, "memory", "ingest", "x", "--id", "no-ulid", *DATABASE).returncode == 1

@@ -140,6 +140,7 @@ def test_assistants_have_versions(server: Server) -> None:
     assert [each["version"] for each in versions] == [2, 1]
     assert server.json("assistant", "update", made, "--version", "1")["config"] == {"tags": ["a"]}
     assert "French" in said(server.run("assistant", "get", made))
+    assert server.json("assistant", "get", "greet")["name"] == "greet"
     assert "give at least one change" in server.run("assistant", "update", made).stderr
     run = server.json("run", "create", made, '{"name": "Ann"}', "--wait")
     assert run["values"] == {"greeting": "Hello, Ann!"}

@@ -100,6 +100,8 @@ async def test_the_end_of_a_workflow_run_is_remembered_also_after_a_retry(tmp_pa
             == "Workflow visit succeeded: The zoo has a zebra.\nPhases: look succeeded, feed succeeded"
         )
         assert (event.session_id, event.role) == (good, "system")
+        told = [each.text for each in (await perdure.memory.get_events()).items]
+        assert not [text for text in told if "workflow_run_id" in text]
         assert event.metadata == {
             "workflow_run_id": good,
             "workflow": "visit",

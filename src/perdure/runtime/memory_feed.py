@@ -89,7 +89,8 @@ def workflow_feed(workflows: Workflows, memory: Memory) -> Feed:
 def events_of(end: RunEnd) -> list[NewMemoryEvent]:
     """What was asked of a run, and what came of it."""
     run = end.run
-    asked = text_of(run.kwargs.input)
+    # The input of a phase is a pointer to its workflow run; its session has the prompt.
+    asked = "" if run.parent is not None else text_of(run.kwargs.input)
     answered = text_of(end.values)
     if run.error is not None:
         answered = f"The run failed: {run.error.error}: {run.error.message}"

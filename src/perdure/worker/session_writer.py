@@ -136,7 +136,7 @@ class SessionWriter:
     def put(self, line: Envelope | None) -> None:
         """Add a line of the agent, from any thread."""
         opening, self._opening = self._opening, None
-        if opening is not None:
+        if opening is not None and opening != line:
             self.put(opening)
         if line is None:
             return

@@ -40,7 +40,9 @@ VERSION_COLUMNS = ("version", "name", "created", "config")
 
 app = CommandGroup("Create, show, update and delete assistants.")
 
-IdArgument = Annotated[str, id_argument("ASSISTANT_ID", "assistant")]
+IdArgument = Annotated[
+    str, id_argument("ASSISTANT_ID", "assistant", help="ID, its first characters, `last`, or an agent.")
+]
 NameOption = Annotated[str | None, text("TEXT", "Display name.", "--name")]
 DescriptionOption = Annotated[str | None, text("TEXT", "Description.", "--description")]
 

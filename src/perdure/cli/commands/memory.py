@@ -169,7 +169,7 @@ async def search(
 def _print_hit(context: CommandContext, place: int, hit: SearchHit) -> None:
     cited = [event.event_id for event in hit.events]
     where = [_time(hit.timestamp_ms), hit.kind, *([hit.agent] if hit.agent else [])]
-    context.output.print(f"{place:>2}. {shorten(hit.text, 220)}")
+    context.output.item(f"{place:>2}. ", shorten(hit.text, 220))
     context.output.print(f"    {'  '.join(where)}")
     if hit.kind != "event":
         context.output.print(f"    {hit.id}")
@@ -197,6 +197,9 @@ async def browse(
         else:
             page = await connection.memory.browse(node_id, limit=min(limit, PAGE_SIZE))
             found = Results(page.items, more=page.has_more)
+            if not page.items:
+                # A segment has nothing below it; an unknown node is an error here.
+                await connection.memory.get_node(node_id)
     listing(
         context, found, TOC_COLUMNS, _node_row, noun="nodes", empty=EMPTY_TOC, filtered=node_id is not None
     )
@@ -228,7 +231,7 @@ async def show(context: CommandContext, node_id: NodeArgument) -> None:
     showing(context, node, rows)
     context.output.print("")
     for bullet in node.bullets:
-        context.output.print(f"- {bullet.text}")
+        context.output.item("- ", bullet.text)
         for grip in bullet.grip_ids[:2]:
             context.output.print(f"    {grip}")
 

@@ -49,4 +49,4 @@ async def resume_queue(context: CommandContext, queue: QueueArgument) -> None:
     """Resume a queue that is paused."""
     async with context.connect() as connection:
         found = await connection.workers.resume_queue(queue)
-    context.answer(found, f"{queue} is not paused")
+    context.answer(found, f"{queue} is resumed")

@@ -17,7 +17,7 @@ import typer
 from perdure.cli.demo.command import RolloutsOption, SeedOption
 from perdure.cli.hosting.agents import AgentsOption, gather
 from perdure.cli.hosting.serve import GrpcPortOption, HostOption, PortOption, ServedDatabase
-from perdure.cli.shell.options import JsonOption, NoColorOption, flag, number, text
+from perdure.cli.shell.options import JsonOption, LogLevelOption, NoColorOption, flag, number, text
 from perdure.cli.shell.target import DEFAULT_URL
 
 if TYPE_CHECKING:
@@ -48,10 +48,9 @@ def dev(
         str | None,
         text("PATH", "The project's langgraph.json or perdure.toml (default: those here).", "--config", "-c"),
     ] = None,
-    reload: Annotated[
-        bool,
-        flag("--reload/--no-reload", help="Load the project's code again when a file changes (default)."),
-    ] = True,
+    no_reload: Annotated[
+        bool, flag("--no-reload", help="Do not load the project's code again when a file changes.")
+    ] = False,
     jobs: Annotated[
         int | None,
         number("Number of runs at the same time (default: cores).", "--n-jobs-per-worker", min=1, max=10_000),
@@ -59,10 +58,8 @@ def dev(
     allow_blocking: Annotated[
         bool, flag("--allow-blocking", help="Give each run an event loop, which it may block.")
     ] = False,
-    log_level: Annotated[
-        str | None,
-        text("LEVEL", "Log level: debug, info, warning or error.", "--log-level", "--server-log-level"),
-    ] = None,
+    log_level: LogLevelOption = None,
+    server_log_level: Annotated[str | None, typer.Option("--server-log-level", hidden=True)] = None,
     no_browser: Annotated[
         bool, flag("--no-browser", help="Accepted for scripts of `langgraph dev`: no browser is opened.")
     ] = False,
@@ -92,6 +89,7 @@ def dev(
             "--tunnel is not supported: perdure sends nothing through the servers of others. "
             "Use `ssh -R`, or set an API key and --host to listen on another address"
         )
+    log_level = log_level or server_log_level
     place = project.project_place(config)
     named = [*(agents or ()), *([DEMO_AGENTS] if demo else ())]
     settings, grpc_note = _settings(
@@ -115,12 +113,12 @@ def dev(
         loaded = gather(settings, named, place)
         app = server.open_app(settings, url, place)
         services = server.services_of(
-            app, agents=loaded.agents, without_agents=reload, further_ports=(MEMORY_PORT,)
+            app, agents=loaded.agents, without_agents=not no_reload, further_ports=(MEMORY_PORT,)
         )
         services = [server.Administration(url, app), *services]
         show = Show(app, url, output, Plan(rollouts, seed), place, loaded.agents)
         show.stays = not demo or not (_is_unattended() if once is None else once)
-        if reload:
+        if not no_reload:
             worker = next(each for each in services if isinstance(each, EmbeddedWorker))
             code = project.ProjectCode(app, worker, loaded, place, named)
             services.append(project.FileWatch(app, code, show.reloaded))

@@ -122,7 +122,7 @@ async def resolve_all(
             continue
         if hasattr(info, AMONG):
             if value and getattr(info, LOOKS, bool)(value):
-                found[name] = await _resolve_part(connection, value, getattr(info, AMONG), found)
+                found[name] = await _resolve_part(connection, value, info, found)
         elif isinstance(value, str):
             found[name] = await resolve(connection, value, getattr(info, KINDS), whole=whole)
         elif value:
@@ -152,15 +152,22 @@ async def resolve(connection: Connection, text: str, kinds: Sequence[Kind], *, w
         return _id(next(iter(exact or found)))
     if len(found) > 1:
         raise Ambiguous(_ambiguous(text, found))
-    return text
+    return await _own_assistant(connection, text) if "assistant" in kinds else text
 
 
-async def _resolve_part(connection: Connection, text: str, among: Among, given: Mapping[str, Any]) -> str:
+async def _own_assistant(connection: Connection, agent: str) -> str:
+    """The id of the assistant that an agent got by itself; the text if there is no such agent."""
+    found = await connection.assistants.search(agent=agent, limit=MOST_NAMES)
+    return next((each.assistant_id for each in found.items if each.system), agent)
+
+
+async def _resolve_part(connection: Connection, text: str, info: Any, given: Mapping[str, Any]) -> str:
     """The id of a part that begins with a text; what no part has stays, and the command reports it."""
+    among: Among = getattr(info, AMONG)
     ids = await among(connection, given, "" if text == LAST else text)
     if text == LAST:
         if not ids:
-            raise NotFound("there is none yet")
+            raise NotFound(f"there is no {info.metavar.removesuffix('_ID').lower()} yet")
         return ids[0]
     matching = [each for each in ids if each.startswith(text)]
     if text in matching or not matching:

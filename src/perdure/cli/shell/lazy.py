@@ -92,7 +92,14 @@ def _example(path: str) -> str | None:
 
 
 class _Command(TyperCommand):
-    """A command whose help does not show a type for --help, as if it took a value."""
+    """A command whose help does not show a type for --help, as if it took a value, nor ranges of numbers, for
+    which a terminal has no room."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from typer import rich_utils
+
+        rich_utils.RANGE_STRING = ""
+        super().format_help(ctx, formatter)
 
     def get_help_option(self, ctx: Any) -> Any:
         return _without_type(super().get_help_option(ctx))

@@ -100,6 +100,16 @@ class Output:
             whole = not self.console.is_terminal or line.startswith("  ")
             self.console.print(line, markup=False, soft_wrap=whole)
 
+    def item(self, mark: str, text: str) -> None:
+        """Print an item of a list, unless --json is set; on a terminal its lines stand below each other."""
+        from rich.text import Text
+
+        lines = [Text(text)]
+        if self.console.is_terminal:
+            lines = list(lines[0].wrap(self.console, max(self.console.width - len(mark), 20)))
+        for number, line in enumerate(lines):
+            self.console.print(f"{' ' * len(mark) if number else mark}{line}", markup=False, soft_wrap=True)
+
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Print a table that fits the terminal, unless --json is set. Elsewhere nothing is cut."""
         if self.console.is_terminal:
