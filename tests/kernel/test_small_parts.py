@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -115,6 +116,35 @@ def test_identifiers_have_the_contracts_form() -> None:
 def test_identifiers_do_not_repeat() -> None:
     own = ids.RandomIds()
     assert len({ids.rollout_id(own) for _ in range(20_000)}) == 20_000
+
+
+def test_random_bytes_are_given_once_in_all_threads() -> None:
+    found: list[bytes] = []
+    threads = [
+        threading.Thread(target=lambda: found.extend([ids.random_bytes(16) for _ in range(2000)]))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 8000
+    assert len(ids.random_bytes(ids.POOL_BYTES + 1)) == ids.POOL_BYTES + 1
+
+
+def test_a_forked_process_gives_other_random_bytes() -> None:
+    ids.random_bytes(1)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, ids.random_bytes(16))
+        os._exit(0)
+    os.close(writing)
+    theirs = os.read(reading, 16)
+    os.close(reading)
+    os.waitpid(child, 0)
+    assert len(theirs) == 16
+    assert theirs != ids.random_bytes(16)
 
 
 def test_seeded_identifiers_repeat() -> None:

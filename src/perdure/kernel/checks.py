@@ -44,6 +44,8 @@ C = TypeVar("C", bound=str)
 
 def check_text(value: object, what: str, *, max_length: int = MAX_TEXT) -> str:
     """A string that a text column can hold."""
+    if type(value) is str and len(value) <= max_length and value.isascii() and "\0" not in value:
+        return value
     if not isinstance(value, str):
         raise InvalidInput(f"{what} must be a string, not {type(value).__name__}")
     if "\0" in value:

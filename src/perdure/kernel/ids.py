@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from functools import cache
 from hashlib import sha256
 from typing import Protocol
@@ -25,7 +26,41 @@ class RandomIds:
     """Identifiers from the operating system's random source."""
 
     def hex(self, size: int) -> str:
-        return os.urandom(size // 2).hex()
+        return random_bytes(size // 2).hex()
+
+
+POOL_BYTES = 4096
+"""How much is read from the system's random source at once: a read gives up the interpreter's lock."""
+
+
+class _Pool(threading.local):
+    """The random bytes that a thread has read and not used yet."""
+
+    data = b""
+    at = 0
+
+
+_pool = _Pool()
+
+
+def random_bytes(count: int) -> bytes:
+    """Random bytes of the operating system, each given once."""
+    start, stop = _pool.at, _pool.at + count
+    if stop > len(_pool.data):
+        if count > POOL_BYTES:
+            return os.urandom(count)
+        _pool.data, start, stop = os.urandom(POOL_BYTES), 0, count
+    _pool.at = stop
+    return _pool.data[start:stop]
+
+
+def _forget_pool() -> None:
+    """A forked process must not give what its parent gives."""
+    _pool.data, _pool.at = b"", 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pool)
 
 
 def process_id() -> str:

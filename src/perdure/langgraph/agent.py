@@ -55,17 +55,25 @@ class GraphAgent:
         store = _store(ctx)
         enter_run(ctx)
         context = FactoryContext(config, EXECUTION, store, _context(ctx))
+        if self.factory.graph is not None:
+            await self._run(ctx, input, self.factory.graph, context)
+            return
         async with self.factory.open(context) as made:
-            codec = GraphCodec(self.factory.serializer(made))
-            saver = RunSaver(ctx, codec, durable=durability_of(ctx.options) == "sync")
-            graph = with_checkpointer(made, self.spec.name, saver, store)
-            await saver.start(graph)
-            checkpoint = _requested_checkpoint(ctx)
-            first = await saver.initial_input(input, _command(ctx), addressed=bool(checkpoint))
-            if not saver.resumed:
-                config["configurable"].update(checkpoint)
-            await stream(ctx, graph, first, _options(ctx, graph, config), saver.shown)
-            await saver.finish()
+            await self._run(ctx, input, made, context)
+
+    async def _run(self, ctx: Context, input: Any, made: Any, context: FactoryContext) -> None:
+        config, store = context.config, context.store
+        codec = GraphCodec(self.factory.serializer(made))
+        saver = RunSaver(ctx, codec, durable=durability_of(ctx.options) == "sync")
+        graph = with_checkpointer(made, self.spec.name, saver, store)
+        await saver.start(graph)
+        checkpoint = _requested_checkpoint(ctx)
+        first = await saver.initial_input(input, _command(ctx), addressed=bool(checkpoint))
+        if not saver.resumed:
+            config["configurable"].update(checkpoint)
+        options = _options(ctx, graph, config, context.context)
+        await stream(ctx, graph, first, options, saver.shown)
+        await saver.finish()
 
 
 def with_checkpointer(made: Any, name: str, saver: Any, store: Any) -> Any:
@@ -194,11 +202,13 @@ def _goto(target: Any) -> Any:
     return Send(target["node"], target.get("input")) if isinstance(target, Mapping) else target
 
 
-def _options(ctx: Context, graph: Any, config: dict[str, Any]) -> dict[str, Any]:
+def _options(
+    ctx: Context, graph: Any, config: Mapping[str, Any], context: dict[str, Any] | None
+) -> dict[str, Any]:
     options = ctx.options
     return {
         "config": config,
-        "context": _fitting_context(_context(ctx), graph),
+        "context": _fitting_context(context, graph),
         "output_keys": graph.output_channels,
         "interrupt_before": options.get("interrupt_before"),
         "interrupt_after": options.get("interrupt_after"),

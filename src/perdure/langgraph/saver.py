@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -68,7 +69,8 @@ class GraphSaver(BaseCheckpointSaver[str]):
         thread_id: str,
         current_id: str | None = None,
     ) -> None:
-        super().__init__(serde=codec.serde)
+        # Not by LangGraph's constructor: whether it is a serializer was asked when the graph was loaded.
+        self.serde = codec.serde
         self.current_id = current_id
         self._checkpoints = checkpoints
         self._codec = codec
@@ -183,6 +185,9 @@ class GraphSaver(BaseCheckpointSaver[str]):
     ) -> None:
         self.put_writes(config, writes, task_id, task_path)
 
+    # LangGraph asks for it at the start of each run.
+    aput_writes.__signature__ = inspect.signature(aput_writes)  # type: ignore[attr-defined]
+
 
 class RunSaver(GraphSaver):
     """The checkpointer of a run: it continues from the thread's state, and stores each step."""
@@ -197,6 +202,7 @@ class RunSaver(GraphSaver):
         self._ctx = ctx
         self._durable = durable
         self._graph: Any = None
+        self._output: list[str] | str | None = None
         self._addressed = False
         self._resuming = True
         self._importing = False
@@ -213,6 +219,7 @@ class RunSaver(GraphSaver):
     async def start(self, graph: Any) -> None:
         """Find the checkpoint to continue from; the thread's values may not come from a graph."""
         self._graph = graph
+        self._output = output_of(graph)
         if self.shown is not None and isinstance(graph.output_channels, str):
             self.shown.single = graph.output_channels
         found = self._ctx.checkpoint
@@ -319,11 +326,11 @@ class RunSaver(GraphSaver):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         made = self.put(config, checkpoint, metadata, new_versions)
-        _, namespace, _ = place_of(config)
         if self._importing:
             self._messages.remember(checkpoint["channel_values"])
-        elif not namespace:
-            await self._messages.log(checkpoint["channel_values"], new_versions)
+        elif not made["configurable"]["checkpoint_ns"]:
+            for message in self._messages.new(checkpoint["channel_values"], new_versions):
+                await self._messages.log(message)
         if self._durable:
             await self._settled()
         else:
@@ -350,7 +357,7 @@ class RunSaver(GraphSaver):
             parent_id=None if put.parent_id in self._foreign_checkpoints else put.parent_id,
             next=next_nodes(self._graph, checkpoint),
             metadata=put.metadata,
-            output=output_of(self._graph),
+            output=self._output,
         )
         return state
 

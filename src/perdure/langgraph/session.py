@@ -28,16 +28,19 @@ class SessionMessages:
         """Take the messages of a state as those of earlier runs and attempts."""
         self._known.update(key for key, _ in _messages(values, values))
 
-    async def log(self, values: Mapping[str, Any], changed: Iterable[str]) -> None:
-        """Write the new messages of the channels that have changed."""
+    def new(self, values: Mapping[str, Any], changed: Iterable[str]) -> Iterator[BaseMessage]:
+        """The new messages of the channels that have changed."""
         for key, message in _messages(values, changed):
-            if key in self._known:
-                continue
-            self._known.add(key)
-            try:
-                await self._write(message)
-            except InvalidInput as error:
-                logger.warning("run %s: a message is not in its session: %s", self._ctx.run_id, error.message)
+            if key not in self._known:
+                self._known.add(key)
+                yield message
+
+    async def log(self, message: BaseMessage) -> None:
+        """Write a message."""
+        try:
+            await self._write(message)
+        except InvalidInput as error:
+            logger.warning("run %s: a message is not in its session: %s", self._ctx.run_id, error.message)
 
     async def _write(self, message: BaseMessage) -> None:
         ctx = self._ctx

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -30,15 +31,22 @@ VERSIONS = 4
 
 
 class _Text(msgspec.Struct):
-    """The JSON text of a version of a channel, and those of its items if it is stored as a list."""
+    """The JSON text of a version of a channel: made of its items, or of its value when it is asked for."""
 
     version: str
-    value: str = ""
+    value: Typed | None = None
     items: list[str] | None = None
+    known: str | None = None
 
-    @property
-    def text(self) -> str:
-        return self.value if self.items is None else list_text(self.items)
+    def text(self) -> str | None:
+        """The text; None if only the serializer of the value knows it."""
+        if self.items is not None:
+            return list_text(self.items)
+        if self.known is None and self.value is not None:
+            value, self.value = self.value, None
+            with suppress(InvalidInput, NotSupported):
+                self.known = text_of(value)
+        return self.known
 
 
 class _Namespace:
@@ -121,30 +129,33 @@ class ShownStates:
     def _is_shown(self, place: _Namespace, put: GraphPut, keys: list[str] | str, body: str) -> bool:
         """Whether a checkpoint gives this text."""
         wanted = [keys] if isinstance(keys, str) else keys
-        texts = [place.text(key, str(put.versions[key])) for key in wanted if key in put.versions]
-        known = [text.text for text in texts if text is not None]
-        if len(known) < len(wanted):
-            return False
+        known: list[str] = []
+        for key in wanted:
+            found = place.text(key, str(put.versions[key])) if key in put.versions else None
+            text = None if found is None else found.text()
+            if text is None:
+                return False
+            known.append(text)
         return body == known[0] if isinstance(keys, str) else _is_object(body, keys, known)
 
 
 def _text_read(value: GraphValue, known: dict[Typed, list[str]]) -> _Text | None:
     """The text of a version that was read; None if only its own serializer knows it."""
+    if value.parts is None:
+        return _Text(value.version, value=value.value)
     try:
-        text = value_text(value, known)
+        value_text(value, known)
     except (InvalidInput, NotSupported):
         return None
-    if text is None or value.parts is None:
-        return None if text is None else _Text(value.version, text)
     items = [each for part in value.parts for each in known[part.items][part.start : part.stop]]
     return _Text(value.version, items=items)
 
 
 def _text_stored(piece: Piece, place: _Namespace) -> _Text | None:
     """The same of a version that is stored."""
+    if piece.spans is None:
+        return _Text(piece.version, value=piece.value)
     try:
-        if piece.spans is None:
-            return None if piece.value is None else _Text(piece.version, text_of(piece.value))
         own = item_texts(piece.value) if piece.value is not None else []
     except (InvalidInput, NotSupported):
         return None

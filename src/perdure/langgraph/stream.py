@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
+from functools import lru_cache
 from typing import Any
 
 from langchain_core.messages import BaseMessageChunk, message_chunk_to_message
@@ -28,7 +29,8 @@ MODES = (
 HIDDEN = "langsmith:hidden"
 
 
-def check_modes(given: Iterable[str]) -> tuple[str, ...]:
+@lru_cache(maxsize=256)
+def check_modes(given: tuple[str, ...]) -> tuple[str, ...]:
     modes = tuple(dict.fromkeys(given))
     unknown = [mode for mode in modes if mode not in MODES]
     if unknown:

@@ -21,11 +21,14 @@ class _CurrentSpan(NonRecordingSpan):
     """Stands for a span that perdure records; once it has ended, for the one above it."""
 
     def __init__(self, span: OpenSpan | SpanRef) -> None:
-        super().__init__(_context(ref_of(span)))
+        # Its context is made when somebody asks for it, which is seldom.
         self.span = span
 
     def get_span_context(self) -> SpanContext:
-        return _context(ref_of(self.span))
+        return _context_of(ref_of(self.span))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.get_span_context()!r})"
 
 
 def current_span() -> Current:
@@ -42,7 +45,7 @@ def attach_span(span: OpenSpan | SpanRef) -> None:
     attach(set_span_in_context(_CurrentSpan(span)))
 
 
-def _context(ref: SpanRef | None) -> SpanContext:
+def _context_of(ref: SpanRef | None) -> SpanContext:
     if ref is None:
         return INVALID_SPAN_CONTEXT
     ids = (int(ref.trace_id, 16), int(ref.span_id, 16))

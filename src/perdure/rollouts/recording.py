@@ -8,11 +8,11 @@ import time
 import traceback
 from collections.abc import Callable
 from contextvars import ContextVar
-from secrets import token_hex
 from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
 from perdure.agents.records import RecordedSpan, SpanEvent
+from perdure.kernel.ids import random_bytes
 
 MAX_MESSAGE = 4_000
 MAX_STACK = 16_000
@@ -162,13 +162,17 @@ def ref_of(span: Current) -> SpanRef | None:
     return found.ref if isinstance(found, OpenSpan) else found
 
 
+_bridge: ModuleType | None = None
+
+
 def _otel() -> ModuleType | None:
     """The bridge to OpenTelemetry's context, if this process has loaded OpenTelemetry."""
-    if OTEL not in sys.modules:
-        return None
-    from perdure.rollouts import otel_context
+    global _bridge
+    if _bridge is None and OTEL in sys.modules:
+        from perdure.rollouts import otel_context
 
-    return otel_context
+        _bridge = otel_context
+    return _bridge
 
 
 # --- recording --------------------------------------------------------------------------------------------
@@ -201,7 +205,7 @@ class Recorder:
 
 def new_span_id() -> str:
     """A random id; one of zeros has no meaning."""
-    found = token_hex(8)
+    found = random_bytes(8).hex()
     return found if found != "0" * 16 else new_span_id()
 
 

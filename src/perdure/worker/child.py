@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import itertools
 import logging
@@ -33,6 +34,7 @@ from perdure.items.records import ItemOp, ItemResult
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.config import load_settings
 from perdure.kernel.errors import InvalidInput, NotSupported
+from perdure.kernel.garbage import settle_garbage_collector
 from perdure.memory.records import SearchResult
 from perdure.rollouts.recording import Recorder, enter_span, parse_traceparent, share_span
 from perdure.rollouts.resources import validate_resources
@@ -376,6 +378,7 @@ async def _run(path: str, start: dict[str, Any], pipe: Pipe) -> None:
     assert task is not None
     threading.Thread(target=_listen, args=(pipe, context, task), daemon=True).start()
     agent = make_agent("agent", import_target(path))
+    settle_garbage_collector(collect=False)
     if context.recorder is not None:
         follow_langchain(context.recorder)
     pipe.send({"type": "result", "values": await agent.run(context, start["input"])})
@@ -397,6 +400,8 @@ def _listen(pipe: Pipe, context: ChildContext, task: asyncio.Task[Any]) -> None:
 
 def main() -> NoReturn:
     """Execute the attempt that the first message describes."""
+    # Loading an agent makes much that stays; nothing is collected until it is loaded.
+    gc.disable()
     pipe = Pipe()
     start = pipe.receive()
     if start is None:

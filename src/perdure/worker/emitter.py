@@ -57,7 +57,8 @@ class Emitter:
         self._lock = threading.Lock()
         self._events: list[NewEvent] = []
         self._steps: list[GraphSteps] = []
-        self._bytes = 0
+        self._event_bytes = 0
+        self._step_bytes = 0
         self._waiters = Waiters()
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
@@ -67,7 +68,7 @@ class Emitter:
 
     @property
     def full(self) -> bool:
-        return len(self._events) >= self._limits[0] or self._bytes >= self._limits[1]
+        return len(self._events) >= self._limits[0] or self._event_bytes + self._step_bytes >= self._limits[1]
 
     @property
     def last(self) -> int | None:
@@ -83,17 +84,24 @@ class Emitter:
         """Add an event, from any thread; it is sent after a short delay."""
         with self._lock:
             self._events.append(event)
-            self._bytes += len(event.body) + len(event.event)
+            self._event_bytes += len(event.body) + len(event.event)
             if self._scheduled:
                 return
             self._scheduled = True
         self._control.call_soon_threadsafe(self._schedule)
 
+    def begin(self, event: NewEvent) -> None:
+        """Add the first event, in the worker's loop."""
+        self._events.append(event)
+        self._event_bytes += len(event.body) + len(event.event)
+        self._scheduled = True
+        self._schedule()
+
     def put_steps(self, steps: GraphSteps) -> None:
         """Add steps of a graph, from any thread; they are written no later than the events after them."""
         with self._lock:
             self._steps.append(steps)
-            self._bytes += size_of(steps)
+            self._step_bytes += size_of(steps)
             if self._scheduled:
                 return
             self._scheduled = True
@@ -106,16 +114,14 @@ class Emitter:
     def take(self) -> list[NewEvent]:
         """Remove and return all pending events. The caller has locked `sending` and writes them."""
         with self._lock:
-            events, self._events = self._events, []
-            self._bytes = sum(map(size_of, self._steps))
+            events, self._events, self._event_bytes = self._events, [], 0
         self._waiters.wake()
         return events
 
     def take_steps(self) -> GraphSteps | None:
         """Remove and return all pending steps, under the same lock."""
         with self._lock:
-            steps, self._steps = self._steps, []
-            self._bytes = sum(len(event.body) + len(event.event) for event in self._events)
+            steps, self._steps, self._step_bytes = self._steps, [], 0
         self._waiters.wake()
         return joined(steps) if steps else None
 
@@ -123,7 +129,7 @@ class Emitter:
         """Put events back that were taken and not written."""
         with self._lock:
             self._events[:0] = events
-            self._bytes += sum(len(event.body) + len(event.event) for event in events)
+            self._event_bytes += sum(len(event.body) + len(event.event) for event in events)
 
     def fail(self, error: PerdureError) -> None:
         """Refuse further writes; the first error is kept."""
@@ -194,6 +200,7 @@ class Emitter:
                 # The attempt of a cancelled run is fenced, but may still store its steps at the end.
                 with self._lock:
                     self._steps.insert(0, steps)
+                    self._step_bytes += size_of(steps)
             self.fail(error)
 
 
@@ -202,14 +209,17 @@ class Emitter:
 
 def size_of(steps: GraphSteps) -> int:
     """The approximate number of bytes of steps."""
-    changes = steps.changes
-    puts = sum(ROW + len(put.checkpoint[1]) + _pieces(put) for put in changes.puts)
-    writes = sum(ROW + len(write.value[1]) for write in changes.writes)
-    return puts + writes + sum(ROW + len(state.body or "") for state in steps.states)
-
-
-def _pieces(put: GraphPut) -> int:
-    return sum(ROW + (len(piece.value[1]) if piece.value else 0) for piece in put.pieces)
+    size = 0
+    for put in steps.changes.puts:
+        size += ROW * (1 + len(put.pieces))
+        for piece in put.pieces:
+            if piece.value is not None:
+                size += len(piece.value[1])
+    for write in steps.changes.writes:
+        size += ROW + len(write.value[1])
+    for state in steps.states:
+        size += ROW + len(state.body or "")
+    return size
 
 
 def joined(batches: Sequence[GraphSteps]) -> GraphSteps:

@@ -189,7 +189,7 @@ class Execution:
     async def _execute(self) -> Ended:
         run, number = self.assignment.run, self.assignment.attempt
         begun = {"run_id": run.run_id, "attempt": number}
-        self._emitter.put(NewEvent(METADATA, encode_json(begun)))
+        self._emitter.begin(NewEvent(METADATA, encode_json(begun)))
         agent = self._agent()
         job = self._deps.loops.start(lambda: self._main(agent), self.name)
         await asyncio.wait(

@@ -16,12 +16,12 @@ from perdure.agents.http_section import HttpSection, load_http
 from perdure.agents.sections import load_auth, load_thread_ttl
 from perdure.agents.store_section import ItemSetup, load_items
 from perdure.cli.hosting import logs
-from perdure.cli.hosting.garbage import settle_garbage_collector
 from perdure.cli.hosting.supervisor import READY
 from perdure.cli.shell.output import warn
 from perdure.kernel.background import new_loop
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput, StartRefused
+from perdure.kernel.garbage import settle_garbage_collector
 from perdure.kernel.lifecycle import Component, InPhase, Phase, Step
 from perdure.langgraph.custom_auth import GraphAuth
 from perdure.langgraph.loopback import InProcess, Loopback
