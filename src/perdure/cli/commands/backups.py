@@ -66,7 +66,7 @@ async def restore(
 async def verify(
     context: CommandContext,
     file: Annotated[
-        Path | None, typer.Argument(metavar="[BACKUP]", help="Backup to check instead of a database.")
+        Path | None, typer.Argument(metavar="BACKUP", help="Backup to check instead of a database.")
     ] = None,
 ) -> None:
     """Check the integrity of a database or a backup (exit code 1 if something is wrong)."""

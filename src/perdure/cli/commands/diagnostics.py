@@ -51,7 +51,7 @@ async def stats(
         typer.Option(parser=parse_duration, metavar="DURATION", help="Refresh interval (default: 2s)."),
     ] = None,
     times: Annotated[int | None, number("Stop after this many refreshes.", "--times", min=1)] = None,
-    since: Annotated[float | None, duration("Show the queues over time, for the last", "--since")] = None,
+    since: Annotated[float | None, duration("Show the queues over time, so far back", "--since")] = None,
 ) -> None:
     """Show queue depth, workers, connection pools and undelivered webhooks, or the queues over time."""
     if since is not None:
@@ -116,7 +116,7 @@ def _point(point: QueuePoint) -> tuple[Any, ...]:
 async def usage(
     context: CommandContext,
     by: Annotated[str, text("NAME", "Sum by model, agent, user or kind of step.", "--by")] = "model",
-    since: Annotated[float | None, duration("Only the last (default: 1d)", "--since")] = None,
+    since: Annotated[float | None, duration("How far back to look (default: 1d)", "--since")] = None,
 ) -> None:
     """Show tokens, cost, steps and errors by model, agent, user or kind of step."""
     from perdure.statistics.model import USAGE_BY

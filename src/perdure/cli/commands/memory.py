@@ -147,7 +147,7 @@ async def search(
     agent: Annotated[
         str | None, text("NAME", "Only what this agent did.", "--agent", complete=complete_agent)
     ] = None,
-    since: Annotated[float | None, duration("Only the last", "--since")] = None,
+    since: Annotated[float | None, duration("How far back to look", "--since")] = None,
     mode: Annotated[str, text("MODE", "text, vector or hybrid.", "--mode")] = "hybrid",
     limit: Annotated[int, number("Maximum number of results.", "--limit", min=1, max=100)] = 10,
 ) -> None:

@@ -26,7 +26,7 @@ app = CommandGroup("Run workflows, watch and cancel their runs, and check their 
 workflow_runs.add_to(app)
 
 FilesArgument = Annotated[
-    list[Path] | None, typer.Argument(metavar="[FILE OR FOLDER]...", exists=True, show_default=False)
+    list[Path] | None, typer.Argument(metavar="FILE...", exists=True, show_default=False)
 ]
 
 

@@ -95,7 +95,12 @@ asyncio.run(main())
 
 def init(
     folder: Annotated[
-        Path, typer.Argument(help="Folder of the project; created if needed (default: this one).")
+        Path,
+        typer.Argument(
+            metavar="FOLDER",
+            help="Folder of the project; created if needed (default: this one).",
+            show_default=False,
+        ),
     ] = Path(),
     langgraph: Annotated[
         bool, flag("--langgraph", help="A LangGraph graph with a langgraph.json, instead of a function.")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from copy import copy
 from functools import partial
 from importlib import import_module
+from inspect import getdoc
 from typing import Any
 
 import typer
@@ -16,6 +18,7 @@ from typer.models import CommandInfo, Default, TyperInfo
 from perdure.cli.examples import EXAMPLES
 
 Maker = Callable[[], Any]
+_WRAPPED = re.compile(r"(?<!\n)\n(?!\n)")
 
 
 class LazyCommands(MutableMapping[str, Any]):
@@ -84,6 +87,8 @@ def _name(info: CommandInfo) -> str:
 def _command(info: CommandInfo, path: str) -> Any:
     described = copy(info)
     described.cls, described.epilog = _Command, _example(path)
+    # A terminal wraps a paragraph by its own width.
+    described.help = _WRAPPED.sub(" ", getdoc(info.callback) or "")
     return get_command_from_info(described, pretty_exceptions_short=True, rich_markup_mode="rich")
 
 
