@@ -1,38 +1,50 @@
-"""LangGraph graphs through `langgraph_sdk`: one client and one graph on our server, on peers, and alone."""
+"""LangGraph graphs over LangGraph's API: one graph and one client on our server, on peers, and alone."""
 
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from statistics import median
 from typing import Any
 
+from bench.cpu import Meter
 from bench.environments import AEGRA, LANGGRAPH
 from bench.host import Host
 from bench.http_servers import ENGINES, Engine
 from bench.measures import Figures, Measure, Row
-from bench.run_rows import LANGGRAPH_TEN, PEER_SHARE, check
+from bench.run_rows import check, client_of, server_meter
 from bench.run_servers import aegra_server, graph_folder, graph_server, langgraph_server
 from bench.sizes import Sizes
 from bench.timing import Side, interleave, spread
 from bench.work import HTTP_CALLERS
 from perdure.testing.serving import ServerProcess
 
-PEERS: dict[str, tuple[Callable[[Host], AbstractAsyncContextManager[ServerProcess]], str, float]] = {
-    "langgraph_dev": (
-        partial(langgraph_server, options=LANGGRAPH_TEN),
-        f"langgraph dev {LANGGRAPH.version} in memory, 10 jobs at once",
-        10.0,
-    ),
-    "aegra": (aegra_server, f"aegra {AEGRA.version} on PostgreSQL", 7.0),
+Start = Callable[[Host], AbstractAsyncContextManager[ServerProcess]]
+
+SERVERS: dict[str, Start] = {
+    "langgraph_dev_1": langgraph_server,
+    "langgraph_dev_10": partial(langgraph_server, options=("--n-jobs-per-worker", "10")),
+    "aegra": aegra_server,
 }
-ALONE = 0.4
+PEERS: dict[str, tuple[tuple[str, ...], str, float]] = {
+    "langgraph_dev": (
+        ("langgraph_dev_1", "langgraph_dev_10"),
+        f"langgraph dev {LANGGRAPH.version} in memory, the better of 1 and 10 jobs at once",
+        8.0,
+    ),
+    "aegra": (("aegra",), f"aegra {AEGRA.version} on PostgreSQL", 4.0),
+}
+"""The servers of each peer, of which the best counts, and our target for the rate of runs."""
+ON_POSTGRES = ("postgres", "aegra")
+OF_SAVER = {"sqlite": 2.2, "postgres": None}
 SOONER = {"langgraph_dev": 0.1, "aegra": 1.0}
 MORE_EVENTS = 4.0
 TOLD = 1_000
 WARM = 3
+CLIENTS = {"": "langgraph_sdk", "_sockets": "raw sockets"}
+"""Who asks for runs, by how the names of its rows go on."""
 
 
 def measures(sizes: Sizes) -> list[Measure]:
@@ -41,9 +53,9 @@ def measures(sizes: Sizes) -> list[Measure]:
 
 
 async def _figures(host: Host, size: int) -> list[Figures]:
-    async with _clients(host) as clients:
+    async with _servers(host) as servers, _clients(servers) as clients:
         return [
-            *await _runs(host, clients, size),
+            *await _runs(host, servers, clients, size),
             *await _firsts(host, clients),
             *await _events(host, clients),
         ]
@@ -54,18 +66,21 @@ def _pairs() -> list[tuple[Engine, str]]:
 
 
 def _run_rows() -> list[Row]:
-    what = f"no-op graph runs on new threads through langgraph_sdk, {HTTP_CALLERS} callers"
+    what = f"no-op graph runs on new threads through {{}}, {HTTP_CALLERS} callers"
     rows = [
         Row(
-            f"graphs/{engine}_vs_{name}",
-            f"{what}; peer: {PEERS[name][1]}",
+            f"graphs/{engine}{mark}_vs_{name}",
+            f"{what.format(client)}; peer: {PEERS[name][1]}",
             "runs/s",
             target_peer=PEERS[name][2],
         )
+        for mark, client in CLIENTS.items()
         for engine, name in _pairs()
     ]
-    alone = f"{what}; raw: graph.astream in a loop in one process"
-    return rows + [Row(f"graphs/{engine}_vs_alone", alone, "runs/s", target_raw=ALONE) for engine in ENGINES]
+    cpu = f"CPU of the server: {what.format('raw sockets')}; raw: the graph with InMemorySaver in one process"
+    return rows + [
+        Row(f"graphs/{engine}_cpu", cpu, "ms", "lower", target_raw=OF_SAVER[engine]) for engine in ENGINES
+    ]
 
 
 def _first_rows() -> list[Row]:
@@ -89,56 +104,98 @@ def _event_rows() -> list[Row]:
 
 
 @asynccontextmanager
-async def _clients(host: Host) -> AsyncIterator[dict[str, Any]]:
-    """A client of each server that is measured, by its name."""
-    from langgraph_sdk import get_client
-
+async def _servers(host: Host) -> AsyncIterator[dict[str, ServerProcess]]:
+    """Each server that is measured, by its name."""
     async with AsyncExitStack() as stack:
         servers: dict[str, ServerProcess] = {}
         for engine in ENGINES:
             servers[engine] = await stack.enter_async_context(graph_server(host, engine))
-        for name, (make, _, _) in PEERS.items():
-            if peer := await host.try_peer(stack, make(host)):
+        for name, start in SERVERS.items():
+            if peer := await host.try_peer(stack, start(host)):
                 servers[name] = peer
+        yield servers
+
+
+@asynccontextmanager
+async def _clients(servers: Mapping[str, ServerProcess]) -> AsyncIterator[dict[str, Any]]:
+    """A `langgraph_sdk` client of each server."""
+    from langgraph_sdk import get_client
+
+    async with AsyncExitStack() as stack:
         clients = {name: get_client(url=server.url) for name, server in servers.items()}
         for client in clients.values():
             await stack.enter_async_context(client)
         yield clients
 
 
-async def _runs(host: Host, clients: dict[str, Any], size: int) -> list[Figures]:
-    sides: dict[str, Side] = {
-        name: partial(_rate, client, PEER_SHARE if name in PEERS else 1) for name, client in clients.items()
+async def _runs(
+    host: Host, servers: Mapping[str, ServerProcess], clients: Mapping[str, Any], size: int
+) -> list[Figures]:
+    figures: list[Figures] = []
+    async with AsyncExitStack() as stack:
+        by_sdk: dict[str, Side] = {name: partial(_rate, client) for name, client in clients.items()}
+        by_sockets: dict[str, Side] = {
+            name: (await stack.enter_async_context(client_of(server.url))).langgraph
+            for name, server in servers.items()
+        }
+        for sides in (by_sdk, by_sockets):
+            meters = {
+                name: await server_meter(host, server, postgres=name in ON_POSTGRES)
+                for name, server in servers.items()
+            }
+            measured = {name: meters[name].around(side) for name, side in sides.items()}
+            found = await interleave(size, host.sizes.rounds, measured)
+            figures += [_with_costs(found, meters, engine, name) for engine, name in _pairs()]
+        saver = median([await _with_saver(host, size) for _ in range(host.sizes.rounds)])
+    # The meters of the last sides: raw sockets take nothing from the server.
+    return figures + [
+        {"ours": meters[engine].figures().get("cpu_server", 0.0), "raw": saver} for engine in ENGINES
+    ]
+
+
+def _best(found: Mapping[str, float], peer: str, *, highest: bool) -> str | None:
+    """The server of a peer that did best, of those that took part."""
+    known = [each for each in PEERS[peer][0] if each in found]
+    return (max if highest else min)(known, key=lambda each: found[each]) if known else None
+
+
+def _beside(found: Mapping[str, float], engine: str, peer: str, *, highest: bool) -> Figures:
+    best = _best(found, peer, highest=highest)
+    return {"ours": found[engine], **({"peer": found[best]} if best else {})}
+
+
+def _with_costs(found: Mapping[str, float], meters: Mapping[str, Meter], engine: str, peer: str) -> Figures:
+    best = _best(found, peer, highest=True)
+    theirs = meters[best].figures() if best else {}
+    names = {"cpu_server": "cpu_peer", "cpu_database": "cpu_peer_database"}
+    return {
+        **_beside(found, engine, peer, highest=True),
+        **meters[engine].figures(),
+        **{names[name]: figure for name, figure in theirs.items() if name in names},
     }
-    sides["alone"] = partial(_alone, host)
-    fewer = dict.fromkeys(PEERS, host.sizes.peer_rounds)
-    found = await interleave(size, host.sizes.rounds, sides, fewer)
-    beside = [_beside(found, engine, name) for engine, name in _pairs()]
-    return beside + [{"ours": found[engine], "raw": found["alone"]} for engine in ENGINES]
 
 
-def _beside(found: dict[str, float], engine: str, name: str) -> Figures:
-    return {"ours": found[engine], **({"peer": found[name]} if name in found else {})}
-
-
-async def _rate(client: Any, share: int, size: int) -> float:
+async def _rate(client: Any, size: int) -> float:
     async def call(number: int) -> None:
         thread = await client.threads.create()
         check(await client.runs.wait(thread["thread_id"], "noop", input={"number": number}), number)
 
-    return await spread(HTTP_CALLERS, max(size // share, 1), call)
+    return await spread(HTTP_CALLERS, size, call)
 
 
-async def _alone(host: Host, size: int) -> float:
-    """The graph by itself, in a process of its own; it says how many runs a second it does."""
+async def _with_saver(host: Host, size: int) -> float:
+    """The graph with LangGraph's saver in memory, in a process of its own: milliseconds of CPU a run."""
     folder = graph_folder(host, "langgraph.json", {})
     program = (
         "import asyncio, time, graph\n"
+        "from langgraph.checkpoint.memory import InMemorySaver\n"
         "async def main(size):\n"
-        "    began = time.perf_counter()\n"
-        "    for number in range(size):\n"
-        "        async for _ in graph.graph.astream({'number': number}): pass\n"
-        "    return size / (time.perf_counter() - began)\n"
+        "    graph.graph.checkpointer = InMemorySaver()\n"
+        "    for number in range(-size // 10, size):\n"
+        "        if number == 0: began = time.process_time()\n"
+        "        config = {'configurable': {'thread_id': str(number)}}\n"
+        "        async for _ in graph.graph.astream({'number': number}, config): pass\n"
+        "    return (time.process_time() - began) * 1000 / size\n"
         f"print(asyncio.run(main({size})))\n"
     )
     process = await asyncio.create_subprocess_exec(
@@ -150,13 +207,12 @@ async def _alone(host: Host, size: int) -> float:
     return float(told)
 
 
-async def _firsts(host: Host, clients: dict[str, Any]) -> list[Figures]:
+async def _firsts(host: Host, clients: Mapping[str, Any]) -> list[Figures]:
     found = {}
     for name, client in clients.items():
-        count = host.sizes.first_events // (PEER_SHARE if name in PEERS else 1)
-        times = [await _first(client) for _ in range(WARM + max(count, 1))]
+        times = [await _first(client) for _ in range(WARM + host.sizes.graph_firsts)]
         found[name] = median(times[WARM:])
-    return [_beside(found, engine, name) for engine, name in _pairs()]
+    return [_beside(found, engine, name, highest=False) for engine, name in _pairs()]
 
 
 async def _first(client: Any) -> float:
@@ -168,13 +224,12 @@ async def _first(client: Any) -> float:
     return taken
 
 
-async def _events(host: Host, clients: dict[str, Any]) -> list[Figures]:
+async def _events(host: Host, clients: Mapping[str, Any]) -> list[Figures]:
     sides: dict[str, Side] = {
         name: partial(_told, client) for name, client in clients.items() if name != "aegra"
     }
-    fewer = dict.fromkeys(PEERS, host.sizes.peer_rounds)
-    found = await interleave(TOLD, host.sizes.rounds, sides, fewer)
-    return [_beside(found, engine, "langgraph_dev") for engine in ENGINES]
+    found = await interleave(TOLD, host.sizes.rounds, sides)
+    return [_beside(found, engine, "langgraph_dev", highest=True) for engine in ENGINES]
 
 
 async def _told(client: Any, events: int) -> float:

@@ -10,6 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
+import asyncpg
+
+from bench.cpu import Clock, parent_of, seconds_of_tree
 from bench.environments import PeerError, make_scratch
 from bench.peer import PeerProcess
 from bench.sizes import Sizes
@@ -73,6 +76,15 @@ class Host:
             server = self._stack.enter_context(servers.PostgresServer(settings=POSTGRES_SETTINGS))
             self._server_url = server.url()
         return self._server_url
+
+    async def database_clock(self) -> Clock | None:
+        """The CPU time of PostgreSQL with all its processes, if it runs on this machine."""
+        connection = await asyncpg.connect(await asyncio.to_thread(self._start_postgres))
+        try:
+            postmaster = parent_of(await connection.fetchval("SELECT pg_backend_pid()"))
+        finally:
+            await connection.close()
+        return partial(seconds_of_tree, postmaster) if postmaster else None
 
     async def redis_url(self) -> str:
         """The address of a Redis or Valkey."""

@@ -1,12 +1,12 @@
 """What is measured through a server: our client and the peer's, OTLP, and the server's memory."""
 
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
 from bench import ours, work
+from bench.cpu import SETTLE_SECONDS, Meter, own_seconds, seconds_of, seconds_of_tree
 from bench.host import Host
 from bench.http_otlp import BATCH, Exporter, exporter_to
 from bench.http_servers import our_server, peer_server
@@ -14,6 +14,7 @@ from bench.measures import Figures, Measure, Row
 from bench.sizes import Sizes, label
 from bench.timing import Side, interleave
 from perdure import LightningStoreClient
+from perdure.testing.serving import ServerProcess
 
 EARLY_SHARE = 10
 CHUNK = 64
@@ -22,14 +23,16 @@ CHUNK = 64
 
 def measures(sizes: Sizes) -> list[Measure]:
     cycle = "dequeue + 10 spans {} + complete, 16 callers"
+    cycle_64 = f"dequeue + 10 spans one by one + complete, {work.CALLERS} callers"
     works = (
         ("enqueue", sizes.http_enqueues, "enqueue one by one, 16 callers", "rollouts/s", 8.0),
-        ("cycle", sizes.http_cycles, cycle.format("one by one"), "cycles/s", 15.0),
+        ("cycle", sizes.http_cycles, cycle.format("one by one"), "cycles/s", 10.0),
+        ("cycle_64", sizes.http_cycles, cycle_64, "cycles/s", 15.0),
         ("cycle_many", sizes.http_cycles, cycle.format("at once"), "cycles/s", 15.0),
     )
     return [
         *(_by_our_client(*each) for each in works),
-        *(_by_peers_client(*each[:-1]) for each in works),
+        *(_by_peers_client(*each[:-1]) for each in works if each[0] != "cycle_64"),
         _otlp(sizes),
         _memory(sizes),
     ]
@@ -47,11 +50,19 @@ async def _client_figures(host: Host, name: str, size: int) -> list[Figures]:
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(our_server(host))
         client = await stack.enter_async_context(LightningStoreClient(server.url))
-        sides: dict[str, Side] = {"ours": partial(work.HTTP_RATES[name], client, ours.KIT)}
+        meter, beside = served_meter(server), None
+        sides: dict[str, Side] = {"ours": meter.around(partial(work.HTTP_RATES[name], client, ours.KIT))}
         if peer := await host.peer():
             theirs = await stack.enter_async_context(peer_server())
-            sides["peer"] = partial(peer.do, name, url=theirs.url)
-        return [await interleave(size, host.sizes.rounds, sides, {"peer": host.sizes.peer_rounds})]
+            beside = Meter({"peer": partial(seconds_of_tree, theirs.pid)})
+            sides["peer"] = beside.around(partial(peer.do, name, url=theirs.url))
+        found = await interleave(size, host.sizes.rounds, sides)
+        return [{**found, **meter.figures(), **(beside.figures() if beside else {})}]
+
+
+def served_meter(server: ServerProcess) -> Meter:
+    """Of our server, and of this process as its client."""
+    return Meter({"server": partial(seconds_of, server.pid), "client": own_seconds}, SETTLE_SECONDS)
 
 
 def _by_peers_client(name: str, size: int, what: str, unit: str) -> Measure:
@@ -63,11 +74,14 @@ async def _peers_client_figures(host: Host, name: str, size: int) -> list[Figure
     peer = await host.peer()
     assert peer is not None
     async with our_server(host) as server, peer_server() as theirs:
+        mine = Meter({"server": partial(seconds_of, server.pid)}, SETTLE_SECONDS)
+        beside = Meter({"peer": partial(seconds_of_tree, theirs.pid)}, SETTLE_SECONDS)
         sides: dict[str, Side] = {
-            "ours": partial(peer.do, name, url=server.url),
-            "peer": partial(peer.do, name, url=theirs.url),
+            "ours": mine.around(partial(peer.do, name, url=server.url)),
+            "peer": beside.around(partial(peer.do, name, url=theirs.url)),
         }
-        return [await interleave(size, host.sizes.peer_rounds, sides, {})]
+        found = await interleave(size, host.sizes.rounds, sides)
+        return [{**found, **mine.figures(), **beside.figures()}]
 
 
 # --- OTLP -------------------------------------------------------------------------------------------------
@@ -80,19 +94,15 @@ def _otlp(sizes: Sizes) -> Measure:
 
 async def _otlp_figures(host: Host, size: int) -> list[Figures]:
     async with AsyncExitStack() as stack:
-        exporter = await stack.enter_async_context(our_exporter(host))
+        server = await stack.enter_async_context(our_server(host))
+        exporter = await stack.enter_async_context(exporter_to(server.url))
         await exporter.check_resending()
-        sides: dict[str, Side] = {"ours": exporter.rate}
+        meter = served_meter(server)
+        sides: dict[str, Side] = {"ours": meter.around(exporter.rate)}
         if await host.peer():
             theirs = await stack.enter_async_context(peer_server())
             sides["peer"] = (await stack.enter_async_context(exporter_to(theirs.url))).rate
-        return [await interleave(size, host.sizes.rounds, sides, {"peer": host.sizes.peer_rounds})]
-
-
-@asynccontextmanager
-async def our_exporter(host: Host) -> AsyncIterator[Exporter]:
-    async with our_server(host) as server, exporter_to(server.url) as exporter:
-        yield exporter
+        return [{**await interleave(size, host.sizes.rounds, sides), **meter.figures()}]
 
 
 # --- memory -----------------------------------------------------------------------------------------------
@@ -124,11 +134,11 @@ async def _ingest(exporter: Exporter, spans: int) -> None:
         await exporter.send_all(await exporter.make_batches(min(CHUNK, batches - start)))
 
 
-def resident_mebibytes(pid: int) -> float:
-    """What a process holds in memory now."""
+def resident_mebibytes(pid: int, *, most: bool = False) -> float:
+    """What a process holds in memory now, or what it has held at most where the system tells."""
     status = Path(f"/proc/{pid}/status")
     if status.exists():
         lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        return int(lines["VmRSS"].split()[0]) / 1024
+        return int(lines["VmHWM" if most else "VmRSS"].split()[0]) / 1024
     answer = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=True)
     return int(answer.stdout) / 1024

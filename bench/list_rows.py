@@ -14,12 +14,12 @@ import apsw
 import asyncpg
 
 from bench import ours, seed
+from bench.cpu import seconds_of
 from bench.host import Host
 from bench.http_servers import ENGINES, SERVE, START_SECONDS, Engine, running
 from bench.measures import Figures, Measure, Row
 from bench.seed_threads import register
 from bench.sizes import Sizes, label
-from bench.tracing_rows import seconds_of
 from perdure import Perdure, Span
 from perdure.testing.serving import ServerProcess
 from perdure.threads.queue import RunQueue

@@ -7,6 +7,8 @@ from bench.host import Host
 from bench.report import Better, Result
 
 Figures = dict[str, float]
+CPU = "cpu_"
+"""What the name of a figure begins with that is CPU time: `cpu_server` in milliseconds a unit of work."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Row:
             better=self.better,
             target=self.target,
             what=self.what,
+            cpu={name.removeprefix(CPU): figure for name, figure in figures.items() if name.startswith(CPU)},
         )
 
 

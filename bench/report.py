@@ -28,6 +28,8 @@ class Result(msgspec.Struct, kw_only=True):
     better: Better = "higher"
     target: float | None = None
     what: str = ""
+    cpu: dict[str, float] = {}
+    """Milliseconds of CPU time a unit of work, by process: ours are server, client and database."""
 
     def passed(self) -> bool | None:
         """Whether every target is met; None where there is none."""
@@ -63,7 +65,19 @@ def show(results: list[Result]) -> None:
 def table(results: list[Result]) -> Table:
     title = f"Python {platform.python_version()}, SQLite {apsw.sqlite_lib_version()}, {platform.machine()}"
     made = Table(title=title, caption="ratio = ours / theirs; medians of interleaved rounds")
-    for heading in ("name", "what", "unit", "ours", "peer", "raw", "ours/peer", "ours/raw", "target", ""):
+    for heading in (
+        "name",
+        "what",
+        "unit",
+        "ours",
+        "peer",
+        "raw",
+        "ours/peer",
+        "ours/raw",
+        "CPU ms",
+        "target",
+        "",
+    ):
         made.add_column(heading, justify="left" if heading in ("name", "what", "unit", "") else "right")
     for result in results:
         made.add_row(*cells(result))
@@ -80,13 +94,25 @@ def brief(result: Result) -> str:
 def cells(result: Result) -> list[str]:
     verdict = {True: "[green]pass", False: "[red]miss", None: ""}[result.passed()]
     figures = (result.ours, result.peer, result.raw, result.ratio_peer, result.ratio_raw)
-    return [result.name, result.what, result.unit, *map(rounded, figures), targets(result), verdict]
+    return [
+        result.name,
+        result.what,
+        result.unit,
+        *map(rounded, figures),
+        costs(result),
+        targets(result),
+        verdict,
+    ]
 
 
 def targets(result: Result) -> str:
     sign = "≥" if result.better == "higher" else "≤"
     named = (("peer", result.target_peer), ("raw", result.target_raw), ("ours", result.target))
     return ", ".join(f"{name} {sign} {target:g}" for name, target in named if target is not None)
+
+
+def costs(result: Result) -> str:
+    return ", ".join(f"{name} {rounded(figure)}" for name, figure in result.cpu.items())
 
 
 def rounded(figure: float | None) -> str:

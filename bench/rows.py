@@ -28,11 +28,14 @@ from bench import (
     work,
     workflow_rows,
 )
+from bench.cpu import Meter, own_seconds, with_raw
 from bench.host import Host
 from bench.http_servers import Engine
 from bench.measures import Figures, Measure, Row
 from bench.sizes import Sizes, label
 from bench.timing import Side, interleave
+
+POSTGRES_OF_RAW = {"claim_complete": 0.55, "add_many_spans": 0.5}
 
 
 def all_measures(sizes: Sizes) -> list[Measure]:
@@ -71,9 +74,9 @@ def all_measures(sizes: Sizes) -> list[Measure]:
 def _sqlite_rates(sizes: Sizes) -> list[Measure]:
     raw = {"enqueue": raw_sqlite.enqueue, "enqueue_many": raw_sqlite.enqueue_many}
     rows = (
-        ("enqueue", sizes.enqueues, "enqueue one by one, 64 callers", "rollouts/s", None, 0.5),
+        ("enqueue", sizes.enqueues, "enqueue one by one, 64 callers", "rollouts/s", None, 0.6),
         ("enqueue_many", sizes.enqueues, "enqueue in batches of 100, 4 callers", "rollouts/s", None, None),
-        ("cycle", sizes.cycles, "dequeue + 10 spans + complete, 64 callers", "cycles/s", 5.0, None),
+        ("cycle", sizes.cycles, "dequeue + 10 spans + complete, 64 callers", "cycles/s", 4.5, None),
         ("add_span", sizes.spans, "spans one by one, 64 callers", "spans/s", None, None),
         ("add_many_spans", sizes.spans, "spans in batches of 100, 4 callers", "spans/s", None, None),
     )
@@ -89,12 +92,14 @@ def _sqlite_rates(sizes: Sizes) -> list[Measure]:
 async def _sqlite_rate(
     host: Host, name: str, size: int, raw: Callable[..., Awaitable[float]] | None
 ) -> list[Figures]:
-    sides: dict[str, Side] = {"ours": partial(ours.rate, host, name)}
+    meter, beside = Meter({"client": own_seconds}), Meter({"client": own_seconds})
+    sides: dict[str, Side] = {"ours": meter.around(partial(ours.rate, host, name))}
     if raw is not None:
-        sides["raw"] = lambda count: raw(host.new_file(), count)
+        sides["raw"] = beside.around(lambda count: raw(host.new_file(), count))
     if peer := await host.peer():
         sides["peer"] = partial(peer.do, name)
-    return [await interleave(size, host.sizes.rounds, sides, {"peer": host.sizes.peer_rounds})]
+    found = await interleave(size, host.sizes.rounds, sides)
+    return [{**found, **meter.figures(), **with_raw(beside)}]
 
 
 def _queries(sizes: Sizes, engine: Engine) -> Measure:
@@ -120,7 +125,7 @@ async def _query_times(host: Host, engine: Engine) -> list[Figures]:
             for size in stores:
                 await peer.do("seed_queries", size)
                 sides[f"peer {size}"] = _fixed(partial(peer.do, "query", size))
-        medians = await interleave(1, sizes.rounds, sides, {})
+        medians = await interleave(1, sizes.rounds, sides)
     figures = [_figures_of(medians, str(size)) for size in stores]
     return [*figures, {side: figures[-1][side] / figures[0][side] for side in figures[0]}]
 
@@ -139,7 +144,7 @@ def _figures_of(medians: Figures, key: str) -> Figures:
 
 
 def _postgres_rate(name: str, size: int, what: str, unit: str) -> Measure:
-    row = Row(f"postgres/{name}", what, unit, target_raw=0.5)
+    row = Row(f"postgres/{name}", what, unit, target_raw=POSTGRES_OF_RAW[name])
     return Measure((row,), partial(_postgres_figures, name=name, size=size))
 
 
@@ -151,8 +156,14 @@ async def _postgres_figures(host: Host, name: str, size: int) -> list[Figures]:
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(ours.new_store(host, "postgres"))
         pool = await stack.enter_async_context(await raw_postgres.open_pool(await host.new_database()))
-        sides: dict[str, Side] = {"ours": partial(mine, store, ours.KIT), "raw": partial(theirs, pool)}
-        return [await interleave(size, host.sizes.rounds, sides, {})]
+        clocks = {"client": own_seconds, "database": await host.database_clock()}
+        meter, beside = Meter(clocks), Meter(clocks)
+        sides: dict[str, Side] = {
+            "ours": meter.around(partial(mine, store, ours.KIT)),
+            "raw": beside.around(partial(theirs, pool)),
+        }
+        found = await interleave(size, host.sizes.rounds, sides)
+        return [{**found, **meter.figures(), **with_raw(beside)}]
 
 
 def _claims(sizes: Sizes, engine: Engine) -> Measure:

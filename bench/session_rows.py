@@ -59,7 +59,7 @@ async def _appends(host: Host, sync: bool, size: int) -> list[Figures]:
     if sync:
         sides["raw"] = partial(_append_raw, host.new_folder())
     try:
-        return [await interleave(size, host.sizes.rounds, sides, {})]
+        return [await interleave(size, host.sizes.rounds, sides)]
     finally:
         await log.close()
 

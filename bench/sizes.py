@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sizes:
-    """Counts of the work of one run; a peer takes part in fewer rounds, since it is slower."""
+    """Counts of the work of one run, the same for us and for peers."""
 
     rounds: int
-    peer_rounds: int
     enqueues: int
     cycles: int
     spans: int
@@ -26,7 +25,11 @@ class Sizes:
     otlp_spans: int
     served_spans: int
     runs: int
+    lone_runs: int
+    idle_workers: int
+    idle_runs: int
     graph_runs: int
+    graph_firsts: int
     grown_steps: int
     jobs: int
     starts: int
@@ -34,6 +37,8 @@ class Sizes:
     events: int
     listeners: int
     heard_events: int
+    crowd: int
+    crowd_events: int
     first_events: int
     imports: int
     session_lines: int
@@ -56,7 +61,6 @@ class Sizes:
 
 FULL = Sizes(
     rounds=5,
-    peer_rounds=3,
     enqueues=20_000,
     cycles=1_000,
     spans=10_000,
@@ -74,7 +78,11 @@ FULL = Sizes(
     otlp_spans=20_480,
     served_spans=1_000_000,
     runs=1_000,
-    graph_runs=400,
+    lone_runs=200,
+    idle_workers=1_000,
+    idle_runs=200,
+    graph_runs=200,
+    graph_firsts=30,
     grown_steps=500,
     jobs=8_000,
     starts=200,
@@ -82,6 +90,8 @@ FULL = Sizes(
     events=10_000,
     listeners=200,
     heard_events=2_000,
+    crowd=10_000,
+    crowd_events=50,
     first_events=100,
     imports=5,
     session_lines=200_000,
@@ -103,7 +113,6 @@ FULL = Sizes(
 )
 QUICK = Sizes(
     rounds=1,
-    peer_rounds=1,
     enqueues=500,
     cycles=50,
     spans=500,
@@ -121,7 +130,11 @@ QUICK = Sizes(
     otlp_spans=1_024,
     served_spans=5_120,
     runs=40,
+    lone_runs=10,
+    idle_workers=20,
+    idle_runs=20,
     graph_runs=20,
+    graph_firsts=3,
     grown_steps=30,
     jobs=400,
     starts=5,
@@ -129,6 +142,8 @@ QUICK = Sizes(
     events=500,
     listeners=10,
     heard_events=100,
+    crowd=50,
+    crowd_events=10,
     first_events=5,
     imports=1,
     session_lines=2_000,

@@ -21,7 +21,7 @@ from perdure.threads.records import RunRequest
 POLL_SECONDS = 0.5
 LOOK_SECONDS = 0.1
 WARM_STARTS = 3
-TARGET = 5.0
+TARGET = 8.0
 WORKER = (sys.executable, "-m", "perdure.cli", "worker", "--json", "--agents", agents.PATH, "--database")
 
 

@@ -8,6 +8,7 @@ as `{"seconds": number}`, once it is sure that every client got every event, in 
 import asyncio
 import json
 import re
+import resource
 import sys
 import time
 from itertools import pairwise
@@ -16,6 +17,8 @@ from pathlib import Path
 HEAD_END = b"\r\n\r\n"
 EVENT = re.compile(rb"id: \d+-(\d+)\nevent: custom\ndata: ")
 SHOWN = 300
+AT_ONCE = 100
+"""So many clients connect together: a server takes in but a few at a time."""
 
 
 class Reader(asyncio.Protocol):
@@ -68,8 +71,13 @@ def unchunked(body: bytes) -> bytes:
 async def listen(host: str, port: int, path: str, clients: int, events: int, go: Path) -> float:
     request = f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode()
     loop = asyncio.get_running_loop()
-    made = [await loop.create_connection(lambda: Reader(request), host, port) for _ in range(clients)]
-    readers = [reader for _, reader in made]
+    readers: list[Reader] = []
+    while len(readers) < clients:
+        count = min(AT_ONCE, clients - len(readers))
+        made = await asyncio.gather(
+            *(loop.create_connection(lambda: Reader(request), host, port) for _ in range(count))
+        )
+        readers += [reader for _, reader in made]
     await asyncio.gather(*(reader.connected for reader in readers))
     started = time.perf_counter()
     await asyncio.to_thread(go.write_bytes, b"go")
@@ -79,7 +87,14 @@ async def listen(host: str, port: int, path: str, clients: int, events: int, go:
     return max(reader.last for reader in readers) - started
 
 
+def allow_files() -> None:
+    """Let this process, and those that it starts, have as many open files as the system lets it."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def main() -> None:
+    allow_files()
     host, port, path, clients, events, go = sys.argv[1:]
     seconds = asyncio.run(listen(host, int(port), path, int(clients), int(events), Path(go)))
     print(json.dumps({"seconds": seconds}))

@@ -11,20 +11,54 @@ from statistics import median
 
 import aiohttp
 
+from bench.cpu import seconds_of
 from bench.environments import ROOT
 from bench.host import Host
+from bench.http_rows import resident_mebibytes
 from bench.http_servers import ENGINES, Engine
 from bench.measures import Figures, Measure, Row
 from bench.run_servers import agent_server
 from bench.sizes import Sizes, label
+from bench.stream_clients import allow_files
 from bench.timing import interleave
 from perdure.testing.serving import ServerProcess
 
 WARM_EVENTS = 3
 
 
+MOST_MEBIBYTES = 1024.0
+FIRST_MS = 15.0
+
+
 def measures(sizes: Sizes) -> list[Measure]:
-    return [_of(sizes, engine) for engine in ENGINES]
+    return [*(_of(sizes, engine) for engine in ENGINES), _crowd(sizes)]
+
+
+def _crowd(sizes: Sizes) -> Measure:
+    clients, events = label(sizes.crowd), sizes.crowd_events
+    rows = (
+        Row(
+            "stream/crowd_memory",
+            f"most memory of a server with {clients} SSE clients on one run of {events} events",
+            "MiB",
+            "lower",
+            target=MOST_MEBIBYTES,
+        ),
+        Row("stream/crowd", f"{clients} SSE clients on one run, every event to each", "deliveries/s"),
+    )
+    return Measure(rows, _crowd_figures)
+
+
+async def _crowd_figures(host: Host) -> list[Figures]:
+    allow_files()
+    async with agent_server(host, "sqlite") as server:
+        await _rate(host, server, 1, 1)
+        delivered = host.sizes.crowd * host.sizes.crowd_events
+        before = seconds_of(server.pid)
+        rate = await _rate(host, server, host.sizes.crowd, host.sizes.crowd_events)
+        cpu = (seconds_of(server.pid) - before) * 1000 / delivered
+        memory = resident_mebibytes(server.pid, most=True)
+    return [{"ours": memory}, {"ours": rate, "cpu_server": cpu}]
 
 
 def _of(sizes: Sizes, engine: Engine) -> Measure:
@@ -34,7 +68,7 @@ def _of(sizes: Sizes, engine: Engine) -> Measure:
     rows = (
         Row(f"stream/{engine}_one", one, "events/s", target=10_000.0),
         Row(f"stream/{engine}_many", many, "deliveries/s", target=40_000.0),
-        Row(f"stream/{engine}_first", first, "ms", "lower", target=20.0),
+        Row(f"stream/{engine}_first", first, "ms", "lower", target=FIRST_MS),
     )
     return Measure(rows, partial(_figures, engine=engine))
 
@@ -42,9 +76,9 @@ def _of(sizes: Sizes, engine: Engine) -> Measure:
 async def _figures(host: Host, engine: Engine) -> list[Figures]:
     sizes = host.sizes
     async with agent_server(host, engine) as server:
-        one = await interleave(sizes.events, sizes.rounds, {"ours": partial(_rate, host, server, 1)}, {})
+        one = await interleave(sizes.events, sizes.rounds, {"ours": partial(_rate, host, server, 1)})
         many = await interleave(
-            sizes.heard_events, sizes.rounds, {"ours": partial(_rate, host, server, sizes.listeners)}, {}
+            sizes.heard_events, sizes.rounds, {"ours": partial(_rate, host, server, sizes.listeners)}
         )
         times = [await _first(server) for _ in range(WARM_EVENTS + sizes.first_events)]
     return [one, many, {"ours": median(times[WARM_EVENTS:])}]

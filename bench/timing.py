@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from statistics import median
 
 Side = Callable[[int], Awaitable[float]]
@@ -29,18 +29,19 @@ async def milliseconds(call: Callable[[], Awaitable[object]]) -> float:
 
 
 async def interleave(
-    size: int, rounds: int, sides: dict[str, Side], fewer: dict[str, int]
+    size: int, rounds: int, sides: dict[str, Side], once: Collection[str] = ()
 ) -> dict[str, float]:
     """Run every side in turn, round after round, and return each side's median figure.
 
-    A side named in `fewer` takes part only in that many rounds.
+    Each side has the same warm-up and as many rounds as the others; only one that takes minutes runs `once`.
     """
     figures: dict[str, list[float]] = {name: [] for name in sides}
     for side in sides.values():
         await side(max(size // 10, 1))
     for number in range(rounds):
         for name, side in sides.items():
-            if number < fewer.get(name, rounds):
-                gc.collect()
-                figures[name].append(await side(size))
+            if number and name in once:
+                continue
+            gc.collect()
+            figures[name].append(await side(size))
     return {name: median(taken) for name, taken in figures.items()}

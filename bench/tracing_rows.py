@@ -1,13 +1,12 @@
 """What traces cost: CPU time that a server takes for a run with tracing on, against tracing off."""
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
-from pathlib import Path
 from statistics import median
 
+from bench.cpu import seconds_of
 from bench.host import Host
 from bench.measures import Figures, Measure, Row
 from bench.run_rows import Client, client_of
@@ -79,9 +78,3 @@ async def _cpu(pid: int, work: Callable[[int], Awaitable[object]], size: int) ->
     await work(size)
     await asyncio.sleep(SETTLE_SECONDS)
     return (seconds_of(pid) - began) * 1000 / size
-
-
-def seconds_of(pid: int) -> float:
-    """The CPU time of a process, in user and system mode."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -7,7 +7,7 @@ Only the standard library is imported, since the peer runs this file in an envir
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -220,9 +220,10 @@ RATES = {
     "add_span": add_spans,
     "add_many_spans": add_many_spans,
 }
-HTTP_RATES = {
+HTTP_RATES: dict[str, Callable[..., Awaitable[float]]] = {
     "enqueue": partial(enqueue, callers=HTTP_CALLERS),
     "cycle": partial(cycle, callers=HTTP_CALLERS),
+    "cycle_64": cycle,
     "cycle_many": partial(cycle_many, callers=HTTP_CALLERS),
 }
 """The same through a client: each request has its price, and fewer callers share it."""

@@ -133,8 +133,7 @@ async def _line(host: Host, count: int) -> list[Figures]:
             sides["chain"] = partial(_do, peer, "chain", url)
             sides["steps"] = partial(_do, peer, "steps", url)
         # A link waits for the next poll of the queue, about a second: one round takes minutes.
-        fewer = {"chain": 1, "steps": host.sizes.peer_rounds}
-        found = await interleave(count, host.sizes.rounds, sides, fewer)
+        found = await interleave(count, host.sizes.rounds, sides, once=("chain",))
     return [
         {"ours": found["ours"], **({"peer": found[name]} if name in found else {})}
         for name in ("chain", "steps")

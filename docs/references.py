@@ -52,6 +52,7 @@ ABOUT: Mapping[str, Mapping[str, str]] = {
         "max_decompressed_bytes": "largest body after decompression, in bytes",
         "rate_limit": "requests per second and caller",
         "max_connections": "most HTTP connections of a process; by default as many as open files allow",
+        "max_streams": "most streams of events that one caller has open at a time",
         "head_timeout": "seconds for the head of a request to arrive",
         "body_timeout": "seconds for the body of a request to arrive",
         "keep_alive_timeout": "seconds until an idle connection is closed",

@@ -1,5 +1,6 @@
 """The measures run to their end and say what they found in the promised shape; no figure is judged here."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import environments, http_otlp, report, rows
+from bench import cpu, environments, http_otlp, report, rows
 from bench.__main__ import chosen
 from bench.environments import Environment, PeerError
 from bench.host import Host
@@ -19,12 +20,15 @@ from bench.peer import PeerProcess
 from bench.report import Result
 from bench.seed_threads import copies, template_of
 from bench.sizes import FULL, QUICK, label
+from bench.socket_client import socket_client
 from bench.stream_clients import Reader, unchunked
+from bench.timing import interleave
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+from tests.kernel.support import until
 
 ROOT = Path(__file__).resolve().parent.parent
 NUMBERS = ("peer", "raw", "ratio_peer", "ratio_raw", "target_peer", "target_raw", "target")
-KEYS = {"name", "ours", "unit", "better", "what", *NUMBERS}
+KEYS = {"name", "ours", "unit", "better", "what", "cpu", *NUMBERS}
 
 
 def run_bench(*arguments: str) -> str:
@@ -111,7 +115,7 @@ def test_label(count: int, expected: str) -> None:
 )
 def test_a_target_is_met_or_missed(result: Result, passed: bool | None) -> None:
     assert result.passed() is passed
-    assert len(report.cells(result)) == 10
+    assert len(report.cells(result)) == 11
 
 
 def test_a_ratio_is_ours_divided_by_theirs() -> None:
@@ -199,3 +203,50 @@ async def test_a_reader_sees_whether_an_event_is_missing_or_came_twice(
     else:
         with pytest.raises(RuntimeError, match="of 3 events"):
             reader.check(3)
+
+
+async def test_the_cpu_time_of_a_side_is_taken_for_each_unit_and_without_its_warm_up() -> None:
+    clock = iter([0.0, 9.0, 10.0, 10.4, 20.0, 20.8])
+    meter = cpu.Meter({"server": lambda: next(clock), "database": None})
+
+    async def side(size: int) -> float:
+        return float(size)
+
+    assert await interleave(100, 2, {"ours": meter.around(side, units=2)}) == {"ours": 100.0}
+    assert meter.figures() == {"cpu_server": pytest.approx(3.0)}
+
+
+def test_the_cpu_time_of_a_process_counts_its_children() -> None:
+    program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'sum(range(10**7))'])"
+    before, own = cpu.seconds_of_tree(os.getpid()), cpu.seconds_of(os.getpid())
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert cpu.seconds_of_tree(os.getpid()) - before > cpu.seconds_of(os.getpid()) - own + 0.02
+
+
+async def test_a_client_of_sockets_reads_answers_by_length_and_in_chunks_and_opens_again() -> None:
+    answers = iter(
+        [
+            b'HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n{"a":1}',
+            b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{"a\r\n4\r\n":2}\r\n0\r\n\r\n',
+            b"HTTP/1.1 503 No\r\nContent-Length: 4\r\n\r\nbusy",
+        ]
+    )
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(next(answers))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1")
+    port = server.sockets[0].getsockname()[1]
+    async with server, socket_client(f"http://127.0.0.1:{port}", 1) as client:
+        assert await client.post("/", {}) == {"a": 1}
+        await until(lambda: not client.connections[0].is_open)
+        with pytest.raises(ConnectionError):
+            await client.post("/", {})
+        await client.open()
+        assert await client.post("/", {}) == {"a": 2}
+        await until(lambda: not client.connections[0].is_open)
+        await client.open()
+        with pytest.raises(RuntimeError, match="busy"):
+            await client.post("/", {})

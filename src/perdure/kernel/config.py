@@ -131,6 +131,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_decompressed_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1 << 30)] = 16 << 20
     rate_limit: Annotated[float, msgspec.Meta(gt=0)] | None = None
     max_connections: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
+    max_streams: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 10_000
     head_timeout: Seconds = 10.0
     body_timeout: Seconds = 30.0
     keep_alive_timeout: Seconds = 75.0

@@ -29,6 +29,7 @@ class SettingOptions(TypedDict, total=False):
     max_decompressed_bytes: int
     rate_limit: float | None
     max_connections: int | None
+    max_streams: int
     head_timeout: float
     body_timeout: float
     keep_alive_timeout: float

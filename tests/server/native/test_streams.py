@@ -319,19 +319,17 @@ async def test_a_reader_that_takes_nothing_is_given_up(monkeypatch: pytest.Monke
         assert not app.streams
 
 
-async def test_an_actor_reads_so_many_streams_and_no_more(
-    quick: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sse, "STREAMS_AN_ACTOR", 1)
-    run = await quick.run()
-    path = f"{API}/runs/{run.run_id}/stream"
-    async with streaming(quick.visitor, path):
-        answer = await quick.visitor.get(path)
-        assert (answer.status, answer.body["code"]) == (429, TooManyRequests.code)
-        reading = asyncio.ensure_future(gathered(quick.client.stream_run(run.run_id)))
-    await quick.worker.do()
-    assert len(await soon(reading)) == 2
-    await until(lambda: not quick.visitor.app.streams)
+async def test_an_actor_reads_so_many_streams_and_no_more() -> None:
+    async with InMemoryLightningStore() as store, housed(store, max_streams=1) as house:
+        run = await house.run()
+        path = f"{API}/runs/{run.run_id}/stream"
+        async with streaming(house.visitor, path):
+            answer = await house.visitor.get(path)
+            assert (answer.status, answer.body["code"]) == (429, TooManyRequests.code)
+            reading = asyncio.ensure_future(gathered(house.client.stream_run(run.run_id)))
+        await house.worker.do()
+        assert len(await soon(reading)) == 2
+        await until(lambda: not house.visitor.app.streams)
 
 
 async def test_a_stream_ends_with_its_token(monkeypatch: pytest.MonkeyPatch) -> None:

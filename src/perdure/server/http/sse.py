@@ -30,7 +30,6 @@ GREETING = b"retry: 2000\n: the feed begins\n\n"
 HEARTBEAT = b": still here\n\n"
 JOIN_BYTES = 64 << 10
 """A client that is behind gets frames of up to this size together."""
-STREAMS_AN_ACTOR = 1000
 BEGINNING = "-1"
 """The event id before the first event of a stream."""
 
@@ -259,7 +258,7 @@ async def follow_events(
         call,
         FollowerSource(follower, encoding, last),
         call.app.streams,
-        STREAMS_AN_ACTOR,
+        call.app.settings.max_streams,
         first=first,
         resume=place if names_start else None,
         headers=headers,

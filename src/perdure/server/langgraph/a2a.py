@@ -19,7 +19,7 @@ from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import BadRequest, Conflict, NotFound, PerdureError
 from perdure.kernel.version import VERSION
 from perdure.server.http.routes import Call
-from perdure.server.http.sse import BEGINNING, STREAMS_AN_ACTOR, crlf_frame
+from perdure.server.http.sse import BEGINNING, crlf_frame
 from perdure.server.langgraph.authorization import Authorization, before, on_assistant
 from perdure.server.langgraph.json_rpc import (
     INVALID_PARAMS,
@@ -168,7 +168,7 @@ async def _send(call: Call, message: RpcMessage, *, streams: bool) -> Response:
     run = await created(call, body, thread_id)
     if streams:
         source = _TaskFrames(call.threads, await call.threads.follow_run(run.run_id, BEGINNING), message, run)
-        return RunStream(call, source, call.app.streams, STREAMS_AN_ACTOR)
+        return RunStream(call, source, call.app.streams, call.app.settings.max_streams)
     if not params.configuration.blocking:
         return answer(result_of(message, _task(run, None, params.configuration.historyLength)))
     history = params.configuration.historyLength

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import BadRequest, Forbidden, InvalidInput, NotFound, PerdureError
 from perdure.server.http.routes import Call
-from perdure.server.http.sse import STREAMS_AN_ACTOR, crlf_frame
+from perdure.server.http.sse import crlf_frame
 from perdure.server.langgraph.authorization import Authorization, before, on_thread
 from perdure.server.langgraph.event_translation import MODES, SPREAD, Translated, Translator
 from perdure.server.langgraph.routing import Resource
@@ -181,7 +181,7 @@ async def stream_events(call: Call) -> Response:
     subscription.check()
     events = ThreadEvents(call.threads, subscription)
     await events.open(call.path["thread_id"])
-    return RunStream(call, _Frames(events), call.app.streams, STREAMS_AN_ACTOR)
+    return RunStream(call, _Frames(events), call.app.streams, call.app.settings.max_streams)
 
 
 # --- commands ---------------------------------------------------------------------------------------------

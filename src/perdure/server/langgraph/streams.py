@@ -18,7 +18,6 @@ from perdure.server.http.routes import Call
 from perdure.server.http.sse import (
     BEGINNING,
     MEDIA_TYPE,
-    STREAMS_AN_ACTOR,
     EventStreamResponse,
     crlf_frame,
     follow_events,
@@ -190,7 +189,7 @@ async def join_stream(call: Call) -> Response:
     query: StreamQuery = call.query
     run, after = await find_joinable(call), last_event_id(call)
     if after is None and run.status not in LIVE_STATUSES:
-        return RunStream(call, _NoEvents(), call.app.streams, STREAMS_AN_ACTOR)
+        return RunStream(call, _NoEvents(), call.app.streams, call.app.settings.max_streams)
     modes = query_list(query.stream_mode, "stream_mode")
     return await follow_events(
         call,

@@ -1,0 +1,97 @@
+"""CPU time of processes: what a unit of work costs the server, its clients and the database."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
+
+from bench.timing import Side
+
+PROC = Path("/proc")
+SETTLE_SECONDS = 0.5
+"""How long a server may take for what it does after its answers; that time counts too."""
+
+Clock = Callable[[], float]
+
+
+def seconds_of(pid: int) -> float:
+    """The CPU time of a process, in user and system mode."""
+    return _seconds(_stat(pid)[11:13])
+
+
+def seconds_of_tree(pid: int) -> float:
+    """The CPU time of a process, of those that it has started, and of those among them that have ended."""
+    known = {each: fields for each in _pids() if (fields := _stat_if_there(each))}
+    wanted = [pid]
+    for each in wanted:
+        wanted += [child for child, fields in known.items() if int(fields[1]) == each]
+    return sum(_seconds(known[each][11:15]) for each in wanted if each in known)
+
+
+def parent_of(pid: int) -> int | None:
+    """The process that started this one, if it runs on this machine."""
+    fields = _stat_if_there(pid)
+    return int(fields[1]) if fields else None
+
+
+def own_seconds() -> float:
+    """The CPU time of this process."""
+    return time.process_time()
+
+
+class Meter:
+    """The CPU time of a side's rounds by process; the first round is the warm-up and does not count."""
+
+    def __init__(self, clocks: Mapping[str, Clock | None], settle: float = 0.0) -> None:
+        self._clocks = {name: clock for name, clock in clocks.items() if clock} if PROC.exists() else {}
+        self._settle = settle
+        self._taken: list[dict[str, float]] = []
+
+    def around(self, side: Side, units: int = 1) -> Side:
+        """The same side, whose CPU time is taken; a round of size n does n times `units` of work."""
+
+        async def measured(size: int) -> float:
+            before = {name: clock() for name, clock in self._clocks.items()}
+            figure = await side(size)
+            if self._clocks and self._settle:
+                await asyncio.sleep(self._settle)
+            done = size * units
+            self._taken.append(
+                {name: (self._clocks[name]() - was) * 1000 / done for name, was in before.items()}
+            )
+            return figure
+
+        return measured
+
+    def figures(self) -> dict[str, float]:
+        """The median milliseconds a unit of each process, as the figures of a row."""
+        rounds = self._taken[1:]
+        return {f"cpu_{name}": median(each[name] for each in rounds) for name in (rounds or [{}])[0]}
+
+
+def with_raw(meter: Meter) -> dict[str, float]:
+    """What the raw engine's side costs, beside ours: `client` is its program, named `raw` here."""
+    names = {"cpu_client": "cpu_raw", "cpu_database": "cpu_raw_database"}
+    return {names[name]: figure for name, figure in meter.figures().items()}
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields after the name, which may hold anything."""
+    return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+
+
+def _seconds(fields: list[str]) -> float:
+    return sum(map(int, fields)) / os.sysconf("SC_CLK_TCK")
+
+
+def _pids() -> list[int]:
+    return [int(each.name) for each in PROC.iterdir() if each.name.isdigit()]
+
+
+def _stat_if_there(pid: int) -> list[str]:
+    try:
+        return _stat(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return []
