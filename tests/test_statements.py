@@ -25,7 +25,7 @@ from perdure.runtime.stores import TABLES
 def _statements() -> Iterator[Statement[Any]]:
     """The statements of all domains that return records."""
     for module in pkgutil.walk_packages(perdure.__path__, "perdure."):
-        if module.name.endswith(".sql"):
+        if module.name.endswith("sql"):
             for value in vars(importlib.import_module(module.name)).values():
                 if isinstance(value, Listing):
                     value, _ = value.page(Clause("TRUE", {}), Order((Key("1", "int"),)), -1, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from tests.kernel.support import (
@@ -282,6 +282,69 @@ async def test_an_error_that_an_operation_hides_is_never_acknowledged_without_it
         assert await stored(storage) == ["a"]
     else:
         assert await stored(storage) == ["a", "b"]
+
+
+class AddedRow(NamedTuple):
+    """What a thing's size grows by."""
+
+    id: str
+    note: None
+    body: None
+    size: int
+
+
+ADD_SIZES = BulkInsert(
+    THINGS, AddedRow, on_conflict="UPDATE SET size = coalesce(things.size, 0) + excluded.size"
+)
+
+
+async def test_totals_are_added_up_and_written_last(storage: Storage) -> None:
+    async def count(tx: Tx) -> int:
+        tx.add(ADD_SIZES, [AddedRow("a", None, None, 2), AddedRow("b", None, None, 1)])
+        tx.add(ADD_SIZES, [AddedRow("a", None, None, 3), AddedRow("b", None, None, -1)])
+        return len(await tx.all(IDS))
+
+    async def count_elsewhere(tx: Tx) -> None:
+        here, tx.ns = tx.ns, NS + 1
+        tx.add(ADD_SIZES, [AddedRow("c", None, None, 4)])
+        tx.ns = here
+        tx.add(ADD_SIZES, [AddedRow("a", None, None, 1)])
+
+    assert await storage.run(count, ns=NS) == 0
+    await storage.run(count_elsewhere, ns=NS)
+    found = [dict(await storage.read(_sizes, ns=ns)) for ns in (NS, NS + 1)]
+    assert found == [{"a": 6}, {"c": 4}]
+
+
+async def test_a_write_that_should_write_all_rows_says_where_it_did_not(storage: Storage) -> None:
+    async def resize(tx: Tx, was: int) -> list[str]:
+        told: list[str] = []
+
+        async def missed() -> None:
+            told.append("missed")
+            await tx.execute(RESIZE, ids=["a"], size=100)
+
+        await tx.expect((RESIZE_EACH, [(was + 1, NS, "a", was)]), missed)
+        await tx.write((KEEP_THE_FIRST, [(NS, f"of {was}", 1, None, None)]))
+        return told
+
+    await storage.run(put, "a", 1, ns=NS)
+    assert await storage.run(resize, 1, ns=NS) == []
+    assert await storage.run(resize, 5, ns=NS) == ["missed"]
+    assert dict(await storage.read(_sizes, ns=NS)) == {"a": 100, "of 1": 1, "of 5": 1}
+
+
+async def test_writes_that_were_deferred_keep_their_namespace(storage: Storage) -> None:
+    async def grow(tx: Tx) -> None:
+        here = tx.ns
+        for ns in (NS, NS + 1):
+            tx.ns = ns
+            await tx.defer(ADD_SIZES.of([AddedRow("a", None, None, ns)]))
+        tx.ns = here
+
+    await storage.run(grow)
+    found = [dict(await storage.read(_sizes, ns=ns)) for ns in (NS, NS + 1)]
+    assert found == [{"a": NS}, {"a": NS + 1}]
 
 
 # --- operations -------------------------------------------------------------------------------------------

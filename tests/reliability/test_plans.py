@@ -13,10 +13,11 @@ from perdure.kernel.clock import MICROS
 from perdure.kernel.storage.filters import Condition
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.kernel.storage.schema import Column, Table
-from perdure.rollouts import sql, tables
+from perdure.rollouts import claim_sql, sql, tables
 from perdure.rollouts.operations.claim import Claim, claim
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.operations.queries import Query
+from perdure.rollouts.operations.report import RolloutChange, change_rollouts
 from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
 from perdure.rollouts.overview import Overview
 from perdure.rollouts.records import RolloutStatus
@@ -66,10 +67,10 @@ EXPECTED = {
 }
 SMALL = {"COUNT_BY_STATUS", "LATEST_RESOURCES_ID"}
 """Statements on small tables, which may be read whole where the planner likes that better."""
-MANY = {"PROMOTE_DUE", "DUE_BY_QUEUE", "HAS_FUTURE_ATTEMPTS"}
+MANY = {"PROMOTE_DUE", "DUE_BY_QUEUE", "HAS_FUTURE_ATTEMPTS", "ANY_RESOURCES"}
 """Statements on hundreds of rows at once: of fifty thousand, those may be cheaper to find by reading all.
 
-The last one looks at all live attempts, once in a process.
+One looks at all live attempts, once in a process; the last one ends at the first row.
 """
 
 
@@ -201,6 +202,7 @@ async def fill(store: DatabaseLightningStore) -> None:
 
 async def use_the_queue(store: DatabaseLightningStore) -> None:
     limited = RolloutConfig(timeout_seconds=60, unresponsive_seconds=20, max_attempts=2)
+    await store.add_resources({})
     await store.enqueue_rollout("once", idempotency_key="key-10")
     await store.enqueue_rollout("new", idempotency_key="new", priority=1)
     await store.enqueue_rollout("later", not_before=1.0)
@@ -235,6 +237,13 @@ async def use_lines(store: DatabaseLightningStore) -> None:
     claimed = await store.dequeue_rollout(queue="lined")
     assert claimed is not None
     await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
+    new = [
+        NewRollout(input='"x"', config="{}", metadata="{}", line="left by all", queue="lined")
+        for _ in range(3)
+    ]
+    leaving = [(await rollouts.enqueue_new(each)).rollout_id for each in new]
+    changes = [RolloutChange(each, status="cancelled") for each in leaving]
+    await rollouts.write(change_rollouts, changes, "task", rollouts.kinds)
     await rollouts.watchdog.sweep()
 
 
@@ -290,7 +299,7 @@ async def read_spans(rollouts: Rollouts, rollout: str) -> None:
 
 
 SUBJECT = Subject(
-    (sql, tables),
+    (sql, claim_sql, tables),
     frozenset({"rollouts", "attempts", "spans"}),
     EXPECTED,
     any_index=frozenset(SMALL),

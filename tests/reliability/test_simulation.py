@@ -76,8 +76,8 @@ def test_finds_counts_that_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
         counts.pop(("task", "failed"), None)
         return real(tx, counts)
 
-    real = work.counted
-    monkeypatch.setattr(work, "counted", forgetful)
+    real = work.add_counts
+    monkeypatch.setattr(work, "add_counts", forgetful)
     assert "counts say" in str(storms_until_broken())
 
 

@@ -24,7 +24,7 @@ from perdure.kernel.storage.schema import Probe, Table
 _SCAN = re.compile(r"^SCAN (\S+)")
 _INDEX = re.compile(r"USING (?:COVERING )?(?:PARTIAL )?INDEX (\S+)")
 _OWN_KEY = re.compile(r"^sqlite_autoindex_(\w+)_1$")
-SMALL = frozenset({"json_each", "agents", "queues", "c", "b", "heads", "CONSTANT", "namespaces"})
+SMALL = frozenset({"json_each", "agents", "queues", "names", "c", "b", "heads", "CONSTANT", "namespaces"})
 """What SQLite may scan: a list that was passed in, what a statement has made itself, and a few names."""
 
 
@@ -253,6 +253,10 @@ class _ExplainingTx:
     async def defer(self, *writes: Write) -> None:
         await self._explain_writes(writes)
         await self._tx.defer(*writes)
+
+    async def expect(self, write: Write, otherwise: Callable[[], Awaitable[None]]) -> None:
+        await self._explain_writes([write])
+        await self._tx.expect(write, otherwise)
 
     async def _explain_writes(self, writes: Sequence[Write]) -> None:
         for bulk, rows in writes:

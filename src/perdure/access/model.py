@@ -271,6 +271,16 @@ class AuditRow(msgspec.Struct, gc=False):
     count: int
 
 
+class NewEntry(msgspec.Struct, frozen=True, gc=False):
+    """An audit entry of the transaction's namespace."""
+
+    id: int
+    actor: str
+    action: str
+    count: int
+    object: str
+
+
 class KeyRow(NamedTuple):
     """An idempotency key. Its answer is JSON, and None until the first call under it has ended."""
 

@@ -7,7 +7,10 @@ everything else: so neither makes another transaction wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from perdure.access import sql
 from perdure.access.model import (
@@ -16,6 +19,7 @@ from perdure.access.model import (
     FoundToken,
     KeyRow,
     NamespaceRow,
+    NewEntry,
     NewToken,
     StoredAnswer,
     TokenRow,
@@ -140,10 +144,16 @@ async def add_entry(tx: Tx, actor: str, action: str, objects: Sequence[str]) -> 
 
     An entry's id is its time; where two transactions have the same, one takes the next that is free.
     """
-    entry = {"actor": actor, "action": action, "count": len(objects), "object": objects_text(objects)}
-    id = tx.now
-    while not await tx.execute(sql.ADD_ENTRY, id=id, **entry):
-        id += 1
+    entry = NewEntry(tx.now, actor, action, len(objects), objects_text(objects))
+    await tx.expect(sql.ADD_ENTRIES.of([entry]), partial(_add_later, tx, entry))
+
+
+async def _add_later(tx: Tx, entry: NewEntry) -> None:
+    """Add an entry whose time is taken."""
+    written = 0
+    while not written:
+        entry = msgspec.structs.replace(entry, id=entry.id + 1)
+        (written,) = await tx.write(sql.ADD_ENTRIES.of([entry]))
 
 
 async def audit(tx: Tx, action: str, objects: Sequence[str]) -> None:

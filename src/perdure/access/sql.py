@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perdure.access.model import AuditRow, KeyRow, NamespaceRow, TokenRow
-from perdure.access.tables import IDEMPOTENCY, NAMESPACES, SAVED_VIEWS, TOKENS
+from perdure.access.model import AuditRow, KeyRow, NamespaceRow, NewEntry, TokenRow
+from perdure.access.tables import AUDIT, IDEMPOTENCY, NAMESPACES, SAVED_VIEWS, TOKENS
 from perdure.access.views import ViewRow
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.kernel.storage.filters import Field, Key, Listing, Order
@@ -49,14 +49,8 @@ USE_TOKEN = statement(
 
 # --- the audit --------------------------------------------------------------------------------------------
 
-# Add an audit entry, unless its id is taken.
-ADD_ENTRY = statement(
-    """
-    INSERT INTO audit (ns, id, actor, action, count, object)
-    VALUES (:ns, :id, :actor, :action, :count, :object)
-    ON CONFLICT DO NOTHING
-    """
-)
+# Add audit entries, but for those whose id is taken.
+ADD_ENTRIES = BulkInsert(AUDIT, NewEntry, on_conflict="NOTHING", any_key=True, folds=False)
 AUDIT_FIELDS = {
     "namespace": Field("a.ns", "int"),
     "actor": Field("a.actor", "text"),

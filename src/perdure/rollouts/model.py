@@ -238,6 +238,7 @@ class Ended(NamedTuple):
     queue: str
     line: str | None
     parent: str | None
+    end_time: int | None
     note: Any = None
 
 

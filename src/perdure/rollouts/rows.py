@@ -85,6 +85,8 @@ class RolloutRow(msgspec.Struct):
     end_time: int | None
     config: str
     start_time: int
+    head: str | None
+    """The next one in its line, if that was locked before."""
     was_status: str = ""
     dirty: bool = False
 
@@ -152,6 +154,8 @@ class ClaimedRow(NamedTuple):
     line: str | None
     parent: str | None
     queued_as: str
+    more: bool | None
+    """Whether more are ready; None where that follows from how many were claimed."""
 
     @property
     def view(self) -> RolloutView:
@@ -329,10 +333,9 @@ class LineHolder(NamedTuple):
 
 
 class LineHead(NamedTuple):
-    """A line, the rollout that holds it, and the next one in it."""
+    """A line, and the next rollout in it."""
 
     line: str
-    holder: str | None
     head: str | None
 
 

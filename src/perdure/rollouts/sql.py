@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.kernel.storage.filters import Listing
+from perdure.kernel.storage.rows import columns_of
 from perdure.rollouts import rows
 from perdure.rollouts.tables import (
     ATTEMPTS,
@@ -20,15 +21,18 @@ from perdure.rollouts.tables import (
 
 # --- rollouts and attempts: reading under a lock, writing back --------------------------------------------
 
-# Rollouts by their ids, locked.
+_LOADED = ", ".join("rollouts." + name for name in columns_of(rows.RolloutRow) if name != "head")
+# Rollouts by their ids, locked, each with the next one in its line.
 LOAD_ROLLOUTS = statement(
-    "SELECT {columns} FROM rollouts"
-    " WHERE ns = :ns AND id {among:ids} AND {plain:kind} {among:kinds} ORDER BY id {lock}",
+    "SELECT " + _LOADED + ", (SELECT r.id FROM rollouts AS r"
+    " WHERE r.ns = rollouts.ns AND r.line = rollouts.line AND r.behind IS NOT NULL"
+    " ORDER BY r.priority DESC, r.behind LIMIT 1) AS head"
+    " FROM rollouts WHERE ns = :ns AND id {among:ids} AND {plain:kind} {among:kinds} ORDER BY id {lock}",
     row=rows.RolloutRow,
 )
 # Those of the rollouts that nobody else has locked.
 TRY_ROLLOUTS = statement(
-    "SELECT {columns} FROM rollouts WHERE ns = :ns AND id {among:ids} ORDER BY id {skip}",
+    "SELECT " + _LOADED + ", NULL AS head FROM rollouts WHERE ns = :ns AND id {among:ids} ORDER BY id {skip}",
     row=rows.RolloutRow,
 )
 # The attempts of rollouts, locked.
@@ -125,64 +129,6 @@ ROLLOUT_EXISTS = statement(
 BY_IDEMPOTENCY_KEY = statement(
     "SELECT {columns} FROM rollouts WHERE ns = :ns AND idempotency_key {among:keys}", row=rows.KnownRow
 )
-_CLAIMED = """
-    UPDATE rollouts SET queued_as = status, status = :target, ready = NULL, attempts = attempts + 1
-    FROM c
-    WHERE rollouts.ns = c.ns AND rollouts.id = c.id
-    RETURNING {columns:rollouts}
-    """
-# Claim the next rollouts of a queue that have no agent, skipping those that others are claiming. The order
-# begins with the agent since PostgreSQL does not see that it is the same in all of them.
-CLAIM = statement(
-    """
-    WITH c AS MATERIALIZED (SELECT ns, id
-    FROM rollouts
-    WHERE ns = :ns AND queue = :queue AND agent IS NULL AND ready IS NOT NULL AND kind = :kind
-    ORDER BY agent, priority DESC, ready
-    LIMIT :n {skip})
-    """
-    + _CLAIMED,
-    row=rows.ClaimedRow,
-)
-# Claim the next rollouts of one agent.
-CLAIM_OF_AGENT = statement(
-    """
-    WITH c AS MATERIALIZED (SELECT ns, id
-    FROM rollouts
-    WHERE ns = :ns AND queue = :queue AND agent = :agent AND ready IS NOT NULL AND kind = :kind
-    ORDER BY priority DESC, ready
-    LIMIT :n {skip})
-    """
-    + _CLAIMED,
-    row=rows.ClaimedRow,
-)
-# Claim the next rollouts of several agents or queues: the first of those that are first in each.
-CLAIM_OF_AGENTS = statement(
-    """
-    WITH c AS MATERIALIZED (SELECT r.ns, r.id
-    FROM {each:queues} CROSS JOIN {each:agents} CROSS JOIN rollouts AS r
-    WHERE r.ns = :ns AND r.ready IS NOT NULL AND r.id {listed:SELECT f.id
-      FROM rollouts AS f
-      WHERE f.ns = :ns AND f.queue = queues.value AND f.agent = agents.value AND f.ready IS NOT NULL
-        AND {plain:f.kind} {among:kinds}
-      ORDER BY f.priority DESC, f.ready
-      LIMIT {seen:n,seen}}
-    ORDER BY r.priority DESC, r.ready
-    LIMIT :n {skip})
-    """
-    + _CLAIMED,
-    row=rows.ClaimedRow,
-)
-# Whether rollouts of some agents or queues are ready.
-ANY_READY = statement(
-    """
-    SELECT 1 FROM {each:queues} CROSS JOIN {each:agents} CROSS JOIN rollouts AS r
-    WHERE r.ns = :ns AND r.queue = queues.value AND r.agent = agents.value AND r.ready IS NOT NULL
-      AND {plain:r.kind} {among:kinds}
-    LIMIT 1
-    """,
-    row=int,
-)
 # Rollouts whose claims are taken back.
 GIVE_BACK = BulkUpdate(
     ROLLOUTS,
@@ -220,37 +166,35 @@ DUE_IN_LINES = statement(
 
 # --- lines ------------------------------------------------------------------------------------------------
 
-# Lines that may exist already.
-OPEN_LINES = BulkInsert(LINES, rows.LineRow, on_conflict="NOTHING")
-# Lines by name, locked.
-LOCK_LINES = statement(
-    "SELECT {columns} FROM lines WHERE ns = :ns AND line {among:names} ORDER BY line {lock}",
+# Make lines, and lock those that exist, in the order of the list.
+OPEN_LINES = statement(
+    """
+    INSERT INTO lines (ns, line) SELECT :ns, names.value FROM {each:names} WHERE TRUE
+    ON CONFLICT (ns, line) DO UPDATE SET holder = lines.holder
+    RETURNING {columns}
+    """,
     row=rows.LineHolder,
 )
 # Lock the lines of rollouts.
 LOCK_LINES_OF = statement(
     """
-    SELECT line
+    SELECT {columns}
     FROM lines
     WHERE ns = :ns AND line IN (SELECT line
     FROM rollouts
     WHERE ns = :ns AND id {among:ids} AND {plain:line} IS NOT NULL)
     ORDER BY line {lock}
     """,
-    row=str,
-)
-# Lock those of the lines that nobody else has locked.
-TRY_LINES = statement(
-    "SELECT line FROM lines WHERE ns = :ns AND line {among:names} ORDER BY line {skip}", row=str
+    row=rows.LineHolder,
 )
 # Who holds lines from now on.
 HOLD_LINES = BulkUpdate(
     LINES, rows.LineRow, sets=("holder", "holder_attempt", "release_by"), keys=("ns", "line")
 )
-# The holder of each line, and the next rollout in it.
+# The next rollout in each line.
 HEADS_OF_LINES = statement(
     """
-    SELECT l.line, l.holder, (SELECT r.id
+    SELECT l.line, (SELECT r.id
     FROM rollouts AS r
     WHERE r.ns = l.ns AND r.line = l.line AND r.behind IS NOT NULL
     ORDER BY r.priority DESC, r.behind

@@ -8,6 +8,7 @@ from perdure.rollouts.traces import usage
 OVERDUE = Probe("attempts", "check_at")
 DUE = Probe("rollouts", "due_at")
 HELD = Probe("claim_holds", "since")
+ANY_RESOURCES = Probe("resources")
 
 ROLLOUTS = Table(
     "rollouts",
@@ -145,6 +146,7 @@ RESOURCES = Table(
     ),
     key=("ns", "id"),
     indexes=(Index("resources_latest", ("ns", "update_time")),),
+    probes=(ANY_RESOURCES,),
 )
 
 RESOURCE_VERSIONS = Table(

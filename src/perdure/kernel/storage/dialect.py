@@ -9,6 +9,7 @@ A statement is written once with named parameters (`:name`) and a few marks:
 | `{listed:SELECT …}` | `IN (SELECT …)` | `= ANY(ARRAY(SELECT …))`: the list is made first |
 | `{lock}` | nothing: there is one writer | `FOR NO KEY UPDATE` |
 | `{skip}` | nothing | `FOR NO KEY UPDATE SKIP LOCKED` |
+| `{others:value}` | `NULL`, since nobody else locks rows | the value |
 | `{seen:few,many}` | `:few`, since nobody else locks rows | `:many` |
 | `{plain:column}` | `+column`, which keeps the planner off its indexes | `column` |
 | `{greatest:column,name}` | `max(column, :name)` | `greatest(column, :name)` |
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from perdure.kernel.storage.schema import Column, ForeignKey, Index, Probe, Table
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z][a-z0-9_]*)")
-_WORD = re.compile(r"[a-z_]+")
+_WORD = re.compile(r"(?<![.\w])[a-z_]+")
 _AMONG = re.compile(r"\{among:([a-z0-9_]+)\}")
 _EACH = re.compile(r"\{each:([a-z0-9_]+)\}")
 _COMMENT = re.compile(r"/\*.*?\*/")
@@ -56,6 +57,7 @@ _MARKS = (
     (_AMONG, r"IN (SELECT value FROM json_each(:\1))", r"= ANY(:\1)"),
     (_EACH, r"json_each(:\1) AS \1", r"unnest(:\1::text[]) AS \1 (value)"),
     (re.compile(r"\{listed:((?:[^{}]|\{[^{}]*\})*)\}"), r"IN (\1)", r"= ANY(ARRAY(\1))"),
+    (re.compile(r"\{others:((?:[^{}]|\{[^{}]*\})*)\}"), "NULL", r"\1"),
     (re.compile(r"\{seen:([a-z]+),([a-z]+)\}"), r":\1", r":\2"),
     (re.compile(r"\{plain:([a-z_.]+)\}"), r"+\1", r"\1"),
     (re.compile(r"\{has:([a-z_.]+),([a-z0-9_]+)\}"), r"instr(\1, :\2) > 0", r"strpos(\1, :\2) > 0"),
@@ -290,21 +292,30 @@ class BulkInsert(Generic[R]):
     """An insert of many whole rows: records of the class `row`, or tuples in the order of the columns.
 
     `on_conflict` is what follows `ON CONFLICT (key) DO`; without it a key that is taken is an error. With
-    `folds=False` PostgreSQL has one text for it whatever the rows: for few rows whose values vary, beside
-    others in one statement.
+    `any_key` it holds for every unique index. With `folds=False` PostgreSQL has one text for it whatever the
+    rows: for few rows whose values vary, beside others in one statement.
     """
 
     @overload
     def __init__(self: BulkInsert[tuple[Any, ...]], table: Table, *, on_conflict: str = "") -> None: ...
     @overload
-    def __init__(self, table: Table, row: type[R], *, on_conflict: str = "", folds: bool = True) -> None: ...
     def __init__(
-        self, table: Table, row: type[Any] | None = None, *, on_conflict: str = "", folds: bool = True
+        self, table: Table, row: type[R], *, on_conflict: str = "", folds: bool = True, any_key: bool = False
+    ) -> None: ...
+    def __init__(
+        self,
+        table: Table,
+        row: type[Any] | None = None,
+        *,
+        on_conflict: str = "",
+        folds: bool = True,
+        any_key: bool = False,
     ) -> None:
-        self.table, self.on_conflict = table, on_conflict
+        self.table, self.on_conflict, self.any_key = table, on_conflict, any_key
         self.kept = range(len(table.key) - 1 if folds else 0, len(table.key) if folds else len(table.names))
         self.columns = table.names
         self.name = ""
+        self.row: Any = row
         self.reader = None if row is None else Reader(row, "insert into " + table.name, table.names)
 
     def of(self, rows: Sequence[R]) -> Write:
@@ -328,7 +339,8 @@ class BulkInsert(Generic[R]):
     def conflict_clause(self) -> str:
         if not self.on_conflict:
             return ""
-        return "ON CONFLICT (" + ", ".join(self.table.key) + ") DO " + self.on_conflict
+        target = "" if self.any_key else "(" + ", ".join(self.table.key) + ") "
+        return "ON CONFLICT " + target + "DO " + self.on_conflict
 
 
 Bulk = BulkUpdate[Any] | BulkInsert[Any]
@@ -367,6 +379,33 @@ def commented(bulk: Bulk, text: str) -> str:
 def write_sqlite(bulk: Bulk, rows: Sequence[Any], ns: int | None) -> tuple[str, Sequence[Any]]:
     """SQLite's text of a bulk write, and the parameters of each row."""
     return bulk.sqlite, rows if bulk.reader is None else bulk.reader.tuples(rows, ns)
+
+
+class Totals:
+    """What an operation adds to totals: by namespace, by the insert that does so, and by the key of a row."""
+
+    __slots__ = ("_added",)
+
+    def __init__(self) -> None:
+        self._added: dict[tuple[int | None, BulkInsert[Any]], dict[tuple[Any, ...], int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._added)
+
+    def add(self, ns: int | None, insert: BulkInsert[Any], rows: Sequence[Any]) -> None:
+        if rows:
+            added = self._added.setdefault((ns, insert), {})
+            for *values, more in rows:
+                key = tuple(values)
+                added[key] = added.get(key, 0) + more
+
+    def take(self) -> list[tuple[int | None, Write]]:
+        """The write of each namespace, with the rows whose total changes, in the order of their keys."""
+        added, self._added = self._added, {}
+        return [
+            (ns, (insert, [insert.row(*key, more) for key, more in sorted(totals.items()) if more]))
+            for (ns, insert), totals in added.items()
+        ]
 
 
 def returning_keys(insert: BulkInsert[Any], text: str) -> str:

@@ -86,6 +86,17 @@ class Tx(Protocol):
         """
         ...
 
+    async def expect(self, write: Write, otherwise: Callable[[], Awaitable[None]]) -> None:
+        """Defer a bulk write that should write each of its rows; if it did not, `otherwise` is awaited."""
+        ...
+
+    def add(self, insert: BulkInsert[R], rows: Sequence[R], /) -> None:
+        """Add to totals at the end of the operation: the last column of each row to that of its key.
+
+        The totals of one key are added up first. Their rows are locked after all others.
+        """
+        ...
+
     async def lock(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> None:
         """Lock rows by their primary key, in ascending order. Nothing to do on SQLite."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType, coroutine
 from typing import Any
 
@@ -64,6 +64,10 @@ class PostgresTx:
         self.waiting = False
         self._answers = answers
         self._later: list[Write] = []
+        self._later_ns = ns
+        self._otherwise: dict[int, Callable[[], Awaitable[None]]] = {}
+        """What follows if a deferred write, by its place among them, did not write each of its rows."""
+        self._totals = dialect.Totals()
         self._awaited: set[str] = set()
         """The tables of deferred writes."""
 
@@ -116,33 +120,58 @@ class PostgresTx:
             return [0] * len(writes)
         if not self._awaited.isdisjoint(_tables(writes)):
             await self.flush()
-        later = self._taken()
-        return (await self._send(*later, *writes))[len(later) :]
+        return await self._send_later(*writes)
 
     async def defer(self, *writes: Write) -> None:
         tables = _tables(writes)
-        if not self._awaited.isdisjoint(tables):
+        if not self._awaited.isdisjoint(tables) or self._later_ns != self.ns:
             await self.flush()
+        self._later_ns = self.ns
         self._later += [write for write in writes if write[1]]
         self._awaited |= tables
+
+    async def expect(self, write: Write, otherwise: Callable[[], Awaitable[None]]) -> None:
+        await self.defer(write)
+        if write[1]:
+            self._otherwise[len(self._later) - 1] = otherwise
+
+    def add(self, insert: BulkInsert[R], rows: Sequence[R], /) -> None:
+        self._totals.add(self.ns, insert, rows)
 
     async def flush(self) -> None:
         """Send the deferred writes."""
         if self._later:
-            await self._send(*self._taken())
+            await self._send_later()
 
-    def _taken(self) -> list[Write]:
+    async def finish(self) -> None:
+        """Send the deferred writes and the totals, as the last thing of the operation."""
+        for ns, write in self._totals.take():
+            self.ns = ns
+            await self.write(write)
+        await self.flush()
+
+    async def _send_later(self, *writes: Write) -> list[int]:
+        """Send the deferred writes with others; returns the counts of the others."""
         later, self._later, self._awaited = self._later, [], set()
-        return later
+        otherwise, self._otherwise = self._otherwise, {}
+        if writes and later and self._later_ns != self.ns:
+            counts = [*await self._send(self._later_ns, *later), *await self._send(self.ns, *writes)]
+        else:
+            counts = await self._send(self._later_ns if later else self.ns, *later, *writes)
+        for place, follow in otherwise.items():
+            _, rows = later[place]
+            if counts[place] != len(rows):
+                await follow()
+        return counts[len(later) :]
 
     async def _settle(self, sql: Statement[Any]) -> None:
         """Send deferred writes before a statement that concerns their tables."""
         if self._later and not sql.words.isdisjoint(self._awaited):
             await self.flush()
 
-    async def _send(self, *writes: Write) -> list[int]:
+    async def _send(self, ns: int | None, *writes: Write) -> list[int]:
         wanted = [write for write in writes if write[1]]
-        text, parameters = dialect.write_postgres(wanted, self.ns)
+        text, parameters = dialect.write_postgres(wanted, ns)
         if len(wanted) == 1:
             counts = [_count(await self._wait(self._connection.execute(text, *parameters)))]
         else:
@@ -199,7 +228,7 @@ def _count(status: str) -> int:
 async def written(operation: Awaitable[Any], tx: PostgresTx) -> Any:
     """Run an operation, then its deferred writes."""
     result = await operation
-    await tx.flush()
+    await tx.finish()
     return result
 
 

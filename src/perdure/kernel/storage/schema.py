@@ -68,14 +68,16 @@ class FullText:
 class Probe:
     """A question that many transactions ask first: has the time in `column` come for any row of `table`?
 
-    PostgreSQL answers it while the transaction begins.
+    Without a column: has the table any row? PostgreSQL answers it while the transaction begins.
     """
 
     table: str
-    column: str
+    column: str | None = None
 
     @property
     def sql(self) -> str:
+        if self.column is None:
+            return "SELECT 1 FROM " + self.table + " LIMIT 1"
         words = (
             "SELECT 1 FROM",
             self.table,

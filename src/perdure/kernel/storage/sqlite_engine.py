@@ -114,7 +114,9 @@ class Running:
         try:
             if self.closed or job.stopped is not None:
                 raise job.stopped or errors.StorageClosed()
-            return drive(job.operation(tx, *job.args))
+            result = drive(job.operation(tx, *job.args))
+            tx.finish()
+            return result
         except apsw.InterruptError as error:
             raise job.stopped or error from error
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import apsw
@@ -34,7 +34,19 @@ def drive(operation: Coroutine[Any, Any, Any]) -> Any:
 class SqliteTx:
     """A transaction on one connection; every method ends without suspending."""
 
-    __slots__ = ("actor", "connection", "hints", "ids", "notes", "now", "ns", "shard", "wall", "wants")
+    __slots__ = (
+        "_totals",
+        "actor",
+        "connection",
+        "hints",
+        "ids",
+        "notes",
+        "now",
+        "ns",
+        "shard",
+        "wall",
+        "wants",
+    )
 
     def __init__(
         self,
@@ -56,6 +68,7 @@ class SqliteTx:
         self.hints: dict[Hint, None] = {}
         self.notes: list[Note] = []
         self.wants = wants
+        self._totals = dialect.Totals()
 
     def _bind(self, sql: Statement[Any], parameters: dict[str, Any]) -> tuple[str, Mapping[str, Any]]:
         parameters.setdefault("now", self.now)
@@ -101,6 +114,19 @@ class SqliteTx:
         for bulk, rows in writes:
             if rows:
                 self.connection.executemany(*dialect.write_sqlite(bulk, rows, self.ns))
+
+    async def expect(self, write: Write, otherwise: Callable[[], Awaitable[None]]) -> None:
+        if self._write(*write) != len(write[1]):
+            await otherwise()
+
+    def add(self, insert: BulkInsert[R], rows: Sequence[R], /) -> None:
+        self._totals.add(self.ns, insert, rows)
+
+    def finish(self) -> None:
+        """Write the totals, as the last thing of the operation."""
+        if self._totals:
+            for ns, (bulk, rows) in self._totals.take():
+                self.connection.executemany(*dialect.write_sqlite(bulk, rows, ns))
 
     def _write(self, bulk: Bulk, rows: Sequence[Any]) -> int:
         if not rows:

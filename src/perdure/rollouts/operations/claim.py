@@ -11,14 +11,14 @@ from perdure.kernel.clock import to_seconds
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts import sql, tables
+from perdure.rollouts import claim_sql, sql, tables
 from perdure.rollouts.hold_sql import HoldRow
 from perdure.rollouts.model import PREPARING, QUEUING, REQUEUING, ROLLOUT, AttemptStart, Handler, Kinds
 from perdure.rollouts.operations import holds, lines
 from perdure.rollouts.operations.conditions import locks_lines, watched
 from perdure.rollouts.operations.enqueue import new_attempt
 from perdure.rollouts.operations.report import save_all
-from perdure.rollouts.operations.work import READY_CHANNEL, WAITED, Work, counted, ready_key
+from perdure.rollouts.operations.work import READY_CHANNEL, WAITED, Work, add_counts, ready_key
 from perdure.rollouts.operations.workers import Workers
 from perdure.rollouts.rows import AttemptRow, Claimed, ClaimedRow, LineRow, ReturnedRow
 
@@ -68,9 +68,11 @@ async def claim(
     wanted = sum(item.limit for item in claims)
     rows = await _take(tx, queues, names, wanted, agents) if wanted and queues else []
     rows.sort(key=lambda row: (-row.priority, row.position))
-    rows = await _lock_lines(tx, rows)
-    if agents is not None and 0 < len(rows) < wanted:
-        await _tell_of_more(tx, queues, names, agents)
+    if agents is not None and rows and await _has_more(tx, rows, wanted, queues, names, agents):
+        # Who is woken by a hint claims alone: whoever takes less than there is wakes the next.
+        for queue in queues:
+            for agent in agents:
+                tx.hint(READY_CHANNEL, ready_key(queue, agent))
     answers, attempts = _share(tx, claims, rows)
     changes.tell(tx, "rollout", ((row.id, row.status) for row in rows))
     for row, attempt in zip(rows, attempts, strict=True):
@@ -86,7 +88,8 @@ async def claim(
         begun = []
     counts = all(kinds[name].counted for name in kind_names)
     workers = _tell_workers(tx, claims, answers, kinds, counts=counts)
-    await tx.defer(*begun, *await workers.changed(), counted(tx, _moved(rows)))
+    await tx.defer(*begun, *await workers.changed())
+    add_counts(tx, _moved(rows))
     return answers
 
 
@@ -131,24 +134,31 @@ async def _take(
     if agents is None or (len(queues) == len(names) == len(agents) == 1):
         (queue,), (kind,) = queues, names
         if agents is None:
-            return await tx.all(sql.CLAIM, queue=queue, kind=kind, **terms)
+            return await tx.all(claim_sql.CLAIM, queue=queue, kind=kind, **terms)
         (agent,) = agents
-        return await tx.all(sql.CLAIM_OF_AGENT, queue=queue, kind=kind, agent=agent, **terms)
+        return await tx.all(claim_sql.CLAIM_OF_AGENT, queue=queue, kind=kind, agent=agent, **terms)
     many = {"queues": queues, "kinds": names, "agents": agents}
     for spare in (SPARE_ROWS, MORE_SPARE_ROWS):
-        rows = await tx.all(sql.CLAIM_OF_AGENTS, seen=wanted + spare, **many, **terms)
+        rows = await tx.all(claim_sql.CLAIM_OF_AGENTS, seen=wanted + spare, **many, **terms)
         if rows:
             break
     return rows
 
 
-async def _tell_of_more(tx: Tx, queues: Sequence[str], names: Sequence[str], agents: Sequence[str]) -> None:
-    """Give a hint if rollouts are left, which others had locked: without one, a claim that got less than it
-    wanted is not repeated."""
-    if await tx.one(sql.ANY_READY, queues=queues, agents=agents, kinds=names):
-        for queue in queues:
-            for agent in agents:
-                tx.hint(READY_CHANNEL, ready_key(queue, agent))
+async def _has_more(
+    tx: Tx,
+    rows: Sequence[ClaimedRow],
+    wanted: int,
+    queues: Sequence[str],
+    names: Sequence[str],
+    agents: Sequence[str],
+) -> bool:
+    """Whether rollouts are left after a claim, because it took all that it wanted or others had locks."""
+    known = next(row.more for row in rows)
+    if known is not None:
+        return known
+    full = len(rows) == wanted
+    return full and await tx.one(claim_sql.ANY_READY, queues=queues, agents=agents, kinds=names) is not None
 
 
 def _share(
@@ -189,22 +199,6 @@ def _tell_workers(
         else:
             workers.found_nothing(item.worker_id)
     return workers
-
-
-async def _lock_lines(tx: Tx, rows: list[ClaimedRow]) -> list[ClaimedRow]:
-    """Lock the lines of the claimed rollouts; where another has a line's lock, its rollout goes back."""
-    names = [row.line for row in rows if row.line is not None]
-    if not names:
-        return rows
-    locked = await lines.try_lines(tx, names)
-    refused = [row for row in rows if row.line is not None and row.line not in locked]
-    if refused:
-        back = [
-            ReturnedRow(row.id, row.queued_as, row.position, row.attempts - 1, row.status, row.attempts)
-            for row in refused
-        ]
-        await tx.update_many(sql.GIVE_BACK, back)
-    return [row for row in rows if row.line is None or row.line in locked]
 
 
 def _holding(rows: Sequence[ClaimedRow], attempts: Sequence[AttemptRow]) -> Write:
@@ -293,7 +287,8 @@ async def start_attempts(
         begun.append(new)
         workers.claimed(worker_id, rollout_id, new.id, dequeued=False)
     made = [attempt for attempt in begun if not isinstance(attempt, NotFound)]
-    await work.save(sql.ADD_ATTEMPTS.of(made), *await workers.changed(), work.counted())
+    await work.save(sql.ADD_ATTEMPTS.of(made), *await workers.changed())
+    work.add_counts()
     views = {row.id: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
     await audit(tx, "start_attempt", [attempt.name for attempt in made])
     return [

@@ -9,9 +9,8 @@ import msgspec
 from perdure.access.operations import audit, keyed_as
 from perdure.kernel import changes, ids
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts import sql
+from perdure.rollouts import sql, tables
 from perdure.rollouts.model import (
     DEFAULT_QUEUE,
     PREPARING,
@@ -24,7 +23,7 @@ from perdure.rollouts.model import (
 )
 from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.operations.lines import lock_lines
-from perdure.rollouts.operations.work import READY_CHANNEL, counted, ready_key
+from perdure.rollouts.operations.work import READY_CHANNEL, add_counts, ready_key
 from perdure.rollouts.operations.workers import Workers
 from perdure.rollouts.rows import (
     AttemptRow,
@@ -99,7 +98,8 @@ async def enqueue(
             if request.idempotency_key:
                 known[request.idempotency_key] = answer
         answers.append(answer)
-    await tx.defer(sql.HOLD_LINES.of(held), sql.ADD_ROLLOUTS.of(rows), _counted(tx, rows))
+    await tx.defer(sql.HOLD_LINES.of(held), sql.ADD_ROLLOUTS.of(rows))
+    _tell(tx, rows)
     return answers
 
 
@@ -112,6 +112,8 @@ async def _known(tx: Tx, requests: Sequence[NewRollout]) -> dict[str, RolloutVie
 
 async def _latest_resources(tx: Tx, requests: Sequence[NewRollout]) -> str | None:
     if all(request.resources_id is not None for request in requests):
+        return None
+    if not await tx.probe(tables.ANY_RESOURCES):
         return None
     return await tx.one(sql.LATEST_RESOURCES_ID)
 
@@ -172,14 +174,15 @@ def _row(
     )
 
 
-def _counted(tx: Tx, rows: Sequence[NewRolloutRow]) -> Write:
+def _tell(tx: Tx, rows: Sequence[NewRolloutRow]) -> None:
+    """Count new rollouts, and publish that they are there."""
     counts: dict[tuple[str, str], int] = {}
     for row in rows:
         counts[row.kind, row.status] = counts.get((row.kind, row.status), 0) + 1
         if row.status in QUEUED:
             tx.hint(READY_CHANNEL, ready_key(row.queue, row.agent))
     changes.tell(tx, "rollout", ((row.id, row.status) for row in rows))
-    return counted(tx, counts)
+    add_counts(tx, counts)
 
 
 @watched
@@ -198,7 +201,8 @@ async def start_rollouts(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -
         attempts.append(attempt)
         workers.claimed(request.worker_id, row.id, attempt.id, dequeued=False)
     made = (sql.ADD_ROLLOUTS.of(rows), sql.ADD_ATTEMPTS.of(attempts))
-    await tx.write(*made, *await workers.changed(), _counted(tx, rows))
+    await tx.defer(*made, *await workers.changed())
+    _tell(tx, rows)
     await audit(tx, "start_rollout", [attempt.name for attempt in attempts])
     return [Claimed(row.view, attempt.view) for row, attempt in zip(rows, attempts, strict=True)]
 

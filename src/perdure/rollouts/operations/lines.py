@@ -5,7 +5,7 @@ Whoever enters or leaves a line has locked its row first.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable, Sequence
 
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
@@ -17,12 +17,7 @@ from perdure.rollouts.rows import LineRow, RolloutRow
 async def lock_lines(tx: Tx, names: Iterable[str]) -> dict[str, str | None]:
     """Make the lines that do not exist, lock them all, and tell who holds each."""
     wanted = sorted(set(names))
-    holders: dict[str, str | None] = {}
-    # One that is removed between the two statements is made again.
-    while missing := [line for line in wanted if line not in holders]:
-        await tx.write(sql.OPEN_LINES.of([LineRow(line) for line in missing]))
-        holders.update(await tx.all(sql.LOCK_LINES, names=missing))
-    return holders
+    return dict(await tx.all(sql.OPEN_LINES, names=wanted)) if wanted else {}
 
 
 async def leave(work: Work) -> None:
@@ -32,9 +27,10 @@ async def leave(work: Work) -> None:
         handler = work.kinds[kind].on_stopped
         if handler is not None:
             await handler(work.tx, [rollout.id for rollout in work.stopped if rollout.kind == kind])
-    left = [each for each in (*ended, *work.stopped) if each.line is not None]
-    if left:
-        await promote(work.tx, {str(each.line) for each in left}, {each.id for each in left})
+    left = {each.id: each for each in (*ended, *work.stopped) if each.line is not None}
+    holders = [each for each in left.values() if work.holders.get(str(each.line)) == each.id]
+    if holders:
+        await _promote(work, holders)
 
 
 def _is_executed(work: Work, rollout: RolloutRow) -> bool:
@@ -42,20 +38,19 @@ def _is_executed(work: Work, rollout: RolloutRow) -> bool:
     return work.kinds[rollout.kind].final and attempt is not None and attempt.status in LIVE
 
 
-async def promote(tx: Tx, lines: Iterable[str], leavers: Container[str]) -> None:
-    """Make the heads of those lines ready that one of the leavers held."""
-    heads = [row for row in await tx.all(sql.HEADS_OF_LINES, names=sorted(lines)) if row.holder in leavers]
-    await tx.defer(sql.HOLD_LINES.of([LineRow(each.line, each.head) for each in heads]))
-    promoted = [each.head for each in heads if each.head is not None]
+async def _promote(work: Work, leavers: Sequence[RolloutRow]) -> None:
+    """Give the lines of their holders to the next ones in them, which are ready now."""
+    tx = work.tx
+    heads = {str(each.line): each.head for each in leavers}
+    # One that this transaction has loaded may have left its line too.
+    unsure = sorted(line for line, head in heads.items() if head in work.rollouts)
+    if unsure:
+        heads.update(await tx.all(sql.HEADS_OF_LINES, names=unsure))
+    await tx.defer(sql.HOLD_LINES.of([LineRow(line, head) for line, head in sorted(heads.items())]))
+    promoted = [head for head in heads.values() if head is not None]
     if promoted:
         for row in await tx.all(sql.PROMOTE, ids=promoted):
             tx.hint(READY_CHANNEL, ready_key(row.queue, row.agent))
-
-
-async def try_lines(tx: Tx, names: Iterable[str]) -> frozenset[str]:
-    """Lock those of the lines that nobody else has locked; a claim never waits."""
-    wanted = sorted(set(names))
-    return frozenset(await tx.all(sql.TRY_LINES, names=wanted)) if wanted else frozenset()
 
 
 async def promote_due_in_lines(tx: Tx, limit: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
-from perdure.rollouts.operations.work import counted
+from perdure.rollouts.operations.work import add_counts
 
 
 async def remove_rollouts(tx: Tx, ids: Sequence[str], kind: str) -> None:
@@ -16,4 +16,4 @@ async def remove_rollouts(tx: Tx, ids: Sequence[str], kind: str) -> None:
         counts[row.kind, row.status] = counts.get((row.kind, row.status), 0) - 1
     await tx.execute(sql.DROP_ATTEMPTS, ids=list(ids))
     await tx.execute(sql.DROP_ROLLOUTS, ids=list(ids), kind=kind)
-    await tx.write(counted(tx, counts))
+    add_counts(tx, counts)

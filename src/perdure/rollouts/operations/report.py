@@ -76,9 +76,10 @@ async def save_all(work: Work, workers: Workers, lined: bool) -> None:
         await work.save()
         if lined:
             await leave(work)
-        await work.tx.defer(*await workers.changed(), work.counted())
+        await work.tx.defer(*await workers.changed())
     else:
-        await work.save(*await workers.changed(), work.counted())
+        await work.save(*await workers.changed())
+    work.add_counts()
 
 
 def _apply(work: Work, workers: Workers, attempt: AttemptRow, report: AttemptReport) -> None:

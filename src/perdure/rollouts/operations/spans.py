@@ -181,8 +181,8 @@ class _Adding:
             trace_sql.ADD_TRACES.of(sums.traces),
             trace_sql.ADD_TRACE_NAMES.of(sums.names),
             trace_sql.ADD_USAGE.of(sums.usage),
-            self.work.counted(),
         )
+        self.work.add_counts()
         if stored != len(fresh):
             raise CareNeeded
         if sums.usage:

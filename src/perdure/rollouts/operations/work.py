@@ -68,6 +68,8 @@ class Work:
         self.counts: dict[tuple[str, str], int] = {}
         self.notes: dict[str, Any] = {}
         """What is told to the kinds of those that end."""
+        self.holders: dict[str, str | None] = {}
+        """Who holds the lines that are locked."""
         self.stopped: list[RolloutRow] = []
         """Those that had ended, and whose executor has now stopped too."""
         self._queued = 0
@@ -76,7 +78,7 @@ class Work:
         """Lock and read the rollouts and all their attempts."""
         wanted = sorted(set(ids))
         if lined:
-            await self.tx.all(sql.LOCK_LINES_OF, ids=wanted)
+            self.holders.update(await self.tx.all(sql.LOCK_LINES_OF, ids=wanted))
         for rollout in await self.tx.all(sql.LOAD_ROLLOUTS, ids=wanted, kinds=list(kinds)):
             if rollout.line is not None and not lined:
                 raise LinesNeeded
@@ -189,13 +191,14 @@ class Work:
     def count(self, kind: str, status: str, more: int) -> None:
         self.counts[kind, status] = self.counts.get((kind, status), 0) + more
 
-    def counted(self) -> Write:
-        """How the counts of rollouts change; their rows are locked last."""
+    def add_counts(self) -> None:
+        """Change the counts of rollouts; their rows are locked last."""
         for rollout in self.rollouts.values():
             if rollout.status != rollout.was_status:
                 self.count(rollout.kind, rollout.was_status, -1)
                 self.count(rollout.kind, rollout.status, 1)
-        return counted(self.tx, self.counts)
+        add_counts(self.tx, self.counts)
+        self.counts = {}
 
     @property
     def has_listeners(self) -> bool:
@@ -206,19 +209,15 @@ class Work:
     async def save(self, *later: Write) -> list[int]:
         """Write back what has changed, then what comes later in the order of locks, whose counts it returns.
 
-        It is one statement, unless a kind must be told in between.
+        It is one statement, unless a kind that is told in between reads what has changed.
         """
         news = self._news()
         rollouts = [rollout for rollout in self.rollouts.values() if rollout.dirty]
         attempts = [each for attempts in self.attempts.values() for each in attempts if each.dirty]
-        moves = (sql.MOVE_ROLLOUTS.of(rollouts), sql.MOVE_ATTEMPTS.of(attempts))
-        moved, altered, *changed = await self.tx.write(*moves, *(() if news else later))
-        if (moved, altered) != (len(rollouts), len(attempts)):
-            raise Conflict("a rollout or an attempt changed while it was locked")
+        for moves in (sql.MOVE_ROLLOUTS.of(rollouts), sql.MOVE_ATTEMPTS.of(attempts)):
+            await self.tx.expect(moves, _refuse_change)
         self._hint()
         self._count_ends()
-        if not news:
-            return changed
         for kind, (ends, _) in news.items():
             if kind.on_attempt_ended is not None and ends:
                 await kind.on_attempt_ended(self.tx, ends)
@@ -272,6 +271,7 @@ class Work:
             queue=rollout.queue,
             line=rollout.line,
             parent=rollout.parent,
+            end_time=rollout.end_time,
             note=self.notes.get(rollout.id),
         )
 
@@ -299,7 +299,12 @@ class Work:
                 self.tx.hint(READY_CHANNEL, ready_key(rollout.queue, rollout.agent))
 
 
-def counted(tx: Tx, counts: Mapping[tuple[str, str], int]) -> Write:
+def add_counts(tx: Tx, counts: Mapping[tuple[str, str], int]) -> None:
     """Add to the counts of rollouts by kind and status; their rows are locked last."""
-    rows = [CountRow(kind, status, tx.shard, more) for (kind, status), more in sorted(counts.items()) if more]
-    return sql.ADD_COUNTS.of(rows)
+    tx.add(
+        sql.ADD_COUNTS, [CountRow(kind, status, tx.shard, more) for (kind, status), more in counts.items()]
+    )
+
+
+async def _refuse_change() -> None:
+    raise Conflict("a rollout or an attempt changed while it was locked")

@@ -49,7 +49,7 @@ from perdure.threads.operations.graphs import (
     stored_in,
     unstored,
 )
-from perdure.threads.operations.settle import Note, StreamAppend, load_threads
+from perdure.threads.operations.settle import Note, StreamAppend, load_runs, load_threads
 from perdure.threads.operations.shown import Checkpoints, showing_graph, showing_state, stored_before
 from perdure.threads.records import Failure
 from perdure.threads.rows import RunRow, StateRow, ThreadAnswer, ThreadRow, failure_text
@@ -93,6 +93,7 @@ async def finish_runs(tx: Tx, endings: Sequence[Finish], kinds: Kinds) -> list[F
     """End attempts. Doing it again changes nothing."""
     finishing = _Finishing(tx, kinds)
     await finishing.load([ending.held for ending in endings])
+    finishing.runs = await load_runs(tx, sorted({ending.held.run_id for ending in endings}))
     finishing.known = await known_states(tx, [(ending.held, ending.checkpoint) for ending in endings])
     finishing.stored = await stored_before(
         tx, [(ending.held, unstored(ending.events, ending.steps)) for ending in endings]
@@ -124,6 +125,8 @@ class _Finishing:
         self._work = Work(tx, kinds)
         self._workers = Workers(tx, kinds)
         self._threads: dict[str, ThreadRow] = {}
+        self.runs: dict[str, RunRow] = {}
+        """The runs as they were, where attempts of them end."""
         self.known: Known = {}
         """The states that are there under the ids of last ones."""
         self.stored: dict[str, Checkpoints] = {}
@@ -238,6 +241,7 @@ class _Finishing:
         thread_id = ending.held.thread_id
         note = _told(ending)
         note.failure, note.events = failure, ending.events
+        note.before = self.runs.get(ending.held.run_id)
         note.thread, note.state = self._threads.get(thread_id), self._states.get(thread_id)
         return note
 

@@ -77,6 +77,8 @@ class Note(PhaseReport):
     """Locked, and changed by what the run did last; it is written with the end."""
     state: StateRow | None = None
     """The thread's state."""
+    before: RunRow | None = None
+    """The run, as it was."""
     run: RunRow | None = None
     placed: StreamAppend | None = None
 
@@ -102,7 +104,7 @@ async def load_runs(tx: Tx, ids: Sequence[str]) -> dict[str, RunRow]:
 
 async def on_ended(tx: Tx, ended: Sequence[Ended]) -> None:
     """Settle runs that have ended: streams close, threads rest or go on, webhooks are due."""
-    runs = await load_runs(tx, [end.rollout_id for end in ended])
+    runs = await _runs_of(tx, ended)
     told = [end.note.thread for end in ended if isinstance(end.note, Note)]
     threads = {thread.id: thread for thread in told if thread is not None}
     missing = [run.thread_id for run in runs.values() if run.thread_id not in threads]
@@ -112,6 +114,18 @@ async def on_ended(tx: Tx, ended: Sequence[Ended]) -> None:
     for end in ended:
         await settling.end(end)
     await settling.save()
+
+
+async def _runs_of(tx: Tx, ended: Sequence[Ended]) -> dict[str, RunRow]:
+    """The runs as they have ended, read where they are not at hand."""
+    runs: dict[str, RunRow] = {}
+    for end in ended:
+        if isinstance(end.note, Note) and (run := end.note.before) is not None:
+            run.rollout_status, run.outcome = end.status, end.outcome
+            run.attempts, run.end_time = end.attempts, end.end_time
+            runs[run.id] = run
+    unread = [end.rollout_id for end in ended if end.rollout_id not in runs]
+    return runs | await load_runs(tx, unread) if unread else runs
 
 
 class _Settling:
