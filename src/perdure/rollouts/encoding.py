@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, wraps
-from hashlib import blake2b
 from typing import Any, ParamSpec, TypeVar, cast
 
 import msgspec
@@ -41,6 +40,7 @@ from perdure.rollouts.rows import (
     RolloutView,
     SpanView,
     WorkerRow,
+    part_hash,
 )
 from perdure.rollouts.spans import OtelResource, Span
 from perdure.rollouts.traces.figures import figures_in
@@ -65,6 +65,7 @@ _EMPTY_FIELDS = {
     "context": None,
     "parent": None,
 }
+_TIMES = ("start_time", "end_time")
 _PLAIN_FIELDS = frozenset({"status", "attributes", "start_time", "end_time"})
 
 
@@ -297,6 +298,7 @@ def new_span(span: Span, part: Part | None, *, numbered: bool = True, size: int 
 def recorded_span(span: RecordedSpan, rollout_id: str, attempt_id: str, part: Part) -> NewSpan:
     """A span that perdure recorded, ready to be stored."""
     fields = _recorded_fields(span)
+    _leave_out_times(fields)
     if span.description is None:
         fields["status"] = span.status
     body = None if span.events or span.extra else encode_scalars(fields, span.attributes)
@@ -357,6 +359,7 @@ def _body(span: Span) -> bytes:
         for name, value in vars(span).items()
         if name not in _IN_COLUMNS and not ((value is None or value == []) and name in _EMPTY_FIELDS)
     }
+    _leave_out_times(fields)
     status = vars(span.status)
     if len(status) == 2 and status["description"] is None:
         fields["status"] = status["status_code"]
@@ -370,12 +373,20 @@ def _body(span: Span) -> bytes:
         raise InvalidInput(f"span {span.span_id}: {error}") from error
 
 
+def _leave_out_times(fields: dict[str, Any]) -> None:
+    """Leave out the times that the columns, which have nanoseconds, give exactly."""
+    for name in _TIMES:
+        seconds = fields.get(name)
+        if type(seconds) is float and _seconds(_nanos(seconds)) == seconds:
+            del fields[name]
+
+
 def resource_part(resource: OtelResource) -> Part | None:
     """A resource encoded, with its hash; None for an empty one."""
     if not resource.attributes and not resource.schema_url and resource == _no_resource:
         return None
     body = encode_json(resource, what="resource", nan="keep").encode()
-    return PartRow(blake2b(body, digest_size=16).hexdigest(), body)
+    return PartRow(part_hash(body), body)
 
 
 def service_of(part: bytes) -> str | None:
@@ -391,7 +402,16 @@ def service_of(part: bytes) -> str | None:
 
 
 def _nanos(seconds: float | None) -> int | None:
-    return None if seconds is None else min(max(round(seconds * 1e9), -_INT64), _INT64 - 1)
+    if seconds is None:
+        return None
+    # By parts: the product of a time of today with a billion is off by up to 128.
+    whole, part = divmod(seconds, 1)
+    return min(max(int(whole) * 1_000_000_000 + round(part * 1e9), -_INT64), _INT64 - 1)
+
+
+def _seconds(nanos: int | None) -> float | None:
+    # Both are whole numbers, whose quotient is exact to the last bit.
+    return None if nanos is None else nanos / 1_000_000_000
 
 
 @_stored
@@ -415,6 +435,8 @@ def _span(row: SpanView, resources: Mapping[str, Any]) -> Span:
     return Span.model_validate(
         {
             **_EMPTY_FIELDS,
+            "start_time": _seconds(row.start_ns),
+            "end_time": _seconds(row.end_ns),
             **body,
             "rollout_id": row.rollout_id,
             "attempt_id": row.attempt_id,

@@ -7,7 +7,6 @@ spans share, the resource and the scope with their schema URLs, is stored once u
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from hashlib import blake2b
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -19,6 +18,7 @@ from perdure.kernel.checks import MAX_TEXT
 from perdure.kernel.errors import InvalidInput
 from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.otlp_values import some_attributes
+from perdure.rollouts.rows import part_hash
 from perdure.rollouts.spans import StatusCode
 from perdure.rollouts.traces.figures import ATTRIBUTES, Figures, figures_if_any, may_have_figures
 
@@ -96,7 +96,7 @@ def _scope_part(scoped: ScopeSpans) -> bytes:
 def _keep_part(received: Received, body: bytes) -> str | None:
     if not body:
         return None
-    name = blake2b(body, digest_size=16).hexdigest()
+    name = part_hash(body)
     received.parts[name] = body
     return name
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
+from hashlib import blake2b
 from typing import NamedTuple
 
 import msgspec
@@ -472,6 +474,11 @@ class PartRow(NamedTuple):
 
     hash: str
     body: bytes
+
+
+def part_hash(body: bytes) -> str:
+    """What a part is found by. It is short, since each span names those that it shares."""
+    return urlsafe_b64encode(blake2b(body, digest_size=12).digest()).decode()
 
 
 class CounterRow(NamedTuple):

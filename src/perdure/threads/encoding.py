@@ -33,7 +33,7 @@ from perdure.threads.operations.graphs import Step, Steps
 from perdure.threads.operations.shown import are_shown
 from perdure.threads.policy import Policy, limits_of
 from perdure.threads.records import PRUNE_STRATEGIES, Lifetime, NewCheckpoint, RunKwargs, RunRequest
-from perdure.threads.rows import IN_PIECES
+from perdure.threads.rows import IN_CHECKPOINT, IN_PIECES, kwargs_text
 from perdure.threads.work import MAX_OUTPUT, Ending, Lease
 
 MAX_LIFETIME_MINUTES = 100 * 366 * 1440
@@ -133,7 +133,7 @@ def new_run(request: RunRequest, policy: Policy, *, known: str = "{}") -> NewRun
     return NewRun(
         thread_id=optional_id(request.thread_id, "thread_id"),
         assistant=check_id(request.assistant_id, "assistant_id"),
-        kwargs=encode_json(kwargs, what="the run's input"),
+        kwargs=kwargs_text(kwargs),
         metadata=encode_metadata(request.metadata or {}, known=known),
         config=limits_of(request, policy),
         strategy=request.multitask_strategy,
@@ -204,7 +204,8 @@ def _step(state: GraphState) -> Step:
         values=body if body is not None and short else IN_PIECES,
         next=encode_json(state.next, what="next"),
         interrupts=encode_json(state.interrupts, what="interrupts"),
-        metadata=encode_json(state.metadata, what="metadata"),
+        # Otherwise it stands in the checkpoint of the graph.
+        metadata=encode_json(state.metadata, what="metadata") if state.whole else IN_CHECKPOINT,
         state=b"",
         checkpoint_id=check_id(state.checkpoint_id, "checkpoint_id"),
         parent_id=optional_id(state.parent_id, "checkpoint_id"),

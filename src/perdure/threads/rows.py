@@ -33,6 +33,8 @@ R = TypeVar("R")
 
 IN_PIECES = ""
 """The body of a state whose values are in pieces; no JSON is empty."""
+IN_CHECKPOINT = "{}"
+"""The metadata of a state that is that of its graph's checkpoint."""
 NOTHING_NEXT = "[]"
 """The next steps of a state that is finished."""
 
@@ -364,7 +366,7 @@ ThreadAnswer = tuple[ThreadRow, StateRow | None]
 # --- from rows to records ---------------------------------------------------------------------------------
 
 
-class RunLimits(msgspec.Struct, frozen=True):
+class RunLimits(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a run may take, as it is stored in its rollout's config."""
 
     timeout_seconds: float
@@ -396,6 +398,27 @@ def failure_text(failure: Failure | None) -> str | None:
 
 def kwargs_of(text: str) -> RunKwargs:
     return msgspec.convert(decode_json(text), RunKwargs)
+
+
+_unsaid = msgspec.structs.asdict(RunKwargs())
+_unsaid_raw = {name: msgspec.Raw(encode_wire(value)) for name, value in _unsaid.items()}
+_raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def kwargs_text(kwargs: RunKwargs) -> str:
+    """What an agent is run with, as it is stored: without what nobody asked for."""
+    given = msgspec.structs.asdict(kwargs)
+    said = {
+        name: value
+        for name, value in given.items()
+        if value is not None and (name == "input" or value != _unsaid[name])
+    }
+    return encode_json(said, what="the run's input")
+
+
+def _whole_kwargs(text: str) -> dict[str, msgspec.Raw]:
+    """The same with all fields, none of which is decoded."""
+    return {**_unsaid_raw, **_raw_fields.decode(text)}
 
 
 def run_of(row: RunRow) -> Run:
@@ -530,7 +553,7 @@ def webhook_body(run: RunRow, values: str | None, started: int | None, now: int)
         "agent": run.agent,
         "status": run.status,
         "metadata": msgspec.Raw(run.metadata.encode()),
-        "kwargs": msgspec.Raw(run.input.encode()),
+        "kwargs": _whole_kwargs(run.input),
         "multitask_strategy": run.strategy,
         "created_at": to_seconds(run.created_at),
         "updated_at": to_seconds(run.updated_at),

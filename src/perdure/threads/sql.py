@@ -252,6 +252,16 @@ RENEW_ATTEMPTS = BulkUpdate(
 
 # --- checkpoints and steps --------------------------------------------------------------------------------
 
+STATE_METADATA: Final = """
+    CASE WHEN c.metadata = '{}' AND length(c.state) = 0 THEN coalesce((SELECT g.metadata
+      FROM graph_checkpoints AS g
+      WHERE g.ns = c.ns AND g.thread_id = c.thread_id AND g.checkpoint_ns = '' AND g.id = c.id), '{}')
+    ELSE c.metadata END AS metadata"""
+"""The metadata of a state; that of a graph's state stands in its checkpoint."""
+STATE_COLUMNS: Final = ", ".join(
+    STATE_METADATA if name == "metadata" else "c." + name for name in columns_of(StateRow)
+)
+
 # New states.
 ADD_CHECKPOINTS = BulkInsert(CHECKPOINTS, StateRow)
 # New states of graphs, unless they are stored.
@@ -262,14 +272,15 @@ CHANGE_STATES = BulkUpdate(
 )
 # A state of a thread.
 GET_CHECKPOINT = statement(
-    "SELECT {columns} FROM checkpoints WHERE ns = :ns AND thread_id = :thread_id AND id = :id",
+    "SELECT " + STATE_COLUMNS + " FROM checkpoints AS c"
+    " WHERE c.ns = :ns AND c.thread_id = :thread_id AND c.id = :id",
     row=StateRow,
 )
 # States of threads. An expression, so that ids alone lead to the rows: with both in the index every pair
 # would be looked up.
 GET_CHECKPOINTS = statement(
-    "SELECT {columns} FROM checkpoints WHERE ns = :ns AND id {among:ids}"
-    " AND thread_id || '' {among:thread_ids}",
+    "SELECT " + STATE_COLUMNS + " FROM checkpoints AS c WHERE c.ns = :ns AND c.id {among:ids}"
+    " AND c.thread_id || '' {among:thread_ids}",
     row=StateRow,
 )
 # What is next after states.
@@ -293,7 +304,9 @@ LATEST_WITHOUT = statement(
 )
 # The states of a thread before a place.
 LIST_CHECKPOINTS = Listing(
-    "{columns}", "checkpoints WHERE ns = :ns AND thread_id = :thread_id AND position < :before", StateRow
+    STATE_COLUMNS,
+    "checkpoints AS c WHERE c.ns = :ns AND c.thread_id = :thread_id AND c.position < :before",
+    StateRow,
 )
 STATE_ORDER: Final = Order((Key("position", "int", descending=True),))
 # Copy the states of a thread to another, without those of runs that were rolled back.
@@ -322,11 +335,13 @@ STATES_OF_RUNS = statement(
 # The last state that each of some runs has written; copies of threads have it, too.
 LAST_STATES_OF_RUNS = statement(
     """
-    SELECT {columns:s} FROM checkpoints AS s JOIN (
+    SELECT """
+    + STATE_COLUMNS
+    + """ FROM checkpoints AS c JOIN (
         SELECT thread_id, run_id, max(position) AS last FROM checkpoints
         WHERE ns = :ns AND run_id {among:ids} GROUP BY thread_id, run_id
-    ) AS l ON s.thread_id = l.thread_id AND s.run_id = l.run_id AND s.position = l.last
-    WHERE s.ns = :ns AND s.run_id {among:ids}
+    ) AS l ON c.thread_id = l.thread_id AND c.run_id = l.run_id AND c.position = l.last
+    WHERE c.ns = :ns AND c.run_id {among:ids}
     """,
     row=StateRow,
 )

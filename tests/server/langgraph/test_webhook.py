@@ -47,6 +47,8 @@ async def test_every_end_is_told_once(telling: ServerProcess, tmp_path: Path) ->
     assert first["values"] == {"n": 3, "log": STEPS}
     assert first["metadata"]["m"] == 1
     assert first["kwargs"]["input"] == {"n": 0}
+    assert first["kwargs"]["stream_mode"] == ["values"]
+    assert first["kwargs"]["checkpoint_id"] is None
     assert "error" not in first
     assert second["error"] == {"error": "ValueError", "message": "this graph always fails"}
     for each in told:
