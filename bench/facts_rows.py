@@ -1,25 +1,31 @@
 """What the facts cost: CPU time to store a span with tokens, costs and usage taken out of it, and without."""
 
 import os
+import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
-from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, TracesData
 
 from bench.host import Host
-from bench.http_otlp import BATCH, key_values, make_span
+from bench.http_otlp import BATCH, Exporter, exporter_to, key_values, make_span
+from bench.http_servers import SERVE, START_SECONDS, new_url, running
 from bench.measures import Figures, Measure, Row
 from bench.sizes import Sizes
+from bench.tracing_rows import seconds_of
 from bench.work import span_attributes
 from perdure.rollouts import otlp
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import open_store
 from perdure.statistics.recorder import Recorder
+from perdure.testing.serving import ServerProcess
 
+ROOT = Path(__file__).resolve().parent.parent
 MOST = 1.05
 ROUNDS = 7
 ONE_IN = 4
@@ -29,21 +35,18 @@ MODEL = {"gen_ai.request.model": "gpt-4o", "gen_ai.agent.name": "shopper", "user
 
 
 def measures(sizes: Sizes) -> list[Measure]:
-    """On SQLite, in this process: parse a message of OTLP and store its spans. HTTP is not counted."""
+    """On SQLite: the ways of a message into the database, without and with HTTP."""
     mixes = {"calls": (1, "all of them model calls"), "mixed": (ONE_IN, f"one in {ONE_IN} a model call")}
+    ways: dict[str, tuple[str, Callable[..., Awaitable[list[Figures]]]]] = {
+        "": ("CPU of a span with facts", _figures),
+        "http_": ("CPU of the server for a span by OTLP over HTTP with facts", _http_figures),
+    }
     return [
         Measure(
-            (
-                Row(
-                    f"facts/{name}",
-                    f"CPU of a span with facts, {what}; raw: without facts",
-                    "µs",
-                    "lower",
-                    target_raw=MOST,
-                ),
-            ),
-            partial(_figures, one_in=one_in, batches=max(sizes.otlp_spans // BATCH // 2, 1)),
+            (Row(f"facts/{way}{name}", f"{told}, {what}; raw: without", "µs", "lower", target_raw=MOST),),
+            partial(run, one_in=one_in, batches=max(sizes.otlp_spans // BATCH // 2, 1)),
         )
+        for way, (told, run) in ways.items()
         for name, (one_in, what) in mixes.items()
     ]
 
@@ -61,10 +64,38 @@ async def _figures(host: Host, one_in: int, batches: int) -> list[Figures]:
     return [{name: median(found) for name, found in taken.items()}]
 
 
+async def _http_figures(host: Host, one_in: int, batches: int) -> list[Figures]:
+    """The rounds are added up, since the CPU time of another process is told in hundredths of a second."""
+    modules = {"ours": "perdure.cli", "raw": "bench.serve_without_facts"}
+    taken = dict.fromkeys(modules, 0.0)
+    rounds = ROUNDS if host.sizes.rounds > 1 else 1
+    async with AsyncExitStack() as stack:
+        sides = {}
+        for name, module in modules.items():
+            command = (sys.executable, "-m", module, *SERVE[3:], await new_url(host, "sqlite"))
+            server = ServerProcess(command, folder=ROOT, start_seconds=START_SECONDS)
+            await stack.enter_async_context(running(server))
+            exporter = await stack.enter_async_context(exporter_to(server.url, _spans(one_in)))
+            await exporter.send_all(await exporter.make_batches(2))
+            sides[name] = partial(_http_seconds, server.pid, exporter, batches)
+        for _ in range(rounds):
+            for name, side in sides.items():
+                taken[name] += await side()
+    return [{name: seconds * 1e6 / (rounds * batches * BATCH) for name, seconds in taken.items()}]
+
+
+async def _http_seconds(pid: int, exporter: Exporter, batches: int) -> float:
+    """CPU time that a server takes for so many batches."""
+    made = await exporter.make_batches(batches)
+    began = seconds_of(pid)
+    await exporter.send_all(made)
+    return seconds_of(pid) - began
+
+
 @contextmanager
 def without_facts() -> Iterator[None]:
     """Take nothing out of spans but what the list of traces shows."""
-    with patch.object(otlp, "may_have_figures", lambda body: False):
+    with patch.object(otlp, "wanted_in", lambda attributes: frozenset()):
         yield
 
 
@@ -104,7 +135,7 @@ class _Side:
             "agentlightning.rollout_id": started.rollout_id,
             "agentlightning.attempt_id": started.attempt.attempt_id,
         }
-        message = otlp.TracesData()
+        message = TracesData()
         group = message.resource_spans.add()
         group.resource.attributes.extend(key_values({"service.name": "agent", **owner}))
         group.scope_spans.append(self._spans)

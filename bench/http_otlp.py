@@ -24,10 +24,10 @@ AT_ONCE = 16
 class Exporter:
     """Makes rollouts on a server and sends it their spans, a batch for each rollout."""
 
-    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(self, url: str, session: aiohttp.ClientSession, spans: ScopeSpans | None = None) -> None:
         self._url = url
         self._session = session
-        self._spans = make_spans(BATCH)
+        self._spans = spans or make_spans(BATCH)
 
     async def rate(self, size: int) -> float:
         """Spans a second."""
@@ -84,9 +84,9 @@ class Exporter:
 
 
 @asynccontextmanager
-async def exporter_to(url: str) -> AsyncIterator[Exporter]:
+async def exporter_to(url: str, spans: ScopeSpans | None = None) -> AsyncIterator[Exporter]:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=AT_ONCE)) as session:
-        yield Exporter(url, session)
+        yield Exporter(url, session, spans)
 
 
 def make_spans(count: int) -> ScopeSpans:

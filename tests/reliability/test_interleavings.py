@@ -22,6 +22,7 @@ from perdure.rollouts.operations import resources, spans, workers
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.operations.report import AttemptReport, RolloutChange
 from perdure.rollouts.operations.spans import NewSpan
+from perdure.rollouts.traces.prices import Prices
 from perdure.runtime.stores import TABLES
 
 KINDS = Kinds(Kind(TASK))
@@ -122,8 +123,8 @@ def span(span_id: str = "1", which: int = 0, number: int | None = None) -> Opera
             body=b"{}",
         )
         if not lined:
-            return await spans.add_new_spans(tx, [[one]], [], KINDS)
-        return await spans.add_spans(tx, [[one]], [], KINDS, lined)
+            return await spans.add_new_spans(tx, [[one]], [], KINDS, Prices())
+        return await spans.add_spans(tx, [[one]], [], KINDS, Prices(), lined)
 
     return run
 

@@ -6,11 +6,14 @@ import asyncio
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
 
@@ -19,8 +22,22 @@ from perdure.kernel.config import load_settings
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.rollouts import otlp
 from perdure.rollouts.spans import OtelResource, TraceStatus
-from perdure.rollouts.traces.figures import Figures, figures_of, may_have_figures
-from perdure.rollouts.traces.prices import Prices, read_prices
+from perdure.rollouts.traces.figures import (
+    AGENT,
+    ATTRIBUTES,
+    CACHED,
+    INPUT,
+    KINDS,
+    MODEL,
+    OUTPUT,
+    REWARD_SPANS,
+    USER,
+    Figures,
+    figures_if_any,
+    figures_of,
+    may_have_figures,
+)
+from perdure.rollouts.traces.prices import Prices, Tokens, read_prices
 from perdure.rollouts.traces.service import WINDOW
 from perdure.runtime.services import Services
 from perdure.statistics.model import UsageHistory
@@ -89,7 +106,9 @@ def test_every_dialect_has_its_figures() -> None:
         ("chat", {"gen_ai.usage.input_tokens": 10**400, "gen_ai.usage.output_tokens": [4]}, none),
         ("agentlightning.annotation", {"agentlightning.reward.0.value": 10**400}, none),
     ):
-        assert figures_of(name, attributes)[:3] == expected[:3], (name, attributes)
+        found = figures_of(name, attributes)
+        told = (found.input_tokens, found.output_tokens, found.reward)
+        assert told == (expected.input_tokens, expected.output_tokens, expected.reward), (name, attributes)
         if expected.counts:
             assert may_have_figures(repr((name, attributes)).encode()), attributes
 
@@ -146,15 +165,14 @@ def test_a_price_is_that_of_the_longest_name_and_a_file_goes_before_the_shipped_
     ):
         found = prices.of(model)
         assert (None if found is None else found.input) == input, model
-    call = Figures(1000, 100, None, 400, "llm", "gpt-4o")
-    assert prices.cost(call) == (600 * 2500 + 400 * 1250 + 100 * 10_000)
-    assert prices.cost(call._replace(cost=7)) == 7, "what the span says goes before the table"
-    assert prices.cost(call._replace(model="unknown")) is None
+    tokens = Tokens(1000, 100, 400)
+    assert prices.cost("gpt-4o", tokens) == (600 * 2500 + 400 * 1250 + 100 * 10_000)
+    assert prices.cost("unknown", tokens) is prices.cost("", tokens) is None
     file = tmp_path / "prices.toml"
     file.write_text('[models]\n"gpt-4o" = { input = 1.0, output = 2.0 }\n"own" = { input = 0, output = 0 }\n')
     prices.use(read_prices(file))
-    assert prices.cost(call) == 1000 * 1000 + 100 * 2000
-    assert prices.cost(call._replace(model="own:7b")) == 0
+    assert prices.cost("gpt-4o", tokens) == 1000 * 1000 + 100 * 2000
+    assert prices.cost("own:7b", tokens) == 0
     assert prices.of("gpt-4o-mini") is not None
     for text, words in (
         ("models = 3", "models"),
@@ -300,12 +318,79 @@ async def test_spans_of_otlp_have_figures_too(perdure: Perdure) -> None:
         name="chat", trace_id=b"\x01" * 16, span_id=b"\x02" * 8, start_time_unix_nano=10**18
     )
     made.attributes.add(key="gen_ai.usage.input_tokens").value.int_value = 6
-    received = otlp.receive(TracesData(resource_spans=[resource]))
+    received = otlp.receive(otlp.parse(TracesData(resource_spans=[resource]).SerializeToString()))
     await perdure.services.rollouts.store_new_spans(received.spans, received.parts)
     (found,) = await perdure.services.rollouts.figures(rollout_id=[rollout.rollout_id])
     assert found.input_tokens == 6
     trace = await perdure.services.traces.get("01" * 16)
     assert (trace.name, trace.service, trace.start_time) == ("chat", "till", 1e9)
+
+
+def put(told: AnyValue, value: Any) -> None:
+    """Write a value as OTLP has it; none is a value without a kind."""
+    if isinstance(value, list):
+        told.array_value.SetInParent()
+        for each in value:
+            put(told.array_value.values.add(), each)
+    elif isinstance(value, dict):
+        told.kvlist_value.SetInParent()
+        for key, each in value.items():
+            put(told.kvlist_value.values.add(key=key).value, each)
+    elif value is not None:
+        kinds = {str: "string_value", bool: "bool_value", int: "int_value", float: "double_value"}
+        setattr(told, kinds[type(value)], value)
+
+
+def figures_by_otlp(name: str, attributes: Mapping[str, Any]) -> Figures | None:
+    """The figures of a span that came by OTLP."""
+    message = TracesData()
+    span = (
+        message.resource_spans.add()
+        .scope_spans.add()
+        .spans.add(name=name, trace_id=b"\x01" * 16, span_id=b"\x02" * 8)
+    )
+    for key, value in attributes.items():
+        put(span.attributes.add(key=key).value, value)
+    (found,) = otlp.receive(otlp.parse(message.SerializeToString())).unattributed
+    return found.figures
+
+
+NAMES = sorted(ATTRIBUTES)
+WORDS = sorted({word for kinds in KINDS.values() for word in kinds})
+TEXTS = st.text(alphabet=st.characters(codec="utf-8"), max_size=120)
+NUMBERS = st.integers(-1, 100) | st.integers(-(2**63), 2**63 - 1)
+HOSTILE = st.sampled_from(NAMES).map(lambda key: f"J.\n{chr(len(key))}{key}\x12\x03\x18\x90\x4e")
+"""Text that is, on the wire, an attribute that counts."""
+LEAVES = st.none() | st.booleans() | NUMBERS | st.floats() | TEXTS | st.sampled_from(WORDS) | HOSTILE
+VALUES = LEAVES | st.lists(LEAVES, max_size=3) | st.dictionaries(st.sampled_from(NAMES), LEAVES, max_size=3)
+SPANS = st.dictionaries(st.sampled_from(NAMES) | TEXTS, VALUES, max_size=12)
+USUAL = st.fixed_dictionaries(
+    {},
+    optional={
+        **{key: st.sampled_from(sorted(kinds)) for key, kinds in KINDS.items()},
+        **{key: NUMBERS for names in (INPUT, OUTPUT, CACHED) for key in names},
+        **{key: TEXTS for names in (MODEL, AGENT, USER) for key in names},
+    },
+)
+"""What instrumentations mostly write, which is read another way than the rest."""
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(["chat", *REWARD_SPANS]), SPANS | USUAL)
+def test_what_otlp_brings_counts_as_the_same_attributes_do(name: str, attributes: dict[str, Any]) -> None:
+    expected = figures_if_any(name, attributes)
+    assert figures_by_otlp(name, attributes) == expected
+
+
+def test_a_text_that_looks_like_an_attribute_on_the_wire_counts_nothing() -> None:
+    tokens = "gen_ai.usage.input_tokens"
+    forged = OtlpSpan()
+    put(forged.attributes.add(key=tokens).value, 9_000)
+    text = forged.SerializeToString().decode("latin-1")
+    assert figures_by_otlp("chat", {"prompt": text, "gen_ai.prompt": {tokens: 7}}) is None
+    found = figures_by_otlp("chat", {"prompt": text, tokens: 3, "answer": text})
+    assert found is not None
+    assert found.input_tokens == 3
 
 
 def test_every_dialect_is_read_out_of_otlp_as_out_of_json() -> None:
@@ -331,20 +416,7 @@ def test_every_dialect_is_read_out_of_otlp_as_out_of_json() -> None:
         ("agentlightning.annotation", {"agentlightning.reward.0.value": True}, "reward"),
         ("chat", {"gen_ai.operation.name": ["chat"], "gen_ai.usage.input_tokens": "12"}, "llm"),
     ):
-        message = OtlpSpan(name=name)
-        for key, value in attributes.items():
-            told = message.attributes.add(key=key).value
-            if isinstance(value, list):
-                told.array_value.values.add().string_value = value[0]
-            else:
-                setattr(
-                    told,
-                    {str: "string_value", bool: "bool_value", int: "int_value"}.get(
-                        type(value), "double_value"
-                    ),
-                    value,
-                )
-        found = otlp._figures(message, message.SerializeToString())
+        found = figures_by_otlp(name, attributes)
         assert found == figures_of(name, attributes), attributes
         assert found is not None
         assert found.kind == kind

@@ -160,12 +160,13 @@ def deep_batch(levels: int) -> bytes:
     """A span with a value inside a value, so many times; made by hand, since no library would."""
     value = b"\x18\x01"
     for _ in range(levels):
-        value = _field(5, _field(1, value))
-    span = _field(2, b"12345678") + _field(9, _field(1, b"deep") + _field(2, value))
-    return _field(1, _field(2, _field(2, span)))
+        value = field(5, field(1, value))
+    span = field(2, b"12345678") + field(9, field(1, b"deep") + field(2, value))
+    return field(1, field(2, field(2, span)))
 
 
-def _field(number: int, value: bytes) -> bytes:
+def field(number: int, value: bytes) -> bytes:
+    """A field of a message, by hand."""
     size, length = bytearray(), len(value)
     while length > 0x7F:
         size.append(length & 0x7F | 0x80)

@@ -12,11 +12,11 @@ import pytest
 import pytest_asyncio
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan
-from tests.server.otlp_support import ENGINES, START, Batch, Home, begun, opened, recording, spans_of
+from tests.server.otlp_support import ENGINES, START, Batch, Home, begun, field, opened, recording, spans_of
 
 from perdure import InMemoryLightningStore, Span
 from perdure.kernel.errors import InvalidInput, NotFound
-from perdure.rollouts.otlp import BAD_ID, NO_ROLLOUT, parse, receive
+from perdure.rollouts.otlp import BAD_ID, NO_ROLLOUT, TOO_MANY, parse, receive
 from perdure.rollouts.otlp_reader import records
 from perdure.rollouts.store import DatabaseLightningStore
 
@@ -269,6 +269,27 @@ def test_spans_without_a_home_are_told_apart() -> None:
     received = receive(parse(batch.bytes()))
     assert (len(received.spans), len(received.unattributed)) == (0, 2)
     assert "agentlightning.rollout_id" in NO_ROLLOUT
+
+
+@pytest.mark.parametrize("part", ["attributes", "events", "links"])
+def test_a_span_of_too_many_parts_is_refused_also_if_they_are_equal(part: str) -> None:
+    batch = Batch(Home("ro-1", "at-1"))
+    fine, large = batch.add(), batch.add()
+    for span, count in ((fine, 10_000), (large, 10_001)):
+        for _ in range(count):
+            getattr(span, part).add()
+    text = batch.add()
+    text.attributes.add(key="JZj").value.string_value = "JZj" * 20_000
+    received = receive(parse(batch.bytes()))
+    assert received.refused == {TOO_MANY: 1}
+    assert [span.span_id for span in received.spans] == [fine.span_id.hex(), text.span_id.hex()]
+
+
+def test_a_span_is_kept_as_it_came() -> None:
+    """With a number in an unusual form, and a field of a later release."""
+    body = Batch().add().SerializeToString() + b"\x30\x80\x80\x00" + b"\xf8\x07\x01"
+    (found,) = receive(parse(field(1, field(2, field(2, body))))).unattributed
+    assert found.body == body
 
 
 def test_what_cannot_be_read_is_refused() -> None:

@@ -6,23 +6,24 @@ spans share, the resource and the scope with their schema URLs, is stored once u
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 from google.protobuf.message import DecodeError
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, TracesData
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as Message
 
 from perdure.kernel.checks import MAX_TEXT
 from perdure.kernel.errors import InvalidInput
+from perdure.rollouts import otlp_schema
 from perdure.rollouts.operations.spans import NewSpan
-from perdure.rollouts.otlp_values import some_attributes
+from perdure.rollouts.otlp_figures import figures_in
 from perdure.rollouts.rows import part_hash
 from perdure.rollouts.spans import StatusCode
-from perdure.rollouts.traces.figures import ATTRIBUTES, Figures, figures_if_any, may_have_figures
+from perdure.rollouts.traces.figures import ATTRIBUTES
 
-__all__ = ["OTLP", "STATUS_CODES", "Received", "TracesData", "parse", "receive"]
+__all__ = ["OTLP", "STATUS_CODES", "Received", "Traces", "parse", "receive"]
 
 OTLP = "otlp"
 ROLLOUT_ID = "agentlightning.rollout_id"
@@ -34,13 +35,18 @@ BAD_ID = "an id that is not one of OpenTelemetry's"
 TOO_MANY = "more attributes, events or links than a span may have"
 UNREADABLE = "Unable to parse OTLP traces payload: it is damaged, or its values are nested too deeply"
 
-_MARK = b"agentlightning."
+_HOME = frozenset({ROLLOUT_ID, ATTEMPT_ID, SEQUENCE_ID})
 _LAST = 2**63 - 1
 _NO_SPAN = "0" * 16
 _NAME_LENGTH = 8192
 _MOST = 10_000
 """How many attributes, events or links a span may have; OpenTelemetry's own limit is 128."""
+_TAGS = (b"J", b"Z", b"j")
+"""The bytes that each attribute, event and link of a span begins with."""
 STATUS_CODES: Mapping[int, StatusCode] = {0: "UNSET", 1: "OK", 2: "ERROR"}
+
+wanted_in = (ATTRIBUTES | _HOME).intersection
+"""The names of those attributes of a span that are looked at."""
 
 
 class Received(msgspec.Struct):
@@ -58,37 +64,42 @@ class Received(msgspec.Struct):
         self.refused[reason] = self.refused.get(reason, 0) + count
 
 
-def parse(data: bytes) -> TracesData:
+class Traces(NamedTuple):
+    """A message in two readings: with spans that can be looked at, and with the bytes of each."""
+
+    spans: Any
+    bodies: Any
+
+
+def parse(data: bytes) -> Traces:
     """The message of an export request, which has the same form; InvalidInput if it has not."""
     try:
-        traces: TracesData = TracesData.FromString(data)
+        return Traces(otlp_schema.Traces.FromString(data), otlp_schema.Bodies.FromString(data))
     except DecodeError:
         raise InvalidInput(UNREADABLE) from None
-    return traces
 
 
-def receive(traces: TracesData) -> Received:
-    """The spans of a batch. Attributes are not looked at, save those that say where a span belongs."""
+def receive(traces: Traces) -> Received:
+    """The spans of a batch. Of the attributes, only those that are wanted are looked at."""
     received = Received([], {}, {}, [])
-    for group in traces.resource_spans:
-        part = _resource_part(group)
-        resource = _keep_part(received, part)
-        home = _home(group.resource.attributes) if _MARK in part else _Home()
-        for scoped in group.scope_spans:
+    for group, bodies in zip(traces.spans.resource_spans, traces.bodies.resource_spans, strict=True):
+        resource = _keep_part(received, _resource_part(group))
+        home = _home({each.key: each.value for each in group.resource.attributes}, _Home())
+        for scoped, own in zip(group.scope_spans, bodies.scope_spans, strict=True):
             scope = _keep_part(received, _scope_part(scoped))
-            for span in scoped.spans:
-                _receive(received, span, resource, scope, home)
+            for span, body in zip(scoped.spans, own.spans, strict=True):
+                _receive(received, span, body, resource, scope, home)
     return received
 
 
-def _resource_part(group: ResourceSpans) -> bytes:
-    part = ResourceSpans(schema_url=group.schema_url)
+def _resource_part(group: Any) -> bytes:
+    part = otlp_schema.ResourcePart(schema_url=group.schema_url)
     part.resource.CopyFrom(group.resource)
     return part.SerializeToString() if part.schema_url or group.resource.ByteSize() else b""
 
 
-def _scope_part(scoped: ScopeSpans) -> bytes:
-    part = ScopeSpans(schema_url=scoped.schema_url)
+def _scope_part(scoped: Any) -> bytes:
+    part = otlp_schema.ScopePart(schema_url=scoped.schema_url)
     part.scope.CopyFrom(scoped.scope)
     return part.SerializeToString() if part.schema_url or scoped.scope.ByteSize() else b""
 
@@ -109,16 +120,15 @@ class _Home(msgspec.Struct):
     sequence_id: int | None = None
 
 
-def _home(attributes: Iterable[KeyValue], outer: _Home | None = None) -> _Home:
+def _home(attributes: Mapping[str, AnyValue], outer: _Home) -> _Home:
     """What these attributes say, and the resource's where they say nothing."""
-    home = _Home(outer.rollout_id, outer.attempt_id, outer.sequence_id) if outer else _Home()
-    for attribute in attributes:
-        if attribute.key == ROLLOUT_ID:
-            home.rollout_id = _id(attribute.value) or home.rollout_id
-        elif attribute.key == ATTEMPT_ID:
-            home.attempt_id = _id(attribute.value) or home.attempt_id
-        elif attribute.key == SEQUENCE_ID:
-            home.sequence_id = _sequence_id(attribute.value)
+    home = _Home(outer.rollout_id, outer.attempt_id, outer.sequence_id)
+    if ROLLOUT_ID in attributes:
+        home.rollout_id = _id(attributes[ROLLOUT_ID]) or home.rollout_id
+    if ATTEMPT_ID in attributes:
+        home.attempt_id = _id(attributes[ATTEMPT_ID]) or home.attempt_id
+    if SEQUENCE_ID in attributes:
+        home.sequence_id = _sequence_id(attributes[SEQUENCE_ID])
     return home
 
 
@@ -140,14 +150,17 @@ def _sequence_id(value: AnyValue) -> int | None:
     return number if 0 <= number <= _LAST else None
 
 
-def _receive(received: Received, span: Message, resource: str | None, scope: str | None, home: _Home) -> None:
+def _receive(
+    received: Received, span: Any, body: bytes, resource: str | None, scope: str | None, home: _Home
+) -> None:
     """Add one span to what was received, or the reason why not."""
-    body = span.SerializeToString()
-    if len(body) > _MOST and max(len(span.attributes), len(span.events), len(span.links)) > _MOST:
+    if len(body) > _MOST and _has_too_many(body):
         received.refuse(TOO_MANY)
         return
-    if _MARK in body:
-        home = _home(span.attributes, home)
+    attributes = span.attributes
+    wanted = wanted_in(attributes)
+    if wanted and not _HOME.isdisjoint(wanted):
+        home = _home(attributes, home)
     span_id, trace_id, parent_id = (
         _hex(span.span_id, 8),
         _hex(span.trace_id, 16),
@@ -175,15 +188,17 @@ def _receive(received: Received, span: Message, resource: str | None, scope: str
             scope,
             OTLP,
             body,
-            _figures(span, body),
+            figures_in(span, attributes, wanted) if wanted else None,
         )
     )
 
 
-def _figures(span: Message, body: bytes) -> Figures | None:
-    if not may_have_figures(body):
-        return None
-    return figures_if_any(span.name, some_attributes(span.attributes, ATTRIBUTES))
+def _has_too_many(body: bytes) -> bool:
+    """Whether a large span has too many parts. A map does not tell, since equal keys are one there."""
+    if all(body.count(tag) <= _MOST for tag in _TAGS):
+        return False
+    span = Message.FromString(body)
+    return max(len(span.attributes), len(span.events), len(span.links)) > _MOST
 
 
 def _hex(value: bytes, size: int) -> str | None:

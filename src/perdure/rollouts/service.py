@@ -533,9 +533,9 @@ class Rollouts(WatchedService):
         lists = [call for call, _ in calls]
         parts = [part for _, shared in calls for part in shared]
         try:
-            return await self.write(span_ops.add_new_spans, lists, parts, self.kinds)
+            return await self.write(span_ops.add_new_spans, lists, parts, self.kinds, self.prices)
         except span_ops.CareNeeded:
-            return await self.write(span_ops.add_spans, lists, parts, self.kinds)
+            return await self.write(span_ops.add_spans, lists, parts, self.kinds, self.prices)
 
     async def next_sequence_id(self, rollout_id: str) -> int:
         """The next number for a span of this rollout."""

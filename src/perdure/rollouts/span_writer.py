@@ -11,7 +11,6 @@ from perdure.kernel.errors import NotFound
 from perdure.rollouts import encoding
 from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.spans import OtelResource, Span
-from perdure.rollouts.traces.figures import Figures
 
 if TYPE_CHECKING:
     from perdure.rollouts.service import Rollouts
@@ -116,7 +115,6 @@ class SpanWriter:
     async def _store(self, new: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[int | None]:
         unsaved = [(name, body) for name, body in parts.items() if name not in self._saved_parts]
         self._name_services(new, parts)
-        self._price(new)
         stored = await self._rollouts.write_spans(new, unsaved)
         size = sum(span.size for span, number in zip(new, stored, strict=True) if number is not None)
         if size:
@@ -138,16 +136,6 @@ class SpanWriter:
                     services.clear()
                 services[name] = encoding.service_of(parts[name]) or ""
             span.service = services[name]
-
-    def _price(self, spans: Sequence[NewSpan]) -> None:
-        """Tell each model call what it cost."""
-        prices = self._rollouts.prices
-        for span in spans:
-            figures = span.figures
-            if figures is not None and figures.model and figures.cost is None:
-                cost = prices.cost(figures)
-                if cost is not None:
-                    span.figures = Figures(*figures[:-1], cost)
 
     def _part(self, resource: OtelResource) -> encoding.Part | None:
         """A resource encoded; one like the last is not encoded again."""

@@ -18,6 +18,7 @@ from perdure.rollouts.operations.work import Work
 from perdure.rollouts.rows import AttemptRow, CounterRow, HeartbeatRow, PartRow, SpanRow
 from perdure.rollouts.traces import sql as trace_sql
 from perdure.rollouts.traces.figures import Figures
+from perdure.rollouts.traces.prices import Prices
 from perdure.rollouts.traces.sums import sums_of
 
 EVICTION_ROWS = 50
@@ -25,7 +26,7 @@ USAGE_WRITTEN = "spans.usage"
 """The name under which transactions are counted that added to what is to be added to the hours."""
 
 
-class NewSpan(msgspec.Struct):
+class NewSpan(msgspec.Struct, gc=False):
     """A span ready to be stored: a few scalar columns, and the rest as it came."""
 
     rollout_id: str
@@ -62,13 +63,14 @@ async def add_spans(
     calls: Sequence[Sequence[NewSpan]],
     parts: Sequence[tuple[str, bytes]],
     kinds: Kinds,
+    prices: Prices,
     lined: bool = False,
 ) -> list[Stored | NotFound]:
     """Store the spans of each call. A call that names an unknown rollout or attempt stores nothing.
 
     Spans count as heartbeats; the first one, or one after a silence, moves the attempt and its rollout.
     """
-    adding = _Adding(tx, kinds)
+    adding = _Adding(tx, kinds, prices)
     await adding.work.load([span.rollout_id for call in calls for span in call], kinds.names(), lined=lined)
     accepted = [adding.check(call) for call in calls]
     spans = [span for call, error in zip(calls, accepted, strict=True) if error is None for span in call]
@@ -86,12 +88,13 @@ async def add_new_spans(
     calls: Sequence[Sequence[NewSpan]],
     parts: Sequence[tuple[str, bytes]],
     kinds: Kinds,
+    prices: Prices,
 ) -> list[Stored]:
     """`add_spans` as it mostly goes: all spans are new, and most attempts go on as they are.
 
     Only the rollouts of the others are read; what stands in the way is left to `add_spans`.
     """
-    adding = _Adding(tx, kinds)
+    adding = _Adding(tx, kinds, prices)
     await adding.work.load_attempts(list({span.rollout_id for call in calls for span in call}))
     moving = {span.rollout_id for call in calls for span in adding.find(call)}
     if moving and not await adding.work.try_load(moving):
@@ -104,8 +107,9 @@ async def add_new_spans(
 class _Adding:
     """One batch of spans on its way into the tables."""
 
-    def __init__(self, tx: Tx, kinds: Kinds) -> None:
+    def __init__(self, tx: Tx, kinds: Kinds, prices: Prices) -> None:
         self.tx = tx
+        self._prices = prices
         self.work = Work(tx, kinds)
         self.numbers: dict[int, int] = {}
         self._attempts: dict[tuple[str, str], AttemptRow] = {}
@@ -171,7 +175,7 @@ class _Adding:
         beats = self._hear(fresh)
         numbers, tallies = await self._count(fresh)
         rows = [self._row(span, ordinal, numbers) for ordinal, span in enumerate(fresh)]
-        sums = sums_of(fresh, self.numbers, self.tx.now)
+        sums = sums_of(fresh, self.numbers, self.tx.now, self._prices)
         stored, *_ = await self.work.save(
             sql.ADD_SPANS.of(rows),
             sql.HEARTBEAT.of(beats),

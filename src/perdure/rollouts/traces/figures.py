@@ -20,7 +20,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput
@@ -112,7 +114,7 @@ NANOS = 10**9
 """Costs are whole billionths of a US dollar, which add up exactly."""
 
 
-class Figures(NamedTuple):
+class Figures(msgspec.Struct, frozen=True, gc=False):
     """What a span counts."""
 
     input_tokens: int = 0
@@ -125,7 +127,7 @@ class Figures(NamedTuple):
     agent: str = ""
     user_id: str = ""
     cost: int | None = None
-    """In billionths of a US dollar; None if neither the span nor a price table knows."""
+    """In billionths of a US dollar, where the span tells it; else a price table may know."""
 
     @property
     def counts(self) -> bool:
@@ -205,13 +207,18 @@ def _label(attributes: Mapping[str, Any], names: Sequence[str]) -> str:
     for name in names:
         told = attributes.get(name)
         if told and isinstance(told, str):
-            return _cleaned(told[:MAX_LABEL])
+            return label_of(told)
     return ""
+
+
+def label_of(text: str) -> str:
+    """The beginning of a text, as a column can hold it."""
+    return _cleaned(text[:MAX_LABEL])
 
 
 @lru_cache(maxsize=4096)
 def _cleaned(label: str) -> str:
-    """A label as a column can hold it; there are few, and each comes with many spans."""
+    """There are few labels, and each comes with many spans."""
     return label.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from perdure.kernel.errors import InvalidInput
-from perdure.rollouts.traces.figures import Figures
 
 FILE_NAME = "prices.toml"
 ENDS = ("-", ":", "@")
@@ -23,6 +22,14 @@ NANOS_A_MILLIONTH = 1000
 REMEMBERED = 10_000
 
 Dollars = Annotated[float, Meta(ge=0, le=1e6)]
+
+
+class Tokens(NamedTuple):
+    """What calls took; those of the input that were cached are a part of it."""
+
+    input: int
+    output: int
+    cached: int
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,16 +81,14 @@ class Prices:
                     return price
         return None
 
-    def cost(self, figures: Figures) -> int | None:
-        """What a call cost in billionths of a dollar: as its span says, or by the table; None if unknown."""
-        if figures.cost is not None or not figures.model:
-            return figures.cost
-        price = self.of(figures.model)
+    def cost(self, model: str, tokens: Tokens) -> int | None:
+        """What calls of a model cost by the table, in billionths of a dollar; None if it does not know it."""
+        price = self.of(model) if model else None
         if price is None:
             return None
         cached = price.input if price.cached is None else price.cached
-        plain = figures.input_tokens - figures.cached_tokens
-        dollars = plain * price.input + figures.cached_tokens * cached + figures.output_tokens * price.output
+        plain = tokens.input - tokens.cached
+        dollars = plain * price.input + tokens.cached * cached + tokens.output * price.output
         return round(dollars * NANOS_A_MILLIONTH)
 
 

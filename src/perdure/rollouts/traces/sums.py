@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from perdure.kernel.clock import MICROS
 from perdure.rollouts.rows import RolloutFiguresRow, TraceNameRow, TraceRow, UsageRow
-from perdure.rollouts.traces.figures import Figures
-from perdure.rollouts.traces.usage import NOTHING
+from perdure.rollouts.traces.prices import Prices, Tokens
 
 if TYPE_CHECKING:
     from perdure.rollouts.operations.spans import NewSpan
@@ -22,6 +21,9 @@ HOUR = 3600 * MICROS
 OLDEST = 31 * 24 * HOUR
 """A span that began earlier counts as of now: its clock is wrong, or its hour is history."""
 
+_Key = tuple[str, str, int, str, str, str, str]
+"""Trace, rollout, hour, kind of step, model, agent and user."""
+
 
 class Sums(NamedTuple):
     """The rows to add, in the order of their keys."""
@@ -32,12 +34,12 @@ class Sums(NamedTuple):
     usage: list[UsageRow]
 
 
-def sums_of(spans: Iterable[NewSpan], numbers: Mapping[int, int], now: int) -> Sums:
+def sums_of(spans: Iterable[NewSpan], numbers: Mapping[int, int], now: int, prices: Prices) -> Sums:
     """Add up spans, which have these sequence ids, by the ids of the objects; one without times is of now."""
     rollouts: dict[str, RolloutFiguresRow] = {}
     traces: dict[str, TraceRow] = {}
     names: dict[tuple[str, str], int] = {}
-    used: dict[tuple[str, str, int, str, str, str, str], UsageRow] = {}
+    steps: dict[_Key, list[NewSpan]] = {}
     hours = _Hours(now)
     for span in spans:
         trace_id, name = span.trace_id, span.name[:MAX_NAME]
@@ -54,22 +56,30 @@ def sums_of(spans: Iterable[NewSpan], numbers: Mapping[int, int], now: int) -> S
         figures = span.figures
         if figures is None:
             continue
-        rollout_id, kind = span.rollout_id, figures.kind
-        hour = hours.of(start)
-        key = (trace_id, rollout_id, hour, kind, figures.model, figures.agent, figures.user_id)
-        row = used.get(key)
-        if row is None:
-            row = used[key] = UsageRow(*NOTHING, *key[1:])
-        _add_usage(row, span, figures)
+        hour = hours.hour if hours.begins <= start < hours.ends else hours.of(start)
+        key = (
+            trace_id,
+            span.rollout_id,
+            hour,
+            figures.kind,
+            figures.model,
+            figures.agent,
+            figures.user_id,
+        )
+        if key in steps:
+            steps[key].append(span)
+        else:
+            steps[key] = [span]
         if figures.reward is not None:
-            for owner in (_figures_of(rollouts, rollout_id), trace):
+            for owner in (_figures_of(rollouts, span.rollout_id), trace):
                 _add_reward(owner, figures.reward, numbers[id(span)])
     usage: dict[tuple[str, int, str, str, str, str], UsageRow] = {}
-    for (trace_id, *own), row in used.items():
+    for key, same in steps.items():
+        row = _usage_of(key, same, prices)
         if row.input_tokens or row.output_tokens or row.cost:
             _add_figures(_figures_of(rollouts, row.rollout_id), row)
-            _add_figures(traces[trace_id], row)
-        _add_row(usage, tuple(own), row)  # type: ignore[arg-type]
+            _add_figures(traces[key[0]], row)
+        _add_row(usage, key[1:], row)
     return Sums(
         [rollouts[key] for key in sorted(rollouts)],
         [traces[key] for key in sorted(traces)],
@@ -102,24 +112,37 @@ class _Hours:
     def __init__(self, now: int) -> None:
         self._now = now // HOUR * HOUR
         self._low, self._high = (now - OLDEST) * 1000, (now + HOUR) * 1000
+        self.hour = self.begins = self.ends = 0
+        """The hour of the last span, and its bounds in nanoseconds: most spans are of the same."""
 
     def of(self, start_ns: int) -> int:
-        if self._low < start_ns < self._high:
-            return start_ns // (HOUR * 1000) * HOUR
-        return self._now
+        if not self._low < start_ns < self._high:
+            return self._now
+        self.hour = start_ns // (HOUR * 1000) * HOUR
+        # A bound of what is believable may lie within the hour.
+        self.begins = max(self.hour * 1000, self._low + 1)
+        self.ends = min((self.hour + HOUR) * 1000, self._high)
+        return self.hour
 
 
-def _add_usage(row: UsageRow, span: NewSpan, figures: Figures) -> None:
-    """Add a span to what its kind of step took, by the rules of `ADD_USAGE`."""
-    row.steps += 1
-    if span.status_code == ERROR:
-        row.errors += 1
-    if span.start_ns and span.end_ns and span.end_ns > span.start_ns:
-        row.micros += (span.end_ns - span.start_ns) // 1000
-    row.input_tokens += figures.input_tokens
-    row.output_tokens += figures.output_tokens
-    row.cached_tokens += figures.cached_tokens
-    row.cost += figures.cost or 0
+def _usage_of(key: _Key, spans: Sequence[NewSpan], prices: Prices) -> UsageRow:
+    """What spans of one kind of step took."""
+    figures = [span.figures for span in spans if span.figures is not None]
+    tokens = [
+        (each.input_tokens, each.output_tokens, each.cached_tokens) for each in figures if each.cost is None
+    ]
+    unpriced = Tokens(*map(sum, zip(*tokens, strict=True))) if tokens else Tokens(0, 0, 0)
+    told = [each for each in figures if each.cost is not None] if len(tokens) < len(figures) else ()
+    return UsageRow(
+        len(spans),
+        sum([span.status_code == ERROR for span in spans]),
+        sum([max(span.end_ns - span.start_ns, 0) // 1000 for span in spans if span.start_ns and span.end_ns]),
+        unpriced.input + sum(each.input_tokens for each in told),
+        unpriced.output + sum(each.output_tokens for each in told),
+        unpriced.cached + sum(each.cached_tokens for each in told),
+        (prices.cost(key[4], unpriced) or 0) + sum(each.cost or 0 for each in told),
+        *key[1:],
+    )
 
 
 def _add_span(trace: TraceRow, span: NewSpan, start: int, name: str) -> None:

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import msgspec
 from google.protobuf import json_format
-from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status, TracesData
 
 from perdure.kernel.errors import InvalidInput, TooLarge
-from perdure.rollouts.otlp import UNREADABLE, TracesData, parse
+from perdure.rollouts.otlp import UNREADABLE, Traces, parse
 
 __all__ = ["JSON_FORM", "MAX_SPANS", "PROTOBUF_FORM", "Form", "decode", "form_of"]
 
@@ -38,14 +38,14 @@ def form_of(content_type: str | None) -> Form:
     )
 
 
-def decode(data: bytes, form: Form) -> TracesData:
+def decode(data: bytes, form: Form) -> Traces:
     """The traces of a request, none if it is empty."""
-    traces = parse(data) if form == PROTOBUF_FORM else _traces_from_json(data)
-    _check_size(traces)
+    traces = parse(data if form == PROTOBUF_FORM else _from_json(data))
+    _check_size(traces.spans)
     return traces
 
 
-def _check_size(traces: TracesData) -> None:
+def _check_size(traces: Any) -> None:
     """Refuse a request that is small on the wire and large in memory, before anybody walks through it."""
     groups = len(traces.resource_spans)
     if groups > MAX_SPANS:
@@ -69,7 +69,8 @@ _BYTES = ("bytesValue", "bytes_value")
 _INTEGERS = ("intValue", "int_value")
 
 
-def _traces_from_json(data: bytes) -> TracesData:
+def _from_json(data: bytes) -> bytes:
+    """The same traces as protobuf."""
     if data.count(b"{") > MAX_OBJECTS:
         raise TooLarge(f"the request has more than {MAX_OBJECTS} objects")
     traces = TracesData()
@@ -83,7 +84,8 @@ def _traces_from_json(data: bytes) -> TracesData:
         raise InvalidInput(f"Unable to parse OTLP traces payload: {str(error)[:MAX_ERROR]}") from None
     except RecursionError:
         raise InvalidInput(UNREADABLE) from None
-    return traces
+    encoded: bytes = traces.SerializeToString()
+    return encoded
 
 
 def _prepare_span(span: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.kept_traces import KeptTrace
 from perdure.rollouts.model import FAILED, SUCCEEDED
 from perdure.rollouts.operations.spans import NewSpan
-from perdure.rollouts.otlp import BAD_ID, NO_ROLLOUT, TOO_MANY, Received, TracesData, receive
+from perdure.rollouts.otlp import BAD_ID, NO_ROLLOUT, TOO_MANY, Received, Traces, receive
 from perdure.rollouts.otlp_reader import Reader, records
 from perdure.rollouts.records import AttemptStatus
 from perdure.rollouts.service import Rollouts
@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
     message: str = ""
 
 
-async def ingest(app: StoreApp, caller: Caller, traces: TracesData, source: str) -> Outcome:
+async def ingest(app: StoreApp, caller: Caller, traces: Traces, source: str) -> Outcome:
     """Store every span that can be stored. One that was stored before counts as stored."""
     received = receive(traces)
     rollouts = app.rollouts_for(caller)
