@@ -12,12 +12,12 @@ from unittest.mock import patch
 
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, TracesData
 
+from bench.cpu import seconds_of
 from bench.host import Host
 from bench.http_otlp import BATCH, Exporter, exporter_to, key_values, make_span
 from bench.http_servers import SERVE, START_SECONDS, new_url, running
 from bench.measures import Figures, Measure, Row
 from bench.sizes import Sizes
-from bench.tracing_rows import seconds_of
 from bench.work import span_attributes
 from perdure.rollouts import otlp
 from perdure.rollouts.store import DatabaseLightningStore

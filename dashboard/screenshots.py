@@ -132,7 +132,7 @@ def demo() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         options = ["--demo", "--stay", "--no-reload", "--port", str(port)]
         server = subprocess.Popen(
-            [sys.executable, "-m", "perdure", "dev", *options],
+            [sys.executable, "-m", "perdure.cli", "dev", *options],
             cwd=folder,
             env={**os.environ, "HOME": folder},
             stdout=subprocess.PIPE,
