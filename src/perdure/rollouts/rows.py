@@ -478,7 +478,7 @@ class PartRow(NamedTuple):
 
 def part_hash(body: bytes) -> str:
     """What a part is found by. It is short, since each span names those that it shares."""
-    return urlsafe_b64encode(blake2b(body, digest_size=12).digest()).decode()
+    return urlsafe_b64encode(blake2b(body, digest_size=16).digest()).decode().rstrip("=")
 
 
 class CounterRow(NamedTuple):
