@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench import report
+from bench import history, report
 from bench.host import Host
 from bench.measures import Measure
 from bench.rows import all_measures
@@ -31,6 +31,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--no-peer", action="store_true", help="leave all peers out, and install none")
     parser.add_argument("--postgres", metavar="URL", help="use this server instead of starting one")
     parser.add_argument("--output", type=Path, default=report.RESULTS, help="where the results are written")
+    parser.add_argument(
+        "--record", metavar="VERSION", help="write the results into bench/history.jsonl as those of a release"
+    )
+    parser.add_argument(
+        "--from", dest="earlier", type=Path, metavar="FILE", help="record the results of an earlier run"
+    )
     return parser.parse_args()
 
 
@@ -63,6 +69,9 @@ def leave(number: int, frame: object) -> None:
 
 def main() -> int:
     options = arguments()
+    if options.record and options.quick:
+        print("a quick run says nothing about a release", file=sys.stderr)
+        return 2
     sizes = QUICK if options.quick else FULL
     measures = chosen(all_measures(sizes), options.only, with_peer=not options.no_peer)
     if not measures:
@@ -71,8 +80,15 @@ def main() -> int:
     if options.list:
         print("\n".join(f"{row.name:28} {row.what}" for measure in measures for row in measure.rows))
         return 0
-    results = asyncio.run(run(measures, options))
-    report.write(results, options.output)
+    if options.earlier:
+        results = report.read(options.earlier)
+    else:
+        results = asyncio.run(run(measures, options))
+        report.write(results, options.output)
+    if options.record:
+        order = [row.name for measure in all_measures(FULL) for row in measure.rows]
+        history.record(options.record, results, order)
+        print("recorded; python docs/regenerate.py writes docs/benchmarks.md", file=sys.stderr)
     if options.json:
         print(msgspec.json.encode(results).decode())
     else:

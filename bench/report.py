@@ -51,6 +51,11 @@ def write(results: list[Result], path: Path = RESULTS) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
 
 
+def read(path: Path) -> list[Result]:
+    """What `write` wrote."""
+    return msgspec.json.decode(path.read_bytes(), type=list[Result])
+
+
 def show(results: list[Result]) -> None:
     console = Console()
     if not console.is_terminal:

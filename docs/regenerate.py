@@ -7,7 +7,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))
 
-from docs import stubs
+from docs import benchmarks, stubs
 from docs.references import PAGES
 
 from perdure.diagnostics.machines import MACHINES
@@ -39,7 +39,11 @@ def error_table() -> str:
 def blocks() -> dict[str, dict[str, str]]:
     """The generated text between the markers of each page."""
     charts = {f"machine {each.name}": f"```mermaid\n{each.chart()}```\n" for each in MACHINES}
-    return {"state-machines.md": charts, "errors.md": {"errors": error_table()}}
+    return {
+        "state-machines.md": charts,
+        "errors.md": {"errors": error_table()},
+        "benchmarks.md": benchmarks.blocks(),
+    }
 
 
 def filled(page: str, name: str, text: str) -> str:
@@ -72,5 +76,7 @@ if __name__ == "__main__":
     (DOCS / "reference").mkdir(exist_ok=True)
     for name in (*blocks(), *PAGES):
         (DOCS / name).write_text(page_as_generated(name), encoding="utf-8")
+    for name, plot in benchmarks.plots().items():
+        (DOCS / name).write_text(plot, encoding="utf-8")
     for path, text in stubs.files().items():
         path.write_text(text(), encoding="utf-8")

@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import cpu, environments, http_otlp, report, rows
+from bench import cpu, environments, history, http_otlp, report, rows
 from bench.__main__ import chosen
 from bench.environments import Environment, PeerError
 from bench.host import Host
@@ -23,6 +24,7 @@ from bench.sizes import FULL, QUICK, label
 from bench.socket_client import socket_client
 from bench.stream_clients import Reader, unchunked
 from bench.timing import interleave
+from docs import benchmarks
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from tests.kernel.support import until
 
@@ -250,3 +252,30 @@ async def test_a_client_of_sockets_reads_answers_by_length_and_in_chunks_and_ope
         await client.open()
         with pytest.raises(RuntimeError, match="busy"):
             await client.post("/", {})
+
+
+def test_a_release_is_recorded_once_and_its_rows_in_the_order_of_the_bench(tmp_path: Path) -> None:
+    record = partial(history.record, order=["a", "b", "c"], path=tmp_path / "history.jsonl")
+    threads = Result(name="c", ours=0.0, unit="threads", target=0.0, cpu={"server": 1.5})
+    record("1.0", [_result("b", 1.0), _result("gone", 1.0)])
+    record("1.1", [threads])
+    record("1.0", [_result("a", 2.123456), _result("b", 3.0)])
+    first, second = history.read(tmp_path / "history.jsonl")
+    assert (first.version, first.rows) == ("1.0", [_result("a", 2.1235), _result("b", 3.0)])
+    assert second.rows == [threads]
+
+
+def _result(name: str, ours: float) -> Result:
+    return Result(name=name, ours=ours, unit="ms")
+
+
+def test_a_quick_run_is_not_recorded() -> None:
+    command = [sys.executable, "-m", "bench", "--quick", "--record", "1.0", "--only", "import"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 2
+
+
+def test_every_section_of_the_page_of_benchmarks_is_of_rows_that_there_are() -> None:
+    groups = {row.name.partition("/")[0] for each in rows.all_measures(FULL) for row in each.rows}
+    assert set(benchmarks.SECTIONS) - groups == set()
+    names = {row.name for each in rows.all_measures(FULL) for row in each.rows}
+    assert set(benchmarks.FOLLOWED) <= names

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 import pytest
-from docs import references, regenerate
+from docs import benchmarks, references, regenerate
 from tests.support.python_process import PythonProcess
 
 from perdure.cli import PANELS
@@ -174,7 +174,7 @@ def test_shell_commands_run(command: str, tmp_path: Path) -> None:
     if " ".join(words[:2]) in COVERED:
         return
     program = {"perdure": ("-m", "perdure.cli"), "python": ()}[words[0]]
-    for folder in ("docs", "examples"):
+    for folder in ("bench", "docs", "examples"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     # What is generated for type checkers stands beside the code.
     (tmp_path / "src" / "perdure" / "kernel").mkdir(parents=True)
@@ -193,6 +193,12 @@ def test_every_example_is_listed(example: Path) -> None:
 def test_what_is_generated_is_up_to_date(page: str) -> None:
     """If this fails: python docs/regenerate.py"""
     assert (DOCS / page).read_text(encoding="utf-8") == regenerate.page_as_generated(page)
+
+
+@pytest.mark.parametrize("plot", [benchmarks.GOALS, benchmarks.RELEASES])
+def test_the_plots_of_benchmarks_are_drawn_from_the_history(plot: str) -> None:
+    """If this fails: python docs/regenerate.py"""
+    assert (DOCS / plot).read_text(encoding="utf-8") == benchmarks.plots()[plot]
 
 
 def test_every_machine_has_its_chart() -> None:
