@@ -124,6 +124,7 @@ from perdure.retention.records import DatabaseStats
 from perdure.retention.records import ExportPage
 from perdure.retention.records import GcReport
 from perdure.retention.records import Verification
+from perdure.retention.service import OlderThan
 from perdure.rollouts.contract import FilterLogic
 from perdure.rollouts.contract import SortOrder
 from perdure.rollouts.overview import QueueState
@@ -1083,7 +1084,7 @@ class Access:
     def in_namespace(self, namespace: str) -> Self: ...
 
 class Upkeep:
-    def gc(self, *, dry_run: bool = ...) -> GcReport: ...
+    def gc(self, *, dry_run: bool = ..., older_than: OlderThan | None = ...) -> GcReport: ...
     def stats(self) -> DatabaseStats: ...
     def verify(self) -> Verification: ...
     def export(

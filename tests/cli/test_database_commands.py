@@ -30,9 +30,22 @@ def test_a_served_database_is_backed_up_checked_exported_and_never_replaced(tmp_
 
         found = server.json("db", "verify")
         assert found["ok"]
-        kept = [line.split()[:3] for line in server.run("db", "gc").stdout.splitlines()]
-        assert kept[0] == ["data", "kept", "deleted"]
-        assert {tuple(each) for each in kept} >= {("audit", "90", "d"), ("removed", "60", "s")}
+        shown = server.run("db", "gc", "--older-than", "spans=30", "--older-than", "threads=0.5")
+        kept = [line.split()[:3] for line in shown.stdout.splitlines()]
+        assert kept[0] == ["data", "older", "than"]
+        assert {tuple(each) for each in kept} >= {
+            ("audit", "90", "d"),
+            ("removed", "60", "s"),
+            ("spans", "30", "d"),
+            ("threads", "12", "h"),
+            ("memory", "kept", "0"),
+        }
+        swept = server.json("db", "gc", "--dry-run", "--older-than", "rollouts=0.0000001")
+        deleted = {each["kind"]: each["deleted"] for each in swept["items"]}
+        assert (swept["complete"], deleted["rollouts"]) == (True, 0), "they wait in the queue"
+        for wrong in ("spans", "spans=", "spans=soon", "nothing=3", "spans=-1"):
+            refused = server.run("db", "gc", "--older-than", wrong)
+            assert (refused.returncode, "invalid_input" in refused.stderr) == (1, True), wrong
         checked = server.run("db", "verify", "a.backup")
         assert (checked.returncode, "integrity" in checked.stdout) == (0, True)
         assert max(map(len, checked.stdout.splitlines())) <= 80

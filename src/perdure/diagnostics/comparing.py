@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from perdure.diagnostics import sql
 from perdure.diagnostics.comparison import MOST_SPANS, FoundSide
 from perdure.diagnostics.model import AttemptRow, RolloutRow
-from perdure.kernel.errors import NotFound, SpansEvicted
+from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts import sql as rollout_sql
-from perdure.rollouts.operations.queries import shared_parts
+from perdure.rollouts.operations.queries import refuse_deleted, shared_parts
 from perdure.rollouts.rows import SpanView
 from perdure.rollouts.traces.outline import SpanOutlineRow
 
@@ -20,8 +19,7 @@ async def find(tx: Tx, rollout_id: str, left: str | None, right: str | None) -> 
     rollout = await tx.one(sql.GET_ROLLOUT, id=rollout_id)
     if rollout is None:
         raise NotFound(f"Rollout {rollout_id} not found")
-    if await tx.one(rollout_sql.IS_EVICTED, rollout_id=rollout_id):
-        raise SpansEvicted(f"the spans of rollout {rollout_id} were evicted to free memory")
+    await refuse_deleted(tx, rollout_id)
     one = await _side(tx, rollout_id, left, max(rollout.attempts - 1, 1))
     other = await _side(tx, rollout_id, right, rollout.attempts)
     return await _with_spans(tx, rollout, one), await _with_spans(tx, rollout, other)

@@ -177,6 +177,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retention_jobs: Days | None = 7.0
     retention_statistics: Days | None = 30.0
     retention_usage: Days | None = 400.0
+    retention_spans: Days | None = None
+    retention_rollouts: Days | None = None
+    retention_threads: Days | None = None
+    retention_runs: Days | None = None
+    retention_workflow_runs: Days | None = None
+    retention_messaging: Days | None = None
+    retention_sessions: Days | None = None
+    retention_memory: Days | None = None
     webhook_secret: Annotated[str, msgspec.Meta(min_length=16)] | None = None
     webhook_allow_private: bool = False
     webhook_allow_loopback: bool = False

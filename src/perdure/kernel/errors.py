@@ -89,7 +89,7 @@ class JobNotFound(NotFound):
 
 
 class SpansEvicted(PerdureError, RuntimeError):
-    """The spans of this rollout were evicted to free memory."""
+    """The spans of this rollout were deleted: to free memory, or because of their age."""
 
     code = "spans_evicted"
     http_status = 410

@@ -75,6 +75,14 @@ class SettingOptions(TypedDict, total=False):
     retention_jobs: float | None
     retention_statistics: float | None
     retention_usage: float | None
+    retention_spans: float | None
+    retention_rollouts: float | None
+    retention_threads: float | None
+    retention_runs: float | None
+    retention_workflow_runs: float | None
+    retention_messaging: float | None
+    retention_sessions: float | None
+    retention_memory: float | None
     webhook_secret: str | None
     webhook_allow_private: bool
     webhook_allow_loopback: bool

@@ -251,7 +251,7 @@ class Memory(Service):
         wanted = check_id(grip_id, "grip_id")
         row = (await self.read(toc_operations.get_grips, [wanted])).get(wanted)
         if row is None:
-            raise NotFound(f"Grip {grip_id} not found")
+            raise NotFound(f"Grip {grip_id} not found; it may have been deleted with its events")
         ids: list[str] = decode_json(row.event_ids)
         found = await self.read(event_operations.get_events, ids)
         own = sorted((found[id] for id in ids if id in found), key=lambda event: event.place)

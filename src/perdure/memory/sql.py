@@ -383,6 +383,27 @@ BUILT = statement(
 NEXT_EVENT = statement(
     "SELECT min(timestamp_ms) FROM memory_events WHERE ns = :ns AND timestamp_ms >= :ms", row=int
 )
+# When the next day of the table of contents from a time on begins.
+NEXT_DAY = statement(
+    "SELECT min(start_ms) FROM memory_nodes WHERE ns = :ns AND level = :level AND start_ms >= :ms", row=int
+)
+# How many events a stretch of time has.
+COUNT_BETWEEN = statement(
+    "SELECT count(*) FROM memory_events WHERE ns = :ns AND timestamp_ms >= :low AND timestamp_ms <= :high",
+    row=int,
+)
+# Some events of a stretch of time, locked.
+LOCK_BETWEEN = statement(
+    """
+    SELECT id FROM memory_events WHERE ns = :ns AND timestamp_ms >= :low AND timestamp_ms <= :high
+    ORDER BY timestamp_ms, id LIMIT :limit {lock}
+    """,
+    row=str,
+)
+# Delete events.
+DROP_EVENTS = statement("DELETE FROM memory_events WHERE ns = :ns AND id {among:ids}")
+# Forget how far logs have been read.
+DROP_FEEDS = statement("DELETE FROM memory_feeds WHERE ns = :ns AND source {among:sources}")
 # Some documents with a place up to another, in the order of their places.
 PLACED_UNTIL = statement(
     """

@@ -75,6 +75,13 @@ class SessionRow(msgspec.Struct):
         return Key(self.platform, self.channel_id, self.thread_id, self.user_id)
 
 
+class OldSession(NamedTuple):
+    """A session, and when its last message came."""
+
+    last_activity_at: int
+    id: str
+
+
 class MessageRow(NamedTuple):
     """A row of `messaging_messages`."""
 

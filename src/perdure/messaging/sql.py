@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
-from perdure.messaging.model import MessageRow, SessionRow
+from perdure.messaging.model import MessageRow, OldSession, SessionRow
 from perdure.messaging.tables import MESSAGES, SESSIONS
 
 # Add a session, unless its key has an active one.
@@ -92,6 +92,43 @@ OF_THREAD = statement(
     """,
     row=SessionRow,
 )
+
+# Sessions whose last message is from before a time, and of which no turn is open, after a place.
+OLD_SESSIONS = statement(
+    """
+    SELECT s.last_activity_at, s.id FROM messaging_sessions AS s
+    WHERE s.ns = :ns AND s.last_activity_at < :before
+      AND (s.last_activity_at, s.id) > (:last_activity_at, :id) AND s.pending_turn IS NULL
+      AND NOT EXISTS (SELECT 1 FROM rollouts AS r
+        WHERE r.ns = s.ns AND r.line = s.line AND r.line IS NOT NULL
+          AND (r.end_time IS NULL OR r.end_time >= :before))
+      AND NOT EXISTS (SELECT 1 FROM lines AS l WHERE l.ns = s.ns AND l.line = s.line AND l.holder IS NOT NULL)
+    ORDER BY s.last_activity_at, s.id LIMIT :n
+    """,
+    row=OldSession,
+)
+# A turn that has not ended.
+LIVE_TURN = statement(
+    "SELECT id FROM rollouts WHERE ns = :ns AND line = :line AND end_time IS NULL LIMIT 1", row=str
+)
+# Delete some messages of a session.
+DROP_MESSAGES = statement(
+    """
+    DELETE FROM messaging_messages WHERE ns = :ns AND id {listed:SELECT m.id FROM messaging_messages AS m
+      WHERE m.ns = :ns AND m.session_id = :session_id LIMIT :n}
+    """
+)
+# Delete the executions of turns.
+DROP_EXECUTIONS = statement("DELETE FROM executions WHERE ns = :ns AND rollout_id {among:ids}")
+# Delete the sums of a chat that has no executions any more.
+DROP_CHAT = statement(
+    """
+    DELETE FROM chat_threads WHERE ns = :ns AND trigger_id = :trigger_id
+      AND NOT EXISTS (SELECT 1 FROM executions AS e WHERE e.ns = :ns AND e.trigger_id = :trigger_id)
+    """
+)
+# Delete a session.
+DROP_SESSION = statement("DELETE FROM messaging_sessions WHERE ns = :ns AND id = :id")
 
 # Add a message, unless its id is taken.
 ADD_MESSAGES = BulkInsert(MESSAGES, MessageRow, on_conflict="NOTHING")

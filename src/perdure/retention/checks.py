@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from perdure.executions.model import PHASE
 from perdure.kernel.storage.dialect import Statement, name_statements, statement
 from perdure.rollouts.model import ENDED, LIVE, QUEUED
 
@@ -185,6 +186,96 @@ LOST_PHASES = statement(
     """,
     row=BrokenRow,
 )
+# Phases whose workflow run does not exist.
+LOST_PARTS = statement(
+    """
+    SELECT count(*) AS found, min(r.id) AS example FROM rollouts AS r
+    WHERE r.kind = :phase AND r.parent IS NOT NULL
+      AND NOT EXISTS (SELECT 1 FROM workflow_runs AS w WHERE w.ns = r.ns AND w.id = r.parent)
+    """,
+    row=BrokenRow,
+)
+# Executions of workflow runs that do not exist.
+LOST_EXECUTIONS = statement(
+    """
+    SELECT count(*) AS found, min(e.id) AS example FROM executions AS e
+    WHERE e.workflow_run_id IS NOT NULL
+      AND NOT EXISTS (SELECT 1 FROM workflow_runs AS w WHERE w.ns = e.ns AND w.id = e.workflow_run_id)
+    """,
+    row=BrokenRow,
+)
+# Workflows and statuses whose count of runs is not the number of rows.
+WRONG_WORKFLOW_COUNTS = statement(
+    """
+    SELECT count(*) AS found, min(t.workflow_name || ' ' || t.status) AS example FROM (
+      SELECT u.ns, u.workflow_name, u.status, sum(u.total) AS off FROM (
+        SELECT ns, workflow_name, status, sum(total) AS total FROM workflow_counts
+        GROUP BY ns, workflow_name, status
+        UNION ALL
+        SELECT ns, workflow_name, status, -count(*) AS total FROM workflow_runs
+        GROUP BY ns, workflow_name, status
+      ) AS u GROUP BY u.ns, u.workflow_name, u.status
+    ) AS t WHERE t.off <> 0
+    """,
+    row=BrokenRow,
+)
+# Traces without spans.
+EMPTY_TRACES = statement(
+    """
+    SELECT count(*) AS found, min(t.trace_id) AS example FROM traces AS t
+    WHERE NOT EXISTS (SELECT 1 FROM spans AS s WHERE s.ns = t.ns AND s.trace_id = t.trace_id)
+    """,
+    row=BrokenRow,
+)
+# Figures of rollouts that do not exist.
+LOST_FIGURES = statement(
+    """
+    SELECT count(*) AS found, min(f.rollout_id) AS example FROM rollout_figures AS f
+    WHERE NOT EXISTS (SELECT 1 FROM rollouts AS r WHERE r.ns = f.ns AND r.id = f.rollout_id)
+    """,
+    row=BrokenRow,
+)
+# States of threads that do not exist.
+LOST_STATES = statement(
+    """
+    SELECT count(*) AS found, min(c.thread_id) AS example FROM checkpoints AS c
+    WHERE NOT EXISTS (SELECT 1 FROM threads AS t WHERE t.ns = c.ns AND t.id = c.thread_id)
+    """,
+    row=BrokenRow,
+)
+# Grips and versions of nodes that do not exist, and vectors of documents that do not exist.
+LOST_MEMORY = statement(
+    """
+    SELECT count(*) AS found, min(t.id) AS example FROM (
+      SELECT g.id FROM memory_grips AS g
+      WHERE NOT EXISTS (SELECT 1 FROM memory_nodes AS n WHERE n.ns = g.ns AND n.id = g.node_id)
+      UNION ALL
+      SELECT v.node_id AS id FROM memory_node_versions AS v
+      WHERE NOT EXISTS (SELECT 1 FROM memory_nodes AS n WHERE n.ns = v.ns AND n.id = v.node_id)
+      UNION ALL
+      SELECT 'a vector' AS id FROM memory_vectors AS v
+      WHERE NOT EXISTS (SELECT 1 FROM memory_texts AS t WHERE t.place = v.place)
+    ) AS t
+    """,
+    row=BrokenRow,
+)
+# Namespaces whose count of indexed documents is not the number of rows.
+WRONG_DOCUMENTS = statement(
+    """
+    SELECT count(*) AS found, min(c.ns || '') AS example FROM memory_counters AS c
+    WHERE c.documents <> (SELECT count(*) FROM memory_texts AS t WHERE t.ns = c.ns AND t.place IS NOT NULL)
+    """,
+    row=BrokenRow,
+)
+# Lines of logs of sessions that do not exist, or after their last number.
+LOST_LINES = statement(
+    """
+    SELECT count(*) AS found, min(l.session_id) AS example FROM session_lines AS l
+    WHERE NOT EXISTS (SELECT 1 FROM session_logs AS s WHERE s.ns = l.ns AND s.session_id = l.session_id
+      AND s.project = l.project AND s.subpath = l.subpath AND s.last_seq >= l.seq)
+    """,
+    row=BrokenRow,
+)
 
 name_statements(globals())
 
@@ -207,4 +298,13 @@ CHECKS: Sequence[Check] = (
     Check("memory_texts", "events of memory have no text", LOST_TEXTS),
     Check("memory_nodes", "nodes of memory have no parent", LOST_NODES),
     Check("workflow_nodes", "phases belong to no workflow run", LOST_PHASES),
+    Check("phases", "executed phases belong to no workflow run", LOST_PARTS, {"phase": PHASE}),
+    Check("executions", "executions belong to no workflow run", LOST_EXECUTIONS),
+    Check("workflow_counts", "counts of workflow runs differ from the rows", WRONG_WORKFLOW_COUNTS),
+    Check("traces", "traces have no spans", EMPTY_TRACES),
+    Check("figures", "figures belong to no rollout", LOST_FIGURES),
+    Check("states", "states belong to no thread", LOST_STATES),
+    Check("memory_parts", "grips, versions or vectors of memory belong to nothing", LOST_MEMORY),
+    Check("memory_documents", "counts of indexed documents differ from the rows", WRONG_DOCUMENTS),
+    Check("session_lines", "lines belong to no session", LOST_LINES),
 )

@@ -21,6 +21,8 @@ class GcReport(Record, kw_only=True):
 
     dry_run: bool
     items: list[Sweep]
+    complete: bool = True
+    """False if there may be more: a call stops after a while, and the next one goes on."""
 
 
 class TableStats(Record, kw_only=True):

@@ -6,15 +6,21 @@ import time
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta
 
 from perdure.access.base import Service
 from perdure.access.endpoints import GET, POST, call
 from perdure.access.model import Caller
+from perdure.access.operations import add_entry
+from perdure.access.service import SYSTEM_ACTOR
+from perdure.access.tables import SYSTEM
 from perdure.jobs.model import JobContext
 from perdure.kernel.checks import Limit, check_choice, check_page, check_text, optional_text
 from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import InvalidInput
+from perdure.kernel.eventlog.port import EventLog
+from perdure.kernel.eventlog.table_log import TableEventLog
 from perdure.kernel.retention import DAY, Retention
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.retention import sql
@@ -30,10 +36,18 @@ from perdure.retention.records import (
     Verification,
 )
 from perdure.retention.sweeps import kinds_of
+from perdure.retention.walking import Budget, Swept
 
 RETENTION_JOB = "retention"
+CALL_SECONDS = 10.0
+"""After how long a call stops deleting or counting."""
+MAX_DAYS = 36_500
 SCHEDULE = "0 30 * * * *"
 """Every hour, with seconds first."""
+
+
+KeptDays = Annotated[float, Meta(gt=0, le=MAX_DAYS)]
+OlderThan = Annotated[dict[str, KeptDays], Meta(max_length=100)]
 
 
 class Upkeep(Service):
@@ -46,23 +60,45 @@ class Upkeep(Service):
         namespace: str = "default",
         caller: Caller | None = None,
         retention: Retention | None = None,
+        log: EventLog | None = None,
     ) -> None:
         super().__init__(storage, namespace=namespace, caller=caller)
         self.retention = retention or Retention()
+        self._log = log or TableEventLog(storage)
+        self._cleaned: set[int] = set()
         self.sweep_time: float | None = None
         """When this process last swept, in epoch seconds."""
 
     @call(POST("/db/gc"), scope="admin", repeatable=True)
-    async def gc(self, *, dry_run: bool = False) -> GcReport:
-        """Delete what is older than the settings keep it; with `dry_run`, only count it."""
-        found = []
-        for kind in kinds_of(self.retention):
-            deleted = 0
-            if kind.seconds is not None:
-                deleted = await (kind.due if dry_run else kind.sweep)(self.storage)
+    async def gc(self, *, dry_run: bool = False, older_than: OlderThan | None = None) -> GcReport:
+        """Delete what is older than the settings keep it; with `dry_run`, only count it. `older_than` has
+        days for some kinds, which count instead of the settings. A call ends after some seconds: `complete`
+        says whether another one would find more."""
+        retention = self._with(older_than or {})
+        return await self._sweep(retention, dry_run, Budget(CALL_SECONDS))
+
+    def _with(self, older_than: Mapping[str, float]) -> Retention:
+        known = [name for name in Retention.__struct_fields__ if name != "removed"]
+        for kind, days in older_than.items():
+            check_choice(kind, known, "a kind of older_than")
+            if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= MAX_DAYS:
+                raise InvalidInput(f"{kind} would be kept for {days!r} days; it must be up to {MAX_DAYS:,}")
+        seconds: Any = {kind: days * DAY for kind, days in older_than.items()}
+        return msgspec.structs.replace(self.retention, **seconds)
+
+    async def _sweep(self, retention: Retention, dry_run: bool, budget: Budget) -> GcReport:
+        found, complete = [], True
+        for kind in kinds_of(retention, self._log, self._cleaned):
+            swept = Swept(0)
+            if kind.seconds is not None and complete:
+                swept = await (kind.count if dry_run else kind.sweep)(self.storage, budget)
+                complete = swept.complete
             days = None if kind.seconds is None else kind.seconds / DAY
-            found.append(Sweep(kind=kind.name, days=days, deleted=deleted))
-        return GcReport(dry_run=dry_run, items=found)
+            found.append(Sweep(kind=kind.name, days=days, deleted=swept.deleted))
+        deleted = [f"{each.deleted} {each.kind}" for each in found if each.deleted]
+        if deleted and not dry_run:
+            await self.storage.run(add_entry, self.actor or SYSTEM_ACTOR, "gc", deleted, ns=SYSTEM)
+        return GcReport(dry_run=dry_run, items=found, complete=complete)
 
     @call(GET("/db/stats"), scope="admin")
     async def stats(self) -> DatabaseStats:
@@ -117,7 +153,7 @@ class Upkeep(Service):
 
     async def sweep(self, context: JobContext, payload: Mapping[str, Any]) -> dict[str, Any]:
         """The job that deletes what is too old; gives how much, by kind."""
-        report = await self.gc()
+        report = await self._sweep(self.retention, False, Budget())
         self.sweep_time = time.time()
         return {each.kind: each.deleted for each in report.items if each.deleted}
 

@@ -15,6 +15,7 @@ class StatsRow(NamedTuple):
     rollouts: int
     attempts: int
     spans: int
+    traces: int
     checkpoints: int
     stream_events: int
     items: int
@@ -22,14 +23,34 @@ class StatsRow(NamedTuple):
     workflow_runs: int
     executions: int
     approvals: int
+    conversations: int
+    messages: int
+    session_logs: int
+    session_lines: int
     memory_events: int
     memory_nodes: int
+    memory_grips: int
+    memory_vectors: int
+    resources: int
+    assistants: int
+    workers: int
     jobs: int
     outbox: int
+    queue_minutes: int
+    usage_hours: int
     audit: int
     keys: int
     path: str | None
     bytes: int
+
+
+class RunSessions(NamedTuple):
+    """What tells the session of an open run."""
+
+    id: str
+    thread_id: str
+    session_id: str | None
+    agent_session_id: str | None
 
 
 # How much a database holds.
@@ -41,6 +62,7 @@ STATS = statement(
       (SELECT count(*) FROM rollouts) AS rollouts,
       (SELECT count(*) FROM attempts) AS attempts,
       (SELECT count(*) FROM spans) AS spans,
+      (SELECT count(*) FROM traces) AS traces,
       (SELECT count(*) FROM checkpoints) AS checkpoints,
       (SELECT count(*) FROM stream_events) AS stream_events,
       (SELECT count(*) FROM items) AS items,
@@ -48,10 +70,21 @@ STATS = statement(
       (SELECT count(*) FROM workflow_runs) AS workflow_runs,
       (SELECT count(*) FROM executions) AS executions,
       (SELECT count(*) FROM workflow_approvals) AS approvals,
+      (SELECT count(*) FROM messaging_sessions) AS conversations,
+      (SELECT count(*) FROM messaging_messages) AS messages,
+      (SELECT count(*) FROM session_logs) AS session_logs,
+      (SELECT count(*) FROM session_lines) AS session_lines,
       (SELECT count(*) FROM memory_events) AS memory_events,
       (SELECT count(*) FROM memory_nodes) AS memory_nodes,
+      (SELECT count(*) FROM memory_grips) AS memory_grips,
+      (SELECT count(*) FROM memory_vectors) AS memory_vectors,
+      (SELECT count(*) FROM resources) AS resources,
+      (SELECT count(*) FROM assistants) AS assistants,
+      (SELECT count(*) FROM workers) AS workers,
       (SELECT count(*) FROM jobs) AS jobs,
       (SELECT count(*) FROM outbox) AS outbox,
+      (SELECT count(*) FROM queue_minutes) AS queue_minutes,
+      (SELECT count(*) FROM usage_hours) AS usage_hours,
       (SELECT count(*) FROM audit) AS audit,
       (SELECT count(*) FROM idempotency) AS keys,
       {database} AS path,
@@ -74,6 +107,52 @@ OLD_REMOVED = statement(
       + (SELECT count(*) FROM runs WHERE gone_at <= :before)
     """,
     row=int,
+)
+# Those of the rollouts that are runs.
+RUNS_AMONG = statement("SELECT id FROM runs WHERE ns = :ns AND id {among:ids}", row=str)
+# Those of the ids that schedules have started and whose end they wait for.
+FOLLOWED_AMONG = statement(
+    "SELECT started_id FROM firings WHERE ns = :ns AND open IS NOT NULL AND started_id {among:ids}", row=str
+)
+# Those of the threads that schedules continue.
+SCHEDULED_THREADS = statement(
+    "SELECT thread_id FROM schedules WHERE ns = :ns AND thread_id {among:ids}", row=str
+)
+# The threads of runs.
+THREADS_OF_RUNS = statement("SELECT DISTINCT thread_id FROM runs WHERE ns = :ns AND id {among:ids}", row=str)
+# The open runs, with the sessions that they and their chats have named.
+SESSIONS_OF_RUNS = statement(
+    """
+    SELECT n.id, n.thread_id, n.session_id, m.agent_session_id FROM runs AS n
+    LEFT JOIN messaging_sessions AS m ON m.ns = n.ns AND m.line = n.thread_id
+    WHERE n.ns = :ns AND n.live IS NOT NULL
+    """,
+    row=RunSessions,
+)
+# The sessions of the executions of open workflow runs.
+SESSIONS_OF_WORKFLOWS = statement(
+    """
+    SELECT DISTINCT e.session_id FROM workflow_runs AS r
+    JOIN executions AS e ON e.ns = r.ns AND e.workflow_run_id = r.id
+    WHERE r.ns = :ns AND r.active IS NOT NULL AND e.session_id IS NOT NULL
+    """,
+    row=str,
+)
+# An approval of workflow runs that waits for a person.
+ANY_OPEN_APPROVAL = statement(
+    """
+    SELECT id FROM workflow_approvals
+    WHERE ns = :ns AND workflow_run_id {among:ids} AND {plain:open} = 1 LIMIT 1
+    """,
+    row=str,
+)
+# An execution of workflow runs that has not ended.
+ANY_OPEN_EXECUTION = statement(
+    """
+    SELECT id FROM executions
+    WHERE ns = :ns AND workflow_run_id {among:ids} AND {plain:finished_at} IS NULL LIMIT 1
+    """,
+    row=str,
 )
 
 name_statements(globals())

@@ -497,6 +497,7 @@ class EvictionRow(NamedTuple):
     ns: int
     rollout_id: str
     bytes: int
+    start_time: int
 
 
 class SpanTotals(NamedTuple):

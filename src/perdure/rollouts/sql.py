@@ -418,7 +418,7 @@ IS_EVICTED = statement(
 # The rollouts with spans, the oldest first.
 EVICTION_ORDER = statement(
     """
-    SELECT {columns:c}
+    SELECT c.ns, c.rollout_id, c.bytes, r.start_time
     FROM span_counters AS c
     JOIN rollouts AS r ON r.ns = c.ns AND r.id = c.rollout_id
     WHERE c.spans > 0
@@ -427,19 +427,9 @@ EVICTION_ORDER = statement(
     """,
     row=rows.EvictionRow,
 )
-# Mark the spans of a rollout as evicted.
+# Mark the spans of rollouts as evicted.
 MARK_EVICTED = statement(
-    """
-    UPDATE span_counters SET spans = 0, bytes = 0, evicted = 1
-    WHERE ns = :ns AND rollout_id = :rollout_id
-    """
-)
-# Delete the spans of a rollout.
-DROP_SPANS = statement(
-    """
-    DELETE FROM spans WHERE ns = :ns AND rollout_id = :rollout_id
-      AND born = (SELECT start_time FROM rollouts WHERE ns = :ns AND id = :rollout_id)
-    """
+    "UPDATE span_counters SET spans = 0, bytes = 0, evicted = 1 WHERE ns = :ns AND rollout_id {among:ids}"
 )
 
 # --- listings ---------------------------------------------------------------------------------------------

@@ -170,7 +170,7 @@ class Services:
         )
         self.workflow_overrides = WorkflowOverrides(storage, namespace=namespace)
         self.memory = Memory(storage, namespace=namespace, vectors=vectors_of(storage, settings))
-        self.upkeep = Upkeep(storage, namespace=namespace, retention=Retention.of(settings))
+        self.upkeep = Upkeep(storage, namespace=namespace, retention=Retention.of(settings), log=log)
         self.recorder = Recorder(storage)
         """Writes the queues by the minute and the usage by the hour; `start_timers` starts it."""
         self.deliveries = Deliveries(storage)

@@ -99,6 +99,13 @@ class LifetimeRow(NamedTuple):
     strategy: PruneStrategy
 
 
+class OldThread(NamedTuple):
+    """A thread that has not changed for long, and when it was created."""
+
+    created_at: int
+    id: str
+
+
 class Place(NamedTuple):
     """A thread or run in any namespace."""
 

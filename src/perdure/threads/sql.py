@@ -19,6 +19,7 @@ from perdure.threads.rows import (
     LineHolder,
     LiveRun,
     NextOf,
+    OldThread,
     Place,
     RolloutStatus,
     RunRow,
@@ -76,6 +77,20 @@ DROP_THREADS = statement("DELETE FROM threads WHERE ns = :ns AND id {among:ids}"
 # Threads that were deleted before a time, in every namespace.
 GONE_THREADS = statement(
     "SELECT {columns} FROM threads WHERE gone_at <= :before ORDER BY gone_at LIMIT :n", row=Place
+)
+# Threads that were changed before a time and that nothing executes, from a place on, the oldest first.
+OLD_THREADS = statement(
+    """
+    SELECT t.created_at, t.id FROM threads AS t
+    WHERE t.ns = :ns AND t.temporary IS NULL AND t.created_at >= :created_at AND t.created_at < :before
+      AND (t.created_at, {plain:t.id}) > (:created_at, :id)
+      AND t.updated_at < :before AND {plain:t.gone_at} IS NULL
+      AND NOT EXISTS (SELECT 1 FROM runs AS n
+        WHERE n.ns = t.ns AND n.thread_id = t.id AND n.live IS NOT NULL)
+      AND NOT EXISTS (SELECT 1 FROM lines AS l WHERE l.ns = t.ns AND l.line = t.id AND l.holder IS NOT NULL)
+    ORDER BY t.created_at, t.id LIMIT :n
+    """,
+    row=OldThread,
 )
 # Remove lines that nobody holds.
 DROP_LINES = statement("DELETE FROM lines WHERE ns = :ns AND line {among:names} AND holder IS NULL")

@@ -162,6 +162,68 @@ class Contract:
             await log.get_blob(NS, "../../etc/passwd")
         assert await log.logs(NS) == []
 
+    async def test_sessions_that_have_not_changed_for_long_are_found_and_deleted(self, log: EventLog) -> None:
+        names = [LogName("-app", f"s{number}") for number in range(3)]
+        for name in names:
+            await log.append(NS, name, [line(1), line(2)], attempt_id="at-1")
+        await log.append(NS, names[0]._replace(subpath="subagents/agent-1"), [line(3)])
+        assert await log.idle(NS, 1000.0, None, 10) == []
+        first, *_ = found = await log.idle(NS, 0.0, None, 10)
+        assert {info.name for info in found} == set(names)
+        assert await log.idle(NS, 0.0, first, 10) == found[1:]
+        assert await log.idle(NS, 0.0, None, 2) == found[:2]
+        assert not await log.remove(NS, names[0], 1000.0), "it has changed since"
+        assert await log.remove(NS, names[0], 0.0)
+        assert await log.read(NS, names[0]) is None
+        assert await log.sub_agents(NS, names[0]) == []
+        assert {info.name for info in await log.logs(NS)} == set(names[1:])
+        # The same attempt may begin it anew.
+        await log.append(NS, names[0], [line(4)], attempt_id="at-1")
+        assert numbers(await log.read(NS, names[0])) == [4]
+
+    async def test_a_long_log_is_deleted_whole(self, log: EventLog) -> None:
+        for start in range(0, 1300, 100):
+            await log.append(NS, NAME, [line(start + number) for number in range(100)])
+        assert await log.remove(NS, NAME, 0.0)
+        assert await log.find(NS, NAME.session_id) == []
+        await log.append(NS, NAME, [line(7)])
+        assert numbers(await log.read(NS, NAME)) == [7]
+
+    async def test_what_is_appended_while_a_log_is_deleted_is_there_whole_or_gone_whole(
+        self, log: EventLog
+    ) -> None:
+        async def write() -> None:
+            for number in range(40):
+                await log.append(NS, NAME, [line(2 * number), line(2 * number + 1)])
+
+        async def remove() -> None:
+            for _ in range(20):
+                await log.remove(NS, NAME, 0.0)
+
+        await asyncio.gather(write(), remove(), remove())
+        await log.append(NS, NAME, [line(80)])
+        seen = numbers(await log.read(NS, NAME))
+        assert seen[-1] == 80
+        assert seen == list(range(seen[0], 81)), "nothing is missing in between"
+        assert seen[0] % 2 == 0
+
+    async def test_content_goes_once_no_line_names_it(self, log: EventLog) -> None:
+        shared, alone = await log.put_blob(NS, b"shared"), await log.put_blob(NS, b"alone")
+        other = NAME._replace(session_id="other")
+        await log.append(NS, NAME, [encode_line({"blob": shared}), encode_line({"blob": alone})])
+        await log.append(NS, other, [encode_line({"message": {"content": [{"blob": shared}]}})])
+        assert await log.drop_blobs(NS, 0.0) == 0
+        assert await log.remove(NS, NAME, 0.0)
+        assert await log.drop_blobs(NS, 1000.0) == 0
+        assert await log.drop_blobs(NS, 0.0) == 1
+        assert await log.get_blob(NS, shared) == b"shared"
+        assert await log.get_blob(NS, alone) is None
+        assert await log.remove(NS, other, 0.0)
+        # Whoever stores it again before it is deleted keeps it.
+        await log.put_blob(NS, b"shared")
+        assert await log.drop_blobs(NS, 1000.0) == 0
+        assert await log.drop_blobs(NS, 0.0) == 1
+
 
 class TestFiles(Contract):
     @pytest.fixture

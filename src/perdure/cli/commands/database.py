@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated
 
 from perdure.cli.commands.backups import backup, restore, verify
 from perdure.cli.commands.exports import export
-from perdure.cli.shell.options import CommandContext, CommandGroup, flag
-from perdure.cli.shell.output import human_duration
+from perdure.cli.shell.options import CommandContext, CommandGroup, flag, text
+from perdure.cli.shell.output import human_duration, warn
+from perdure.kernel.errors import InvalidInput
 
 app = CommandGroup("Back up, restore, check and export a database; delete old data.")
 
@@ -28,19 +30,46 @@ async def stats(context: CommandContext) -> None:
 async def gc(
     context: CommandContext,
     dry_run: Annotated[bool, flag("--dry-run", help="Count only; delete nothing.")] = False,
+    older_than: Annotated[
+        list[str] | None,
+        text(
+            "KIND=DAYS",
+            "Delete a kind from this age on, whatever the settings say; repeatable.",
+            "--older-than",
+        ),
+    ] = None,
 ) -> None:
     """Delete what is older than the settings `retention_…` keep it. The server does so every hour."""
+    ages = dict(_age(each) for each in older_than or ())
+    deleted: Counter[str] = Counter()
     async with context.connect() as connection:
-        report = await connection.upkeep.gc(dry_run=dry_run)
+        while True:
+            report = await connection.upkeep.gc(dry_run=dry_run, older_than=ages or None)
+            deleted.update({each.kind: each.deleted for each in report.items})
+            if report.complete or dry_run:
+                break
+            warn(f"deleted {deleted.total():,} so far, going on")
+    for each in report.items:
+        each.deleted = deleted[each.kind]
     if context.as_json:
         context.output.document(report)
         return
-    columns = ("data", "kept", "would be deleted" if dry_run else "deleted")
+    columns = ("data", "older than", "would be deleted" if dry_run else "deleted")
     rows = [
-        (each.kind, None if each.days is None else human_duration(each.days * 86_400), each.deleted)
+        (each.kind, "kept" if each.days is None else human_duration(each.days * 86_400), each.deleted)
         for each in report.items
     ]
     context.output.table(columns, rows)
+    if not report.complete:
+        context.output.print("There is more: counting stopped after some seconds.")
+
+
+def _age(given: str) -> tuple[str, float]:
+    kind, _, days = given.partition("=")
+    try:
+        return kind, float(days)
+    except ValueError:
+        raise InvalidInput(f"--older-than is {given!r}; it must be a kind and days, as in spans=30") from None
 
 
 app.client_command("backup")(backup)

@@ -9,10 +9,12 @@ import asyncio
 import contextlib
 import errno
 import logging
+import mmap
 import os
 import re
 import stat
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -37,6 +39,8 @@ from perdure.kernel.eventlog.port import (
     check_project,
     check_session_id,
     digest_of,
+    digests_in,
+    place_of,
 )
 from perdure.kernel.folders import make_folder, sync_folder
 
@@ -74,6 +78,7 @@ class FileEventLog:
         self._sync = sync
         self._open: OrderedDict[tuple[int, LogName], _OpenFile] = OrderedDict()
         self._lock = threading.Lock()
+        self._blob_lock = threading.Lock()
         self._closed = False
 
     # --- the interface, in threads
@@ -108,6 +113,15 @@ class FileEventLog:
 
     async def starting(self, ns: int, prefix: str, limit: int) -> list[LogInfo]:
         return await self._call(self._starting, ns, prefix, limit)
+
+    async def idle(self, ns: int, seconds: float, after: LogInfo | None, limit: int) -> list[LogInfo]:
+        return await self._call(self._idle, ns, seconds, after, limit)
+
+    async def remove(self, ns: int, name: LogName, seconds: float) -> bool:
+        return await self._call(self._remove, ns, check_name(name), seconds)
+
+    async def drop_blobs(self, ns: int, seconds: float) -> int:
+        return await self._call(self._drop_blobs, ns, seconds)
 
     async def put_blob(self, ns: int, content: bytes) -> str:
         return await self._call(self.put_blob_now, ns, content)
@@ -231,7 +245,9 @@ class FileEventLog:
             raise InvalidInput(f"a blob must be at most {MAX_BLOB} bytes long, not {len(content)}")
         digest = digest_of(content)
         path = self._blob(ns, digest)
-        if path.exists():
+        with self._blob_lock, contextlib.suppress(FileNotFoundError):
+            # It counts as stored now: what names it comes after this.
+            os.utime(path)
             return digest
         draft = path.with_name(f"{digest}.{os.getpid()}.{threading.get_ident()}")
         with _storage_errors():
@@ -246,6 +262,60 @@ class FileEventLog:
     def _get_blob(self, ns: int, digest: str) -> bytes | None:
         with self._reading(self._blob(ns, digest)) as descriptor:
             return None if descriptor is None else _read(descriptor, 0, os.fstat(descriptor).st_size)
+
+    # --- deleting
+
+    def _idle(self, ns: int, seconds: float, after: LogInfo | None, limit: int) -> list[LogInfo]:
+        before, found = _micros_ago(seconds), []
+        for info in sorted(self._logs(ns, None), key=place_of):
+            if info.updated_at < before and place_of(info) > place_of(after):
+                if all(each.updated_at < before for each in self._sub_agents(ns, info.name)):
+                    found.append(info)
+                if len(found) == limit:
+                    break
+        return found
+
+    def _remove(self, ns: int, name: LogName, seconds: float) -> bool:
+        before = _micros_ago(seconds)
+        found = [each.name for each in self._sub_agents(ns, name)]
+        if not all(self._remove_file((ns, each), before) for each in (*found, name)):
+            return False
+        folder = self._projects(ns) / name.project / name.session_id
+        for parent, _, _ in os.walk(folder, topdown=False) if not folder.is_symlink() else ():
+            with contextlib.suppress(OSError):
+                Path(parent).rmdir()
+        return True
+
+    def _remove_file(self, key: tuple[int, LogName], before: int) -> bool:
+        """Delete a file that has not changed since a time. An append that waits begins another one."""
+        path = self.path_of(*key)
+        while True:
+            file = self._opened(key)
+            with file.lock:
+                if file.closed:
+                    continue
+                file.close()
+                if path.exists() and _changed_at(path) >= before:
+                    return False
+                with _storage_errors():
+                    path.unlink(missing_ok=True)
+                    sync_folder(path.parent)
+                return True
+
+    def _drop_blobs(self, ns: int, seconds: float) -> int:
+        before = _micros_ago(seconds)
+        folder = self._of_namespace(ns) / "blobs"
+        old = {path.name: path for path in folder.glob("*/*") if _changed_at(path) < before}
+        for log in self._projects(ns).rglob("*" + SUFFIX) if old else ():
+            for digest in _digests_of(log):
+                old.pop(digest, None)
+        dropped = 0
+        for path in old.values():
+            with self._blob_lock, _storage_errors():
+                if _changed_at(path) < before:
+                    path.unlink()
+                    dropped += 1
+        return dropped
 
     # --- paths
 
@@ -407,6 +477,26 @@ def _logs(folder: Path, project: str, prefix: str = "") -> list[LogInfo]:
 def _info(name: LogName, status: os.stat_result) -> LogInfo:
     created = min(status.st_ctime_ns, status.st_mtime_ns)
     return LogInfo(name, status.st_size, created // 1000, status.st_mtime_ns // 1000, status.st_ino)
+
+
+def _micros_ago(seconds: float) -> int:
+    return int((time.time() - seconds) * 1_000_000)
+
+
+def _changed_at(path: Path) -> int:
+    """When a file was changed; one that is gone is as new as can be."""
+    try:
+        return path.lstat().st_mtime_ns // 1000
+    except OSError:
+        return 2**62
+
+
+def _digests_of(path: Path) -> Iterator[str]:
+    """What may be the names of blobs in a log."""
+    with contextlib.suppress(OSError), _descriptor(path, _READ) as descriptor:
+        if os.fstat(descriptor).st_size:
+            with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:
+                yield from digests_in(content)
 
 
 # --- lines ------------------------------------------------------------------------------------------------

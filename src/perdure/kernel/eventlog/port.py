@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from mmap import mmap
 from typing import Any, Final, NamedTuple, Protocol
 
 from perdure.kernel.checks import check_number, check_text
@@ -38,6 +39,7 @@ CHAT_PROJECT: Final = "-app"
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _SUBPATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}(/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}){0,7}")
 _HASH = re.compile(r"[0-9a-f]{64}")
+_ANY_HASH = re.compile(rb"[0-9a-f]{64}")
 _ATTEMPT_ID = re.compile(r"[A-Za-z0-9_.:-]{0,255}")
 _NOT_IN_ID = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -134,6 +136,25 @@ class EventLog(Protocol):
         """Some logs of sessions whose ids begin alike, in the order of their ids."""
         ...
 
+    async def idle(self, ns: int, seconds: float, after: LogInfo | None, limit: int) -> list[LogInfo]:
+        """Some sessions that have not changed for so long, the oldest first, after one of them."""
+        ...
+
+    async def remove(self, ns: int, name: LogName, seconds: float) -> bool:
+        """Delete the logs of a session and of its sub-agents, if none has changed for so long.
+
+        Gives whether it did. The session's own log goes last: what a crash leaves is found again. Content
+        that was kept aside stays, since other sessions may have it too.
+        """
+        ...
+
+    async def drop_blobs(self, ns: int, seconds: float) -> int:
+        """Delete content that was stored so long ago and that no log names any more; returns how much.
+
+        It reads all logs of the namespace.
+        """
+        ...
+
     async def put_blob(self, ns: int, content: bytes) -> str:
         """Store content under the hash of it, which is returned."""
         ...
@@ -227,6 +248,18 @@ def encode_line(record: Mapping[str, Any]) -> bytes:
 def hint_key(ns: int, name: LogName) -> str:
     """The key of the hints that a log has grown."""
     return "/".join((str(ns), *name))
+
+
+def place_of(info: LogInfo | None) -> tuple[int, str, str]:
+    """Where a session stands among those that have not changed for long."""
+    if info is None:
+        return (-1, "", "")
+    return (info.updated_at, info.name.session_id, info.name.project)
+
+
+def digests_in(content: bytes | mmap) -> Iterator[str]:
+    """What may be the hash of content that was kept aside, wherever it stands."""
+    return (match.group().decode() for match in _ANY_HASH.finditer(content))
 
 
 def digest_of(content: bytes) -> str:

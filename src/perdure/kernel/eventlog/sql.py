@@ -101,6 +101,61 @@ LOGS_STARTING = statement(
     """,
     row=LogRow,
 )
+# The sessions whose logs have not changed since a time, the oldest first, after a place.
+IDLE_LOGS = statement(
+    """
+    SELECT {columns:l} FROM session_logs AS l
+    WHERE l.ns = :ns AND l.subpath = '' AND l.updated_at < :before
+      AND l.updated_at >= :updated_at AND (l.updated_at, {plain:l.session_id}, l.project) > (
+        :updated_at, :session_id, :project)
+      AND NOT EXISTS (SELECT 1 FROM session_logs AS s WHERE s.ns = l.ns AND s.session_id = l.session_id
+        AND s.project = l.project AND s.subpath <> '' AND {plain:s.updated_at} >= :before)
+    ORDER BY l.updated_at, l.session_id, l.project LIMIT :limit
+    """,
+    row=LogRow,
+)
+# The logs of a session and of its sub-agents in a project, locked.
+LOCK_SESSION = statement(
+    """
+    SELECT {columns} FROM session_logs
+    WHERE ns = :ns AND session_id = :session_id AND project = :project ORDER BY subpath {lock}
+    """,
+    row=LogRow,
+)
+# How many bytes the lines of a log after a position have.
+SIZE_AFTER = statement(
+    "SELECT coalesce(sum(octet_length(body) + 1), 0) FROM session_lines WHERE "
+    + _OF_LOG
+    + " AND seq > :after",
+    row=int,
+)
+# Delete the lines of a log after a position.
+DROP_LINES = statement("DELETE FROM session_lines WHERE " + _OF_LOG + " AND seq > :after")
+# Delete the head of a log.
+DROP_LOG = statement("DELETE FROM session_logs WHERE " + _OF_LOG)
+# Some content that was stored before a time, in the order of its hashes.
+OLD_BLOBS = statement(
+    """
+    SELECT digest FROM session_blobs
+    WHERE ns = :ns AND digest > :after AND created_at < :before ORDER BY digest LIMIT :limit
+    """,
+    row=str,
+)
+# Some logs, in the order of their keys.
+LOGS_AFTER = statement(
+    """
+    SELECT {columns} FROM session_logs
+    WHERE ns = :ns AND (session_id, project, subpath) > (:session_id, :project, :subpath)
+    ORDER BY session_id, project, subpath LIMIT :limit
+    """,
+    row=LogRow,
+)
+# The lines of a log that may name content.
+NAMING_LINES = statement("SELECT body FROM session_lines WHERE " + _OF_LOG + " AND {has:body,mark}", row=str)
+# Delete content that was stored before a time.
+DROP_BLOBS = statement(
+    "DELETE FROM session_blobs WHERE ns = :ns AND digest {among:digests} AND created_at < :before"
+)
 # The content with a hash.
 GET_BLOB = statement("SELECT content FROM session_blobs WHERE ns = :ns AND digest = :digest", row=bytes)
 # Add the heads of new logs.
@@ -114,7 +169,7 @@ MOVE_LOGS = BulkUpdate(
 )
 # Add lines to logs.
 ADD_LINES = BulkInsert(SESSION_LINES, LineRow)
-# Add content under its hash; the same content is there already.
-ADD_BLOBS = BulkInsert(SESSION_BLOBS, BlobRow, on_conflict="NOTHING")
+# Add content under its hash; what is there already counts as stored now.
+ADD_BLOBS = BulkInsert(SESSION_BLOBS, BlobRow, on_conflict="UPDATE SET created_at = excluded.created_at")
 
 name_statements(globals())

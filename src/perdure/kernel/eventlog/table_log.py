@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.eventlog import sql
 from perdure.kernel.eventlog.port import (
@@ -27,12 +28,19 @@ from perdure.kernel.eventlog.port import (
     check_project,
     check_session_id,
     digest_of,
+    digests_in,
     hint_key,
+    place_of,
 )
 from perdure.kernel.eventlog.sql import BlobRow, LineRow, LogRow, NumberedBody
 from perdure.kernel.storage.port import Storage, Tx
 
 EDGE_LINES = 200
+REMOVED_LINES = 500
+"""How many lines one transaction deletes."""
+REMOVED_BLOBS = 20
+BLOB_MARK = '"blob"'
+"""What a line has that names a blob."""
 MAX_LISTED = 10_000
 """How many logs a list holds, the latest changed."""
 
@@ -130,6 +138,51 @@ async def get_blob(tx: Tx, digest: str) -> bytes | None:
     return await tx.one(sql.GET_BLOB, digest=digest)
 
 
+async def idle_logs(tx: Tx, age: int, after: tuple[int, str, str], limit: int) -> list[LogRow]:
+    updated_at, session_id, project = after
+    place = {"updated_at": updated_at, "session_id": session_id, "project": project}
+    return await tx.all(sql.IDLE_LOGS, before=tx.now - age, **place, limit=limit)
+
+
+async def remove_some(tx: Tx, name: LogName, age: int) -> bool | None:
+    """Delete some lines of a session that has not changed for so long, the last ones first, or in the end the
+    heads of its logs. Gives whether it is gone; None if it has changed."""
+    heads = await tx.all(sql.LOCK_SESSION, session_id=name.session_id, project=name.project)
+    if any(head.updated_at >= tx.now - age for head in heads):
+        return None
+    if not heads:
+        return True
+    # The session's own log comes first in their order, and goes last.
+    log = heads[-1]
+    of_log = _of(log.info.name)
+    left = max(0, log.last_seq - REMOVED_LINES)
+    log.size -= await tx.one(sql.SIZE_AFTER, **of_log, after=left) or 0
+    await tx.execute(sql.DROP_LINES, **of_log, after=left)
+    if left:
+        log.last_seq = left
+        await tx.update_many(sql.MOVE_LOGS, [log])
+        return False
+    await tx.execute(sql.DROP_LOG, **of_log)
+    return len(heads) == 1
+
+
+async def old_blobs(tx: Tx, age: int, after: str) -> list[str]:
+    return await tx.all(sql.OLD_BLOBS, after=after, before=tx.now - age, limit=MAX_LISTED)
+
+
+async def named_blobs(tx: Tx, name: LogName) -> list[str]:
+    """The lines of a log that may name blobs."""
+    return await tx.all(sql.NAMING_LINES, **_of(name), mark=BLOB_MARK)
+
+
+async def logs_after(tx: Tx, after: LogName) -> list[LogRow]:
+    return await tx.all(sql.LOGS_AFTER, **_of(after), limit=MAX_LISTED)
+
+
+async def remove_blobs(tx: Tx, digests: Sequence[str], age: int) -> int:
+    return await tx.execute(sql.DROP_BLOBS, digests=list(digests), before=tx.now - age)
+
+
 # --- the log ----------------------------------------------------------------------------------------------
 
 
@@ -182,6 +235,35 @@ class TableEventLog:
 
     async def starting(self, ns: int, prefix: str, limit: int) -> list[LogInfo]:
         return [row.info for row in await self._storage.read(logs_starting, prefix, limit, ns=ns)]
+
+    async def idle(self, ns: int, seconds: float, after: LogInfo | None, limit: int) -> list[LogInfo]:
+        age = to_micros(seconds)
+        return [row.info for row in await self._storage.read(idle_logs, age, place_of(after), limit, ns=ns)]
+
+    async def remove(self, ns: int, name: LogName, seconds: float) -> bool:
+        while True:
+            gone = await self._storage.background(remove_some, check_name(name), to_micros(seconds), ns=ns)
+            if gone is not False:
+                return bool(gone)
+
+    async def drop_blobs(self, ns: int, seconds: float) -> int:
+        age = to_micros(seconds)
+        old: set[str] = set()
+        after = ""
+        while found := await self._storage.read(old_blobs, age, after, ns=ns):
+            old.update(found)
+            after = found[-1]
+        place = LogName("", "")
+        while old and (logs := await self._storage.read(logs_after, place, ns=ns)):
+            for log in logs:
+                place = log.info.name
+                for body in await self._storage.read(named_blobs, place, ns=ns):
+                    old.difference_update(digests_in(body.encode()))
+        unnamed, dropped = sorted(old), 0
+        for start in range(0, len(unnamed), REMOVED_BLOBS):
+            some = unnamed[start : start + REMOVED_BLOBS]
+            dropped += await self._storage.background(remove_blobs, some, age, ns=ns)
+        return dropped
 
     async def put_blob(self, ns: int, content: bytes) -> str:
         if len(content) > MAX_BLOB:

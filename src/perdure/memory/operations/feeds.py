@@ -17,3 +17,8 @@ async def get_feeds(tx: Tx, sources: Sequence[str]) -> dict[str, FeedRow]:
 async def set_feed(tx: Tx, feed: FeedRow) -> None:
     """Write how far a log has been read."""
     await tx.write(sql.SET_FEEDS.of([feed]))
+
+
+async def forget_feeds(tx: Tx, sources: Sequence[str]) -> None:
+    """Forget how far logs have been read that are gone."""
+    await tx.execute(sql.DROP_FEEDS, sources=list(sources))

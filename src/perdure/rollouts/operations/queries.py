@@ -252,8 +252,7 @@ async def query_spans(
     tx: Tx, rollout_id: str, attempt_id: str | None, query: Query, kinds: Sequence[str]
 ) -> tuple[Page[SpanView], Mapping[str, bytes]]:
     """A page of one rollout's spans, and the parts that they share by hash."""
-    if await tx.one(sql.IS_EVICTED, rollout_id=rollout_id):
-        raise SpansEvicted(f"the spans of rollout {rollout_id} were evicted to free memory")
+    await refuse_deleted(tx, rollout_id)
     if attempt_id == "latest":
         latest = (await _latest(tx, [rollout_id], kinds)).get(rollout_id)
         if latest is None:
@@ -261,6 +260,14 @@ async def query_spans(
         attempt_id = latest.id
     rows, total = await _span_page(tx, rollout_id, attempt_id, query)
     return (rows, total), await shared_parts(tx, rows)
+
+
+async def refuse_deleted(tx: Tx, rollout_id: str) -> None:
+    """Refuse to read spans that were deleted, so that nobody takes them for none."""
+    if await tx.one(sql.IS_EVICTED, rollout_id=rollout_id):
+        raise SpansEvicted(
+            f"the spans of rollout {rollout_id} were deleted: to free memory, or because of their age"
+        )
 
 
 async def _span_page(tx: Tx, rollout_id: str, attempt_id: str | None, query: Query) -> Page[SpanView]:

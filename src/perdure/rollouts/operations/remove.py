@@ -1,19 +1,187 @@
-"""Removing rollouts that leave no trace."""
+"""Deleting rollouts and spans, in chunks: what is too old of them, and what others do not need any more."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from perdure.kernel import changes
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts import sql
+from perdure.rollouts import removal_sql, sql
+from perdure.rollouts.model import ENDED, LIVE
 from perdure.rollouts.operations.work import add_counts
+from perdure.rollouts.removal_sql import DroppedSpan, OldRollout, SpanPlace
+from perdure.rollouts.traces.sums import ERROR
+
+FOUND_ROLLOUTS = 1000
+"""How many rollouts a page has of what is too old."""
+SPAN_ROWS = 500
+"""How many spans one transaction deletes."""
+
+
+class Removal(NamedTuple):
+    """What a transaction has deleted: the rollouts that are gone, and those that have spans left."""
+
+    gone: list[str]
+    left: list[str]
+    spans: int
 
 
 async def remove_rollouts(tx: Tx, ids: Sequence[str], kind: str) -> None:
-    """Delete rollouts of a kind that has neither lines nor spans, with their attempts."""
+    """Delete rollouts of a kind, which have no spans and hold no line, with their attempts."""
     counts: dict[tuple[str, str], int] = {}
     for row in await tx.all(sql.LOAD_ROLLOUTS, ids=sorted(ids), kinds=[kind]):
         counts[row.kind, row.status] = counts.get((row.kind, row.status), 0) - 1
     await tx.execute(sql.DROP_ATTEMPTS, ids=list(ids))
     await tx.execute(sql.DROP_ROLLOUTS, ids=list(ids), kind=kind)
     add_counts(tx, counts)
+
+
+# --- what is too old --------------------------------------------------------------------------------------
+
+
+async def old_rollouts(tx: Tx, kind: str, status: str, before: int, after: OldRollout) -> list[OldRollout]:
+    """The next rollouts of a kind and a status that ended before a time, after a place."""
+    return await tx.all(
+        removal_sql.OLD_ROLLOUTS,
+        kind=kind,
+        status=status,
+        before=before,
+        start_time=after.start_time,
+        id=after.id,
+        n=FOUND_ROLLOUTS,
+    )
+
+
+async def unused_rollouts(tx: Tx, ids: Sequence[str], before: int, *, lock: bool = False) -> list[OldRollout]:
+    """Those of the rollouts that ended before a time, that nobody executes and that hold no line."""
+    query = removal_sql.LOCK_UNUSED if lock else removal_sql.UNUSED
+    if not ids:
+        return []
+    return await tx.all(query, ids=sorted(ids), before=before, ended=sorted(ENDED), live=sorted(LIVE))
+
+
+async def has_used_child(tx: Tx, parents: Sequence[str], before: int) -> bool:
+    """Whether a part of these is executed, holds a line, or has ended since a time."""
+    found = await tx.one(
+        removal_sql.HAS_USED_CHILD,
+        parents=list(parents),
+        before=before,
+        ended=sorted(ENDED),
+        live=sorted(LIVE),
+    )
+    return found is not None
+
+
+async def children_of(tx: Tx, parent: str, limit: int) -> list[str]:
+    """Some parts of a thing."""
+    return await tx.all(removal_sql.CHILDREN_OF, parent=parent, n=limit)
+
+
+async def in_line(tx: Tx, line: str, limit: int) -> list[str]:
+    """Some rollouts of a line."""
+    return await tx.all(removal_sql.IN_LINE, line=line, n=limit)
+
+
+async def old_spans(tx: Tx, before: int, after: SpanPlace, limit: int) -> list[SpanPlace]:
+    """The next rollouts with spans that began before a time, after a place: each is found by itself."""
+    found: list[SpanPlace] = []
+    while len(found) < limit:
+        place = await tx.one(removal_sql.NEXT_WITH_SPANS, before=before, **after._asdict())
+        if place is None:
+            break
+        found.append(place)
+        after = place
+    return found
+
+
+async def count_spans(tx: Tx, place: SpanPlace) -> int:
+    """How many spans a rollout has."""
+    return await tx.one(removal_sql.COUNT_SPANS_OF, **place._asdict()) or 0
+
+
+async def lock_unused(tx: Tx, ids: Sequence[str], before: int) -> tuple[list[OldRollout], list[str]]:
+    """Lock the lines of rollouts, and those of the rollouts that are not used since a time; gives both."""
+    if not ids:
+        return [], []
+    lines = await tx.all(sql.LOCK_LINES_OF, ids=sorted(ids))
+    return await unused_rollouts(tx, ids, before, lock=True), lines
+
+
+# --- deleting ---------------------------------------------------------------------------------------------
+
+
+async def delete_unused(tx: Tx, rows: Sequence[OldRollout], kind: str, lines: Sequence[str] = ()) -> Removal:
+    """Delete rollouts of a kind that are locked, with all that hangs on them, and their lines with the last;
+    the spans of one may be left for the next transaction.
+
+    What they took stays in the statistics, also what has yet to be added to them.
+    """
+    emptied, left, spans = await delete_spans(tx, rows)
+    if emptied:
+        ids = sorted(emptied)
+        await tx.execute(removal_sql.DROP_COUNTERS, ids=ids)
+        await tx.execute(removal_sql.DROP_FIGURES, ids=ids)
+        await remove_rollouts(tx, ids, kind)
+        await drop_free_lines(tx, lines)
+        changes.tell(tx, "rollout", [(id, "deleted") for id in ids])
+    return Removal(emptied, left, spans)
+
+
+async def drop_free_lines(tx: Tx, lines: Sequence[str]) -> None:
+    """Delete those of the lines, which are locked, that nobody holds and that nothing is in."""
+    if lines:
+        await tx.execute(removal_sql.DROP_FREE_LINES, names=list(lines))
+
+
+async def delete_spans(tx: Tx, rows: Sequence[OldRollout], limit: int = SPAN_ROWS) -> Removal:
+    """Delete spans of rollouts that are locked, up to `limit`: `gone` are those that have none any more."""
+    # Whoever adds spans locks attempts, then counters, then traces.
+    await tx.all(sql.LOAD_ATTEMPTS, ids=sorted(row.id for row in rows))
+    chosen: dict[OldRollout, list[DroppedSpan]] = {}
+    emptied: list[str] = []
+    room = limit
+    for row in rows:
+        found = []
+        if room:
+            found = await tx.all(removal_sql.FIRST_SPANS, born=row.start_time, rollout_id=row.id, n=room)
+            if len(found) < room:
+                emptied.append(row.id)
+        room -= len(found)
+        if found:
+            chosen[row] = found
+    if chosen:
+        await _delete(tx, chosen)
+    gone = set(emptied)
+    return Removal(emptied, [row.id for row in rows if row.id not in gone], limit - room)
+
+
+async def _delete(tx: Tx, chosen: dict[OldRollout, list[DroppedSpan]]) -> None:
+    traces: dict[str, tuple[int, int]] = {}
+    for row, spans in sorted(chosen.items()):
+        size = sum(span.size for span in spans)
+        await tx.execute(removal_sql.UNCOUNT_SPANS, rollout_id=row.id, spans=len(spans), bytes=size)
+        for span in spans:
+            count, errors = traces.get(span.trace_id, (0, 0))
+            traces[span.trace_id] = count + 1, errors + (span.status_code == ERROR)
+    await tx.execute_many(
+        removal_sql.UNCOUNT_TRACE,
+        [
+            {"trace_id": trace_id, "spans": count, "errors": errors}
+            for trace_id, (count, errors) in sorted(traces.items())
+        ],
+    )
+    for row, spans in chosen.items():
+        last = spans[-1]
+        await tx.execute(
+            removal_sql.DROP_SPANS_UNTIL,
+            born=row.start_time,
+            rollout_id=row.id,
+            attempt_id=last.attempt_id,
+            span_id=last.span_id,
+        )
+    ids = sorted(traces)
+    for delete in (removal_sql.DROP_EMPTY_TRACES, removal_sql.DROP_EMPTY_NAMES):
+        await tx.execute(delete, ids=ids)
+    await tx.execute(removal_sql.PASS_TRACES_ON, ids=ids, rollout_ids=[row.id for row in chosen])
+    changes.tell(tx, "spans", [(row.id, "deleted") for row in chosen])

@@ -14,7 +14,9 @@ from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql, tables
 from perdure.rollouts.model import ATTEMPT, Kinds, span_event
 from perdure.rollouts.operations.conditions import locks_lines
+from perdure.rollouts.operations.remove import delete_spans
 from perdure.rollouts.operations.work import Work
+from perdure.rollouts.removal_sql import OldRollout
 from perdure.rollouts.rows import AttemptRow, CounterRow, HeartbeatRow, PartRow, SpanRow
 from perdure.rollouts.traces import sql as trace_sql
 from perdure.rollouts.traces.figures import Figures
@@ -22,6 +24,7 @@ from perdure.rollouts.traces.prices import Prices
 from perdure.rollouts.traces.sums import sums_of
 
 EVICTION_ROWS = 50
+ALL_SPANS = 2**62
 USAGE_WRITTEN = "spans.usage"
 """The name under which transactions are counted that added to what is to be added to the hours."""
 
@@ -315,21 +318,18 @@ async def next_sequence_ids(tx: Tx, rollout_ids: Sequence[str]) -> list[int]:
 async def evict(tx: Tx, bytes_to_free: int) -> int:
     """Drop the spans of the oldest rollouts until so many bytes are freed; returns how many were."""
     freed = 0
-    evicted: list[tuple[int, str]] = []
+    evicted: dict[int, list[OldRollout]] = {}
     for row in await tx.all(sql.EVICTION_ORDER, n=EVICTION_ROWS):
         if freed >= bytes_to_free:
             break
-        evicted.append((row.ns, row.rollout_id))
+        evicted.setdefault(row.ns, []).append(OldRollout(row.rollout_id, row.start_time))
         freed += row.bytes
-    # Counters before traces, as whoever adds spans locks them.
-    for ns, rollout_id in sorted(evicted):
-        await tx.execute(sql.MARK_EVICTED, ns=ns, rollout_id=rollout_id)
-    for ns, rollout_id in evicted:
-        await drop_spans(tx, ns, rollout_id)
+    here = tx.ns
+    try:
+        for ns in sorted(evicted):
+            tx.ns = ns
+            await delete_spans(tx, sorted(evicted[ns]), ALL_SPANS)
+            await tx.execute(sql.MARK_EVICTED, ids=[row.id for row in evicted[ns]])
+    finally:
+        tx.ns = here
     return freed
-
-
-async def drop_spans(tx: Tx, ns: int | None, rollout_id: str) -> None:
-    """Drop the spans of a rollout, with their traces."""
-    for statement in (*trace_sql.DROPS, sql.DROP_SPANS):
-        await tx.execute(statement, ns=ns, rollout_id=rollout_id)

@@ -126,20 +126,9 @@ LIST_NAMED_TRACES = statement(
     """,
     row=rows.TracePlace,
 )
-# The traces in which a rollout has spans.
-_TRACES_OF = """
-    ns = :ns AND trace_id IN (SELECT DISTINCT s.trace_id FROM spans AS s
-      WHERE s.ns = :ns AND s.rollout_id = :rollout_id
-        AND s.born = (SELECT start_time FROM rollouts WHERE ns = :ns AND id = :rollout_id))
-"""
-# Delete the traces of a rollout.
-DROP_TRACES = statement("DELETE FROM traces WHERE " + _TRACES_OF)
-# Delete the names of a rollout's traces.
-DROP_TRACE_NAMES = statement("DELETE FROM trace_names WHERE " + _TRACES_OF)
 # The spans of a trace.
 LIST_TRACE_SPANS = Listing("{columns}", "spans WHERE ns = :ns AND trace_id = :trace_id", rows.SpanView)
 # The same without their bodies.
 OUTLINE_TRACE_SPANS = Listing("{columns}", "spans WHERE ns = :ns AND trace_id = :trace_id", SpanOutlineRow)
-DROPS = (DROP_TRACES, DROP_TRACE_NAMES)
 
 name_statements(globals())

@@ -1,7 +1,7 @@
 """Removing threads and runs. What is removed is out of sight at once, and its rows go a little later.
 
 In between whoever waited for a run or read its stream gets what it came for. Rollouts, attempts and spans
-stay as the trace.
+stay as the trace, until retention deletes them by their age.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ from perdure.threads.operations.settle import (
     thread_stream,
 )
 from perdure.threads.records import CancelAction
-from perdure.threads.rows import RunRow
+from perdure.threads.rows import OldThread, RunRow, ThreadRow
 
 PURGE_ROWS = 100
+FOUND_THREADS = 100
+"""How many threads a page has of what is too old."""
 THREAD = "thread"
 
 
@@ -67,11 +69,49 @@ async def remove_thread(tx: Tx, thread_id: str, grace: int, kinds: Kinds) -> Non
     thread = (await load_threads(tx, [thread_id], lock=True)).get(thread_id)
     if thread is None or (thread.gone_at is not None and not live):
         raise NotFound(f"Thread {thread_id} not found")
+    await _hide(tx, thread)
+
+
+async def _hide(tx: Tx, thread: ThreadRow) -> None:
+    """Take a thread that is locked and has no live run out of sight."""
     thread.gone_at = thread.updated_at = tx.now
     await tx.write(sql.MOVE_THREADS.of([thread]))
-    await tx.execute(sql.HIDE_RUNS, thread_id=thread_id)
-    await drop_labels(tx, THREAD, [thread_id])
-    changes.tell(tx, "thread", [(thread_id, "deleted")])
+    await tx.execute(sql.HIDE_RUNS, thread_id=thread.id)
+    await drop_labels(tx, THREAD, [thread.id])
+    changes.tell(tx, "thread", [(thread.id, "deleted")])
+
+
+# --- threads that are idle --------------------------------------------------------------------------------
+
+
+async def old_threads(tx: Tx, before: int, after: OldThread) -> list[OldThread]:
+    """The next threads that were changed before a time and that nothing executes, after a place."""
+    return await tx.all(
+        sql.OLD_THREADS, before=before, created_at=after.created_at, id=after.id, n=FOUND_THREADS
+    )
+
+
+async def remove_idle(tx: Tx, thread_ids: Sequence[str], before: int) -> list[str]:
+    """Take those of the threads out of sight that were changed before a time and that nothing executes."""
+    holders = await lock_lines(tx, thread_ids)
+    live = {row.thread_id for row in await tx.all(sql.LIVE_RUNS, thread_ids=sorted(thread_ids))}
+    gone: list[str] = []
+    for thread in (await load_threads(tx, thread_ids, lock=True)).values():
+        idle = thread.gone_at is None and thread.temporary is None and thread.updated_at < before
+        if idle and thread.id not in live and holders[thread.id] is None:
+            await _hide(tx, thread)
+            gone.append(thread.id)
+    return gone
+
+
+async def give_up_threads(tx: Tx, thread_ids: Sequence[str]) -> None:
+    """Take the threads of phases that have all ended out of sight."""
+    for thread in (await load_threads(tx, thread_ids, lock=True)).values():
+        if thread.gone_at is None and thread.temporary == OF_PHASES:
+            await _hide(tx, thread)
+
+
+# --- runs, and what is out of sight -----------------------------------------------------------------------
 
 
 async def delete_run(tx: Tx, run_id: str, grace: int, kinds: Kinds) -> None:

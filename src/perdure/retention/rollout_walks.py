@@ -1,0 +1,81 @@
+"""Rollouts and spans that are too old.
+
+A rollout is kept while somebody executes it, while it holds a line, and while a schedule follows it. That of
+a run is kept as long as the run itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.kernel.storage.port import Tx
+from perdure.retention import sql
+from perdure.retention.walking import Dropped, Due, Found, Walk
+from perdure.rollouts.model import ENDED, TASK
+from perdure.rollouts.operations.remove import (
+    FOUND_ROLLOUTS,
+    count_spans,
+    delete_spans,
+    delete_unused,
+    lock_unused,
+    old_rollouts,
+    old_spans,
+    unused_rollouts,
+)
+from perdure.rollouts.removal_sql import OldRollout, SpanPlace
+from perdure.threads.model import RUN
+
+CHUNK = 100
+"""How many rollouts one transaction deletes."""
+FOUND_WITH_SPANS = 100
+
+
+async def needed(tx: Tx, ids: Sequence[str]) -> set[str]:
+    """Those of the rollouts that something else refers to: runs, and schedules that wait for their end."""
+    wanted = list(ids)
+    if not wanted:
+        return set()
+    return {*await tx.all(sql.RUNS_AMONG, ids=wanted), *await tx.all(sql.FOLLOWED_AMONG, ids=wanted)}
+
+
+async def _find_rollouts(tx: Tx, age: int, place: OldRollout | None, kind: str, status: str) -> Found:
+    before = tx.now - age
+    page = await old_rollouts(tx, kind, status, before, place or OldRollout("", 0))
+    ids = [row.id for row in page]
+    kept = await needed(tx, ids)
+    unused = await unused_rollouts(tx, [id for id in ids if id not in kept], before)
+    return Found([Due(row.id) for row in unused], page[-1] if len(page) == FOUND_ROLLOUTS else None)
+
+
+async def _drop_rollouts(tx: Tx, age: int, ids: Sequence[str], kind: str, _: str) -> Dropped:
+    rows, lines = await lock_unused(tx, ids[:CHUNK], tx.now - age)
+    kept = await needed(tx, [row.id for row in rows])
+    removal = await delete_unused(tx, [row for row in rows if row.id not in kept], kind, lines)
+    return Dropped(len(removal.gone), [*removal.left, *ids[CHUNK:]])
+
+
+def _walks(kind: str) -> list[Walk]:
+    return [Walk(_find_rollouts, _drop_rollouts, (kind, status)) for status in sorted(ENDED)]
+
+
+ROLLOUTS = _walks(TASK)
+RUNS = _walks(RUN)
+"""Those of runs that were deleted, and of runs without a thread."""
+
+
+async def _find_spans(tx: Tx, age: int, place: SpanPlace | None) -> Found:
+    before = tx.now - age
+    page = await old_spans(tx, before, place or SpanPlace(-1, ""), FOUND_WITH_SPANS)
+    places = {each.rollout_id: each for each in page}
+    unused = await unused_rollouts(tx, list(places), before)
+    due = [Due(row.id, await count_spans(tx, places[row.id])) for row in unused]
+    return Found(due, page[-1] if len(page) == FOUND_WITH_SPANS else None)
+
+
+async def _drop_spans(tx: Tx, age: int, ids: Sequence[str]) -> Dropped:
+    rows = await unused_rollouts(tx, ids[:CHUNK], tx.now - age, lock=True)
+    removal = await delete_spans(tx, rows)
+    return Dropped(removal.spans, [*removal.left, *ids[CHUNK:]])
+
+
+SPANS = [Walk(_find_spans, _drop_spans)]

@@ -1,0 +1,77 @@
+"""Logs of agent sessions that are too old.
+
+A session is kept while an open run may write to it or read it: a run that writes to it, a workflow run one of
+whose phases wrote to it, or the turn of a chat that goes on in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from perdure.access.operations import list_namespaces
+from perdure.kernel import changes
+from perdure.kernel.eventlog.port import EventLog, LogInfo, default_session_id, hint_key
+from perdure.kernel.eventlog.writing import KIND
+from perdure.kernel.storage.port import Storage, Tx
+from perdure.memory.operations.feeds import forget_feeds
+from perdure.retention import sql
+from perdure.retention.walking import Budget, Swept
+
+FOUND_SESSIONS = 1000
+
+
+async def open_sessions(tx: Tx) -> set[str]:
+    """The sessions that open runs and open workflow runs of the namespace may need."""
+    found: set[str] = set()
+    for run in await tx.all(sql.SESSIONS_OF_RUNS):
+        found |= {default_session_id(run.id), default_session_id(run.thread_id)}
+        found |= {each for each in (run.session_id, run.agent_session_id) if each is not None}
+    found.update(await tx.all(sql.SESSIONS_OF_WORKFLOWS))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKind:
+    """The sessions of a log. Content beside the logs goes after the sessions that named it: after each sweep
+    that deleted some, and after the first of a process, since one before it may have been cut short."""
+
+    name: str
+    seconds: float | None
+    log: EventLog
+    cleaned: set[int]
+    """The namespaces that this process has rid of content that no session names."""
+
+    async def sweep(self, storage: Storage, budget: Budget) -> Swept:
+        age = self.seconds or 0.0
+        total = 0
+        for ns in sorted(await storage.read(list_namespaces)):
+            before = total
+            async for info in self._due(storage, ns):
+                if budget.is_spent:
+                    return Swept(total, complete=False)
+                sources = [hint_key(0, each.name) for each in await self.log.sub_agents(ns, info.name)]
+                if await self.log.remove(ns, info.name, age):
+                    await storage.background(forget_feeds, [hint_key(0, info.name), *sources], ns=ns)
+                    changes.publish(storage.signals, ns, KIND, info.name.session_id, "deleted")
+                    total += 1
+            if total > before or ns not in self.cleaned:
+                await self.log.drop_blobs(ns, age)
+                self.cleaned.add(ns)
+        return Swept(total)
+
+    async def count(self, storage: Storage, budget: Budget) -> Swept:
+        total = 0
+        for ns in sorted(await storage.read(list_namespaces)):
+            async for _ in self._due(storage, ns):
+                total += 1
+        return Swept(total)
+
+    async def _due(self, storage: Storage, ns: int) -> AsyncIterator[LogInfo]:
+        last: LogInfo | None = None
+        while page := await self.log.idle(ns, self.seconds or 0.0, last, FOUND_SESSIONS):
+            kept = await storage.read(open_sessions, ns=ns)
+            for info in page:
+                if info.name.session_id not in kept:
+                    yield info
+            last = page[-1]
