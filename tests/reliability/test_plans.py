@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from typing import Any, Literal
 
-from tests.support.plans import Subject, plans_of
+from tests.support.plans import Subject, plans_of, row_of
 
 from perdure import RolloutConfig, open_store
 from perdure.kernel.clock import MICROS
 from perdure.kernel.storage.filters import Condition
 from perdure.kernel.storage.port import Storage, Tx
-from perdure.kernel.storage.schema import Column, Table
+from perdure.kernel.storage.schema import Table
 from perdure.rollouts import claim_sql, sql, tables
 from perdure.rollouts.operations.claim import Claim, claim
 from perdure.rollouts.operations.enqueue import NewRollout
@@ -77,25 +76,6 @@ One looks at all live attempts, once in a process; the last one ends at the firs
 # --- fifty thousand rows ----------------------------------------------------------------------------------
 
 
-def _default(column: Column) -> Any:
-    if column.null or column.default is not None:
-        return column.default
-    return {"int": 0, "real": 0.0, "text": "", "blob": b""}[column.type]
-
-
-@cache
-def _defaults(table: Table) -> tuple[list[Any], dict[str, int]]:
-    return [_default(each) for each in table.columns], {name: place for place, name in enumerate(table.names)}
-
-
-def _row(table: Table, **values: Any) -> tuple[Any, ...]:
-    defaults, places = _defaults(table)
-    row = defaults.copy()
-    for name, value in values.items():
-        row[places[name]] = value
-    return tuple(row)
-
-
 def _ahead(number: int) -> int:
     """Most deadlines are an hour away; a few have passed."""
     return -MICROS if number % 4000 < 60 else 3600 * MICROS
@@ -111,7 +91,7 @@ def _rollout(number: int, ns: int, now: int) -> tuple[Any, ...]:
     line = f"line-{number % LINES:04}" if number % 4 == 0 else None
     waiting = status == "queuing"
     delayed = waiting and number % 60 in (17, 36)
-    return _row(
+    return row_of(
         tables.ROLLOUTS,
         ns=ns,
         id=rollout_id(number),
@@ -138,7 +118,7 @@ def _attempt(number: int, ns: int, now: int) -> tuple[Any, ...] | None:
     status = STATUSES[number % len(STATUSES)]
     if status == "queuing":
         return None
-    return _row(
+    return row_of(
         tables.ATTEMPTS,
         ns=ns,
         rollout_id=rollout_id(number),
@@ -154,7 +134,7 @@ def _attempt(number: int, ns: int, now: int) -> tuple[Any, ...] | None:
 
 def _span(number: int, ns: int, now: int) -> tuple[Any, ...]:
     owner = number % 5000
-    return _row(
+    return row_of(
         tables.SPANS,
         ns=ns,
         born=now - (ROLLOUTS - owner) * MICROS,
@@ -177,10 +157,12 @@ def _chunks(ns: int, now: int) -> Iterator[tuple[Table, list[tuple[Any, ...]]]]:
             rows = [make(number, ns, now) for number in range(start, start + CHUNK)]
             yield table, [row for row in rows if row is not None]
     total = {status: STATUSES.count(status) * ROLLOUTS // len(STATUSES) for status in set(STATUSES)}
-    counts = [_row(tables.COUNTS, ns=ns, kind="task", status=status, total=n) for status, n in total.items()]
+    counts = [
+        row_of(tables.COUNTS, ns=ns, kind="task", status=status, total=n) for status, n in total.items()
+    ]
     yield tables.COUNTS, counts
     holders = [(f"line-{number:04}", rollout_id(number)) for number in range(LINES)]
-    yield tables.LINES, [_row(tables.LINES, ns=ns, line=line, holder=holder) for line, holder in holders]
+    yield tables.LINES, [row_of(tables.LINES, ns=ns, line=line, holder=holder) for line, holder in holders]
 
 
 async def _insert(tx: Tx, table: Table, rows: list[tuple[Any, ...]]) -> None:

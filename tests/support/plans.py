@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from perdure.kernel.storage.postgres import PostgresStorage
 from perdure.kernel.storage.postgres_connection import by_key
 from perdure.kernel.storage.postgres_tx import BEGIN_WRITE
 from perdure.kernel.storage.rows import R
-from perdure.kernel.storage.schema import Probe, Table
+from perdure.kernel.storage.schema import Column, Probe, Table
 
 _SCAN = re.compile(r"^SCAN (\S+)")
 _INDEX = re.compile(r"USING (?:COVERING )?(?:PARTIAL )?INDEX (\S+)")
@@ -273,3 +273,26 @@ class _ExplainingTx:
             await self._plans.add(self._tx, f"known {table.name}", texts, values)
         found: set[tuple[Any, ...]] = await self._tx.existing(table, keys)
         return found
+
+
+# --- rows -------------------------------------------------------------------------------------------------
+
+
+def _default(column: Column) -> Any:
+    if column.null or column.default is not None:
+        return column.default
+    return {"int": 0, "real": 0.0, "text": "", "blob": b""}[column.type]
+
+
+@cache
+def _defaults(table: Table) -> tuple[list[Any], dict[str, int]]:
+    return [_default(each) for each in table.columns], {name: place for place, name in enumerate(table.names)}
+
+
+def row_of(table: Table, **values: Any) -> tuple[Any, ...]:
+    """A row with these values, and with nothing in its other columns."""
+    defaults, places = _defaults(table)
+    row = defaults.copy()
+    for name, value in values.items():
+        row[places[name]] = value
+    return tuple(row)

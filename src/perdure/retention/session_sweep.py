@@ -19,6 +19,7 @@ from perdure.retention import sql
 from perdure.retention.walking import Budget, Swept
 
 FOUND_SESSIONS = 1000
+RUNS_AT_ONCE = 1000
 
 
 async def open_sessions(tx: Tx) -> set[str]:
@@ -27,7 +28,10 @@ async def open_sessions(tx: Tx) -> set[str]:
     for run in await tx.all(sql.SESSIONS_OF_RUNS):
         found |= {default_session_id(run.id), default_session_id(run.thread_id)}
         found |= {each for each in (run.session_id, run.agent_session_id) if each is not None}
-    found.update(await tx.all(sql.SESSIONS_OF_WORKFLOWS))
+    open_runs = await tx.all(sql.OPEN_WORKFLOW_RUNS)
+    for start in range(0, len(open_runs), RUNS_AT_ONCE):
+        some = open_runs[start : start + RUNS_AT_ONCE]
+        found.update(await tx.all(sql.SESSIONS_OF_WORKFLOWS, ids=some))
     return found
 
 

@@ -125,16 +125,22 @@ SESSIONS_OF_RUNS = statement(
     """
     SELECT n.id, n.thread_id, n.session_id, m.agent_session_id FROM runs AS n
     LEFT JOIN messaging_sessions AS m ON m.ns = n.ns AND m.line = n.thread_id
-    WHERE n.ns = :ns AND n.live IS NOT NULL
+    WHERE n.ns = :ns AND n.live IS NOT NULL ORDER BY n.thread_id, n.created_at
     """,
     row=RunSessions,
 )
-# The sessions of the executions of open workflow runs.
+# The open workflow runs.
+OPEN_WORKFLOW_RUNS = statement(
+    """
+    SELECT id FROM workflow_runs WHERE ns = :ns AND active IS NOT NULL ORDER BY workflow_name, trigger_id
+    """,
+    row=str,
+)
+# The sessions of the executions of workflow runs.
 SESSIONS_OF_WORKFLOWS = statement(
     """
-    SELECT DISTINCT e.session_id FROM workflow_runs AS r
-    JOIN executions AS e ON e.ns = r.ns AND e.workflow_run_id = r.id
-    WHERE r.ns = :ns AND r.active IS NOT NULL AND e.session_id IS NOT NULL
+    SELECT DISTINCT session_id FROM executions
+    WHERE ns = :ns AND workflow_run_id {among:ids} AND session_id IS NOT NULL
     """,
     row=str,
 )

@@ -104,7 +104,7 @@ async def lock_unused(tx: Tx, ids: Sequence[str], before: int) -> tuple[list[Old
     """Lock the lines of rollouts, and those of the rollouts that are not used since a time; gives both."""
     if not ids:
         return [], []
-    lines = await tx.all(sql.LOCK_LINES_OF, ids=sorted(ids))
+    lines = [row.line for row in await tx.all(sql.LOCK_LINES_OF, ids=sorted(ids))]
     return await unused_rollouts(tx, ids, before, lock=True), lines
 
 
