@@ -14,6 +14,7 @@ import msgspec
 
 from perdure.graphs import model, sql
 from perdure.graphs.model import Known, Range, piece_key
+from perdure.graphs.packs import PackedCheckpoint, read_pack, unpacked
 from perdure.graphs.records import GraphPut, Piece, PruneStrategy
 from perdure.graphs.references import Place, store_all_states, store_states
 from perdure.graphs.rows import (
@@ -22,7 +23,7 @@ from perdure.graphs.rows import (
     PieceRow,
     StoredRow,
     ThreadRow,
-    WriteRow,
+    first_writes,
     metadata_of,
     ranges_of,
     ranges_text,
@@ -62,7 +63,7 @@ async def put(tx: Tx, changes: Sequence[EncodedChanges]) -> None:
     checkpoints = {
         (row.thread_id, row.checkpoint_ns, row.id): row for each in changes for row in each.checkpoints
     }
-    writes = _first_writes(changes)
+    writes = first_writes(write for each in changes for write in each.writes)
     threads = {put.thread_id for put in puts} | {write.thread_id for write in writes}
     known = await _lock(tx, threads)
     pieces, items = await _pieces(tx, puts)
@@ -79,16 +80,6 @@ async def _lock(tx: Tx, threads: Iterable[str]) -> set[str]:
     """Lock threads; returns those that exist."""
     wanted = sorted({model.check_thread(thread_id) for thread_id in threads})
     return set(await tx.all(sql.LOCK_THREADS, thread_ids=wanted))
-
-
-def _first_writes(changes: Iterable[EncodedChanges]) -> list[WriteRow]:
-    """The writes, of those with the same key the first; the last where `idx` is negative."""
-    rows: dict[tuple[str, str, str, str, int], WriteRow] = {}
-    for write in (write for each in changes for write in each.writes):
-        key = (write.thread_id, write.checkpoint_ns, write.checkpoint_id, write.task_id, write.idx)
-        if write.idx < 0 or key not in rows:
-            rows[key] = write
-    return list(rows.values())
 
 
 async def _pieces(tx: Tx, puts: Sequence[GraphPut]) -> tuple[list[PieceRow], list[ItemRow]]:
@@ -188,6 +179,45 @@ async def stored_by(tx: Tx, wanted: Sequence[StoredRow]) -> dict[str, set[tuple[
     return stored
 
 
+# --- unpacking --------------------------------------------------------------------------------------------
+
+
+class Unpacked(NamedTuple):
+    """Checkpoints that were packed with the checkpoint `id`."""
+
+    thread_id: str
+    id: str
+    checkpoints: list[PackedCheckpoint]
+    states: bytes | None
+
+
+async def is_packed(tx: Tx, thread_ids: Sequence[str]) -> bool:
+    """Whether some of the checkpoints of these threads have no rows of their own."""
+    wanted = sorted({model.check_thread(thread_id) for thread_id in thread_ids})
+    return await tx.one(sql.IS_PACKED, thread_ids=wanted) is not None
+
+
+async def unpack(tx: Tx, thread_ids: Sequence[str], *, with_states: bool = False) -> list[Unpacked]:
+    """Give all checkpoints of these threads rows of their own.
+
+    The packs stay where their states are still to be unpacked; `with_states` says that the caller does so.
+    """
+    known = sorted(await _lock(tx, thread_ids))
+    found = await tx.all(sql.PACKED, thread_ids=known) if known else []
+    if not found:
+        return []
+    # Decoded here: it happens once for each pack, and what is packed is small.
+    packs = [(row, read_pack(row)) for row in found]
+    rows = [unpacked(row, pack) for row, pack in packs]
+    await tx.write(
+        sql.ADD_CHECKPOINTS.of([row for each in rows for row in each.checkpoints]),
+        sql.ADD_PIECES.of([row for each in rows for row in each.pieces]),
+        sql.ADD_WRITES.of([row for each in rows for row in each.writes]),
+    )
+    await tx.execute(sql.CLEAR_ALL_PACKS if with_states else sql.CLEAR_PACKS, thread_ids=known)
+    return [Unpacked(row.thread_id, row.id, pack.checkpoints, row.states) for row, pack in packs]
+
+
 # --- removing ---------------------------------------------------------------------------------------------
 
 
@@ -232,6 +262,8 @@ async def prune(tx: Tx, thread_ids: Sequence[str], strategy: PruneStrategy) -> N
 
 
 async def _keep_latest(tx: Tx, thread_id: str) -> None:
+    # What is packed is older than what is kept.
+    await tx.execute(sql.CLEAR_ALL_PACKS, thread_ids=[thread_id])
     known: dict[str, dict[str, Known]] = defaultdict(dict)
     for row in await tx.all(sql.OF_THREAD, thread_id=thread_id):
         known[row.checkpoint_ns][row.id] = Known(
@@ -262,6 +294,7 @@ async def _drop(tx: Tx, places: Mapping[Place, Iterable[str]]) -> None:
 
 async def _sweep(tx: Tx, thread_id: str) -> None:
     """Remove the pieces and items of a thread that no checkpoint needs any more."""
+    await unpack(tx, [thread_id])
     rows = await tx.all(sql.VERSIONS_OF_THREAD, thread_id=thread_id)
     if not rows:
         await delete_threads(tx, [thread_id])
@@ -301,6 +334,7 @@ async def copy_thread(tx: Tx, source: str, target: str) -> None:
         raise Conflict(f"Thread {target} has checkpoints already")
     if source not in known:
         return
+    await unpack(tx, [source])
     await tx.write(sql.ADD_THREADS.of([ThreadRow(target)]))
     for each in (sql.COPY_CHECKPOINTS, sql.COPY_PIECES, sql.COPY_ITEMS, sql.COPY_WRITES):
         await tx.execute(each, source=source, target=target)

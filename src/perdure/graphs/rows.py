@@ -5,7 +5,7 @@ What users gave is encoded and decoded here, outside transactions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -36,10 +36,27 @@ class CheckpointRow(msgspec.Struct, gc=False):
     """JSON."""
     form: str
     body: bytes
+    earlier: bytes | None = None
+    """Earlier checkpoints that are packed with it; not read with it."""
+    states: bytes | None = None
 
     def has_metadata(self, wanted: Mapping[str, Any] | None) -> bool:
         """Whether the metadata has all wanted keys with the wanted values."""
         return not wanted or has(decode_json(self.metadata), wanted)
+
+
+class PackedRow(NamedTuple):
+    """A checkpoint into whose row earlier ones are packed."""
+
+    thread_id: str
+    checkpoint_ns: str
+    id: str
+    run_id: str | None
+    versions: str
+    metadata: str
+    body: bytes
+    earlier: bytes
+    states: bytes | None
 
 
 class PieceRow(msgspec.Struct, gc=False):
@@ -184,6 +201,16 @@ def encode_changes(changes: GraphChanges) -> EncodedChanges:
     return EncodedChanges(
         changes.puts, list(map(_checkpoint_row, changes.puts)), list(map(_write_row, changes.writes))
     )
+
+
+def first_writes(writes: Iterable[WriteRow]) -> list[WriteRow]:
+    """The writes, of those with the same key the first; the last where `idx` is negative."""
+    rows: dict[tuple[str, str, str, str, int], WriteRow] = {}
+    for write in writes:
+        key = (write.thread_id, write.checkpoint_ns, write.checkpoint_id, write.task_id, write.idx)
+        if write.idx < 0 or key not in rows:
+            rows[key] = write
+    return list(rows.values())
 
 
 def _checkpoint_row(put: GraphPut) -> CheckpointRow:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from perdure.access.base import Service
@@ -16,7 +16,7 @@ from perdure.graphs.records import (
     GraphTuple,
     PruneStrategy,
 )
-from perdure.graphs.rows import EncodedChanges, encode_changes, tuple_of
+from perdure.graphs.rows import EncodedChanges, FoundCheckpoint, encode_changes, tuple_of
 from perdure.kernel.storage.port import Operation, Tx
 
 
@@ -40,11 +40,16 @@ class Graphs(Service):
 
     async def find(self, query: GraphQuery) -> list[GraphTuple]:
         """The checkpoints that match a query, the newest first."""
-        return [tuple_of(found) for found in await self.read(queries.find, query)]
+        return [tuple_of(found) for found in await find_unpacked(self, query, self._unpack)]
 
     async def delta(self, query: GraphDeltaQuery) -> list[GraphDelta]:
         """The changes that the ancestors of a checkpoint stored, for channels that are stored as changes."""
+        await self._unpack(query.thread_id)
         return await self.read(queries.delta, query)
+
+    async def _unpack(self, thread_id: str) -> None:
+        if await self.read(operations.is_packed, [thread_id]):
+            await self.write(operations.unpack, [thread_id])
 
     # --- removing and copying ---------------------------------------------------------------------------
 
@@ -72,6 +77,25 @@ class Graphs(Service):
     ) -> None:
         if objects:
             await self.write(_audited, action, objects, operation, args)
+
+
+async def find_unpacked(
+    service: Service, query: GraphQuery, unpack: Callable[[str], Awaitable[None]]
+) -> list[FoundCheckpoint]:
+    """The checkpoints that match a query; what is packed is unpacked before, if it may be among them."""
+    if query.thread_id is None:
+        return await service.read(queries.find, query)
+    if query.checkpoint_ns or (query.checkpoint_id is None and _is_newest(query)):
+        return await service.read(queries.find, query)
+    if query.checkpoint_id is not None and (found := await service.read(queries.find, query)):
+        return found
+    await unpack(query.thread_id)
+    return await service.read(queries.find, query)
+
+
+def _is_newest(query: GraphQuery) -> bool:
+    """Whether a query asks for the newest checkpoint, which has a row of its own."""
+    return query.limit == 1 and query.before is None and not query.filter and query.checkpoint_ns is not None
 
 
 async def _audited(

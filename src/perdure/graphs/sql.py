@@ -10,6 +10,7 @@ from perdure.graphs.rows import (
     CheckpointVersions,
     ItemRow,
     KnownRow,
+    PackedRow,
     PieceRow,
     RangesRow,
     SegmentRow,
@@ -41,7 +42,8 @@ PUT_CHECKPOINTS = BulkInsert(
     GRAPH_CHECKPOINTS,
     CheckpointRow,
     on_conflict="UPDATE SET parent_id = excluded.parent_id, run_id = excluded.run_id,"
-    " versions = excluded.versions, metadata = excluded.metadata, form = excluded.form, body = excluded.body",
+    " versions = excluded.versions, metadata = excluded.metadata, form = excluded.form, body = excluded.body,"
+    " earlier = excluded.earlier, states = excluded.states",
 )
 # Store versions of channels, in place of those with the same keys.
 PUT_PIECES = BulkInsert(
@@ -71,6 +73,46 @@ FIND_BASES = statement(
       AND p.piece {among:pieces} AND p.log IS NOT NULL
     """,
     row=BaseRow,
+)
+
+# Whether checkpoints of these threads are packed.
+IS_PACKED = statement(
+    """
+    SELECT thread_id FROM graph_checkpoints
+    WHERE ns = :ns AND thread_id {among:thread_ids} AND earlier IS NOT NULL
+    LIMIT 1
+    """,
+    row=str,
+)
+# The checkpoints of threads into whose rows earlier ones are packed.
+PACKED = statement(
+    """
+    SELECT {columns}
+    FROM graph_checkpoints
+    WHERE ns = :ns AND thread_id {among:thread_ids} AND earlier IS NOT NULL
+    ORDER BY thread_id, id
+    """,
+    row=PackedRow,
+)
+# Add checkpoints that were packed, unless they are stored.
+ADD_CHECKPOINTS = BulkInsert(GRAPH_CHECKPOINTS, CheckpointRow, on_conflict="NOTHING")
+# Add versions of channels that were packed, unless they are stored.
+ADD_PIECES = BulkInsert(GRAPH_PIECES, PieceRow, on_conflict="NOTHING")
+# Add writes that were packed, unless they are stored.
+ADD_WRITES = BulkInsert(GRAPH_WRITES, WriteRow, on_conflict="NOTHING")
+# Drop packs that are unpacked, but for those whose states are not.
+CLEAR_PACKS = statement(
+    """
+    UPDATE graph_checkpoints SET earlier = NULL
+    WHERE ns = :ns AND thread_id {among:thread_ids} AND earlier IS NOT NULL AND states IS NULL
+    """
+)
+# Drop all packs of threads.
+CLEAR_ALL_PACKS = statement(
+    """
+    UPDATE graph_checkpoints SET earlier = NULL, states = NULL
+    WHERE ns = :ns AND thread_id {among:thread_ids} AND earlier IS NOT NULL
+    """
 )
 
 # Which of these checkpoints were stored by these runs.

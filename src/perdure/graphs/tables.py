@@ -20,11 +20,17 @@ GRAPH_CHECKPOINTS = Table(
         text("metadata"),
         text("form"),
         blob("body"),
+        blob("earlier", null=True),
+        blob("states", null=True),
     ),
     key=("ns", "thread_id", "checkpoint_ns", "id"),
-    indexes=(Index("graph_checkpoints_run", ("ns", "run_id"), "run_id IS NOT NULL"),),
+    indexes=(
+        Index("graph_checkpoints_run", ("ns", "run_id"), "run_id IS NOT NULL"),
+        Index("graph_checkpoints_earlier", ("ns", "thread_id"), "earlier IS NOT NULL"),
+    ),
 )
-"""A checkpoint without the values of its channels; `versions` says which pieces they are."""
+"""A checkpoint without the values of its channels; `versions` says which pieces they are. Earlier ones that
+have no rows are packed into `earlier`, and what their thread shows of them into `states`."""
 
 GRAPH_PIECES = Table(
     "graph_pieces",

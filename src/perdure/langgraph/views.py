@@ -22,9 +22,7 @@ from perdure.assistants.service import Assistants
 from perdure.graph_requests.model import UnreadableState
 from perdure.graph_requests.records import ApplySupersteps, GraphCall, ListStates, ReadState, UpdateState
 from perdure.graph_requests.service import GraphRequests
-from perdure.graphs import queries as graphs
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
-from perdure.graphs.rows import tuple_of
 from perdure.items.service import Items
 from perdure.kernel.errors import AgentUnavailable, Conflict, InvalidInput, NotFound, NotSupported
 from perdure.langgraph.descriptions import (
@@ -38,6 +36,7 @@ from perdure.langgraph.descriptions import (
 )
 from perdure.threads.records import Checkpoint
 from perdure.threads.service import Threads
+from perdure.threads.unpacking import find_deltas, find_graphs
 
 if TYPE_CHECKING:
     from perdure.langgraph.agent import GraphAgent
@@ -77,11 +76,10 @@ class _ReadOnlyCheckpoints:
     async def settle(self) -> None: ...
 
     async def find(self, query: GraphQuery) -> list[GraphTuple]:
-        found = await self._threads.read(graphs.find, replace(query, thread_id=self._thread_id))
-        return [tuple_of(each) for each in found]
+        return await find_graphs(self._threads, replace(query, thread_id=self._thread_id))
 
     async def deltas(self, query: GraphDeltaQuery) -> list[GraphDelta]:
-        return await self._threads.read(graphs.delta, replace(query, thread_id=self._thread_id))
+        return await find_deltas(self._threads, replace(query, thread_id=self._thread_id))
 
     def wait(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return _wait(call)

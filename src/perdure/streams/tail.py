@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, NamedTuple
 
 from perdure.kernel.errors import StorageClosed, StorageError
@@ -321,6 +321,14 @@ class Follower:
             self._closed = True
             self._tail.leave(self)
             self.wake()
+
+    async def bursts(self) -> AsyncGenerator[Burst, None]:
+        """The events burst by burst, until the stream ends; then it is closed."""
+        try:
+            while (burst := await self.next(None)) is not None:
+                yield burst
+        finally:
+            self.close()
 
 
 def _settle(waiter: asyncio.Future[bool], answer: bool) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from perdure.graphs.packs import encode_packed, superseded
 from perdure.graphs.records import GraphState, GraphSteps
-from perdure.graphs.rows import encode_changes
 from perdure.graphs.texts import decode_keys, encode_keys
 from perdure.kernel.checks import (
     check_choice,
@@ -30,6 +30,7 @@ from perdure.threads.operations.create import NewRun
 from perdure.threads.operations.execute import Checked
 from perdure.threads.operations.finish import Finish
 from perdure.threads.operations.graphs import Step, Steps
+from perdure.threads.operations.packed import PackedState, encode_states
 from perdure.threads.operations.shown import are_shown
 from perdure.threads.policy import Policy, limits_of
 from perdure.threads.records import PRUNE_STRATEGIES, Lifetime, NewCheckpoint, RunKwargs, RunRequest
@@ -188,16 +189,46 @@ def check_states(steps: GraphSteps) -> GraphSteps:
     return steps
 
 
-def steps_of(steps: GraphSteps, thread_id: str) -> Steps:
-    """What a graph has done in a thread, checked and encoded."""
+def steps_of(steps: GraphSteps, thread_id: str, events: Sequence[NewEvent] = ()) -> Steps:
+    """What a graph has done in a thread, checked and encoded; `events` are stored with it."""
     named = {put.thread_id for put in steps.changes.puts}
     named.update(write.thread_id for write in steps.changes.writes)
     if others := named - {thread_id}:
         raise InvalidInput(f"checkpoints of thread {min(others)} are none of thread {thread_id}")
-    return Steps(encode_changes(steps.changes), tuple(map(_step, steps.states)))
+    packed = _packed(steps, {event.shown.checkpoint_id for event in events if event.shown is not None})
+    states = [_step(state, packed=state.checkpoint_id in packed) for state in steps.states]
+    changes = encode_packed(steps.changes, packed, encode_states(_packed_states(states, packed)))
+    if len(changes.checkpoints) == len(steps.changes.puts):
+        # They were too large.
+        return Steps(changes, tuple(map(_step, steps.states)))
+    return Steps(changes, tuple(states))
 
 
-def _step(state: GraphState) -> Step:
+def _packed(steps: GraphSteps, shown: Collection[str]) -> list[str]:
+    """The checkpoints that get no rows of their own: their states are known, and nothing but steps."""
+    found = superseded(steps.changes.puts, shown)
+    states = [state for state in steps.states if not state.again]
+    if not found or not states or states[-1].checkpoint_id != _last_root(steps):
+        return []
+    plain = {state.checkpoint_id for state in states if not (state.interrupts or state.body or state.whole)}
+    return [put.checkpoint_id for put in found if put.checkpoint_id in plain]
+
+
+def _last_root(steps: GraphSteps) -> str:
+    return next(put.checkpoint_id for put in reversed(steps.changes.puts) if not put.checkpoint_ns)
+
+
+def _packed_states(states: Sequence[Step], packed: Sequence[str]) -> list[PackedState]:
+    new = [step.state for step in states if not step.again]
+    places = {checkpoint_id: place for place, checkpoint_id in enumerate(packed)}
+    return [
+        PackedState(places[state.checkpoint_id], len(new) - number, state.next, state.output, state.parent_id)
+        for number, state in enumerate(new, 1)
+        if state.checkpoint_id is not None and state.checkpoint_id in places
+    ]
+
+
+def _step(state: GraphState, *, packed: bool = False) -> Step:
     body = state.body
     short = body is not None and (state.whole or len(body) <= INLINE_BYTES)
     kept = Checked(
@@ -212,7 +243,7 @@ def _step(state: GraphState) -> Step:
         shown=body,
         output=None if state.output is None else encode_keys(state.output),
     )
-    return Step(kept, state.again)
+    return Step(kept, state.again, packed)
 
 
 def finish_of(ending: Ending) -> Finish:
@@ -223,7 +254,7 @@ def finish_of(ending: Ending) -> Finish:
         retry_after=ending.retry_after,
         checkpoint=None if ending.checkpoint is None else checked(ending.checkpoint),
         events=check_events(ending.events),
-        steps=None if ending.graph is None else steps_of(ending.graph, ending.held.thread_id),
+        steps=None if ending.graph is None else steps_of(ending.graph, ending.held.thread_id, ending.events),
         output=optional_text(ending.output_text, "output_text", max_length=MAX_OUTPUT),
         stop_reason=optional_text(ending.stop_reason, "stop_reason"),
         turns=ending.turns,

@@ -16,9 +16,7 @@ from perdure.agents.records import AgentDescription, AgentSpec
 from perdure.assistants.model import description_rows, registrations
 from perdure.assistants.operations import describe, is_described, outdated, register
 from perdure.executions.model import WORKFLOWS_QUEUE, PhaseInputs, check_not_built_in
-from perdure.graphs import queries as graphs
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
-from perdure.graphs.rows import tuple_of
 from perdure.items.records import ItemOp, ItemResult
 from perdure.items.service import Items
 from perdure.kernel.checks import Id, check_id, check_ids, check_name, check_text, optional_text
@@ -66,6 +64,7 @@ from perdure.threads.records import Checkpoint, NewCheckpoint, Run
 from perdure.threads.redis_markers import RedisMarkers
 from perdure.threads.rows import Created, checkpoint_of, run_of
 from perdure.threads.session_lines import check_session_lines, check_usage, write_lines
+from perdure.threads.unpacking import find_deltas, find_graphs
 from perdure.threads.work import (
     APPENDED,
     ENDED,
@@ -415,7 +414,7 @@ class RunQueue(WatchedService):
 
         `after` is that of `append`.
         """
-        new = steps_of(check_states(steps), held.thread_id)
+        new = steps_of(check_states(steps), held.thread_id, events)
         call = RecordSteps(check_lease(held), new, check_sent(events), after)
         rows = 1 + len(events) + len(steps.changes.puts) + len(steps.changes.writes)
         (answer,) = await self._each(self._record_batch, [call], rows=rows)
@@ -430,7 +429,7 @@ class RunQueue(WatchedService):
     ) -> Annotated[list[GraphTuple], under("found", list[GraphTuple], "FoundGraphs")]:
         """Find checkpoints of the graphs of a run's thread, the newest first."""
         own = msgspec.structs.replace(query, thread_id=check_lease(held).thread_id)
-        return [tuple_of(found) for found in await self.read(graphs.find, own)]
+        return await find_graphs(self, own)
 
     @call(POST(WORK + "/graphs/deltas"), scope="worker", repeatable=True)
     async def find_deltas(
@@ -438,7 +437,7 @@ class RunQueue(WatchedService):
     ) -> Annotated[list[GraphDelta], under("found", list[GraphDelta], "FoundDeltas")]:
         """Find what the ancestors of a checkpoint hold of channels that are stored as changes."""
         own = msgspec.structs.replace(query, thread_id=check_lease(held).thread_id)
-        return await self.read(graphs.delta, own)
+        return await find_deltas(self, own)
 
     @call(POST(WORK + "/items"), scope="worker", max_body=MAX_BODY, repeatable=True)
     async def do_items(

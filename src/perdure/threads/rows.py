@@ -37,6 +37,8 @@ IN_CHECKPOINT = "{}"
 """The metadata of a state that is that of its graph's checkpoint."""
 NOTHING_NEXT = "[]"
 """The next steps of a state that is finished."""
+NOTHING_ASKED = "[]"
+"""The interrupts of a state that asks nothing."""
 
 
 class Created(Generic[R]):

@@ -84,6 +84,7 @@ from perdure.threads.rows import (
     run_of,
     thread_of,
 )
+from perdure.threads.unpacking import unpack, unpack_for
 
 PURGE_SECONDS = 15.0
 EXPIRE_SECONDS = 15.0
@@ -269,14 +270,16 @@ class Threads(WatchedService):
     @call(GET("/threads/{thread_id}/state"), scope="read", errors=(NotFound,))
     async def get_state(self, thread_id: Id, checkpoint_id: str | None = None) -> Checkpoint | None:
         """Get a state of a thread, by default the latest; null while there is none."""
-        wanted = (check_id(thread_id, "thread_id"), optional_id(checkpoint_id, "checkpoint_id"))
-        row = await self.read(states.get_state, *wanted)
-        return None if row is None else checkpoint_of(row)
+        return await self._state(states.get_state, thread_id, checkpoint_id)
 
     async def peek_state(self, thread_id: str, checkpoint_id: str | None = None) -> Checkpoint | None:
         """Get a state, without its values where a graph stores them in pieces."""
-        wanted = (check_id(thread_id, "thread_id"), optional_id(checkpoint_id, "checkpoint_id"))
-        row = await self.read(states.peek_state, *wanted)
+        return await self._state(states.peek_state, thread_id, checkpoint_id)
+
+    async def _state(self, get: Any, thread_id: str, checkpoint_id: str | None) -> Checkpoint | None:
+        check_id(thread_id, "thread_id")
+        await unpack_for(self, thread_id, optional_id(checkpoint_id, "checkpoint_id"))
+        row = await self.read(get, thread_id, checkpoint_id)
         return None if row is None else checkpoint_of(row)
 
     @call(POST("/threads/{thread_id}/state"), scope="write", status=201, errors=(NotFound, Conflict))
@@ -299,6 +302,7 @@ class Threads(WatchedService):
             parent_id=checkpoint_id,
         )
         update = (thread_id, checked(new))
+        await unpack_for(self, thread_id, checkpoint_id)
         stored: str = await self.write_once(idempotency_key, states.update_states, update)
         return checkpoint_of(await self.read(states.load_state, thread_id, stored))
 
@@ -325,6 +329,7 @@ class Threads(WatchedService):
         check_id(thread_id, "thread_id")
         place = optional_id(before, "checkpoint_id")
         wanted = check_filter(metadata, "metadata")
+        await unpack(self, thread_id)
         rows = await self.read(states.history, thread_id, limit, place, wanted, values)
         return [checkpoint_of(row) if values else outline_of(row) for row in rows]
 
@@ -334,6 +339,7 @@ class Threads(WatchedService):
     async def create_run(self, request: RunRequest, *, idempotency_key: str | None = None) -> Run:
         """Create a run; a repeated idempotency key gives the first one."""
         new = new_run(request, self.policy)
+        await unpack_for(self, new.thread_id, new.checkpoint_id)
         size = len(new.kwargs) + len(new.metadata)
         created = await self.write_once(idempotency_key, create.create_runs, new, self.kinds, size=size)
         if isinstance(created, Created):
@@ -349,6 +355,8 @@ class Threads(WatchedService):
         if len(requests) > MAX_BATCH:
             raise InvalidInput(f"{len(requests)} runs in one call; at most {MAX_BATCH} are allowed")
         new = [new_run(request, self.policy) for request in requests]
+        for each in new:
+            await unpack_for(self, each.thread_id, each.checkpoint_id)
         created = await self.write(create.create_all, new, self.kinds) if new else []
         return [run_of(each.record) for each in created]
 
@@ -525,19 +533,19 @@ class Threads(WatchedService):
     ) -> AsyncGenerator[Burst, None]:
         """Create a run and stream its events, in bursts, until its end."""
         run = await self.create_run(request, idempotency_key=idempotency_key)
-        async for burst in _bursts(await self.follow_run(run.run_id, fresh=True)):
+        async for burst in (await self.follow_run(run.run_id, fresh=True)).bursts():
             yield burst
 
     @call(GET("/runs/{run_id}/stream"), scope="read", errors=(NotFound,), by_hand=True)
     async def stream_run(self, run_id: Id, after: str | None = BEGINNING) -> AsyncGenerator[Burst, None]:
         """Stream the events of a run after an id, in bursts, until its end; None is from now on."""
-        async for burst in _bursts(await self.follow_run(run_id, after)):
+        async for burst in (await self.follow_run(run_id, after)).bursts():
             yield burst
 
     @call(GET("/threads/{thread_id}/stream"), scope="read", errors=(NotFound,), by_hand=True)
     async def stream_thread(self, thread_id: Id, after: str | None = None) -> AsyncGenerator[Burst, None]:
         """Stream the events of all runs of a thread after an id, without end; None is from now on."""
-        async for burst in _bursts(await self.follow_thread(thread_id, after)):
+        async for burst in (await self.follow_thread(thread_id, after)).bursts():
             yield burst
 
     async def follow_run(
@@ -583,14 +591,6 @@ class Threads(WatchedService):
         """Delete or prune the threads whose lifetime is over."""
         while await self.storage.background(lifetimes.sweep, self._grace, self.kinds):
             pass
-
-
-async def _bursts(follower: Follower) -> AsyncGenerator[Burst, None]:
-    try:
-        while (burst := await follower.next(None)) is not None:
-            yield burst
-    finally:
-        follower.close()
 
 
 def _live_statuses(status: str | None) -> list[str]:

@@ -317,6 +317,16 @@ LATEST_WITHOUT = statement(
     """,
     row=str,
 )
+# The latest state of a thread before a place.
+STATE_BEFORE = statement(
+    """
+    SELECT id FROM checkpoints
+    WHERE ns = :ns AND thread_id = :thread_id AND position < :position
+    ORDER BY position DESC
+    LIMIT 1
+    """,
+    row=str,
+)
 # The states of a thread before a place.
 LIST_CHECKPOINTS = Listing(
     STATE_COLUMNS,

@@ -35,6 +35,8 @@ class Step(msgspec.Struct, frozen=True):
 
     state: Checked
     again: bool = False
+    packed: bool = False
+    """Whether it gets no row of its own."""
 
 
 class Steps(msgspec.Struct, frozen=True):
@@ -119,8 +121,10 @@ def rows_of(tx: Tx, made: Iterable[ThreadSteps]) -> Rows:
         for step in steps.states:
             if step.again:
                 rows.changed.append(_changed(thread.id, step.state))
-            else:
-                rows.new.append(new_state(tx, thread, step.state, run_id, attempt))
+                continue
+            row = new_state(tx, thread, step.state, run_id, attempt)
+            if not step.packed:
+                rows.new.append(row)
     return rows
 
 

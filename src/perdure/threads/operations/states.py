@@ -24,6 +24,7 @@ from perdure.threads.operations.execute import Checked, new_state
 from perdure.threads.operations.graphs import Steps
 from perdure.threads.operations.graphs import update as update_graph
 from perdure.threads.operations.lifetimes import set_lifetimes
+from perdure.threads.operations.packed import unpack_states
 from perdure.threads.operations.remove import THREAD, purge_threads
 from perdure.threads.operations.settle import StreamAppend, load_threads, own_stream, thread_stream
 from perdure.threads.operations.values import with_its_values, with_values
@@ -160,6 +161,7 @@ async def _copy(tx: Tx, thread_id: str, thread: ThreadRow | None) -> str | NotFo
         thread, id=ids.uuid(tx.now, tx.ids), status=thread.rest, created_at=tx.now, updated_at=tx.now
     )
     copy.temporary = None
+    await unpack_states(tx, [thread_id])
     await tx.write(sql.ADD_THREADS.of([copy]))
     await tx.execute(sql.COPY_CHECKPOINTS, thread_id=thread_id, copy=copy.id, rollback=ROLLBACK)
     await copy_graphs(tx, thread_id, copy.id)

@@ -1,0 +1,224 @@
+"""Checkpoints that were superseded before they were stored, packed into the row of a later one.
+
+A run that takes a few milliseconds stores all its checkpoints at once, and nearly nobody asks for any but the
+last. So only the last gets rows; the others are packed into one value beside it, with their writes and with
+the pieces that nothing else has. Whoever asks for them has them unpacked first: then they are rows like all
+others.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from perdure.graphs.model import DELTA_COUNTERS, piece_key
+from perdure.graphs.records import GraphChanges, GraphPut
+from perdure.graphs.rows import (
+    CheckpointRow,
+    EncodedChanges,
+    PackedRow,
+    PieceRow,
+    WriteRow,
+    encode_changes,
+    first_writes,
+)
+
+MAX_BYTES = 16 << 10
+"""How many bytes of values are packed; more are stored as rows."""
+LEVEL, WINDOW, MEMORY = 6, -14, 6
+"""How values are compressed: a small window is quickly made."""
+
+
+class PackedCheckpoint(msgspec.Struct, array_like=True, gc=False):
+    """A checkpoint, in the thread, the namespace and the run of the one that it is packed with."""
+
+    id: str
+    parent_id: str | None
+    versions: str
+    metadata: str
+    form: str
+    body: bytes
+
+
+class PackedPiece(msgspec.Struct, array_like=True, gc=False):
+    """A version of a channel that only packed checkpoints have."""
+
+    piece: str
+    form: str
+    body: bytes
+
+
+class PackedWrite(msgspec.Struct, array_like=True, gc=False):
+    """A write after a packed checkpoint, which is named by its place."""
+
+    checkpoint: int
+    task_id: str
+    idx: int
+    task_path: str
+    channel: str
+    form: str
+    body: bytes
+
+
+class Pack(msgspec.Struct, array_like=True):
+    """Checkpoints with their writes and pieces."""
+
+    checkpoints: list[PackedCheckpoint]
+    pieces: list[PackedPiece]
+    writes: list[PackedWrite]
+
+
+class UnpackedRows(msgspec.Struct, frozen=True):
+    """What a pack becomes."""
+
+    checkpoints: list[CheckpointRow]
+    pieces: list[PieceRow]
+    writes: list[WriteRow]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Pack)
+
+
+# --- packing ----------------------------------------------------------------------------------------------
+
+
+def superseded(puts: Sequence[GraphPut], shown: Collection[str]) -> list[GraphPut]:
+    """The checkpoints of a graph, of those that are stored together, that can be packed with the last one.
+
+    Those that events show are read with the events. Channels that are stored as changes need their
+    ancestors.
+    """
+    roots = [put for put in puts if not put.checkpoint_ns]
+    if len(roots) < 2:
+        return []
+    last = roots[-1]
+    times = Counter(put.checkpoint_id for put in roots)
+    return [
+        put
+        for put in roots[:-1]
+        if put.run_id is not None
+        and put.run_id == last.run_id
+        and put.checkpoint_id < last.checkpoint_id
+        and times[put.checkpoint_id] == 1
+        and put.checkpoint_id not in shown
+        and DELTA_COUNTERS not in put.metadata
+        and DELTA_COUNTERS not in last.metadata
+    ]
+
+
+def encode_packed(
+    changes: GraphChanges, packed: Collection[str], states: bytes | None = None
+) -> EncodedChanges:
+    """Check and encode changes; the checkpoints in `packed` go into the row of the last one.
+
+    `states` is stored beside them, for whoever unpacks them.
+    """
+    plain = encode_changes(changes)
+    if not packed:
+        return plain
+    used = {
+        (channel, str(version))
+        for put in changes.puts
+        if put.checkpoint_id not in packed
+        for channel, version in put.versions.items()
+    }
+    pieces: list[PackedPiece] = []
+    puts: list[GraphPut] = []
+    for put in changes.puts:
+        if put.checkpoint_id not in packed:
+            puts.append(put)
+            continue
+        # Lists are built on by later ones, so that they have rows of their own.
+        own = [each for each in put.pieces if each.spans is not None or (each.channel, each.version) in used]
+        puts.append(msgspec.structs.replace(put, pieces=own))
+        pieces += [
+            PackedPiece(piece_key(each.channel, each.version), *each.value)
+            for each in put.pieces
+            if each.value is not None and each not in own
+        ]
+    rows = [row for row in plain.checkpoints if row.id in packed and not row.checkpoint_ns]
+    places = {row.id: place for place, row in enumerate(rows)}
+    own_writes: list[WriteRow] = []
+    packed_writes: list[WriteRow] = []
+    for write in plain.writes:
+        is_packed = not write.checkpoint_ns and write.checkpoint_id in places
+        (packed_writes if is_packed else own_writes).append(write)
+    pack = Pack(
+        [_checkpoint(row) for row in rows],
+        pieces,
+        [_write(write, places[write.checkpoint_id]) for write in first_writes(packed_writes)],
+    )
+    data = _encoder.encode(pack)
+    if len(data) > MAX_BYTES:
+        return plain
+    others = [row for row in plain.checkpoints if row not in rows]
+    last = next(row for row in reversed(others) if not row.checkpoint_ns)
+    last.earlier, last.states = _compressed(data, last), states
+    return EncodedChanges(puts, others, own_writes)
+
+
+def _checkpoint(row: CheckpointRow) -> PackedCheckpoint:
+    return PackedCheckpoint(row.id, row.parent_id, row.versions, row.metadata, row.form, row.body)
+
+
+def _write(row: WriteRow, place: int) -> PackedWrite:
+    return PackedWrite(place, row.task_id, row.idx, row.task_path, row.channel, row.form, row.body)
+
+
+def _compressed(data: bytes, last: CheckpointRow) -> bytes:
+    packer = zlib.compressobj(LEVEL, zlib.DEFLATED, WINDOW, MEMORY, zdict=_dictionary(last))
+    return packer.compress(data) + packer.flush()
+
+
+def _dictionary(last: CheckpointRow | PackedRow) -> bytes:
+    """What the packed checkpoints have in common with the last one need not be stored again."""
+    return last.metadata.encode() + last.versions.encode() + last.body
+
+
+# --- unpacking --------------------------------------------------------------------------------------------
+
+
+def read_pack(row: PackedRow) -> Pack:
+    """What is packed into the row of a checkpoint."""
+    return _decoder.decode(zlib.decompressobj(WINDOW, zdict=_dictionary(row)).decompress(row.earlier))
+
+
+def unpacked(row: PackedRow, pack: Pack) -> UnpackedRows:
+    """The rows that a pack becomes."""
+    place = (row.thread_id, row.checkpoint_ns)
+    return UnpackedRows(
+        [
+            CheckpointRow(
+                *place,
+                each.id,
+                each.parent_id,
+                row.run_id,
+                each.versions,
+                each.metadata,
+                each.form,
+                each.body,
+            )
+            for each in pack.checkpoints
+        ],
+        [
+            PieceRow(*place, each.piece, log=None, ranges=None, form=each.form, body=each.body)
+            for each in pack.pieces
+        ],
+        [
+            WriteRow(
+                *place,
+                pack.checkpoints[each.checkpoint].id,
+                each.task_id,
+                each.idx,
+                each.task_path,
+                each.channel,
+                each.form,
+                each.body,
+            )
+            for each in pack.writes
+        ],
+    )

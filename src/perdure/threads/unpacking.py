@@ -1,0 +1,35 @@
+"""Reads of checkpoints that may be packed with a later one: they are unpacked first."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from perdure.access.base import Service
+from perdure.graphs import queries
+from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphTuple
+from perdure.graphs.rows import tuple_of
+from perdure.graphs.service import find_unpacked
+from perdure.threads.operations.packed import is_packed, unpack_states
+
+
+async def unpack(service: Service, thread_id: str) -> None:
+    """Give all states of a thread rows of their own, before somebody asks for them."""
+    if await service.read(is_packed, [thread_id]):
+        await service.write(unpack_states, [thread_id])
+
+
+async def unpack_for(service: Service, thread_id: str | None, checkpoint_id: str | None) -> None:
+    """The same for a caller who names a checkpoint, if there is one."""
+    if thread_id is not None and checkpoint_id is not None:
+        await unpack(service, thread_id)
+
+
+async def find_graphs(service: Service, query: GraphQuery) -> list[GraphTuple]:
+    """The checkpoints of a thread that match a query, the newest first."""
+    return [tuple_of(found) for found in await find_unpacked(service, query, partial(unpack, service))]
+
+
+async def find_deltas(service: Service, query: GraphDeltaQuery) -> list[GraphDelta]:
+    """What the ancestors of a checkpoint hold of channels that are stored as changes."""
+    await unpack(service, query.thread_id)
+    return await service.read(queries.delta, query)
