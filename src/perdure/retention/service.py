@@ -82,7 +82,9 @@ class Upkeep(Service):
         for kind, days in older_than.items():
             check_choice(kind, known, "a kind of older_than")
             if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= MAX_DAYS:
-                raise InvalidInput(f"{kind} would be kept for {days!r} days; it must be up to {MAX_DAYS:,}")
+                raise InvalidInput(
+                    f"{kind} is {days!r} days; it must be more than 0, and at most {MAX_DAYS:,}"
+                )
         seconds: Any = {kind: days * DAY for kind, days in older_than.items()}
         return msgspec.structs.replace(self.retention, **seconds)
 
