@@ -15,6 +15,7 @@ from bench import (
     list_rows,
     memory_rows,
     ours,
+    page_rows,
     queue_rows,
     raw_postgres,
     raw_sqlite,
@@ -66,6 +67,7 @@ def all_measures(sizes: Sizes) -> list[Measure]:
         *tracing_rows.measures(sizes),
         *facts_rows.measures(sizes),
         *list_rows.measures(sizes),
+        *page_rows.measures(sizes),
         *workflow_rows.measures(sizes),
         _import(),
     ]

@@ -57,6 +57,7 @@ class Sizes:
     schedules: int
     schedule_seconds: float
     due_at_once: int
+    page_spans: int
 
 
 FULL = Sizes(
@@ -110,6 +111,7 @@ FULL = Sizes(
     schedules=10_000,
     schedule_seconds=20.0,
     due_at_once=1_000,
+    page_spans=30_000,
 )
 QUICK = Sizes(
     rounds=1,
@@ -162,6 +164,7 @@ QUICK = Sizes(
     schedules=100,
     schedule_seconds=2.0,
     due_at_once=20,
+    page_spans=2_000,
 )
 
 
