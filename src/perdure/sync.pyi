@@ -158,6 +158,7 @@ from perdure.rollouts.service import RolloutIds
 from perdure.rollouts.service import SortOrder as SortOrder4
 from perdure.rollouts.spans import Span
 from perdure.rollouts.traces.outline import SpanOutline
+from perdure.rollouts.traces.outline import SpanSteps
 from perdure.rollouts.traces.records import RolloutFigures
 from perdure.rollouts.traces.records import Trace
 from perdure.rollouts.traces.records import TracePage
@@ -1034,6 +1035,7 @@ class Traces:
     def outline(
         self, trace_id: Id, *, limit: Limit = ..., offset: Offset = ..., cursor: str | None = ...
     ) -> PaginatedResult[SpanOutline]: ...
+    def steps(self, trace_id: Id, *, limit: Limit = ..., offset: Offset = ...) -> SpanSteps: ...
     def in_namespace(self, namespace: str) -> Self: ...
 
 class Outbox:

@@ -532,7 +532,13 @@ async def test_bad_filters_are_refused(perdure: Perdure) -> None:
     ):
         with pytest.raises(InvalidInput):
             await traces.list(**wanted)
-    for missing in (traces.get("ff" * 16), traces.spans("ff" * 16), traces.outline("ff" * 16)):
+    unknown = "ff" * 16
+    for missing in (
+        traces.get(unknown),
+        traces.spans(unknown),
+        traces.outline(unknown),
+        traces.steps(unknown),
+    ):
         with pytest.raises(NotFound, match="Trace ff"):
             await missing
     assert WINDOW >= 1000
@@ -563,6 +569,48 @@ async def test_the_spans_of_a_trace_come_from_all_its_rollouts(perdure: Perdure)
         found.parent_id,
     )
     assert not last.failed
+
+
+async def test_the_steps_of_a_trace_tell_what_is_counted_of_each_span(perdure: Perdure) -> None:
+    rollout = await started(perdure)
+    call = {**CHAT, "gen_ai.request.model": "gpt-4o"}
+    spans = [
+        span(rollout, 1, "agent", attributes={"gen_ai.operation.name": "invoke_agent"}),
+        span(rollout, 2, attributes=call),
+        span(rollout, 3, "plain", attributes={"llm.note": 1}),
+        span(rollout, 4, "agentlightning.annotation", attributes=REWARD),
+    ]
+    await perdure.store.add_many_spans(spans)
+    trace_id = spans[0].trace_id
+    message = TracesData()
+    made = (
+        message.resource_spans.add()
+        .scope_spans.add()
+        .spans.add(
+            name="tool",
+            trace_id=bytes.fromhex(trace_id),
+            span_id=b"\x09" * 8,
+            start_time_unix_nano=2 * 10**18,
+        )
+    )
+    home = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    for key, value in home.items():
+        put(made.attributes.add(key=f"agentlightning.{key}").value, value)
+    put(made.attributes.add(key="gen_ai.operation.name").value, "execute_tool")
+    received = otlp.receive(otlp.parse(message.SerializeToString()))
+    await perdure.services.rollouts.store_new_spans(received.spans, received.parts)
+    found = await perdure.services.traces.steps(trace_id)
+    told = [(each.span_id[-1], each.kind, each.model, each.input_tokens, each.reward) for each in found.items]
+    assert told == [
+        ("1", "agent", "", 0, None),
+        ("2", "llm", "gpt-4o", 10, None),
+        ("4", "reward", "", 0, 0.5),
+        ("9", "tool", "", 0, None),
+    ]
+    assert [each.cost for each in found.items] == [None, pytest.approx((10 * 2.5 + 4 * 10) / 1e6), None, None]
+    assert found.total == 5
+    (last,) = (await perdure.services.traces.steps(trace_id, limit=2, offset=4)).items
+    assert last.kind == "tool"
 
 
 async def test_spans_of_a_program_with_a_store_alone_are_listed_too(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from playwright.async_api import Browser, expect
-from tests.web.test_knowledge import LINES, spoken
+from tests.web.knowledge import LINES, spoken
 from tests.web.world import HOSTILE, TIMEOUT, World, opened
 from tests.workflows.support import workflow
 

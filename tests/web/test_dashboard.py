@@ -6,16 +6,10 @@ import re
 
 import pytest
 from playwright.async_api import Browser, Response, expect
-from tests.access.support import access_of
 from tests.server.native.support import request
-from tests.web.world import HOSTILE, TIMEOUT, World, filled_server, opened, shows_well
-
-from perdure.kernel.config import Key
+from tests.web.world import HOSTILE, TIMEOUT, World, opened, shows_well
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
-KEY = Key("only-the-operator-knows")
-ACTION = re.compile(r"^(Retry|Run|Cancel|Pause|Resume|New|Trigger|Drain|Create|Delete|Revoke|Send|Views)\b")
-"""What somebody who may only read is not offered."""
 FIRST_SCREEN_BYTES = 300_000
 """What the first screen may weigh as it is sent, with its font and charts."""
 
@@ -214,32 +208,6 @@ async def test_changes_arrive_without_a_reload(browser: Browser, world: World) -
         await expect(screen.page.locator(".head [data-status]")).to_have_text("succeeded", timeout=TIMEOUT)
 
 
-async def test_an_unknown_id_gets_a_page_that_says_so(browser: Browser, world: World) -> None:
-    async with opened(browser, world.visitor.url) as screen:
-        for path in ("/rollouts/nobody", "/runs/nobody", "/workers/nobody", "/no/such/page"):
-            await screen.open(path)
-            await screen.sees("There is nothing here")
-            await screen.page.get_by_label("Find something else").fill(world.succeeded[:9])
-            await screen.press("Find")
-            await screen.page.get_by_role("option").filter(has_text=world.succeeded).wait_for()
-        screen.errors = [error for error in screen.errors if "404" not in error]
-
-
-async def test_a_server_that_goes_away_is_shown_and_recovered_from(browser: Browser, world: World) -> None:
-    async with opened(browser, world.visitor.url) as screen:
-        await screen.open("/rollouts")
-        await expect(screen.page.locator("[data-row]").first).to_be_visible(timeout=TIMEOUT)
-        await screen.page.route("**/*", lambda route: route.abort("connectionrefused"))
-        await screen.page.get_by_role("button", name="failed", exact=True).click()
-        await screen.sees("The server does not answer.")
-        await screen.page.unroute("**/*")
-        await expect(screen.page.get_by_text("The server does not answer.")).to_have_count(0, timeout=TIMEOUT)
-        await expect(
-            screen.page.get_by_role("table").or_(screen.page.get_by_text("No rollout is like this"))
-        ).to_be_visible(timeout=TIMEOUT)
-        screen.errors = [error for error in screen.errors if "ERR_CONNECTION_REFUSED" not in error]
-
-
 async def test_it_works_on_a_phone(browser: Browser, world: World) -> None:
     async with opened(
         browser, world.visitor.url, viewport={"width": 375, "height": 720}, has_touch=True
@@ -252,51 +220,6 @@ async def test_it_works_on_a_phone(browser: Browser, world: World) -> None:
         await screen.press("Open the navigation")
         await screen.page.get_by_role("link", name="Workers").click()
         await screen.heading("Workers")
-
-
-async def test_a_login_returns_to_where_the_person_was_and_shows_what_the_token_allows(
-    browser: Browser,
-) -> None:
-    async with filled_server(api_key=KEY) as world:
-        _, secret = await access_of(world.visitor.app).create_token("eve", scopes=("read",), actor="test")
-        async with opened(browser, world.visitor.url) as screen:
-            await screen.open(f"/rollouts/{world.failed}")
-            await screen.page.get_by_label("Token").fill("wrong")
-            await screen.press("Log in")
-            await screen.sees("this token is not known")
-            await screen.page.get_by_label("Token").fill(secret)
-            await screen.press("Log in")
-            await screen.heading(world.failed)
-            await screen.page.locator("[data-feed=live]").wait_for()
-            assert await screen.page.evaluate("document.cookie") == ""
-            for path, heading in {
-                f"/rollouts/{world.failed}": world.failed,
-                "/": "Home",
-                "/rollouts": "Rollouts",
-                f"/runs/{world.run}": world.run,
-                "/chat": "Chat",
-                "/workflows": "Workflows",
-                "/schedules": "Schedules",
-                "/outbox": "Outbox",
-                "/workers/worker-1": "worker-1",
-                "/settings": "Settings",
-            }.items():
-                await screen.goes(path)
-                await screen.heading(heading)
-                await expect(screen.page.locator("[data-row], .card, .empty").first).to_be_visible()
-                assert await screen.page.get_by_role("button", name=ACTION).count() == 0, path
-            await screen.goes(f"/rollouts/{world.failed}")
-            await screen.heading(world.failed)
-            await access_of(world.visitor.app).revoke_token(secret.split("_")[1], actor="test")
-            await screen.goes("/threads")
-            await screen.page.get_by_label("Token").fill(str(KEY))
-            await screen.press("Log in")
-            await screen.heading("Threads")
-            await screen.goes(f"/rollouts/{world.failed}")
-            await screen.page.get_by_role("button", name="Retry", exact=True).wait_for()
-            await screen.press("Log out")
-            await screen.page.get_by_label("Token").wait_for()
-            screen.errors = [error for error in screen.errors if "401" not in error]
 
 
 async def test_an_empty_server_teaches_and_notices_the_first_rollout(browser: Browser, world: World) -> None:

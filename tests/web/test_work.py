@@ -40,7 +40,10 @@ phases:
 """
 SPANS = 30_000
 CALL = {
+    "gen_ai.operation.name": "chat",
     "gen_ai.request.model": "m-1",
+    "gen_ai.usage.input_tokens": 900,
+    "gen_ai.usage.output_tokens": 90,
     "gen_ai.input.messages": json.dumps(
         [{"role": "user", "parts": [{"type": "text", "content": f"Is it wet? {HOSTILE[1]}"}]}]
     ),
@@ -170,6 +173,7 @@ async def test_a_long_trace_has_few_rows_in_the_page_and_shows_a_span_on_demand(
         await screen.press("errors first")
         await screen.page.locator(".waterfall").evaluate("frame => frame.scrollTo(0, 0)")
         await expect(rows.first).to_have_text(re.compile("^step 2"), timeout=TIMEOUT)
+        await expect(rows.first.locator("[data-step=llm]")).to_have_text("llm990 tokens", timeout=TIMEOUT)
         await screen.press("errors first")
         await screen.press("errors")
         await expect(rows).to_have_count(1, timeout=TIMEOUT)

@@ -9,9 +9,10 @@ import {
 } from "@tanstack/react-query";
 import { useNamespace } from "../app/session";
 import { inform } from "../components/Notices";
-import { api, ApiError } from "./client";
+import { api, ApiError, type Schema } from "./client";
 
 export const PAGE = 100;
+const MOST_FIGURES = 1000;
 
 interface OffsetPage<T> {
   items: T[];
@@ -129,6 +130,13 @@ export function useAction<V, R>(act: (value: V) => Promise<R>, said: (result: R,
     },
     onError: (error) => inform(error.message, "error"),
   });
+}
+
+/** Tokens, cost and reward of the rollouts or runs of a list, by their ids. */
+export function useFigures(kind: "rollout" | "run", listed: readonly string[]): ReadonlyMap<string, Schema<"RolloutFigures">> {
+  const ids = listed.slice(0, MOST_FIGURES);
+  const found = useOne([kind, "figures", ids], (signal) => api.get("/api/v1/figures", { query: { rollout_id: ids }, signal }), { enabled: ids.length > 0 });
+  return new Map(found.data?.items.map((each) => [each.rollout_id, each]));
 }
 
 export function useWhy(id: string, enabled = true) {

@@ -31,17 +31,38 @@ export function serverIsAway(): void {
 
 export const loginNeeded = (): void => needsLogin.set(true);
 
+/** Load a part of the app. What could not be loaded because the server was away is loaded when it is back. */
+export async function loaded<T>(load: () => Promise<T>): Promise<T> {
+  try {
+    return await load();
+  } catch (error) {
+    if (await answers()) throw error;
+    serverIsAway();
+    await new Promise<void>((done) => {
+      const stop = connection.follow(() => {
+        if (connection.get() !== "live") return;
+        stop();
+        done();
+      });
+    });
+    return loaded(load);
+  }
+}
+
+async function answers(): Promise<boolean> {
+  try {
+    return (await fetch(new URL("../healthz", document.baseURI), { cache: "no-store" })).ok;
+  } catch {
+    return false;
+  }
+}
+
 async function probe(wait: number): Promise<void> {
   await new Promise((done) => setTimeout(done, wait));
-  try {
-    const response = await fetch(new URL("../healthz", document.baseURI), { cache: "no-store" });
-    if (response.ok) {
-      waiting = false;
-      serverAnswers();
-      return;
-    }
-  } catch {
-    // Still away: asked again below.
+  if (await answers()) {
+    waiting = false;
+    serverAnswers();
+    return;
   }
   void probe(Math.min(wait * 1.5, LONGEST_WAIT));
 }

@@ -1,6 +1,7 @@
 // The table of screens. To add one: a file in screens/ with a default export, and an entry here.
 import { type ComponentType, lazy, type LazyExoticComponent } from "react";
 import type { IconName } from "../components/Icon";
+import { loaded } from "./connection";
 
 export type Params = Record<string, string>;
 type ScreenComponent = ComponentType<{ params: Params }>;
@@ -15,7 +16,7 @@ interface Screen {
 
 const screen = (path: string, load: () => Promise<{ default: ScreenComponent }>, nav?: Screen["nav"]): Screen => ({
   path,
-  component: lazy(load),
+  component: lazy(() => loaded(load)),
   ...(nav ? { nav } : {}),
 });
 

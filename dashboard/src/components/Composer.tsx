@@ -20,6 +20,10 @@ export function useAssistants(): Assistant[] | undefined {
   return useOne(["assistant", "list"], (signal) => api.get("/api/v1/assistants", { query: { limit: MOST }, signal })).data?.items;
 }
 
+/** The name of an assistant, or its id where it is not known. */
+export const nameOf = (assistants: readonly Assistant[], assistant_id: string): string =>
+  assistants.find((each) => each.assistant_id === assistant_id)?.name || assistant_id;
+
 interface ComposerProps {
   assistants: Assistant[];
   assistant_id: string;

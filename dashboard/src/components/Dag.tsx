@@ -134,7 +134,7 @@ export function Dag({ nodes, label, isVertical = false }: { nodes: readonly DagN
         )}
         {nodes.map((node) => {
           const { x, y } = places.get(node.name) ?? { x: 0, y: 0 };
-          const color = toneColor(node.status);
+          const color = node.status === "pending" ? "var(--off)" : toneColor(node.status);
           const isLit = LIT.has(node.status);
           const text = node.label.length > MAX_LABEL ? `${node.label.slice(0, MAX_LABEL - 1)}…` : node.label;
           return (

@@ -1,6 +1,7 @@
 // JSON as a tree: nothing is rendered that is folded, and long texts and lists are cut until somebody wants them.
 import { ActionIcon, Group } from "@mantine/core";
 import { useState } from "react";
+import { plural } from "../lib/format";
 import { copyText } from "./basics";
 import { Icon } from "./Icon";
 
@@ -58,7 +59,7 @@ function Branch(props: { label: React.ReactNode; value: object; depth: number; o
       <div className="line" style={line}>
         {label}
         <button type="button" onClick={() => setOpen(true)} aria-expanded={false}>
-          {begin} {list ? `${entries.length} items` : entries.slice(0, 4).map(([key]) => key).join(", ")}
+          {begin} {list ? plural(entries.length, "item") : entries.slice(0, 4).map(([key]) => key).join(", ")}
           {!list && entries.length > 4 ? ", …" : ""} {end}
         </button>
         {tail}

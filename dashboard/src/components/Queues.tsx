@@ -8,6 +8,7 @@ import { useMay } from "../app/session";
 import { count, duration } from "../lib/format";
 import { Card, Status } from "./basics";
 import { confirm } from "./Confirm";
+import { Sentence } from "./Why";
 
 type Queue = Schema<"QueueState">;
 
@@ -95,5 +96,5 @@ function Oldest() {
 
 function Reason({ kind, id }: { kind: string; id: string }) {
   const why = useWhy(id).data;
-  return why ? <li><Link href={linkTo(kind, id) ?? "/"}><span className="quiet">{why.sentence}</span></Link></li> : null;
+  return why ? <li><Link href={linkTo(kind, id) ?? "/"}><span className="quiet break"><Sentence text={why.sentence} /></span></Link></li> : null;
 }

@@ -134,7 +134,7 @@ export function Table<T>(props: TableProps<T>) {
       )}
       <footer className="table-foot">
         <span className="num">
-          {list.total === null ? count(rows.length) + (list.hasMore ? "+" : "") : `${count(rows.length)} of ${count(list.total)}`}
+          {list.total === null ? `${count(rows.length)}${list.hasMore ? ", more below" : " in all"}` : `${count(rows.length)} of ${count(list.total)}`}
         </span>
         {list.error && <span style={{ color: "var(--bad)" }}>{list.error.message}</span>}
       </footer>

@@ -3,7 +3,7 @@ import { ActionIcon, Loader } from "@mantine/core";
 import { type ReactNode, useEffect, useState } from "react";
 import { Link } from "wouter";
 import { Store, useStore } from "../app/store";
-import { ago, duration, exact } from "../lib/format";
+import { ago, compact, count, duration, exact } from "../lib/format";
 import { Icon } from "./Icon";
 import { inform } from "./Notices";
 
@@ -101,6 +101,16 @@ export function Took({ from, to }: { from: number | null | undefined; to: number
   if (from === null || from === undefined) return <span className="faint">–</span>;
   return <span className="num nowrap">{duration(Math.max(0, (to ?? now) - from))}</span>;
 }
+
+/** The tokens of a row, in and out. */
+export function Tokens({ of: figures }: { of: { input_tokens: number; output_tokens: number } | undefined }) {
+  const sum = figures ? figures.input_tokens + figures.output_tokens : 0;
+  return figures && sum > 0 ? <span className="num quiet" title={`${count(figures.input_tokens)} in, ${count(figures.output_tokens)} out`}>{compact(sum)}</span> : null;
+}
+
+/** Whether there is nothing in a value that is shown as JSON. */
+export const isEmpty = (value: unknown): boolean =>
+  value === null || value === undefined || (typeof value === "object" && Object.values(value).every(isEmpty));
 
 export function Card(props: { title?: ReactNode; side?: ReactNode; className?: string; children: ReactNode; flush?: boolean }) {
   return (

@@ -9,15 +9,15 @@ export function duration(seconds: number): string {
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
   if (seconds < MINUTE) return `${Math.round(seconds)} s`;
-  if (seconds < HOUR) return two(seconds, MINUTE, "m", 1, "s");
-  if (seconds < DAY) return two(seconds, HOUR, "h", MINUTE, "m");
+  if (seconds < HOUR) return two(seconds, MINUTE, "min", 1, "s");
+  if (seconds < DAY) return two(seconds, HOUR, "h", MINUTE, "min");
   return two(seconds, DAY, "d", HOUR, "h");
 }
 
 function two(seconds: number, large: number, one: string, small: number, other: string): string {
   const first = Math.floor(seconds / large);
   const second = Math.floor((seconds % large) / small);
-  return second ? `${first}${one} ${second}${other}` : `${first}${one}`;
+  return second ? `${first} ${one} ${second} ${other}` : `${first} ${one}`;
 }
 
 export function ago(time: number, now: number): string {
@@ -25,8 +25,8 @@ export function ago(time: number, now: number): string {
   if (Math.abs(seconds) < 1) return "now";
   const rough = Math.abs(seconds);
   const [amount, unit] =
-    rough < MINUTE ? [rough, "s"] : rough < HOUR ? [rough / MINUTE, "m"] : rough < DAY ? [rough / HOUR, "h"] : [rough / DAY, "d"];
-  const text = `${Math.floor(amount)}${unit}`;
+    rough < MINUTE ? [rough, "s"] : rough < HOUR ? [rough / MINUTE, "min"] : rough < DAY ? [rough / HOUR, "h"] : [rough / DAY, "d"];
+  const text = `${Math.floor(amount)} ${unit}`;
   return seconds > 0 ? `${text} ago` : `in ${text}`;
 }
 
@@ -72,3 +72,20 @@ export function dollars(value: number): string {
 
 /** A time that the API gives as ISO 8601. */
 export const seconds = (time: string | null | undefined): number | null => (time ? Date.parse(time) / 1000 : null);
+
+const TIME_OR_CODE = /(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z|`[^`]+`)/;
+
+/** A sentence of the server in parts: text, times, and what is to be typed as it stands. */
+export function partsOf(sentence: string): { kind: "text" | "time" | "code"; text: string }[] {
+  return sentence.split(TIME_OR_CODE).filter(Boolean).map((text) => {
+    if (text.startsWith("`") && text.length > 2 && text.endsWith("`")) return { kind: "code", text: text.slice(1, -1) };
+    return { kind: TIME_OR_CODE.test(text) ? "time" : "text", text };
+  });
+}
+
+/** A moment as people here write it: the time alone if it is of today. */
+export function moment(time: number, now = Date.now()): string {
+  const date = new Date(time * 1000);
+  const isToday = date.toDateString() === new Date(now).toDateString();
+  return isToday ? date.toLocaleTimeString(undefined, { timeStyle: "medium" }) : exact(time);
+}

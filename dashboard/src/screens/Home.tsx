@@ -120,8 +120,8 @@ function Next() {
         {own?.map((schedule) => (
           <li key={schedule.schedule_id}>
             <Link href={linkTo("schedule", schedule.schedule_id) ?? "/"}>
-              <span className="cut">{schedule.name ?? schedule.schedule_id}</span>
-              <span className="quiet mono nowrap">{schedule.expression}</span>
+              <span className="nowrap">{schedule.name ?? schedule.schedule_id}</span>
+              <span className="quiet cut" title={schedule.expression}>{schedule.sentence || schedule.expression}</span>
               <span className="quiet nowrap end-cell"><Ago time={schedule.next_at} /></span>
             </Link>
           </li>

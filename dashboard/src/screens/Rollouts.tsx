@@ -1,17 +1,17 @@
 import { TextInput } from "@mantine/core";
 import { useLocation } from "wouter";
 import { api, type Schema } from "../api/client";
-import { useAction, useOffsetList, useOne } from "../api/queries";
+import { useAction, useFigures, useOffsetList } from "../api/queries";
 import { useFilterList, useTypedFilter } from "../app/filters";
 import { useMay } from "../app/session";
-import { Ago, Empty, Head, Id, Status, Took } from "../components/basics";
+import { Ago, Empty, Head, Id, Status, Tokens, Took } from "../components/basics";
 import { Bulk } from "../components/Bulk";
 import { Choices } from "../components/Choices";
 import { Icon } from "../components/Icon";
 import { JsonDialog } from "../components/JsonDialog";
 import { type Column, Table } from "../components/Table";
 import { Views } from "../components/Views";
-import { compact, oneLine, plural } from "../lib/format";
+import { oneLine, plural } from "../lib/format";
 
 type Rollout = Schema<"ShownRollout">;
 type RolloutStatus = Rollout["status"];
@@ -41,13 +41,7 @@ export default function Rollouts() {
       signal: page.signal,
     }),
   );
-  const ids = list.rows.slice(0, 1000).map((rollout) => rollout.rollout_id);
-  const figures = useOne(
-    ["rollout", "figures", ids],
-    (signal) => api.get("/api/v1/figures", { query: { rollout_id: ids }, signal }),
-    { enabled: ids.length > 0 },
-  );
-  const figuresOf = new Map(figures.data?.items.map((each) => [each.rollout_id, each]));
+  const figuresOf = useFigures("rollout", list.rows.map((rollout) => rollout.rollout_id));
   const cancel = useBulk("cancel");
   const retry = useBulk("retry");
   const columns: Column<Rollout>[] = [
@@ -61,10 +55,7 @@ export default function Rollouts() {
     },
     {
       name: "Tokens", width: "64px", wide: true, end: true,
-      cell: ({ rollout_id }) => {
-        const own = figuresOf.get(rollout_id);
-        return own && own.input_tokens + own.output_tokens > 0 ? <span className="num quiet">{compact(own.input_tokens + own.output_tokens)}</span> : "";
-      },
+      cell: ({ rollout_id }) => <Tokens of={figuresOf.get(rollout_id)} />,
     },
     {
       name: "Reward", width: "60px", wide: true, end: true,

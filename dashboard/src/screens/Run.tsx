@@ -4,7 +4,7 @@ import { api } from "../api/client";
 import { useAction, useOne } from "../api/queries";
 import { linkTo, type Params } from "../app/screens";
 import { useMay } from "../app/session";
-import { Card, Facts, Head, Id, Loading, Status, Took, when } from "../components/basics";
+import { Card, Facts, Head, Id, isEmpty, Loading, Status, Took, when } from "../components/basics";
 import { confirm } from "../components/Confirm";
 import { Icon } from "../components/Icon";
 import { Json } from "../components/Json";
@@ -25,12 +25,14 @@ export default function RunScreen({ params }: { params: Params }) {
   const retry = useAction(() => api.post("/api/v1/runs/{run_id}/retry", { path }), () => "Run again");
   const figures = useOne(["run", "one", run_id, "figures"], (signal) => api.get("/api/v1/figures", { query: { rollout_id: [run_id] }, signal }));
   const states = useOne(["run", "one", run_id, "path"], (signal) => api.get("/api/v1/rollouts/{rollout_id}/path", { path: { rollout_id: run_id }, signal })).data;
+  const output = useOne(["run", "one", run_id, "output"], (signal) => api.get("/api/v1/runs/{run_id}/wait", { path, query: { timeout: 0 }, signal }), { enabled: found.data?.status === "success" });
   if (found.error && !found.data) return <Problem error={found.error} id={run_id} />;
   if (!found.data) return <Loading />;
   const run = found.data;
   const own = figures.data?.items[0];
   const isLive = LIVE_RUNS.includes(run.status);
   const thread = linkTo("thread", run.thread_id);
+  const configured = { config: run.kwargs.config, context: run.kwargs.context };
   return (
     <>
       <Head title={<Id id={run_id} />} label={run_id} above={["Runs", "/runs"]}>
@@ -67,20 +69,20 @@ export default function RunScreen({ params }: { params: Params }) {
                 ["Tokens", own && `${count(own.input_tokens)} in, ${count(own.output_tokens)} out`],
                 ["Cost", own?.cost == null ? null : dollars(own.cost)],
                 ["When the thread is busy", run.multitask_strategy],
-                ["Session", run.session_id && <Id id={run.session_id} />],
+                ["Session", run.session_id && <Id id={run.session_id} to={linkTo("session", run.session_id) ?? "/"} />],
                 ["Webhook", run.webhook],
               ]}
             />
           </Card>
-          {run.error ? (
-            <Card title={run.error.error} className="span6"><span className="break" style={{ color: "var(--bad)" }}>{run.error.message}</span></Card>
-          ) : (
-            <Card title="Metadata" className="span6"><Json value={run.metadata} /></Card>
-          )}
+          <div className="stack span6">
+            {run.error && <Card title={run.error.error}><span className="break" style={{ color: "var(--bad)" }}>{run.error.message}</span></Card>}
+            <Card title="Input"><Json value={run.kwargs.command ?? run.kwargs.input} /></Card>
+            {output.data && <Card title="Output"><Json value={output.data.values ?? null} open={1} /></Card>}
+          </div>
           {states && <Card title="States" className="span12" flush><StateList path={states} /></Card>}
           <Traced rollout_id={run_id} />
-          <Card title="Input" className="span6"><Json value={run.kwargs.command ?? run.kwargs.input} /></Card>
-          <Card title="Config" className="span6"><Json value={{ config: run.kwargs.config, context: run.kwargs.context }} /></Card>
+          {!isEmpty(configured) && <Card title="Config" className="span6"><Json value={configured} /></Card>}
+          {!isEmpty(run.metadata) && <Card title="Metadata" className="span6"><Json value={run.metadata} open={1} /></Card>}
         </div>
       </div>
     </>

@@ -1,8 +1,8 @@
 import { api, type Schema } from "../api/client";
-import { useAction, useOffsetList } from "../api/queries";
+import { useAction, useFigures, useOffsetList } from "../api/queries";
 import { useFilter } from "../app/filters";
 import { useMay } from "../app/session";
-import { Ago, Empty, Head, Id, Status, Took } from "../components/basics";
+import { Ago, Empty, Head, Id, Status, Tokens, Took } from "../components/basics";
 import { Bulk } from "../components/Bulk";
 import { Choices } from "../components/Choices";
 import { type Column, Table } from "../components/Table";
@@ -41,12 +41,17 @@ export default function Runs() {
       return `Run again: ${plural(again, "run")}${again < items.length ? `; ${items.length - again} could not be` : ""}`;
     },
   );
+  const figuresOf = useFigures("run", list.rows.map((run) => run.run_id));
   const columns: Column<Run>[] = [
     { name: "Status", width: "110px", cell: (run) => <Status status={run.status} /> },
     { name: "Run", width: "minmax(110px, 1fr)", wide: true, cell: (run) => <Id id={run.run_id} /> },
     { name: "Agent", width: "minmax(0, 1fr)", cell: (run) => run.agent },
     { name: "Thread", width: "minmax(0, 1fr)", wide: true, cell: (run) => <span className="quiet"><Id id={run.thread_id} /></span> },
-    { name: "Input", width: "minmax(0, 2fr)", wide: true, cell: (run) => <span className="quiet">{run.error ? run.error.message : briefly(run.kwargs.input)}</span> },
+    {
+      name: "Input, or the error", width: "minmax(0, 2fr)", wide: true,
+      cell: (run) => (run.error ? <span style={{ color: "var(--bad)" }}>{run.error.message}</span> : <span className="quiet">{briefly(run.kwargs.input)}</span>),
+    },
+    { name: "Tokens", width: "64px", end: true, wide: true, cell: (run) => <Tokens of={figuresOf.get(run.run_id)} /> },
     { name: "Took", width: "72px", end: true, wide: true, cell: (run) => <Took from={run.created_at} to={run.ended_at ?? (LIVE_RUNS.includes(run.status) ? null : run.updated_at)} /> },
     { name: "Created", width: "72px", end: true, cell: (run) => <span className="quiet"><Ago time={run.created_at} /></span> },
   ];

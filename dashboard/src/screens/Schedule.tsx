@@ -73,7 +73,7 @@ export default function ScheduleScreen({ params }: { params: Params }) {
                 ["Next", when(isEnabled ? schedule.next_at : null)],
                 ["Last", when(schedule.fired_at)],
                 ["Target", schedule.target],
-                ["Assistant", schedule.assistant_id],
+                ["Assistant", schedule.assistant_id && <Id id={schedule.assistant_id} />],
                 ["When missed", schedule.misfire],
                 ["When still running", schedule.overlap],
                 ["Ends", when(schedule.end_time)],

@@ -4,6 +4,7 @@ import { useAction, useOffsetList } from "../api/queries";
 import { useFilter } from "../app/filters";
 import { useMay } from "../app/session";
 import { Ago, Empty, Head, Id } from "../components/basics";
+import { nameOf, useAssistants } from "../components/Composer";
 import { Choices } from "../components/Choices";
 import { type Column, Table } from "../components/Table";
 import { Views } from "../components/Views";
@@ -29,6 +30,7 @@ export default function Schedules() {
     ({ enabled }) => (enabled ? "Enabled" : "Disabled"),
   );
   const trigger = useAction((schedule_id: string) => api.post("/api/v1/schedules/{schedule_id}/trigger", { path: { schedule_id } }), () => "Triggered");
+  const assistants = useAssistants() ?? [];
   const columns: Column<Schedule>[] = [
     {
       name: "Enabled", width: "66px",
@@ -42,8 +44,8 @@ export default function Schedules() {
       ),
     },
     { name: "Schedule", width: "minmax(90px, 1fr)", cell: (schedule) => schedule.name ?? <Id id={schedule.schedule_id} /> },
-    { name: "When", width: "minmax(0, 1fr)", cell: (schedule) => <span className="mono" title={schedule.timezone ?? "UTC"}>{schedule.expression}</span> },
-    { name: "Target", width: "minmax(0, 1fr)", wide: true, cell: (schedule) => <span className="quiet">{schedule.target}{schedule.assistant_id ? ` · ${schedule.assistant_id}` : ""}</span> },
+    { name: "When", width: "minmax(0, 1.500fr)", wide: true, cell: (schedule) => <span title={`${schedule.expression} in ${schedule.timezone ?? "UTC"}`}>{schedule.sentence || schedule.expression}</span> },
+    { name: "Target", width: "minmax(0, 1fr)", wide: true, cell: (schedule) => <span className="quiet">{schedule.target}{schedule.assistant_id ? ` · ${nameOf(assistants, schedule.assistant_id)}` : ""}</span> },
     { name: "Fired", width: "56px", end: true, wide: true, cell: (schedule) => <span className="num">{schedule.fired ?? 0}</span> },
     { name: "Failed", width: "56px", end: true, wide: true, cell: (schedule) => <span className="num" style={schedule.failed ? { color: "var(--bad)" } : {}}>{schedule.failed ?? 0}</span> },
     { name: "Last", width: "76px", end: true, wide: true, cell: (schedule) => <span className="quiet"><Ago time={schedule.fired_at} /></span> },

@@ -7,7 +7,7 @@ import { type Live, useRunStream, withGrowing } from "../api/runStream";
 import { useFilter } from "../app/filters";
 import { linkTo, type Params } from "../app/screens";
 import { useMay } from "../app/session";
-import { Ago, Card, Head, Id, Loading, Status, Took } from "../components/basics";
+import { Ago, Card, Head, Id, isEmpty, Loading, Status, Took } from "../components/basics";
 import { type Asked, Composer, STREAM_MODES, useAssistants } from "../components/Composer";
 import { confirm } from "../components/Confirm";
 import { Conversation } from "../components/Conversation";
@@ -129,7 +129,7 @@ export default function ThreadScreen({ params }: { params: Params }) {
           </Card>
           {live.told.length > 0 && <Events live={live} />}
           <Runs runs={runs ?? []} />
-          <Card title="Metadata"><Json value={thread.metadata} open={1} /></Card>
+          {!isEmpty(thread.metadata) && <Card title="Metadata"><Json value={thread.metadata} open={1} /></Card>}
         </div>
       </div>
     </>

@@ -25,7 +25,7 @@ export default function Threads() {
     { name: "Thread", width: "minmax(120px, 1fr)", cell: (thread) => <Id id={thread.thread_id} /> },
     { name: "Agent", width: "minmax(0, 140px)", cell: (thread) => String(thread.metadata.graph_id ?? "") },
     {
-      name: "Metadata", width: "minmax(0, 1.500fr)", wide: true,
+      name: "Metadata, or the error", width: "minmax(0, 1.500fr)", wide: true,
       cell: ({ metadata, error }) =>
         error ? <span style={{ color: "var(--bad)" }}>{oneLine(error.message)}</span>
           : <span className="quiet">{oneLine(Object.fromEntries(Object.entries(metadata).filter(([key]) => !OWN.has(key))))}</span>,

@@ -3,6 +3,7 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { useDeferredValue, useEffect, useMemo, useRef, useState } from "react";
 import { api } from "../api/client";
 import { useAction, useOffsetList, useOne } from "../api/queries";
+import { type Step, useSteps } from "../api/steps";
 import { useFilter } from "../app/filters";
 import { useKeys } from "../app/keys";
 import { linkTo, type Params } from "../app/screens";
@@ -11,7 +12,7 @@ import { Conversation } from "../components/Conversation";
 import { Icon } from "../components/Icon";
 import { Json } from "../components/Json";
 import { Problem } from "../components/Problem";
-import { count, dollars, duration } from "../lib/format";
+import { compact, count, dollars, duration } from "../lib/format";
 import { messagesOfSpan } from "../lib/messages";
 import { type Bar, type Span, waterfall } from "../lib/waterfall";
 
@@ -23,6 +24,9 @@ const INDENT = 14;
 const MAX_INDENT = 20;
 /** Where times stand above the bars, as parts of the whole. */
 const TICKS = [0, 0.25, 0.5, 0.75, 1];
+
+/** The colours of kinds of step: calls of models, tools, agents; the others are grey. */
+const KIND_TONES: Record<string, string> = { llm: "tone-violet", embedding: "tone-violet", tool: "tone-run", retriever: "tone-run", agent: "tone-ok", reward: "tone-wait", guardrail: "tone-wait", evaluator: "tone-wait" };
 
 /** How many spans are read for the conversation of a trace. */
 const MOST_CALLS = 1000;
@@ -76,7 +80,7 @@ export default function TraceScreen({ params }: { params: Params }) {
               ["Service", trace.service || null],
               ["Started", when(trace.start_time)],
               ["Took", duration(trace.end_time - trace.start_time)],
-              ["Spans", `${count(trace.spans)}, ${count(trace.errors)} with an error`],
+              ["Spans", trace.errors ? `${count(trace.spans)}, ${count(trace.errors)} with an error` : count(trace.spans)],
               ["Tokens", (trace.input_tokens ?? 0) + (trace.output_tokens ?? 0) ? `${count(trace.input_tokens ?? 0)} in, ${count(trace.output_tokens ?? 0)} out` : null],
               ["Cost", trace.cost == null ? null : dollars(trace.cost)],
               ["Reward", trace.reward],
@@ -163,6 +167,8 @@ function Waterfall({ trace_id, spans, took }: { trace_id: string; spans: readonl
   }, [bars, wanted, onlyErrors, errorsFirst, folded]);
   const frame = useRef<HTMLDivElement>(null);
   const virtual = useVirtualizer({ count: shown.length, getScrollElement: () => frame.current, estimateSize: () => ROW, overscan: 10 });
+  const places = useMemo(() => new Map(spans.map((span, place) => [span.span_id, place])), [spans.length, trace_id]);
+  const steps = useSteps(trace_id, virtual.getVirtualItems().map((item) => places.get(shown[item.index]?.span.span_id ?? "") ?? 0));
   const move = (step: number) => {
     const next = Math.max(0, Math.min(shown.length - 1, current + step));
     setCurrent(next);
@@ -207,6 +213,7 @@ function Waterfall({ trace_id, spans, took }: { trace_id: string; spans: readonl
                     ? <button type="button" aria-label={folded.has(span.span_id) ? "Unfold" : "Fold"} onClick={() => fold(span.span_id)}><Icon name={folded.has(span.span_id) ? "right" : "down"} size={11} /></button>
                     : <span className="fall-gap" />}
                   <button type="button" className="cut" style={bar.failed ? { color: "var(--bad)" } : {}} aria-expanded={open === span.span_id} onClick={() => setOpen(open === span.span_id ? null : span.span_id)}>{span.name}</button>
+                  <StepOf step={steps.get(span.span_id)} />
                 </span>
                 <span className="fall-line" aria-hidden="true">
                   <span style={{ left: `${bar.offset * 100}%`, width: `max(2px, ${bar.width * 100}%)`, background: bar.failed ? "var(--bad)" : "var(--accent)" }} />
@@ -219,6 +226,20 @@ function Waterfall({ trace_id, spans, took }: { trace_id: string; spans: readonl
       </div>
       {open !== null && <Opened trace_id={trace_id} span_id={open} close={() => setOpen(null)} />}
     </Card>
+  );
+}
+
+/** The kind of step that a span is, and what a model call took. */
+function StepOf({ step }: { step: Step | undefined }) {
+  if (!step) return null;
+  const tokens = step.input_tokens + step.output_tokens;
+  const cost = step.cost == null ? "" : `, ${dollars(step.cost)}`;
+  return (
+    <span className="fall-step" data-step={step.kind}>
+      {step.kind && <span className={`kind ${KIND_TONES[step.kind] ?? "tone-off"}`} title={step.model || step.kind}>{step.kind}</span>}
+      {tokens > 0 && <span className="num quiet" title={`${count(step.input_tokens)} tokens in, ${count(step.output_tokens)} out${cost}`}>{compact(tokens)}<span className="fall-unit"> tokens</span></span>}
+      {step.reward != null && <span className="num quiet">{step.reward}</span>}
+    </span>
   );
 }
 

@@ -3,9 +3,12 @@ import { api } from "../api/client";
 import { useAction, useOne } from "../api/queries";
 import { linkTo, type Params } from "../app/screens";
 import { useMay } from "../app/session";
-import { Card, Facts, Head, Id, Loading, Status, Took, when } from "../components/basics";
+import { Card, Facts, Head, Id, isEmpty, Loading, Status, Took, when } from "../components/basics";
 import { Json } from "../components/Json";
 import { Problem } from "../components/Problem";
+
+/** What a worker reports that is shown among the facts. */
+const SHOWN = new Set(["queue", "queues", "agents", "max"]);
 
 export default function WorkerScreen({ params }: { params: Params }) {
   const worker_id = params.worker_id ?? "";
@@ -26,6 +29,7 @@ export default function WorkerScreen({ params }: { params: Params }) {
   if (!found.data) return <Loading />;
   const worker = found.data;
   const reported = (worker.heartbeat_stats ?? {}) as { queues?: string[]; agents?: string[]; max?: number };
+  const more = Object.fromEntries(Object.entries(worker.heartbeat_stats ?? {}).filter(([key]) => !SHOWN.has(key)));
   return (
     <>
       <Head title={<Id id={worker_id} />} label={worker_id} above={["Workers", "/workers"]}>
@@ -58,7 +62,7 @@ export default function WorkerScreen({ params }: { params: Params }) {
               facts={[
                 ["Queues", reported.queues?.join(", ")],
                 ["Agents", reported.agents?.join(", ")],
-                ["At the same time", reported.max],
+                ["Slots", reported.max],
                 ["Heartbeat", when(worker.last_heartbeat_time)],
                 ["Last claim", when(worker.last_dequeue_time)],
                 ["Last busy", when(worker.last_busy_time)],
@@ -68,7 +72,7 @@ export default function WorkerScreen({ params }: { params: Params }) {
               ]}
             />
           </Card>
-          <Card title="What it reports" className="span12"><Json value={worker.heartbeat_stats ?? {}} /></Card>
+          {!isEmpty(more) && <Card title="What else it reports" className="span12"><Json value={more} /></Card>}
         </div>
       </div>
     </>

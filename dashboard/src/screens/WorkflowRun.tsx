@@ -4,7 +4,7 @@ import { api, type Schema } from "../api/client";
 import { useAction, useCursorList, useOne } from "../api/queries";
 import { linkTo, type Params } from "../app/screens";
 import { useMay } from "../app/session";
-import { Ago, Card, Facts, Head, Id, Loading, Status, Took, when } from "../components/basics";
+import { Ago, Card, Facts, Head, Id, isEmpty, Loading, Status, Took, when } from "../components/basics";
 import { confirm } from "../components/Confirm";
 import { Dag } from "../components/Dag";
 import { Definition } from "../components/Definition";
@@ -78,7 +78,7 @@ export default function WorkflowRunScreen({ params }: { params: Params }) {
             <Facts
               facts={[
                 ["Run", <Id id={run.workflow_run_id} />],
-                ["Phase", run.current_phase],
+                ["Phase", inWords(run.current_phase)],
                 ["Trigger", `${run.trigger_type} · ${run.trigger_id}`],
                 ["Triggered by", run.triggered_by],
                 ["Started", when(run.started_at)],
@@ -98,8 +98,8 @@ export default function WorkflowRunScreen({ params }: { params: Params }) {
                 {run.phase_history.slice(-MAX_HISTORY).map((entry, place) => (
                   <li key={`${place} ${entry.timestamp}`}>
                     <div>
-                      <Status status={entry.success ? "succeeded" : "failed"} />
-                      <span>{entry.phase}</span>
+                      <span className="tag-cell wide"><Status status={entry.success ? "succeeded" : "failed"} /></span>
+                      <span className="nowrap">{inWords(entry.phase)}</span>
                       <span className="quiet cut" title={entry.summary ?? ""}>{oneLine(entry.summary)}</span>
                       <span className="quiet end-cell"><Ago time={entry.timestamp} /></span>
                     </div>
@@ -114,11 +114,14 @@ export default function WorkflowRunScreen({ params }: { params: Params }) {
                 {executions.rows.map((each) => (
                   <li key={each.execution_id}>
                     <div>
-                      <Status status={each.success === true ? "succeeded" : each.success === false ? "failed" : "running"} />
-                      <span>{each.skill}</span>
-                      {each.session_id && <Id id={each.session_id} {...link("session", each.session_id)} />}
-                      {each.rollout_id && <span className="quiet"><Id id={each.rollout_id} {...link("rollout", each.rollout_id)} /></span>}
-                      <span className="quiet num end-cell">{tokensOf(each)}</span>
+                      <span className="tag-cell wide"><Status status={each.success === true ? "succeeded" : each.success === false ? "failed" : "running"} /></span>
+                      <span className="nowrap">{each.skill}</span>
+                      <span className="quiet cut">{oneLine(each.error ?? each.stop_reason)}</span>
+                      <span className="links end-cell">
+                        {each.session_id && <Link className="link nowrap" href={linkTo("session", each.session_id) ?? "/"}>session</Link>}
+                        {each.rollout_id && <Link className="link nowrap" href={linkTo("rollout", each.rollout_id) ?? "/"}>rollout</Link>}
+                      </span>
+                      <span className="quiet num nowrap">{tokensOf(each)}</span>
                       <Took from={seconds(each.started_at)} to={seconds(each.finished_at)} />
                     </div>
                   </li>
@@ -127,8 +130,8 @@ export default function WorkflowRunScreen({ params }: { params: Params }) {
             ) : <div className="inside quiet">No phase has been executed yet.</div>}
             {executions.hasMore && <div className="inside"><Button variant="default" onClick={executions.loadMore}>Show more</Button></div>}
           </Card>
-          <Card title="Context" className="span6"><Json value={run.context} open={1} /></Card>
-          <Card title="Scratch" className="span6"><Json value={run.scratch} open={1} /></Card>
+          {!isEmpty(run.context) && <Card title="Context" className="span6"><Json value={run.context} open={1} /></Card>}
+          {!isEmpty(run.scratch) && <Card title="Scratch" className="span6"><Json value={run.scratch} open={1} /></Card>}
           {defined && (
             <Card title="Definition" className="span12" side={<span className="quiet">{defined.current === false ? "as this run began; the workflow has changed since" : "as this run began"}</span>}>
               <Definition yaml={defined.yaml} statuses={run.node_statuses as Record<string, string>} />
@@ -140,15 +143,13 @@ export default function WorkflowRunScreen({ params }: { params: Params }) {
   );
 }
 
+/** What the server calls a state between phases, as words. */
+const inWords = (phase: string | null | undefined): string => (phase ?? "").replace(/^waiting_approval$/, "waits for an approval");
+
 function tokensOf({ input_tokens, output_tokens }: Schema<"Execution">): string {
   const sum = (input_tokens ?? 0) + (output_tokens ?? 0);
   return sum ? `${compact(sum)} tokens` : "";
 }
-
-const link = (kind: string, id: string) => {
-  const to = linkTo(kind, id);
-  return to === null ? {} : { to };
-};
 
 function Phase({ node, session }: { node: Node; session: string | undefined }) {
   const pass = [node.cycle ? `cycle ${node.cycle}` : "", node.iteration ? `iteration ${node.iteration}` : "", node.item ? `item ${node.item}` : ""].filter(Boolean).join(", ");
@@ -156,15 +157,15 @@ function Phase({ node, session }: { node: Node; session: string | undefined }) {
   return (
     <li>
       <div>
-        <Status status={node.status} />
+        <span className="tag-cell wide"><Status status={node.status} {...(node.status === "pending" ? { tone: "not yet" } : {})} /></span>
         <span>{node.label ?? node.node}</span>
         {pass && <span className="quiet">{pass}</span>}
         {node.error && <span className="cut" style={{ color: "var(--bad)" }} title={node.error}>{oneLine(node.error)}</span>}
-        <span style={{ marginLeft: "auto", display: "flex", gap: 10, minWidth: 0 }} className="quiet">
+        <span className="links end-cell quiet">
           {session && <Link className="link nowrap" href={linkTo("session", session) ?? "/"}>session</Link>}
-          {node.approval_id && <Id id={node.approval_id} {...link("approval", node.approval_id)} />}
-          {node.child_run_id && <Id id={node.child_run_id} {...link("workflow_run", node.child_run_id)} />}
-          {node.rollout_id && <Id id={node.rollout_id} {...link("rollout", node.rollout_id)} />}
+          {node.approval_id && <Link className="link nowrap" href={linkTo("approval", node.approval_id) ?? "/"}>approval</Link>}
+          {node.child_run_id && <Link className="link nowrap" href={linkTo("workflow_run", node.child_run_id) ?? "/"}>its own run</Link>}
+          {node.rollout_id && <Link className="link nowrap" href={linkTo("rollout", node.rollout_id) ?? "/"}>rollout</Link>}
           {tried && <span className="nowrap" title={`since ${when(node.started_at)}`}>attempt {node.attempts}</span>}
           <Took from={seconds(tried ? node.attempt_started_at : node.started_at)} to={seconds(node.ended_at)} />
         </span>

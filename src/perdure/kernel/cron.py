@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from datetime import timezone as fixed_offset
+from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -108,6 +109,7 @@ def _after_change(expression: str, start: datetime, found: datetime) -> int:
     return _micros(found)
 
 
+@lru_cache(maxsize=4096)
 def explain(expression: str) -> str:
     """What an expression says, in English."""
     return CronSim(_fields(expression), _EPOCH).explain()

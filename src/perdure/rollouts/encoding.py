@@ -43,7 +43,7 @@ from perdure.rollouts.rows import (
     part_hash,
 )
 from perdure.rollouts.spans import OtelResource, Span
-from perdure.rollouts.traces.figures import figures_in
+from perdure.rollouts.traces.figures import Figures, figures_if_any, figures_in, may_have_figures
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -425,6 +425,17 @@ def spans_from(rows: Sequence[SpanView], parts: Mapping[str, bytes]) -> list[Spa
 
     read = Reader(parts).read
     return [_span(row, resources) if row.format == JSON else read(row) for row in rows]
+
+
+@_stored
+def figures_from(row: SpanView) -> Figures | None:
+    """What is counted of a stored span; None if nothing is."""
+    body = bytes(row.body)
+    if row.format == JSON:
+        return figures_if_any(row.name, decode_json(body)["attributes"]) if may_have_figures(body) else None
+    from perdure.rollouts.otlp import figures_of_body
+
+    return figures_of_body(body)
 
 
 def _span(row: SpanView, resources: Mapping[str, Any]) -> Span:

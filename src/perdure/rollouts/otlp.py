@@ -21,9 +21,9 @@ from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.otlp_figures import figures_in
 from perdure.rollouts.rows import part_hash
 from perdure.rollouts.spans import StatusCode
-from perdure.rollouts.traces.figures import ATTRIBUTES
+from perdure.rollouts.traces.figures import ATTRIBUTES, Figures
 
-__all__ = ["OTLP", "STATUS_CODES", "Received", "Traces", "parse", "receive"]
+__all__ = ["OTLP", "STATUS_CODES", "Received", "Traces", "figures_of_body", "parse", "receive"]
 
 OTLP = "otlp"
 ROLLOUT_ID = "agentlightning.rollout_id"
@@ -191,6 +191,16 @@ def _receive(
             figures_in(span, attributes, wanted) if wanted else None,
         )
     )
+
+
+def figures_of_body(body: bytes) -> Figures | None:
+    """What is counted of a stored span; ValueError if it cannot be read."""
+    try:
+        span = otlp_schema.Span.FromString(body)
+    except DecodeError as error:
+        raise ValueError(str(error)) from error
+    wanted = wanted_in(span.attributes)
+    return figures_in(span, span.attributes, wanted) if wanted else None
 
 
 def _has_too_many(body: bytes) -> bool:

@@ -155,7 +155,7 @@ class Services:
         """The workflow and cron files; domains take their definitions here."""
         self.definition_files.add(self._take_workflows)
         self.definition_files.add(CronFiles(self.schedules, self.job_registry, self.conditions).take)
-        self.traces = Traces(storage, namespace=namespace)
+        self.traces = Traces(storage, namespace=namespace, prices=store.rollouts.prices)
         self.diagnostics = Diagnostics(
             storage,
             kinds,

@@ -21,6 +21,8 @@ class Schedule(Record, kw_only=True):
     target: str
     """What it starts: `run` is a run of an assistant."""
     expression: str
+    sentence: str = ""
+    """What the expression says, in English."""
     timezone: str | None = None
     """The IANA name of the time zone in which the expression is read; None is UTC."""
     enabled: bool = True

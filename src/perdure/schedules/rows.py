@@ -8,6 +8,7 @@ import msgspec
 
 from perdure.kernel.clock import MICROS, to_iso, to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json
+from perdure.kernel.cron import explain
 from perdure.outbox.webhooks.urls import mask_target
 from perdure.schedules.model import (
     API,
@@ -187,6 +188,7 @@ def schedule_of(row: ScheduleRow) -> Schedule:
         file=row.file,
         target=row.target,
         expression=row.cron,
+        sentence=explain(row.cron),
         timezone=row.timezone,
         enabled=row.is_enabled,
         overridden=row.override is not None,

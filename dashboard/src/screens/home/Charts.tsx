@@ -2,6 +2,7 @@
 import { lazy, Suspense } from "react";
 import { api } from "../../api/client";
 import { useOne } from "../../api/queries";
+import { loaded } from "../../app/connection";
 import { Card } from "../../components/basics";
 import { INTERNAL } from "../../components/Queues";
 import { compact, dollars, duration, plural } from "../../lib/format";
@@ -10,7 +11,7 @@ const MINUTE = 60_000;
 const HOURS = 24;
 const QUEUE_HOURS = 3;
 const MOST_MODELS = 8;
-const Chart = lazy(() => import("../../components/Chart").then(({ Chart }) => ({ default: Chart })));
+const Chart = lazy(() => loaded(() => import("../../components/Chart").then(({ Chart }) => ({ default: Chart }))));
 
 /** Depth, waiting time and throughput of all queues in the last hours; left out while nothing was written down. */
 export function QueueCharts() {

@@ -46,7 +46,7 @@ export function Lately({ outcome }: { outcome: Outcome }) {
         {work?.map((each) => (
           <li key={`${each.kind} ${each.id}`}>
             <Link href={linkTo(each.kind, each.id) ?? "/"}>
-              <Status status={each.status} />
+              <span className="tag-cell wide"><Status status={each.status} /></span>
               <span className="mono cut id-cell" title={each.id}>{each.id}</span>
               <span className="quiet cut">{each.text}</span>
               <span className="quiet nowrap end-cell">

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from perdure.kernel.record import Record
+from perdure.rollouts.traces.figures import NANOS, Figures
+from perdure.rollouts.traces.prices import Prices, Tokens
 from perdure.rollouts.traces.sums import ERROR
 
 
@@ -35,6 +37,41 @@ class SpanOutline(Record, kw_only=True):
     start_time: float | None
     end_time: float | None
     failed: bool
+
+
+class SpanStep(Record, kw_only=True):
+    """What is counted of a span: the kind of step, and what a model call took. Costs are US dollars."""
+
+    span_id: str
+    kind: str
+    model: str
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    cost: float | None
+    reward: float | None
+
+
+class SpanSteps(Record, kw_only=True):
+    """The steps among some spans of a trace; `total` is how many spans it has."""
+
+    items: list[SpanStep]
+    total: int
+
+
+def step_from(span_id: str, figures: Figures, prices: Prices) -> SpanStep:
+    tokens = Tokens(figures.input_tokens, figures.output_tokens, figures.cached_tokens)
+    cost = prices.cost(figures.model, tokens) if figures.cost is None else figures.cost
+    return SpanStep(
+        span_id=span_id,
+        kind=figures.kind,
+        model=figures.model,
+        input_tokens=figures.input_tokens,
+        output_tokens=figures.output_tokens,
+        cached_tokens=figures.cached_tokens,
+        cost=None if cost is None else cost / NANOS,
+        reward=figures.reward,
+    )
 
 
 def outline_from(row: SpanOutlineRow) -> SpanOutline:

@@ -9,16 +9,19 @@ from msgspec import Meta
 
 from perdure.access.base import Service
 from perdure.access.endpoints import GET, call
+from perdure.access.model import Caller
 from perdure.kernel.checks import Id, Limit, Offset, check_id, check_page, check_text, optional_text
 from perdure.kernel.cursors import read_cursor, write_cursor
 from perdure.kernel.errors import InvalidInput, NotFound
+from perdure.kernel.storage.port import Storage
 from perdure.rollouts import encoding
 from perdure.rollouts.records import PaginatedResult
 from perdure.rollouts.rows import TracePlace, TraceRow
 from perdure.rollouts.spans import Span
 from perdure.rollouts.traces import operations
 from perdure.rollouts.traces.operations import Wanted
-from perdure.rollouts.traces.outline import SpanOutline, outline_from
+from perdure.rollouts.traces.outline import SpanOutline, SpanSteps, outline_from, step_from
+from perdure.rollouts.traces.prices import Prices
 from perdure.rollouts.traces.records import Trace, TracePage, trace_from
 from perdure.rollouts.traces.sums import MAX_NAME
 
@@ -38,8 +41,19 @@ AttributeFilters = Annotated[list[str], Meta(max_length=MAX_ATTRIBUTES)]
 class Traces(Service):
     """The traces of one namespace.
 
-    They are listed from rows beside the spans, which an outbox consumer writes a moment after them.
+    They are listed from rows beside the spans, which are written with them.
     """
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        namespace: str = "default",
+        caller: Caller | None = None,
+        prices: Prices | None = None,
+    ) -> None:
+        super().__init__(storage, namespace=namespace, caller=caller)
+        self._prices = prices or Prices()
 
     @call(GET("/traces"), scope="read")
     async def list(
@@ -139,6 +153,22 @@ class Traces(Service):
         items = [outline_from(row) for row in rows]
         after = operations.TRACE_ORDER.cursor(_SPANS, rows, limit)
         return PaginatedResult(items=items, limit=limit, offset=offset, total=total, next=after)
+
+    @call(GET("/traces/{trace_id}/steps"), scope="read", errors=(NotFound,))
+    async def steps(self, trace_id: Id, *, limit: Limit = 100, offset: Offset = 0) -> SpanSteps:
+        """List what is counted of the spans of a trace: kind of step, model, tokens, cost and reward.
+
+        `limit` and `offset` are places among its spans in the order of their start; a span of which nothing
+        is counted is left out.
+        """
+        check_page(limit, offset)
+        check_id(trace_id, "trace_id")
+        (rows, total), _ = await self.read(operations.trace_spans, trace_id, None, limit, offset)
+        if not total:
+            raise NotFound(f"Trace {trace_id} not found")
+        found = [(row.span_id, encoding.figures_from(row)) for row in rows]
+        items = [step_from(span_id, figures, self._prices) for span_id, figures in found if figures]
+        return SpanSteps(items=items, total=total)
 
     async def spans_of(self, trace_id: str, *, limit: int, offset: int = 0) -> Sequence[Span]:
         """Some spans of a trace; none if it is unknown."""
