@@ -83,6 +83,9 @@ class RecordingQueue(RunQueue):
     async def deregister(self, worker_id: str) -> None:
         await self._queue.deregister(worker_id)
 
+    def is_followed(self, run_id: str) -> bool:
+        return self._queue.is_followed(run_id)
+
     def watch_ready(self, agents: Sequence[str], queues: Sequence[str]) -> Watch | None:
         return self._queue.watch_ready(agents, queues)
 

@@ -53,6 +53,7 @@ class MemoryQueue(RunQueue):
 
     def __init__(self, lease: float = 30.0) -> None:
         self.lease = lease
+        self.followed = False
         self.rows: dict[str, Row] = {}
         self.checkpoints: dict[str, list[Checkpoint]] = defaultdict(list)
         self.steps: dict[str, dict[str, str]] = defaultdict(dict)
@@ -134,6 +135,9 @@ class MemoryQueue(RunQueue):
 
     async def deregister(self, worker_id: str) -> None:
         await self._called("deregister", worker_id)
+
+    def is_followed(self, run_id: str) -> bool:
+        return self.followed
 
     def watch_ready(self, agents: Sequence[str], queues: Sequence[str]) -> Watch:
         return self._signals.watch(*CHANGED[:1], CHANGED[1:])

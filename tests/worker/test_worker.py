@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import threading
 import time
 from typing import Any
 
@@ -52,6 +53,31 @@ async def test_a_run_that_ends_at_once_is_told_in_one_transaction(
     async with house.working():
         await house.queue.ended(house.queue.add("quick"))
     assert "append" not in {name for name, _ in house.queue.calls}
+
+
+async def test_whoever_follows_a_run_gets_its_first_event_at_once(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emitter, "LINGER_SECONDS", 60.0)
+    house.queue.followed = True
+    append, appended = house.queue.append, threading.Event()
+
+    async def append_and_tell(*args: Any) -> int:
+        last = await append(*args)
+        appended.set()
+        return last
+
+    monkeypatch.setattr(house.queue, "append", append_and_tell)
+
+    @house.agents.agent("patient")
+    async def patient(ctx: Any, input: Any) -> None:
+        if not await asyncio.to_thread(appended.wait, 30):
+            raise TimeoutError
+
+    async with house.working():
+        row = await house.queue.ended(house.queue.add("patient"))
+    assert row.run.status == "success"
+    assert [name for name, _ in row.told()] == ["metadata", "end"]
 
 
 async def test_values_are_told_to_whoever_asked_for_them_alone(house: House) -> None:

@@ -83,6 +83,10 @@ class RemoteRunQueue(RunQueue):
     def watch_ready(self, agents: Sequence[str], queues: Sequence[str]) -> None:
         """The server watches, while it answers a claim."""
 
+    def is_followed(self, run_id: str) -> bool:
+        """Who follows a run is known to the server alone."""
+        return False
+
     async def close(self) -> None:
         """Finish releasing claims that nobody took, and close the connections."""
         await self.transport.close()

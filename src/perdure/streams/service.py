@@ -57,6 +57,10 @@ class Streams:
         for tail in tails:
             tail.tell(tail.take, burst, end)
 
+    def is_followed(self, ns: int, stream: str) -> bool:
+        """Whether somebody in this process reads a stream; asked from any thread."""
+        return Key(ns, stream, False) in self._tails
+
     def follow(self, ns: int, stream: str, after: int | None, *, joined: bool = False) -> Follower:
         """Begin to read a stream after a place, or from now on with None; it need not exist yet."""
         return Follower(self._tail(Key(ns, stream, joined)), after)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
-import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from perdure.access.endpoints import MAX_BATCH, POST, Acknowledged, call, under
 from perdure.access.model import MAX_NAME, Caller
@@ -374,8 +374,7 @@ class RunQueue(WatchedService):
         ]
         rows = sum(max(len(each.events), 1) for each in calls)
         size = sum(len(event.body) for each in calls for event in each.events)
-        answers = await self._each(self._append_batch, calls, rows=rows, size=size)
-        return [last_of(answer) for answer in answers]
+        return [last_of(each) for each in await self._each(self._append_batch, calls, rows=rows, size=size)]
 
     async def _append_batch(self, calls: Sequence[AppendEvents]) -> Sequence[Any]:
         return self._offered(await self.write(execute.append_events, calls))
@@ -428,16 +427,14 @@ class RunQueue(WatchedService):
         self, held: Lease, query: GraphQuery
     ) -> Annotated[list[GraphTuple], under("found", list[GraphTuple], "FoundGraphs")]:
         """Find checkpoints of the graphs of a run's thread, the newest first."""
-        own = msgspec.structs.replace(query, thread_id=check_lease(held).thread_id)
-        return await find_graphs(self, own)
+        return await find_graphs(self, replace(query, thread_id=check_lease(held).thread_id))
 
     @call(POST(WORK + "/graphs/deltas"), scope="worker", repeatable=True)
     async def find_deltas(
         self, held: Lease, query: GraphDeltaQuery
     ) -> Annotated[list[GraphDelta], under("found", list[GraphDelta], "FoundDeltas")]:
         """Find what the ancestors of a checkpoint hold of channels that are stored as changes."""
-        own = msgspec.structs.replace(query, thread_id=check_lease(held).thread_id)
-        return await find_deltas(self, own)
+        return await find_deltas(self, replace(query, thread_id=check_lease(held).thread_id))
 
     @call(POST(WORK + "/items"), scope="worker", max_body=MAX_BODY, repeatable=True)
     async def do_items(
@@ -589,6 +586,10 @@ class RunQueue(WatchedService):
             batch.__name__, together, calls, rows=rows, size=size
         )
         return answers
+
+    def is_followed(self, run_id: str) -> bool:
+        """Whether somebody in this process reads the stream of a run."""
+        return self._number is not None and self.streams.is_followed(self._number, run_id)
 
     def _offered(self, answers: Sequence[Any]) -> Sequence[Any]:
         """Hand what is durable to its readers in this process."""

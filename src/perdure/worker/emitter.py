@@ -91,11 +91,14 @@ class Emitter:
         self._control.call_soon_threadsafe(self._schedule)
 
     def begin(self, event: NewEvent) -> None:
-        """Add the first event, in the worker's loop."""
+        """Add the first event, in the worker's loop; somebody who waits for it gets it at once."""
         self._events.append(event)
         self._event_bytes += len(event.body) + len(event.event)
         self._scheduled = True
-        self._schedule()
+        if self._queue.is_followed(self._lease.run_id):
+            self._begin()
+        else:
+            self._schedule()
 
     def put_steps(self, steps: GraphSteps) -> None:
         """Add steps of a graph, from any thread; they are written no later than the events after them."""
