@@ -7,9 +7,12 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.retention.support import World
 
+from perdure.retention import session_sweep
+
 
 @pytest.fixture
-async def world(engine_url: str) -> AsyncIterator[World]:
+async def world(engine_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(session_sweep, "UNNAMED_SECONDS", 0.0)
     found = await World(engine_url).begin()
     yield found
     await found.close()

@@ -346,4 +346,5 @@ async def test_whatever_chunk_is_the_last_the_database_is_sound(
         if not await world.rows():
             break
         assert sweeps < 200, await world.rows()
+    monkeypatch.undo()
     assert sweeps > 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from tests.retention.support import World
 
-from perdure.kernel.errors import NotFound
+from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.dialect import Statement, statement
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import ENDED
@@ -180,7 +181,8 @@ class Walk:
         running = (await self.world.services.workflows.list_runs(status=["running"])).items
         if running and self.random.random() < 0.5:
             chosen = self.random.choice(sorted(run.workflow_run_id for run in running))
-            await self.world.services.workflows.cancel(chosen)
+            with contextlib.suppress(Conflict, NotFound):
+                await self.world.services.workflows.cancel(chosen)
 
     async def delete(self) -> None:
         if self.threads and self.random.random() < 0.5:
@@ -223,6 +225,37 @@ async def test_what_is_open_stays_and_all_that_is_due_goes(world: World, seed: i
     await world.finish_all()
     for claimed in walk.tasks:
         await world.end_task(claimed)
+    while claimed := await world.services.store.dequeue_rollout(worker_id="w"):
+        await world.end_task(claimed)
+    for _ in range(6):
+        if not await world.gc():
+            break
+    assert await world.rows() == {}
+
+
+async def test_sweeps_beside_callers_break_nothing(world: World) -> None:
+    """Callers, workers and two sweeps at once: nobody fails, and nothing that is open is lost."""
+    walk = Walk(world, 77)
+    others = [Walk(world, seed) for seed in (78, 79)]
+    done = asyncio.Event()
+
+    async def act(each: Walk) -> None:
+        for _ in range(STEPS):
+            await each.step()
+
+    async def sweep() -> None:
+        while not done.is_set():
+            await world.upkeep().gc()
+
+    sweeps = [asyncio.create_task(sweep()) for _ in range(2)]
+    await asyncio.gather(*map(act, (walk, *others)))
+    done.set()
+    await asyncio.gather(*sweeps)
+    await world.verify()
+    await world.finish_all()
+    for each in (walk, *others):
+        for claimed in each.tasks:
+            await world.end_task(claimed)
     while claimed := await world.services.store.dequeue_rollout(worker_id="w"):
         await world.end_task(claimed)
     for _ in range(6):

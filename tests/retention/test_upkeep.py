@@ -105,6 +105,9 @@ async def test_the_size_of_a_database(services: Services) -> None:
     assert found.bytes > 0
     rows = {each.kind: each.rows for each in found.items}
     assert (rows["threads"], rows["checkpoints"]) == (1, 1)
+    await services.sessions.append("s1", [{"type": "user"}])
+    rows = {each.kind: each.rows for each in (await services.upkeep.stats()).items}
+    assert rows["sessions"] == 1
     kinds = list(rows)
     assert kinds[kinds.index("schedules") + 1 :][:3] == ["workflow_runs", "executions", "approvals"]
     assert found.engine in ("sqlite", "postgres")

@@ -12,13 +12,14 @@ from msgspec import Meta
 from perdure.access.base import Service
 from perdure.access.endpoints import GET, POST, call
 from perdure.access.model import Caller
-from perdure.access.operations import add_entry
+from perdure.access.operations import add_entry, list_namespaces
 from perdure.access.service import SYSTEM_ACTOR
 from perdure.access.tables import SYSTEM
 from perdure.jobs.model import JobContext
 from perdure.kernel.checks import Limit, check_choice, check_page, check_text, optional_text
 from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import InvalidInput
+from perdure.kernel.eventlog.file_log import FileEventLog
 from perdure.kernel.eventlog.port import EventLog
 from perdure.kernel.eventlog.table_log import TableEventLog
 from perdure.kernel.retention import DAY, Retention
@@ -106,6 +107,9 @@ class Upkeep(Service):
     async def stats(self) -> DatabaseStats:
         """Count the rows of each kind of data, and the bytes of the database."""
         row = await self.storage.read(_stats)
+        if isinstance(self._log, FileEventLog):
+            spaces = await self.storage.read(list_namespaces)
+            row = row._replace(sessions=sum([len(await self._log.logs(ns)) for ns in spaces]))
         counts = {name: value for name, value in row._asdict().items() if name not in ("path", "bytes")}
         return DatabaseStats(
             database=row.path or ":memory:",

@@ -20,6 +20,8 @@ from perdure.retention.walking import Budget, Swept
 
 FOUND_SESSIONS = 1000
 RUNS_AT_ONCE = 1000
+UNNAMED_SECONDS = 3600.0
+"""How long content is kept that no line names: the line comes after it."""
 
 
 async def open_sessions(tx: Tx) -> set[str]:
@@ -60,7 +62,7 @@ class SessionKind:
                     changes.publish(storage.signals, ns, KIND, info.name.session_id, "deleted")
                     total += 1
             if total > before or ns not in self.cleaned:
-                await self.log.drop_blobs(ns, age)
+                await self.log.drop_blobs(ns, max(age, UNNAMED_SECONDS))
                 self.cleaned.add(ns)
         return Swept(total)
 

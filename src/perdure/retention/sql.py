@@ -25,7 +25,7 @@ class StatsRow(NamedTuple):
     approvals: int
     conversations: int
     messages: int
-    session_logs: int
+    sessions: int
     session_lines: int
     memory_events: int
     memory_nodes: int
@@ -72,7 +72,7 @@ STATS = statement(
       (SELECT count(*) FROM workflow_approvals) AS approvals,
       (SELECT count(*) FROM messaging_sessions) AS conversations,
       (SELECT count(*) FROM messaging_messages) AS messages,
-      (SELECT count(*) FROM session_logs) AS session_logs,
+      (SELECT count(*) FROM session_logs WHERE subpath = '') AS sessions,
       (SELECT count(*) FROM session_lines) AS session_lines,
       (SELECT count(*) FROM memory_events) AS memory_events,
       (SELECT count(*) FROM memory_nodes) AS memory_nodes,

@@ -66,6 +66,7 @@ async def _drop_sessions(tx: Tx, age: int, ids: Sequence[str]) -> Dropped:
     unused = await unused_rollouts(tx, turns, before, lock=True)
     session = await tx.one(messaging_sql.LOCK_SESSION, id=first)
     if session is None or len(unused) < len(turns) or await is_open(tx, session, before):
+        await drop_free_lines(tx, [seen.line])
         return Dropped(0, rest)
     await end_quietly(tx, session)
     await give_up_threads(tx, [session.line])

@@ -14,7 +14,7 @@ import pytest
 
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput, StorageClosed, StorageUnavailable
-from perdure.kernel.eventlog import file_log
+from perdure.kernel.eventlog import file_lines, file_log
 from perdure.kernel.eventlog.file_log import FileEventLog
 from perdure.kernel.eventlog.port import LogName, encode_line
 
@@ -89,7 +89,7 @@ async def test_a_batch_that_a_crash_tore_is_completed_when_it_is_sent_again(root
         await again.close()
 
 
-@pytest.mark.parametrize("size", [file_log.CHUNK - 700, file_log.CHUNK, 3 << 20])
+@pytest.mark.parametrize("size", [file_lines.CHUNK - 700, file_lines.CHUNK, 3 << 20])
 async def test_a_batch_is_completed_also_if_the_torn_line_is_long(root: Path, size: int) -> None:
     log = FileEventLog(root, sync=False)
     batch = [line(1), line(2), line(3, text="x" * size)]
@@ -132,8 +132,8 @@ async def test_a_tail_never_splits_a_character_or_loses_a_line(root: Path) -> No
 async def test_binary_and_very_long_lines_never_raise(
     log: FileEventLog, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_log, "MAX_READ", 10_000)
-    monkeypatch.setattr(file_log, "CHUNK", 4096)
+    monkeypatch.setattr(file_lines, "MAX_READ", 10_000)
+    monkeypatch.setattr(file_lines, "CHUNK", 4096)
     path = path_of(root)
     path.parent.mkdir(parents=True)
     long = b"x" * 100_000

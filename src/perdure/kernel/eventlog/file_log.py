@@ -11,7 +11,6 @@ import errno
 import logging
 import mmap
 import os
-import re
 import stat
 import threading
 import time
@@ -21,15 +20,13 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from perdure.kernel.errors import InvalidInput, StorageClosed, StorageUnavailable
+from perdure.kernel.eventlog.file_lines import last_number, next_line, plain_line, read_bytes, read_page
 from perdure.kernel.eventlog.port import (
     EDGE_BYTES,
-    MAX_BATCH,
     MAX_BLOB,
-    MAX_READ,
     PAGE_BYTES,
     PAGE_LINES,
     Edges,
-    Line,
     Lines,
     LogInfo,
     LogName,
@@ -51,19 +48,14 @@ T = TypeVar("T")
 SUFFIX: Final = ".jsonl"
 SUB_AGENT: Final = "agent-"
 """How the names of sub-agents begin, whose logs may stand beside those of sessions."""
-CHUNK: Final = 256 << 10
 MAX_OPEN: Final = 128
 """How many files are kept open for the next append."""
-LOOK_BACK: Final = MAX_BATCH + (1 << 20)
-"""How far back the last line of an attempt is looked for: further than a batch that was torn can reach."""
-MAX_STAMP: Final = 512
-"""More bytes than a stamp has."""
+TRIES: Final = 10
+"""How often a file is begun whose folder is gone again."""
+DRAFT_SECONDS: Final = 3600.0
+"""A draft of a blob that is older was left by a crash."""
 _READ: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _APPEND: Final = os.O_RDWR | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-_STAMP = re.compile(rb',"_perdure":\["([^"\\]*)",(\d+)\]\}\Z')
-"""What a line ends with that is numbered within an attempt. Readers do not see it."""
-_STAMP_START: Final = b',"_perdure":['
-_NO_ATTEMPT: Final = b',"_perdure":["",0]}\n'
 
 
 class FileEventLog:
@@ -186,7 +178,7 @@ class FileEventLog:
             size = os.fstat(descriptor).st_size
             # A log that is shorter than it was has been replaced, and is read from its beginning.
             after = after if after <= size else 0
-            return _page(descriptor, after, size, limit, max_bytes)
+            return read_page(descriptor, after, size, limit, max_bytes)
 
     def _edges(self, ns: int, name: LogName, wanted: int) -> Edges | None:
         path = self.path_of(ns, check_name(name))
@@ -195,13 +187,13 @@ class FileEventLog:
                 return None
             info = _info(name, os.fstat(descriptor))
             edge = wanted if info.size > 2 * EDGE_BYTES else EDGE_BYTES
-            head = _page(descriptor, 0, min(info.size, edge), PAGE_LINES, edge).lines
-            head = head or _page(descriptor, 0, info.size, 1, edge).lines
+            head = read_page(descriptor, 0, min(info.size, edge), PAGE_LINES, edge).lines
+            head = head or read_page(descriptor, 0, info.size, 1, edge).lines
             reached = head[-1].after if head else 0
             begin = max(reached, info.size - edge)
             if begin > reached:
-                begin = _next_line(descriptor, begin, info.size)
-            tail = _page(descriptor, begin, info.size, PAGE_LINES, edge * 2)
+                begin = next_line(descriptor, begin, info.size)
+            tail = read_page(descriptor, begin, info.size, PAGE_LINES, edge * 2)
             whole = begin == reached and tail.reached == tail.end
             return Edges(info, head, tail.lines, whole)
 
@@ -261,7 +253,7 @@ class FileEventLog:
 
     def _get_blob(self, ns: int, digest: str) -> bytes | None:
         with self._reading(self._blob(ns, digest)) as descriptor:
-            return None if descriptor is None else _read(descriptor, 0, os.fstat(descriptor).st_size)
+            return None if descriptor is None else read_bytes(descriptor, 0, os.fstat(descriptor).st_size)
 
     # --- deleting
 
@@ -297,15 +289,18 @@ class FileEventLog:
                 file.close()
                 if path.exists() and _changed_at(path) >= before:
                     return False
-                with _storage_errors():
-                    path.unlink(missing_ok=True)
+                with _storage_errors(), contextlib.suppress(FileNotFoundError):
+                    path.unlink()
                     sync_folder(path.parent)
                 return True
 
     def _drop_blobs(self, ns: int, seconds: float) -> int:
-        before = _micros_ago(seconds)
-        folder = self._of_namespace(ns) / "blobs"
-        old = {path.name: path for path in folder.glob("*/*") if _changed_at(path) < before}
+        before, draft = _micros_ago(seconds), _micros_ago(max(seconds, DRAFT_SECONDS))
+        old = {
+            path.name: path
+            for path in (self._of_namespace(ns) / "blobs").glob("*/*")
+            if _changed_at(path) < (before if "." not in path.name else draft)
+        }
         for log in self._projects(ns).rglob("*" + SUFFIX) if old else ():
             for digest in _digests_of(log):
                 old.pop(digest, None)
@@ -377,7 +372,7 @@ class _OpenFile:
         if attempt_id:
             lines = self._stamped(descriptor, bodies, attempt_id, first)
         else:
-            lines = [_plain(body) for body in bodies]
+            lines = [plain_line(body) for body in bodies]
         if lines:
             _write_all(descriptor, b"".join(lines))
         if lines and attempt_id:
@@ -390,7 +385,7 @@ class _OpenFile:
     def _stamped(self, descriptor: int, bodies: Sequence[bytes], attempt_id: str, first: int) -> list[bytes]:
         """The lines that the log does not have yet, each with its attempt and its number."""
         if attempt_id not in self._last:
-            self._last[attempt_id] = _last_number(descriptor, attempt_id.encode())
+            self._last[attempt_id] = last_number(descriptor, attempt_id.encode())
         known = self._last[attempt_id]
         stamp = b',"_perdure":["' + attempt_id.encode() + b'",'
         return [
@@ -401,15 +396,22 @@ class _OpenFile:
 
     def _open(self) -> int:
         if self._descriptor is None:
-            make_folder(self._path.parent, self._root)
-            descriptor = self._descriptor = os.open(self._path, _APPEND | os.O_CREAT, 0o600)
+            descriptor = self._descriptor = self._create()
             size = os.fstat(descriptor).st_size
-            if size and _read(descriptor, size - 1, size) != b"\n":
+            if size and read_bytes(descriptor, size - 1, size) != b"\n":
                 # The half line of a crash stands alone; readers report it.
                 _write_all(descriptor, b"\n")
             if not size:
                 sync_folder(self._path.parent)
         return self._descriptor
+
+    def _create(self) -> int:
+        """Open the file, or begin one. Whoever deletes a session may delete its empty folder meanwhile."""
+        for _ in range(TRIES):
+            make_folder(self._path.parent, self._root)
+            with contextlib.suppress(FileNotFoundError):
+                return os.open(self._path, _APPEND | os.O_CREAT, 0o600)
+        raise FileNotFoundError(errno.ENOENT, "its folder is being deleted", str(self._path))
 
     def close(self) -> None:
         self.closed = True
@@ -497,103 +499,3 @@ def _digests_of(path: Path) -> Iterator[str]:
         if os.fstat(descriptor).st_size:
             with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:
                 yield from digests_in(content)
-
-
-# --- lines ------------------------------------------------------------------------------------------------
-
-
-def _read(descriptor: int, begin: int, end: int) -> bytes:
-    """The bytes between two positions, or fewer where the file ends before."""
-    parts: list[bytes] = []
-    while begin < end:
-        part = os.pread(descriptor, min(end - begin, CHUNK), begin)
-        if not part:
-            break
-        parts.append(part)
-        begin += len(part)
-    return b"".join(parts)
-
-
-def _complete_lines(descriptor: int, begin: int, end: int) -> Iterator[Line]:
-    """Lines that end before `end`. Of one that is longer than `MAX_READ`, the beginning is given."""
-    buffer, start, dropped = b"", begin, 0
-    position = begin
-    while position < end:
-        chunk = os.pread(descriptor, min(CHUNK, end - position), position)
-        if not chunk:
-            return
-        position += len(chunk)
-        *complete, rest = chunk.split(b"\n")
-        for part in complete:
-            body = buffer + part
-            after = start + len(body) + dropped + 1
-            yield Line(start, after, body[:MAX_READ])
-            buffer, start, dropped = b"", after, 0
-        buffer += rest
-        if len(buffer) > MAX_READ:
-            dropped += len(buffer) - MAX_READ
-            buffer = buffer[:MAX_READ]
-
-
-def _page(descriptor: int, begin: int, end: int, limit: int, max_bytes: int) -> Lines:
-    lines: list[Line] = []
-    reached, size = begin, 0
-    for line in _complete_lines(descriptor, begin, end):
-        reached = line.after
-        if line.body:
-            lines.append(_without_stamp(line))
-            size += len(line.body)
-        if len(lines) >= limit or size >= max_bytes:
-            break
-    return Lines(lines, reached, end)
-
-
-def unstamped(line: bytes) -> tuple[bytes, str | None, int | None]:
-    """A line without its stamp, and the attempt and number that it had.
-
-    The pattern is looked for at the end alone: lists are many.
-    """
-    at = line.rfind(_STAMP_START) if line.endswith(b"]}") else -1
-    found = _STAMP.match(line, at) if at >= 0 else None
-    if found is None:
-        return line, None, None
-    attempt_id = found[1].decode()
-    return line[:at] + b"}", attempt_id or None, int(found[2]) if attempt_id else None
-
-
-def _plain(body: bytes) -> bytes:
-    """A line of no attempt. One that ends as if it were stamped is, so that it speaks for no attempt."""
-    return body + b"\n" if unstamped(body)[0] is body else body[:-1] + _NO_ATTEMPT
-
-
-def _without_stamp(line: Line) -> Line:
-    body = unstamped(line.body)[0]
-    return line if body is line.body else Line(line.position, line.after, body)
-
-
-def _next_line(descriptor: int, begin: int, end: int) -> int:
-    """Where the next line begins, at or after a position."""
-    position = begin - 1
-    while position < end:
-        chunk = _read(descriptor, position, min(position + CHUNK, end))
-        at = chunk.find(b"\n")
-        if at >= 0:
-            return position + at + 1
-        position += len(chunk) or CHUNK
-    return end
-
-
-def _last_number(descriptor: int, attempt_id: bytes) -> int:
-    """The number of the last line of an attempt near the end of a file; 0 if there is none."""
-    end = os.fstat(descriptor).st_size
-    floor, rest = max(0, end - LOOK_BACK), b""
-    while end > floor:
-        begin = max(floor, end - CHUNK)
-        first, *lines = (_read(descriptor, begin, end) + rest).split(b"\n")
-        for line in reversed(lines if begin > floor else [first, *lines]):
-            found = _STAMP.search(line[-MAX_STAMP:])
-            if found is not None and found[1] == attempt_id:
-                return int(found[2])
-        # A line that began before this chunk: its stamp is at its end.
-        end, rest = begin, first[-MAX_STAMP:]
-    return 0

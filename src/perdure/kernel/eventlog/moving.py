@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from perdure.kernel.eventlog.file_log import SUFFIX, FileEventLog, unstamped
+from perdure.kernel.eventlog.file_lines import unstamped
+from perdure.kernel.eventlog.file_log import SUFFIX, FileEventLog
 from perdure.kernel.eventlog.port import LogName, check_name
 from perdure.kernel.eventlog.tables import SESSION_BLOBS, SESSION_LINES, SESSION_LOGS
 from perdure.kernel.storage.backup_file import insert_into

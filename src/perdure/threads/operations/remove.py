@@ -6,7 +6,7 @@ stay as the trace, until retention deletes them by their age.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from perdure.access.operations import audit
 from perdure.executions.model import PHASE
@@ -96,7 +96,9 @@ async def remove_idle(tx: Tx, thread_ids: Sequence[str], before: int) -> list[st
     holders = await lock_lines(tx, thread_ids)
     live = {row.thread_id for row in await tx.all(sql.LIVE_RUNS, thread_ids=sorted(thread_ids))}
     gone: list[str] = []
-    for thread in (await load_threads(tx, thread_ids, lock=True)).values():
+    found = await load_threads(tx, thread_ids, lock=True)
+    await _drop_lines(tx, thread_ids, found)
+    for thread in found.values():
         idle = thread.gone_at is None and thread.temporary is None and thread.updated_at < before
         if idle and thread.id not in live and holders[thread.id] is None:
             await _hide(tx, thread)
@@ -163,7 +165,13 @@ async def _still_gone(tx: Tx, thread_ids: Sequence[str]) -> list[str]:
         return []
     await lock_lines(tx, thread_ids)
     found = await load_threads(tx, thread_ids, lock=True)
+    await _drop_lines(tx, thread_ids, found)
     return [thread.id for thread in found.values() if thread.gone_at is not None]
+
+
+async def _drop_lines(tx: Tx, thread_ids: Sequence[str], found: Mapping[str, ThreadRow]) -> None:
+    """Delete the lines that were made to be locked, of threads that another has removed meanwhile."""
+    await tx.execute(sql.DROP_LINES, names=[id for id in thread_ids if id not in found])
 
 
 async def purge_runs(tx: Tx, run_ids: Sequence[str]) -> None:

@@ -1,0 +1,117 @@
+"""The lines of a log in a file: complete ones between two positions, and the stamps at their ends."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from perdure.kernel.eventlog.port import MAX_BATCH, MAX_READ, Line, Lines
+
+CHUNK: Final = 256 << 10
+LOOK_BACK: Final = MAX_BATCH + (1 << 20)
+"""How far back the last line of an attempt is looked for: further than a batch that was torn can reach."""
+MAX_STAMP: Final = 512
+"""More bytes than a stamp has."""
+_STAMP = re.compile(rb',"_perdure":\["([^"\\]*)",(\d+)\]\}\Z')
+"""What a line ends with that is numbered within an attempt. Readers do not see it."""
+_STAMP_START: Final = b',"_perdure":['
+_NO_ATTEMPT: Final = b',"_perdure":["",0]}\n'
+
+
+def read_bytes(descriptor: int, begin: int, end: int) -> bytes:
+    """The bytes between two positions, or fewer where the file ends before."""
+    parts: list[bytes] = []
+    while begin < end:
+        part = os.pread(descriptor, min(end - begin, CHUNK), begin)
+        if not part:
+            break
+        parts.append(part)
+        begin += len(part)
+    return b"".join(parts)
+
+
+def _complete_lines(descriptor: int, begin: int, end: int) -> Iterator[Line]:
+    """Lines that end before `end`. Of one that is longer than `MAX_READ`, the beginning is given."""
+    buffer, start, dropped = b"", begin, 0
+    position = begin
+    while position < end:
+        chunk = os.pread(descriptor, min(CHUNK, end - position), position)
+        if not chunk:
+            return
+        position += len(chunk)
+        *complete, rest = chunk.split(b"\n")
+        for part in complete:
+            body = buffer + part
+            after = start + len(body) + dropped + 1
+            yield Line(start, after, body[:MAX_READ])
+            buffer, start, dropped = b"", after, 0
+        buffer += rest
+        if len(buffer) > MAX_READ:
+            dropped += len(buffer) - MAX_READ
+            buffer = buffer[:MAX_READ]
+
+
+def read_page(descriptor: int, begin: int, end: int, limit: int, max_bytes: int) -> Lines:
+    lines: list[Line] = []
+    reached, size = begin, 0
+    for line in _complete_lines(descriptor, begin, end):
+        reached = line.after
+        if line.body:
+            lines.append(_without_stamp(line))
+            size += len(line.body)
+        if len(lines) >= limit or size >= max_bytes:
+            break
+    return Lines(lines, reached, end)
+
+
+def unstamped(line: bytes) -> tuple[bytes, str | None, int | None]:
+    """A line without its stamp, and the attempt and number that it had.
+
+    The pattern is looked for at the end alone: lists are many.
+    """
+    at = line.rfind(_STAMP_START) if line.endswith(b"]}") else -1
+    found = _STAMP.match(line, at) if at >= 0 else None
+    if found is None:
+        return line, None, None
+    attempt_id = found[1].decode()
+    return line[:at] + b"}", attempt_id or None, int(found[2]) if attempt_id else None
+
+
+def plain_line(body: bytes) -> bytes:
+    """A line of no attempt. One that ends as if it were stamped is, so that it speaks for no attempt."""
+    return body + b"\n" if unstamped(body)[0] is body else body[:-1] + _NO_ATTEMPT
+
+
+def _without_stamp(line: Line) -> Line:
+    body = unstamped(line.body)[0]
+    return line if body is line.body else Line(line.position, line.after, body)
+
+
+def next_line(descriptor: int, begin: int, end: int) -> int:
+    """Where the next line begins, at or after a position."""
+    position = begin - 1
+    while position < end:
+        chunk = read_bytes(descriptor, position, min(position + CHUNK, end))
+        at = chunk.find(b"\n")
+        if at >= 0:
+            return position + at + 1
+        position += len(chunk) or CHUNK
+    return end
+
+
+def last_number(descriptor: int, attempt_id: bytes) -> int:
+    """The number of the last line of an attempt near the end of a file; 0 if there is none."""
+    end = os.fstat(descriptor).st_size
+    floor, rest = max(0, end - LOOK_BACK), b""
+    while end > floor:
+        begin = max(floor, end - CHUNK)
+        first, *lines = (read_bytes(descriptor, begin, end) + rest).split(b"\n")
+        for line in reversed(lines if begin > floor else [first, *lines]):
+            found = _STAMP.search(line[-MAX_STAMP:])
+            if found is not None and found[1] == attempt_id:
+                return int(found[2])
+        # A line that began before this chunk: its stamp is at its end.
+        end, rest = begin, first[-MAX_STAMP:]
+    return 0
