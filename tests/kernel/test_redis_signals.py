@@ -173,7 +173,7 @@ async def test_work_that_is_published_wakes_another_process(pair: Pair) -> None:
     here, there = pair
     watch = there.watch(READY, [QUEUE])
     for _ in range(3):
-        here.wake_another([QUEUE])
+        here.publish([(READY, QUEUE)])
         assert await soon(watch.changed()) == {QUEUE}
 
 

@@ -56,6 +56,76 @@ async def test_hints_are_collected_until_they_are_taken(hub: Signals) -> None:
     assert await watch.changed(timeout=0) == frozenset()
 
 
+async def _waits(*watches: Watch) -> list[asyncio.Task[frozenset[str]]]:
+    """Tasks in which these watchers wait."""
+    waits = [asyncio.create_task(watch.changed(20)) for watch in watches]
+    await asyncio.sleep(0)
+    return waits
+
+
+async def test_of_a_group_each_hint_wakes_one_in_turn(hub: Signals) -> None:
+    watches = [hub.watch("things", ["a", "b"], "group") for _ in range(3)]
+    elsewhere, alone = hub.watch("things", ["a"], "other group"), hub.watch("things", ["a"])
+    waits = await _waits(*watches)
+    for wait in waits:
+        hub.publish([("things", "a")])
+        await until(wait.done)
+    assert [await wait for wait in waits] == [{"a"}] * 3
+    assert await soon(elsewhere.changed()) == await soon(alone.changed()) == {"a"}
+
+
+async def test_of_a_group_as_many_are_woken_as_there_are_hints(hub: Signals) -> None:
+    watches = [hub.watch("things", ["a", "b"], "group") for _ in range(4)]
+    waits = await _waits(*watches)
+    hub.publish({("things", "a"): 2, ("things", "b"): 1})
+    await until(lambda: sum(wait.done() for wait in waits) == 2)
+    assert [wait.result() for wait in waits if wait.done()] == [{"a", "b"}, {"a"}]
+    for wait in waits:
+        wait.cancel()
+
+
+async def test_who_is_busy_gets_a_hint_only_if_nobody_waits(hub: Signals) -> None:
+    busy, waiting = (hub.watch("things", ["a"], "group") for _ in range(2))
+    (wait,) = await _waits(waiting)
+    hub.publish([("things", "a")])
+    assert await soon(wait) == {"a"}
+    hub.publish([("things", "a")])
+    assert await soon(busy.changed()) == {"a"}
+
+
+async def test_a_hint_that_was_not_taken_or_not_handled_goes_to_another(hub: Signals) -> None:
+    first, second, third = (hub.watch("things", ["a"], "group") for _ in range(3))
+    hub.publish([("things", "a")])
+    first.close()
+    assert await soon(second.changed()) == {"a"}, "it was not taken"
+    second.pass_on()
+    assert await soon(third.changed()) == {"a"}, "it was not handled"
+    with pytest.raises(ZeroDivisionError), third:
+        raise ZeroDivisionError
+    assert await soon(second.changed()) == {"a"}, "an error came in between"
+    with second:
+        pass
+    fourth = hub.watch("things", ["a"], "group")
+    assert await fourth.changed(timeout=0) == frozenset(), "it was handled"
+
+
+async def test_who_is_cancelled_leaves_its_hint_to_another(hub: Signals) -> None:
+    first, second = (hub.watch("things", ["a"], "group") for _ in range(2))
+    (wait,) = await _waits(first)
+    hub.publish([("things", "a")])
+    wait.cancel()
+    await asyncio.gather(wait, return_exceptions=True)
+    first.close()
+    assert await soon(second.changed()) == {"a"}
+
+
+async def test_a_wait_can_be_ended_without_a_hint(hub: Signals) -> None:
+    watch = hub.watch("things", ["a"], "group")
+    (wait,) = await _waits(watch)
+    watch.wake()
+    assert await soon(wait) == frozenset()
+
+
 async def test_a_wait_that_was_cancelled_can_be_begun_again(hub: Signals) -> None:
     watch = hub.watch("things", ["a"])
     with pytest.raises(TimeoutError):

@@ -17,7 +17,6 @@ from tests.support.history import History, Recorder
 from perdure.agents.records import AgentSpec
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.items.records import ItemOp, ItemResult
-from perdure.kernel.signals.port import Watch
 from perdure.streams.model import NewEvent
 from perdure.threads.model import RUN_QUEUES, QueueName
 from perdure.threads.queue import RunQueue
@@ -86,8 +85,8 @@ class RecordingQueue(RunQueue):
     def is_followed(self, run_id: str) -> bool:
         return self._queue.is_followed(run_id)
 
-    def watch_ready(self, agents: Sequence[str], queues: Sequence[str]) -> Watch | None:
-        return self._queue.watch_ready(agents, queues)
+    def claimer(self, worker_id: str, agents: Sequence[str], queues: Sequence[str]) -> None:
+        """The queue itself waits, so that each claim is written down."""
 
     async def claim(
         self,

@@ -156,7 +156,7 @@ class InlineStorage:
         finally:
             inside_operation.reset(token)
         if hints:
-            self.signals.publish(dict.fromkeys(hints))
+            self.signals.publish(hints)
 
     async def health(self) -> Mapping[str, Any]:
         reason = self.database.degraded

@@ -15,7 +15,9 @@ from tests.threads.test_agents import LOCK_SOME
 from perdure.rollouts.operations.claim import SPARE_ROWS
 from perdure.rollouts.operations.work import READY_CHANNEL
 from perdure.testing.clock import ManualClock
+from perdure.threads.operations import queries
 from perdure.threads.records import RunRequest
+from perdure.threads.work import Lease
 from perdure.worker.claims import Claims
 from perdure.worker.options import WorkerOptions
 
@@ -28,8 +30,8 @@ class Claimer:
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, interval: float = 60.0) -> None:
         self.asked = 0
         self.free = 2
-        self._claim = world.queue.claim
-        monkeypatch.setattr(world.queue, "claim", self._counted)
+        self._claim = world.queue.claim_now
+        monkeypatch.setattr(world.queue, "claim_now", self._counted)
         self.claims = Claims(world.queue, WorkerOptions(worker_id="w1", interval=interval))
 
     async def _counted(self, *args: Any, **options: Any) -> Any:
@@ -38,6 +40,13 @@ class Claimer:
 
     async def next(self) -> list[str]:
         return [each.run.run_id for each in await self.claims.next(AGENTS, lambda: self.free)]
+
+
+async def lease_of(world: World, run_id: str) -> Lease:
+    """The lease of the latest attempt of a run."""
+    run = await world.threads.get_run(run_id)
+    (attempt,) = await world.threads.read(queries.latest_attempts, [run_id])
+    return Lease(run_id, run.thread_id, attempt.id)
 
 
 @pytest.fixture
@@ -55,8 +64,8 @@ async def test_a_claim_that_left_nothing_is_repeated_after_a_hint_alone(
     waiting = asyncio.ensure_future(claimer.next())
     await asyncio.sleep(0)
     assert claimer.asked == 1
-    other = await world.run(assistant_id="other")
-    assert await soon(waiting) == [other.run_id]
+    await world.queue.hand_back([await lease_of(world, run.run_id)])
+    assert await soon(waiting) == [run.run_id]
     assert claimer.asked == 2
 
 

@@ -15,7 +15,6 @@ from perdure.items.records import ItemOp, ItemResult
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict, Fenced, NotSupported, OutcomeUnknown, PerdureError
 from perdure.kernel.signals.local import LocalSignals
-from perdure.kernel.signals.port import Watch
 from perdure.streams.model import NewEvent
 from perdure.threads.model import RUN_QUEUES, QueueName
 from perdure.threads.queue import RunQueue
@@ -139,8 +138,8 @@ class MemoryQueue(RunQueue):
     def is_followed(self, run_id: str) -> bool:
         return self.followed
 
-    def watch_ready(self, agents: Sequence[str], queues: Sequence[str]) -> Watch:
-        return self._signals.watch(*CHANGED[:1], CHANGED[1:])
+    def claimer(self, worker_id: str, agents: Sequence[str], queues: Sequence[str]) -> None:
+        """It waits by itself."""
 
     async def claim(
         self,

@@ -114,7 +114,7 @@ async def test_a_worker_that_is_cut_off_loses_its_graph_to_another(url: str, gra
         request = RunRequest(assistant_id="slow", thread_id=thread, input={"said": ["0"]})
         run = await perdure.threads.create_run(request)
         await began(graphs)
-        cut_off._queue.claim = unreachable  # type: ignore[method-assign, assignment]
+        cut_off._queue.claim_now = unreachable  # type: ignore[method-assign, assignment]
         other = Graphs()
         other.go_on.set()
         worker = worker_of(app, other.agents)

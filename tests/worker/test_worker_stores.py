@@ -207,7 +207,7 @@ async def test_a_worker_that_is_cut_off_loses_its_run_to_another(open_place: Cal
     await cut_off.start()
     run_id = await place.ask("worker", thread_id="one")
     await place.began()
-    cut_off._queue.claim = unreachable  # type: ignore[method-assign, assignment]
+    cut_off._queue.claim_now = unreachable  # type: ignore[method-assign, assignment]
     async with place.working():
         end = await place.ended(run_id)
         await cut_off.stop()

@@ -256,6 +256,11 @@ async def once(
     return [answers[key] if key in answers else _stored(key, action, known.get(key)) for key in keys]
 
 
+async def is_used(tx: Tx, key: str) -> bool:
+    """Whether something was done under an idempotency key."""
+    return bool(await tx.all(sql.FIND_KEYS, keys=[key]))
+
+
 async def _store_answers(tx: Tx, action: str, answers: Mapping[str, Any]) -> None:
     done = {key: answer for key, answer in answers.items() if not _did_nothing(answer)}
     if done:

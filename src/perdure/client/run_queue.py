@@ -80,8 +80,8 @@ class RemoteRunQueue(RunQueue):
     def url(self) -> str:
         return self.transport.session.base_url
 
-    def watch_ready(self, agents: Sequence[str], queues: Sequence[str]) -> None:
-        """The server watches, while it answers a claim."""
+    def claimer(self, worker_id: str, agents: Sequence[str], queues: Sequence[str]) -> None:
+        """The server waits, while it answers a claim."""
 
     def is_followed(self, run_id: str) -> bool:
         """Who follows a run is known to the server alone."""

@@ -116,6 +116,7 @@ class GraphRequests(WatchedService):
             [ready_key(GRAPHS_QUEUE, each) for each in wanted],
             lambda _: self._claim(Claim(None, limit), wanted),
             timeout=wait,
+            group=self.namespace,
         )
         return [_assignment_of(each) for each in claimed]
 

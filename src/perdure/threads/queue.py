@@ -19,18 +19,17 @@ from perdure.executions.model import WORKFLOWS_QUEUE, PhaseInputs, check_not_bui
 from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.items.records import ItemOp, ItemResult
 from perdure.items.service import Items
-from perdure.kernel.checks import Id, check_id, check_ids, check_name, check_text, optional_text
+from perdure.kernel.checks import Id, check_id, check_ids, check_text, optional_text
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Fenced, NotFound, PerdureError
 from perdure.kernel.eventlog.port import EventLog
 from perdure.kernel.eventlog.table_log import TableEventLog
 from perdure.kernel.ids import process_id
-from perdure.kernel.signals.port import Watch, until
+from perdure.kernel.signals.port import until
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations import report, workers
 from perdure.rollouts.operations.claim import Claim
-from perdure.rollouts.operations.work import READY_CHANNEL, ready_key
 from perdure.rollouts.operations.workers import Registration
 from perdure.rollouts.watchdog import Watchdog, WatchedService
 from perdure.streams.model import NewEvent
@@ -38,6 +37,7 @@ from perdure.streams.operations import PAGE_BYTES
 from perdure.streams.operations import read as read_stream
 from perdure.streams.service import Streams
 from perdure.threads.assignments import assignment_of, with_inputs
+from perdure.threads.claimer import Claimer, WaitingClaims
 from perdure.threads.encoding import (
     MAX_TEXT,
     check_lease,
@@ -52,7 +52,7 @@ from perdure.threads.local_completions import LocalCompletions
 from perdure.threads.model import AGENTS_QUEUE, QueueName
 from perdure.threads.operations import assign, execute, finish, queries
 from perdure.threads.operations import graphs as graph_operations
-from perdure.threads.operations.assign import ClaimedRun, NewAttempt
+from perdure.threads.operations.assign import NewAttempt, Share
 from perdure.threads.operations.cancel import CONTROL_CHANNEL, control_key
 from perdure.threads.operations.execute import AppendEvents, SaveCheckpoint, SaveStep, State
 from perdure.threads.operations.finish import Finish, Finished
@@ -123,8 +123,10 @@ class RunQueue(WatchedService):
         watchdog: Watchdog | None = None,
         log: EventLog | None = None,
         inputs: PhaseInputs | None = None,
+        waiting: WaitingClaims | None = None,
     ) -> None:
         super().__init__(storage, kinds, namespace=namespace, caller=caller, watchdog=watchdog)
+        self.waiting_claims = waiting or WaitingClaims()
         self.streams = streams
         self.items = items or Items(storage, namespace=namespace)
         self.log = log or TableEventLog(storage)
@@ -152,6 +154,7 @@ class RunQueue(WatchedService):
             watchdog=threads.watchdog,
             log=log,
             inputs=inputs,
+            waiting=threads.waiting_claims,
         )
 
     def acting_as(self, caller: Caller) -> Self:
@@ -245,30 +248,18 @@ class RunQueue(WatchedService):
         The runs of callers are in the queue `agents`, the phases of workflows in `workflows`; a phase comes
         with its input rendered. A repeated idempotency key gives the same runs.
         """
-        check_id(worker_id, "worker_id")
-        wanted = tuple(sorted({check_name(each, "the name of an agent") for each in agents}))
-        served = check_queues(queues)
-        keys = [ready_key(queue, each) for queue in served for each in wanted]
-        claimed = await until(
-            self.storage.signals,
-            READY_CHANNEL,
-            [*served, *keys],
-            lambda _: self._claim(Claim(worker_id, limit), wanted, served, idempotency_key),
-            timeout=wait,
-        )
-        self._redis_markers.claimed(claimed, limit, keys)
-        return claimed
+        with Claimer(self, worker_id, agents, queues, idempotency_key) as claimer:
+            return await claimer.claim(limit) or await claimer.next(lambda: limit, wait) or []
 
-    def watch_ready(self, agents: Sequence[str], queues: Sequence[str]) -> Watch | None:
-        """Watch for runs of these agents that are ready; None if the queue is elsewhere. Until it hints, a
-        claim that got less than its limit need not be repeated."""
-        keys = [ready_key(queue, each) for queue in queues for each in agents]
-        return self.storage.signals.watch(READY_CHANNEL, [*queues, *keys])
+    def claimer(self, worker_id: str, agents: Sequence[str], queues: Sequence[str]) -> Claimer | None:
+        """What claims for a worker of this process; None if the queue is elsewhere."""
+        return Claimer(self, worker_id, agents, queues)
 
-    async def _claim(
-        self, claim: Claim, agents: tuple[str, ...], queues: tuple[str, ...], key: str | None
+    async def claim_now(
+        self, claim: Claim, agents: Sequence[str], queues: Sequence[str], key: str | None
     ) -> list[Assignment]:
-        claimed: Sequence[Created[ClaimedRun | None] | Sequence[Any]] = await self.write_once(
+        """Claim what is ready, merged with the claims of others; `Drained` if the worker gets nothing."""
+        claimed: Share = await self.write_once(
             key,
             assign.claim_runs,
             claim,
@@ -277,13 +268,20 @@ class RunQueue(WatchedService):
             self.kinds,
             rows=claim.limit,
             # A caller with a key may ask again, so that nothing is released.
-            undelivered=self._unclaimed if key is None else None,
+            undelivered=self.unclaimed if key is None else None,
         )
+        return await self.assigned(claimed, queues)
+
+    async def assigned(self, claimed: Share, queues: Sequence[str]) -> list[Assignment]:
+        """What a worker gets of the runs that were claimed for it."""
         if all(isinstance(each, Created) for each in claimed):
             found = [each.record for each in claimed if isinstance(each, Created)]
             made = [assignment_of(each) for each in found if each is not None]
-            return await self._with_inputs(made) if WORKFLOWS_QUEUE in queues else made
-        return await self._assignments([NewAttempt(*each) for each in claimed])
+            made = await self._with_inputs(made) if WORKFLOWS_QUEUE in queues else made
+        else:
+            made = await self._assignments([NewAttempt(*each) for each in claimed])
+        self._redis_markers.claimed(made)
+        return made
 
     async def _assignments(self, claimed: Sequence[NewAttempt]) -> list[Assignment]:
         """The assignments of a claim whose first answer was lost."""
@@ -291,7 +289,7 @@ class RunQueue(WatchedService):
             found = [assignment_of(each) for each in await self.read(assign.assignments, claimed)]
         except BaseException:
             # Nobody else knows of this claim.
-            self._unclaimed(claimed)
+            self.unclaimed(claimed)
             raise
         return await self._with_inputs(found)
 
@@ -302,23 +300,25 @@ class RunQueue(WatchedService):
         try:
             ready, failed = await with_inputs(self._inputs, await self.ns(), claimed)
         except BaseException:
-            self._unclaimed([NewAttempt(each.run.run_id, each.attempt_id, each.attempt) for each in claimed])
+            self.unclaimed([NewAttempt(each.run.run_id, each.attempt_id, each.attempt) for each in claimed])
             raise
         if failed:
             await self._finish(failed)
         return ready
 
-    def _unclaimed(self, claimed: Sequence[Iterable[Any]]) -> None:
+    def unclaimed(self, claimed: Sequence[Iterable[Any]]) -> None:
         """Release runs whose claimer was cancelled meanwhile."""
         if claimed:
-            self.release_later(partial(self._release, [NewAttempt(*each) for each in claimed]))
+            self.release_later(partial(self.release, claimed))
 
-    async def _release(self, claimed: Sequence[NewAttempt]) -> None:
-        runs = await self.read(load_runs, [each.run_id for each in claimed])
+    async def release(self, claimed: Sequence[Iterable[Any]]) -> None:
+        """Release runs that were claimed for one who is gone."""
+        attempts = [NewAttempt(*each) for each in claimed]
+        runs = await self.read(load_runs, [each.run_id for each in attempts])
         await self.hand_back(
             [
                 Lease(each.run_id, runs[each.run_id].thread_id, each.attempt_id)
-                for each in claimed
+                for each in attempts
                 if each.run_id in runs
             ]
         )

@@ -15,15 +15,12 @@ class RedisMarkers:
         self._carrier = carrier_of(signals)
         self._seconds = 10.0
 
-    def claimed(self, assignments: Sequence[Assignment], limit: int, keys: Sequence[str]) -> None:
-        """Mark runs that were claimed; `keys` are those of the work that its worker can do."""
+    def claimed(self, assignments: Sequence[Assignment]) -> None:
+        """Mark runs that were claimed."""
         if self._carrier is None or not assignments:
             return
         self._seconds = max(each.lease_seconds for each in assignments)
         self._carrier.mark_running([each.run.run_id for each in assignments], self._seconds)
-        if len(assignments) == limit:
-            # A hint wakes one process only: one that took all it could leaves the rest to another.
-            self._carrier.wake_another(keys)
 
     def renewed(self, held: Sequence[Lease], verdicts: Sequence[Verdict]) -> None:
         if self._carrier is not None:

@@ -7,6 +7,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from perdure.assistants.records import Assistant
 from perdure.graphs.rows import FoundCheckpoint, tuple_of
 from perdure.graphs.texts import decode_keys
 from perdure.graphs.view import state_values
@@ -158,6 +159,23 @@ class RunRow(msgspec.Struct):
     @property
     def limits(self) -> Limits:
         return limits_of(self.config)
+
+
+class CreatedRun(Created[RunRow]):
+    """A run that was created, with its thread and its assistant."""
+
+    __slots__ = ("assistant", "thread")
+
+    def __init__(self, record: RunRow, thread: ThreadRow, assistant: Assistant) -> None:
+        super().__init__((record.id,), record)
+        self.thread = thread
+        self.assistant = assistant
+
+    def as_claimed(self, rollout: RolloutView) -> CreatedRun:
+        """The same after its rollout was claimed."""
+        changes = {"rollout_status": rollout.status, "attempts": rollout.attempts}
+        run = msgspec.structs.replace(self.record, **changes)
+        return CreatedRun(run, self.thread, self.assistant)
 
 
 ROLLOUT_COLUMNS: Final = {

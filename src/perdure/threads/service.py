@@ -43,9 +43,10 @@ from perdure.kernel.signals.port import until
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts.model import ENDED, LIVE, QUEUED, Kinds
 from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
-from perdure.rollouts.watchdog import Watchdog, WatchedService
+from perdure.rollouts.watchdog import Watchdog
 from perdure.streams.model import Burst, NewEvent, seq_of
 from perdure.streams.service import Follower, Streams
+from perdure.threads.claimer import ClaimingService
 from perdure.threads.encoding import check_lifetime, checked, config_text, metadata_text, new_run, steps_of
 from perdure.threads.local_completions import LocalCompletions
 from perdure.threads.operations import cancel, create, lifetimes, queries, remove, search, states
@@ -93,7 +94,6 @@ FRESH_SECONDS = 0.05
 POLL_SECONDS = 2.0
 """How often a waiter looks by itself, should a hint be lost."""
 MAX_WAIT_SECONDS = 3600.0
-
 BEGINNING = "-1"
 """The place before the first event of a stream."""
 
@@ -104,7 +104,7 @@ LiveStatus = Literal["pending", "running", "all"]
 Seconds = Annotated[float, Meta(ge=0, le=MAX_WAIT_SECONDS)]
 
 
-class Threads(WatchedService):
+class Threads(ClaimingService):
     """The threads of one namespace. `RunQueue` is what executes their runs."""
 
     def __init__(

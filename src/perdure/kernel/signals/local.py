@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Self
 
 from perdure.kernel.signals.port import Hint, Stream, Watch
@@ -28,6 +28,10 @@ class _Listener:
 
     def _deliver(self, keys: tuple[str, ...]) -> None:
         self._add(keys)
+        self.wake()
+
+    def wake(self) -> None:
+        """End the wait; in the loop of the listener."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -45,7 +49,7 @@ class _Listener:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
 
 
@@ -66,8 +70,55 @@ class LocalWatch(_Listener):
         changed, self._changed = frozenset(self._changed), set()
         return changed
 
+    def pass_on(self) -> None:
+        """Others have got the same hints."""
+
     def close(self) -> None:
         self._hub.forget(self)
+
+
+class LocalTurn(LocalWatch):
+    """A watcher of a group, of which a hint wakes one.
+
+    A hint is given to it under the lock of the hub, so that one that it does not take is not lost: it goes to
+    another of the group when this one is closed, or when what it took was not handled.
+    """
+
+    def __init__(self, hub: LocalSignals, channel: str, keys: frozenset[str], group: Hashable) -> None:
+        super().__init__(hub, channel, keys)
+        self.group = group
+        self.is_free = False
+        """Whether it waits, and has been given nothing."""
+        self.given: set[str] = set()
+        self._taken: frozenset[str] = frozenset()
+
+    def _add(self, keys: tuple[str, ...]) -> None:
+        """They were given to it when they were published."""
+
+    async def changed(self, timeout: float | None = None) -> frozenset[str]:
+        self._taken = self._hub.take_given(self, then_free=True)
+        if not self._taken:
+            try:
+                await self._wait(timeout)
+            except BaseException:
+                self._hub.take_given(self, then_free=False, keep=True)
+                raise
+            self._taken = self._hub.take_given(self, then_free=False)
+        return self._taken
+
+    def pass_on(self) -> None:
+        taken, self._taken = self._taken, frozenset()
+        self._hub.pass_on(self, taken)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close()
+        if kind is not None:
+            self.pass_on()
+
+    def close(self) -> None:
+        super().close()
+        left, self.given = self.given, set()
+        self._hub.pass_on(self, left)
 
 
 class LocalStream(_Listener):
@@ -99,31 +150,130 @@ class LocalStream(_Listener):
         self._hub.leave(self)
 
 
+_Told = dict[_Listener, list[str]]
+
+
+class _Watchers:
+    """Those who watch one key: each by itself, or as one of a group, in the order of their turns."""
+
+    __slots__ = ("groups", "single")
+
+    def __init__(self) -> None:
+        self.single: set[LocalWatch] = set()
+        self.groups: dict[Hashable, dict[LocalTurn, None]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.single or self.groups)
+
+    def __iter__(self) -> Iterator[LocalWatch]:
+        yield from self.single
+        for turns in self.groups.values():
+            yield from turns
+
+    def add(self, watch: LocalWatch) -> None:
+        if isinstance(watch, LocalTurn):
+            self.groups.setdefault(watch.group, {})[watch] = None
+        else:
+            self.single.add(watch)
+
+    def discard(self, watch: LocalWatch) -> None:
+        if not isinstance(watch, LocalTurn):
+            self.single.discard(watch)
+        elif (turns := self.groups.get(watch.group)) is not None:
+            turns.pop(watch, None)
+            if not turns:
+                del self.groups[watch.group]
+
+    def tell(self, key: str, times: int, told: _Told) -> None:
+        """Tell all single ones, and of each group as many as there are hints."""
+        for watch in self.single:
+            told.setdefault(watch, []).append(key)
+        for turns in self.groups.values():
+            _give(turns, key, times, told)
+
+
+def _give(turns: dict[LocalTurn, None], key: str, times: int, told: _Told) -> None:
+    """Give a key to as many of a group as there are hints."""
+    # Whoever is woken anyway may do this, too, and passes on what it cannot.
+    chosen = [each for each in told if isinstance(each, LocalTurn) and each in turns][:times]
+    for turn in (*chosen, *_next_turns(turns, times - len(chosen))):
+        turn.given.add(key)
+        told.setdefault(turn, []).append(key)
+
+
+def _next_turns(turns: dict[LocalTurn, None], times: int) -> list[LocalTurn]:
+    """The next ones who wait, who come last from now on. If nobody waits, one who is at work looks again."""
+    chosen: list[LocalTurn] = []
+    for turn in turns:
+        if len(chosen) >= times:
+            break
+        if turn.is_free:
+            turn.is_free = False
+            chosen.append(turn)
+    if not chosen and times > 0:
+        chosen = [next(iter(turns))]
+    for turn in chosen:
+        del turns[turn]
+        turns[turn] = None
+    return chosen
+
+
 class LocalSignals:
     """The watchers and followers of one process, by channel and key."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._watchers: dict[Hint, set[LocalWatch]] = {}
+        self._watchers: dict[Hint, _Watchers] = {}
         self._streams: dict[str, set[LocalStream]] = {}
+        self.on_untaken: Callable[[Iterable[Hint]], None] | None = None
+        """What gets the hints that were passed on while nobody else here watched for them."""
 
-    def publish(self, hints: Iterable[Hint]) -> None:
-        told: dict[_Listener, list[str]] = {}
+    def publish(self, hints: Iterable[Hint] | Mapping[Hint, int]) -> None:
+        told: _Told = {}
         with self._lock:
-            for channel, key in hints:
-                for watch in self._watchers.get((channel, key), ()):
-                    told.setdefault(watch, []).append(key)
+            for hint, times in counted(hints).items():
+                channel, key = hint
+                watchers = self._watchers.get(hint)
+                if watchers is not None:
+                    watchers.tell(key, times, told)
                 for stream in self._streams.get(channel, ()):
                     if key.startswith(stream.prefix):
                         told.setdefault(stream, []).append(key)
-        for listener, keys in told.items():
-            listener.tell(keys)
+        _tell(told)
 
-    def watch(self, channel: str, keys: Iterable[str]) -> Watch:
-        watch = LocalWatch(self, channel, frozenset(keys))
+    def pass_on(self, turn: LocalTurn, keys: Iterable[str]) -> None:
+        """Give hints to others of the group of a watcher, or to other processes."""
+        told: _Told = {}
+        left: list[Hint] = []
         with self._lock:
-            for key in watch.keys:
-                self._watchers.setdefault((channel, key), set()).add(watch)
+            for key in keys:
+                watchers = self._watchers.get((turn.channel, key))
+                turns = None if watchers is None else watchers.groups.get(turn.group)
+                if turns:
+                    _give(turns, key, 1, told)
+                else:
+                    left.append((turn.channel, key))
+        _tell(told)
+        if left and self.on_untaken is not None:
+            self.on_untaken(left)
+
+    def take_given(self, turn: LocalTurn, *, then_free: bool, keep: bool = False) -> frozenset[str]:
+        """Take what a watcher was given. If that is nothing, it is free from now on, or is not."""
+        with self._lock:
+            turn.is_free = then_free and not turn.given
+            if keep:
+                return frozenset()
+            given, turn.given = frozenset(turn.given), set()
+            return given
+
+    def watch(self, channel: str, keys: Iterable[str], group: Hashable = None) -> Watch:
+        wanted = frozenset(keys)
+        watch = (
+            LocalWatch(self, channel, wanted) if group is None else LocalTurn(self, channel, wanted, group)
+        )
+        with self._lock:
+            for key in wanted:
+                self._watchers.setdefault((channel, key), _Watchers()).add(watch)
         return watch
 
     def forget(self, watch: LocalWatch) -> None:
@@ -180,3 +330,13 @@ class LocalSignals:
             watch.tell(watch.keys)
         for stream in streams:
             stream.tell(())
+
+
+def _tell(told: _Told) -> None:
+    for listener, keys in told.items():
+        listener.tell(keys)
+
+
+def counted(hints: Iterable[Hint] | Mapping[Hint, int]) -> Mapping[Hint, int]:
+    """How often each hint is given; each once where that is not said."""
+    return hints if isinstance(hints, Mapping) else dict.fromkeys(hints, 1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
 from typing import Literal, Protocol, Self, TypeVar, runtime_checkable
 
 T = TypeVar("T")
@@ -29,11 +29,23 @@ class Watch(Protocol):
         """Wait for hints and take them; empty when `timeout` seconds passed without one."""
         ...
 
-    def close(self) -> None: ...
+    def wake(self) -> None:
+        """End the wait of `changed`, which then has no hints; in the watcher's event loop."""
+        ...
+
+    def pass_on(self) -> None:
+        """Leave to others what `changed` took last, if its hints wake one of many."""
+        ...
+
+    def close(self) -> None:
+        """Watch no more. Hints that wake one of many, and were not taken, are left to others."""
+        ...
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close it; after an error, what was taken last is passed on."""
+        ...
 
 
 class Stream(Protocol):
@@ -52,12 +64,18 @@ class Stream(Protocol):
 class Signals(Protocol):
     """Carries hints inside a process, and between processes where the engine can."""
 
-    def publish(self, hints: Iterable[Hint]) -> None:
-        """Wake every watcher of these keys; callable from any thread."""
+    def publish(self, hints: Iterable[Hint] | Mapping[Hint, int]) -> None:
+        """Wake the watchers of these keys; callable from any thread.
+
+        Of a group of watchers a hint wakes one, or as many as it was given times.
+        """
         ...
 
-    def watch(self, channel: str, keys: Iterable[str]) -> Watch:
-        """Start to watch keys; must be called in a running event loop."""
+    def watch(self, channel: str, keys: Iterable[str], group: Hashable = None) -> Watch:
+        """Start to watch keys; must be called in a running event loop.
+
+        With a group, it is one of many who could do the same work: a hint wakes one of them.
+        """
         ...
 
     def watched(self, channel: str) -> frozenset[str]:
@@ -81,11 +99,6 @@ class Signals(Protocol):
 @runtime_checkable
 class Carrier(Protocol):
     """Signals that travel through a server of their own, such as Redis. The database stays the truth."""
-
-    def wake_another(self, keys: Iterable[str]) -> None:
-        """Wake one more process that waits for work of each key; called after a claim that got as much as it
-        asked for."""
-        ...
 
     def mark_running(self, run_ids: Iterable[str], seconds: float) -> None:
         """Mark runs as executing for `seconds`; sent in the background."""
@@ -124,15 +137,17 @@ async def until(
     timeout: float | None,
     poll: float = math.inf,
     first: float = 0.0,
+    group: Hashable = None,
 ) -> T:
     """Call `look` until it gives something true or `timeout` seconds have passed; returns its last result.
 
     It is called at once (or after a hint within `first` seconds), after each hint about one of the keys, and
     after `poll` seconds without one. It gets the changed keys: all of them at first, none after a silence.
+    `group` is that of `watch`.
     """
     clock = asyncio.get_running_loop().time
     deadline = math.inf if timeout is None else clock() + timeout
-    with signals.watch(channel, keys) as watch:
+    with signals.watch(channel, keys, group) as watch:
         changed = frozenset(keys)
         if first > 0:
             await watch.changed(min(first, deadline - clock()))

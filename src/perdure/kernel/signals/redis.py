@@ -28,7 +28,7 @@ from perdure.kernel.background import Background
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.retry import Backoff
 from perdure.kernel.signals.port import CarrierStatus, Hint
-from perdure.kernel.signals.redis_keys import NAMED, READY, Hub, Interests, Keys
+from perdure.kernel.signals.redis_keys import NAMED, Hub, Interests, Keys
 from perdure.kernel.signals.shared import MAX_OUTGOING, WANTED, SharedSignals
 
 logger = logging.getLogger(__name__)
@@ -64,6 +64,8 @@ class RedisSignals(SharedSignals):
         block_seconds: float = BLOCK_SECONDS,
     ) -> None:
         super().__init__(background, Hub(self._touch))
+        # Other processes have not heard of it: a hint of work goes to one of them.
+        self._local.on_untaken = self._send_soon
         self._block = block_seconds
         self._keys = Keys(prefix)
         self._pool = make_pool(url, max_connections, block_seconds + MARGIN_SECONDS)
@@ -88,9 +90,6 @@ class RedisSignals(SharedSignals):
         super().close()
 
     # --- as a Carrier ---------------------------------------------------------------------------------------
-
-    def wake_another(self, keys: Iterable[str]) -> None:
-        self.publish([(READY, key) for key in keys])
 
     def mark_running(self, run_ids: Iterable[str], seconds: float) -> None:
         self._mark(dict.fromkeys(run_ids, max(math.ceil(seconds), 1)))
@@ -352,11 +351,12 @@ class RedisSignals(SharedSignals):
 
     def _on_work(self, name: bytes, element: bytes) -> None:
         hint = self._waiting_on.get(name.decode())
-        if hint is None or element == self._origin.encode():
-            # Waiters in this process were woken when it was published.
+        if hint is None:
             return
         if self._local.is_watched(hint):
-            self._local.publish([hint])
+            # Waiters in this process were woken when it was published.
+            if element != self._origin.encode():
+                self._local.publish([hint])
             return
         with self._lock:
             self._add_outgoing({hint: 1})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 from perdure.kernel.signals.local import LocalSignals, LocalStream, LocalWatch
 from perdure.kernel.signals.port import Hint, Stream, Watch
@@ -67,9 +67,9 @@ class Hub(LocalSignals):
         super().__init__()
         self._touch = touch
 
-    def watch(self, channel: str, keys: Iterable[str]) -> Watch:
+    def watch(self, channel: str, keys: Iterable[str], group: Hashable = None) -> Watch:
         keys = frozenset(keys)
-        watch = super().watch(channel, keys)
+        watch = super().watch(channel, keys, group)
         self._touch(channel, keys)
         return watch
 

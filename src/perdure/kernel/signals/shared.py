@@ -6,10 +6,10 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 
 from perdure.kernel.background import Background
-from perdure.kernel.signals.local import LocalSignals
+from perdure.kernel.signals.local import LocalSignals, counted
 from perdure.kernel.signals.port import Hint, Stream, Watch
 
 WANTED = "signals.wanted"
@@ -38,18 +38,21 @@ class SharedSignals:
         """Send the `_outgoing` hints and receive those of others, until it is cancelled."""
         raise NotImplementedError
 
-    def publish(self, hints: Iterable[Hint]) -> None:
-        hints = list(hints)
+    def publish(self, hints: Iterable[Hint] | Mapping[Hint, int]) -> None:
+        hints = counted(hints)
         self._local.publish(hints)
+        self._send_soon(hints)
+
+    def _send_soon(self, hints: Iterable[Hint]) -> None:
         with self._lock:
             self._add_outgoing(dict.fromkeys(hints, 1))
             self._start()
         self._wake_sender()
 
-    def watch(self, channel: str, keys: Iterable[str]) -> Watch:
+    def watch(self, channel: str, keys: Iterable[str], group: Hashable = None) -> Watch:
         with self._lock:
             self._start()
-        return self._local.watch(channel, keys)
+        return self._local.watch(channel, keys, group)
 
     def watched(self, channel: str) -> frozenset[str]:
         return self._local.watched(channel)

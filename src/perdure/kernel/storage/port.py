@@ -6,7 +6,7 @@ more than once, and returns its result. The driver owns its execution.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
@@ -113,8 +113,12 @@ class Tx(Protocol):
         """The answer to a question that a table declares."""
         ...
 
-    def hint(self, channel: str, key: str) -> None:
+    def hint(self, channel: str, key: str, times: int = 1) -> None:
         """Publish (channel, key) after the commit. A hint may be lost; nothing may depend on it."""
+        ...
+
+    def take_hints(self, channel: str, keys: Iterable[str]) -> dict[str, int]:
+        """Take back hints; gives those that there were, and how many of each."""
         ...
 
     def count(self, name: str, label: str, seconds: float | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import MappingProxyType, coroutine
 from typing import Any
 
@@ -58,7 +58,7 @@ class PostgresTx:
         self.now = self.wall = now
         self.ids = ids
         self.shard = connection.get_server_pid() % SHARDS
-        self.hints: dict[Hint, None] = {}
+        self.hints: dict[Hint, int] = {}
         self.notes: list[Note] = []
         self.wants = wants
         self.waiting = False
@@ -201,8 +201,11 @@ class PostgresTx:
             return self._answers[probe]
         return await self.one(dialect.probe_statement(probe)) is not None
 
-    def hint(self, channel: str, key: str) -> None:
-        self.hints[channel, key] = None
+    def hint(self, channel: str, key: str, times: int = 1) -> None:
+        self.hints[channel, key] = self.hints.get((channel, key), 0) + times
+
+    def take_hints(self, channel: str, keys: Iterable[str]) -> dict[str, int]:
+        return {key: times for key in keys if (times := self.hints.pop((channel, key), 0))}
 
     def count(self, name: str, label: str, seconds: float | None = None) -> None:
         self.notes.append(Note(name, self.ns, label, seconds))

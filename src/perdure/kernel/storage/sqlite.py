@@ -146,7 +146,7 @@ class Writer:
             return
         hints = self._engine.commit_group([call.job for call in calls])
         if hints:
-            self._signals.publish(dict.fromkeys(hints))
+            self._signals.publish(hints)
         self._answer(calls)
 
     @staticmethod

@@ -89,7 +89,7 @@ class Job:
     """Why it was stopped, which is its error if it had not ended."""
     result: Any = None
     error: BaseException | None = None
-    hints: dict[Hint, None] = field(default_factory=dict)
+    hints: dict[Hint, int] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
 
     @property
@@ -292,21 +292,21 @@ class SqliteEngine:
 
     # --- operations -------------------------------------------------------------------------------------
 
-    def commit_group(self, jobs: Sequence[Job]) -> list[Hint]:
+    def commit_group(self, jobs: Sequence[Job]) -> dict[Hint, int]:
         """Run the jobs in one transaction and commit it; afterwards each has its result or its error.
 
-        Returns the hints to publish.
+        Returns the hints to publish, and how many there are of each.
         """
         if self.lost is not None:
             _refuse(jobs, errors.StorageUnavailable(self.lost, public=self.lost))
-            return []
+            return {}
         try:
             self._reopen()
             self._follow_wall_clock()
             self._run_group(jobs)
         except BaseException as error:  # noqa: BLE001 - it is the caller's answer
             self._fail(jobs, error)
-            return []
+            return {}
         return self._commit(jobs)
 
     def _follow_wall_clock(self) -> None:
@@ -380,16 +380,16 @@ class SqliteEngine:
         if not self.connection.in_transaction and (job.error is None or job.error is not job.stopped):
             raise job.error or errors.StorageUnavailable(f"{self.path}: transaction lost")
 
-    def _commit(self, jobs: Sequence[Job]) -> list[Hint]:
+    def _commit(self, jobs: Sequence[Job]) -> dict[Hint, int]:
         try:
             self.connection.execute("COMMIT")
         except BaseException as error:  # noqa: BLE001 - it is the caller's answer
             unknown = errors.OutcomeUnknown(f"{self.path}: the commit failed: {error}")
             self._fail(jobs, unknown)
-            return []
+            return {}
         if time.monotonic() > self._checked + CHECK_SECONDS and not self.check_file():
             _refuse(jobs, errors.OutcomeUnknown(self.lost))
-            return []
+            return {}
         # A full disk may refuse one operation and leave the transaction of the others alone.
         self.degraded = next(
             (
@@ -402,7 +402,11 @@ class SqliteEngine:
         notes = [note for job in jobs if job.error is None for note in job.notes]
         if notes:
             self.tally.add(notes)
-        return [hint for job in jobs for hint in job.hints]
+        hints: dict[Hint, int] = {}
+        for job in jobs:
+            for hint, times in job.hints.items():
+                hints[hint] = hints.get(hint, 0) + times
+        return hints
 
     def _fail(self, jobs: Sequence[Job], error: BaseException) -> None:
         """Fail every job of the group: their transaction was lost."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 import apsw
@@ -65,7 +65,7 @@ class SqliteTx:
         self.wall = now if wall is None else wall
         self.ids = ids
         self.shard = 0
-        self.hints: dict[Hint, None] = {}
+        self.hints: dict[Hint, int] = {}
         self.notes: list[Note] = []
         self.wants = wants
         self._totals = dialect.Totals()
@@ -150,8 +150,11 @@ class SqliteTx:
     async def probe(self, probe: Probe, /) -> bool:
         return await self.one(dialect.probe_statement(probe)) is not None
 
-    def hint(self, channel: str, key: str) -> None:
-        self.hints[channel, key] = None
+    def hint(self, channel: str, key: str, times: int = 1) -> None:
+        self.hints[channel, key] = self.hints.get((channel, key), 0) + times
+
+    def take_hints(self, channel: str, keys: Iterable[str]) -> dict[str, int]:
+        return {key: times for key in keys if (times := self.hints.pop((channel, key), 0))}
 
     def count(self, name: str, label: str, seconds: float | None = None) -> None:
         self.notes.append(Note(name, self.ns, label, seconds))

@@ -87,7 +87,7 @@ async def claim(
             await handler(tx, told)
         begun = []
     counts = all(kinds[name].counted for name in kind_names)
-    workers = _tell_workers(tx, claims, answers, kinds, counts=counts)
+    workers = await _tell_workers(tx, claims, answers, kinds, counts=counts, quietly=agents is not None)
     await tx.defer(*begun, *await workers.changed())
     add_counts(tx, _moved(rows))
     return answers
@@ -186,17 +186,28 @@ def _moved(rows: Sequence[ClaimedRow]) -> dict[tuple[str, str], int]:
     return counts
 
 
-def _tell_workers(
-    tx: Tx, claims: Sequence[Claim], answers: Sequence[Sequence[Claimed]], kinds: Kinds, *, counts: bool
+async def _tell_workers(
+    tx: Tx,
+    claims: Sequence[Claim],
+    answers: Sequence[Sequence[Claimed]],
+    kinds: Kinds,
+    *,
+    counts: bool,
+    quietly: bool,
 ) -> Workers:
-    """A worker is linked to the last rollout it got; one that got none is idle. `counts`: as held."""
+    """A worker is linked to the last rollout it got; one that got none is idle.
+
+    `counts`: rollouts count as held. `quietly`: of one that was idle before, nothing is written.
+    """
     workers = Workers(tx, kinds)
+    unlucky = [item.worker_id for item, share in zip(claims, answers, strict=True) if not share]
+    idle = await workers.idle_among(unlucky) if quietly else frozenset()
     for item, share in zip(claims, answers, strict=True):
         if share:
             last = share[-1]
             runs = len(share) if counts else 0
             workers.claimed(item.worker_id, last.rollout.id, last.attempt.id, dequeued=True, runs=runs)
-        else:
+        elif item.worker_id not in idle:
             workers.found_nothing(item.worker_id)
     return workers
 

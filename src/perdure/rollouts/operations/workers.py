@@ -11,7 +11,7 @@ from perdure.kernel import changes
 from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import hold_sql, sql
-from perdure.rollouts.model import LIVE, WORKER, Kinds, worker_event
+from perdure.rollouts.model import IDLE, LIVE, WORKER, Kinds, worker_event
 from perdure.rollouts.rows import AttemptRow, WorkerRow, new_worker
 
 
@@ -38,6 +38,13 @@ class Workers:
             for row in await self._tx.all(sql.LOAD_WORKERS, ids=wanted):
                 self._rows[row.id] = row
                 self._known.add(row.id)
+
+    async def idle_among(self, ids: Iterable[str | None]) -> frozenset[str]:
+        """Those of the workers that are known to be idle, or to hold something: a claim that finds nothing
+        changes nothing of them. They are not locked, since nothing is decided but to write nothing."""
+        wanted = sorted({worker_id for worker_id in ids if worker_id})
+        rows = await self._tx.all(sql.GET_WORKERS, ids=wanted) if wanted else []
+        return frozenset(row.id for row in rows if row.held or row.status == IDLE)
 
     def __getitem__(self, worker_id: str) -> WorkerRow:
         """A worker to be changed."""

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeVar
 
-from perdure.access.operations import audit, keyed_as
+from perdure.access.operations import audit, is_used, keyed_as
 from perdure.assistants.operations import resolve_decoded
 from perdure.assistants.records import Assistant
-from perdure.kernel.storage.port import Tx
+from perdure.kernel.storage.port import Operation, Tx
+from perdure.rollouts import claim_sql
 from perdure.rollouts.model import Kinds
+from perdure.rollouts.operations import holds
 from perdure.rollouts.operations.claim import Claim, claim
 from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.operations.work import READY_CHANNEL, ready_key
+from perdure.rollouts.tables import DUE, OVERDUE
 from perdure.streams.model import Head
 from perdure.streams.operations import heads
 from perdure.threads import sql
-from perdure.threads.model import RUN_KINDS, RUN_QUEUES
+from perdure.threads.model import AGENTS_QUEUE, RUN_KINDS, RUN_QUEUES
 from perdure.threads.operations.settle import load_runs, load_threads
 from perdure.threads.rows import (
     AttemptView,
     Created,
+    CreatedRun,
     RolloutView,
     RunReferences,
     RunRow,
@@ -31,9 +36,12 @@ from perdure.threads.rows import (
     references_of,
 )
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 FILL_ROWS = 500
 _KINDS: Final[dict[str, str]] = dict(zip(RUN_QUEUES, RUN_KINDS, strict=True))
 """What is claimed from each queue."""
+NOTHING_KNOWN: Final[Mapping[str, CreatedRun]] = MappingProxyType({})
 
 
 class NewAttempt(NamedTuple):
@@ -64,23 +72,104 @@ class ClaimedRun(NamedTuple):
     """The number of the last event in the run's stream."""
 
 
+Share = Sequence[Created[ClaimedRun | None] | Sequence[Any]]
+"""What a claim has got; under a key that was used before, ids alone."""
+
+
+class Drained(Exception):
+    """The worker of a claim is drained, and gets nothing."""
+
+
+class Wish(NamedTuple):
+    """A claim of a worker of this process that waits for runs of these agents."""
+
+    claim: Claim
+    agents: tuple[str, ...]
+    actor: str | None
+    """In whose name the worker claims."""
+
+
 @watched
 @keyed_as("claim_run")
 async def claim_runs(
-    tx: Tx, claims: Sequence[Claim], agents: Sequence[str], queues: Sequence[str], kinds: Kinds
-) -> list[list[Created[ClaimedRun | None]]]:
-    """Give each claim the next runs of these agents in these queues.
+    tx: Tx,
+    claims: Sequence[Claim],
+    agents: Sequence[str],
+    queues: Sequence[str],
+    kinds: Kinds,
+    known: Mapping[str, CreatedRun] = NOTHING_KNOWN,
+) -> list[Any]:
+    """Give each claim its `Share`, the next runs of these agents in these queues, or `Drained`.
 
-    What a run needs is read here, so that it begins one transaction sooner.
+    What a run needs is read here, so that it begins one transaction sooner; not what is known of one that
+    this transaction has created.
     """
-    shares = [
-        [_new_attempt(RolloutView(*rollout), AttemptView(*attempt)) for rollout, attempt in share]
-        for share in await claim(tx, claims, queues, [_KINDS[queue] for queue in queues], kinds, agents)
+    answers = await claim(tx, claims, queues, [_KINDS[queue] for queue in queues], kinds, agents)
+    views = [
+        [(RolloutView(*rollout), AttemptView(*attempt)) for rollout, attempt in each] for each in answers
     ]
+    shares = [[_new_attempt(*pair) for pair in each] for each in views]
     claimed = [each for share in shares for each in share]
-    found = {each.attempt: each for each in await assignments(tx, claimed)} if claimed else {}
+    runs = {
+        rollout.id: known[rollout.id].as_claimed(rollout)
+        for each in views
+        for rollout, _ in each
+        if rollout.id in known
+    }
+    found = {each.attempt: each for each in await assignments(tx, claimed, runs)} if claimed else {}
     await audit(tx, "claim_run", [each.run_id + "/" + each.attempt_id for each in claimed])
-    return [[Created(each, found.get(each)) for each in share] for share in shares]
+    drained = {} if all(shares) else holds.held(await holds.holds(tx), holds.WORKER)
+    return [
+        Drained()
+        if not share and each.worker_id in drained
+        else [Created(new, found.get(new)) for new in share]
+        for each, share in zip(claims, shares, strict=True)
+    ]
+
+
+def claims_at_once(operation: F) -> F:
+    """Mark an operation that creates runs, after which `claim_at_once` claims in the same transaction."""
+    operation.claims_at_once = True  # type: ignore[attr-defined]
+    return operation
+
+
+async def claim_at_once(
+    tx: Tx, wishes: Sequence[Wish], kinds: Kinds, operation: Operation[..., Sequence[Any]], *args: Any
+) -> tuple[Sequence[Any], list[Share]]:
+    """Run an operation that creates runs, and then claim for those who wait in this process.
+
+    Each gets what is first in the queue, as by any claim: that may be older runs than those that were
+    created. It is asked only if the operation made runs of its agents ready.
+    """
+    answers = await operation(tx, *args)
+    known = {each.record.id: each for each in answers if isinstance(each, CreatedRun)}
+    return answers, [await _claim_for(tx, wish, kinds, known) for wish in wishes]
+
+
+async def _claim_for(tx: Tx, wish: Wish, kinds: Kinds, known: Mapping[str, CreatedRun]) -> Share:
+    keys = [ready_key(AGENTS_QUEUE, agent) for agent in wish.agents]
+    hinted = tx.take_hints(READY_CHANNEL, keys)
+    if not hinted:
+        return ()
+    creator, tx.actor = tx.actor, wish.actor
+    try:
+        (share,) = await claim_runs(tx, [wish.claim], wish.agents, [AGENTS_QUEUE], kinds, known)
+    finally:
+        tx.actor = creator
+    left = tx.take_hints(READY_CHANNEL, keys)
+    if isinstance(share, Drained) or not share or left:
+        # There is work for others.
+        for key, times in {**left, **hinted}.items():
+            tx.hint(READY_CHANNEL, key, times)
+    return () if isinstance(share, Drained) else share
+
+
+async def may_claim(tx: Tx, agents: Sequence[str], queues: Sequence[str], key: str) -> bool:
+    """Whether a claim under a key might find something: runs, or what it found before."""
+    if await tx.probe(DUE) or await tx.probe(OVERDUE):
+        return True
+    terms = {"queues": list(queues), "agents": list(agents), "kinds": [_KINDS[queue] for queue in queues]}
+    return await tx.one(claim_sql.ANY_READY, **terms) is not None or await is_used(tx, key)
 
 
 async def fill_agents(tx: Tx) -> int:
@@ -96,10 +185,12 @@ def _new_attempt(rollout: RolloutView, attempt: AttemptView) -> NewAttempt:
     return NewAttempt(rollout.id, attempt.id, attempt.sequence_id)
 
 
-async def assignments(tx: Tx, claimed: Sequence[NewAttempt]) -> list[ClaimedRun]:
+async def assignments(
+    tx: Tx, claimed: Sequence[NewAttempt], known: Mapping[str, CreatedRun] = NOTHING_KNOWN
+) -> list[ClaimedRun]:
     """Everything about claimed runs; one whose row was removed meanwhile is left out."""
     reading = _Reading(tx)
-    await reading.load([each.run_id for each in claimed])
+    await reading.load([each.run_id for each in claimed], known)
     return [reading.claimed(each) for each in claimed if each.run_id in reading.runs]
 
 
@@ -118,12 +209,20 @@ class _Reading:
         self._heads: dict[str, Head] = {}
         self._uncharged: dict[str, int] = {}
 
-    async def load(self, run_ids: Sequence[str]) -> None:
+    async def load(self, run_ids: Sequence[str], known: Mapping[str, CreatedRun]) -> None:
+        """Read everything of these runs, but for what is known of some of them."""
         tx = self._tx
-        self.runs = await load_runs(tx, run_ids)
+        for made in known.values():
+            self.runs[made.record.id] = made.record
+            self._threads[made.thread.id] = made.thread
+            self._assistants[made.record.assistant_id] = made.assistant
+        unread = [run_id for run_id in run_ids if run_id not in known]
+        if unread:
+            read = await load_runs(tx, unread)
+            self.runs |= read
+            self._threads |= await load_threads(tx, [run.thread_id for run in read.values()])
+            self._assistants |= await resolve_decoded(tx, sorted({run.assistant_id for run in read.values()}))
         self._references = {run.id: references_of(run) for run in self.runs.values()}
-        self._threads = await load_threads(tx, [run.thread_id for run in self.runs.values()])
-        self._assistants = await resolve_decoded(tx, sorted({run.assistant_id for run in self.runs.values()}))
         await self._load_states()
         self._origins = {run.id: self._origin(run) for run in self.runs.values()}
         retried = [run.id for run in self.runs.values() if run.attempts > 1]

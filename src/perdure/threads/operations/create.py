@@ -23,6 +23,7 @@ from perdure.rollouts.operations.work import Work
 from perdure.rollouts.operations.workers import Workers
 from perdure.threads import sql
 from perdure.threads.model import AGENTS_QUEUE, OF_PHASES, RUN, TEMPORARY
+from perdure.threads.operations.assign import claims_at_once
 from perdure.threads.operations.cancel import end_now
 from perdure.threads.operations.lifetimes import set_lifetimes
 from perdure.threads.operations.remove import THREAD, purge_threads
@@ -30,6 +31,7 @@ from perdure.threads.operations.settle import load_threads
 from perdure.threads.records import CancelAction, Lifetime, MultitaskStrategy
 from perdure.threads.rows import (
     Created,
+    CreatedRun,
     RolloutView,
     RunRow,
     ThreadRow,
@@ -65,6 +67,7 @@ class NewRun(msgspec.Struct, frozen=True):
 
 
 @watched
+@claims_at_once
 @keyed_as("create_run")
 async def create_runs(
     tx: Tx, requests: Sequence[NewRun], kinds: Kinds
@@ -242,7 +245,8 @@ class _Creation:
         for (number, request, thread), rollout in zip(made, queued, strict=True):
             run = self._run_row(RolloutView(*rollout), request, thread)
             runs.append(run)
-            self.answers[number] = Created((run.id,), run)
+            assistant = self._assistants[request.assistant]
+            self.answers[number] = CreatedRun(run, thread, assistant)
             self._made += 1
             (new if not thread.status else busy).append(thread)
             # One of its own may have gone just now with the runs that gave way.

@@ -1,0 +1,288 @@
+"""A run that is created while a worker waits is claimed in the transaction that creates it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from tests.kernel.support import soon, until
+from tests.threads.support import ATTEMPTS, AUDIT, World
+
+from perdure.access.model import Caller
+from perdure.kernel.errors import Conflict, StorageError
+from perdure.kernel.storage.dialect import statement
+from perdure.rollouts.operations import holds
+from perdure.threads.claimer import Claimer
+from perdure.threads.operations import assign
+from perdure.threads.records import RunRequest
+from perdure.threads.work import Assignment
+
+AGENTS = ("echo", "other")
+WORKERS = statement("SELECT id, status, last_dequeue_time, last_idle_time FROM workers WHERE ns = :ns")
+KEYS = statement("SELECT key FROM idempotency WHERE ns = :ns")
+
+
+class Waiter:
+    """A worker that waits for runs, and how often it has asked the database by itself."""
+
+    def __init__(self, world: World, worker_id: str = "w1", limit: int = 10, agents: Any = AGENTS) -> None:
+        self.world = world
+        self.claimer = Claimer(world.queue, worker_id, agents, ("agents",))
+        self.waiting = asyncio.create_task(self.claimer.next(lambda: limit, 60.0))
+
+    async def runs(self) -> list[str]:
+        found = await soon(self.waiting)
+        self.claimer.close()
+        return [each.run.run_id for each in found or []]
+
+
+def waiting(world: World) -> int:
+    """How many claims wait in this process."""
+    by_agents = world.threads.waiting_claims._waiting.get(world.namespace, {})
+    return sum(len(claims) for claims in by_agents.values())
+
+
+async def wait_for(world: World, count: int = 1) -> None:
+    await until(lambda: waiting(world) == count)
+
+
+def transactions(world: World, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The writing operations that are run from now on."""
+    ran: list[Any] = []
+    run = world.storage.run
+
+    def noted(operation: Any, *args: Any, **options: Any) -> Any:
+        ran.append(operation)
+        return run(operation, *args, **options)
+
+    monkeypatch.setattr(world.storage, "run", noted)
+    return ran
+
+
+async def test_it_is_claimed_in_the_transaction_that_creates_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiter = Waiter(world)
+    await wait_for(world)
+    ran = transactions(world, monkeypatch)
+    run = await world.run()
+    assert run.status == "pending", "its creator sees it as it was created"
+    assert await waiter.runs() == [run.run_id]
+    assert len(ran) == 1
+    assert await world.status(run) == "running"
+    await world.check()
+
+
+async def test_what_its_worker_gets_is_what_any_claim_gives(world: World) -> None:
+    thread = await world.thread(config={"configurable": {"tone": "dry"}})
+    first = await world.run(thread, input={"n": 1})
+    await world.finish((await world.take(first)).held, values={"n": 1})
+    waiter = Waiter(world)
+    await wait_for(world)
+    run = await world.run(thread, input={"n": 2}, config={"tags": ["a"]})
+    (given,) = await soon(waiter.waiting) or []
+    waiter.claimer.close()
+    await world.queue.hand_back([given.held])
+    again: Assignment = await world.take(run)
+    assert (given.attempt, again.attempt) == (1, 2)
+    run_of_both = msgspec.structs.replace(again.run, attempt=1)
+    assert given.run == run_of_both
+    same = {"attempt": 1, "attempt_id": given.attempt_id, "run": given.run}
+    assert given == msgspec.structs.replace(again, **same)
+    await world.finish(again.held)
+    await world.check()
+
+
+async def test_the_first_of_the_queue_is_claimed_and_not_the_newest(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Older runs wait where no hint has told of them."""
+    with monkeypatch.context() as silent:
+        silent.setattr(world.storage.signals, "publish", lambda hints: None)
+        older = [await world.run() for _ in range(2)]
+        waiter = Waiter(world, limit=2)
+        await wait_for(world)
+    run = await world.run()
+    assert await waiter.runs() == [each.run_id for each in older]
+    assert await world.status(run) == "pending"
+    assert [each.run.run_id for each in await world.claim()] == [run.run_id]
+
+
+async def test_priority_counts_among_those_that_are_created_together(world: World) -> None:
+    waiter = Waiter(world, limit=1)
+    await wait_for(world)
+    low, high = await asyncio.gather(world.run(priority=0), world.run(priority=5))
+    (claimed,) = await waiter.runs()
+    assert [each.run.run_id for each in await world.claim()] == [low.run_id]
+    assert claimed == high.run_id, "the two calls were merged"
+
+
+async def test_a_run_behind_another_in_its_thread_is_not_claimed(world: World) -> None:
+    thread = await world.thread()
+    first = await world.run(thread)
+    await world.take(first)
+    waiter = Waiter(world)
+    await wait_for(world)
+    second = await world.run(thread, "enqueue")
+    delayed = await world.run(after_seconds=100)
+    assert [await world.status(each) for each in (second, delayed)] == ["pending"] * 2
+    waiter.waiting.cancel()
+    await asyncio.gather(waiter.waiting, return_exceptions=True)
+    waiter.claimer.close()
+    await world.check()
+
+
+async def test_each_worker_gets_runs_of_its_agents(world: World) -> None:
+    echo, other = Waiter(world, "w1", agents=["echo"]), Waiter(world, "w2", agents=["other"])
+    await wait_for(world, 2)
+    mine, theirs = await world.run(), await world.run(assistant_id="other")
+    assert (await echo.runs(), await other.runs()) == ([mine.run_id], [theirs.run_id])
+
+
+async def test_a_run_of_another_namespace_is_not_claimed(world: World) -> None:
+    elsewhere = await World(world.storage, world.clock, namespace="elsewhere").begin()
+    waiter = Waiter(world)
+    await wait_for(world)
+    run = await elsewhere.run()
+    assert await elsewhere.status(run) == "pending"
+    mine = await world.run()
+    assert await waiter.runs() == [mine.run_id]
+
+
+async def test_of_many_that_wait_each_run_wakes_one(world: World) -> None:
+    waiters = [Waiter(world, f"w{number}", limit=1) for number in range(20)]
+    await wait_for(world, 20)
+    runs = [await world.run() for _ in range(3)]
+    assert [await waiter.runs() for waiter in waiters[:3]] == [[run.run_id] for run in runs]
+    assert waiting(world) == 17
+    for waiter in waiters[3:]:
+        waiter.waiting.cancel()
+    await asyncio.gather(*(waiter.waiting for waiter in waiters[3:]), return_exceptions=True)
+
+
+async def test_more_than_one_can_take_is_left_to_others(world: World) -> None:
+    waiters = [Waiter(world, f"w{number}", limit=1) for number in range(3)]
+    await wait_for(world, 3)
+    runs = await asyncio.gather(*(world.run() for _ in range(3)))
+    found = [await waiter.runs() for waiter in waiters]
+    assert sorted(each for share in found for each in share) == sorted(run.run_id for run in runs)
+
+
+async def test_nothing_is_claimed_from_a_paused_queue_or_for_a_drained_worker(world: World) -> None:
+    waiter = Waiter(world)
+    await wait_for(world)
+    await world.storage.run(holds.pause_queue, "agents", ns=world.ns)
+    run = await world.run()
+    assert await world.status(run) == "pending"
+    await world.storage.run(holds.resume_queue, "agents", ns=world.ns)
+    assert await waiter.runs() == [run.run_id]
+    await world.storage.run(holds.drain_worker, "w1", ns=world.ns)
+    drained = Waiter(world)
+    await wait_for(world)
+    another = Waiter(world, "w2")
+    await wait_for(world, 2)
+    run = await world.run()
+    assert await another.runs() == [run.run_id], "the hint that is not for one is passed on"
+    drained.waiting.cancel()
+
+
+async def test_a_hint_that_a_drained_worker_took_goes_to_another(world: World) -> None:
+    held = (await world.take(await world.run(), "w3")).held
+    await world.storage.run(holds.drain_worker, "w1", ns=world.ns)
+    drained = Waiter(world)
+    await wait_for(world)
+    another = Waiter(world, "w2")
+    await wait_for(world, 2)
+    await world.queue.hand_back([held])
+    assert await another.runs() == [held.run_id]
+    drained.waiting.cancel()
+
+
+async def test_one_that_is_cancelled_meanwhile_leaves_its_runs_uncharged(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiter = Waiter(world)
+    await wait_for(world)
+    settle = world.threads.waiting_claims.settle
+
+    def cancelled_first(*args: Any) -> bool:
+        waiter.waiting.cancel()
+        return settle(*args)
+
+    monkeypatch.setattr(world.threads.waiting_claims, "settle", cancelled_first)
+    run = await world.run()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter.waiting
+    await soon(world.queue.close())
+    (again,) = await world.claim()
+    assert (again.run.run_id, again.attempt, again.last_attempt) == (run.run_id, 2, False)
+    first, second = await world.rows(ATTEMPTS, run_id=run.run_id)
+    assert [first[2:], second[3]] == [("released", 0), 1]
+    await world.check()
+
+
+async def test_one_whose_loop_is_gone_leaves_its_runs_uncharged(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiter = Waiter(world)
+    await wait_for(world)
+    monkeypatch.setattr("perdure.threads.claimer.WaitingClaim.tell", lambda self, share: False)
+    run = await world.run()
+    await until(lambda: not world.threads._releases)
+    monkeypatch.undo()
+    assert (await world.claim())[0].run.run_id == run.run_id
+    waiter.waiting.cancel()
+
+
+@pytest.mark.parametrize("error", [Conflict("no"), StorageError("no")])
+async def test_where_the_creation_fails_the_worker_waits_on(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    waiter = Waiter(world)
+    await wait_for(world)
+
+    async def fails(*_: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as broken:
+        broken.setattr(assign, "claim_runs", fails)
+        with pytest.raises(type(error)):
+            await world.run()
+    run = await world.run()
+    assert await waiter.runs() == [run.run_id]
+    await world.check()
+
+
+async def test_the_audit_names_who_created_and_who_claimed(world: World) -> None:
+    worker = world.queue.acting_as(Caller.trusted("worker", world.namespace))
+    claimer = Claimer(worker, "w1", AGENTS, ("agents",))
+    found = asyncio.create_task(claimer.next(lambda: 1, 60.0))
+    await wait_for(world)
+    threads = world.threads.acting_as(Caller.trusted("creator", world.namespace))
+    run = await threads.create_run(RunRequest(assistant_id="echo"))
+    assert [each.run.run_id for each in await soon(found) or []] == [run.run_id]
+    claimer.close()
+    entries = [(actor, action) for actor, action, _ in await world.rows(AUDIT)]
+    assert entries == [("creator", "create_run"), ("worker", "claim_run")]
+
+
+async def test_a_claim_under_a_key_is_not_taken_along(world: World) -> None:
+    """Its answer is stored under the key, so it claims by itself, after a hint."""
+    claiming = asyncio.create_task(world.queue.claim("w1", AGENTS, 1, 20, idempotency_key="k"))
+    await until(lambda: bool(world.storage.signals.watched("rollouts.ready")))
+    assert waiting(world) == 0
+    run = await world.run()
+    assert [each.run.run_id for each in await soon(claiming)] == [run.run_id]
+    (again,) = await world.queue.claim("w1", AGENTS, 1, 0, idempotency_key="k")
+    assert again.run.run_id == run.run_id
+
+
+async def test_a_claim_that_finds_nothing_writes_nothing(world: World) -> None:
+    await world.claim()
+    before = [await world.rows(each) for each in (WORKERS, KEYS)]
+    for _ in range(3):
+        assert await world.claim() == []
+    assert await world.queue.claim("w1", AGENTS, 1, 0, idempotency_key="k") == []
+    assert [await world.rows(each) for each in (WORKERS, KEYS)] == before
