@@ -63,6 +63,19 @@ def ask(strategy: str = "enqueue", thread_id: str | None = "t", **options: Any) 
     return run
 
 
+def ask_and_take(thread_id: str = "u", worker_id: str = "y", limit: int = 1) -> Operation:
+    """Create a run while a worker waits, which claims what is first in the queue."""
+
+    async def run(tx: Tx, given: Any, lined: bool) -> Any:
+        fields = {"thread_id": thread_id, "multitask_strategy": "enqueue", "if_not_exists": "create"}
+        request = new_run(RunRequest(assistant_id="echo", **fields), POLICY)  # type: ignore[arg-type]
+        wish = assign.Wish(Claim(worker_id, limit), AGENT_NAMES, None)
+        made, shares = await assign.claim_at_once(tx, [wish], KINDS, create.create_runs, [request], KINDS)
+        return _ids(made), [_ids(share) for share in shares]
+
+    return run
+
+
 def take(worker_id: str = "x", limit: int = 1) -> Operation:
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
         return [
@@ -244,6 +257,12 @@ PAIRS: dict[str, Pair] = {
     "purge, stop": Pair(after(RUNNING, drop_thread), purge, end("stopped")),
     "set the state, enqueue": Pair(rests, set_state, ask("reject")),
     "copy, rollback": Pair(after(RUNNING, keep()), copy, stop("rollback")),
+    "create and claim, claim": Pair(PENDING, ask_and_take(), take(), also=[(ask_and_take(), take_nothing())]),
+    "create and claim, create and claim": Pair(rests, ask_and_take(), ask_and_take("v", "x")),
+    "create and claim, end": Pair(NEXT, ask_and_take(limit=2), end(), also=[(ask_and_take(), end())]),
+    "create and claim behind, end": Pair(RUNNING, ask_and_take("t"), end()),
+    "create and claim, cancel": Pair(PENDING, ask_and_take(limit=2), stop(), also=[(ask_and_take(), stop())]),
+    "create and claim, sweep": Pair(NEXT, ask_and_take(), sweep, later=LATER),
     "claim what is due, enqueue": Pair(
         runs(claimed=False, delay=5.0), take(), ask(), later=LATER, also=[(take_nothing(), ask())]
     ),
