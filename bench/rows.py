@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from bench import (
+    bytes_rows,
     command_rows,
     facts_rows,
     graph_rows,
@@ -51,6 +52,7 @@ def all_measures(sizes: Sizes) -> list[Measure]:
         _waits(sizes, "sqlite"),
         _waits(sizes, "postgres"),
         _opening(sizes),
+        *bytes_rows.measures(sizes),
         *command_rows.measures(sizes),
         *http_rows.measures(sizes),
         *run_rows.measures(sizes),

@@ -22,6 +22,7 @@ SECTIONS: dict[str, str] = {
     "lists": "Lists over HTTP with many rows",
     "command": "The command line",
     "tracing": "What traces cost",
+    "bytes": "What is stored of a run of a graph, and of a span",
     "facts": "What taking tokens and costs out of spans takes",
     "workflows": "Workflows",
     "sessions": "Sessions",
