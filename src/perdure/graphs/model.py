@@ -57,8 +57,30 @@ def piece_key(channel: str, version: Version) -> str:
     return f"{version} {channel}"
 
 
+def _are_plain(texts: Sequence[str], longest: int) -> bool:
+    """Whether all of these can be kept, which is quickly seen of nearly all."""
+    try:
+        joined = "".join(texts)
+    except TypeError:
+        return False
+    return joined.isascii() and "\0" not in joined and max(map(len, texts), default=0) <= longest
+
+
 def check_put(put: GraphPut) -> None:
     """Refuse names that cannot be kept, and lists that do not add up."""
+    names = (put.thread_id, put.checkpoint_ns, put.checkpoint_id, put.parent_id or "", put.run_id or "")
+    versions = [*map(str, put.versions.values()), *[piece.version for piece in put.pieces]]
+    channels = [*put.versions, *[piece.channel for piece in put.pieces]]
+    if (
+        _are_plain(names, MAX_ID)
+        and _are_plain(channels, MAX_CHANNEL)
+        and _are_plain(versions, MAX_VERSION)
+        and not any(" " in version for version in versions)
+    ):
+        for piece in put.pieces:
+            if piece.spans is not None:
+                _check_piece(piece)
+        return
     _check_place(put.thread_id, put.checkpoint_ns, put.checkpoint_id)
     if put.parent_id is not None:
         check_text(put.parent_id, "parent_id", max_length=MAX_ID)
@@ -72,6 +94,9 @@ def check_put(put: GraphPut) -> None:
 
 def check_write(write: GraphWrite) -> None:
     """Refuse names that cannot be kept."""
+    names = (write.thread_id, write.checkpoint_ns, write.checkpoint_id)
+    if _are_plain((*names, write.task_id, write.task_path, write.channel), MAX_ID):
+        return
     _check_place(write.thread_id, write.checkpoint_ns, write.checkpoint_id)
     check_text(write.task_id, "task_id", max_length=MAX_ID)
     check_text(write.task_path, "task_path", max_length=MAX_NS)

@@ -9,21 +9,22 @@ others.
 from __future__ import annotations
 
 import zlib
-from collections import Counter
 from collections.abc import Collection, Sequence
 
 import msgspec
 
 from perdure.graphs.model import DELTA_COUNTERS, piece_key
-from perdure.graphs.records import GraphChanges, GraphPut
+from perdure.graphs.records import GraphChanges, GraphPut, Piece
 from perdure.graphs.rows import (
     CheckpointRow,
     EncodedChanges,
     PackedRow,
     PieceRow,
     WriteRow,
-    encode_changes,
+    check_changes,
+    checkpoint_row,
     first_writes,
+    write_row,
 )
 
 MAX_BYTES = 16 << 10
@@ -93,72 +94,66 @@ def superseded(puts: Sequence[GraphPut], shown: Collection[str]) -> list[GraphPu
     ancestors.
     """
     roots = [put for put in puts if not put.checkpoint_ns]
-    if len(roots) < 2:
+    if len(roots) < 2 or len({put.checkpoint_id for put in roots}) < len(roots):
         return []
-    last = roots[-1]
-    times = Counter(put.checkpoint_id for put in roots)
+    last = roots.pop()
+    if last.run_id is None or DELTA_COUNTERS in last.metadata:
+        return []
     return [
         put
-        for put in roots[:-1]
-        if put.run_id is not None
-        and put.run_id == last.run_id
+        for put in roots
+        if put.run_id == last.run_id
         and put.checkpoint_id < last.checkpoint_id
-        and times[put.checkpoint_id] == 1
         and put.checkpoint_id not in shown
         and DELTA_COUNTERS not in put.metadata
-        and DELTA_COUNTERS not in last.metadata
     ]
 
 
 def encode_packed(
-    changes: GraphChanges, packed: Collection[str], states: bytes | None = None
-) -> EncodedChanges:
+    changes: GraphChanges, packed: Sequence[str], states: bytes | None = None
+) -> EncodedChanges | None:
     """Check and encode changes; the checkpoints in `packed` go into the row of the last one.
 
-    `states` is stored beside them, for whoever unpacks them.
+    `states` is stored beside them, for whoever unpacks them. None if they are too large to be packed.
     """
-    plain = encode_changes(changes)
-    if not packed:
-        return plain
-    used = {
-        (channel, str(version))
-        for put in changes.puts
-        if put.checkpoint_id not in packed
-        for channel, version in put.versions.items()
-    }
+    check_changes(changes)
+    places = {checkpoint_id: place for place, checkpoint_id in enumerate(packed)}
+    kept = [put for put in changes.puts if put.checkpoint_ns or put.checkpoint_id not in places]
+    used = {each for put in kept for each in put.versions.items()}
     pieces: list[PackedPiece] = []
+    checkpoints: list[PackedCheckpoint] = []
     puts: list[GraphPut] = []
     for put in changes.puts:
-        if put.checkpoint_id not in packed:
+        if put.checkpoint_ns or put.checkpoint_id not in places:
             puts.append(put)
             continue
-        # Lists are built on by later ones, so that they have rows of their own.
-        own = [each for each in put.pieces if each.spans is not None or (each.channel, each.version) in used]
-        puts.append(msgspec.structs.replace(put, pieces=own))
-        pieces += [
-            PackedPiece(piece_key(each.channel, each.version), *each.value)
-            for each in put.pieces
-            if each.value is not None and each not in own
-        ]
-    rows = [row for row in plain.checkpoints if row.id in packed and not row.checkpoint_ns]
-    places = {row.id: place for place, row in enumerate(rows)}
-    own_writes: list[WriteRow] = []
+        checkpoints.append(_checkpoint(checkpoint_row(put)))
+        own: list[Piece] = []
+        for each in put.pieces:
+            # Lists are built on by later ones, so that they have rows of their own.
+            if each.spans is not None or (each.channel, each.version) in used:
+                own.append(each)
+            elif each.value is not None:
+                pieces.append(PackedPiece(piece_key(each.channel, each.version), *each.value))
+        if own:
+            puts.append(msgspec.structs.replace(put, pieces=own))
+    writes: list[WriteRow] = []
     packed_writes: list[WriteRow] = []
-    for write in plain.writes:
+    for write in map(write_row, changes.writes):
         is_packed = not write.checkpoint_ns and write.checkpoint_id in places
-        (packed_writes if is_packed else own_writes).append(write)
+        (packed_writes if is_packed else writes).append(write)
     pack = Pack(
-        [_checkpoint(row) for row in rows],
+        checkpoints,
         pieces,
         [_write(write, places[write.checkpoint_id]) for write in first_writes(packed_writes)],
     )
     data = _encoder.encode(pack)
     if len(data) > MAX_BYTES:
-        return plain
-    others = [row for row in plain.checkpoints if row not in rows]
-    last = next(row for row in reversed(others) if not row.checkpoint_ns)
+        return None
+    rows = list(map(checkpoint_row, kept))
+    last = next(row for row in reversed(rows) if not row.checkpoint_ns)
     last.earlier, last.states = _compressed(data, last), states
-    return EncodedChanges(puts, others, own_writes)
+    return EncodedChanges(puts, rows, writes)
 
 
 def _checkpoint(row: CheckpointRow) -> PackedCheckpoint:

@@ -194,13 +194,18 @@ class EncodedChanges(msgspec.Struct, frozen=True):
 
 def encode_changes(changes: GraphChanges) -> EncodedChanges:
     """Check and encode changes; InvalidInput for names that cannot be stored."""
+    check_changes(changes)
+    return EncodedChanges(
+        changes.puts, list(map(checkpoint_row, changes.puts)), list(map(write_row, changes.writes))
+    )
+
+
+def check_changes(changes: GraphChanges) -> None:
+    """Refuse names that cannot be stored."""
     for put in changes.puts:
         check_put(put)
     for write in changes.writes:
         check_write(write)
-    return EncodedChanges(
-        changes.puts, list(map(_checkpoint_row, changes.puts)), list(map(_write_row, changes.writes))
-    )
 
 
 def first_writes(writes: Iterable[WriteRow]) -> list[WriteRow]:
@@ -213,7 +218,7 @@ def first_writes(writes: Iterable[WriteRow]) -> list[WriteRow]:
     return list(rows.values())
 
 
-def _checkpoint_row(put: GraphPut) -> CheckpointRow:
+def checkpoint_row(put: GraphPut) -> CheckpointRow:
     form, body = put.checkpoint
     return CheckpointRow(
         thread_id=put.thread_id,
@@ -228,7 +233,7 @@ def _checkpoint_row(put: GraphPut) -> CheckpointRow:
     )
 
 
-def _write_row(write: GraphWrite) -> WriteRow:
+def write_row(write: GraphWrite) -> WriteRow:
     form, body = write.value
     return WriteRow(
         thread_id=write.thread_id,

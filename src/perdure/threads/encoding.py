@@ -10,6 +10,7 @@ import msgspec
 
 from perdure.graphs.packs import encode_packed, superseded
 from perdure.graphs.records import GraphState, GraphSteps
+from perdure.graphs.rows import encode_changes
 from perdure.graphs.texts import decode_keys, encode_keys
 from perdure.kernel.checks import (
     check_choice,
@@ -34,7 +35,7 @@ from perdure.threads.operations.packed import PackedState, encode_states
 from perdure.threads.operations.shown import are_shown
 from perdure.threads.policy import Policy, limits_of
 from perdure.threads.records import PRUNE_STRATEGIES, Lifetime, NewCheckpoint, RunKwargs, RunRequest
-from perdure.threads.rows import IN_CHECKPOINT, IN_PIECES, kwargs_text
+from perdure.threads.rows import IN_CHECKPOINT, IN_PIECES, NOTHING_ASKED, NOTHING_NEXT, kwargs_text
 from perdure.threads.work import MAX_OUTPUT, Ending, Lease
 
 MAX_LIFETIME_MINUTES = 100 * 366 * 1440
@@ -196,12 +197,12 @@ def steps_of(steps: GraphSteps, thread_id: str, events: Sequence[NewEvent] = ())
     if others := named - {thread_id}:
         raise InvalidInput(f"checkpoints of thread {min(others)} are none of thread {thread_id}")
     packed = _packed(steps, {event.shown.checkpoint_id for event in events if event.shown is not None})
-    states = [_step(state, packed=state.checkpoint_id in packed) for state in steps.states]
-    changes = encode_packed(steps.changes, packed, encode_states(_packed_states(states, packed)))
-    if len(changes.checkpoints) == len(steps.changes.puts):
-        # They were too large.
-        return Steps(changes, tuple(map(_step, steps.states)))
-    return Steps(changes, tuple(states))
+    if packed:
+        states = [_step(state, packed=state.checkpoint_id in packed) for state in steps.states]
+        changes = encode_packed(steps.changes, packed, encode_states(_packed_states(states, packed)))
+        if changes is not None:
+            return Steps(changes, tuple(states))
+    return Steps(encode_changes(steps.changes), tuple(map(_step, steps.states)))
 
 
 def _packed(steps: GraphSteps, shown: Collection[str]) -> list[str]:
@@ -233,8 +234,8 @@ def _step(state: GraphState, *, packed: bool = False) -> Step:
     short = body is not None and (state.whole or len(body) <= INLINE_BYTES)
     kept = Checked(
         values=body if body is not None and short else IN_PIECES,
-        next=encode_json(state.next, what="next"),
-        interrupts=encode_json(state.interrupts, what="interrupts"),
+        next=encode_json(state.next, what="next") if state.next else NOTHING_NEXT,
+        interrupts=encode_json(state.interrupts, what="interrupts") if state.interrupts else NOTHING_ASKED,
         # Otherwise it stands in the checkpoint of the graph.
         metadata=encode_json(state.metadata, what="metadata") if state.whole else IN_CHECKPOINT,
         state=b"",
