@@ -333,3 +333,19 @@ async def test_a_reader_that_comes_late_still_finds_the_stream(world: World) -> 
     async with aclosing(world.threads.stream_run(run.run_id)) as bursts:
         names = [event.event async for burst in bursts for event in burst]
     assert names == ["end"]
+
+
+async def test_what_has_many_rows_is_removed_in_several_transactions(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remove, "PURGE_WEIGHT", 1)
+    for _ in range(3):
+        thread = await world.thread()
+        await world.done(await world.run(thread), {"n": 1})
+        await world.threads.delete_thread(thread)
+    await world.advance(120)
+    counts = []
+    while some := await world.storage.background(remove.purge, 0):
+        counts.append(some)
+    assert max(counts) <= 2, "one thread and one run at a time"
+    assert await world.rows(STATES) == []

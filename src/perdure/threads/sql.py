@@ -13,6 +13,7 @@ from perdure.threads.model import StateBody, StateKey
 from perdure.threads.rows import (
     ROLLOUT_COLUMNS,
     Count,
+    GoneRow,
     HeldAttempt,
     LatestAttempt,
     LifetimeRow,
@@ -74,9 +75,18 @@ THREAD_FIELDS: Final = {
 }
 # Remove threads.
 DROP_THREADS = statement("DELETE FROM threads WHERE ns = :ns AND id {among:ids}")
-# Threads that were deleted before a time, in every namespace.
+# Threads that were deleted before a time, in every namespace, and about how many rows each has.
 GONE_THREADS = statement(
-    "SELECT {columns} FROM threads WHERE gone_at <= :before ORDER BY gone_at LIMIT :n", row=Place
+    """
+    SELECT t.ns, t.id,
+      (SELECT count(*) FROM checkpoints AS c WHERE c.ns = t.ns AND c.thread_id = t.id)
+      + (SELECT count(*) FROM graph_checkpoints AS g WHERE g.ns = t.ns AND g.thread_id = t.id)
+      + (SELECT coalesce(sum(s.last_seq), 0) FROM runs AS n
+        CROSS JOIN streams AS s WHERE n.ns = t.ns AND n.thread_id = t.id AND s.ns = n.ns AND s.stream = n.id)
+      AS weight
+    FROM threads AS t WHERE t.gone_at <= :before ORDER BY t.gone_at LIMIT :n
+    """,
+    row=GoneRow,
 )
 # Threads that were changed before a time and that nothing executes, from a place on, the oldest first.
 OLD_THREADS = statement(
@@ -179,9 +189,14 @@ HIDE_RUNS = statement(
 RUNS_OF_THREADS = statement("SELECT id FROM runs WHERE ns = :ns AND thread_id {among:ids} LIMIT :n", row=str)
 # Remove runs.
 DROP_RUNS = statement("DELETE FROM runs WHERE ns = :ns AND id {among:ids}")
-# Runs that were deleted before a time, in every namespace.
+# Runs that were deleted before a time, in every namespace, and how many events each has.
 GONE_RUNS = statement(
-    "SELECT {columns} FROM runs WHERE gone_at <= :before ORDER BY gone_at LIMIT :n", row=Place
+    """
+    SELECT n.ns, n.id,
+      coalesce((SELECT s.last_seq FROM streams AS s WHERE s.ns = n.ns AND s.stream = n.id), 0) AS weight
+    FROM runs AS n WHERE n.gone_at <= :before ORDER BY n.gone_at LIMIT :n
+    """,
+    row=GoneRow,
 )
 # Write the agent of runs that wait and have none.
 FILL_AGENTS = statement(

@@ -33,9 +33,11 @@ from perdure.threads.operations.settle import (
     thread_stream,
 )
 from perdure.threads.records import CancelAction
-from perdure.threads.rows import OldThread, RunRow, ThreadRow
+from perdure.threads.rows import GoneRow, OldThread, RunRow, ThreadRow
 
 PURGE_ROWS = 100
+PURGE_WEIGHT = 1000
+"""About how many rows one transaction removes of threads, and of runs."""
 FOUND_THREADS = 100
 """How many threads a page has of what is too old."""
 THREAD = "thread"
@@ -144,10 +146,11 @@ async def _visible(tx: Tx, run_id: str) -> RunRow:
 
 
 async def purge(tx: Tx, linger: int) -> int:
-    """Remove the rows of what has been out of sight for `linger` microseconds, in every namespace."""
+    """Remove the rows of some of what has been out of sight for `linger` microseconds, in every namespace;
+    returns how much that was."""
     before = tx.now - linger
-    threads = await tx.all(sql.GONE_THREADS, before=before, n=PURGE_ROWS)
-    runs = await tx.all(sql.GONE_RUNS, before=before, n=PURGE_ROWS)
+    threads = _few(await tx.all(sql.GONE_THREADS, before=before, n=PURGE_ROWS))
+    runs = _few(await tx.all(sql.GONE_RUNS, before=before, n=PURGE_ROWS))
     here = tx.ns
     try:
         for ns in sorted({row.ns for row in (*threads, *runs)}):
@@ -157,6 +160,18 @@ async def purge(tx: Tx, linger: int) -> int:
     finally:
         tx.ns = here
     return len(threads) + len(runs)
+
+
+def _few(found: Sequence[GoneRow]) -> list[GoneRow]:
+    """The first of them that have not too many rows together, or else the first alone."""
+    taken: list[GoneRow] = []
+    weight = 0
+    for row in found:
+        weight += row.weight
+        if taken and weight > PURGE_WEIGHT:
+            break
+        taken.append(row)
+    return taken
 
 
 async def _still_gone(tx: Tx, thread_ids: Sequence[str]) -> list[str]:
@@ -171,7 +186,9 @@ async def _still_gone(tx: Tx, thread_ids: Sequence[str]) -> list[str]:
 
 async def _drop_lines(tx: Tx, thread_ids: Sequence[str], found: Mapping[str, ThreadRow]) -> None:
     """Delete the lines that were made to be locked, of threads that another has removed meanwhile."""
-    await tx.execute(sql.DROP_LINES, names=[id for id in thread_ids if id not in found])
+    missing = [id for id in thread_ids if id not in found]
+    if missing:
+        await tx.execute(sql.DROP_LINES, names=missing)
 
 
 async def purge_runs(tx: Tx, run_ids: Sequence[str]) -> None:
