@@ -23,12 +23,13 @@ from bench.sizes import Sizes, label
 from perdure import Perdure, Span
 from perdure.testing.serving import ServerProcess
 from perdure.threads.queue import RunQueue
-from perdure.threads.records import RunRequest
+from perdure.threads.records import NewCheckpoint, RunRequest
 from perdure.threads.work import Ending
 
 MOST_MS = 200.0
 MOST_IDLE = 1.0
 SPANS_A_ROLLOUT = 10
+STATE = {"answer": "The weather will stay fine until the evening."}
 TIMES = 3
 LISTS: Mapping[str, str] = {
     "rollouts": "rollouts?limit=50",
@@ -65,6 +66,13 @@ COPIED = {
     "runs": ("id", "thread_id", "created_at", "updated_at"),
 }
 """The tables that are copied, and the columns of which each copy has its own value."""
+COUNT_UP = "UPDATE rollout_counts SET total = total * ?"
+
+TEXTS = frozenset(
+    ("id", "line", "rollout_id", "attempt_id", "trace_id", "thread_id", "run_id", "object", "stream")
+)
+"""The columns that are texts, of which each copy ends with its number."""
+Copied = Mapping[str, Sequence[str]]
 
 
 def measures(sizes: Sizes) -> list[Measure]:
@@ -95,8 +103,8 @@ async def _figures(host: Host, engine: Engine, count: int) -> list[Figures]:
     place = await ours.new_place(host, engine)
     url = f"sqlite:///{place}" if engine == "sqlite" else place
     async with Perdure(url, watchdog_interval=None) as perdure:
-        await _templates(perdure)
-    await _multiply(engine, place, count // 2)
+        await make_templates(perdure)
+    await multiply(engine, place, count // 2)
     server = ServerProcess((*SERVE, url), start_seconds=START_SECONDS)
     async with running(server), aiohttp.ClientSession() as session:
         found = [await _list_ms(session, f"{server.url}/api/v1/{path}") for path in LISTS.values()]
@@ -104,18 +112,19 @@ async def _figures(host: Host, engine: Engine, count: int) -> list[Figures]:
     return [{"ours": each} for each in found]
 
 
-async def _templates(perdure: Perdure) -> None:
-    """A rollout that has failed and a run that has ended, each with spans."""
+async def make_templates(perdure: Perdure, metadata: dict[str, Any] | None = None) -> dict[str, str]:
+    """A rollout that has failed and a run that has ended, each with spans; gives the ids of the second."""
     store, queue = perdure.store, RunQueue.beside(perdure.threads)
     started = await store.start_rollout({"question": 1})
     await store.add_many_spans(_spans(started.rollout_id, started.attempt.attempt_id, "1"))
     await store.update_attempt(started.rollout_id, "latest", status="failed")
     await register(perdure)
-    thread = await perdure.threads.create_thread()
+    thread = await perdure.threads.create_thread(metadata=metadata)
     run = await perdure.threads.create_run(RunRequest(assistant_id="noop", thread_id=thread.thread_id))
     (claimed,) = await queue.claim("bench", ["noop"], 1, 0.0)
     await store.add_many_spans(_spans(run.run_id, claimed.held.attempt_id, "2"))
-    await queue.finish(Ending(held=claimed.held, result="success"))
+    await queue.finish(Ending(held=claimed.held, result="success", checkpoint=NewCheckpoint(values=STATE)))
+    return {"thread": thread.thread_id, "run": run.run_id}
 
 
 def _spans(rollout_id: str, attempt_id: str, trace: str) -> list[Span]:
@@ -137,13 +146,14 @@ def _spans(rollout_id: str, attempt_id: str, trace: str) -> list[Span]:
 # --- many rows --------------------------------------------------------------------------------------------
 
 
-async def _multiply(engine: Engine, place: str, copies: int) -> None:
+async def multiply(engine: Engine, place: str, copies: int, copied: Copied = COPIED) -> None:
+    """Copy every row of these tables so many times, and bring the kept counts of rollouts up to that."""
     if engine == "sqlite":
-        await asyncio.to_thread(_multiply_sqlite, Path(place), copies)
+        await asyncio.to_thread(_multiply_sqlite, Path(place), copies, copied)
         return
     connection = await asyncpg.connect(place)
     try:
-        for table, changed in COPIED.items():
+        for table, changed in copied.items():
             rows = await connection.fetch(
                 "SELECT column_name FROM information_schema.columns WHERE table_name = $1", table
             )
@@ -152,15 +162,16 @@ async def _multiply(engine: Engine, place: str, copies: int) -> None:
                 f"INSERT INTO {table} ({', '.join(names)}) SELECT {_chosen(names, changed, 'postgres')} "
                 f"FROM {table} AS t CROSS JOIN generate_series(1, {copies}) AS n"
             )
+        await connection.execute(COUNT_UP.replace("?", "$1::int"), copies + 1)
     finally:
         await connection.close()
     await seed.settle_postgres(place)
 
 
-def _multiply_sqlite(path: Path, copies: int) -> None:
+def _multiply_sqlite(path: Path, copies: int, copied: Copied) -> None:
     connection = apsw.Connection(str(path))
-    connection.execute("PRAGMA synchronous = OFF").fetchall()
-    for table, changed in COPIED.items():
+    connection.execute("PRAGMA synchronous = OFF; PRAGMA cache_size = -500000").fetchall()
+    for table, changed in copied.items():
         names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
         connection.execute(
             "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers "
@@ -168,6 +179,7 @@ def _multiply_sqlite(path: Path, copies: int) -> None:
             f"INSERT INTO {table} ({', '.join(names)}) SELECT {_chosen(names, changed, 'sqlite')} "
             f"FROM {table} AS t CROSS JOIN numbers"
         )
+    connection.execute(COUNT_UP, (copies + 1,))
     connection.execute("ANALYZE").fetchall()
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     connection.close()
@@ -175,13 +187,12 @@ def _multiply_sqlite(path: Path, copies: int) -> None:
 
 def _chosen(names: Sequence[str], changed: Sequence[str], engine: Engine) -> str:
     """The columns of a copy: a text ends with its number, a time or a place is later by it."""
-    texts = {"id", "line", "rollout_id", "attempt_id", "trace_id", "thread_id"}
     number = "n" if engine == "sqlite" else "n::text"
     return ", ".join(
         f"t.{name}"
         if name not in changed
         else f"t.{name} || '-' || {number}"
-        if name in texts
+        if name in TEXTS
         else f"t.{name} + n"
         for name in names
     )

@@ -13,6 +13,7 @@ from bench import (
     growth_rows,
     grpc_rows,
     http_rows,
+    list_growth_rows,
     list_rows,
     memory_rows,
     ours,
@@ -70,6 +71,7 @@ def all_measures(sizes: Sizes) -> list[Measure]:
         *facts_rows.measures(sizes),
         *list_rows.measures(sizes),
         *page_rows.measures(sizes),
+        *list_growth_rows.measures(sizes),
         *workflow_rows.measures(sizes),
         _import(),
     ]

@@ -15,6 +15,7 @@ class Sizes:
     postgres_spans: int
     rollouts: tuple[int, int, int]
     queries: int
+    grown_rollouts: int
     pending: int
     lines: int
     claim_samples: int
@@ -69,6 +70,7 @@ FULL = Sizes(
     postgres_spans=20_000,
     rollouts=(1_000, 10_000, 100_000),
     queries=30,
+    grown_rollouts=1_000_000,
     pending=1_000,
     lines=10_000,
     claim_samples=200,
@@ -122,6 +124,7 @@ QUICK = Sizes(
     postgres_spans=500,
     rollouts=(50, 100, 200),
     queries=3,
+    grown_rollouts=200,
     pending=50,
     lines=200,
     claim_samples=5,

@@ -108,9 +108,16 @@ class SocketClient:
         return made
 
     async def post(self, path: str, body: object) -> Any:
+        return json.loads(await self._ask(request_to(self.host, path, body)))
+
+    async def get(self, path: str) -> bytes:
+        """The body of the answer, which nobody reads."""
+        return await self._ask(f"GET {path} HTTP/1.1\r\nHost: {self.host}\r\n\r\n".encode())
+
+    async def _ask(self, request: bytes) -> bytes:
         connection = self._free.pop()
         try:
-            return json.loads(await connection.ask(request_to(self.host, path, body)))
+            return await connection.ask(request)
         finally:
             self._free.append(connection)
 

@@ -14,7 +14,7 @@ STYLE = """
   .met { fill: #0a8474 } .missed { fill: #c2502f } .ours { stroke: #0a8474; stroke-width: 2; fill: none }
   @media (prefers-color-scheme: dark) { text { fill: #ddd } .faint { fill: #999 } .line { stroke: #666 } }
 """.strip("\n")
-BAR, GAP, LEFT, WIDTH = 14, 6, 250, 420
+BAR, GAP, LEFT, WIDTH = 14, 6, 290, 420
 DECADES = 2
 """How far the bars reach: from a hundredth of the goal to a hundred times."""
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 230, 130, 3

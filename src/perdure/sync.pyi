@@ -597,6 +597,7 @@ class Threads:
         limit: Limit = ...,
         offset: Offset = ...,
         cursor: str | None = ...,
+        total: bool = ...,
     ) -> PaginatedResult2[Thread]: ...
     def get_state(self, thread_id: Id, checkpoint_id: str | None = ...) -> Checkpoint | None: ...
     def update_state(
@@ -630,6 +631,7 @@ class Threads:
         limit: Limit = ...,
         offset: Offset = ...,
         cursor: str | None = ...,
+        total: bool = ...,
     ) -> PaginatedResult2[Run]: ...
     def list_thread_runs(
         self,
@@ -639,6 +641,7 @@ class Threads:
         limit: Limit = ...,
         offset: Offset = ...,
         cursor: str | None = ...,
+        total: bool = ...,
     ) -> PaginatedResult2[Run]: ...
     def cancel_run(self, run_id: Id, *, action: CancelAction = ..., wait: bool = ...) -> Run: ...
     def cancel_runs(
@@ -1049,6 +1052,7 @@ class Outbox:
         limit: Limit = ...,
         offset: Offset = ...,
         cursor: str | None = ...,
+        total: bool = ...,
     ) -> PaginatedResult2[Effect]: ...
     def get(self, effect_id: Id) -> Effect: ...
     def retry(self, effect_id: Id) -> Effect: ...
@@ -1170,6 +1174,7 @@ class Workflows:
         since: str | None = ...,
         limit: Limit = ...,
         cursor: str | None = ...,
+        total: bool = ...,
     ) -> WorkflowRunPage: ...
     def names(self) -> Names: ...
     def counts(self) -> Counts: ...
@@ -1324,6 +1329,7 @@ class Rollouts:
         limit: Limit = ...,
         offset: Offset = ...,
         cursor: str | None = ...,
+        total: bool = ...,
     ) -> Pages[AnyRollout]: ...
     def enqueue(self, request: EnqueueRolloutRequest, *, idempotency_key: str | None = ...) -> Rollout: ...
     def enqueue_many(self, rollouts: Batch, *, idempotency_key: str | None = ...) -> list[Rollout]: ...

@@ -200,8 +200,16 @@ async def test_runs_are_listed_by_their_status(world: World) -> None:
         for place in (thread, None):
             page = await world.threads.list_runs(thread_id=place, status=cast(Any, status))
             assert ([run.status for run in page.items], page.total) == ([status], 1)
-    page = await world.threads.list_runs(thread_id=thread, limit=2, offset=1)
+    page = await world.threads.list_runs(thread_id=thread, limit=2, offset=1, total=True)
     assert ([run.status for run in page.items], page.total) == (["running", "rollback"], 7)
+    assert (await world.threads.list_runs(thread_id=thread, limit=2)).total is None
+    everywhere = await world.threads.list_runs(limit=2)
+    assert ([run.status for run in everywhere], everywhere.total) == (["pending", "running"], 7)
+    assert (await world.threads.list_runs(status="error", limit=1, offset=1)).total is None
+    assert (await world.threads.list_runs(status="error", limit=1, total=True)).total == 1
+    await world.threads.delete_run(page.items[1].run_id)
+    assert (await world.threads.list_runs(limit=1)).total == 6
+    assert (await world.threads.list_runs(status="rollback", total=True)).total == 0
     with pytest.raises(InvalidInput):
         await world.threads.list_runs(status="over")  # type: ignore[arg-type]
     with pytest.raises(NotFound):

@@ -70,8 +70,11 @@ async def test_searching(world: World) -> None:
     assert await found(world, status="idle", metadata={"team": "b"}) == []
     assert await found(world, ids=[first, third, "nowhere"]) == [third, first]
     assert await found(world, ids=[]) == []
-    page = await world.threads.search_threads(limit=1, offset=1)
+    page = await world.threads.search_threads(limit=1, offset=1, total=True)
     assert ([each.thread_id for each in page.items], page.total) == ([second], 3)
+    assert (await world.threads.search_threads(limit=1, offset=1)).total is None
+    # The last page shows how many there are.
+    assert (await world.threads.search_threads(limit=2, offset=2)).total == 3
     (shown,) = (await world.threads.search_threads(ids=[first])).items
     (bare,) = (await world.threads.search_threads(ids=[first], values=False)).items
     assert (shown.values, bare.values) == ({"v": 1}, None)

@@ -17,12 +17,13 @@ const MOST_FIGURES = 1000;
 interface OffsetPage<T> {
   items: T[];
   offset: number;
-  total: number;
+  total: number | null;
 }
 
 interface CursorPage<T> {
   items: T[];
   next?: string | null;
+  total?: number | null;
 }
 
 export interface Listed<T> {
@@ -47,14 +48,14 @@ export function useOffsetList<T>(
     queryFn: ({ pageParam, signal }) => read({ limit: PAGE, offset: pageParam, signal }),
     initialPageParam: 0,
     getNextPageParam: ({ offset, items, total }) =>
-      items.length > 0 && offset + items.length < total ? offset + items.length : undefined,
+      items.length > 0 && offset + items.length < (total ?? 0) ? offset + items.length : undefined,
     placeholderData: keepPreviousData,
   });
   const pages = query.data?.pages ?? [];
   return { ...listed(query, pages.flatMap((page) => page.items)), total: pages.at(-1)?.total ?? null };
 }
 
-/** A list that is read page by page with a cursor. */
+/** A list that is read page by page with a cursor; one that may be very long has a total only where it is kept. */
 export function useCursorList<T>(
   key: readonly unknown[],
   read: (page: { limit: number; cursor: string | undefined; signal: AbortSignal }) => Promise<CursorPage<T>>,
@@ -73,7 +74,8 @@ export function useCursorList<T>(
     getNextPageParam: (page) => page.next ?? undefined,
     placeholderData: keepPreviousData,
   });
-  return { ...listed(query, (query.data?.pages ?? []).flatMap((page) => page.items)), total: null };
+  const pages = query.data?.pages ?? [];
+  return { ...listed(query, pages.flatMap((page) => page.items)), total: pages[0]?.total ?? null };
 }
 
 function listed<T>(

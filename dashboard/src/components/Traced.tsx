@@ -27,7 +27,7 @@ export function Traced({ rollout_id, attempt_id }: { rollout_id: string; attempt
   if (!found || !spans.length) return null;
   const traces = [...new Set(spans.map((span) => span.trace_id))];
   return (
-    <Card title={`Trace of the last attempt (${plural(found.total, "span")})`} className="span12" flush>
+    <Card title={`Trace of the last attempt (${plural(found.total ?? 0, "span")})`} className="span12" flush>
       <ul className="rows">
         {causes(spans).slice(0, ERRORS).map((span) => (
           <li key={span.span_id}>

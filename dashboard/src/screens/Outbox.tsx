@@ -1,6 +1,6 @@
 import { Button } from "@mantine/core";
 import { api, type Schema } from "../api/client";
-import { useAction, useOffsetList } from "../api/queries";
+import { useAction, useCursorList } from "../api/queries";
 import { useFilter } from "../app/filters";
 import { useMay } from "../app/session";
 import { Ago, Empty, Head, Id, Status } from "../components/basics";
@@ -18,7 +18,7 @@ const STATUSES: Effect["status"][] = ["pending", "dead", "delivered"];
 export default function Outbox() {
   const mayWrite = useMay("write");
   const [status, setStatus] = useFilter("status");
-  const list = useOffsetList(["effect", "list", status], ({ signal, ...page }) =>
+  const list = useCursorList(["effect", "list", status], ({ signal, ...page }) =>
     api.get("/api/v1/outbox", { query: { ...page, status: (status || null) as Effect["status"] | null }, signal }),
   );
   const retry = useAction((effect_id: string) => api.post("/api/v1/outbox/{effect_id}/retry", { path: { effect_id } }), () => "It is delivered again");

@@ -1,7 +1,7 @@
 import { TextInput } from "@mantine/core";
 import { useLocation } from "wouter";
 import { api, type Schema } from "../api/client";
-import { useAction, useFigures, useOffsetList } from "../api/queries";
+import { useAction, useCursorList, useFigures } from "../api/queries";
 import { useFilterList, useTypedFilter } from "../app/filters";
 import { useMay } from "../app/session";
 import { Ago, Empty, Head, Id, Status, Tokens, Took } from "../components/basics";
@@ -35,7 +35,7 @@ export default function Rollouts() {
   const [statuses, setStatuses] = useFilterList("status");
   const [typed, setTyped, contains] = useTypedFilter("id");
   const mayWrite = useMay("write");
-  const list = useOffsetList(["rollout", "list", statuses, contains], (page) =>
+  const list = useCursorList(["rollout", "list", statuses, contains], (page) =>
     api.get("/api/v1/rollouts", {
       query: { ...page, status: statuses as RolloutStatus[], contains: contains || null },
       signal: page.signal,

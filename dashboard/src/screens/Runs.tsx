@@ -1,5 +1,5 @@
 import { api, type Schema } from "../api/client";
-import { useAction, useFigures, useOffsetList } from "../api/queries";
+import { useAction, useCursorList, useFigures } from "../api/queries";
 import { useFilter } from "../app/filters";
 import { useMay } from "../app/session";
 import { Ago, Empty, Head, Id, Status, Tokens, Took } from "../components/basics";
@@ -27,7 +27,7 @@ asyncio.run(main())`;
 export default function Runs() {
   const [status, setStatus] = useFilter("status");
   const mayWrite = useMay("write");
-  const list = useOffsetList(["run", "list", status], (page) =>
+  const list = useCursorList(["run", "list", status], (page) =>
     api.get("/api/v1/runs", { query: { ...page, status: (status || null) as Run["status"] | null }, signal: page.signal }),
   );
   const cancel = useAction(

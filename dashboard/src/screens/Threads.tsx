@@ -1,7 +1,7 @@
 import { Button } from "@mantine/core";
 import { Link } from "wouter";
 import { api, type Schema } from "../api/client";
-import { useOffsetList } from "../api/queries";
+import { useCursorList } from "../api/queries";
 import { useFilter } from "../app/filters";
 import { Ago, Empty, Head, Id, Status } from "../components/basics";
 import { Choices } from "../components/Choices";
@@ -17,7 +17,7 @@ const OWN = new Set(["assistant_id", "graph_id"]);
 
 export default function Threads() {
   const [status, setStatus] = useFilter("status");
-  const list = useOffsetList(["thread", "list", status], ({ signal, ...page }) =>
+  const list = useCursorList(["thread", "list", status], ({ signal, ...page }) =>
     api.get("/api/v1/threads", { query: { ...page, status: (status || null) as Thread["status"] | null, values: false, sort_by: "updated_at" }, signal }),
   );
   const columns: Column<Thread>[] = [

@@ -100,7 +100,7 @@ async function allSpans(trace_id: string): Promise<unknown[]> {
   for (let offset = 0; offset < MOST; offset += LIMIT) {
     const page = await api.get("/api/v1/traces/{trace_id}/spans", { path: { trace_id }, query: { limit: LIMIT, offset } });
     spans.push(...page.items);
-    if (spans.length >= page.total) break;
+    if (spans.length >= (page.total ?? 0)) break;
   }
   return spans;
 }
@@ -132,7 +132,7 @@ function Chat({ trace_id }: { trace_id: string }) {
   return (
     <Card title={`Conversation (${count(messages.length)})`}>
       {messages.length ? <Conversation messages={messages} /> : <span className="quiet">No span of this trace tells what a model was asked or said.</span>}
-      {found.data.total > MOST_CALLS && <div className="faint">The first {count(MOST_CALLS)} spans were read.</div>}
+      {(found.data.total ?? 0) > MOST_CALLS && <div className="faint">The first {count(MOST_CALLS)} spans were read.</div>}
     </Card>
   );
 }

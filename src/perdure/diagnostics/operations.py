@@ -310,7 +310,8 @@ async def stats(tx: Tx) -> StatsRows:
     """The statistics of this namespace."""
     outbox: dict[str, int] = {}
     for status in (PENDING, DEAD):
-        _, outbox[status] = await list_effects(tx, given(("status", "exact", status)), 0, 0)
+        _, total = await list_effects(tx, given(("status", "exact", status)), 0, 0)
+        outbox[status] = total or 0
     return StatsRows(await _queue(tx), outbox)
 
 

@@ -1,4 +1,4 @@
-"""Pages of lists: with the total, or only with the cursor of the next page."""
+"""Pages of lists: with the total where it is known, or only with the cursor of the next page."""
 
 from __future__ import annotations
 
@@ -22,9 +22,17 @@ class QueryPage(msgspec.Struct, Generic[T], kw_only=True):
     total: int
 
 
-class Page(QueryPage[T], Generic[T], kw_only=True):
-    """A page of a list, and the total number of items. `next` is the cursor of the next page."""
+class Page(msgspec.Struct, Generic[T], kw_only=True):
+    """A page of a list. `next` is the cursor of the next page, `total` the number of all items.
 
+    Lists that may be very long have a total where it is kept or the last page shows it, and else if
+    `total=true` asks for it.
+    """
+
+    items: list[T]
+    limit: int
+    offset: int
+    total: int | None
     next: str | None = None
 
 
@@ -48,19 +56,26 @@ class ListPart(list[T]):
 class PaginatedResult(Sequence[T], Generic[T]):
     """A page of a query: a sequence of its items that also knows the page and the total.
 
-    `next` is the cursor of the next page, if there may be more; Agent-lightning's queries have none.
+    `next` is the cursor of the next page, if there may be more; Agent-lightning's queries have none, and
+    always have a total. A list that may be very long has None where nobody asked for it.
     """
 
     __slots__ = ("items", "limit", "next", "offset", "total")
 
     def __init__(
-        self, *, items: Sequence[T], limit: int, offset: int, total: int, next: str | None = None
+        self, *, items: Sequence[T], limit: int, offset: int, total: int | None, next: str | None = None
     ) -> None:
         self.items = items
         self.limit = limit
         self.offset = offset
         self.total = total
         self.next = next
+
+    @property
+    def counted(self) -> int:
+        """The total of a list that always has one, or was asked for it."""
+        assert self.total is not None
+        return self.total
 
     def __len__(self) -> int:
         return len(self.items)

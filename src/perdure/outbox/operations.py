@@ -281,14 +281,17 @@ async def list_effects(
     offset: int,
     state: EffectState | None = None,
     place: Place | None = None,
-) -> tuple[list[Effect], int]:
-    """A page of effects without their bodies, the newest first, and how many there are in all."""
+    total: bool = True,
+) -> tuple[list[Effect], int | None]:
+    """A page of effects without their bodies, the newest first, and how many there are if that is wanted."""
     clause = where(sql.EFFECT_FIELDS, conditions, "and")
     listing, bound = _LISTS[state]
     page, values = listing.page(clause, sql.NEWEST_FIRST, limit, offset, place)
     rows = await tx.all(page, **values, **bound)
-    total = await tx.one(listing.count(clause), **clause.values, **bound)
-    return [model.effect_of(row, tx.now) for row in rows], total or 0
+    page_total = await listing.total(
+        tx, clause, len(rows), limit=limit, offset=offset, place=place, asked=total, **bound
+    )
+    return [model.effect_of(row, tx.now) for row in rows], page_total
 
 
 # --- retention --------------------------------------------------------------------------------------------

@@ -37,11 +37,12 @@ class Outbox(Service):
         limit: Limit = 100,
         offset: Offset = 0,
         cursor: str | None = None,
+        total: bool = False,
     ) -> PaginatedResult[Effect]:
         """List effects without their bodies, the newest first.
 
         `state` is what goes on with an effect: `pending`, `processing`, `completed` or `failed`. A failed
-        one waits for its next try, or is dead.
+        one waits for its next try, or is dead. `total` counts them.
         """
         check_page(limit, offset, cursor)
         place = read_cursor(cursor, _EFFECTS, str)
@@ -55,9 +56,11 @@ class Outbox(Service):
             ("consumer", "exact", consumer),
             ("subject", "exact", subject),
         )
-        items, total = await self.read(operations.list_effects, conditions, limit, offset, state, place)
+        items, counted = await self.read(
+            operations.list_effects, conditions, limit, offset, state, place, total
+        )
         after = write_cursor(_EFFECTS, items[-1].id) if items and len(items) == limit else None
-        return PaginatedResult(items=items, limit=limit, offset=offset, total=total, next=after)
+        return PaginatedResult(items=items, limit=limit, offset=offset, total=counted, next=after)
 
     @call(GET("/outbox/{effect_id}"), scope="read", errors=(NotFound,))
     async def get(self, effect_id: Id) -> Effect:

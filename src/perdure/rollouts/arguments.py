@@ -37,6 +37,7 @@ def query(
     *,
     cursor: str | None = None,
     sorting: Sorting | None = None,
+    total: bool = True,
 ) -> Query:
     """A page of a list; with `sorting` it has cursors."""
     check_query_page(limit, offset)
@@ -45,7 +46,7 @@ def query(
         if condition.test != "within":
             check_text(condition.value, condition.field)
     place = None if sorting is None else sorting.order(sort_by, sort_order).place(sorting.what, cursor)
-    return Query(chosen, logic, sort_by, sort_order, limit, offset, place, sorting)
+    return Query(chosen, logic, sort_by, sort_order, limit, offset, place, sorting, total)
 
 
 def within(values: Any, choices: Sequence[str], what: str) -> list[str] | None:
@@ -75,7 +76,7 @@ def result(page: Page[V], decode: Callable[[V], T], query: Query) -> PaginatedRe
     return page_of([decode(row) for row in rows], rows, total, query)
 
 
-def page_of(items: Sequence[T], rows: Sequence[Any], total: int, query: Query) -> PaginatedResult[T]:
+def page_of(items: Sequence[T], rows: Sequence[Any], total: int | None, query: Query) -> PaginatedResult[T]:
     """A page of what rows were decoded to."""
     found = PaginatedResult(items=items, limit=query.limit, offset=query.offset, total=total)
     if query.sorting is not None:

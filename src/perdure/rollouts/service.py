@@ -156,8 +156,9 @@ class Rollouts(WatchedService):
         limit: Limit = 100,
         offset: Offset = 0,
         cursor: str | None = None,
+        total: bool = False,
     ) -> Pages[AnyRollout]:
-        """List rollouts, the newest first.
+        """List rollouts, the newest first. `total` counts them where no count is kept.
 
         `contains` is a part of the id; with `logic=or` one of the filters is enough. With `parent`, the list
         has the rollouts of every kind that are parts of it, whatever the logic.
@@ -169,7 +170,15 @@ class Rollouts(WatchedService):
             ("rollout_id", "contains", contains),
         )
         query = arguments.query(
-            conditions, logic, sort_by, sort_order, limit, offset, cursor=cursor, sorting=queries.ROLLOUTS
+            conditions,
+            logic,
+            sort_by,
+            sort_order,
+            limit,
+            offset,
+            cursor=cursor,
+            sorting=queries.ROLLOUTS,
+            total=total,
         )
         if parent is None:
             return await self.query_rollouts(query)

@@ -47,6 +47,11 @@ ROLLOUTS = Table(
         Index("rollouts_line", ("ns", "line", "position DESC"), "line IS NOT NULL"),
         Index("rollouts_parent", ("ns", "parent", "start_time"), "parent IS NOT NULL"),
         Index("rollouts_status", ("ns", "kind", "status", "start_time")),
+        Index(
+            "rollouts_outcome",
+            ("ns", "kind", "outcome", "start_time"),
+            "outcome IS NOT NULL AND line IS NOT NULL",
+        ),
         Index("rollouts_idempotency", ("ns", "idempotency_key"), "idempotency_key IS NOT NULL", unique=True),
     ),
     hot=True,

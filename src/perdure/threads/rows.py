@@ -124,6 +124,13 @@ class Place(NamedTuple):
     id: str
 
 
+class RunPlace(NamedTuple):
+    """Where a run stands in the list of all runs."""
+
+    id: str
+    start_time: int
+
+
 # --- runs -------------------------------------------------------------------------------------------------
 
 

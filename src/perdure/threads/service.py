@@ -229,21 +229,17 @@ class Threads(ClaimingService):
         limit: Limit = 100,
         offset: Offset = 0,
         cursor: str | None = None,
+        total: bool = False,
     ) -> PaginatedResult[Thread]:
         """List threads, the newest first.
 
-        Temporary threads are left out. `values=false` leaves out their values; `limit=0` only counts.
+        Temporary threads are left out. `values=false` leaves out their values; `total` counts them, and
+        `limit=0` does nothing else.
         """
         wanted = ThreadSearch(
-            status=status,
-            ids=ids,
-            metadata=metadata or {},
-            values=values,
-            sort_by=sort_by,
-            sort_order=sort_order,
-            limit=limit,
-            offset=offset,
-        )
+            status=status, ids=ids, metadata=metadata or {}, values=values, sort_by=sort_by,
+            sort_order=sort_order, limit=limit, offset=offset, total=total,
+        )  # fmt: skip
         return await self.find_threads(search.from_cursor(wanted, cursor))
 
     async def find_threads(self, wanted: ThreadSearch) -> PaginatedResult[Thread]:
@@ -382,12 +378,13 @@ class Threads(ClaimingService):
         limit: Limit = 100,
         offset: Offset = 0,
         cursor: str | None = None,
+        total: bool = False,
     ) -> PaginatedResult[Run]:
-        """List runs, the newest first. `limit=0` only counts.
+        """List runs, the newest first. `total` counts them where no count is kept; `limit=0` only counts.
 
         The phases of workflows are listed with `kind=phase`.
         """
-        wanted = RunSearch(thread_id, status, limit, offset, kind=kind)
+        wanted = RunSearch(thread_id, status, limit, offset, kind=kind, total=total)
         return await self.find_runs(queries.from_cursor(wanted, cursor))
 
     @call(GET("/threads/{thread_id}/runs"), scope="read", errors=(NotFound,))
@@ -399,10 +396,11 @@ class Threads(ClaimingService):
         limit: Limit = 100,
         offset: Offset = 0,
         cursor: str | None = None,
+        total: bool = False,
     ) -> PaginatedResult[Run]:
-        """List the runs of a thread, the newest first."""
+        """List the runs of a thread, the newest first. `total` counts them."""
         return await self.list_runs(
-            thread_id=thread_id, status=status, limit=limit, offset=offset, cursor=cursor
+            thread_id=thread_id, status=status, limit=limit, offset=offset, cursor=cursor, total=total
         )
 
     async def find_runs(self, wanted: RunSearch) -> PaginatedResult[Run]:
@@ -411,8 +409,7 @@ class Threads(ClaimingService):
         check_choice(wanted.kind, KINDS_OF_RUNS, "kind")
         check_page(wanted.limit, wanted.offset)
         optional_id(wanted.thread_id, "thread_id")
-        rows, total = await self.read(queries.list_runs, wanted)
-        return queries.page_of(rows, total, wanted)
+        return queries.page_of(await self.read(queries.list_runs, wanted), wanted)
 
     @call(POST("/runs/{run_id}/cancel", query=True), scope="write", errors=(NotFound, Conflict), by_hand=True)
     async def cancel_run(self, run_id: Id, *, action: CancelAction = "interrupt", wait: bool = False) -> Run:

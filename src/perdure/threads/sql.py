@@ -23,6 +23,7 @@ from perdure.threads.rows import (
     OldThread,
     Place,
     RolloutStatus,
+    RunPlace,
     RunRow,
     RunSession,
     SessionRow,
@@ -133,9 +134,25 @@ RUNS_WITH_ROLLOUTS: Final = "runs AS n JOIN rollouts AS r ON r.ns = n.ns AND r.i
 GET_RUNS = statement(
     "SELECT " + RUN_COLUMNS + " FROM " + RUNS_WITH_ROLLOUTS + " AND n.id {among:ids}", row=RunRow
 )
-# Runs of a kind that callers see.
-LIST_RUNS = Listing(
-    RUN_COLUMNS, RUNS_WITH_ROLLOUTS + " AND n.gone_at IS NULL AND {plain:r.kind} = :kind", RunRow
+# Where runs of a kind stand that callers see, by the status of their rollouts.
+RUN_PLACES = Listing(
+    "{columns}",
+    "rollouts WHERE ns = :ns AND kind = :kind AND (SELECT g.gone_at FROM runs AS g"
+    " WHERE g.ns = rollouts.ns AND g.id = rollouts.id) IS NULL",
+    RunPlace,
+)
+# The same for runs that have ended, by the outcome.
+ENDED_RUN_PLACES = Listing("{columns}", RUN_PLACES.source + " AND line IS NOT NULL", RunPlace)
+START_ORDER: Final = Order((Key("start_time", "time", descending=True), Key("id", "text", descending=True)))
+# How many runs with some statuses were deleted, whose rollouts are there for some time yet.
+COUNT_GONE_RUNS = statement(
+    """
+    SELECT count(*)
+    FROM runs AS n JOIN rollouts AS r ON r.ns = n.ns AND r.id = n.id
+    WHERE {plain:n.ns} = :ns AND n.gone_at > 0
+      AND {plain:r.kind} = :kind AND {plain:r.status} {among:statuses}
+    """,
+    row=int,
 )
 # The runs of a thread.
 LIST_THREAD_RUNS = Listing(

@@ -26,6 +26,7 @@ THREADS = Table(
     indexes=(
         Index("threads_created", ("ns", "created_at"), "temporary IS NULL"),
         Index("threads_status", ("ns", "status", "created_at"), "temporary IS NULL"),
+        Index("threads_updated", ("ns", "updated_at"), "temporary IS NULL"),
         Index("threads_gone", ("gone_at",), "gone_at IS NOT NULL"),
     ),
     hot=True,

@@ -126,8 +126,8 @@ class WorkflowRunPage(Record, kw_only=True):
     items: list[WorkflowRunSummary]
     next: str | None = None
     """The cursor of the next page, if there may be more."""
-    total: int = 0
-    """How many runs match in all."""
+    total: int | None = 0
+    """How many runs match in all: kept, or with `repo` and `since` counted if `total` asks for it."""
 
 
 class NodeInfo(Record, kw_only=True):

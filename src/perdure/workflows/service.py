@@ -193,10 +193,12 @@ class Workflows(Service):
         since: str | None = None,
         limit: Limit = 20,
         cursor: str | None = None,
+        total: bool = False,
     ) -> WorkflowRunPage:
         """List runs: running ones first, then paused, then queued ones, then the rest, the newest first.
 
-        `since` is a time in ISO 8601. `next` of a page is the cursor of the next one.
+        `since` is a time in ISO 8601. `next` of a page is the cursor of the next one. With `repo` or `since`,
+        `total` counts the runs; otherwise their number is kept.
         """
         check_page(limit)
         query = Search(
@@ -207,9 +209,11 @@ class Workflows(Service):
             views.place_of(cursor),
             limit,
         )
-        total, rows = await self.read(queries.page, query)
+        counted, rows = await self.read(queries.page, query, total)
+        if counted is None and cursor is None and len(rows) < limit:
+            counted = len(rows)
         after = views.cursor_of(rows[-1]) if limit and len(rows) == limit else None
-        return WorkflowRunPage(items=[views.summary_of(row) for row in rows], next=after, total=total)
+        return WorkflowRunPage(items=[views.summary_of(row) for row in rows], next=after, total=counted)
 
     @call(GET("/workflow-names"), scope="read")
     async def names(self) -> Names:

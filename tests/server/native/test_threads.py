@@ -36,7 +36,7 @@ async def test_threads_are_made_changed_found_and_removed(house: House) -> None:
         other.thread_id
     ]
     assert list(await client.search_threads(ids=[])) == []
-    oldest = await client.search_threads(sort_order="asc", limit=1, values=False)
+    oldest = await client.search_threads(sort_order="asc", limit=1, values=False, total=True)
     assert (oldest.total, oldest[0].thread_id) == (2, "a/ä")
     copied = await client.copy_thread(other.thread_id)
     assert (copied.values, copied.thread_id != other.thread_id) == ({"v": 1}, True)
@@ -208,7 +208,7 @@ async def test_the_outbox_is_shown(house: House) -> None:
     body = '{"url":"https://user:secret@example.com/x","payload":{}}'
     effects = [NewEffect("webhook", f"run-{number}", body) for number in range(3)]
     ids = await store.storage.run(put, effects, ns=await threads.ns())  # type: ignore[attr-defined]
-    page = await outbox.list(limit=2)
+    page = await outbox.list(limit=2, total=True)
     assert (page.total, len(page)) == (3, 2)
     assert [each.id for each in await outbox.list(subject="run-1", consumer="webhook")] == [ids[1]]
     assert (await outbox.list(status=["dead", "delivered"])).total == 0

@@ -205,7 +205,7 @@ class Demo:
 
     async def _count(self, *statuses: Any) -> int:
         ours = await self._store.query_rollouts(status_in=statuses, rollout_id_in=self._ids, limit=1)
-        return ours.total
+        return ours.counted
 
     async def _worker_lines(self) -> tuple[WorkerLine, ...]:
         known = {worker.worker_id: worker for worker in await self._store.query_workers()}

@@ -74,7 +74,7 @@ class PerdureSessionStore:
         while True:
             page = await self._sessions.list(project=project, limit=PAGE, offset=len(found))
             found += page.items
-            if len(found) >= page.total or not page.items:
+            if len(found) >= page.counted or not page.items:
                 return found
 
     def _transcript(self, key: Mapping[str, str]) -> _Transcript:

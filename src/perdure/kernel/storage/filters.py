@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 from perdure.kernel.checks import MAX_ROWS
 from perdure.kernel.cursors import Place, read_cursor, write_cursor
 from perdure.kernel.errors import BadQuery
 from perdure.kernel.storage.dialect import Statement, statement
 from perdure.kernel.storage.rows import R_co, Row
+
+if TYPE_CHECKING:
+    from perdure.kernel.storage.port import Tx
 
 Kind = Literal["time", "text", "int"]
 Test = Literal["exact", "within", "contains"]
@@ -216,6 +219,26 @@ class Listing(Generic[R_co]):
     def count(self, clause: Clause) -> Statement[int]:
         """How many rows there are in all."""
         return _named("SELECT count(*) FROM " + self.source + " AND " + clause.sql, int, self.name)
+
+    async def total(
+        self,
+        tx: Tx,
+        clause: Clause,
+        found: int,
+        *,
+        limit: int,
+        offset: int,
+        place: Place | None,
+        asked: bool,
+        **bound: Any,
+    ) -> int | None:
+        """How many rows there are in all: known if a page of so many is the last one, and counted if asked
+        for, which takes longer the more there are."""
+        if place is None and limit and (0 < found < limit or not (found or offset)):
+            return offset + found
+        if not (asked or limit == 0):
+            return None
+        return await tx.one(self.count(clause), **clause.values, **bound) or 0
 
     def heads(
         self,

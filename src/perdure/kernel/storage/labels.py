@@ -30,11 +30,20 @@ MAX_BYTES = 64 << 10
 """How large metadata may be, as JSON."""
 LONGEST = 200
 """Longer values are compared by their hash."""
+FEW = 1000
+"""So many objects with a label are looked up by their ids."""
 SLICE = 1000
 """How many rows one statement writes."""
 
 _ADD = BulkInsert(LABELS)
 _DROP = statement("DELETE FROM labels WHERE ns = :ns AND kind = :kind AND id {among:ids}")
+# How many objects have a label, up to a number.
+_COUNT = statement(
+    "SELECT count(*) FROM (SELECT 1 FROM labels WHERE ns = :ns AND kind = :kind AND key = :key"
+    " AND value = :value LIMIT :n) AS found",
+    row=int,
+)
+_OF_ROW = " = (SELECT l.value FROM labels AS l WHERE l.ns = :ns AND l.kind = :label_kind AND l.id = "
 _TEST = "id IN (SELECT l.id FROM labels AS l WHERE l.ns = :ns AND l.kind = "
 
 
@@ -88,6 +97,27 @@ async def set_labels(tx: Tx, kind: str, labels: Mapping[str, Mapping[str, Any]])
 
 async def drop_labels(tx: Tx, kind: str, ids: Sequence[str]) -> None:
     await tx.execute(_DROP, kind=kind, ids=list(ids))
+
+
+async def few_labelled(tx: Tx, kind: str, table: str, metadata: Mapping[str, Any]) -> Clause:
+    """The same condition for a list that may be very long, whose rows are called `table`.
+
+    Where few objects have one of the labels, that one gives the ids. Otherwise many have them all, or so it
+    is assumed, and rows are tested in the order of the list until the page is full.
+    """
+    rare: str | None = None
+    for key, value in metadata.items():
+        if int(await tx.one(_COUNT, kind=kind, key=key, value=_value(value), n=FEW) or 0) < FEW:
+            rare = key
+            break
+    clause = Clause("TRUE", {}) if rare is None else labelled(kind, {rare: metadata[rare]})
+    parts, values = [clause.sql], {"label_kind": kind, **clause.values}
+    for number, (key, value) in enumerate(metadata.items()):
+        if key != rare:
+            at = str(number)
+            parts.append(":tested" + at + _OF_ROW + table + ".id AND l.key = :tested_key" + at + ")")
+            values["tested" + at], values["tested_key" + at] = _value(value), key
+    return Clause(" AND ".join(parts), values)
 
 
 def labelled(kind: str, metadata: Mapping[str, Any]) -> Clause:

@@ -39,13 +39,15 @@ class Query:
     """After which row the page begins."""
     sorting: Sorting | None = None
     """The list whose cursors the page has; it has none without."""
+    total: bool = True
+    """Whether the number of all rows is wanted even if they have to be counted."""
 
 
 V = TypeVar("V")
 HELD_ROWS = 1000
 
-Page = tuple[Sequence[V], int]
-"""Some rows of a listing, and how many there are in all."""
+Page = tuple[Sequence[V], int | None]
+"""Some rows of a listing, and how many there are in all, where that is known or wanted."""
 
 
 class Found(NamedTuple):
@@ -128,8 +130,16 @@ async def _page(tx: Tx, listing: Listing[V], clause: Clause, order: Order, query
     rows = await tx.all(page, **values)
     if query.limit == -1 and query.offset == 0:
         return rows, len(rows)
-    total = await tx.one(listing.count(clause), **clause.values)
-    return rows, total or 0
+    total = await listing.total(
+        tx,
+        clause,
+        len(rows),
+        limit=query.limit,
+        offset=query.offset,
+        place=query.place,
+        asked=query.total,
+    )
+    return rows, total
 
 
 # --- rollouts ---------------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ async def _tools(call: Call, params: Record) -> Record:
     visible = [each for each in found.items if each.system or matches(filter, each.metadata)]
     tools = [await _tool(call, each) for each in visible]
     more = int(cursor) + PAGE
-    return {"tools": tools, **({"nextCursor": str(more)} if more < found.total else {})}
+    return {"tools": tools, **({"nextCursor": str(more)} if more < found.counted else {})}
 
 
 async def _tool(call: Call, assistant: Assistant) -> Record:
@@ -169,7 +169,7 @@ async def _assistant(call: Call, name: str) -> Assistant | None:
             if name_of(each) == name:
                 return each
         offset += 1000
-        if offset >= page.total:
+        if offset >= page.counted:
             return None
 
 

@@ -280,7 +280,7 @@ async def search_threads(call: Call) -> Response:
     )
     found = await call.threads.find_threads(wanted)
     items = [_shown(thread_of(each), body.select, paths) for each in found.items]
-    return page(items, found.total, found.limit, found.offset)
+    return page(items, found.counted, found.limit, found.offset)
 
 
 def _checked_ids(ids: Sequence[str]) -> list[str]:

@@ -131,7 +131,7 @@ def search_page(
 ) -> Response:
     """A page of a search, with the selected fields of each item."""
     items = [selected(shape(each), select) for each in found.items]
-    return page(items, found.total, found.limit, found.offset)
+    return page(items, found.counted, found.limit, found.offset)
 
 
 def selected(record: Mapping[str, Any], names: Sequence[str] | None) -> dict[str, Any]:

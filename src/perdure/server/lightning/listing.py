@@ -50,8 +50,8 @@ async def listed(listing: Listing, store: LightningStore, search: Any, **fixed: 
     ask = partial(getattr(store, listing.method), **terms)
     size = PAGE if limit == -1 else min(limit, PAGE)
     first: PaginatedResult[Any] = await ask(limit=size, offset=offset)
-    if len(first.items) < size or size == limit or offset + size >= first.total:
-        return QueryPage(items=list(first.items), limit=limit, offset=offset, total=first.total)
+    if len(first.items) < size or size == limit or offset + size >= first.counted:
+        return QueryPage(items=list(first.items), limit=limit, offset=offset, total=first.counted)
     return StreamingResponse(_stream(listing, ask, first, limit, offset), media_type="application/json")
 
 
@@ -73,7 +73,7 @@ async def _stream(
     async for items in _pages(listing, ask, first, limit, offset):
         yield (b"," if sent else b'{"items":[') + encode(items)[1:-1]
         sent += len(items)
-    total = offset + sent if limit == -1 else first.total
+    total = offset + sent if limit == -1 else first.counted
     yield f'],"limit":{limit},"offset":{offset},"total":{total}}}'.encode()
 
 

@@ -120,7 +120,11 @@ def _in_form(items: Iterable[Any], form: WireForm | None) -> list[Any]:
 
 
 def paged(page: PaginatedResult[Any], form: WireForm | None = None) -> Response:
-    """A page, with its total in a header too."""
+    """A page, with its total, if there is one, in a header too."""
     items = _in_form(page.items, form)
     body = Page(items=items, limit=page.limit, offset=page.offset, total=page.total, next=page.next)
-    return Response(encode(body), headers={TOTAL: str(page.total)}, media_type="application/json")
+    return Response(
+        encode(body),
+        headers={} if page.total is None else {TOTAL: str(page.total)},
+        media_type="application/json",
+    )

@@ -52,6 +52,6 @@ async def check_pages_join(query: Query, fields: Iterable[str | None], size: int
         options = {"sort_order": order} if field is None else {"sort_by": field, "sort_order": order}
         whole = await query(**options)
         paged: list[Any] = []
-        for offset in range(0, whole.total, size):
+        for offset in range(0, whole.counted, size):
             paged.extend(await query(limit=size, offset=offset, **options))
         assert paged == list(whole), (field, order)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import structs
@@ -12,7 +13,7 @@ from perdure.kernel.clock import to_seconds
 from perdure.kernel.cursors import Place
 from perdure.kernel.errors import NotFound
 from perdure.kernel.pages import PaginatedResult
-from perdure.kernel.storage.filters import given, where
+from perdure.kernel.storage.filters import Clause, Listing, Order, given, where
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import ENDED, LIVE, QUEUED
 from perdure.rollouts.operations.conditions import watched
@@ -22,7 +23,7 @@ from perdure.threads.operations.settle import load_runs, load_threads
 from perdure.threads.operations.states import latest_states
 from perdure.threads.operations.values import with_its_values
 from perdure.threads.records import Run, RunKind, RunStatus
-from perdure.threads.rows import LatestAttempt, RunRow, StateRow, ThreadAnswer, ThreadRow, run_of
+from perdure.threads.rows import LatestAttempt, RunPlace, RunRow, StateRow, ThreadAnswer, ThreadRow, run_of
 
 RUNS = "runs"
 """The list that cursors name."""
@@ -114,45 +115,114 @@ class RunSearch(msgspec.Struct, frozen=True):
     kind: RunKind = RUN
     place: Place | None = None
     """After which run the page begins."""
+    total: bool = True
+    """Whether the number of all runs is wanted even if they have to be counted."""
+
+    @property
+    def order(self) -> Order:
+        return sql.START_ORDER if self.thread_id is None else sql.RUN_ORDER
 
 
 def from_cursor(search: RunSearch, cursor: str | None) -> RunSearch:
     """The same search, from the place on that a cursor names."""
     check_page(search.limit, search.offset, cursor)
-    return structs.replace(search, place=sql.RUN_ORDER.place(RUNS, cursor))
+    return structs.replace(search, place=search.order.place(RUNS, cursor))
 
 
-def page_of(rows: Sequence[RunRow], total: int, search: RunSearch) -> PaginatedResult[Run]:
+def page_of(found: RunPage, search: RunSearch) -> PaginatedResult[Run]:
     """The page of runs that was found."""
     return PaginatedResult(
-        items=[run_of(row) for row in rows],
+        items=[run_of(row) for row in found.rows],
         limit=search.limit,
         offset=search.offset,
-        total=total,
-        next=sql.RUN_ORDER.cursor(RUNS, rows, search.limit),
+        total=found.total,
+        next=found.next,
     )
 
 
+class RunPage(NamedTuple):
+    """Runs, how many there are in all where that is known or wanted, and the cursor of the next page."""
+
+    rows: Sequence[RunRow]
+    total: int | None
+    next: str | None
+
+
 @watched
-async def list_runs(tx: Tx, search: RunSearch) -> tuple[list[RunRow], int]:
-    """A page of runs, the newest first, and how many there are in all."""
-    statuses, outcomes = rollouts_of(search.status) if search.status is not None else ((), ())
+async def list_runs(tx: Tx, search: RunSearch) -> RunPage:
+    """A page of runs, the newest first."""
+    return await (_all_runs(tx, search) if search.thread_id is None else _thread_runs(tx, search))
+
+
+async def _thread_runs(tx: Tx, search: RunSearch) -> RunPage:
+    assert search.thread_id is not None
+    statuses, outcomes = _wanted(search)
     clause = where(
         sql.RUN_FIELDS,
         given(("status", "within", list(statuses) or None), ("outcome", "within", list(outcomes) or None)),
         "and",
     )
-    bound: dict[str, str] = {"kind": search.kind}
-    listing = sql.LIST_RUNS
-    if search.thread_id is not None:
-        await check_thread(tx, search.thread_id)
-        listing, bound = sql.LIST_THREAD_RUNS, {**bound, "thread_id": search.thread_id}
-        if not search.undone:
-            listing, bound = sql.LIST_KEPT_RUNS, {**bound, "undone": ROLLBACK}
-    page, values = listing.page(clause, sql.RUN_ORDER, search.limit, search.offset, search.place)
+    await check_thread(tx, search.thread_id)
+    bound = {"kind": search.kind, "thread_id": search.thread_id}
+    listing = sql.LIST_THREAD_RUNS
+    if not search.undone:
+        listing, bound = sql.LIST_KEPT_RUNS, {**bound, "undone": ROLLBACK}
+    page, values = listing.page(clause, search.order, search.limit, search.offset, search.place)
     rows = await tx.all(page, **bound, **values)
-    total = await tx.one(listing.count(clause), **bound, **clause.values)
-    return rows, total or 0
+    total = await _total(tx, listing, clause, search, len(rows), bound)
+    return RunPage(rows, total, search.order.cursor(RUNS, rows, search.limit))
+
+
+async def _all_runs(tx: Tx, search: RunSearch) -> RunPage:
+    """The heads of each status or outcome, which an index has in the order of their start, merged.
+
+    So the time of a page does not grow with the number of runs. Where only the status of rollouts is asked
+    for, the total is kept.
+    """
+    statuses, outcomes = _wanted(search)
+    counts = {row.name: int(row.total) for row in await tx.all(sql.COUNT_RUNS, kind=search.kind)}
+    present = [status for status in statuses or counts if counts.get(status, 0) > 0]
+    bound: dict[str, Any] = {"kind": search.kind}
+    listing, column, values = sql.RUN_PLACES, "status", present
+    clause = Clause("TRUE", {})
+    if outcomes:
+        listing, column, values = sql.ENDED_RUN_PLACES, "outcome", list(outcomes)
+        clause = Clause("{plain:status} {among:ends}", {"ends": present})
+    places: list[RunPlace] = []
+    if present and search.limit:
+        page, given_values = listing.heads(
+            column, values, search.order, search.limit, search.offset, search.place, clause
+        )
+        places = await tx.all(page, **bound, **given_values)
+    found = await load_runs(tx, [place.id for place in places])
+    if outcomes:
+        counted = Clause(clause.sql + " AND outcome {among:outcomes}", {**clause.values, "outcomes": values})
+        total = await _total(tx, listing, counted, search, len(places), bound) if present else 0
+    else:
+        gone = await tx.one(sql.COUNT_GONE_RUNS, kind=search.kind, statuses=present) if present else 0
+        total = sum(counts[status] for status in present) - int(gone or 0)
+    rows = [found[place.id] for place in places if place.id in found]
+    return RunPage(rows, total, search.order.cursor(RUNS, places, search.limit))
+
+
+def _wanted(search: RunSearch) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The statuses and outcomes of rollouts that are asked for; none where any will do."""
+    return rollouts_of(search.status) if search.status is not None else ((), ())
+
+
+async def _total(
+    tx: Tx, listing: Listing[Any], clause: Clause, search: RunSearch, found: int, bound: Mapping[str, Any]
+) -> int | None:
+    return await listing.total(
+        tx,
+        clause,
+        found,
+        limit=search.limit,
+        offset=search.offset,
+        place=search.place,
+        asked=search.total,
+        **bound,
+    )
 
 
 class QueueStats(msgspec.Struct, frozen=True):

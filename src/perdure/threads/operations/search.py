@@ -14,7 +14,7 @@ from perdure.kernel.errors import InvalidInput
 from perdure.kernel.match import contains
 from perdure.kernel.pages import PaginatedResult
 from perdure.kernel.storage.filters import Clause, Key, Order, Sorting, given, where
-from perdure.kernel.storage.labels import labelled
+from perdure.kernel.storage.labels import few_labelled
 from perdure.kernel.storage.port import Tx
 from perdure.threads import sql
 from perdure.threads.operations.remove import THREAD
@@ -44,6 +44,8 @@ class ThreadSearch(msgspec.Struct, frozen=True, kw_only=True):
     offset: int = 0
     place: Place | None = None
     """After which thread the page begins."""
+    total: bool = True
+    """Whether the number of all threads is wanted even if they have to be counted."""
 
     @property
     def order(self) -> Order:
@@ -64,7 +66,9 @@ def from_cursor(search: ThreadSearch, cursor: str | None) -> ThreadSearch:
     return structs.replace(search, place=search.order.place(THREADS.what, cursor))
 
 
-def page_of(found: Sequence[ThreadAnswer], total: int, search: ThreadSearch) -> PaginatedResult[Thread]:
+def page_of(
+    found: Sequence[ThreadAnswer], total: int | None, search: ThreadSearch
+) -> PaginatedResult[Thread]:
     """The page of threads that was found."""
     return PaginatedResult(
         items=[thread_of(*each) for each in found],
@@ -75,32 +79,40 @@ def page_of(found: Sequence[ThreadAnswer], total: int, search: ThreadSearch) -> 
     )
 
 
-async def search_threads(tx: Tx, search: ThreadSearch) -> tuple[list[ThreadAnswer], int]:
-    """A page of threads, and how many there are in all."""
-    clause = _matching(search)
+async def search_threads(tx: Tx, search: ThreadSearch) -> tuple[list[ThreadAnswer], int | None]:
+    """A page of threads, and how many there are in all, where that is known or wanted."""
+    clause = await _matching(tx, search)
     if search.having:
         found = await _having(tx, search, clause)
         return found[search.offset : search.offset + search.limit], len(found)
     threads = await _page(tx, search, clause, search.limit, search.offset)
-    total = await tx.one(sql.LIST_THREADS.count(clause), **clause.values)
+    total = await sql.LIST_THREADS.total(
+        tx,
+        clause,
+        len(threads),
+        limit=search.limit,
+        offset=search.offset,
+        place=search.place,
+        asked=search.total,
+    )
     states = await states_of(tx, threads) if search.values else {}
-    return [(thread, states.get(thread.id)) for thread in threads], total or 0
+    return [(thread, states.get(thread.id)) for thread in threads], total
 
 
 async def count_threads(tx: Tx, search: ThreadSearch) -> int:
-    clause = _matching(search)
+    clause = await _matching(tx, search)
     if search.having:
         return len(await _having(tx, search, clause))
     total = await tx.one(sql.LIST_THREADS.count(clause), **clause.values)
     return total or 0
 
 
-def _matching(search: ThreadSearch) -> Clause:
+async def _matching(tx: Tx, search: ThreadSearch) -> Clause:
     tests = given(("status", "exact", search.status), ("thread_id", "within", search.ids))
     clause = where(sql.THREAD_FIELDS, tests, "and")
     if not search.metadata:
         return clause
-    labels = labelled(THREAD, search.metadata)
+    labels = await few_labelled(tx, THREAD, "threads", search.metadata)
     return Clause(clause.sql + " AND " + labels.sql, {**clause.values, **labels.values})
 
 

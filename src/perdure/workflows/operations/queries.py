@@ -59,17 +59,19 @@ async def search(tx: Tx, query: Search) -> list[RunRow]:
     return found
 
 
-async def page(tx: Tx, query: Search) -> tuple[int, list[RunRow]]:
-    """How many runs match in all, and a page of them."""
+async def page(tx: Tx, query: Search, asked: bool = True) -> tuple[int | None, list[RunRow]]:
+    """How many runs match in all, where that is kept or to be counted, and a page of them."""
     query = query._replace(statuses=list(query.statuses or RUN_STATUSES))
     if query.repo is None and query.since is None:
         counted = await _counts(tx, query)
-        total = sum(int(each.total) for each in counted)
+        total: int | None = sum(int(each.total) for each in counted)
         # A status without runs is not looked up.
         query = query._replace(statuses=[each.status for each in counted if each.total > 0])
     else:
         clause = _matching(query, sql.IN_STATUSES, statuses=query.statuses)
-        total = int(await tx.one(sql.ALL_RUNS.count(clause), **clause.values) or 0)
+        total = None
+        if asked or not query.limit:
+            total = int(await tx.one(sql.ALL_RUNS.count(clause), **clause.values) or 0)
     return total, await search(tx, query) if query.limit and query.statuses else []
 
 
