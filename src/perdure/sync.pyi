@@ -1017,6 +1017,7 @@ class Traces:
         self,
         *,
         name: str | None = ...,
+        name_contains: str | None = ...,
         service: str | None = ...,
         error: bool | None = ...,
         since: float | None = ...,

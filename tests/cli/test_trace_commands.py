@@ -105,6 +105,8 @@ def test_traces_are_listed_and_searched(world: World) -> None:
     assert "invoke_agent" in listed
     for wanted, expected in (
         (("--name", "execute_tool weather"), ["b2", "a1"]),
+        (("--name", "TOOL"), ["b2", "a1"]),
+        (("--name", "nothing"), []),
         (("--service", "front"), ["b2"]),
         (("--error",), ["b2"]),
         (("--since", "1h"), ["b2", "a1"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.plans import Subject, plans_of
+from tests.support.plans import SMALL, Subject, plans_of
 
 from perdure import open_store
 from perdure.kernel.storage.port import Storage, Tx
@@ -19,12 +19,16 @@ EXPECTED = {
     "LIST_SERVICE_TRACES": {"traces_service"},
     "LIST_FAILED_TRACES": {"traces_errors"},
     "LIST_NAMED_TRACES": {"trace_names_start"},
+    "LIST_NAMES": {"trace_names_start"},
+    "NAMES_OF_TRACES": {"trace_names_pkey"},
+    "STARTS_OF_NAMES": {"trace_names_pkey"},
     "GET_TRACE": {"traces_pkey"},
     "GET_TRACES": {"traces_pkey"},
     "BEGINNING_TRACES": {"traces_pkey"},
     "GET_FIGURES": {"rollout_figures_pkey"},
 }
-SUBJECT = Subject((sql,), frozenset({"traces", "trace_names", "rollout_figures"}), EXPECTED)
+LARGE = frozenset({"traces", "trace_names", "rollout_figures"})
+SUBJECT = Subject((sql,), LARGE, EXPECTED, small=SMALL | {"ids"})
 
 
 async def _fill(tx: Tx, ns: int, start: int) -> None:
@@ -54,13 +58,17 @@ async def use(storage: Storage) -> None:
         {"service": "service-7"},
         {"error": True},
         {"name": "chat"},
+        {"name_contains": "HA"},
+        {"name_contains": "name"},
         {"name": "name-20", "error": True},
     ):
         assert (await traces.list(limit=10, **wanted)).items, wanted
     found = await traces.get(page.items[0].trace_id[:20])
     assert found == await traces.get(page.items[0].trace_id)
     assert len(await traces.read(operations.get_figures, ["ro-7", "ro-8"])) == 2
-    some = Wanted(name=None, service=None, failed=False, since=10**9, place=TracePlace(2 * 10**9, ""))
+    some = Wanted(
+        name=None, part=None, service=None, failed=False, since=10**9, place=TracePlace(2 * 10**9, "")
+    )
     assert len((await traces.read(operations.list_traces, some, 10))[0]) == 10
 
 

@@ -4,47 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
-from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
+from tests.rollouts.attributes import CHAT, REWARD, put
 
 from perdure import AttemptedRollout, Perdure, Span, open_store
 from perdure.kernel.config import load_settings
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.rollouts import otlp
 from perdure.rollouts.spans import OtelResource, TraceStatus
-from perdure.rollouts.traces.figures import (
-    AGENT,
-    ATTRIBUTES,
-    CACHED,
-    INPUT,
-    KINDS,
-    MODEL,
-    OUTPUT,
-    REWARD_SPANS,
-    USER,
-    Figures,
-    figures_if_any,
-    figures_of,
-    may_have_figures,
-)
-from perdure.rollouts.traces.prices import Prices, Tokens, read_prices
+from perdure.rollouts.traces import operations
 from perdure.rollouts.traces.service import WINDOW
 from perdure.runtime.services import Services
 from perdure.statistics.model import UsageHistory
 
-CHAT = {"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 4}
 FAILED = TraceStatus(status_code="ERROR")
-REWARD = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": 0.5}
 
 
 @pytest.fixture
@@ -78,113 +57,6 @@ def span(rollout: AttemptedRollout, number: int, name: str = "chat", **more: Any
         "resource": OtelResource(attributes={"service.name": "shop"}, schema_url=""),
     }
     return Span(**{**fields, **more})
-
-
-def test_every_dialect_has_its_figures() -> None:
-    none = Figures()
-    for name, attributes, expected in (
-        ("chat", CHAT, Figures(10, 4)),
-        ("chat", {"gen_ai.usage.prompt_tokens": 3, "gen_ai.usage.completion_tokens": 2}, Figures(3, 2)),
-        ("llm", {"llm.token_count.prompt": 7, "llm.token_count.completion": 1}, Figures(7, 1)),
-        ("llm", {"llm.usage.prompt_tokens": "8", "llm.usage.completion_tokens": 2.0}, Figures(8, 2)),
-        ("agent", {**CHAT, "gen_ai.operation.name": "invoke_agent"}, none),
-        ("chain", {**CHAT, "openinference.span.kind": "CHAIN"}, none),
-        ("llm", {**CHAT, "openinference.span.kind": "LLM"}, Figures(10, 4)),
-        ("flow", {**CHAT, "traceloop.span.kind": "workflow"}, none),
-        ("chat", {"gen_ai.usage.input_tokens": -1, "gen_ai.usage.output_tokens": 2**80}, none),
-        ("chat", {"gen_ai.usage.input_tokens": "many", "gen_ai.usage.output_tokens": None}, none),
-        ("agentlightning.annotation", REWARD, Figures(reward=0.5)),
-        ("agentlightning.annotation", {"agentlightning.reward.0.value": True}, Figures(reward=1.0)),
-        ("agentlightning.reward", {"agentlightning.reward.primary": -2}, Figures(reward=-2)),
-        ("agentlightning.reward", {"reward": 0.0}, Figures(reward=0.0)),
-        ("agentlightning.operation", {**REWARD, "agentlightning.operation.name": "other"}, none),
-        ("agentlightning.annotation", {"agentlightning.reward.0.value": float("nan")}, none),
-        ("task", {"agentops.task.output": '{"type": "reward", "value": 0.25}'}, Figures(reward=0.25)),
-        ("task", {"agentops.entity.output": '{"type": "reward", "value"'}, none),
-        ("chat", {"reward": 1.0}, none),
-        ("chat", {**CHAT, "gen_ai.operation.name": ["chat"]}, Figures(10, 4)),
-        ("chat", {"gen_ai.usage.input_tokens": 10**400, "gen_ai.usage.output_tokens": [4]}, none),
-        ("agentlightning.annotation", {"agentlightning.reward.0.value": 10**400}, none),
-    ):
-        found = figures_of(name, attributes)
-        told = (found.input_tokens, found.output_tokens, found.reward)
-        assert told == (expected.input_tokens, expected.output_tokens, expected.reward), (name, attributes)
-        if expected.counts:
-            assert may_have_figures(repr((name, attributes)).encode()), attributes
-
-
-def test_every_dialect_has_its_model_kind_cached_tokens_and_cost() -> None:
-    tokens = {"gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 4}
-    for attributes, kind, model, cached, cost in (
-        ({**CHAT, "gen_ai.request.model": "gpt-4o"}, "llm", "gpt-4o", 0, None),
-        ({**CHAT, "gen_ai.request.model": "a", "gen_ai.response.model": "b"}, "llm", "b", 0, None),
-        ({**CHAT, "gen_ai.usage.cache_read.input_tokens": 6}, "llm", "", 6, None),
-        ({**CHAT, "gen_ai.usage.cache_read_input_tokens": 60}, "llm", "", 10, None),
-        ({**tokens, "gen_ai.operation.name": "embeddings"}, "embedding", "", 0, None),
-        ({"gen_ai.operation.name": "execute_tool"}, "tool", "", 0, None),
-        ({"gen_ai.operation.name": "invoke_agent", "gen_ai.request.model": "gpt-4o"}, "agent", "", 0, None),
-        (
-            {
-                "openinference.span.kind": "LLM",
-                "llm.token_count.prompt": 9,
-                "llm.token_count.prompt_details.cache_read": 3,
-                "llm.model_name": "claude-sonnet-4",
-                "llm.cost.total": 0.25,
-            },
-            "llm",
-            "claude-sonnet-4",
-            3,
-            250_000_000,
-        ),
-        ({"openinference.span.kind": "RETRIEVER"}, "retriever", "", 0, None),
-        ({"traceloop.span.kind": "task"}, "chain", "", 0, None),
-        ({"llm.request.type": "chat", "llm.usage.prompt_tokens": 2}, "llm", "", 0, None),
-        ({**tokens, "gen_ai.request.model": "m" * 500, "gen_ai.usage.cost": -1}, "llm", "m" * 100, 0, None),
-        ({**tokens, "gen_ai.request.model": ["gpt-4o"], "gen_ai.usage.cost": "free"}, "llm", "", 0, None),
-        ({"some": "attribute"}, "", "", 0, None),
-    ):
-        found = figures_of("span", attributes)
-        told = (found.kind, found.model, found.cached_tokens, found.cost)
-        assert told == (kind, model, cached, cost), attributes
-    assert figures_of("agentlightning.annotation", REWARD).kind == "reward"
-    named = figures_of("chat", {**CHAT, "gen_ai.agent.name": "trivia", "user.id": "anna"})
-    assert (named.agent, named.user_id) == ("trivia", "anna")
-
-
-def test_a_price_is_that_of_the_longest_name_and_a_file_goes_before_the_shipped_table(tmp_path: Path) -> None:
-    prices = Prices()
-    for model, input in (
-        ("gpt-4o", 2.5),
-        ("gpt-4o-2024-08-06", 2.5),
-        ("gpt-4o-mini-2024-07-18", 0.15),
-        ("openai/GPT-4o-mini", 0.15),
-        ("claude-sonnet-4@20250514", 3.0),
-        ("gpt-4.5-preview", None),
-        ("gpt-4omni", None),
-        ("", None),
-    ):
-        found = prices.of(model)
-        assert (None if found is None else found.input) == input, model
-    tokens = Tokens(1000, 100, 400)
-    assert prices.cost("gpt-4o", tokens) == (600 * 2500 + 400 * 1250 + 100 * 10_000)
-    assert prices.cost("unknown", tokens) is prices.cost("", tokens) is None
-    file = tmp_path / "prices.toml"
-    file.write_text('[models]\n"gpt-4o" = { input = 1.0, output = 2.0 }\n"own" = { input = 0, output = 0 }\n')
-    prices.use(read_prices(file))
-    assert prices.cost("gpt-4o", tokens) == 1000 * 1000 + 100 * 2000
-    assert prices.cost("own:7b", tokens) == 0
-    assert prices.of("gpt-4o-mini") is not None
-    for text, words in (
-        ("models = 3", "models"),
-        ("[models]\na = { input = -1, output = 2 }", "input"),
-        ("[models]\na = { input = 1, output = 2, tax = 3 }", "tax"),
-        ("not toml", str(file)),
-    ):
-        file.write_text(text)
-        with pytest.raises(InvalidInput, match=re.escape(words)):
-            read_prices(file)
-    with pytest.raises(InvalidInput, match="cannot read"):
-        read_prices(tmp_path / "missing.toml")
 
 
 async def test_cost_of_a_rollout_and_a_trace_and_what_was_used_by_the_hour(perdure: Perdure) -> None:
@@ -326,102 +198,6 @@ async def test_spans_of_otlp_have_figures_too(perdure: Perdure) -> None:
     assert (trace.name, trace.service, trace.start_time) == ("chat", "till", 1e9)
 
 
-def put(told: AnyValue, value: Any) -> None:
-    """Write a value as OTLP has it; none is a value without a kind."""
-    if isinstance(value, list):
-        told.array_value.SetInParent()
-        for each in value:
-            put(told.array_value.values.add(), each)
-    elif isinstance(value, dict):
-        told.kvlist_value.SetInParent()
-        for key, each in value.items():
-            put(told.kvlist_value.values.add(key=key).value, each)
-    elif value is not None:
-        kinds = {str: "string_value", bool: "bool_value", int: "int_value", float: "double_value"}
-        setattr(told, kinds[type(value)], value)
-
-
-def figures_by_otlp(name: str, attributes: Mapping[str, Any]) -> Figures | None:
-    """The figures of a span that came by OTLP."""
-    message = TracesData()
-    span = (
-        message.resource_spans.add()
-        .scope_spans.add()
-        .spans.add(name=name, trace_id=b"\x01" * 16, span_id=b"\x02" * 8)
-    )
-    for key, value in attributes.items():
-        put(span.attributes.add(key=key).value, value)
-    (found,) = otlp.receive(otlp.parse(message.SerializeToString())).unattributed
-    return found.figures
-
-
-NAMES = sorted(ATTRIBUTES)
-WORDS = sorted({word for kinds in KINDS.values() for word in kinds})
-TEXTS = st.text(alphabet=st.characters(codec="utf-8"), max_size=120)
-NUMBERS = st.integers(-1, 100) | st.integers(-(2**63), 2**63 - 1)
-HOSTILE = st.sampled_from(NAMES).map(lambda key: f"J.\n{chr(len(key))}{key}\x12\x03\x18\x90\x4e")
-"""Text that is, on the wire, an attribute that counts."""
-LEAVES = st.none() | st.booleans() | NUMBERS | st.floats() | TEXTS | st.sampled_from(WORDS) | HOSTILE
-VALUES = LEAVES | st.lists(LEAVES, max_size=3) | st.dictionaries(st.sampled_from(NAMES), LEAVES, max_size=3)
-SPANS = st.dictionaries(st.sampled_from(NAMES) | TEXTS, VALUES, max_size=12)
-USUAL = st.fixed_dictionaries(
-    {},
-    optional={
-        **{key: st.sampled_from(sorted(kinds)) for key, kinds in KINDS.items()},
-        **{key: NUMBERS for names in (INPUT, OUTPUT, CACHED) for key in names},
-        **{key: TEXTS for names in (MODEL, AGENT, USER) for key in names},
-    },
-)
-"""What instrumentations mostly write, which is read another way than the rest."""
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.sampled_from(["chat", *REWARD_SPANS]), SPANS | USUAL)
-def test_what_otlp_brings_counts_as_the_same_attributes_do(name: str, attributes: dict[str, Any]) -> None:
-    expected = figures_if_any(name, attributes)
-    assert figures_by_otlp(name, attributes) == expected
-
-
-def test_a_text_that_looks_like_an_attribute_on_the_wire_counts_nothing() -> None:
-    tokens = "gen_ai.usage.input_tokens"
-    forged = OtlpSpan()
-    put(forged.attributes.add(key=tokens).value, 9_000)
-    text = forged.SerializeToString().decode("latin-1")
-    assert figures_by_otlp("chat", {"prompt": text, "gen_ai.prompt": {tokens: 7}}) is None
-    found = figures_by_otlp("chat", {"prompt": text, tokens: 3, "answer": text})
-    assert found is not None
-    assert found.input_tokens == 3
-
-
-def test_every_dialect_is_read_out_of_otlp_as_out_of_json() -> None:
-    """Texts, whole numbers, fractions and lists, in the form that each instrumentation sends."""
-    for name, attributes, kind in (
-        (
-            "chat",
-            {**CHAT, "gen_ai.request.model": "gpt-4o", "user.id": "ann", "gen_ai.usage.cost": 0.5},
-            "llm",
-        ),
-        (
-            "chat",
-            {"gen_ai.usage.prompt_tokens": 7, "llm.request.type": "chat", "gen_ai.agent.name": ""},
-            "llm",
-        ),
-        ("step", {"traceloop.span.kind": "tool", "gen_ai.usage.prompt_tokens": 7}, "tool"),
-        (
-            "step",
-            {"openinference.span.kind": "LLM", "llm.token_count.prompt": 0, "llm.cost.total": 2.0},
-            "llm",
-        ),
-        ("agentlightning.annotation", {"agentlightning.reward.0.value": 0.0}, "reward"),
-        ("agentlightning.annotation", {"agentlightning.reward.0.value": True}, "reward"),
-        ("chat", {"gen_ai.operation.name": ["chat"], "gen_ai.usage.input_tokens": "12"}, "llm"),
-    ):
-        found = figures_by_otlp(name, attributes)
-        assert found == figures_of(name, attributes), attributes
-        assert found is not None
-        assert found.kind == kind
-
-
 async def test_a_batch_of_several_traces_models_and_hours_adds_up(perdure: Perdure) -> None:
     rollout = await started(perdure)
     spans = [
@@ -508,6 +284,9 @@ async def test_traces_are_listed_by_pages_and_filters(perdure: Perdure) -> None:
     assert numbers(await pages(perdure, name="odd", error=True)) == [9, 3]
     assert numbers(await pages(perdure, name="odd", service="till")) == []
     assert numbers(await pages(perdure, error=True, service="till", limit=1)) == [12, 6]
+    assert numbers(await pages(perdure, name_contains="VE", limit=2)) == [12, 10, 8, 6, 4, 2]
+    assert numbers(await pages(perdure, name_contains="d", error=True)) == [9, 3]
+    assert numbers(await pages(perdure, name_contains="e_en")) == []
     base = 1_700_000_000.0
     assert numbers(await pages(perdure, since=base + 4, until=base + 8)) == [7, 6, 5, 4]
     assert numbers(await pages(perdure, name="even", since=base + 9)) == [12, 10]
@@ -529,6 +308,8 @@ async def test_bad_filters_are_refused(perdure: Perdure) -> None:
         {"limit": 1001},
         {"since": float("nan")},
         {"name": "\0"},
+        {"name_contains": "\0"},
+        {"name": "a", "name_contains": "a"},
     ):
         with pytest.raises(InvalidInput):
             await traces.list(**wanted)
@@ -542,6 +323,42 @@ async def test_bad_filters_are_refused(perdure: Perdure) -> None:
         with pytest.raises(NotFound, match="Trace ff"):
             await missing
     assert WINDOW >= 1000
+
+
+@pytest.mark.parametrize("names", [3, 40])
+async def test_a_part_of_a_name_finds_each_trace_once_however_many_names(
+    perdure: Perdure, monkeypatch: pytest.MonkeyPatch, names: int
+) -> None:
+    """By the index of names, and by the names of the next traces where there are many."""
+    monkeypatch.setattr(operations, "MOST_LOOKED_THROUGH", 2)
+    rollout = await started(perdure)
+    spans = [
+        span(
+            rollout,
+            trace * 100 + number,
+            f"call {number}" if trace % 2 else "other",
+            trace_id=f"{trace:032x}",
+        )
+        for trace in range(1, 7)
+        for number in range(names)
+    ]
+    await perdure.store.add_many_spans(spans)
+    for limit in (1, 2, 100):
+        found = await pages(perdure, name_contains="Call", limit=limit)
+        assert [int(each, 16) for page in found for each in page] == [5, 3, 1], limit
+
+
+async def test_pages_by_a_name_and_errors_leave_no_trace_out(perdure: Perdure) -> None:
+    """The list by a name is in the order in which spans of that name begin, not in that of the traces."""
+    rollout = await started(perdure)
+    spans = [
+        span(rollout, number, name, trace_id=trace * 32, status=FAILED)
+        for number, name, trace in ((1, "first", "a"), (3, "first", "b"), (4, "tool", "b"), (5, "tool", "a"))
+    ]
+    await perdure.store.add_many_spans(spans)
+    for wanted in ({"name": "tool"}, {"name_contains": "tool"}):
+        found = await pages(perdure, error=True, limit=1, **wanted)
+        assert [each[:1] for page in found for each in page] == ["a", "b"], wanted
 
 
 async def test_the_spans_of_a_trace_come_from_all_its_rollouts(perdure: Perdure) -> None:

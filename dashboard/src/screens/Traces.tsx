@@ -16,7 +16,7 @@ export default function Traces() {
   const [typed, setTyped, name] = useTypedFilter("name");
   const error = outcome === "error" || null;
   const list = useCursorList(["trace", "list", outcome, name], ({ signal, ...page }) =>
-    api.get("/api/v1/traces", { query: { ...page, error, name: name || null }, signal }),
+    api.get("/api/v1/traces", { query: { ...page, error, name_contains: name || null }, signal }),
   );
   const columns: Column<Trace>[] = [
     { name: "Outcome", width: "90px", cell: (trace) => <Status status={trace.errors ? "error" : "ok"} /> },
@@ -35,7 +35,7 @@ export default function Traces() {
       <div className="bar">
         <Choices single label="Outcome" choices={["error"]} chosen={outcome ? [outcome] : []} onChange={([one]) => setOutcome(one ?? "")} />
         <TextInput
-          aria-label="Name of the trace" placeholder="Name" leftSection={<Icon name="search" size={13} />} w={190} ml="auto"
+          aria-label="Part of the name of a span" placeholder="Part of a name" leftSection={<Icon name="search" size={13} />} w={190} ml="auto"
           value={typed} onChange={(event) => setTyped(event.currentTarget.value)}
         />
       </div>

@@ -44,7 +44,7 @@ async def list_traces(context: CommandContext, since: SinceOption = None, limit:
 @app.client_command("search")
 async def search_traces(
     context: CommandContext,
-    name: Annotated[str | None, text("NAME", "Whole name of a span in the trace.", "--name")] = None,
+    name: Annotated[str | None, text("TEXT", "Part of the name of a span in the trace.", "--name")] = None,
     service: Annotated[str | None, text("NAME", "Service of the trace.", "--service")] = None,
     error: Annotated[bool, flag("--error", help="Only traces in which a span has failed.")] = False,
     since: SinceOption = None,
@@ -60,7 +60,7 @@ async def search_traces(
     A search by attributes looks through up to 10,000 traces.
     """
     wanted = {
-        "name": name,
+        "name_contains": name,
         "service": service,
         "error": error or None,
         "since": _start(since),
@@ -78,8 +78,6 @@ async def _list(context: CommandContext, wanted: dict[str, Any], limit: int, *, 
     async with context.connect() as connection:
         found, searched = await _find(connection, wanted, limit)
     listing(context, found, COLUMNS, _row, noun="traces", empty=EMPTY, filtered=filtered)
-    if not found and wanted.get("name"):
-        context.output.print("--name takes the whole name of a span; `perdure trace list` shows names.")
     if searched is not None:
         context.output.print(f"Looked through the attributes of {searched} traces.")
 

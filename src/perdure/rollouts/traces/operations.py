@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -14,6 +15,11 @@ from perdure.rollouts.rows import RolloutFiguresRow, SpanView, TracePlace, Trace
 from perdure.rollouts.traces import sql
 from perdure.rollouts.traces.outline import SpanOutlineRow
 
+MOST_NAMES = 2000
+MOST_MATCHING = 20
+"""How many names there may be, and how many of them may be wanted, for the index to be asked for each."""
+MOST_LOOKED_THROUGH = 100
+"""How many traces one call looks through where there are more names."""
 TRACE_ORDER = SPANS.order("start_time", "asc")
 """The order of the spans of a trace."""
 
@@ -36,23 +42,28 @@ class Wanted(msgspec.Struct, frozen=True):
     """Which traces, from which place on; times are nanoseconds."""
 
     name: str | None
+    part: str | None
+    """What the name of a span contains, in small letters."""
     service: str | None
     failed: bool
     since: int
     place: TracePlace
 
 
-async def list_traces(tx: Tx, wanted: Wanted, window: int) -> tuple[list[TraceRow], TracePlace | None]:
-    """The wanted among the next `window` traces that an index gives, and where the window ends.
+Found = tuple[list[tuple[TracePlace, TraceRow]], TracePlace | None]
+"""Traces with their places in the list, and where a window ends; no place means that there are no more."""
 
-    No place means that there are no more.
-    """
+
+async def list_traces(tx: Tx, wanted: Wanted, window: int) -> Found:
+    """The wanted among the next `window` traces that an index gives, and where the window ends."""
     bound = {
         "since": wanted.since,
         "start_ns": wanted.place.start_ns,
         "trace_id": wanted.place.trace_id,
         "n": window,
     }
+    if wanted.part is not None:
+        return await _list_by_part(tx, wanted, wanted.part, bound)
     if wanted.name is not None:
         places = await tx.all(sql.LIST_NAMED_TRACES, name=wanted.name, **bound)
     elif wanted.service is not None:
@@ -61,10 +72,48 @@ async def list_traces(tx: Tx, wanted: Wanted, window: int) -> tuple[list[TraceRo
         places = await tx.all(sql.LIST_FAILED_TRACES, **bound)
     else:
         places = await tx.all(sql.LIST_TRACES, **bound)
+    return await _found(tx, wanted, places), places[-1] if len(places) == window else None
+
+
+async def _found(tx: Tx, wanted: Wanted, places: Sequence[TracePlace]) -> list[tuple[TracePlace, TraceRow]]:
+    """Those of the traces at these places that are wanted."""
     ids = [place.trace_id for place in places]
     rows = {row.trace_id: row for row in await tx.all(sql.GET_TRACES, ids=ids)} if ids else {}
-    found = [rows[id] for id in ids if id in rows and _matches(rows[id], wanted)]
-    return found, places[-1] if len(places) == window else None
+    found = [(place, rows[place.trace_id]) for place in places if place.trace_id in rows]
+    return [(place, row) for place, row in found if _matches(row, wanted)]
+
+
+async def _list_by_part(tx: Tx, wanted: Wanted, part: str, bound: Mapping[str, Any]) -> Found:
+    """The same of traces in which the name of a span contains a text.
+
+    There are few names as a rule, and the index gives the traces of each. Where there are many, the names in
+    the next traces are looked through.
+    """
+    known = await tx.all(sql.LIST_NAMES, n=MOST_NAMES + 1)
+    names = [name for name in known if part in name.lower()]
+    if len(known) > MOST_NAMES or len(names) > MOST_MATCHING:
+        window = min(bound["n"], MOST_LOOKED_THROUGH)
+        places = await tx.all(sql.LIST_TRACES, **{**bound, "n": window})
+        told = await tx.all(sql.NAMES_OF_TRACES, ids=[place.trace_id for place in places])
+        named = {each.trace_id for each in told if part in each.name.lower()}
+        found = [place for place in places if place.trace_id in named]
+    else:
+        window = bound["n"]
+        every: set[TracePlace] = set()
+        for name in names:
+            every.update(await tx.all(sql.LIST_NAMED_TRACES, name=name, **bound))
+        places = sorted(every, reverse=True)[:window]
+        found = await _last_places(tx, places, names)
+    return await _found(tx, wanted, found), places[-1] if len(places) == window else None
+
+
+async def _last_places(tx: Tx, places: Sequence[TracePlace], names: Sequence[str]) -> list[TracePlace]:
+    """Each trace once: one with several of the names stands where the last of them begins."""
+    ids = list({place.trace_id for place in places})
+    last: dict[str, int] = {}
+    for row in await tx.all(sql.STARTS_OF_NAMES, ids=ids, names=list(names)):
+        last[row.trace_id] = max(last.get(row.trace_id, row.start_ns), row.start_ns)
+    return [place for place in places if place.start_ns == last[place.trace_id]]
 
 
 def _matches(row: TraceRow, wanted: Wanted) -> bool:

@@ -26,6 +26,13 @@ class SpanOutlineRow(NamedTuple):
     size: int
 
 
+class TraceName(NamedTuple):
+    """A name that spans of a trace have."""
+
+    trace_id: str
+    name: str
+
+
 class SpanOutline(Record, kw_only=True):
     """What a list shows of a span."""
 

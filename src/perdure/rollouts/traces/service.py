@@ -60,6 +60,7 @@ class Traces(Service):
         self,
         *,
         name: str | None = None,
+        name_contains: str | None = None,
         service: str | None = None,
         error: bool | None = None,
         since: float | None = None,
@@ -70,35 +71,40 @@ class Traces(Service):
     ) -> TracePage:
         """List traces, the newest first.
 
-        `name` is the name of any of its spans, `error` asks for those in which a span has failed, `since` and
-        `until` are epoch seconds. An `attribute` is `key=value`; all of them must be in one span. Attributes
-        have no index: a call looks through up to 100 traces, and 2,000 spans of each. A page may have fewer
-        items than `limit`, and even none; `next` is the cursor of the next one.
+        `name` is the name of any of its spans, `name_contains` a part of it in any case of letters: where
+        spans have thousands of names, a call looks through 100 traces for it. `error` asks for those in which
+        a span has failed, `since` and `until` are epoch seconds. An `attribute` is `key=value`; all of them
+        must be in one span. Attributes have no index: a call looks through up to 100 traces, and 2,000 spans
+        of each. A page may have fewer items than `limit`, and even none; `next` is the cursor of the next.
         """
         check_page(limit, 0)
         newest = TracePlace(_nanoseconds(until, "until", LAST_NS), "")
         wanted = Wanted(
             name=None if name is None else check_text(name, "name")[:MAX_NAME],
+            part=check_text(name_contains, "name_contains").lower() if name_contains else None,
             service=optional_text(service, "service"),
             failed=bool(error),
             since=_nanoseconds(since, "since", 0),
             place=_place(cursor, newest),
         )
         attributes = attributes_from(attribute or ())
-        filters = sum((wanted.name is not None, wanted.service is not None, wanted.failed))
+        if name is not None and name_contains is not None:
+            raise InvalidInput("give either a name or a part of one, not both")
+        by_name = wanted.name is not None or wanted.part is not None
+        filters = sum((by_name, wanted.service is not None, wanted.failed))
         window = WINDOW if filters > 1 and not attributes else limit
         if attributes:
             window = min(SEARCHED_TRACES, max(limit, 1))
         if not window:
             return TracePage(items=[])
-        rows, place = await self.read(operations.list_traces, wanted, window)
-        searched = len(rows) if attributes else None
+        found, place = await self.read(operations.list_traces, wanted, window)
+        searched = len(found) if attributes else None
         if attributes:
-            rows = [row for row in rows if await self._has(row, attributes)]
-        if len(rows) > limit:
-            rows = rows[:limit]
-            place = TracePlace(rows[-1].start_ns, rows[-1].trace_id)
-        return TracePage(items=[trace_from(row) for row in rows], next=_cursor(place), searched=searched)
+            found = [each for each in found if await self._has(each[-1], attributes)]
+        if len(found) > limit:
+            found = found[:limit]
+            place, _ = found[-1]
+        return TracePage(items=[trace_from(row) for _, row in found], next=_cursor(place), searched=searched)
 
     async def _has(self, row: TraceRow, attributes: Mapping[str, str]) -> bool:
         """Whether one of a trace's spans has all the attributes."""

@@ -6,7 +6,7 @@ from perdure.kernel.storage.dialect import BulkInsert, name_statements, statemen
 from perdure.kernel.storage.filters import Listing
 from perdure.rollouts import rows
 from perdure.rollouts.tables import ROLLOUT_FIGURES, TRACE_NAMES, TRACES, USAGE_ADDED
-from perdure.rollouts.traces.outline import SpanOutlineRow
+from perdure.rollouts.traces.outline import SpanOutlineRow, TraceName
 
 # Add to the figures of rollouts; the reward with the highest number counts.
 ADD_ROLLOUT_FIGURES = BulkInsert(
@@ -125,6 +125,35 @@ LIST_NAMED_TRACES = statement(
     ORDER BY start_ns DESC, trace_id DESC LIMIT :n
     """,
     row=rows.TracePlace,
+)
+# The names that spans have, each once: the index is entered anew behind each.
+LIST_NAMES = statement(
+    """
+    WITH RECURSIVE names (name) AS (
+      SELECT min(name) FROM trace_names WHERE ns = :ns
+      UNION ALL
+      SELECT (SELECT min(t.name) FROM trace_names AS t WHERE t.ns = :ns AND t.name > names.name)
+      FROM names WHERE names.name IS NOT NULL
+    )
+    SELECT name FROM names WHERE name IS NOT NULL LIMIT :n
+    """,
+    row=str,
+)
+# The names in some traces; what is not in the index of the key is not asked for.
+NAMES_OF_TRACES = statement(
+    """
+    SELECT t.trace_id, t.name FROM {each:ids} CROSS JOIN trace_names AS t
+    WHERE t.ns = :ns AND t.trace_id = ids.value
+    """,
+    row=TraceName,
+)
+# When spans with some names begin in some traces.
+STARTS_OF_NAMES = statement(
+    """
+    SELECT t.trace_id, t.name, t.start_ns FROM {each:ids} CROSS JOIN {each:names} CROSS JOIN trace_names AS t
+    WHERE t.ns = :ns AND t.trace_id = ids.value AND t.name = names.value
+    """,
+    row=rows.TraceNameRow,
 )
 # The spans of a trace.
 LIST_TRACE_SPANS = Listing("{columns}", "spans WHERE ns = :ns AND trace_id = :trace_id", rows.SpanView)
