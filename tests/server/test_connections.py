@@ -193,3 +193,13 @@ def test_the_limit_comes_from_the_limit_of_open_files(monkeypatch: pytest.Monkey
     assert with_files(256) == 128
     assert with_files(resource.RLIM_INFINITY) == with_files(1 << 30) == 65_536
     assert ConnectionLimits.of(Settings(max_connections=7)).max_connections == 7
+
+
+def test_a_limit_beyond_the_open_files_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
+    assert ConnectionLimits.of(Settings(max_connections=880)).max_connections == 880
+    assert not caplog.messages
+    assert ConnectionLimits.of(Settings(max_connections=10_000)).max_connections == 10_000
+    assert "allow 880 connections" in caplog.text

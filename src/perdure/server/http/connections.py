@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from functools import partial
 from typing import Any, Self
@@ -15,6 +16,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from perdure.kernel.config import Settings
+
+logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 64 << 10
 RESERVE = 16
@@ -48,8 +51,17 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
+        possible = default_limit()
+        wanted = settings.max_connections or possible
+        if wanted > possible:
+            logger.warning(
+                "max_connections is %s, but the open files that this process may have allow %s connections:"
+                " raise their limit (ulimit -n)",
+                wanted,
+                possible,
+            )
         return cls(
-            max_connections=settings.max_connections or default_limit(),
+            max_connections=wanted,
             head_timeout=settings.head_timeout,
             keep_alive_timeout=settings.keep_alive_timeout,
         )
@@ -103,7 +115,7 @@ async def answer_probes(application: ASGIApp, scope: Scope, receive: Receive, se
     if scope["path"] in PROBES:
         await application(scope, receive, send)
         return
-    text = "too many connections (setting max_connections); try again later\n"
+    text = "too many connections (setting max_connections, or the limit of open files); try again later\n"
     refusal = PlainTextResponse(text, 503, {"Connection": "close", "Retry-After": "1"})
     await refusal(scope, receive, send)
 
