@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import enum
+import json
 import math
 import pickle
 import subprocess
@@ -11,11 +12,12 @@ import sys
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import pytest
 
 from perdure.kernel.codec import decode_json, encode_json
-from perdure.kernel.errors import InvalidInput
-from perdure.kernel.record import OpenRecord
+from perdure.kernel.errors import InvalidInput, PerdureError
+from perdure.kernel.record import OpenRecord, usual_decoder
 from perdure.rollouts.spans import (
     Event,
     Link,
@@ -26,6 +28,7 @@ from perdure.rollouts.spans import (
     TraceStatus,
     seconds_from,
 )
+from perdure.server.http import bodies
 
 CONTEXT = {
     "trace_id": "0" * 31 + "1",
@@ -321,3 +324,76 @@ def test_a_span_of_core_fields() -> None:
 def test_spans_load_no_opentelemetry() -> None:
     script = "import sys, perdure.rollouts.spans; sys.exit('opentelemetry' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+PLAIN: dict[str, Any] = {
+    "rollout_id": "ro-1",
+    "attempt_id": "at-1",
+    "sequence_id": 3,
+    "trace_id": "t" * 32,
+    "span_id": "s" * 16,
+    "parent_id": None,
+    "name": "step",
+    "status": {"status_code": "OK", "description": None},
+    "attributes": {"a": 1, "b": [1, 2], "c": {"d": None}},
+    "events": [],
+    "links": [],
+    "start_time": 1_700_000_000.25,
+    "end_time": None,
+    "context": None,
+    "parent": {"trace_id": "t", "span_id": "s", "is_remote": False, "trace_state": {"a": "b"}},
+    "resource": {"attributes": {"service.name": "x"}, "schema_url": ""},
+}
+ODD: tuple[dict[str, Any], ...] = (
+    {},
+    {"unknown": {"kept": 1}},
+    {"status": {"status_code": "ERROR"}},
+    {"status": {"status_code": "OK", "description": "x", "more": 1}},
+    {"status": {"status_code": "FINE"}},
+    {"sequence_id": 2**63},
+    {"sequence_id": 1.0},
+    {"sequence_id": True},
+    {"start_time": 1_700_000_000},
+    {"start_time": 1_700_000_000_250_000_000},
+    {"start_time": "now"},
+    {"events": [{"name": "e", "attributes": {}}]},
+    {"links": [{"context": None}]},
+    {"parent": {"trace_id": "t"}},
+    {"resource": {"attributes": {}, "schema_url": "", "more": 1}},
+    {"attributes": []},
+    {"attributes": {"e": "\ud800"}},
+    {"name": None},
+    {"model_dump": 1},
+)
+
+
+@pytest.mark.parametrize("odd", ODD, ids=str)
+@pytest.mark.parametrize("listed", [False, True])
+def test_the_usual_form_is_read_as_any_other(
+    odd: dict[str, Any], listed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = list[Span] if listed else Span
+    span = {**PLAIN, **odd}
+    data = json.dumps([span, PLAIN] if listed else span).encode()
+
+    def read() -> Any:
+        try:
+            return bodies.decode_body(data, kind, optional=False)
+        except PerdureError as error:
+            return type(error), error.message
+
+    found = read()
+    monkeypatch.setattr(bodies, "usual_decoder", lambda kind: None)
+    expected = read()
+    assert found == expected
+    assert repr(found) == repr(expected)
+
+
+def test_the_usual_form_has_the_fields_of_the_record() -> None:
+    usual = usual_decoder(Span)
+    assert usual is not None
+    read = usual(json.dumps({**PLAIN, "attributes": {}}).encode())
+    assert vars(read) == vars(Span(**{**PLAIN, "attributes": {}}))
+    assert list(vars(read)) == [field.name for field in Span._declared]
+    with pytest.raises(msgspec.ValidationError):
+        usual(json.dumps({**PLAIN, "unknown": 1}).encode())

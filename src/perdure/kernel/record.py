@@ -9,7 +9,7 @@ import copy
 import functools
 import json
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Self, cast, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Self, cast, get_args, get_origin
 
 import msgspec
 
@@ -29,6 +29,7 @@ __all__ = [
     "one_of",
     "open_record",
     "text",
+    "usual_decoder",
     "whole_number",
 ]
 
@@ -213,6 +214,8 @@ class OpenRecord(PydanticApi, EncodedByFields):
 
     _declared: ClassVar[tuple[Field, ...]] = ()
     _reserved: ClassVar[frozenset[str]] = frozenset()
+    _usual: ClassVar[type[msgspec.Struct] | None] = None
+    """The form that most of them have, with no other keys: msgspec decodes and checks it in one pass."""
 
     def __init_subclass__(cls) -> None:
         # A key in the instance dictionary would hide a method of the same name.
@@ -243,6 +246,13 @@ class OpenRecord(PydanticApi, EncodedByFields):
             return cls(**data)
         except TypeError as error:
             raise InvalidInput(f"{cls.__name__}: {error}") from error
+
+    @classmethod
+    def _from_usual(cls, usual: Any) -> Self:
+        """A record in its usual form, whose fields are checked."""
+        made = cls.__new__(cls)
+        made.__dict__.update(msgspec.structs.asdict(usual))
+        return made
 
     @property
     def model_extra(self) -> dict[str, Any]:
@@ -323,3 +333,21 @@ def open_record(kind: type, value: Any) -> Any:
     if issubclass(kind, OpenRecord):
         return kind.model_validate(value)
     raise NotImplementedError
+
+
+@functools.cache
+def usual_decoder(kind: Any) -> Callable[[bytes], Any] | None:
+    """What decodes an open record, or a list of them, in the usual form; it refuses any other form.
+
+    None for other types, and for records without such a form.
+    """
+    listed = get_origin(kind) is list
+    (record,) = get_args(kind) if listed else (kind,)
+    if not (isinstance(record, type) and issubclass(record, OpenRecord) and record._usual is not None):
+        return None
+    make = record._from_usual
+    if not listed:
+        one = msgspec.json.Decoder(record._usual)
+        return lambda data: make(one.decode(data))
+    many = msgspec.json.Decoder(list[record._usual])  # type: ignore[name-defined]
+    return lambda data: list(map(make, many.decode(data)))

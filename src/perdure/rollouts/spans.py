@@ -5,7 +5,9 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
 
 from perdure.kernel.record import (
     Field,
@@ -43,6 +45,9 @@ VIRTUAL_SPAN = "agentlightning.virtual"
 """The name of a span that was derived and not recorded."""
 
 _NANOSECONDS_FROM = 1e12
+_Number = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Seconds = Annotated[float, msgspec.Meta(ge=-_NANOSECONDS_FROM, le=_NANOSECONDS_FROM)]
+_Nothing = Annotated[list[Any], msgspec.Meta(max_length=0)]
 _TEXT_ONLY = frozenset({str})
 _PLAIN_VALUES = frozenset({str, bool, int, float, list})
 _VALUES = (str, bool, int, float, list, tuple, dict, type(None))
@@ -207,6 +212,44 @@ class SpanCoreFields(OpenRecord):
     )
 
 
+class _UsualContext(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    trace_id: str
+    span_id: str
+    is_remote: bool
+    trace_state: dict[str, str]
+
+
+class _UsualStatus(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    status_code: StatusCode
+    description: str | None = None
+
+
+class _UsualResource(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    attributes: dict[str, Any]
+    schema_url: str
+
+
+class _UsualSpan(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A span without events and links, whose times are in seconds."""
+
+    rollout_id: str
+    attempt_id: str
+    sequence_id: _Number
+    trace_id: str
+    span_id: str
+    parent_id: str | None
+    name: str
+    status: _UsualStatus
+    attributes: dict[str, Any]
+    events: _Nothing
+    links: _Nothing
+    start_time: _Seconds | None
+    end_time: _Seconds | None
+    context: _UsualContext | None
+    parent: _UsualContext | None
+    resource: _UsualResource
+
+
 class Span(OpenRecord):
     """One step of an attempt, as OpenTelemetry records it. Times are in seconds."""
 
@@ -245,6 +288,18 @@ class Span(OpenRecord):
         Field("parent", SpanContext, nested(SpanContext), nullable=True),
         Field("resource", OtelResource, nested(OtelResource)),
     )
+    _usual = _UsualSpan
+
+    @classmethod
+    def _from_usual(cls, usual: Any) -> Span:
+        made = super()._from_usual(usual)
+        made.status = TraceStatus._from_usual(usual.status)
+        made.resource = OtelResource._from_usual(usual.resource)
+        if usual.context is not None:
+            made.context = SpanContext._from_usual(usual.context)
+        if usual.parent is not None:
+            made.parent = SpanContext._from_usual(usual.parent)
+        return made
 
     @classmethod
     def from_opentelemetry(cls, src: Any, rollout_id: str, attempt_id: str, sequence_id: int) -> Span:

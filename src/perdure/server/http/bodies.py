@@ -6,6 +6,7 @@ import asyncio
 import re
 import zlib
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -15,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from perdure.kernel.codec import encode_wire
 from perdure.kernel.errors import BadBody, InvalidInput, RequestTimeout, TooLarge, UnsupportedMedia
-from perdure.kernel.record import open_record
+from perdure.kernel.record import open_record, usual_decoder
 from perdure.kernel.validation import detail_of, place_of
 
 MAX_RATIO = 100
@@ -76,6 +77,11 @@ def decode_body(data: bytes, kind: Any, *, optional: bool) -> Any:
         return None
     if not data:
         raise BadBody("the body is missing")
+    usual = usual_decoder(kind)
+    if usual is not None:
+        # Any other form is read field by field, which also says what is wrong.
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return usual(data)
     try:
         return _decoder(kind).decode(data)
     except msgspec.ValidationError as error:
