@@ -279,6 +279,35 @@ async def test_a_claim_under_a_key_is_not_taken_along(world: World) -> None:
     assert again.run.run_id == run.run_id
 
 
+async def test_of_many_remote_claims_a_run_wakes_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+    claim_now = world.queue.claim_now
+
+    async def counted(*args: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return await claim_now(*args)
+
+    monkeypatch.setattr(world.queue, "claim_now", counted)
+    claims = [
+        asyncio.create_task(world.queue.claim(f"w{number}", AGENTS, 1, 20, idempotency_key=f"k{number}"))
+        for number in range(50)
+    ]
+    hub: Any = getattr(world.storage.signals, "_local", world.storage.signals)
+    key = ("rollouts.ready", "agents/echo")
+    await until(lambda: key in hub._watchers and sum(1 for each in hub._watchers[key] if each.is_free) == 50)
+    for count in (1, 2, 3):
+        run = await world.run()
+        done, _ = await asyncio.wait(claims, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+        (claimed,) = done
+        claims.remove(claimed)
+        assert [each.run.run_id for each in claimed.result()] == [run.run_id]
+        assert asked == count
+    for claim in claims:
+        claim.cancel()
+    await asyncio.gather(*claims, return_exceptions=True)
+
+
 async def test_a_claim_that_finds_nothing_writes_nothing(world: World) -> None:
     await world.claim()
     before = [await world.rows(each) for each in (WORKERS, KEYS)]

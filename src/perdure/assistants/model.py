@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 from uuid import UUID, uuid5
@@ -27,6 +28,7 @@ SYSTEM_METADATA: Mapping[str, Any] = {"created_by": "system"}
 _SYSTEM = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
 
 
+@lru_cache(maxsize=4096)
 def system_id(agent: str) -> str:
     """The id of an agent's system assistant: the same everywhere, and as LangGraph's server makes it."""
     return str(uuid5(_SYSTEM, agent))

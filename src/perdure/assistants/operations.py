@@ -21,7 +21,6 @@ from perdure.assistants.model import (
     VersionRow,
     system_id,
 )
-from perdure.assistants.records import Assistant
 from perdure.kernel import changes, ids
 from perdure.kernel.errors import Conflict, NotFound, PerdureError
 from perdure.kernel.storage.filters import Clause, given, where
@@ -297,11 +296,6 @@ async def resolve(tx: Tx, names: Sequence[str]) -> dict[str, AssistantRow]:
     rows = {row.id: row for row in await tx.all(sql.GET, ids=sorted(wanted))}
     found = {name: rows.get(name) or _own(rows.get(system_id(name)), name) for name in names}
     return {name: row for name, row in found.items() if row is not None}
-
-
-async def resolve_decoded(tx: Tx, names: Sequence[str]) -> dict[str, Assistant]:
-    """The same as records, for operations that read config or metadata."""
-    return {name: model.assistant_of(row) for name, row in (await resolve(tx, names)).items()}
 
 
 def _own(row: AssistantRow | None, agent: str) -> AssistantRow | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from perdure.assistants.model import assistant_of
 from perdure.executions.model import FATAL, NOT_RENDERED, PHASE, PhaseInput, PhaseInputs, PhaseOrder
 from perdure.kernel.codec import decode_json
 from perdure.threads.model import merged
@@ -19,7 +20,8 @@ from perdure.threads.work import Assignment, phase_facts
 def assignment_of(claimed: ClaimedRun) -> Assignment:
     """What a worker gets of a claimed run; its input is decoded here, and nowhere before."""
     run, limits = run_of(claimed.run), run_limits(claimed.run)
-    thread, assistant, attempt = claimed.thread, claimed.assistant, claimed.attempt
+    thread, attempt = claimed.thread, claimed.attempt
+    assistant = None if claimed.assistant is None else assistant_of(claimed.assistant)
     return Assignment(
         run=run,
         attempt_id=attempt.attempt_id,

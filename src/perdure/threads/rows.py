@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from perdure.assistants.records import Assistant
+from perdure.assistants.model import AssistantRow
 from perdure.graphs.rows import FoundCheckpoint, tuple_of
 from perdure.graphs.texts import decode_keys
 from perdure.graphs.view import state_values
@@ -181,7 +181,7 @@ class CreatedRun(Created[RunRow]):
 
     __slots__ = ("assistant", "thread")
 
-    def __init__(self, record: RunRow, thread: ThreadRow, assistant: Assistant) -> None:
+    def __init__(self, record: RunRow, thread: ThreadRow, assistant: AssistantRow) -> None:
         super().__init__((record.id,), record)
         self.thread = thread
         self.assistant = assistant

@@ -39,6 +39,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 from perdure.kernel.storage.rows import Maker, R, R_co, Reader, Row, columns_of
@@ -147,7 +148,7 @@ class Statement(Generic[R_co]):
             return self.sqlite, parameters
         if all(len(parameters[name]) == 1 for name in self.lists):
             return self.single, {k: v[0] if k in self.lists else v for k, v in parameters.items()}
-        return self.sqlite, {k: json.dumps(v) if k in self.lists else v for k, v in parameters.items()}
+        return self.sqlite, {k: _json_list(v) if k in self.lists else v for k, v in parameters.items()}
 
     def bind_postgres(self, parameters: Mapping[str, Any]) -> list[Any]:
         return [parameters[name] for name in self.names]
@@ -159,6 +160,14 @@ class Statement(Generic[R_co]):
     def records(self, rows: list[Any]) -> list[R_co]:
         """Rows as records, where the statement has a row class."""
         return rows if self._maker is None else self._maker.all(rows, self.name)
+
+
+def _json_list(values: Sequence[Any]) -> str:
+    """A list as JSON: texts, as nearly all are, in a third of the time that an encoder takes."""
+    try:
+        return "[" + ", ".join(map(encode_basestring_ascii, values)) + "]"
+    except TypeError:
+        return json.dumps(values)
 
 
 def _commented(name: str, text: str) -> str:

@@ -35,7 +35,7 @@ from perdure.langgraph.loopback import LOOPBACK
 from perdure.runtime.app import ANONYMOUS, StoreApp
 from perdure.runtime.components import Component
 from perdure.server.http import bodies
-from perdure.server.http.disconnect import DisconnectWatch, until_disconnect
+from perdure.server.http.disconnect import CallerWatch, DisconnectWatch
 from perdure.server.http.gate import Gate
 from perdure.server.http.mounted import Mounted, MountedResponse
 from perdure.server.http.origins import ANY, Origins
@@ -239,16 +239,14 @@ class Application:
         if not route.ends_with_caller:
             return await (self._read(call, route) if route.scope == "read" else route.handler(call))
         work = asyncio.ensure_future(route.handler(call))
-        left = asyncio.ensure_future(until_disconnect(call.request.receive))
+        caller = CallerWatch(call.request.receive, call.stopping.future)
         try:
-            await asyncio.wait((work, left, call.stopping.future), return_when=asyncio.FIRST_COMPLETED)
+            await caller.wait(work)
             if work.done():
                 return work.result()
-            raise CallerLeft if left.done() else StorageClosed(STOPS)
+            raise CallerLeft if caller.has_left else StorageClosed(STOPS)
         finally:
-            for task in (work, left):
-                task.cancel()
-            await asyncio.gather(work, left, return_exceptions=True)
+            await caller.end(work)
 
     async def _read(self, call: Call, route: Route) -> Any:
         """Answer a read, which ends if its client disconnects meanwhile."""

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from perdure.kernel.errors import PerdureError, StorageClosed
 from perdure.server.http.bodies import encode
-from perdure.server.http.disconnect import OnDisconnect, until_disconnect
+from perdure.server.http.disconnect import CallerWatch, OnDisconnect
 from perdure.server.http.problems import NATIVE, internal_error, public_error
 from perdure.server.http.routes import STOPS, Call, ServerProtocol
 
@@ -43,22 +43,18 @@ class DelayedJson(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = asyncio.ensure_future(self._work)
-        disconnected = asyncio.ensure_future(until_disconnect(receive))
-        stopping = asyncio.ensure_future(self._call.stopping.wait())
-        tasks = (work, disconnected, stopping)
+        caller = CallerWatch(receive, self._call.stopping.future)
         try:
-            while not await _any_done(*tasks):
+            while not await caller.wait(work, ALIVE_SECONDS):
                 await self._send(send, b"\n", more=True)
             if work.done():
                 await self._send_result(send, work)
-            elif stopping.done():
+            elif not caller.has_left:
                 await self.stopped(send)
             elif self._on_disconnect is not None:
                 await self._on_disconnect()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await caller.end(work)
 
     async def stopped(self, send: Send) -> None:
         """Answer for a server that stops before the work is done."""
@@ -87,9 +83,3 @@ class DelayedJson(StreamingResponse):
             self.headers["Content-Type"] = media_type
             await send({"type": "http.response.start", "status": status, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": data, "more_body": more})
-
-
-async def _any_done(*tasks: asyncio.Future[Any]) -> bool:
-    """Whether one of them is done before the next blank line is due."""
-    done, _ = await asyncio.wait(tasks, timeout=ALIVE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-    return bool(done)

@@ -26,6 +26,45 @@ async def until_disconnect(receive: Receive) -> Any:
         pass
 
 
+class CallerWatch:
+    """Waits for the work of a request beside what would end it: its client disconnects, or the server stops.
+
+    Both are watched after a moment only, since most requests are answered before that.
+    """
+
+    __slots__ = ("_disconnected", "_receive", "_stopping")
+
+    def __init__(self, receive: Receive, stopping: asyncio.Future[None]) -> None:
+        self._receive = receive
+        self._stopping = stopping
+        self._disconnected: asyncio.Task[Any] | None = None
+
+    async def wait(self, work: asyncio.Future[Any], seconds: float | None = None) -> bool:
+        """Wait until the work or the request is over; False if neither was after so many seconds."""
+        if self._disconnected is None:
+            done, _ = await asyncio.wait((work,), timeout=WATCH_SECONDS)
+            if done:
+                return True
+            self._disconnected = asyncio.ensure_future(until_disconnect(self._receive))
+        ends = (work, self._disconnected, self._stopping)
+        done, _ = await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return bool(done)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the client has disconnected."""
+        return self._disconnected is not None and self._disconnected.done()
+
+    async def end(self, *tasks: asyncio.Future[Any]) -> None:
+        """Cancel the work and the watch, and wait for both."""
+        watch = () if self._disconnected is None else (self._disconnected,)
+        left = [task for task in (*tasks, *watch) if not task.done()]
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.gather(*left, return_exceptions=True)
+
+
 class DisconnectWatch:
     """Cancels the task of a request once its client has disconnected.
 

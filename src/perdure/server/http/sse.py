@@ -8,13 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from perdure.kernel.errors import PerdureError, TooManyRequests
-from perdure.server.http.disconnect import OnDisconnect, until_disconnect
+from perdure.server.http.disconnect import WATCH_SECONDS, OnDisconnect, until_disconnect
 from perdure.server.http.routes import Call
 from perdure.streams.model import Burst, Encoding, Event
 from perdure.streams.service import Follower
@@ -131,14 +131,15 @@ class EventStreamResponse(StreamingResponse):
 
     async def _send_until_over(self, receive: Receive, send: Send) -> bool:
         """Send until there is a reason to end; gives whether the client has disconnected."""
-        disconnected = asyncio.ensure_future(until_disconnect(receive))
-        tasks = (
-            disconnected,
-            asyncio.ensure_future(self._send_all(send)),
-            asyncio.ensure_future(self._watch(send)),
-        )
+        tasks: list[asyncio.Task[Any]] = [asyncio.ensure_future(self._send_all(send))]
+        disconnected: asyncio.Task[Any] | None = None
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # Many streams are over before there is anything to watch for.
+            done, _ = await asyncio.wait(tasks, timeout=WATCH_SECONDS)
+            if not done:
+                disconnected = asyncio.ensure_future(until_disconnect(receive))
+                tasks += [disconnected, asyncio.ensure_future(self._watch(send))]
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
             return disconnected in done

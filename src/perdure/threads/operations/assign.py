@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
 from perdure.access.operations import audit, is_used, keyed_as
-from perdure.assistants.operations import resolve_decoded
-from perdure.assistants.records import Assistant
+from perdure.assistants.model import AssistantRow
+from perdure.assistants.operations import resolve
 from perdure.kernel.storage.port import Operation, Tx
 from perdure.rollouts import claim_sql
 from perdure.rollouts.model import Kinds
@@ -58,7 +58,7 @@ class ClaimedRun(NamedTuple):
     attempt: NewAttempt
     run: RunRow
     thread: ThreadRow | None
-    assistant: Assistant | None
+    assistant: AssistantRow | None
     state: StateRow | None
     """The state to go on from."""
     origin: str
@@ -203,7 +203,7 @@ class _Reading:
         self._references: dict[str, RunReferences] = {}
         self._threads: dict[str, ThreadRow] = {}
         self._states: dict[tuple[str, str], StateRow] = {}
-        self._assistants: dict[str, Assistant] = {}
+        self._assistants: dict[str, AssistantRow] = {}
         self._origins: dict[str, str] = {}
         self._steps: dict[str, list[StepRow]] = {}
         self._heads: dict[str, Head] = {}
@@ -221,7 +221,7 @@ class _Reading:
             read = await load_runs(tx, unread)
             self.runs |= read
             self._threads |= await load_threads(tx, [run.thread_id for run in read.values()])
-            self._assistants |= await resolve_decoded(tx, sorted({run.assistant_id for run in read.values()}))
+            self._assistants |= await resolve(tx, sorted({run.assistant_id for run in read.values()}))
         self._references = {run.id: references_of(run) for run in self.runs.values()}
         await self._load_states()
         self._origins = {run.id: self._origin(run) for run in self.runs.values()}

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from perdure.access.operations import audit, keyed_as
-from perdure.assistants.operations import resolve_decoded
-from perdure.assistants.records import Assistant
+from perdure.assistants.model import AssistantRow
+from perdure.assistants.operations import resolve
 from perdure.kernel import changes, ids
 from perdure.kernel.errors import Conflict, NotFound, PerdureError
 from perdure.kernel.storage.labels import set_labels
@@ -123,7 +123,7 @@ class _Creation:
         self._tx = tx
         self._kinds = kinds
         self.answers: dict[int, Created[RunRow] | PerdureError] = {}
-        self._assistants: dict[str, Assistant] = {}
+        self._assistants: dict[str, AssistantRow] = {}
         self._threads: dict[str, ThreadRow] = {}
         self._states: set[tuple[str, str]] = set()
         self._unknown: set[str] = set()
@@ -134,7 +134,7 @@ class _Creation:
 
     async def prepare(self, requests: Sequence[NewRun]) -> None:
         tx = self._tx
-        self._assistants = await resolve_decoded(tx, sorted({request.assistant for request in requests}))
+        self._assistants = await resolve(tx, sorted({request.assistant for request in requests}))
         named = sorted({r.thread_id for r in requests if r.thread_id is not None})
         if named:
             self._holders = await lock_lines(tx, named)
@@ -288,7 +288,7 @@ class _Creation:
         return RunRow(
             id=rollout.id,
             thread_id=thread.id,
-            assistant_id=assistant.assistant_id,
+            assistant_id=assistant.id,
             agent=assistant.agent,
             kind=RUN,
             parent=None,
@@ -325,19 +325,19 @@ def _lifetimes(made: Sequence[tuple[int, NewRun, ThreadRow]]) -> dict[str, Lifet
 # --- metadata ---------------------------------------------------------------------------------------------
 
 
-def _labels(assistant: Assistant) -> dict[str, Any]:
+def _labels(assistant: AssistantRow) -> dict[str, Any]:
     """What tells threads and runs by the assistant that works on them."""
-    return {"graph_id": assistant.agent, "assistant_id": assistant.assistant_id}
+    return {"graph_id": assistant.agent, "assistant_id": assistant.id}
 
 
-def _run_metadata(own: str, assistant: Assistant, thread: ThreadRow) -> str:
+def _run_metadata(own: str, assistant: AssistantRow, thread: ThreadRow) -> str:
     """A run's metadata on top of its thread's, on top of its assistant's."""
-    below = {**assistant.metadata, **metadata_of(thread.metadata)}
+    below = {**metadata_of(assistant.metadata), **metadata_of(thread.metadata)}
     text, _ = merge_metadata("{}", {**below, **metadata_of(own), **_labels(assistant)})
     return text
 
 
-async def _mark_threads(tx: Tx, worked_on: Mapping[str, tuple[ThreadRow, Assistant, bool]]) -> None:
+async def _mark_threads(tx: Tx, worked_on: Mapping[str, tuple[ThreadRow, AssistantRow, bool]]) -> None:
     """Let threads be found by the assistant that worked on them last; each comes with whether it is new."""
     labels: dict[str, dict[str, Any]] = {}
     known: list[ThreadRow] = []

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.assistants.operations import resolve_decoded
-from perdure.assistants.records import Assistant
+from perdure.assistants.model import AssistantRow
+from perdure.assistants.operations import resolve
 from perdure.executions.model import PHASE, WORKFLOWS_QUEUE, NewPhase
 from perdure.executions.operations import seeds_of
 from perdure.kernel import ids
@@ -71,9 +71,9 @@ async def _create(
     policy: Policy,
 ) -> list[str | NotFound]:
     asked = sorted({each.assistant for each in requests if each.assistant is not None})
-    assistants = await resolve_decoded(tx, asked) if asked else {}
+    assistants = await resolve(tx, asked) if asked else {}
     answers: list[str | NotFound] = []
-    made: list[tuple[NewPhase, ThreadRow, NewRollout, Assistant | None]] = []
+    made: list[tuple[NewPhase, ThreadRow, NewRollout, AssistantRow | None]] = []
     new: dict[str, ThreadRow] = {}
     busy: dict[str, ThreadRow] = {}
     for request in requests:
@@ -149,13 +149,13 @@ def _run(
     request: NewPhase,
     thread: ThreadRow,
     new: NewRollout,
-    assistant: Assistant | None,
+    assistant: AssistantRow | None,
 ) -> RunRow:
     agent = str(new.agent)
     return RunRow(
         id=rollout.id,
         thread_id=thread.id,
-        assistant_id=agent if assistant is None else assistant.assistant_id,
+        assistant_id=agent if assistant is None else assistant.id,
         agent=agent,
         kind=PHASE,
         parent=request.parent,
