@@ -57,27 +57,23 @@ def piece_key(channel: str, version: Version) -> str:
     return f"{version} {channel}"
 
 
-def _are_plain(texts: Sequence[str], longest: int) -> bool:
-    """Whether all of these can be kept, which is quickly seen of nearly all."""
+def _are_plain(texts: Sequence[str]) -> bool:
+    """Whether all of these can be kept, whatever they name; that is quickly seen of nearly all."""
     try:
         joined = "".join(texts)
     except TypeError:
         return False
-    return joined.isascii() and "\0" not in joined and max(map(len, texts), default=0) <= longest
+    return joined.isascii() and "\0" not in joined and max(map(len, texts), default=0) <= MAX_VERSION
 
 
 def check_put(put: GraphPut) -> None:
     """Refuse names that cannot be kept, and lists that do not add up."""
+    pieces = put.pieces
     names = (put.thread_id, put.checkpoint_ns, put.checkpoint_id, put.parent_id or "", put.run_id or "")
-    versions = [*map(str, put.versions.values()), *[piece.version for piece in put.pieces]]
-    channels = [*put.versions, *[piece.channel for piece in put.pieces]]
-    if (
-        _are_plain(names, MAX_ID)
-        and _are_plain(channels, MAX_CHANNEL)
-        and _are_plain(versions, MAX_VERSION)
-        and not any(" " in version for version in versions)
-    ):
-        for piece in put.pieces:
+    versions = [*map(str, put.versions.values()), *[piece.version for piece in pieces]]
+    channels = [piece.channel for piece in pieces]
+    if _are_plain([*names, *put.versions, *channels, *versions]) and " " not in "".join(versions):
+        for piece in pieces:
             if piece.spans is not None:
                 _check_piece(piece)
         return
@@ -88,19 +84,23 @@ def check_put(put: GraphPut) -> None:
         check_text(put.run_id, "run_id")
     for channel, version in put.versions.items():
         _check_version(channel, str(version))
-    for piece in put.pieces:
+    for piece in pieces:
         _check_piece(piece)
 
 
-def check_write(write: GraphWrite) -> None:
+def check_writes(writes: Sequence[GraphWrite]) -> None:
     """Refuse names that cannot be kept."""
-    names = (write.thread_id, write.checkpoint_ns, write.checkpoint_id)
-    if _are_plain((*names, write.task_id, write.task_path, write.channel), MAX_ID):
+    names: list[str] = []
+    for write in writes:
+        names += (write.thread_id, write.checkpoint_ns, write.checkpoint_id)
+        names += (write.task_id, write.task_path, write.channel)
+    if _are_plain(names):
         return
-    _check_place(write.thread_id, write.checkpoint_ns, write.checkpoint_id)
-    check_text(write.task_id, "task_id", max_length=MAX_ID)
-    check_text(write.task_path, "task_path", max_length=MAX_NS)
-    check_text(write.channel, "channel", max_length=MAX_CHANNEL)
+    for write in writes:
+        _check_place(write.thread_id, write.checkpoint_ns, write.checkpoint_id)
+        check_text(write.task_id, "task_id", max_length=MAX_ID)
+        check_text(write.task_path, "task_path", max_length=MAX_NS)
+        check_text(write.channel, "channel", max_length=MAX_CHANNEL)
 
 
 def check_thread(thread_id: str) -> str:

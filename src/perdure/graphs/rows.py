@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from perdure.graphs.model import Range, check_put, check_write
+from perdure.graphs.model import Range, check_put, check_writes
 from perdure.graphs.records import GraphChanges, GraphPut, GraphTuple, GraphValue, GraphWrite, Version
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.match import has
@@ -204,8 +204,7 @@ def check_changes(changes: GraphChanges) -> None:
     """Refuse names that cannot be stored."""
     for put in changes.puts:
         check_put(put)
-    for write in changes.writes:
-        check_write(write)
+    check_writes(changes.writes)
 
 
 def first_writes(writes: Iterable[WriteRow]) -> list[WriteRow]:
@@ -219,18 +218,21 @@ def first_writes(writes: Iterable[WriteRow]) -> list[WriteRow]:
 
 
 def checkpoint_row(put: GraphPut) -> CheckpointRow:
-    form, body = put.checkpoint
     return CheckpointRow(
-        thread_id=put.thread_id,
-        checkpoint_ns=put.checkpoint_ns,
-        id=put.checkpoint_id,
-        parent_id=put.parent_id,
-        run_id=put.run_id,
-        versions=encode_json(put.versions, what="versions"),
-        metadata=encode_json(put.metadata, what="metadata", nan="keep"),
-        form=form,
-        body=body,
+        put.thread_id,
+        put.checkpoint_ns,
+        put.checkpoint_id,
+        put.parent_id,
+        put.run_id,
+        *checkpoint_texts(put),
+        *put.checkpoint,
     )
+
+
+def checkpoint_texts(put: GraphPut) -> tuple[str, str]:
+    """The versions and the metadata of a checkpoint, encoded."""
+    versions = encode_json(put.versions, what="versions")
+    return versions, encode_json(put.metadata, what="metadata", nan="keep")
 
 
 def write_row(write: GraphWrite) -> WriteRow:
