@@ -284,3 +284,22 @@ def test_what_was_acknowledged_outlives_a_kill(root: Path) -> None:
     log = FileEventLog(root)
     seen = [decode_json(body)["n"] for body in read(log, limit=100_000)[0]]
     assert seen[:acknowledged] == list(range(acknowledged))
+
+
+async def test_an_append_waits_until_a_file_is_deleted_and_begins_another(
+    log: FileEventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await log.append(1, NAME, [line(1)])
+    unlink = Path.unlink
+    waits: list[bool] = []
+
+    def look(path: Path, missing_ok: bool = False) -> None:
+        # It must not get into the file that is about to go.
+        waits.append(log._opened((1, NAME)).lock.locked())
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", look)
+    assert await log.remove(1, NAME, 0.0)
+    assert waits == [True]
+    await log.append(1, NAME, [line(2)])
+    assert read(log)[0] == [line(2)]

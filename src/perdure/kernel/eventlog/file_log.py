@@ -160,11 +160,18 @@ class FileEventLog:
                 self._open.move_to_end(key)
                 return found
             file = self._open[key] = _OpenFile(self.path_of(*key), self.root)
-            oldest = self._open.popitem(last=False)[1] if len(self._open) > MAX_OPEN else None
+            oldest = self._oldest(key) if len(self._open) > MAX_OPEN else None
         if oldest is not None:
             with oldest.lock:
                 oldest.close()
         return file
+
+    def _oldest(self, but: tuple[int, LogName]) -> _OpenFile | None:
+        """Take out the file that was used longest ago. One in use stays: others must wait for its lock."""
+        for key, file in self._open.items():
+            if key != but and not file.lock.locked():
+                return self._open.pop(key)
+        return None
 
     # --- reading
 
@@ -286,12 +293,13 @@ class FileEventLog:
             with file.lock:
                 if file.closed:
                     continue
-                file.close()
                 if path.exists() and _changed_at(path) >= before:
                     return False
                 with _storage_errors(), contextlib.suppress(FileNotFoundError):
                     path.unlink()
                     sync_folder(path.parent)
+                # Only now may another file be opened in its place.
+                file.close()
                 return True
 
     def _drop_blobs(self, ns: int, seconds: float) -> int:
@@ -408,8 +416,8 @@ class _OpenFile:
     def _create(self) -> int:
         """Open the file, or begin one. Whoever deletes a session may delete its empty folder meanwhile."""
         for _ in range(TRIES):
-            make_folder(self._path.parent, self._root)
             with contextlib.suppress(FileNotFoundError):
+                make_folder(self._path.parent, self._root)
                 return os.open(self._path, _APPEND | os.O_CREAT, 0o600)
         raise FileNotFoundError(errno.ENOENT, "its folder is being deleted", str(self._path))
 
