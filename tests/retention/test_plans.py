@@ -31,6 +31,7 @@ from perdure.rollouts import tables as rollout_tables
 from perdure.runtime.stores import open_store
 from perdure.schedules import tables as schedule_tables
 from perdure.streams import sql as stream_sql
+from perdure.threads import removal_sql as thread_removal_sql
 from perdure.threads import sql as thread_sql
 from perdure.threads import tables as thread_tables
 from perdure.workflows import removal_sql as workflow_removal_sql
@@ -125,6 +126,7 @@ SUBJECT = Subject(
         log_sql,
         rollout_sql,
         thread_sql,
+        thread_removal_sql,
         workflow_sql,
         stream_sql,
     ),

@@ -25,7 +25,7 @@ from perdure.retention.walking import Dropped, Due, Found, Walk
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.rollouts.operations.remove import delete_unused, drop_free_lines, in_line, unused_rollouts
 from perdure.threads.operations.remove import FOUND_THREADS, give_up_threads, old_threads, remove_idle
-from perdure.threads.rows import OldThread
+from perdure.threads.removal_sql import OldThread
 
 THREADS_AT_ONCE = 20
 TURNS = 100

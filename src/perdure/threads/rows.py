@@ -102,21 +102,6 @@ class LifetimeRow(NamedTuple):
     strategy: PruneStrategy
 
 
-class GoneRow(NamedTuple):
-    """A thread or run that was deleted, in any namespace, and about how many rows belong to it."""
-
-    ns: int
-    id: str
-    weight: int
-
-
-class OldThread(NamedTuple):
-    """A thread that has not changed for long, and when it was created."""
-
-    created_at: int
-    id: str
-
-
 class Place(NamedTuple):
     """A thread or run in any namespace."""
 

@@ -13,14 +13,12 @@ from perdure.threads.model import StateBody, StateKey
 from perdure.threads.rows import (
     ROLLOUT_COLUMNS,
     Count,
-    GoneRow,
     HeldAttempt,
     LatestAttempt,
     LifetimeRow,
     LineHolder,
     LiveRun,
     NextOf,
-    OldThread,
     Place,
     RolloutStatus,
     RunPlace,
@@ -76,33 +74,6 @@ THREAD_FIELDS: Final = {
 }
 # Remove threads.
 DROP_THREADS = statement("DELETE FROM threads WHERE ns = :ns AND id {among:ids}")
-# Threads that were deleted before a time, in every namespace, and about how many rows each has.
-GONE_THREADS = statement(
-    """
-    SELECT t.ns, t.id,
-      (SELECT count(*) FROM checkpoints AS c WHERE c.ns = t.ns AND c.thread_id = t.id)
-      + (SELECT count(*) FROM graph_checkpoints AS g WHERE g.ns = t.ns AND g.thread_id = t.id)
-      + (SELECT coalesce(sum(s.last_seq), 0) FROM runs AS n
-        CROSS JOIN streams AS s WHERE n.ns = t.ns AND n.thread_id = t.id AND s.ns = n.ns AND s.stream = n.id)
-      AS weight
-    FROM threads AS t WHERE t.gone_at <= :before ORDER BY t.gone_at LIMIT :n
-    """,
-    row=GoneRow,
-)
-# Threads that were changed before a time and that nothing executes, from a place on, the oldest first.
-OLD_THREADS = statement(
-    """
-    SELECT t.created_at, t.id FROM threads AS t
-    WHERE t.ns = :ns AND t.temporary IS NULL AND t.created_at >= :created_at AND t.created_at < :before
-      AND (t.created_at, {plain:t.id}) > (:created_at, :id)
-      AND t.updated_at < :before AND {plain:t.gone_at} IS NULL
-      AND NOT EXISTS (SELECT 1 FROM runs AS n
-        WHERE n.ns = t.ns AND n.thread_id = t.id AND n.live IS NOT NULL)
-      AND NOT EXISTS (SELECT 1 FROM lines AS l WHERE l.ns = t.ns AND l.line = t.id AND l.holder IS NOT NULL)
-    ORDER BY t.created_at, t.id LIMIT :n
-    """,
-    row=OldThread,
-)
 # Remove lines that nobody holds.
 DROP_LINES = statement("DELETE FROM lines WHERE ns = :ns AND line {among:names} AND holder IS NULL")
 
@@ -206,15 +177,6 @@ HIDE_RUNS = statement(
 RUNS_OF_THREADS = statement("SELECT id FROM runs WHERE ns = :ns AND thread_id {among:ids} LIMIT :n", row=str)
 # Remove runs.
 DROP_RUNS = statement("DELETE FROM runs WHERE ns = :ns AND id {among:ids}")
-# Runs that were deleted before a time, in every namespace, and how many events each has.
-GONE_RUNS = statement(
-    """
-    SELECT n.ns, n.id,
-      coalesce((SELECT s.last_seq FROM streams AS s WHERE s.ns = n.ns AND s.stream = n.id), 0) AS weight
-    FROM runs AS n WHERE n.gone_at <= :before ORDER BY n.gone_at LIMIT :n
-    """,
-    row=GoneRow,
-)
 # Write the agent of runs that wait and have none.
 FILL_AGENTS = statement(
     """

@@ -21,7 +21,7 @@ from perdure.rollouts.operations.report import save_all
 from perdure.rollouts.operations.work import Work
 from perdure.rollouts.operations.workers import Workers
 from perdure.streams.operations import drop as drop_streams
-from perdure.threads import sql
+from perdure.threads import removal_sql, sql
 from perdure.threads.model import INTERRUPT, OF_PHASES, ROLLBACK, RUN
 from perdure.threads.operations.cancel import end_now, refuse_phase
 from perdure.threads.operations.settle import (
@@ -33,7 +33,8 @@ from perdure.threads.operations.settle import (
     thread_stream,
 )
 from perdure.threads.records import CancelAction
-from perdure.threads.rows import GoneRow, OldThread, RunRow, ThreadRow
+from perdure.threads.removal_sql import GoneRow, OldThread
+from perdure.threads.rows import RunRow, ThreadRow
 
 PURGE_ROWS = 100
 PURGE_WEIGHT = 1000
@@ -89,7 +90,7 @@ async def _hide(tx: Tx, thread: ThreadRow) -> None:
 async def old_threads(tx: Tx, before: int, after: OldThread) -> list[OldThread]:
     """The next threads that were changed before a time and that nothing executes, after a place."""
     return await tx.all(
-        sql.OLD_THREADS, before=before, created_at=after.created_at, id=after.id, n=FOUND_THREADS
+        removal_sql.OLD_THREADS, before=before, created_at=after.created_at, id=after.id, n=FOUND_THREADS
     )
 
 
@@ -149,8 +150,8 @@ async def purge(tx: Tx, linger: int) -> int:
     """Remove the rows of some of what has been out of sight for `linger` microseconds, in every namespace;
     returns how much that was."""
     before = tx.now - linger
-    threads = _few(await tx.all(sql.GONE_THREADS, before=before, n=PURGE_ROWS))
-    runs = _few(await tx.all(sql.GONE_RUNS, before=before, n=PURGE_ROWS))
+    threads = _few(await tx.all(removal_sql.GONE_THREADS, before=before, n=PURGE_ROWS))
+    runs = _few(await tx.all(removal_sql.GONE_RUNS, before=before, n=PURGE_ROWS))
     here = tx.ns
     try:
         for ns in sorted({row.ns for row in (*threads, *runs)}):
