@@ -73,6 +73,10 @@ export function dollars(value: number): string {
 /** A time that the API gives as ISO 8601. */
 export const seconds = (time: string | null | undefined): number | null => (time ? Date.parse(time) / 1000 : null);
 
+/** What the server calls a phase while a workflow run waits for a person. */
+export const WAITING = "waiting_approval";
+export const inWords = (phase: string | null | undefined): string => (phase === WAITING ? "waits for an approval" : (phase ?? ""));
+
 const TIME_OR_CODE = /(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z|`[^`]+`)/;
 
 /** A sentence of the server in parts: text, times, and what is to be typed as it stands. */

@@ -4,7 +4,7 @@ import { api, type Schema } from "../api/client";
 import { useAction, useOne } from "../api/queries";
 import type { Params } from "../app/screens";
 import { useMay } from "../app/session";
-import { Ago, Card, Facts, Head, Id, Loading, Status, Took, when } from "../components/basics";
+import { Ago, Card, Facts, Head, Id, isEmpty, Loading, Status, Took, when } from "../components/basics";
 import { confirm } from "../components/Confirm";
 import { Icon } from "../components/Icon";
 import { Json } from "../components/Json";
@@ -70,7 +70,7 @@ export default function RolloutScreen({ params }: { params: Params }) {
           <Card title={`Attempts (${made.length})`} className="span12" flush><Attempts attempts={made} /></Card>
           {made.length > 1 && <Compare rollout_id={rollout_id} attempts={made} />}
           <Card title="Input" className="span6"><Json value={rollout.data.input} /></Card>
-          <Card title="Metadata" className="span6"><Json value={rollout.data.metadata ?? {}} /></Card>
+          {!isEmpty(rollout.data.metadata) && <Card title="Metadata" className="span6"><Json value={rollout.data.metadata} /></Card>}
           {rollout.data.resources_id && <Resources resources_id={rollout.data.resources_id} />}
         </div>
       </div>

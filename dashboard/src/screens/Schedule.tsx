@@ -9,6 +9,7 @@ import { Problem } from "../components/Problem";
 import { duration, exact, oneLine } from "../lib/format";
 
 const SHOWN = 100;
+const HERE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 export default function ScheduleScreen({ params }: { params: Params }) {
   const schedule_id = params.schedule_id ?? "";
@@ -59,6 +60,7 @@ export default function ScheduleScreen({ params }: { params: Params }) {
           <Card title="Next times">
             <div style={{ marginBottom: 8 }} data-sentence>{upcoming?.sentence}{schedule.timezone ? `, in ${schedule.timezone}` : ", in UTC"}</div>
             {!isEnabled && <div className="quiet">It is disabled, and fires at none of these:</div>}
+            {(schedule.timezone ?? "UTC") !== HERE && upcoming && upcoming.items.length > 0 && <div className="quiet" style={{ marginBottom: 4 }}>By your clock:</div>}
             <ol className="times">
               {upcoming?.items.map((time) => <li key={time}><span className={isEnabled ? "" : "quiet"}>{exact(time)}</span> <span className="faint"><Ago time={time} /></span></li>)}
             </ol>

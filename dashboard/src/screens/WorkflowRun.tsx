@@ -13,7 +13,7 @@ import { Json } from "../components/Json";
 import { LongText } from "../components/LongText";
 import { Problem } from "../components/Problem";
 import { Why } from "../components/Why";
-import { compact, oneLine, seconds } from "../lib/format";
+import { compact, inWords, oneLine, seconds } from "../lib/format";
 
 type Node = Schema<"NodeInfo">;
 
@@ -142,9 +142,6 @@ export default function WorkflowRunScreen({ params }: { params: Params }) {
     </>
   );
 }
-
-/** What the server calls a state between phases, as words. */
-const inWords = (phase: string | null | undefined): string => (phase ?? "").replace(/^waiting_approval$/, "waits for an approval");
 
 function tokensOf({ input_tokens, output_tokens }: Schema<"Execution">): string {
   const sum = (input_tokens ?? 0) + (output_tokens ?? 0);

@@ -9,7 +9,7 @@ import { Bulk } from "../components/Bulk";
 import { Choices } from "../components/Choices";
 import { type Column, Table } from "../components/Table";
 import { Views } from "../components/Views";
-import { compact, plural, seconds } from "../lib/format";
+import { compact, inWords, plural, seconds, WAITING } from "../lib/format";
 
 type Run = Schema<"WorkflowRunSummary">;
 
@@ -46,7 +46,7 @@ export default function WorkflowRuns() {
     { name: "Run", width: "minmax(0, 1fr)", wide: true, cell: (run) => <span className="quiet"><Id id={run.workflow_run_id} /></span> },
     {
       name: "Phase", width: "minmax(0, 1.500fr)", wide: true,
-      cell: (run) => <span className="quiet">{run.error ?? run.current_phase}{run.waiting_approvals ? " · waits for an approval" : ""}</span>,
+      cell: (run) => <span className="quiet">{run.error ?? [inWords(run.current_phase), run.waiting_approvals && run.current_phase !== WAITING ? "waits for an approval" : ""].filter(Boolean).join(" · ")}</span>,
     },
     { name: "Tokens", width: "70px", end: true, wide: true, cell: (run) => <span className="num quiet">{run.total_tokens ? compact(run.total_tokens) : ""}</span> },
     { name: "Took", width: "72px", end: true, wide: true, cell: (run) => <Took from={seconds(run.started_at)} to={seconds(run.finished_at)} /> },
