@@ -66,6 +66,8 @@ _EMPTY_FIELDS = {
     "parent": None,
 }
 _TIMES = ("start_time", "end_time")
+Times = tuple[int | None, int | None]
+"""The start and the end of a span in nanoseconds."""
 _PLAIN_FIELDS = frozenset({"status", "attributes", "start_time", "end_time"})
 
 
@@ -270,7 +272,8 @@ Part = PartRow
 
 def new_span(span: Span, part: Part | None, *, numbered: bool = True, size: int | None = None) -> NewSpan:
     """A span ready to be stored; its resource is `part`, or the empty one."""
-    body = _body(span)
+    times = (_nanos(span.start_time), _nanos(span.end_time))
+    body = _body(span, times)
     if len(body) > MAX_SPAN_BYTES:
         raise InvalidInput(f"span {span.span_id} is larger than {MAX_SPAN_BYTES} bytes")
     if not 0 <= span.sequence_id < _INT64:
@@ -283,8 +286,7 @@ def new_span(span: Span, part: Part | None, *, numbered: bool = True, size: int 
         check_text(span.trace_id, "trace_id"),
         optional_text(span.parent_id, "parent_id"),
         check_text(span.name, "name", max_length=8192),
-        _nanos(span.start_time),
-        _nanos(span.end_time),
+        *times,
         span.status.status_code,
         len(body) if size is None else size,
         part.hash if part else None,
@@ -298,7 +300,8 @@ def new_span(span: Span, part: Part | None, *, numbered: bool = True, size: int 
 def recorded_span(span: RecordedSpan, rollout_id: str, attempt_id: str, part: Part) -> NewSpan:
     """A span that perdure recorded, ready to be stored."""
     fields = _recorded_fields(span)
-    _leave_out_times(fields)
+    times = (_nanos(span.start_time), _nanos(span.end_time))
+    _leave_out_times(fields, times)
     if span.description is None:
         fields["status"] = span.status
     body = None if span.events or span.extra else encode_scalars(fields, span.attributes)
@@ -312,8 +315,7 @@ def recorded_span(span: RecordedSpan, rollout_id: str, attempt_id: str, part: Pa
         span.trace_id,
         span.parent_id,
         check_text(span.name, "name", max_length=8192),
-        _nanos(span.start_time),
-        _nanos(span.end_time),
+        *times,
         span.status,
         len(body),
         part.hash,
@@ -352,14 +354,14 @@ def _recorded_fields(span: RecordedSpan) -> dict[str, Any]:
     return {**fields, **span.extra}
 
 
-def _body(span: Span) -> bytes:
+def _body(span: Span, times: Times) -> bytes:
     """What the columns do not hold. What is empty is left out, and read back as empty."""
     fields = {
         name: value
         for name, value in vars(span).items()
         if name not in _IN_COLUMNS and not ((value is None or value == []) and name in _EMPTY_FIELDS)
     }
-    _leave_out_times(fields)
+    _leave_out_times(fields, times)
     status = vars(span.status)
     if len(status) == 2 and status["description"] is None:
         fields["status"] = status["status_code"]
@@ -373,11 +375,11 @@ def _body(span: Span) -> bytes:
         raise InvalidInput(f"span {span.span_id}: {error}") from error
 
 
-def _leave_out_times(fields: dict[str, Any]) -> None:
-    """Leave out the times that the columns, which have nanoseconds, give exactly."""
-    for name in _TIMES:
+def _leave_out_times(fields: dict[str, Any], times: Times) -> None:
+    """Leave out the times that the columns, which have these nanoseconds, give exactly."""
+    for name, nanos in zip(_TIMES, times, strict=True):
         seconds = fields.get(name)
-        if type(seconds) is float and _seconds(_nanos(seconds)) == seconds:
+        if type(seconds) is float and _seconds(nanos) == seconds:
             del fields[name]
 
 
