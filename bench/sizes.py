@@ -18,6 +18,7 @@ class Sizes:
     grown_rollouts: int
     pending: int
     lines: int
+    thread_lines: int
     claim_samples: int
     waited: int
     stored_spans: int
@@ -72,7 +73,8 @@ FULL = Sizes(
     queries=30,
     grown_rollouts=1_000_000,
     pending=1_000,
-    lines=10_000,
+    lines=100_000,
+    thread_lines=10_000,
     claim_samples=200,
     waited=1_000,
     stored_spans=1_000_000,
@@ -127,6 +129,7 @@ QUICK = Sizes(
     grown_rollouts=200,
     pending=50,
     lines=200,
+    thread_lines=200,
     claim_samples=5,
     waited=50,
     stored_spans=2_000,

@@ -19,7 +19,8 @@ def measures(sizes: Sizes) -> list[Measure]:
 
 
 def _of(sizes: Sizes, engine: Engine) -> Measure:
-    few, many, threads = label(sizes.pending), label(sizes.lines * PENDING_A_LINE), label(sizes.lines)
+    few, threads = label(sizes.pending), label(sizes.thread_lines)
+    many = label(sizes.thread_lines * PENDING_A_LINE)
     rows = (
         Row(f"threads/{engine}_claim_few", f"claim one run of {few}, no thread blocked", "ms", "lower"),
         Row(
@@ -35,9 +36,9 @@ def _of(sizes: Sizes, engine: Engine) -> Measure:
 
 async def _figures(host: Host, engine: Engine) -> list[Figures]:
     few, many = await ours.new_place(host, engine), await ours.new_place(host, engine)
-    free = host.sizes.lines // FREE_SHARE
+    free = host.sizes.thread_lines // FREE_SHARE
     await _seed(engine, few, runs=1, free=host.sizes.pending)
-    await _seed(engine, many, runs=PENDING_A_LINE, free=free, held=host.sizes.lines - free)
+    await _seed(engine, many, runs=PENDING_A_LINE, free=free, held=host.sizes.thread_lines - free)
     if engine == "postgres":
         await seed.settle_postgres(few)
         await seed.settle_postgres(many)
