@@ -47,7 +47,7 @@ SUBJECT = Subject(
     (sql,),
     LARGE,
     EXPECTED,
-    SMALL | {"memory_words", "f", "r", "newest", "ids"},
+    SMALL | {"memory_words", "f", "r", "newest", "ids", "resources"},
     # A page of a session is found by its session or by its time, whichever is shorter.
     any_index=frozenset({"SESSION_BETWEEN"}),
 )

@@ -26,6 +26,7 @@ from perdure.kernel.codec import check_json, encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.labels import encode_metadata
 from perdure.streams.model import REFERENCE_SIZE, VALUES, NewEvent
+from perdure.threads.kwargs import kwargs_text
 from perdure.threads.model import RUN_QUEUES
 from perdure.threads.operations.create import NewRun
 from perdure.threads.operations.execute import Checked
@@ -35,7 +36,7 @@ from perdure.threads.operations.packed import PackedState, encode_states
 from perdure.threads.operations.shown import are_shown
 from perdure.threads.policy import Policy, limits_of
 from perdure.threads.records import PRUNE_STRATEGIES, Lifetime, NewCheckpoint, RunKwargs, RunRequest
-from perdure.threads.rows import IN_CHECKPOINT, IN_PIECES, NOTHING_ASKED, NOTHING_NEXT, kwargs_text
+from perdure.threads.rows import IN_CHECKPOINT, IN_PIECES, NOTHING_ASKED, NOTHING_NEXT
 from perdure.threads.work import MAX_OUTPUT, Ending, Lease
 
 MAX_LIFETIME_MINUTES = 100 * 366 * 1440

@@ -16,6 +16,7 @@ from perdure.kernel.codec import decode_json, encode_json, encode_wire
 from perdure.outbox.webhooks.urls import mask_target
 from perdure.rollouts.model import ENDED, Limits, limits_of
 from perdure.streams.model import CONTROL, NewEvent
+from perdure.threads.kwargs import kwargs_of, whole_kwargs
 from perdure.threads.model import run_status
 from perdure.threads.records import (
     CANCEL_ACTIONS,
@@ -25,7 +26,6 @@ from perdure.threads.records import (
     PruneStrategy,
     Run,
     RunEnd,
-    RunKwargs,
     RunStatus,
     Thread,
 )
@@ -423,31 +423,6 @@ def failure_text(failure: Failure | None) -> str | None:
     return encode_json({"error": failure.error, "message": failure.message}, what="error")
 
 
-def kwargs_of(text: str) -> RunKwargs:
-    return msgspec.convert(decode_json(text), RunKwargs)
-
-
-_unsaid = msgspec.structs.asdict(RunKwargs())
-_unsaid_raw = {name: msgspec.Raw(encode_wire(value)) for name, value in _unsaid.items()}
-_raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-def kwargs_text(kwargs: RunKwargs) -> str:
-    """What an agent is run with, as it is stored: without what nobody asked for."""
-    given = msgspec.structs.asdict(kwargs)
-    said = {
-        name: value
-        for name, value in given.items()
-        if value is not None and (name == "input" or value != _unsaid[name])
-    }
-    return encode_json(said, what="the run's input")
-
-
-def _whole_kwargs(text: str) -> dict[str, msgspec.Raw]:
-    """The same with all fields, none of which is decoded."""
-    return {**_unsaid_raw, **_raw_fields.decode(text)}
-
-
 def run_of(row: RunRow) -> Run:
     """The record of a run."""
     ended = to_seconds_or_none(row.end_time)
@@ -580,7 +555,7 @@ def webhook_body(run: RunRow, values: str | None, started: int | None, now: int)
         "agent": run.agent,
         "status": run.status,
         "metadata": msgspec.Raw(run.metadata.encode()),
-        "kwargs": _whole_kwargs(run.input),
+        "kwargs": whole_kwargs(run.input),
         "multitask_strategy": run.strategy,
         "created_at": to_seconds(run.created_at),
         "updated_at": to_seconds(run.updated_at),
