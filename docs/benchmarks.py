@@ -21,6 +21,7 @@ SECTIONS: dict[str, str] = {
     "threads": "Claims of runs with many threads",
     "lists": "Lists over HTTP with many rows",
     "command": "The command line",
+    "page": "The dashboard in a browser",
     "tracing": "What traces cost",
     "bytes": "What is stored of a run of a graph, and of a span",
     "facts": "What taking tokens and costs out of spans takes",
