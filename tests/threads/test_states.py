@@ -8,6 +8,8 @@ import pytest
 from tests.threads.support import World
 
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
+from perdure.kernel.storage.dialect import statement
+from perdure.kernel.storage.port import Tx
 from perdure.threads.records import Interrupt, Thread
 
 
@@ -53,6 +55,23 @@ async def test_metadata_is_merged_and_config_replaced(world: World) -> None:
     assert await found(world, metadata={"b": 1}) == []
     with pytest.raises(NotFound):
         await world.threads.update_thread("nowhere", metadata={})
+
+
+LINES = statement("SELECT count(*) FROM lines WHERE ns = :ns", row=int)
+
+
+async def test_a_thread_that_is_not_there_leaves_nothing(world: World) -> None:
+    async def lines() -> int | None:
+        async def count(tx: Tx) -> int | None:
+            return await tx.one(LINES)
+
+        return await world.threads.read(count)
+
+    before = await lines()
+    for call in (world.threads.update_state("nowhere", 1), world.threads.copy_thread("nowhere")):
+        with pytest.raises(NotFound):
+            await call
+    assert await lines() == before
 
 
 async def test_searching(world: World) -> None:

@@ -147,11 +147,16 @@ async def update_thread(
 @keyed_as("copy_thread")
 async def copy_threads(tx: Tx, thread_ids: Sequence[str]) -> list[str | NotFound]:
     """Create a thread with all states of each of these; the answers are the ids of the copies."""
-    await lock_lines(tx, sorted(set(thread_ids)))
+    await _lock_known(tx, thread_ids)
     threads = await load_threads(tx, thread_ids, lock=True)
     copies = [await _copy(tx, each, threads.get(each)) for each in thread_ids]
     await audit(tx, "copy_thread", [each for each in copies if isinstance(each, str)])
     return copies
+
+
+async def _lock_known(tx: Tx, thread_ids: Sequence[str]) -> None:
+    """Lock the lines of those threads that exist: locking makes a line, which would stay for the others."""
+    await lock_lines(tx, sorted(await load_threads(tx, thread_ids)))
 
 
 async def _copy(tx: Tx, thread_id: str, thread: ThreadRow | None) -> str | NotFound:
@@ -173,7 +178,7 @@ async def _copy(tx: Tx, thread_id: str, thread: ThreadRow | None) -> str | NotFo
 @keyed_as("update_state")
 async def update_states(tx: Tx, updates: Sequence[tuple[str, Checked]]) -> list[str | NotFound | Conflict]:
     """Store another state of each of these threads; the answers are the ids of the checkpoints."""
-    await lock_lines(tx, sorted({thread_id for thread_id, _ in updates}))
+    await _lock_known(tx, [thread_id for thread_id, _ in updates])
     answers: list[str | NotFound | Conflict] = []
     for thread_id, checkpoint in updates:
         try:
