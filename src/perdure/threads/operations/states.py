@@ -154,9 +154,11 @@ async def copy_threads(tx: Tx, thread_ids: Sequence[str]) -> list[str | NotFound
     return copies
 
 
-async def _lock_known(tx: Tx, thread_ids: Sequence[str]) -> None:
+async def _lock_known(tx: Tx, thread_ids: Sequence[str]) -> set[str]:
     """Lock the lines of those threads that exist: locking makes a line, which would stay for the others."""
-    await lock_lines(tx, sorted(await load_threads(tx, thread_ids)))
+    known = set(await load_threads(tx, thread_ids))
+    await lock_lines(tx, known)
+    return known
 
 
 async def _copy(tx: Tx, thread_id: str, thread: ThreadRow | None) -> str | NotFound:
@@ -178,10 +180,12 @@ async def _copy(tx: Tx, thread_id: str, thread: ThreadRow | None) -> str | NotFo
 @keyed_as("update_state")
 async def update_states(tx: Tx, updates: Sequence[tuple[str, Checked]]) -> list[str | NotFound | Conflict]:
     """Store another state of each of these threads; the answers are the ids of the checkpoints."""
-    await _lock_known(tx, [thread_id for thread_id, _ in updates])
+    known = await _lock_known(tx, [thread_id for thread_id, _ in updates])
     answers: list[str | NotFound | Conflict] = []
     for thread_id, checkpoint in updates:
         try:
+            if thread_id not in known:
+                raise NotFound(f"Thread {thread_id} not found")
             answers.append(await _update_state(tx, thread_id, checkpoint))
         except (NotFound, Conflict) as error:
             answers.append(error)
