@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.support.kinds import KINDS
-from tests.support.plans import Subject, plans_of
+from tests.support.plans import SMALL, Subject, plans_of
 from tests.threads.support import AGENT_NAMES, AGENTS, POLICY, open_storage
 
 from perdure.access.operations import ensure_namespace
@@ -66,7 +66,7 @@ EXPECTED = {
     "GET_CHAT": {"chat_threads_pkey"},
 }
 LARGE = frozenset({"executions", "execution_seeds", "execution_stats", "chat_threads"})
-SUBJECT = Subject((sql, rollout_sql, thread_sql), LARGE, EXPECTED)
+SUBJECT = Subject((sql, rollout_sql, thread_sql), LARGE, EXPECTED, SMALL | {"resources"})
 
 
 def _rows(now: int) -> Iterator[list[tuple[Any, ...]]]:

@@ -54,6 +54,7 @@ def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
         "max_decompressed_bytes": 16 << 20,
         "rate_limit": None,
         "max_connections": None,
+        "max_streams": 10_000,
         "head_timeout": 10.0,
         "body_timeout": 30.0,
         "keep_alive_timeout": 75.0,

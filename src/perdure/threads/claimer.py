@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from perdure.access.base import Access
-from perdure.kernel.checks import check_id, check_name
+from perdure.kernel.checks import check_id, check_name, check_text
 from perdure.kernel.signals.port import Watch
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts.model import Kinds
@@ -148,7 +148,7 @@ class Claimer:
         self.worker_id = check_id(worker_id, "worker_id")
         self.agents = tuple(sorted({check_name(each, "the name of an agent") for each in agents}))
         self._queues = check_queues(queues)
-        self._key = key
+        self._key = None if key is None else check_text(key, "idempotency_key")
         self._watch = self._new_watch()
         self._is_hinted = False
         """Whether a hint was taken after which nothing was claimed yet."""

@@ -214,7 +214,7 @@ class FileEventLog:
     def _sub_agents(self, ns: int, name: LogName) -> list[LogInfo]:
         folder = self._projects(ns) / name.project / name.session_id
         found = []
-        for path in sorted(folder.rglob("*" + SUFFIX)) if folder.is_dir() and not folder.is_symlink() else ():
+        for path in () if folder.is_symlink() else _files_below(folder):
             subpath = path.relative_to(folder).as_posix().removesuffix(SUFFIX)
             with contextlib.suppress(InvalidInput, OSError):
                 sub_agent = check_name(LogName(name.project, name.session_id, subpath))
@@ -309,7 +309,7 @@ class FileEventLog:
             for path in (self._of_namespace(ns) / "blobs").glob("*/*")
             if _changed_at(path) < (before if "." not in path.name else draft)
         }
-        for log in self._projects(ns).rglob("*" + SUFFIX) if old else ():
+        for log in _files_below(self._projects(ns)) if old else ():
             for digest in _digests_of(log):
                 old.pop(digest, None)
         dropped = 0
@@ -458,6 +458,12 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 def _sync(descriptor: int) -> None:
     getattr(os, "fdatasync", os.fsync)(descriptor)
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """The logs below a folder, in order; folders that are deleted meanwhile are passed over."""
+    found = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
+    return sorted(path for path in found if path.suffix == SUFFIX)
 
 
 def _folders(parent: Path) -> list[str]:

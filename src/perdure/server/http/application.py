@@ -239,7 +239,7 @@ class Application:
         if not route.ends_with_caller:
             return await (self._read(call, route) if route.scope == "read" else route.handler(call))
         work = asyncio.ensure_future(route.handler(call))
-        caller = CallerWatch(call.request.receive, call.stopping.future)
+        caller = CallerWatch(call.request.receive, call.stopping.future, at_once=True)
         try:
             await caller.wait(work)
             if work.done():

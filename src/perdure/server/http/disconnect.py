@@ -29,22 +29,25 @@ async def until_disconnect(receive: Receive) -> Any:
 class CallerWatch:
     """Waits for the work of a request beside what would end it: its client disconnects, or the server stops.
 
-    Both are watched after a moment only, since most requests are answered before that.
+    Both are watched after a moment only, since most requests are answered before that; but `at_once` for one
+    whose answer nobody else could use, such as a claim.
     """
 
-    __slots__ = ("_disconnected", "_receive", "_stopping")
+    __slots__ = ("_disconnected", "_moment", "_receive", "_stopping")
 
-    def __init__(self, receive: Receive, stopping: asyncio.Future[None]) -> None:
+    def __init__(self, receive: Receive, stopping: asyncio.Future[None], *, at_once: bool = False) -> None:
         self._receive = receive
         self._stopping = stopping
+        self._moment = 0.0 if at_once else WATCH_SECONDS
         self._disconnected: asyncio.Task[Any] | None = None
 
     async def wait(self, work: asyncio.Future[Any], seconds: float | None = None) -> bool:
         """Wait until the work or the request is over; False if neither was after so many seconds."""
         if self._disconnected is None:
-            done, _ = await asyncio.wait((work,), timeout=WATCH_SECONDS)
-            if done:
-                return True
+            if self._moment:
+                done, _ = await asyncio.wait((work,), timeout=self._moment)
+                if done:
+                    return True
             self._disconnected = asyncio.ensure_future(until_disconnect(self._receive))
         ends = (work, self._disconnected, self._stopping)
         done, _ = await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
