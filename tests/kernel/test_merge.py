@@ -12,7 +12,7 @@ from tests.kernel.support import in_thread, soon, until
 
 from perdure import InMemoryLightningStore, SqliteLightningStore
 from perdure.kernel.errors import NotFound, StorageUnavailable
-from perdure.kernel.merge import BATCH_BYTES, BATCH_ITEMS, OVERLAP_ROWS, Merger
+from perdure.kernel.merge import BATCH_BYTES, BATCH_ITEMS, OVERLAP_ROWS, TURNS, Merger
 from perdure.rollouts.store import DatabaseLightningStore
 
 
@@ -56,6 +56,29 @@ async def test_calls_made_at_once_share_a_batch_in_their_order() -> None:
     calls = [merger.call("key", batches, item) for item in range(100)]
     assert await asyncio.gather(*calls) == [f"<{item}>" for item in range(100)]
     assert batches.seen == [list(range(100))]
+
+
+async def test_a_batch_takes_what_the_next_turns_of_the_loop_bring() -> None:
+    merger, batches = Merger(), Batches()
+    calls = [merger.call("key", batches, 0)]
+    for item in (1, 2):
+        await asyncio.sleep(0)
+        calls.append(merger.call("key", batches, item))
+    assert batches.seen == []
+    await _let_tasks_run()
+    assert batches.seen == [[0, 1, 2]]
+    assert await asyncio.gather(*calls) == ["<0>", "<1>", "<2>"]
+
+
+async def test_a_call_that_stays_alone_is_not_delayed_by_a_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    merger, batches = Merger(), Batches()
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("a timer was set")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", refuse)
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_at", refuse)
+    assert await merger.call("key", batches, 0) == "<0>"
 
 
 async def test_only_calls_with_equal_keys_merge() -> None:
@@ -111,6 +134,8 @@ async def test_a_batch_waits_for_the_callers_that_were_answered_last(monkeypatch
     pauses: list[float] = []
 
     async def one_more(seconds: float) -> None:
+        if not seconds:
+            return
         pauses.append(seconds)
         if (item := next(later, None)) is not None:
             calls.append(merger.call("key", batches, item, gather=0.1))
@@ -290,7 +315,7 @@ async def test_a_claim_is_given_back_when_its_caller_went_while_the_batch_ran(
     ids = [(await store.enqueue_rollout(n)).rollout_id for n in range(3)]
     for _ in range(10):
         call = asyncio.ensure_future(store.dequeue_rollout("worker"))
-        for _ in range(3):
+        for _ in range(3 + TURNS):
             await asyncio.sleep(0)
         call.cancel()
         await asyncio.wait([call])

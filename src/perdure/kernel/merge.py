@@ -1,8 +1,8 @@
 """Merge concurrent calls into batches.
 
-A batch is what was queued while the previous batch of the same kind ran; no call waits for a timer, unless
-its kind says for how long calls may gather. Calls merge only if their operation, namespace and shared
-arguments are equal.
+A batch is what was queued while the previous batch of the same kind ran, and what the next turns of the event
+loop bring; no call waits for a timer, unless its kind says for how long calls may gather. Calls merge only if
+their operation, namespace and shared arguments are equal.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ BATCH_ROWS = 1000
 BATCH_BYTES = 1 << 20
 OVERLAP_ROWS = 64
 """The number of waiting rows at which another batch starts beside a running one."""
+
+TURNS = 2
+"""How many turns of the event loop a batch waits: what other sockets bring meanwhile goes with it."""
 
 GATHER_TIMES = 5
 """How many times the time to gather a batch may wait for those callers that were answered last."""
@@ -131,6 +134,8 @@ class Merger:
             while True:
                 if gather and len(futures) > 1:
                     await _gather(lane, gather, len(futures))
+                for _ in range(TURNS if lane.waiting else 0):
+                    await asyncio.sleep(0)
                 entries = lane.take()
                 if not entries:
                     break
