@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import pairwise
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from tests.diagnostics import situations
 from tests.diagnostics.situations import House
-from tests.kernel.support import until_true
+from tests.kernel.support import until, until_true
 
 from perdure.access.model import Caller
 from perdure.agents.records import AgentSpec
@@ -115,6 +116,19 @@ async def test_the_path_of_every_situation(
         assert state.cause.startswith(cause), state.cause
     if path.kind in ("run", "phase"):
         assert all(state.run_status is not None for state in path.items)
+
+
+async def test_a_run_that_is_claimed_as_it_is_created_was_in_the_queue(house: House) -> None:
+    claimer = house.queue.claimer("w1", ["echo"], ["agents"])
+    assert claimer is not None
+    with claimer:
+        waiting = asyncio.create_task(claimer.next(lambda: 1, 20.0))
+        await until(lambda: bool(house.threads.waiting_claims._waiting.get("default")))
+        run = await house.run()
+        await waiting
+    path = await house.diagnostics.path(run.run_id)
+    assert statuses(path) == ["queuing", "preparing"]
+    assert path.items[1].cause == "claimed by worker w1 as attempt 1"
 
 
 async def test_a_rollout_that_was_retried_by_rule_and_by_hand(house: House) -> None:

@@ -26,6 +26,7 @@ from perdure.rollouts.model import (
     REQUEUING,
     RUNNING,
     SUCCEEDED,
+    TASK,
     TIMEOUT,
     Limits,
     deadline_of,
@@ -191,10 +192,14 @@ class _Path:
         )
 
     def _begin(self) -> None:
-        """What was started at once, past the queue, was never queued."""
+        """What was started at once, past the queue, was never queued; only tasks are started so.
+
+        A run may be claimed in the transaction that creates it, and was in the queue nevertheless.
+        """
         row, actor = self._found.row, self._found.created.actor
         first = next(iter(self._found.attempts), None)
-        if first is None or first.sequence_id > 1 or first.start_time != row.start_time:
+        at_once = first is not None and first.sequence_id == 1 and first.start_time == row.start_time
+        if row.kind != TASK or not at_once:
             who = "" if actor is None else f" by {actor}"
             self._add(QUEUING, "enqueued", f"queued in {row.queue!r}{who}", row.start_time, actor=actor)
 
