@@ -57,6 +57,7 @@ FOREIGN = re.compile(
     r"(?<![\w.~$}])/(?:[r]oot|[w]ork|[h]ome|[U]sers)/\w"
     r"|py[p]i\.org|python[h]osted\.org|registry\.[n]pmjs|--(?:extra-)?[i]ndex-url|--[f]ind-links"
 )
+CONFLICT = re.compile(r"^(?:<{7}|>{7}) ", re.MULTILINE)
 UNFINISHED = re.compile(r"\b([T]ODO|[F]IXME|[X]XX)\b")
 STATEMENTS = {"statement", "BulkInsert", "BulkUpdate", "Listing"}
 """What makes a constant of SQL."""
@@ -247,6 +248,11 @@ def test_no_file_speaks_of_one_machine_or_one_registry() -> None:
         if found:
             wrong[str(path.relative_to(ROOT))] = found.group()
     assert wrong == {}
+
+
+def test_no_file_holds_what_a_merge_left_behind() -> None:
+    texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in _files_of_the_project()}
+    assert [str(path.relative_to(ROOT)) for path, text in texts.items() if CONFLICT.search(text)] == []
 
 
 def test_a_bare_import_loads_no_engine() -> None:
