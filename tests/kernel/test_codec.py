@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.kernel.checks import check_text
-from perdure.kernel.codec import MAX_DEPTH, decode_json, encode_json
+from perdure.kernel.codec import MAX_DEPTH, decode_json, encode_json, encode_scalars
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.record import OpenRecord, Record
 
@@ -220,6 +220,32 @@ def test_a_null_is_not_taken_for_nan() -> None:
         "c": 1e308,
         "d": -1.7e308,
     }
+
+
+@pytest.mark.parametrize(
+    ("value", "quick"),
+    [
+        ("null", True),
+        (0.5, True),
+        ([1, 2.5, "x", True], True),
+        ([], True),
+        (None, False),
+        (math.nan, False),
+        (math.inf, False),
+        ([1, math.nan], False),
+        (["x", -math.inf], False),
+        ([None], False),
+        ([[1]], False),
+        (b"x", False),
+        (["\ud800"], False),
+    ],
+)
+def test_only_scalars_are_encoded_quickly(value: Any, quick: bool) -> None:
+    scalars = {"a": 1, "value": value}
+    encoded = encode_scalars({"scalars": scalars}, scalars)
+    assert (encoded is not None) == quick
+    if encoded is not None:
+        assert encoded.decode() == encode_json({"scalars": scalars})
 
 
 def test_lone_surrogates_become_replacement_characters_in_keys_and_values() -> None:

@@ -9,15 +9,18 @@ import math
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import asdict
 
-from perdure.kernel.codec import decode_json, encode_json
+from perdure.kernel.codec import decode_json, encode_json, encode_wire
 from perdure.kernel.errors import InvalidInput, PerdureError
 from perdure.kernel.record import OpenRecord, usual_decoder
+from perdure.rollouts import encoding
 from perdure.rollouts.spans import (
     Event,
     Link,
@@ -26,6 +29,7 @@ from perdure.rollouts.spans import (
     SpanContext,
     SpanCoreFields,
     TraceStatus,
+    record_of,
     seconds_from,
 )
 from perdure.server.http import bodies
@@ -149,6 +153,47 @@ def test_a_key_cannot_hide_a_method(key: str) -> None:
 def test_declared_fields_come_first_in_their_order() -> None:
     turned = dict(reversed(fields(extra=1).items()))
     assert list(Span(**turned).model_dump()) == [*fields(), "extra"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"sequence_id": 1.0},
+        {"start_time": 5, "end_time": 1_700_000_000_250_000_000},
+        {"start_time": math.nan},
+        {"rollout_id": Key.TOKENS},
+        {"attributes": {Key.TOKENS: (1, 2), "set": [1.5, None], "more": {"a": 1}}},
+        {"attributes": {"set": {1}}},
+        {"attributes": MappingProxyType({"a": 1})},
+        {"events": (), "links": ()},
+        {"context": MappingProxyType(CONTEXT)},
+        {"unknown": 1},
+    ],
+    ids=str,
+)
+def test_both_ways_to_make_a_record_give_the_same(changes: dict[str, Any]) -> None:
+    plain: dict[str, Any] = {
+        "status": TraceStatus(status_code="OK"),
+        "resource": OtelResource(attributes={}, schema_url=""),
+        "events": [],
+        "links": [],
+        "context": None,
+        "parent": None,
+    }
+    given = fields(**plain) | changes
+
+    def made(make: Callable[[Span], None]) -> Any:
+        span = Span.__new__(Span)
+        try:
+            make(span)
+        except InvalidInput as error:
+            return error.message
+        return list(vars(span).items())
+
+    quick = made(lambda span: span.__init__(**given))  # type: ignore[misc]
+    careful = made(lambda span: span._read(dict(given)))
+    assert repr(quick) == repr(careful)
 
 
 @pytest.mark.parametrize("name", list(fields()))
@@ -367,6 +412,37 @@ ODD: tuple[dict[str, Any], ...] = (
 )
 
 
+STORED: tuple[dict[str, Any], ...] = (
+    {"parent": None},
+    {"parent": None, "status": {"status_code": "OK", "description": None}},
+    {"parent": None, "attributes": {}},
+    {
+        "parent": None,
+        "attributes": {"a": None, "b": [1, None], "c": {"d": [{}]}, "e": [0.5, 1e300], "f": 1e22},
+    },
+    {"parent": None, "start_time": 1_700_000_000.123_456_789, "end_time": 0.1},
+    {"parent": None, "start_time": None},
+    {"parent": None, "start_time": -0.5, "end_time": 1e12},
+)
+
+
+@pytest.mark.parametrize("odd", [*ODD, *STORED], ids=str)
+def test_the_usual_form_is_stored_as_its_record(odd: dict[str, Any]) -> None:
+    usual = usual_decoder(Span)
+    assert usual is not None
+    try:
+        read = usual(json.dumps({**PLAIN, **odd}).encode())
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return
+    part = encoding.resource_part(asdict(read.resource))
+    assert encoding.resource_part(vars(record_of(read).resource)) == part
+    made = encoding.new_span(read, part)
+    assert encoding.new_span(record_of(read), part) == made
+    # What is left out of a plain body is what the longer way leaves out too.
+    times = (made.start_ns, made.end_ns)
+    assert decode_json(encoding._body(record_of(read), times)) == decode_json(made.body)
+
+
 @pytest.mark.parametrize("odd", ODD, ids=str)
 @pytest.mark.parametrize("listed", [False, True])
 def test_the_usual_form_is_read_as_any_other(
@@ -378,9 +454,10 @@ def test_the_usual_form_is_read_as_any_other(
 
     def read() -> Any:
         try:
-            return bodies.decode_body(data, kind, optional=False)
+            found = bodies.decode_body(data, kind, optional=False)
         except PerdureError as error:
             return type(error), error.message
+        return [record_of(each) for each in found] if listed else record_of(found)
 
     found = read()
     monkeypatch.setattr(bodies, "usual_decoder", lambda kind: None)
@@ -393,7 +470,8 @@ def test_the_usual_form_has_the_fields_of_the_record() -> None:
     usual = usual_decoder(Span)
     assert usual is not None
     read = usual(json.dumps({**PLAIN, "attributes": {}}).encode())
-    assert vars(read) == vars(Span(**{**PLAIN, "attributes": {}}))
-    assert list(vars(read)) == [field.name for field in Span._declared]
+    assert record_of(read) == Span(**{**PLAIN, "attributes": {}})
+    assert list(vars(record_of(read))) == [field.name for field in Span._declared]
+    assert decode_json(encode_wire(read)) == {**PLAIN, "attributes": {}}
     with pytest.raises(msgspec.ValidationError):
         usual(json.dumps({**PLAIN, "unknown": 1}).encode())

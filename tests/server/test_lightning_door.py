@@ -13,7 +13,7 @@ import pytest_asyncio
 from tests.server.lightning_cases import span
 from tests.server.support import Visitor, serving
 
-from perdure import InMemoryLightningStore, LightningStore
+from perdure import InMemoryLightningStore, LightningStore, Span
 from perdure.client.lightning_wire import PREFIX
 from perdure.kernel.config import Key
 from perdure.kernel.errors import OutcomeUnknown, StorageFull, StorageUnavailable
@@ -145,6 +145,43 @@ async def test_unknown_keys_of_a_span_survive_at_every_depth(visitor: Visitor) -
     assert (answer.status, answer.body) == (201, sent)
     found = await visitor.post(PREFIX + "/spans/search", json={"rollout_id": rollout["rollout_id"]})
     assert found.body["items"] == [sent]
+
+
+async def test_a_plain_span_comes_back_as_it_was_sent(visitor: Visitor) -> None:
+    rollout = await started(visitor)
+    attributes = {"a": "\u00e9\n", "b": [1, 2.5], "c": None, "d": {"e": [True]}, "f": 1e-7, "g": 2**60}
+    sent = [own_span(rollout, number, attributes=attributes) for number in (1, 2)]
+    answer = await visitor.post(PREFIX + "/spans", json=sent[0])
+    assert (answer.status, answer.body) == (201, sent[0])
+    assert list(answer.body) == list(sent[0])
+    answer = await visitor.post(PREFIX + "/spans/bulk", json=sent)
+    assert answer.body == {"stored": [False, True]}
+    found = await visitor.post(PREFIX + "/spans/search", json={"rollout_id": rollout["rollout_id"]})
+    assert found.body["items"] == sent
+
+
+class Plain(LightningStore):
+    """Somebody's own store: nothing but the contract."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+
+    async def add_span(self, span: Span) -> Span | None:
+        self.spans.append(span)
+        return span
+
+    async def add_many_spans(self, spans: Any) -> Any:
+        self.spans += spans
+        return spans
+
+
+async def test_any_other_store_gets_records() -> None:
+    store = Plain()
+    sent = [span(f"{number:016x}") for number in (1, 2)]
+    async with serving(store, ROUTES) as visitor:
+        assert (await visitor.post(PREFIX + "/spans", json=sent[0])).body == sent[0]
+        assert (await visitor.post(PREFIX + "/spans/bulk", json=sent)).body == {"stored": [True, True]}
+    assert store.spans == [Span(**sent[0]), Span(**sent[0]), Span(**sent[1])]
 
 
 # --- waiting ------------------------------------------------------------------------------------------------

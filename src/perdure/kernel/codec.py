@@ -29,6 +29,7 @@ _BYTES = (bytes, bytearray, memoryview)
 _BINARY = frozenset(_BYTES)
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _PLAIN = frozenset({str, int, float, bool})
+_PLAIN_OR_LIST = _PLAIN | {list}
 _CONTAINERS = frozenset({dict, list, tuple, set, frozenset})
 _NON_FINITE_MARK = re.compile(rb"\xcb[\x7f\xff]")
 
@@ -53,18 +54,28 @@ def encode_json(value: Any, *, what: str = "value", nan: Literal["reject", "keep
 def encode_scalars(value: Any, scalars: Mapping[str, Any]) -> bytes | None:
     """Encode quickly a small record whose only free part is `scalars`, or give None for the careful way.
 
-    Strings, finite numbers and booleans, or lists of them, hide neither bytes nor depth; a null would be a
-    NaN in disguise.
+    Strings, finite numbers and booleans, or lists of them, hide neither bytes, NaN nor depth.
     """
-    for child in scalars.values():
-        value_type = type(child)
-        if value_type not in _PLAIN and not (value_type is list and _PLAIN.issuperset(map(type, child))):
-            return None
+    kinds = set(map(type, scalars.values()))
+    if not kinds <= _PLAIN_OR_LIST:
+        return None
+    if float in kinds or list in kinds:
+        for child in scalars.values():
+            if type(child) is float and not isfinite(child):
+                return None
+            if type(child) is list and not _is_plain_list(child):
+                return None
     try:
-        data = _encoder.encode(value)
+        return _encoder.encode(value)
     except (UnicodeEncodeError, OverflowError, ValueError):
         return None
-    return None if b"null" in data else data
+
+
+def _is_plain_list(items: list[Any]) -> bool:
+    kinds = set(map(type, items))
+    return kinds <= _PLAIN and (
+        float not in kinds or all(isfinite(item) for item in items if type(item) is float)
+    )
 
 
 def decode_json(text: str | bytes | None) -> Any:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Self, cast, get_args, get_origin
 
 import msgspec
+from msgspec import convert
+from msgspec.structs import asdict
 
 from perdure.kernel.codec import EncodedByFields, decode_json, encode_json
 from perdure.kernel.errors import InvalidInput
@@ -103,7 +105,7 @@ class PydanticApi:
 def _fields_of(record: Any) -> dict[str, Any]:
     if isinstance(record, EncodedByFields):
         return vars(record)
-    fields = msgspec.structs.asdict(record)
+    fields = asdict(record)
     # An unset field is left out, as msgspec does when it encodes.
     return {name: value for name, value in fields.items() if value is not msgspec.UNSET}
 
@@ -157,7 +159,7 @@ class Record(PydanticApi, msgspec.Struct, kw_only=True):
     @classmethod
     def _from_dict(cls, data: dict[str, Any]) -> Self:
         try:
-            return msgspec.convert(data, cls)
+            return convert(data, cls)
         except msgspec.ValidationError as error:
             raise InvalidInput(explain(error, cls, cls.__name__)) from error
 
@@ -184,7 +186,7 @@ def _types_without_check(kind: Any) -> frozenset[type]:
 
 def _converted(cls: type, name: str, value: Any, kind: Any) -> Any:
     try:
-        return msgspec.convert(value, kind)
+        return convert(value, kind)
     except msgspec.ValidationError as error:
         text, steps = place_of(error)
         place = ".".join(map(str, (cls.__name__, name, *steps)))
@@ -200,10 +202,13 @@ _HOOKS = frozenset({"__copy__", "__deepcopy__", "__getnewargs__", "__getnewargs_
 
 
 class Field(NamedTuple):
-    """A declared field of an open record: values of the exact type need no check."""
+    """A declared field of an open record.
+
+    What msgspec takes for its `kind` needs no check; without a kind every value is checked.
+    """
 
     name: str
-    exact: type | None
+    kind: Any
     check: Check
     nullable: bool = False
     default: Any = _REQUIRED
@@ -216,19 +221,36 @@ class OpenRecord(PydanticApi, EncodedByFields):
     _reserved: ClassVar[frozenset[str]] = frozenset()
     _usual: ClassVar[type[msgspec.Struct] | None] = None
     """The form that most of them have, with no other keys: msgspec decodes and checks it in one pass."""
+    _plain: ClassVar[type[msgspec.Struct]]
+    """The declared fields by their kinds, with no other keys: msgspec checks them in one pass."""
+    _checked: ClassVar[tuple[Field, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         # A key in the instance dictionary would hide a method of the same name.
         cls._reserved = _HOOKS.union(dir(cls)).difference(field.name for field in cls._declared)
+        cls._plain = _struct_of(cls.__name__, cls._declared)
+        cls._checked = tuple(field for field in cls._declared if field.kind is None)
 
     def __init__(self, /, **fields: Any) -> None:
+        try:
+            data = asdict(convert(fields, self._plain))
+            for name, _, check, nullable, _ in self._checked:
+                value = data[name]
+                if value is not None or not nullable:
+                    data[name] = check(value)
+        except (msgspec.ValidationError, ValueError):
+            # Any other form is read field by field, which also says what is wrong.
+            self._read(fields)
+        else:
+            self.__dict__ = data
+
+    def _read(self, fields: dict[str, Any]) -> None:
         data = self.__dict__
         take = fields.pop
         try:
-            for name, exact, check, nullable, default in self._declared:
+            for name, _, check, nullable, default in self._declared:
                 value = take(name, default)
-                known = type(value) is exact or (value is None and nullable)
-                data[name] = value if known else check(value)
+                data[name] = None if value is None and nullable else check(value)
         except ValueError as error:
             raise _refusal(type(self), name, value, error) from error
         if fields:
@@ -251,7 +273,7 @@ class OpenRecord(PydanticApi, EncodedByFields):
     def _from_usual(cls, usual: Any) -> Self:
         """A record in its usual form, whose fields are checked."""
         made = cls.__new__(cls)
-        made.__dict__.update(msgspec.structs.asdict(usual))
+        made.__dict__ = asdict(usual)
         return made
 
     @property
@@ -269,6 +291,15 @@ class OpenRecord(PydanticApi, EncodedByFields):
         return (
             f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
         )
+
+
+def _struct_of(name: str, declared: Collection[Field]) -> type[msgspec.Struct]:
+    fields: list[Any] = []
+    for field in declared:
+        kind = Any if field.kind is None else field.kind | None if field.nullable else field.kind
+        required = field.default is _REQUIRED
+        fields.append((field.name, kind) if required else (field.name, kind, field.default))
+    return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True, gc=False)
 
 
 def _refusal(cls: type, name: str, value: Any, error: ValueError) -> InvalidInput:
@@ -345,9 +376,5 @@ def usual_decoder(kind: Any) -> Callable[[bytes], Any] | None:
     (record,) = get_args(kind) if listed else (kind,)
     if not (isinstance(record, type) and issubclass(record, OpenRecord) and record._usual is not None):
         return None
-    make = record._from_usual
-    if not listed:
-        one = msgspec.json.Decoder(record._usual)
-        return lambda data: make(one.decode(data))
-    many = msgspec.json.Decoder(list[record._usual])  # type: ignore[name-defined]
-    return lambda data: list(map(make, many.decode(data)))
+    usual: Any = record._usual
+    return msgspec.json.Decoder(list[usual] if listed else usual).decode

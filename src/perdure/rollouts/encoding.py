@@ -42,7 +42,7 @@ from perdure.rollouts.rows import (
     WorkerRow,
     part_hash,
 )
-from perdure.rollouts.spans import OtelResource, Span
+from perdure.rollouts.spans import AnySpan, OtelResource, Span, TraceStatus, record_of
 from perdure.rollouts.traces.figures import Figures, figures_if_any, figures_in, may_have_figures
 
 P = ParamSpec("P")
@@ -52,6 +52,8 @@ JSON = "json"
 MAX_SPAN_BYTES = 64 << 20
 MAX_SERVICE = 250
 _INT64 = 2**63
+_MOST_SECONDS = _INT64 // 1_000_000_000
+_SPAN_FIELDS, _STATUS_FIELDS = len(Span._declared), len(TraceStatus._declared)
 _config_decoder = msgspec.json.Decoder(RolloutConfig)
 _no_resource = OtelResource(attributes={}, schema_url="")
 _IN_COLUMNS = frozenset(
@@ -270,10 +272,10 @@ Part = PartRow
 """What spans share, and the hash it is stored under."""
 
 
-def new_span(span: Span, part: Part | None, *, numbered: bool = True, size: int | None = None) -> NewSpan:
+def new_span(span: AnySpan, part: Part | None, *, numbered: bool = True, size: int | None = None) -> NewSpan:
     """A span ready to be stored; its resource is `part`, or the empty one."""
     times = (_nanos(span.start_time), _nanos(span.end_time))
-    body = _body(span, times)
+    body = _plain_body(span, times) or _body(record_of(span), times)
     if len(body) > MAX_SPAN_BYTES:
         raise InvalidInput(f"span {span.span_id} is larger than {MAX_SPAN_BYTES} bytes")
     if not 0 <= span.sequence_id < _INT64:
@@ -354,6 +356,21 @@ def _recorded_fields(span: RecordedSpan) -> dict[str, Any]:
     return {**fields, **span.extra}
 
 
+def _plain_body(span: AnySpan, times: Times) -> bytes | None:
+    """The body of a span that has no more than a status, attributes and times, as most; None for others."""
+    if span.events or span.links or span.context or span.parent or span.status.description is not None:
+        return None
+    if type(span) is Span and (len(vars(span)) > _SPAN_FIELDS or len(vars(span.status)) > _STATUS_FIELDS):
+        return None
+    fields: dict[str, Any] = {"status": span.status.status_code, "attributes": span.attributes}
+    start, end = times
+    if start is not None and _seconds(start) != span.start_time:
+        fields["start_time"] = span.start_time
+    if end is not None and _seconds(end) != span.end_time:
+        fields["end_time"] = span.end_time
+    return encode_scalars(fields, span.attributes)
+
+
 def _body(span: Span, times: Times) -> bytes:
     """What the columns do not hold. What is empty is left out, and read back as empty."""
     fields = {
@@ -383,9 +400,9 @@ def _leave_out_times(fields: dict[str, Any], times: Times) -> None:
             del fields[name]
 
 
-def resource_part(resource: OtelResource) -> Part | None:
-    """A resource encoded, with its hash; None for an empty one."""
-    if not resource.attributes and not resource.schema_url and resource == _no_resource:
+def resource_part(resource: Mapping[str, Any]) -> Part | None:
+    """The fields of a resource encoded, with their hash; None for an empty one."""
+    if resource == vars(_no_resource):
         return None
     body = encode_json(resource, what="resource", nan="keep").encode()
     return PartRow(part_hash(body), body)
@@ -407,8 +424,11 @@ def _nanos(seconds: float | None) -> int | None:
     if seconds is None:
         return None
     # By parts: the product of a time of today with a billion is off by up to 128.
-    whole, part = divmod(seconds, 1)
-    return min(max(int(whole) * 1_000_000_000 + round(part * 1e9), -_INT64), _INT64 - 1)
+    if 0 <= seconds < _MOST_SECONDS:
+        whole = int(seconds)
+        return whole * 1_000_000_000 + round((seconds - whole) * 1e9)
+    floor, part = divmod(seconds, 1)
+    return min(max(int(floor) * 1_000_000_000 + round(part * 1e9), -_INT64), _INT64 - 1)
 
 
 def _seconds(nanos: int | None) -> float | None:

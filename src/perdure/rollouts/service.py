@@ -74,7 +74,7 @@ from perdure.rollouts.records import (
 from perdure.rollouts.records import PaginatedResult as Pages
 from perdure.rollouts.rows import AttemptView, Claimed, RolloutView
 from perdure.rollouts.span_writer import Answer, Eviction, SpanWriter
-from perdure.rollouts.spans import Span
+from perdure.rollouts.spans import AnySpan, Span
 from perdure.rollouts.traces import operations as trace_ops
 from perdure.rollouts.traces.prices import Prices
 from perdure.rollouts.traces.records import RolloutFigures, figures_from
@@ -503,7 +503,7 @@ class Rollouts(WatchedService):
             raise TooLarge(f"the body has {len(spans)} spans; at most {MAX_SPANS} are taken")
         return StoredSpans(stored=[number is not None for number in await self.store_spans(spans)])
 
-    async def store_spans(self, spans: Sequence[Span], *, numbered: bool = True) -> list[int | None]:
+    async def store_spans(self, spans: Sequence[AnySpan], *, numbered: bool = True) -> list[int | None]:
         """Store spans, some hundred in one transaction; gives their sequence ids, None for one stored before.
 
         With `numbered=False` they get the next numbers of their rollout.

@@ -7,10 +7,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import asdict
+
 from perdure.kernel.errors import NotFound
 from perdure.rollouts import encoding
 from perdure.rollouts.operations.spans import NewSpan
-from perdure.rollouts.spans import OtelResource, Span
+from perdure.rollouts.spans import AnySpan, OtelResource, Span, record_of
 
 if TYPE_CHECKING:
     from perdure.rollouts.service import Rollouts
@@ -59,16 +61,16 @@ class SpanWriter:
         self._last_resource: dict[str, Any] = {}
         self._last_part: encoding.Part | None = None
 
-    async def store(self, spans: Sequence[Span], *, numbered: bool) -> list[int | None]:
+    async def store(self, spans: Sequence[AnySpan], *, numbered: bool) -> list[int | None]:
         """Store spans; a resource that was written before is not sent again."""
         size_of = self._eviction.size_of if self._eviction else None
         new: list[NewSpan] = []
         parts: dict[str, bytes] = {}
         for span in spans:
-            part = self._part(span.resource)
+            part = self._part(span)
             if part is not None:
                 parts[part.hash] = part.body
-            size = size_of(span) if size_of else None
+            size = size_of(record_of(span)) if size_of else None
             new.append(encoding.new_span(span, part, numbered=numbered, size=size))
         stored = await self._store(new, parts)
         for span, number in zip(spans, stored, strict=True):
@@ -137,11 +139,12 @@ class SpanWriter:
                 services[name] = encoding.service_of(parts[name]) or ""
             span.service = services[name]
 
-    def _part(self, resource: OtelResource) -> encoding.Part | None:
-        """A resource encoded; one like the last is not encoded again."""
-        fields = vars(resource)
+    def _part(self, span: AnySpan) -> encoding.Part | None:
+        """The resource of a span encoded; one like the last is not encoded again."""
+        resource = span.resource
+        fields = vars(resource) if isinstance(resource, OtelResource) else asdict(resource)
         if fields != self._last_resource:
-            self._last_part = encoding.resource_part(resource)
+            self._last_part = encoding.resource_part(fields)
             self._last_resource = {**fields, "attributes": dict(resource.attributes)}
         return self._last_part
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 import msgspec
 
@@ -71,9 +71,7 @@ def _time(value: Any) -> float:
 def _attributes(value: Any) -> dict[str, Any]:
     if type(value) is not dict:
         value = _mapping(value)
-    if not value:
-        return {}
-    if _TEXT_ONLY.issuperset(map(type, value)) and _PLAIN_VALUES.issuperset(map(type, value.values())):
+    if _PLAIN_VALUES.issuperset(map(type, value.values())) and _TEXT_ONLY.issuperset(map(type, value)):
         return dict(value)
     for key, child in value.items():
         if not isinstance(key, str):
@@ -108,7 +106,7 @@ class SpanContext(OpenRecord):
         Field("trace_id", str, text),
         Field("span_id", str, text),
         Field("is_remote", bool, boolean),
-        Field("trace_state", None, _trace_state),
+        Field("trace_state", TraceState, _trace_state),
     )
 
     @classmethod
@@ -126,7 +124,7 @@ class TraceStatus(OpenRecord):
     description: str | None
 
     _declared = (
-        Field("status_code", None, one_of(get_args(StatusCode))),
+        Field("status_code", StatusCode, one_of(get_args(StatusCode))),
         Field("description", str, text, nullable=True, default=None),
     )
 
@@ -148,7 +146,7 @@ class Event(OpenRecord):
     _declared = (
         Field("name", str, text),
         Field("attributes", None, _attributes),
-        Field("timestamp", None, _time, nullable=True, default=None),
+        Field("timestamp", _Seconds, _time, nullable=True, default=None),
     )
 
     @classmethod
@@ -207,8 +205,8 @@ class SpanCoreFields(OpenRecord):
         Field("name", str, text),
         Field("status", TraceStatus, nested(TraceStatus)),
         Field("attributes", None, _attributes),
-        Field("start_time", None, _time, nullable=True),
-        Field("end_time", None, _time, nullable=True),
+        Field("start_time", _Seconds, _time, nullable=True),
+        Field("end_time", _Seconds, _time, nullable=True),
     )
 
 
@@ -229,8 +227,11 @@ class _UsualResource(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     schema_url: str
 
 
-class _UsualSpan(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A span without events and links, whose times are in seconds."""
+class UsualSpan(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A span as most are sent, decoded and checked: without events, links and other keys, times in seconds.
+
+    It is stored, and sent back, as the `Span` with the same fields would be.
+    """
 
     rollout_id: str
     attempt_id: str
@@ -273,22 +274,22 @@ class Span(OpenRecord):
     _declared = (
         Field("rollout_id", str, text),
         Field("attempt_id", str, text),
-        Field("sequence_id", None, whole_number),
+        Field("sequence_id", _Number, whole_number),
         Field("trace_id", str, text),
         Field("span_id", str, text),
         Field("parent_id", str, text, nullable=True),
         Field("name", str, text),
         Field("status", TraceStatus, nested(TraceStatus)),
         Field("attributes", None, _attributes),
-        Field("events", None, list_of(Event)),
-        Field("links", None, list_of(Link)),
-        Field("start_time", None, _time, nullable=True),
-        Field("end_time", None, _time, nullable=True),
+        Field("events", list[Event], list_of(Event)),
+        Field("links", list[Link], list_of(Link)),
+        Field("start_time", _Seconds, _time, nullable=True),
+        Field("end_time", _Seconds, _time, nullable=True),
         Field("context", SpanContext, nested(SpanContext), nullable=True),
         Field("parent", SpanContext, nested(SpanContext), nullable=True),
         Field("resource", OtelResource, nested(OtelResource)),
     )
-    _usual = _UsualSpan
+    _usual = UsualSpan
 
     @classmethod
     def _from_usual(cls, usual: Any) -> Span:
@@ -367,6 +368,14 @@ class Span(OpenRecord):
             end_time=core.end_time,
             status=core.status,
         )
+
+
+AnySpan = Span | UsualSpan
+
+
+def record_of(span: AnySpan) -> Span:
+    """A span as a record."""
+    return Span._from_usual(span) if type(span) is UsualSpan else cast(Span, span)
 
 
 def _local_context(trace_id: str, span_id: str) -> SpanContext:

@@ -60,7 +60,7 @@ class SpanQueue:
         self.dropped = 0
         """How many spans this worker could not store."""
         self._service = OtelResource(attributes=service_of(worker_id), schema_url="")
-        self._part = encoding.resource_part(self._service)
+        self._part = encoding.resource_part(vars(self._service))
         self._limits = (max_spans, max_bytes)
         self._waiting: deque[PendingSpan] = deque()
         self._bytes = 0

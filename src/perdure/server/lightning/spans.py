@@ -7,8 +7,10 @@ from typing import Any
 from perdure.client import lightning_wire as wire
 from perdure.kernel.errors import BadQuery, NotFound, TooLarge
 from perdure.kernel.pages import QueryPage
+from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.records import MAX_SPANS, StoredSpans
-from perdure.rollouts.spans import Span
+from perdure.rollouts.spans import AnySpan, Span, record_of
+from perdure.rollouts.store import DatabaseLightningStore
 from perdure.server.http.routes import Call
 from perdure.server.lightning import listing
 from perdure.server.lightning.listing import listed
@@ -30,7 +32,8 @@ spans = Resource()
     errors=(NotFound,),
 )
 async def add_span(call: Call) -> Any:
-    span = await call.store.add_span(call.body)
+    (given,) = _taken(call.store, [call.body])
+    span = await call.store.add_span(given)
     call.app.metrics.count_spans(JSON_SOURCE, int(span is not None), 1)
     return span
 
@@ -45,9 +48,9 @@ async def add_span(call: Call) -> Any:
     errors=(NotFound, TooLarge),
 )
 async def add_many_spans(call: Call) -> StoredSpans:
-    spans: list[Span] = call.body
-    if len(spans) > MAX_SPANS:
-        raise TooLarge(f"the body has {len(spans)} spans; at most {MAX_SPANS} are taken")
+    if len(call.body) > MAX_SPANS:
+        raise TooLarge(f"the body has {len(call.body)} spans; at most {MAX_SPANS} are taken")
+    spans = _taken(call.store, call.body)
     new = {_span_key(span) for span in await call.store.add_many_spans(spans)}
     stored = []
     for span in spans:
@@ -59,7 +62,12 @@ async def add_many_spans(call: Call) -> StoredSpans:
     return StoredSpans(stored=stored)
 
 
-def _span_key(span: Span) -> tuple[str, str, str]:
+def _taken(store: LightningStore, spans: list[Any]) -> list[Any]:
+    """Spans as a store takes them: our own as they were decoded, any other as records."""
+    return spans if isinstance(store, DatabaseLightningStore) else [record_of(span) for span in spans]
+
+
+def _span_key(span: AnySpan) -> tuple[str, str, str]:
     return span.rollout_id, span.attempt_id, span.span_id
 
 
