@@ -195,19 +195,19 @@ STATEMENTS: dict[str, Statement[Any]] = {
 }
 
 
-async def test_every_statement_reads_a_range_of_an_index(engine_url: str) -> None:
-    store = open_store(engine_url, watchdog_interval=None)
+async def test_every_statement_reads_a_range_of_an_index(new_engine_url: str) -> None:
+    store = open_store(new_engine_url, watchdog_interval=None)
     await store.add_resources({})
     plans = {}
     if store.storage.engine == "sqlite":
         await store.close()
-        connection = apsw.Connection(engine_url)
+        connection = apsw.Connection(new_engine_url)
         for name, statement in STATEMENTS.items():
             rows = list(connection.execute("EXPLAIN QUERY PLAN " + statement.sqlite, _bound(statement)))
             plans[name] = of_sqlite([row[3] for row in rows])
         connection.close()
     else:
-        connection = await asyncpg.connect(engine_url)
+        connection = await asyncpg.connect(new_engine_url)
         # Tables without rows would be scanned.
         await connection.execute("SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan")
         for name, statement in STATEMENTS.items():

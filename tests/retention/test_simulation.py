@@ -163,8 +163,10 @@ class Walk:
 
     async def claim(self) -> None:
         for each in await self.world.work(3):
-            for _ in range(self.random.randrange(3)):
-                await self._span(each.run.run_id, each.held.attempt_id)
+            # Another may have ended it meanwhile, and a sweep deleted it.
+            with contextlib.suppress(NotFound):
+                for _ in range(self.random.randrange(3)):
+                    await self._span(each.run.run_id, each.held.attempt_id)
             if self.random.random() < 0.5:
                 name = await self.world.log(each.run.session_id or each.run.thread_id)
                 self.opened.add(name.session_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,13 +16,16 @@ from perdure.kernel.storage.schema import Table
 from perdure.rollouts.tables import ROLLOUTS
 from perdure.testing.clock import ManualClock
 from perdure.threads import sql
-from perdure.threads.tables import RUNS, THREADS
+from perdure.threads.tables import CHECKPOINTS, RUNS, THREADS
 
 COPIES = 20_000
 CHUNK = 5_000
+STATE = {"n": 1}
 COPIED: Mapping[Table, tuple[str, ...]] = {
     THREADS: ("id", "created_at", "updated_at"),
     RUNS: ("id", "thread_id", "created_at"),
+    # As copies of a thread have them: with the same id.
+    CHECKPOINTS: ("thread_id", "position"),
     ROLLOUTS: ("id", "line", "position", "start_time"),
     labels.LABELS: ("id",),
 }
@@ -29,8 +33,12 @@ COPIED: Mapping[Table, tuple[str, ...]] = {
 COUNT = statement("UPDATE rollout_counts SET total = total * :times WHERE ns = :ns")
 SUBJECT = Subject(
     (sql,),
-    frozenset({"threads", "runs", "rollouts", "labels"}),
-    {"COUNT_GONE_RUNS": {"runs_gone"}, "GET_RUNS": {"runs_pkey", "rollouts_pkey"}},
+    frozenset({"threads", "runs", "rollouts", "labels", "checkpoints"}),
+    {
+        "COUNT_GONE_RUNS": {"runs_gone"},
+        "GET_RUNS": {"runs_pkey", "rollouts_pkey"},
+        "LATEST_STATES": {"threads_pkey", "checkpoints_pkey"},
+    },
     # What one statement has limited, it may count.
     SMALL | {"found"},
 )
@@ -64,7 +72,7 @@ async def fill(storage: Storage) -> None:
     """A run that has ended and a thread with labels, many times; a few other ones."""
     world = await World(storage, ManualClock()).begin()
     thread = (await world.threads.create_thread(metadata={"user": "ann"})).thread_id
-    await world.finish((await world.take(await world.run(thread))).held)
+    await world.finish((await world.take(await world.run(thread))).held, values=STATE)
     ns = await world.threads.ns("write")
     for table in COPIED:
         rows = await storage.read(_rows, table, ns=ns)
@@ -88,6 +96,8 @@ async def use(storage: Storage) -> None:
         page = await threads.search_threads(sort_by=sort_by, limit=10, values=False)
         assert (len(page), page.total) == (10, None)
     assert len(await threads.search_threads(status="idle", limit=10, values=False)) == 10
+    found_states = [each.values for each in await threads.search_threads(status="idle", limit=10)]
+    assert found_states == [STATE] * 10
     for wanted, found in (({"user": "ann"}, 10), ({"team": "x"}, 1), ({"user": "ann", "team": "x"}, 1)):
         assert len(await threads.search_threads(metadata=wanted, limit=10, values=False)) == found, wanted
 
@@ -105,6 +115,8 @@ async def test_plans(new_engine_url: str) -> None:
     assert any("rollouts_status" in each for each in indexes_of(found, "FROM rollouts", "AND status ="))
     assert any("rollouts_outcome" in each for each in indexes_of(found, "FROM rollouts", "AND outcome ="))
     assert all("threads_updated" in each for each in indexes_of(found, "ORDER BY updated_at"))
+    latest = [plan.text for key, plan in found.items() if key.startswith("LATEST_STATES")]
+    assert all(re.search(r"id=\? AND thread_id=\?|ROW\(id, thread_id\)", each) for each in latest), latest
     by_label = indexes_of(found, "FROM threads", "FROM labels", "ORDER BY created_at")
     assert any("labels_value" in each for each in by_label)
     assert any(each & {"threads_created", "threads_status"} for each in by_label)

@@ -292,6 +292,14 @@ GET_CHECKPOINTS = statement(
     " AND c.thread_id || '' {among:thread_ids}",
     row=StateRow,
 )
+# The latest state of each of some threads. Copies of a thread share the ids of their states, and a thread may
+# have many: each row is found by both.
+LATEST_STATES = statement(
+    "SELECT " + STATE_COLUMNS + " FROM threads AS t CROSS JOIN checkpoints AS c"
+    " WHERE t.ns = :ns AND t.id {among:thread_ids}"
+    " AND c.ns = :ns AND {pair:c.id,c.thread_id,t.checkpoint_id,t.id}",
+    row=StateRow,
+)
 # What is next after states.
 NEXT_OF = statement(
     "SELECT {columns} FROM checkpoints WHERE ns = :ns AND id {among:ids}"

@@ -14,6 +14,7 @@ A statement is written once with named parameters (`:name`) and a few marks:
 | `{plain:column}` | `+column`, which keeps the planner off its indexes | `column` |
 | `{greatest:column,name}` | `max(column, :name)` | `greatest(column, :name)` |
 | `{larger:a,b}` | `max(a, b)` | `greatest(a, b)` |
+| `{pair:a,b,c,d}` | `a = c AND b = d` | the same as one range of an index that has both: no index of `b` |
 | `{has:column,name}` | `instr(column, :name) > 0` | `strpos(column, :name) > 0` |
 | `{ranked:table,index}` | the rows that match a full-text index | the same; of many the newest |
 | `{database}`, `{database_bytes}` | the path of its file, its size | its name, its size |
@@ -61,6 +62,11 @@ _MARKS = (
     (re.compile(r"\{others:((?:[^{}]|\{[^{}]*\})*)\}"), "NULL", r"\1"),
     (re.compile(r"\{seen:([a-z]+),([a-z]+)\}"), r":\1", r":\2"),
     (re.compile(r"\{plain:([a-z_.]+)\}"), r"+\1", r"\1"),
+    (
+        re.compile(r"\{pair:([a-z_.]+),([a-z_.]+),([a-z_.]+),([a-z_.]+)\}"),
+        r"\1 = \3 AND \2 = \4",
+        r"(\1, \2) >= (\3, \4) AND (\1, \2) <= (\3, \4)",
+    ),
     (re.compile(r"\{has:([a-z_.]+),([a-z0-9_]+)\}"), r"instr(\1, :\2) > 0", r"strpos(\1, :\2) > 0"),
     (re.compile(r"\{greatest:([a-z_.]+),([a-z0-9_]+)\}"), r"max(\1, :\2)", r"greatest(\1, :\2)"),
     (re.compile(r"\{larger:([a-z_.]+),([a-z_.]+)\}"), r"max(\1, \2)", r"greatest(\1, \2)"),

@@ -318,8 +318,6 @@ async def states_of(tx: Tx, threads: Sequence[ThreadRow]) -> dict[str, StateRow]
 
 async def latest_states(tx: Tx, threads: Sequence[ThreadRow]) -> dict[str, StateRow]:
     """The same, without values that a graph stores in pieces."""
-    wanted = {thread.id: thread.checkpoint_id for thread in threads if thread.checkpoint_id is not None}
-    if not wanted:
-        return {}
-    rows = await tx.all(sql.GET_CHECKPOINTS, thread_ids=list(wanted), ids=list(wanted.values()))
-    return {row.thread_id: row for row in rows if wanted[row.thread_id] == row.id}
+    wanted = [thread.id for thread in threads if thread.checkpoint_id is not None]
+    rows = await tx.all(sql.LATEST_STATES, thread_ids=wanted) if wanted else []
+    return {row.thread_id: row for row in rows}
