@@ -98,11 +98,11 @@ def test_every_dialect_has_its_model_kind_cached_tokens_and_cost() -> None:
         ({"some": "attribute"}, "", "", 0, None),
     ):
         found = figures_of("span", attributes)
-        told = (found.kind, found.model, found.cached_tokens, found.cost)
+        told = (found.step.kind, found.step.model, found.cached_tokens, found.cost)
         assert told == (kind, model, cached, cost), attributes
-    assert figures_of("agentlightning.annotation", REWARD).kind == "reward"
+    assert figures_of("agentlightning.annotation", REWARD).step.kind == "reward"
     named = figures_of("chat", {**CHAT, "gen_ai.agent.name": "trivia", "user.id": "anna"})
-    assert (named.agent, named.user_id) == ("trivia", "anna")
+    assert (named.step.agent, named.step.user_id) == ("trivia", "anna")
 
 
 def test_a_price_is_that_of_the_longest_name_and_a_file_goes_before_the_shipped_table(tmp_path: Path) -> None:
@@ -219,4 +219,4 @@ def test_every_dialect_is_read_out_of_otlp_as_out_of_json() -> None:
         found = figures_by_otlp(name, attributes)
         assert found == figures_of(name, attributes), attributes
         assert found is not None
-        assert found.kind == kind
+        assert found.step.kind == kind

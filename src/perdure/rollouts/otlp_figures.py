@@ -18,6 +18,7 @@ from perdure.rollouts.traces.figures import (
     INPUT,
     KINDS,
     LLM,
+    MAX_LABEL,
     MODEL,
     MOST,
     OUTPUT,
@@ -25,13 +26,15 @@ from perdure.rollouts.traces.figures import (
     REWARDS,
     USER,
     Figures,
+    Step,
     figures_if_any,
     label_of,
+    step_of,
 )
 
 REMEMBERED = 4096
 _UNUSUAL = frozenset({*REWARDS, *OUTPUTS, *COST})
-_ONLY_KIND = {kind: Figures(kind=kind) for kinds in KINDS.values() for kind in kinds.values()}
+_ONLY_KIND = {kind: Figures(step=step_of(kind)) for kinds in KINDS.values() for kind in kinds.values()}
 
 
 class _Plan(NamedTuple):
@@ -47,7 +50,9 @@ class _Plan(NamedTuple):
 
 
 _plans: dict[frozenset[str], _Plan | None] = {}
-_labels: dict[str, str] = {}
+_Told = tuple[str, str | None, str | None, str | None]
+"""The kind of step, and model, agent and user as a span tells them; None where it tells none."""
+_steps: dict[_Told, Step] = {}
 
 
 def figures_in(span: Any, attributes: Mapping[str, Any], wanted: frozenset[str]) -> Figures | None:
@@ -73,11 +78,11 @@ def _read(attributes: Mapping[str, Any], plan: _Plan) -> Figures | None:
     kinds, input, output, cached, model, agent, user_id = plan
     kind = ""
     for key, names in kinds:
-        told = names.get(attributes[key].string_value)
-        if told is not None:
-            if told not in CALLS:
-                return _ONLY_KIND[told]
-            kind = kind or told
+        known = names.get(attributes[key].string_value)
+        if known is not None:
+            if known not in CALLS:
+                return _ONLY_KIND[known]
+            kind = kind or known
     input_tokens = attributes[input].int_value if input else 0
     output_tokens = attributes[output].int_value if output else 0
     cached_tokens = attributes[cached].int_value if cached else 0
@@ -87,27 +92,31 @@ def _read(attributes: Mapping[str, Any], plan: _Plan) -> Figures | None:
                 raise _Unusual
         if not (kind or input_tokens or output_tokens):
             return None
+    told = (
+        kind or LLM,
+        attributes[model].string_value if model else None,
+        attributes[agent].string_value if agent else None,
+        attributes[user_id].string_value if user_id else None,
+    )
     return Figures(
         input_tokens,
         output_tokens,
         None,
         cached_tokens if cached_tokens < input_tokens else input_tokens,
-        kind or LLM,
-        (_labels.get(text := attributes[model].string_value) or _new_label(text)) if model else "",
-        (_labels.get(text := attributes[agent].string_value) or _new_label(text)) if agent else "",
-        (_labels.get(text := attributes[user_id].string_value) or _new_label(text)) if user_id else "",
+        _steps.get(told) or _new_step(told),
     )
 
 
-def _new_label(text: str) -> str:
-    if not text:
+def _new_step(told: _Told) -> Step:
+    kind, *labels = told
+    if "" in labels:
         raise _Unusual
-    label = label_of(text)
-    if len(_labels) >= REMEMBERED:
-        _labels.clear()
-    if len(text) == len(label):
-        _labels[text] = label
-    return label
+    step = step_of(kind, *(label_of(each or "") for each in labels))
+    if len(_steps) >= REMEMBERED:
+        _steps.clear()
+    if all(len(each or "") <= MAX_LABEL for each in labels):
+        _steps[told] = step
+    return step
 
 
 def _new_plan(wanted: frozenset[str]) -> _Plan | None:

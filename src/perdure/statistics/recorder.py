@@ -11,7 +11,7 @@ from perdure.kernel.storage.port import Storage
 from perdure.kernel.tally import Durations, Place
 from perdure.rollouts.operations.spans import USAGE_WRITTEN
 from perdure.rollouts.operations.work import ENDED_IN_QUEUE, WAITED
-from perdure.statistics.operations import Counted, Waits, add_usage_to_hours, record_minute
+from perdure.statistics.operations import USAGE_ROWS, Counted, Waits, add_usage_to_hours, record_minute
 
 LOOK_SECONDS = 5.0
 """How often it looks whether a minute is over."""
@@ -48,7 +48,7 @@ class Recorder:
     async def add_usage(self) -> None:
         """Add what new spans took to the hours."""
         self._usage = self._storage.tally.counts(USAGE_WRITTEN).get("", 0)
-        while await self._storage.background(add_usage_to_hours):
+        while await self._storage.background(add_usage_to_hours) == USAGE_ROWS:
             pass
 
     async def record(self, *, look: bool = True) -> bool:

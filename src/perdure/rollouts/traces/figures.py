@@ -114,6 +114,19 @@ NANOS = 10**9
 """Costs are whole billionths of a US dollar, which add up exactly."""
 
 
+class Step(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
+    """What a span is added up by, beside its rollout and its hour. There are few, each of many spans."""
+
+    kind: str = ""
+    """The kind of step, such as `llm` or `tool`; empty if it is unknown."""
+    model: str = ""
+    agent: str = ""
+    user_id: str = ""
+
+
+NO_STEP = Step()
+
+
 class Figures(msgspec.Struct, frozen=True, gc=False):
     """What a span counts."""
 
@@ -121,11 +134,7 @@ class Figures(msgspec.Struct, frozen=True, gc=False):
     output_tokens: int = 0
     reward: float | None = None
     cached_tokens: int = 0
-    kind: str = ""
-    """The kind of step, such as `llm` or `tool`; empty if it is unknown."""
-    model: str = ""
-    agent: str = ""
-    user_id: str = ""
+    step: Step = NO_STEP
     cost: int | None = None
     """In billionths of a US dollar, where the span tells it; else a price table may know."""
 
@@ -150,21 +159,22 @@ def figures_of(name: str, attributes: Mapping[str, Any]) -> Figures:
         reward = reward_of(name, attributes)
     kind = _kind(attributes)
     if kind not in CALLS:
-        return Figures(reward=reward, kind=kind)
+        return Figures(reward=reward, step=step_of(kind))
     input_tokens, output_tokens = _tokens(attributes, INPUT), _tokens(attributes, OUTPUT)
     if not (kind or input_tokens or output_tokens):
-        return Figures(reward=reward, kind="" if reward is None else REWARD_STEP)
+        return Figures(reward=reward, step=NO_STEP if reward is None else step_of(REWARD_STEP))
     return Figures(
         input_tokens,
         output_tokens,
         reward,
         min(_tokens(attributes, CACHED), input_tokens),
-        kind or LLM,
-        _label(attributes, MODEL),
-        _label(attributes, AGENT),
-        _label(attributes, USER),
+        step_of(kind or LLM, _label(attributes, MODEL), _label(attributes, AGENT), _label(attributes, USER)),
         _cost(attributes),
     )
+
+
+step_of = lru_cache(maxsize=4096)(Step)
+"""A step, mostly one that is known: sums look it up by its hash, which it remembers."""
 
 
 def figures_in(body: bytes, name: str, attributes: Mapping[str, Any]) -> Figures | None:
@@ -175,7 +185,7 @@ def figures_in(body: bytes, name: str, attributes: Mapping[str, Any]) -> Figures
 def figures_if_any(name: str, attributes: Mapping[str, Any]) -> Figures | None:
     """The figures of a span; None if it has none."""
     found = figures_of(name, attributes)
-    return found if found.kind or found.counts else None
+    return found if found.step.kind or found.counts else None
 
 
 def _kind(attributes: Mapping[str, Any]) -> str:

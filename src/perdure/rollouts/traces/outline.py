@@ -68,11 +68,11 @@ class SpanSteps(Record, kw_only=True):
 
 def step_from(span_id: str, figures: Figures, prices: Prices) -> SpanStep:
     tokens = Tokens(figures.input_tokens, figures.output_tokens, figures.cached_tokens)
-    cost = prices.cost(figures.model, tokens) if figures.cost is None else figures.cost
+    cost = prices.cost(figures.step.model, tokens) if figures.cost is None else figures.cost
     return SpanStep(
         span_id=span_id,
-        kind=figures.kind,
-        model=figures.model,
+        kind=figures.step.kind,
+        model=figures.step.model,
         input_tokens=figures.input_tokens,
         output_tokens=figures.output_tokens,
         cached_tokens=figures.cached_tokens,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from perdure.kernel.clock import MICROS
 from perdure.rollouts.rows import RolloutFiguresRow, TraceNameRow, TraceRow, UsageRow
+from perdure.rollouts.traces.figures import Figures, Step
 from perdure.rollouts.traces.prices import Prices, Tokens
 
 if TYPE_CHECKING:
@@ -21,8 +22,31 @@ HOUR = 3600 * MICROS
 OLDEST = 31 * 24 * HOUR
 """A span that began earlier counts as of now: its clock is wrong, or its hour is history."""
 
-_Key = tuple[str, str, int, str, str, str, str]
-"""Trace, rollout, hour, kind of step, model, agent and user."""
+LAST = 2**63
+"""No moment is later, in nanoseconds."""
+
+_Key = tuple[str, str, int, Step]
+"""Trace, rollout, hour, and what is added up by."""
+
+
+class _Used:
+    """What spans of one key took. Costs that spans tell are apart from the tokens that have a price."""
+
+    __slots__ = ("cached", "cost", "errors", "input", "micros", "output", "steps", "told")
+
+    def __init__(self) -> None:
+        self.steps = self.errors = self.micros = self.input = self.output = self.cached = self.cost = 0
+        self.told = Tokens(0, 0, 0)
+
+    def tell(self, figures: Figures, cost: int) -> None:
+        """Add a call whose cost is known."""
+        told = self.told
+        self.cost += cost
+        self.told = Tokens(
+            told.input + figures.input_tokens,
+            told.output + figures.output_tokens,
+            told.cached + figures.cached_tokens,
+        )
 
 
 class Sums(NamedTuple):
@@ -39,7 +63,7 @@ def sums_of(spans: Iterable[NewSpan], numbers: Mapping[int, int], now: int, pric
     rollouts: dict[str, RolloutFiguresRow] = {}
     traces: dict[str, TraceRow] = {}
     names: dict[tuple[str, str], int] = {}
-    steps: dict[_Key, list[NewSpan]] = {}
+    steps: dict[_Key, _Used] = {}
     hours = _Hours(now)
     for span in spans:
         trace_id, name = span.trace_id, span.name[:MAX_NAME]
@@ -57,34 +81,26 @@ def sums_of(spans: Iterable[NewSpan], numbers: Mapping[int, int], now: int, pric
         if figures is None:
             continue
         hour = hours.hour if hours.begins <= start < hours.ends else hours.of(start)
-        key = (
-            trace_id,
-            span.rollout_id,
-            hour,
-            figures.kind,
-            figures.model,
-            figures.agent,
-            figures.user_id,
-        )
-        if key in steps:
-            steps[key].append(span)
-        else:
-            steps[key] = [span]
+        key = (trace_id, span.rollout_id, hour, figures.step)
+        used = steps.get(key)
+        if used is None:
+            used = steps[key] = _Used()
+        _add_step(used, span, figures)
         if figures.reward is not None:
             for owner in (_figures_of(rollouts, span.rollout_id), trace):
                 _add_reward(owner, figures.reward, numbers[id(span)])
-    usage: dict[tuple[str, int, str, str, str, str], UsageRow] = {}
-    for key, same in steps.items():
-        row = _usage_of(key, same, prices)
+    usage: dict[tuple[str, int, Step], UsageRow] = {}
+    for (trace_id, rollout_id, hour, step), used in steps.items():
+        row = _usage_of(rollout_id, hour, step, used, prices)
         if row.input_tokens or row.output_tokens or row.cost:
-            _add_figures(_figures_of(rollouts, row.rollout_id), row)
-            _add_figures(traces[key[0]], row)
-        _add_row(usage, key[1:], row)
+            _add_figures(_figures_of(rollouts, rollout_id), row)
+            _add_figures(traces[trace_id], row)
+        _add_row(usage, (rollout_id, hour, step), row)
     return Sums(
         [rollouts[key] for key in sorted(rollouts)],
         [traces[key] for key in sorted(traces)],
         [TraceNameRow(*key, names[key]) for key in sorted(names)],
-        [usage[key] for key in sorted(usage)],
+        sorted(usage.values(), key=_key_of),
     )
 
 
@@ -95,11 +111,7 @@ def _figures_of(rollouts: dict[str, RolloutFiguresRow], rollout_id: str) -> Roll
     return row
 
 
-def _add_row(
-    usage: dict[tuple[str, int, str, str, str, str], UsageRow],
-    key: tuple[str, int, str, str, str, str],
-    row: UsageRow,
-) -> None:
+def _add_row(usage: dict[tuple[str, int, Step], UsageRow], key: tuple[str, int, Step], row: UsageRow) -> None:
     """Add what a rollout took in one trace to what it took in all."""
     known = usage.setdefault(key, row)
     if known is not row:
@@ -116,33 +128,56 @@ class _Hours:
         """The hour of the last span, and its bounds in nanoseconds: most spans are of the same."""
 
     def of(self, start_ns: int) -> int:
-        if not self._low < start_ns < self._high:
-            return self._now
-        self.hour = start_ns // (HOUR * 1000) * HOUR
-        # A bound of what is believable may lie within the hour.
-        self.begins = max(self.hour * 1000, self._low + 1)
-        self.ends = min((self.hour + HOUR) * 1000, self._high)
+        if start_ns <= self._low:
+            self.hour, self.begins, self.ends = self._now, 0, self._low + 1
+        elif start_ns >= self._high:
+            self.hour, self.begins, self.ends = self._now, self._high, LAST
+        else:
+            self.hour = start_ns // (HOUR * 1000) * HOUR
+            # A bound of what is believable may lie within the hour.
+            self.begins = max(self.hour * 1000, self._low + 1)
+            self.ends = min((self.hour + HOUR) * 1000, self._high)
         return self.hour
 
 
-def _usage_of(key: _Key, spans: Sequence[NewSpan], prices: Prices) -> UsageRow:
+def _add_step(used: _Used, span: NewSpan, figures: Figures) -> None:
+    """Add a span. Every step comes by here, so what is mostly nothing is not added."""
+    used.steps += 1
+    if span.status_code == ERROR:
+        used.errors += 1
+    start, end = span.start_ns, span.end_ns
+    if start and end and end > start:
+        used.micros += (end - start) // 1000
+    if figures.cost is not None:
+        used.tell(figures, figures.cost)
+    elif figures.input_tokens or figures.output_tokens:
+        used.input += figures.input_tokens
+        used.output += figures.output_tokens
+        used.cached += figures.cached_tokens
+
+
+def _usage_of(rollout_id: str, hour: int, step: Step, used: _Used, prices: Prices) -> UsageRow:
     """What spans of one kind of step took."""
-    figures = [span.figures for span in spans if span.figures is not None]
-    tokens = [
-        (each.input_tokens, each.output_tokens, each.cached_tokens) for each in figures if each.cost is None
-    ]
-    unpriced = Tokens(*map(sum, zip(*tokens, strict=True))) if tokens else Tokens(0, 0, 0)
-    told = [each for each in figures if each.cost is not None] if len(tokens) < len(figures) else ()
+    unpriced, told = Tokens(used.input, used.output, used.cached), used.told
     return UsageRow(
-        len(spans),
-        sum([span.status_code == ERROR for span in spans]),
-        sum([max(span.end_ns - span.start_ns, 0) // 1000 for span in spans if span.start_ns and span.end_ns]),
-        unpriced.input + sum(each.input_tokens for each in told),
-        unpriced.output + sum(each.output_tokens for each in told),
-        unpriced.cached + sum(each.cached_tokens for each in told),
-        (prices.cost(key[4], unpriced) or 0) + sum(each.cost or 0 for each in told),
-        *key[1:],
+        used.steps,
+        used.errors,
+        used.micros,
+        unpriced.input + told.input,
+        unpriced.output + told.output,
+        unpriced.cached + told.cached,
+        (prices.cost(step.model, unpriced) or 0) + used.cost,
+        rollout_id,
+        hour,
+        step.kind,
+        step.model,
+        step.agent,
+        step.user_id,
     )
+
+
+def _key_of(row: UsageRow) -> tuple[str, int, str, str, str, str]:
+    return row.rollout_id, row.hour, row.kind, row.model, row.agent, row.user_id
 
 
 def _add_span(trace: TraceRow, span: NewSpan, start: int, name: str) -> None:
