@@ -41,6 +41,12 @@ def own_seconds() -> float:
     return time.process_time()
 
 
+def own_and_ended_seconds() -> float:
+    """The same, with that of the processes that it started and that have ended."""
+    ended = os.times()
+    return own_seconds() + ended.children_user + ended.children_system
+
+
 class Meter:
     """The CPU time of a side's rounds by process; the first round is the warm-up and does not count."""
 

@@ -37,6 +37,10 @@ PEERS: dict[str, tuple[tuple[str, ...], str, float]] = {
     "aegra": (("aegra",), f"aegra {AEGRA.version} on PostgreSQL", 4.0),
 }
 """The servers of each peer, of which the best counts, and our target for the rate of runs."""
+SHARES = {"langgraph_dev_10": 4}
+"""By what the rounds of a server are divided: this one does some 14 runs a second, however many there are."""
+FIRST_SHARES = {"langgraph_dev_1": 3, "langgraph_dev_10": 3}
+"""The same of first events: an idle `langgraph dev` looks for runs twice a second, so that each takes one."""
 ON_POSTGRES = ("postgres", "aegra")
 OF_SAVER = {"sqlite": 2.2, "postgres": None}
 SOONER = {"langgraph_dev": 0.1, "aegra": 1.0}
@@ -56,8 +60,8 @@ async def _figures(host: Host, size: int) -> list[Figures]:
     async with _servers(host) as servers, _clients(servers) as clients:
         return [
             *await _runs(host, servers, clients, size),
-            *await _firsts(host, clients),
-            *await _events(host, clients),
+            *await _firsts(host, servers, clients),
+            *await _events(host, servers, clients),
         ]
 
 
@@ -139,12 +143,9 @@ async def _runs(
             for name, server in servers.items()
         }
         for sides in (by_sdk, by_sockets):
-            meters = {
-                name: await server_meter(host, server, postgres=name in ON_POSTGRES)
-                for name, server in servers.items()
-            }
+            meters = await _meters(host, servers)
             measured = {name: meters[name].around(side) for name, side in sides.items()}
-            found = await interleave(size, host.sizes.rounds, measured)
+            found = await interleave(size, host.sizes.rounds, measured, shares=SHARES)
             figures += [_with_costs(found, meters, engine, name) for engine, name in _pairs()]
         saver = median([await _with_saver(host, size) for _ in range(host.sizes.rounds)])
     # The meters of the last sides: raw sockets take nothing from the server.
@@ -159,17 +160,23 @@ def _best(found: Mapping[str, float], peer: str, *, highest: bool) -> str | None
     return (max if highest else min)(known, key=lambda each: found[each]) if known else None
 
 
-def _beside(found: Mapping[str, float], engine: str, peer: str, *, highest: bool) -> Figures:
+async def _meters(host: Host, servers: Mapping[str, ServerProcess]) -> dict[str, Meter]:
+    return {
+        name: await server_meter(host, server, postgres=name in ON_POSTGRES)
+        for name, server in servers.items()
+    }
+
+
+def _with_costs(
+    found: Mapping[str, float], meters: Mapping[str, Meter], engine: str, peer: str, *, highest: bool = True
+) -> Figures:
+    """Our figure beside the best one of a peer, and what both cost."""
     best = _best(found, peer, highest=highest)
-    return {"ours": found[engine], **({"peer": found[best]} if best else {})}
-
-
-def _with_costs(found: Mapping[str, float], meters: Mapping[str, Meter], engine: str, peer: str) -> Figures:
-    best = _best(found, peer, highest=True)
     theirs = meters[best].figures() if best else {}
     names = {"cpu_server": "cpu_peer", "cpu_database": "cpu_peer_database"}
     return {
-        **_beside(found, engine, peer, highest=True),
+        "ours": found[engine],
+        **({"peer": found[best]} if best else {}),
         **meters[engine].figures(),
         **{names[name]: figure for name, figure in theirs.items() if name in names},
     }
@@ -207,15 +214,23 @@ async def _with_saver(host: Host, size: int) -> float:
     return float(told)
 
 
-async def _firsts(host: Host, clients: Mapping[str, Any]) -> list[Figures]:
-    found = {}
+async def _firsts(
+    host: Host, servers: Mapping[str, ServerProcess], clients: Mapping[str, Any]
+) -> list[Figures]:
+    meters, found = await _meters(host, servers), {}
     for name, client in clients.items():
-        times = [await _first(client) for _ in range(WARM + host.sizes.graph_firsts)]
-        found[name] = median(times[WARM:])
-    return [_beside(found, engine, name, highest=False) for engine, name in _pairs()]
+        side = meters[name].around(partial(_first, client))
+        await side(WARM)
+        found[name] = await side(max(host.sizes.graph_firsts // FIRST_SHARES.get(name, 1), 1))
+    return [_with_costs(found, meters, engine, name, highest=False) for engine, name in _pairs()]
 
 
-async def _first(client: Any) -> float:
+async def _first(client: Any, times: int) -> float:
+    """Median milliseconds from asking for a run to the first event of its stream, one run at a time."""
+    return median([await _first_of_one(client) for _ in range(times)])
+
+
+async def _first_of_one(client: Any) -> float:
     thread = await client.threads.create()
     began = time.perf_counter()
     taken = 0.0
@@ -224,12 +239,17 @@ async def _first(client: Any) -> float:
     return taken
 
 
-async def _events(host: Host, clients: Mapping[str, Any]) -> list[Figures]:
+async def _events(
+    host: Host, servers: Mapping[str, ServerProcess], clients: Mapping[str, Any]
+) -> list[Figures]:
+    meters = await _meters(host, servers)
     sides: dict[str, Side] = {
-        name: partial(_told, client) for name, client in clients.items() if name != "aegra"
+        name: meters[name].around(partial(_told, client))
+        for name, client in clients.items()
+        if name != "aegra"
     }
     found = await interleave(TOLD, host.sizes.rounds, sides)
-    return [_beside(found, engine, "langgraph_dev", highest=True) for engine in ENGINES]
+    return [_with_costs(found, meters, engine, "langgraph_dev") for engine in ENGINES]
 
 
 async def _told(client: Any, events: int) -> float:

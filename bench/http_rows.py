@@ -54,7 +54,7 @@ async def _client_figures(host: Host, name: str, size: int) -> list[Figures]:
         sides: dict[str, Side] = {"ours": meter.around(partial(work.HTTP_RATES[name], client, ours.KIT))}
         if peer := await host.peer():
             theirs = await stack.enter_async_context(peer_server())
-            beside = Meter({"peer": partial(seconds_of_tree, theirs.pid)})
+            beside = Meter({"peer": partial(seconds_of_tree, theirs.pid)}, SETTLE_SECONDS)
             sides["peer"] = beside.around(partial(peer.do, name, url=theirs.url))
         found = await interleave(size, host.sizes.rounds, sides)
         return [{**found, **meter.figures(), **(beside.figures() if beside else {})}]
@@ -97,12 +97,15 @@ async def _otlp_figures(host: Host, size: int) -> list[Figures]:
         server = await stack.enter_async_context(our_server(host))
         exporter = await stack.enter_async_context(exporter_to(server.url))
         await exporter.check_resending()
-        meter = served_meter(server)
+        meter, beside = served_meter(server), None
         sides: dict[str, Side] = {"ours": meter.around(exporter.rate)}
         if await host.peer():
             theirs = await stack.enter_async_context(peer_server())
-            sides["peer"] = (await stack.enter_async_context(exporter_to(theirs.url))).rate
-        return [{**await interleave(size, host.sizes.rounds, sides), **meter.figures()}]
+            beside = Meter({"peer": partial(seconds_of_tree, theirs.pid)}, SETTLE_SECONDS)
+            exported = (await stack.enter_async_context(exporter_to(theirs.url))).rate
+            sides["peer"] = beside.around(exported)
+        found = await interleave(size, host.sizes.rounds, sides)
+        return [{**found, **meter.figures(), **(beside.figures() if beside else {})}]
 
 
 # --- memory -----------------------------------------------------------------------------------------------

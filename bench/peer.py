@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from bench.cpu import seconds_of_tree
 from bench.environments import AGENTLIGHTNING, ROOT, Environment, PeerError, make_scratch
 
 __all__ = ["PEER", "ROOT", "PeerError", "PeerProcess", "command", "ensure_environment", "make_scratch"]
@@ -64,6 +65,11 @@ class PeerProcess:
         with suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
+
+    def seconds(self) -> float:
+        """The CPU time that the peer has taken."""
+        assert self._process is not None
+        return seconds_of_tree(self._process.pid)
 
     async def do(self, work: str, size: int, url: str | None = None) -> float:
         """Have a work done, in the peer's process or by it on the server or database at `url`."""

@@ -22,7 +22,7 @@ PEERS: tuple[tuple[Environment, float, int], ...] = (
     (PROCRASTINATE, 20.0, 1),
     (DBOS, 20.0, 8),
 )
-"""Each with our target, and by what its share of the jobs is divided: filling DBOS's queue takes minutes."""
+"""Each with our target, and by what its rounds are divided: filling DBOS's queue takes minutes."""
 OF_RAW = 0.55
 
 
@@ -52,25 +52,27 @@ async def _figures(host: Host, size: int) -> list[Figures]:
             "ours": meters["ours"].around(drain),
             "raw": meters["raw"].around(partial(raw_postgres.claim_complete, pool)),
         }
-        for environment, _, share in PEERS:
+        for environment, _, _ in PEERS:
             process = PeerProcess(environment, ("bench.peer_queues", environment.name))
             if peer := await host.try_peer(stack, process):
-                sides[environment.name] = partial(_drain, peer, await host.new_database(), share)
-        found = await interleave(size, host.sizes.rounds, sides)
+                meter = meters[environment.name] = Meter({"peer": peer.seconds, "peer_database": database})
+                sides[environment.name] = meter.around(partial(_drain, peer, await host.new_database()))
+        shares = {environment.name: share for environment, _, share in PEERS}
+        found = await interleave(size, host.sizes.rounds, sides, shares=shares)
     costs = {**meters["ours"].figures(), **with_raw(meters["raw"])}
     return [
         {
             "ours": found["ours"],
             "raw": found["raw"],
-            **({"peer": found[each.name]} if each.name in found else {}),
+            **({"peer": found[each.name], **meters[each.name].figures()} if each.name in found else {}),
             **costs,
         }
         for each, _, _ in PEERS
     ]
 
 
-async def _drain(peer: PeerProcess, url: str, share: int, size: int) -> float:
-    return await peer.do("drain", max(size // share, BATCH), url)
+async def _drain(peer: PeerProcess, url: str, size: int) -> float:
+    return await peer.do("drain", size, url)
 
 
 async def _drain_ours(rollouts: Rollouts, size: int) -> float:

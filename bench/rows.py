@@ -102,10 +102,13 @@ async def _sqlite_rate(
     sides: dict[str, Side] = {"ours": meter.around(partial(ours.rate, host, name))}
     if raw is not None:
         sides["raw"] = beside.around(lambda count: raw(host.new_file(), count))
+    theirs: Meter | None = None
     if peer := await host.peer():
-        sides["peer"] = partial(peer.do, name)
+        theirs = Meter({"peer": peer.seconds})
+        sides["peer"] = theirs.around(partial(peer.do, name))
     found = await interleave(size, host.sizes.rounds, sides)
-    return [{**found, **meter.figures(), **with_raw(beside)}]
+    costs = theirs.figures() if theirs else {}
+    return [{**found, **meter.figures(), **with_raw(beside), **costs}]
 
 
 def _queries(sizes: Sizes, engine: Engine) -> Measure:

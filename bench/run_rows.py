@@ -63,7 +63,10 @@ async def _figures(host: Host, engine: Engine, size: int) -> list[Figures]:
             "raw": beside.around(lambda count: raw(count * MORE, HTTP_CALLERS), MORE),
         }
         found = await interleave(size, host.sizes.rounds, sides)
-        lone = median([await client.lone() for _ in range(WARM + host.sizes.lone_runs)][WARM:])
+        by_one = await server_meter(host, server, postgres=engine == "postgres")
+        lones = by_one.around(client.lones)
+        await lones(WARM)
+        lone = await lones(host.sizes.lone_runs)
         raw_lone = 1000 / await raw(host.sizes.lone_runs, 1)
     costs, raw_costs = meter.figures(), with_raw(beside)
     cpu: Figures = {"ours": costs.get("cpu_server", 0.0)}
@@ -72,7 +75,7 @@ async def _figures(host: Host, engine: Engine, size: int) -> list[Figures]:
     return [
         {"ours": found["ours"], "raw": found["raw"], **costs, **raw_costs},
         cpu,
-        {"ours": lone, "raw": raw_lone},
+        {"ours": lone, "raw": raw_lone, **by_one.figures()},
     ]
 
 
@@ -160,6 +163,10 @@ class Client:
     async def langgraph(self, size: int) -> float:
         await self._sockets.open()
         return await spread(HTTP_CALLERS, size, self._langgraph)
+
+    async def lones(self, times: int) -> float:
+        """Median milliseconds of runs that are asked for one at a time."""
+        return median([await self.lone() for _ in range(times)])
 
     async def lone(self) -> float:
         """Milliseconds from asking for a run on a thread that is there to its values."""

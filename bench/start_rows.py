@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from bench import agents
+from bench.cpu import SETTLE_SECONDS, Meter, own_seconds, seconds_of_tree
 from bench.host import Host
 from bench.measures import Figures, Measure, Row
 from bench.sizes import Sizes
@@ -46,26 +47,34 @@ def measures(sizes: Sizes) -> list[Measure]:
 
 
 async def _by_notify(host: Host, times: int) -> list[Figures]:
-    return [{"ours": await _start_time(await host.new_database(), {}, times)}]
+    return [await _start_time(host, {}, times)]
 
 
 async def _by_redis(host: Host, times: int) -> list[Figures]:
     settings = {"redis_url": await host.redis_url(), "redis_key_prefix": f"bench-{time.time_ns()}-"}
-    return [{"ours": await _start_time(await host.new_database(), settings, times)}]
+    return [await _start_time(host, settings, times)]
 
 
 async def _by_polling(host: Host, times: int) -> list[Figures]:
     """Signals go by a Redis that is not there, so that none arrives."""
     settings = {"redis_url": f"redis://127.0.0.1:{free_port()}", "job_interval": str(POLL_SECONDS)}
-    return [{"ours": await _start_time(await host.new_database(), settings, times)}]
+    return [await _start_time(host, settings, times)]
 
 
-async def _start_time(url: str, settings: Mapping[str, str], times: int) -> float:
-    """Median milliseconds from the call that makes a run to the first line of its agent."""
+async def _start_time(host: Host, settings: Mapping[str, str], times: int) -> Figures:
+    """Median milliseconds from the call that makes a run to the first line of its agent, and CPU of a run."""
     redis: dict[str, Any] = {name: each for name, each in settings.items() if name.startswith("redis")}
-    async with worker_on(url, settings), Perdure(url, **redis) as perdure:
-        taken = [await _once(perdure) for _ in range(WARM_STARTS + times)]
-    return median(taken[WARM_STARTS:])
+    url, database = await host.new_database(), await host.database_clock()
+    async with worker_on(url, settings) as pid, Perdure(url, **redis) as perdure:
+        worker = partial(seconds_of_tree, pid)
+        meter = Meter({"worker": worker, "client": own_seconds, "database": database}, SETTLE_SECONDS)
+        side = meter.around(partial(_starts, perdure))
+        await side(WARM_STARTS)
+        return {"ours": await side(times), **meter.figures()}
+
+
+async def _starts(perdure: Perdure, times: int) -> float:
+    return median([await _once(perdure) for _ in range(times)])
 
 
 async def _once(perdure: Perdure) -> float:
@@ -79,8 +88,8 @@ async def _once(perdure: Perdure) -> float:
 
 
 @asynccontextmanager
-async def worker_on(url: str, settings: Mapping[str, str]) -> AsyncIterator[None]:
-    """`perdure worker` on a database, from when it works until it is asked to stop."""
+async def worker_on(url: str, settings: Mapping[str, str]) -> AsyncIterator[int]:
+    """`perdure worker` on a database, from when it works until it is asked to stop; gives its process."""
     variables = {f"PERDURE_{name.upper()}": value for name, value in settings.items()}
     process = await asyncio.create_subprocess_exec(
         *WORKER, url, "--log-level", "error",
@@ -90,7 +99,7 @@ async def worker_on(url: str, settings: Mapping[str, str]) -> AsyncIterator[None
         assert process.stdout is not None
         if not await process.stdout.readline():
             raise ServerFailed("perdure worker did not start")
-        yield
+        yield process.pid
     finally:
         if process.returncode is None:
             process.terminate()

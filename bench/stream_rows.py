@@ -11,7 +11,7 @@ from statistics import median
 
 import aiohttp
 
-from bench.cpu import seconds_of
+from bench.cpu import SETTLE_SECONDS, Clock, Meter, own_and_ended_seconds, seconds_of, seconds_of_tree
 from bench.environments import ROOT
 from bench.host import Host
 from bench.http_rows import resident_mebibytes
@@ -20,7 +20,7 @@ from bench.measures import Figures, Measure, Row
 from bench.run_servers import agent_server
 from bench.sizes import Sizes, label
 from bench.stream_clients import allow_files
-from bench.timing import interleave
+from bench.timing import Side, interleave
 from perdure.testing.serving import ServerProcess
 
 WARM_EVENTS = 3
@@ -76,12 +76,40 @@ def _of(sizes: Sizes, engine: Engine) -> Measure:
 async def _figures(host: Host, engine: Engine) -> list[Figures]:
     sizes = host.sizes
     async with agent_server(host, engine) as server:
-        one = await interleave(sizes.events, sizes.rounds, {"ours": partial(_rate, host, server, 1)})
-        many = await interleave(
-            sizes.heard_events, sizes.rounds, {"ours": partial(_rate, host, server, sizes.listeners)}
+        one = await _measured(host, server, engine, sizes.events, partial(_rate, host, server, 1))
+        many = await _measured(
+            host,
+            server,
+            engine,
+            sizes.heard_events,
+            partial(_rate, host, server, sizes.listeners),
+            sizes.listeners,
         )
-        times = [await _first(server) for _ in range(WARM_EVENTS + sizes.first_events)]
-    return [one, many, {"ours": median(times[WARM_EVENTS:])}]
+        meter = await _meter(host, server, engine)
+        side = meter.around(partial(_first, server))
+        await side(WARM_EVENTS)
+        first = {"ours": await side(sizes.first_events), **meter.figures()}
+    return [one, many, first]
+
+
+async def _measured(
+    host: Host, server: ServerProcess, engine: Engine, size: int, side: Side, units: int = 1
+) -> Figures:
+    meter = await _meter(host, server, engine)
+    return {
+        **await interleave(size, host.sizes.rounds, {"ours": meter.around(side, units)}),
+        **meter.figures(),
+    }
+
+
+async def _meter(host: Host, server: ServerProcess, engine: Engine) -> Meter:
+    """Of a server, of its clients, which have ended when they are counted, and of PostgreSQL."""
+    clocks: dict[str, Clock | None] = {
+        "server": partial(seconds_of_tree, server.pid),
+        "client": own_and_ended_seconds,
+        "database": await host.database_clock() if engine == "postgres" else None,
+    }
+    return Meter(clocks, SETTLE_SECONDS)
 
 
 async def _rate(host: Host, server: ServerProcess, clients: int, events: int) -> float:
@@ -107,8 +135,12 @@ async def _listen(server: ServerProcess, path: str, clients: int, events: int, g
     return float(json.loads(told)["seconds"])
 
 
-async def _first(server: ServerProcess) -> float:
-    """Milliseconds from the request for a run to the first event of its stream."""
+async def _first(server: ServerProcess, times: int) -> float:
+    """Median milliseconds from the request for a run to the first event of its stream."""
+    return median([await _first_of_one(server) for _ in range(times)])
+
+
+async def _first_of_one(server: ServerProcess) -> float:
     body = json.dumps({"assistant_id": "noop"}).encode()
     head = (
         f"POST /api/v1/runs/stream HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nConnection: close\r\n"

@@ -3,10 +3,12 @@
 import asyncio
 import gc
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from statistics import median
+from types import MappingProxyType
 
 Side = Callable[[int], Awaitable[float]]
+WHOLE: Mapping[str, int] = MappingProxyType({})
 
 
 async def spread(callers: int, count: int, call: Callable[[int], Awaitable[object]]) -> float:
@@ -29,11 +31,16 @@ async def milliseconds(call: Callable[[], Awaitable[object]]) -> float:
 
 
 async def interleave(
-    size: int, rounds: int, sides: dict[str, Side], once: Collection[str] = ()
+    size: int,
+    rounds: int,
+    sides: dict[str, Side],
+    once: Collection[str] = (),
+    shares: Mapping[str, int] = WHOLE,
 ) -> dict[str, float]:
     """Run every side in turn, round after round, and return each side's median figure.
 
-    Each side has the same warm-up and as many rounds as the others; only one that takes minutes runs `once`.
+    Each side has the same warm-up and as many rounds as the others. Of one that takes minutes, a round is
+    divided by its share, or it runs `once`.
     """
     figures: dict[str, list[float]] = {name: [] for name in sides}
     for side in sides.values():
@@ -43,5 +50,5 @@ async def interleave(
             if number and name in once:
                 continue
             gc.collect()
-            figures[name].append(await side(size))
+            figures[name].append(await side(max(size // shares.get(name, 1), 1)))
     return {name: median(taken) for name, taken in figures.items()}

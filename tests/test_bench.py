@@ -218,6 +218,18 @@ async def test_the_cpu_time_of_a_side_is_taken_for_each_unit_and_without_its_war
     assert meter.figures() == {"cpu_server": pytest.approx(3.0)}
 
 
+async def test_a_slow_side_has_smaller_rounds_and_the_same_warm_up() -> None:
+    asked: dict[str, list[int]] = {"ours": [], "slow": []}
+
+    async def side(name: str, size: int) -> float:
+        asked[name].append(size)
+        return 1.0
+
+    sides = {name: partial(side, name) for name in asked}
+    await interleave(200, 2, {**sides}, shares={"slow": 4})
+    assert asked == {"ours": [20, 200, 200], "slow": [20, 50, 50]}
+
+
 def test_the_cpu_time_of_a_process_counts_its_children() -> None:
     program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'sum(range(10**7))'])"
     before, own = cpu.seconds_of_tree(os.getpid()), cpu.seconds_of(os.getpid())
