@@ -6,7 +6,8 @@ import json
 import re
 from collections.abc import Collection, Mapping
 from math import isfinite
-from typing import Any, Literal
+from sys import float_info
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -25,13 +26,20 @@ __all__ = [
 MAX_DEPTH = 500
 """How deep objects and arrays may be nested."""
 
+MAX_FLOAT = float_info.max
+
 _BYTES = (bytes, bytearray, memoryview)
 _BINARY = frozenset(_BYTES)
 _SCALARS = frozenset({str, int, float, bool, type(None)})
-_PLAIN = frozenset({str, int, float, bool})
-_PLAIN_OR_LIST = _PLAIN | {list}
+_Finite = Annotated[float, msgspec.Meta(ge=-MAX_FLOAT, le=MAX_FLOAT)]
 _CONTAINERS = frozenset({dict, list, tuple, set, frozenset})
 _NON_FINITE_MARK = re.compile(rb"\xcb[\x7f\xff]")
+
+
+class _Scalars(msgspec.Struct, gc=False):
+    """What `encode_scalars` takes; the checks of a Struct are prepared once."""
+
+    by_name: dict[str, str | int | _Finite | bool | list[str | int | _Finite | bool]]
 
 
 class EncodedByFields:
@@ -56,26 +64,11 @@ def encode_scalars(value: Any, scalars: Mapping[str, Any]) -> bytes | None:
 
     Strings, finite numbers and booleans, or lists of them, hide neither bytes, NaN nor depth.
     """
-    kinds = set(map(type, scalars.values()))
-    if not kinds <= _PLAIN_OR_LIST:
-        return None
-    if float in kinds or list in kinds:
-        for child in scalars.values():
-            if type(child) is float and not isfinite(child):
-                return None
-            if type(child) is list and not _is_plain_list(child):
-                return None
     try:
+        msgspec.convert({"by_name": scalars}, _Scalars)
         return _encoder.encode(value)
-    except (UnicodeEncodeError, OverflowError, ValueError):
+    except (msgspec.ValidationError, UnicodeEncodeError, OverflowError, ValueError, TypeError):
         return None
-
-
-def _is_plain_list(items: list[Any]) -> bool:
-    kinds = set(map(type, items))
-    return kinds <= _PLAIN and (
-        float not in kinds or all(isfinite(item) for item in items if type(item) is float)
-    )
 
 
 def decode_json(text: str | bytes | None) -> Any:

@@ -7,8 +7,9 @@ items. The methods below each of them, which take a `Query` or give None, are fo
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -80,7 +81,6 @@ from perdure.rollouts.traces.prices import Prices
 from perdure.rollouts.traces.records import RolloutFigures, figures_from
 from perdure.rollouts.watchdog import WatchedService
 
-SPANS_A_CALL = 500
 ROWS = 1000
 """How many items one transaction takes."""
 _UNENDED = frozenset(ROLLOUT_STATUSES) - ENDED
@@ -503,15 +503,12 @@ class Rollouts(WatchedService):
             raise TooLarge(f"the body has {len(spans)} spans; at most {MAX_SPANS} are taken")
         return StoredSpans(stored=[number is not None for number in await self.store_spans(spans)])
 
-    async def store_spans(self, spans: Sequence[AnySpan], *, numbered: bool = True) -> list[int | None]:
+    def store_spans(self, spans: Sequence[AnySpan], *, numbered: bool = True) -> Awaitable[Stored]:
         """Store spans, some hundred in one transaction; gives their sequence ids, None for one stored before.
 
         With `numbered=False` they get the next numbers of their rollout.
         """
-        stored: list[int | None] = []
-        for start in range(0, len(spans), SPANS_A_CALL):
-            stored += await self._writer.store(spans[start : start + SPANS_A_CALL], numbered=numbered)
-        return stored
+        return self._writer.store(spans, numbered=numbered)
 
     async def store_new_spans(self, spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Answer]:
         """Store spans that were encoded, with the parts that they share.
@@ -528,13 +525,12 @@ class Rollouts(WatchedService):
         except NotFound:
             return await self._writer.store_each(spans, parts)
 
-    async def write_spans(self, spans: Sequence[NewSpan], parts: Sequence[tuple[str, bytes]]) -> Stored:
+    def write_spans(
+        self, spans: Sequence[NewSpan], parts: Sequence[tuple[str, bytes]]
+    ) -> asyncio.Future[Stored]:
         """Store the spans of one call, at most 1,000, all or none."""
-        size = sum(span.size for span in spans)
-        stored: Stored = await self._merger.call(
-            "spans", self._span_batch, (spans, parts), rows=len(spans), size=size
-        )
-        return stored
+        size = sum([span.size for span in spans])
+        return self._merger.call("spans", self._span_batch, (spans, parts), rows=len(spans), size=size)
 
     async def _span_batch(
         self, calls: Sequence[tuple[Sequence[NewSpan], Sequence[tuple[str, bytes]]]]

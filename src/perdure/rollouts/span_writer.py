@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from perdure.rollouts.service import Rollouts
 
 REMEMBERED_PARTS = 10_000
+SPANS_A_CALL = 500
 SPANS_A_CHUNK = 1000
 
 Answer = int | None | NotFound
@@ -62,7 +63,12 @@ class SpanWriter:
         self._last_part: encoding.Part | None = None
 
     async def store(self, spans: Sequence[AnySpan], *, numbered: bool) -> list[int | None]:
-        """Store spans; a resource that was written before is not sent again."""
+        """Store spans, some hundred in one transaction; a resource written before is not sent again."""
+        if len(spans) > SPANS_A_CALL:
+            stored: list[int | None] = []
+            for start in range(0, len(spans), SPANS_A_CALL):
+                stored += await self.store(spans[start : start + SPANS_A_CALL], numbered=numbered)
+            return stored
         size_of = self._eviction.size_of if self._eviction else None
         new: list[NewSpan] = []
         parts: dict[str, bytes] = {}
@@ -73,9 +79,10 @@ class SpanWriter:
             size = size_of(record_of(span)) if size_of else None
             new.append(encoding.new_span(span, part, numbered=numbered, size=size))
         stored = await self._store(new, parts)
-        for span, number in zip(spans, stored, strict=True):
-            if number is None:
-                logger.error("Duplicated span added: %s of attempt %s", span.span_id, span.attempt_id)
+        if None in stored:
+            for span, number in zip(spans, stored, strict=True):
+                if number is None:
+                    logger.error("Duplicated span added: %s of attempt %s", span.span_id, span.attempt_id)
         return stored
 
     async def store_together(self, spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[int | None]:
@@ -118,11 +125,11 @@ class SpanWriter:
         unsaved = [(name, body) for name, body in parts.items() if name not in self._saved_parts]
         self._name_services(new, parts)
         stored = await self._rollouts.write_spans(new, unsaved)
-        size = sum(span.size for span, number in zip(new, stored, strict=True) if number is not None)
-        if size:
+        if unsaved and any(number is not None for number in stored):
             # Parts are written along with a span; where none was new, neither were they.
             self._remember(parts)
         if self._eviction is not None:
+            size = sum(span.size for span, number in zip(new, stored, strict=True) if number is not None)
             await self._eviction.after(self._rollouts, size)
         return stored
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -98,13 +97,25 @@ async def add_new_spans(
     Only the rollouts of the others are read; what stands in the way is left to `add_spans`.
     """
     adding = _Adding(tx, kinds, prices)
-    await adding.work.load_attempts(list({span.rollout_id for call in calls for span in call}))
-    moving = {span.rollout_id for call in calls for span in adding.find(call)}
+    spans = [span for call in calls for span in call]
+    await adding.work.load_attempts(list({span.rollout_id for span in spans}))
+    moving = adding.find({(span.rollout_id, span.attempt_id) for span in spans})
     if moving and not await adding.work.try_load(moving):
         raise CareNeeded
-    await adding.store(list(adding.keyed(span for call in calls for span in call).values()), parts)
-    await adding.audit(span for call in calls for span in call)
-    return [[adding.numbers.get(id(span)) for span in call] for call in calls]
+    await adding.store(_each_once(spans), parts)
+    await adding.audit(spans)
+    numbers = adding.numbers
+    return [[numbers.get(id(span)) for span in call] for call in calls]
+
+
+def _each_once(spans: Sequence[NewSpan]) -> Sequence[NewSpan]:
+    """The spans without copies of one before them."""
+    if len({(span.rollout_id, span.attempt_id, span.span_id) for span in spans}) == len(spans):
+        return spans
+    first: dict[tuple[str, str, str], NewSpan] = {}
+    for span in spans:
+        first.setdefault((span.rollout_id, span.attempt_id, span.span_id), span)
+    return list(first.values())
 
 
 class _Adding:
@@ -131,12 +142,10 @@ class _Adding:
             self._attempts[key] = attempt
         return None
 
-    def find(self, call: Sequence[NewSpan]) -> Iterator[NewSpan]:
-        """Find the attempt of every span of a call; gives those for which the rollout must be known too."""
-        for span in call:
-            key = (span.rollout_id, span.attempt_id)
-            if key in self._attempts:
-                continue
+    def find(self, keys: Iterable[tuple[str, str]]) -> set[str]:
+        """Find attempts; gives those of their rollouts that must be known too."""
+        moving: set[str] = set()
+        for key in keys:
             attempt = self._find(*key)
             if attempt is None or attempt.kind not in self.work.kinds:
                 raise CareNeeded
@@ -144,7 +153,8 @@ class _Adding:
             if self._is_final(attempt):
                 continue
             if ATTEMPT.moves(attempt.status, "span") or (attempt.last_heartbeat_time or 0) > self.tx.now:
-                yield span
+                moving.add(attempt.rollout_id)
+        return moving
 
     def _is_final(self, attempt: AttemptRow) -> bool:
         return self.work.kinds[attempt.kind].final
@@ -155,18 +165,18 @@ class _Adding:
                 return attempt
         return None
 
-    def keyed(self, spans: Iterable[NewSpan]) -> dict[tuple[Any, ...], NewSpan]:
-        """The spans by their keys, each once."""
-        ns = self.tx.ns
-        keyed: dict[tuple[Any, ...], NewSpan] = {}
-        for span in spans:
-            born = self._attempts[span.rollout_id, span.attempt_id].born
-            keyed.setdefault((ns, born, span.rollout_id, span.attempt_id, span.span_id), span)
-        return keyed
-
     async def drop_known(self, spans: Sequence[NewSpan]) -> list[NewSpan]:
         """The spans that are not stored yet, each once."""
-        keyed = self.keyed(spans)
+        keyed = {
+            (
+                self.tx.ns,
+                self._attempts[span.rollout_id, span.attempt_id].born,
+                span.rollout_id,
+                span.attempt_id,
+                span.span_id,
+            ): span
+            for span in _each_once(spans)
+        }
         for key in await self.tx.existing(tables.SPANS, list(keyed)):
             del keyed[key]
         return list(keyed.values())
@@ -250,7 +260,7 @@ class _Adding:
     def _hear(self, fresh: Sequence[NewSpan]) -> list[HeartbeatRow]:
         """Let each attempt that spoke move; returns the heartbeats of those that did not."""
         beats: list[HeartbeatRow] = []
-        for key in dict.fromkeys((span.rollout_id, span.attempt_id) for span in fresh):
+        for key in dict.fromkeys([(span.rollout_id, span.attempt_id) for span in fresh]):
             attempt = self._attempts[key]
             if self._is_final(attempt):
                 continue
