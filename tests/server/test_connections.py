@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.security.test_doors import PUBLIC
@@ -14,12 +14,14 @@ from tests.security.test_doors import PUBLIC
 from perdure import InMemoryLightningStore
 from perdure.kernel.config import Settings
 from perdure.runtime.app import app_of
+from perdure.server.http import connections
 from perdure.server.http.connections import (
     MAX_HEAD_BYTES,
     OTHER_FILES,
     PROBES,
     RESERVE,
     ConnectionLimits,
+    HeadWithBody,
     default_limit,
 )
 from perdure.server.http.server import HttpServer
@@ -42,6 +44,11 @@ class Peer:
     async def send(self, data: bytes) -> None:
         self._writer.write(data)
         await self._writer.drain()
+
+    async def head(self) -> bytes:
+        """The next response, which has no body."""
+        async with asyncio.timeout(PATIENCE):
+            return await self._reader.readuntil(b"\r\n\r\n")
 
     async def status(self) -> int:
         """The status of the next response; its body is read too."""
@@ -97,6 +104,79 @@ async def serving(**given: Any) -> AsyncIterator[Server]:
                 yield server
             finally:
                 server.close()
+
+
+class Written:
+    """A transport that keeps what is written together."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.closed_after: int | None = None
+
+    def write(self, data: bytes) -> None:
+        self.parts.append(data)
+
+    def writelines(self, parts: Iterable[bytes]) -> None:
+        self.parts.append(b"".join(parts))
+
+    def close(self) -> None:
+        self.closed_after = len(self.parts)
+
+    def is_closing(self) -> bool:
+        return self.closed_after is not None
+
+
+async def test_a_head_is_written_with_its_body_or_in_the_next_turn() -> None:
+    loop = asyncio.get_running_loop()
+    whole, stream, alone = Written(), Written(), Written()
+    response = HeadWithBody(cast(asyncio.Transport, whole), loop)
+    for part in (b"head ", b"body ", b"end"):
+        response.write(part)
+    await asyncio.sleep(0)
+    assert whole.parts == [b"head body ", b"end"]
+    response = HeadWithBody(cast(asyncio.Transport, stream), loop)
+    response.write(b"head")
+    await asyncio.sleep(0)
+    assert stream.parts == [b"head"]
+    response.write(b"event")
+    assert stream.parts == [b"head", b"event"]
+    response = HeadWithBody(cast(asyncio.Transport, alone), loop)
+    response.write(b"head")
+    response.close()
+    await asyncio.sleep(0)
+    assert alone.parts == [b"head"]
+    assert alone.closed_after == 1
+    gone = Written()
+    HeadWithBody(cast(asyncio.Transport, gone), loop).write(b"head")
+    gone.close()
+    await asyncio.sleep(0)
+    assert gone.parts == []
+
+
+async def test_responses_of_a_connection_come_in_the_order_of_their_requests() -> None:
+    async with serving() as server:
+        peer = await server.connect(HEALTH.replace(b"GET", b"HEAD") + LIST + HEALTH)
+        assert (await peer.head()).startswith(b"HTTP/1.1 200 ")
+        assert [await peer.status(), await peer.status()] == [200, 200]
+
+
+async def test_a_response_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Written] = []
+
+    class Watched(HeadWithBody):
+        def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+            made.append(written := Written())
+            self.real = transport
+            super().__init__(cast(asyncio.Transport, written), loop)
+
+        def write(self, data: bytes) -> None:
+            super().write(data)
+            self.real.write(data)
+
+    monkeypatch.setattr(connections, "HeadWithBody", Watched)
+    async with serving() as server:
+        assert await (await server.connect(LIST)).status() == 200
+    assert [len(each.parts) for each in made] == [1]
 
 
 async def test_a_head_that_does_not_end_is_closed() -> None:

@@ -13,11 +13,36 @@ from tests.threads.support import AGENT_NAMES, AUDIT, EFFECTS, World, told
 from perdure.access.model import Caller
 from perdure.assistants.service import Assistants
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
+from perdure.kernel.merge import Merger
 from perdure.kernel.storage.dialect import statement
+from perdure.threads.model import GATHER_SECONDS
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import Failure, Run, RunRequest
 
 RUN_IDS = statement("SELECT id FROM runs WHERE ns = :ns")
+
+
+# --- merging ----------------------------------------------------------------------------------------------
+
+
+async def test_creations_and_ends_of_runs_gather_and_what_an_agent_waits_for_does_not(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathered: dict[bool, set[str]] = {True: set(), False: set()}
+    call = Merger.call
+
+    def watched(self: Merger, key: Any, *args: Any, gather: float = 0.0, **rest: Any) -> Any:
+        operation = key if isinstance(key, str) else key[0].__name__
+        gathered[gather == GATHER_SECONDS].add(operation)
+        return call(self, key, *args, gather=gather, **rest)
+
+    monkeypatch.setattr(Merger, "call", watched)
+    await world.threads.create_thread("t")
+    held = (await world.take(await world.run("t"))).held
+    await world.save(held, 1)
+    await world.finish(held)
+    assert gathered[True] == {"create_threads", "create_runs", "_finish_batch"}
+    assert {"claim_runs", "_save_batch"} <= gathered[False]
 
 
 # --- claiming ---------------------------------------------------------------------------------------------

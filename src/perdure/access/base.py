@@ -44,6 +44,9 @@ class Service:
     and `write`.
     """
 
+    gather_seconds = 0.0
+    """How long calls of `write_once` gather while there are many of them; see `Merger.call`."""
+
     def __init__(self, storage: Storage, *, namespace: str = "default", caller: Caller | None = None) -> None:
         self.storage = storage
         self.namespace = namespace
@@ -167,6 +170,7 @@ class Service:
             (key, item),
             rows=rows,
             size=size,
+            gather=self.gather_seconds,
             undelivered=undelivered,
         )
         return future if undelivered is None else _delivered(future, undelivered)

@@ -22,6 +22,7 @@ from perdure.rollouts.operations.claim import Claim
 from perdure.rollouts.operations.work import READY_CHANNEL, ready_key
 from perdure.rollouts.watchdog import WatchedService
 from perdure.threads.encoding import check_queues
+from perdure.threads.model import GATHER_SECONDS
 from perdure.threads.operations import assign
 from perdure.threads.operations.assign import Drained, Share, Wish, claim_at_once
 from perdure.threads.work import Assignment
@@ -235,6 +236,8 @@ class ClaimingService(WatchedService):
 
     See `claims_at_once` in `operations.assign`.
     """
+
+    gather_seconds = GATHER_SECONDS
 
     def __init__(self, storage: Storage, kinds: Kinds, **options: Any) -> None:
         super().__init__(storage, kinds, **options)

@@ -36,6 +36,9 @@ QueueName = Literal["agents", "workflows"]
 RUN_QUEUES: Final[tuple[QueueName, ...]] = (AGENTS_QUEUE, WORKFLOWS_QUEUE)
 """Where workers claim from, unless they are told otherwise."""
 
+GATHER_SECONDS: Final = 0.005
+"""How long, while many runs are created or end at once, a few wait for more to share a transaction."""
+
 TEMPORARY: Final = 1
 """The mark of a thread that ends with its run."""
 OF_PHASES: Final = 2

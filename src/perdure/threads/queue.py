@@ -49,7 +49,7 @@ from perdure.threads.encoding import (
     steps_of,
 )
 from perdure.threads.local_completions import LocalCompletions
-from perdure.threads.model import AGENTS_QUEUE, QueueName
+from perdure.threads.model import AGENTS_QUEUE, GATHER_SECONDS, QueueName
 from perdure.threads.operations import assign, execute, finish, queries
 from perdure.threads.operations import graphs as graph_operations
 from perdure.threads.operations.assign import NewAttempt, Share
@@ -539,7 +539,7 @@ class RunQueue(WatchedService):
         for ending in endings:
             self.local_completions.begin((ns, ending.held.run_id))
         try:
-            answers = done = await self._each(self._finish_batch, endings, rows=len(endings), size=size)
+            answers = done = await self._each(self._finish_batch, endings, len(endings), size, GATHER_SECONDS)
         finally:
             for ending, end in zip(endings, done, strict=True):
                 key = (ns, ending.held.run_id)
@@ -570,9 +570,9 @@ class RunQueue(WatchedService):
         self,
         batch: Callable[[Sequence[Any]], Any],
         calls: Sequence[T],
-        *,
         rows: int = 1,
         size: int = 0,
+        gather: float = 0.0,
     ) -> Sequence[Any]:
         """Carry out calls, merged with those of others; an error that is one call's own is its answer."""
 
@@ -583,7 +583,7 @@ class RunQueue(WatchedService):
         if not calls:
             return []
         answers: Sequence[Any] = await self._merger.call(
-            batch.__name__, together, calls, rows=rows, size=size
+            batch.__name__, together, calls, rows=rows, size=size, gather=gather
         )
         return answers
 

@@ -6,13 +6,14 @@ import asyncio
 import logging
 import sys
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import msgspec
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from perdure.kernel.config import Settings
@@ -120,6 +121,45 @@ async def answer_probes(application: ASGIApp, scope: Scope, receive: Receive, se
     await refusal(scope, receive, send)
 
 
+class HeadWithBody:
+    """What a response is written to: its head waits for the beginning of its body, and goes with it.
+
+    A head whose body comes later, as that of a stream, is written in the next turn of the event loop.
+    """
+
+    __slots__ = ("_head", "_loop", "_next_turn", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head: bytes | None = None
+        self._next_turn: asyncio.Handle | None = None
+
+    def write(self, data: bytes) -> None:
+        if self._next_turn is None:
+            self._head = data
+            self._next_turn = self._loop.call_soon(self._write_head)
+        elif self._head is None:
+            self._transport.write(data)
+        else:
+            self._next_turn.cancel()
+            head, self._head = self._head, None
+            self._transport.writelines((head, data))
+
+    def _write_head(self) -> None:
+        head, self._head = self._head, None
+        # The client may have left since.
+        if head is not None and not self._transport.is_closing():
+            self._transport.write(head)
+
+    def close(self) -> None:
+        self._write_head()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+
 class Connection(HttpToolsProtocol):
     """uvicorn's connection, with bounds on the time and the size of a request's head.
 
@@ -167,6 +207,10 @@ class Connection(HttpToolsProtocol):
         self._stop_head_timer()
         self._tracker.remove(self)
         super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        cycle.transport = cast(asyncio.Transport, HeadWithBody(self.transport, self.loop))
+        super()._start_asgi_task(cycle, app)
 
     def on_message_begin(self) -> None:
         self._in_head = True
