@@ -66,7 +66,10 @@ COPIED = {
     "runs": ("id", "thread_id", "created_at", "updated_at"),
 }
 """The tables that are copied, and the columns of which each copy has its own value."""
-COUNT_UP = "UPDATE rollout_counts SET total = total * ?"
+COUNT_UP = (
+    "UPDATE rollout_counts SET total = total * ?",
+    "UPDATE rollout_totals SET total = total * ?",
+)
 
 TEXTS = frozenset(
     ("id", "line", "rollout_id", "attempt_id", "trace_id", "thread_id", "run_id", "object", "stream")
@@ -162,7 +165,8 @@ async def multiply(engine: Engine, place: str, copies: int, copied: Copied = COP
                 f"INSERT INTO {table} ({', '.join(names)}) SELECT {_chosen(names, changed, 'postgres')} "
                 f"FROM {table} AS t CROSS JOIN generate_series(1, {copies}) AS n"
             )
-        await connection.execute(COUNT_UP.replace("?", "$1::int"), copies + 1)
+        for text in COUNT_UP:
+            await connection.execute(text.replace("?", "$1::int"), copies + 1)
     finally:
         await connection.close()
     await seed.settle_postgres(place)
@@ -179,7 +183,8 @@ def _multiply_sqlite(path: Path, copies: int, copied: Copied) -> None:
             f"INSERT INTO {table} ({', '.join(names)}) SELECT {_chosen(names, changed, 'sqlite')} "
             f"FROM {table} AS t CROSS JOIN numbers"
         )
-    connection.execute(COUNT_UP, (copies + 1,))
+    for text in COUNT_UP:
+        connection.execute(text, (copies + 1,))
     connection.execute("ANALYZE").fetchall()
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     connection.close()

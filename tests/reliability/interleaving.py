@@ -339,6 +339,10 @@ _COUNTS = (
     "SELECT 'counts', kind || ' ' || status || ' ' || sum(total) FROM rollout_counts WHERE ns = $1"
     " GROUP BY kind, status HAVING sum(total) <> 0"
 )
+_TOTALS = (
+    "SELECT 'totals', name || ' ' || sum(total) FROM rollout_totals WHERE ns = $1"
+    " GROUP BY name HAVING sum(total) <> 0"
+)
 _RUN_COUNTS = (
     "SELECT 'workflow_counts', workflow_name || ' ' || status || ' ' || sum(total) FROM workflow_counts"
     " WHERE ns = $1 GROUP BY workflow_name, status HAVING sum(total) <> 0"
@@ -346,7 +350,7 @@ _RUN_COUNTS = (
 _NAMESPACES = "SELECT 'namespaces', count(*)::text FROM namespaces WHERE name = 'space ' || $1::bigint"
 # What a rollout was queued as last is of interest while it is claimed only.
 _ROWS = "SELECT '{0}', (to_jsonb(t) - 'ns' - 'queued_as')::text FROM {0} AS t WHERE ns = $1"
-DUMP = " UNION ALL ".join([*map(_ROWS.format, _WHOLE), _COUNTS, _RUN_COUNTS, _NAMESPACES])
+DUMP = " UNION ALL ".join([*map(_ROWS.format, _WHOLE), _COUNTS, _TOTALS, _RUN_COUNTS, _NAMESPACES])
 """Everything that is stored in a namespace, but the namespace itself."""
 
 

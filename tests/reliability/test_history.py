@@ -79,6 +79,7 @@ BROKEN = {
     "lost: ro-": "DELETE FROM rollouts WHERE id = (SELECT id FROM rollouts LIMIT 1)",
     "doubled": "UPDATE rollouts SET input = (SELECT input FROM rollouts ORDER BY id LIMIT 1)",
     "counts say": "UPDATE rollout_counts SET total = total + 1 WHERE status = 'succeeded'",
+    "totals say": "UPDATE rollout_totals SET total = total - 1 WHERE name = 'attempts'",
     "places in the queue": "UPDATE rollouts SET ready = NULL WHERE status = 'queuing'",
     "has attempts": "UPDATE rollouts SET attempts = attempts + 1 WHERE status = 'succeeded'",
     "lost: at-": "DELETE FROM attempts WHERE id = (SELECT id FROM attempts LIMIT 1)",

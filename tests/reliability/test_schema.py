@@ -221,7 +221,9 @@ def without_columns(table: Table) -> Table:
     ]
     kept = tuple(each for each in table.columns if each not in dropped)
     indexes = tuple(each for each in table.indexes if not any(_mentions(each, column) for column in dropped))
-    return dataclasses.replace(table, columns=kept, indexes=indexes, probes=(), full_text=None)
+    return dataclasses.replace(
+        table, columns=kept, indexes=indexes, probes=(), full_text=None, filled_by=None
+    )
 
 
 def fewer_columns() -> list[Table]:
@@ -245,7 +247,7 @@ def _whole(tables: Sequence[Table]) -> list[Table]:
     found: dict[str, Table] = {}
     for table in tables:
         if all(each.table in (table.name, *found) for each in table.foreign_keys):
-            found[table.name] = table
+            found[table.name] = dataclasses.replace(table, filled_by=None)
     return list(found.values())
 
 
@@ -391,6 +393,10 @@ async def test_the_store_reads_what_an_earlier_release_wrote(place: Place, relea
         latest = await store.get_latest_resources()
         assert latest is not None
         assert latest.version == 2
+        attempts = [len(await store.query_attempts(each.rollout_id)) for each in await store.query_rollouts()]
+        statistics = await store.statistics()
+        assert (statistics["total_attempts"], statistics["total_spans"]) == (sum(attempts), 3)
+        assert statistics["total_span_bytes"] > 0
         again = await store.enqueue_rollout("another", idempotency_key="key-1")
         assert again.input == "once"
         assert len(await store.in_namespace("other team").query_rollouts()) == 1

@@ -25,6 +25,7 @@ ATTEMPTS = statement(
     " FROM attempts WHERE ns = :ns ORDER BY rollout_id, sequence_id"
 )
 COUNTS = statement("SELECT kind, status, sum(total) FROM rollout_counts WHERE ns = :ns GROUP BY kind, status")
+TOTALS = statement("SELECT name, sum(total) FROM rollout_totals WHERE ns = :ns GROUP BY name")
 WORKERS = statement(
     "SELECT id, status, current_rollout_id, current_attempt_id, held FROM workers WHERE ns = :ns ORDER BY id"
 )
@@ -79,7 +80,9 @@ async def broken_rules(tx: Tx) -> list[str]:
         wrong += [f"{rollout.id}: {what}" for what in _of_attempts(rollout, attempts[rollout.id])]
     wrong += _of_counts(rollouts, await tx.all(COUNTS))
     wrong += _of_workers(await tx.all(WORKERS))
-    wrong += _of_spans(await tx.all(COUNTERS), await tx.all(SPANS))
+    spans = await tx.all(SPANS)
+    wrong += _of_spans(await tx.all(COUNTERS), spans)
+    wrong += _of_totals(sum(map(len, attempts.values())), spans, await tx.all(TOTALS))
     wrong += _of_lines(rollouts, attempts, await tx.all(LINES))
     wrong += await broken_run_rules(tx, {rollout.id: rollout for rollout in rollouts})
     return wrong
@@ -123,6 +126,18 @@ def _of_counts(rollouts: Sequence[StoredRollout], rows: Sequence[Sequence[Any]])
     real = dict(Counter((rollout.kind, rollout.status) for rollout in rollouts))
     if counted != real:
         yield f"counts say {counted}, there are {real}"
+
+
+def _of_totals(attempts: int, spans: Sequence[Sequence[Any]], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+    counted = {name: int(total) for name, total in rows if int(total)}
+    stored = {
+        "attempts": attempts,
+        "spans": sum(int(row[1]) for row in spans),
+        "span_bytes": sum(int(row[2]) for row in spans),
+    }
+    real = {name: total for name, total in stored.items() if total}
+    if counted != real:
+        yield f"totals say {counted}, there are {real}"
 
 
 def _of_workers(rows: Sequence[Sequence[Any]]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from perdure.executions.model import PHASE
 from perdure.kernel.storage.dialect import Statement, name_statements, statement
 from perdure.rollouts.model import ENDED, LIVE, QUEUED
+from perdure.rollouts.operations.work import ATTEMPTS_TOTAL, BYTES_TOTAL, SPANS_TOTAL
 
 
 class BrokenRow(NamedTuple):
@@ -88,6 +89,23 @@ WRONG_COUNTS = statement(
         UNION ALL
         SELECT ns, kind, status, -count(*) AS total FROM rollouts GROUP BY ns, kind, status
       ) AS u GROUP BY u.ns, u.kind, u.status
+    ) AS t WHERE t.off <> 0
+    """,
+    row=BrokenRow,
+)
+# Totals of attempts and spans that are not those of the rows.
+WRONG_TOTALS = statement(
+    """
+    SELECT count(*) AS found, min(t.name) AS example FROM (
+      SELECT u.ns, u.name, sum(u.total) AS off FROM (
+        SELECT ns, name, sum(total) AS total FROM rollout_totals GROUP BY ns, name
+        UNION ALL
+        SELECT ns, :attempts AS name, -count(*) AS total FROM attempts GROUP BY ns
+        UNION ALL
+        SELECT ns, :spans AS name, -count(*) AS total FROM spans GROUP BY ns
+        UNION ALL
+        SELECT ns, :bytes AS name, -sum(size) AS total FROM spans GROUP BY ns
+      ) AS u GROUP BY u.ns, u.name
     ) AS t WHERE t.off <> 0
     """,
     row=BrokenRow,
@@ -280,6 +298,7 @@ LOST_LINES = statement(
 name_statements(globals())
 
 _ENDED = {"ended": sorted(ENDED)}
+_TOTALS = {"attempts": ATTEMPTS_TOTAL, "spans": SPANS_TOTAL, "bytes": BYTES_TOTAL}
 CHECKS: Sequence[Check] = (
     Check("attempts", "attempts belong to no rollout", LOST_ATTEMPTS),
     Check("live_attempts", "rollouts have more than one live attempt", LIVE_TWICE, {"live": sorted(LIVE)}),
@@ -288,6 +307,7 @@ CHECKS: Sequence[Check] = (
     Check("line_holders", "lines are held by rollouts that have ended or are missing", LOST_HOLDERS, _ENDED),
     Check("free_lines", "rollouts wait in a line that nobody holds", FREE_LINES),
     Check("rollout_counts", "counts of rollouts differ from the rows", WRONG_COUNTS),
+    Check("rollout_totals", "totals of attempts or spans differ from the rows", WRONG_TOTALS, _TOTALS),
     Check("runs", "runs have no rollout or no thread", LOST_RUNS),
     Check("jobs", "jobs have no rollout", LOST_JOBS),
     Check("spans", "rollouts with spans are missing", LOST_SPANS),

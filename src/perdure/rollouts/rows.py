@@ -221,6 +221,14 @@ class CountRow(NamedTuple):
     total: int
 
 
+class TotalRow(NamedTuple):
+    """A part of a total, or how much it changes by."""
+
+    name: str
+    shard: int
+    total: int
+
+
 class StatusCount(NamedTuple):
     """How many rollouts have a status."""
 
@@ -498,13 +506,6 @@ class EvictionRow(NamedTuple):
     rollout_id: str
     bytes: int
     start_time: int
-
-
-class SpanTotals(NamedTuple):
-    """How many spans there are, and their size."""
-
-    spans: int
-    bytes: int
 
 
 # --- counts of many namespaces ----------------------------------------------------------------------------

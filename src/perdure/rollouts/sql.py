@@ -16,6 +16,7 @@ from perdure.rollouts.tables import (
     SPAN_COUNTERS,
     SPAN_PARTS,
     SPANS,
+    TOTALS,
     WORKERS,
 )
 
@@ -296,6 +297,16 @@ COUNT_BY_STATUS = statement(
     row=rows.StatusCount,
 )
 
+# Add to the totals of what belongs to rollouts.
+ADD_TOTALS = BulkInsert(
+    TOTALS,
+    rows.TotalRow,
+    on_conflict="UPDATE SET total = rollout_totals.total + excluded.total",
+    folds=False,
+)
+# The totals of what belongs to rollouts, in parts.
+GET_TOTALS = statement("SELECT {columns} FROM rollout_totals WHERE ns = :ns", row=rows.TotalRow)
+
 # --- workers ----------------------------------------------------------------------------------------------
 
 # Workers by their ids, locked.
@@ -459,18 +470,10 @@ LIST_WORKERS = Listing("{columns}", "workers WHERE ns = :ns", rows.WorkerRow)
 
 # --- statistics -------------------------------------------------------------------------------------------
 
-# How many attempts there are.
-COUNT_ATTEMPTS = statement("SELECT count(*) FROM attempts WHERE ns = :ns", row=int)
 # How many resources there are.
 COUNT_RESOURCES = statement("SELECT count(*) FROM resources WHERE ns = :ns", row=int)
 # How many workers there are.
 COUNT_WORKERS = statement("SELECT count(*) FROM workers WHERE ns = :ns", row=int)
-# How many spans there are, and their size.
-COUNT_SPANS = statement(
-    "SELECT coalesce(sum(spans), 0) AS spans, coalesce(sum(bytes), 0) AS bytes"
-    " FROM span_counters WHERE ns = :ns",
-    row=rows.SpanTotals,
-)
 
 # --- the overview, in as many namespaces as are asked for -------------------------------------------------
 

@@ -260,6 +260,20 @@ TRACE_NAMES = Table(
     indexes=(Index("trace_names_start", ("ns", "name", "start_ns", "trace_id")),),
 )
 
+TOTALS = Table(
+    "rollout_totals",
+    (integer("ns"), text("name"), integer("shard"), integer("total")),
+    key=("ns", "name", "shard"),
+    hot=True,
+    filled_by="""
+    INSERT INTO rollout_totals (ns, name, shard, total)
+    SELECT ns, 'attempts', 0, count(*) FROM attempts GROUP BY ns
+    UNION ALL SELECT ns, 'spans', 0, sum(spans) FROM span_counters GROUP BY ns
+    UNION ALL SELECT ns, 'span_bytes', 0, sum(bytes) FROM span_counters GROUP BY ns
+    """,
+)
+"""How much there is of what belongs to rollouts, as `rollout_counts` has it of rollouts."""
+
 USAGE_ADDED = Table(
     "usage_added",
     (
@@ -293,4 +307,5 @@ TABLES = (
     TRACES,
     TRACE_NAMES,
     USAGE_ADDED,
+    TOTALS,
 )

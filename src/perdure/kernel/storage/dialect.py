@@ -414,13 +414,14 @@ class Totals:
                 key = tuple(values)
                 added[key] = added.get(key, 0) + more
 
-    def take(self) -> list[tuple[int | None, Write]]:
-        """The write of each namespace, with the rows whose total changes, in the order of their keys."""
+    def take(self) -> dict[int | None, list[Write]]:
+        """The writes of each namespace, with the rows whose total changes, by tables and keys."""
         added, self._added = self._added, {}
-        return [
-            (ns, (insert, [insert.row(*key, more) for key, more in sorted(totals.items()) if more]))
-            for (ns, insert), totals in added.items()
-        ]
+        writes: dict[int | None, list[Write]] = {}
+        for (ns, insert), totals in sorted(added.items(), key=lambda e: (e[0][0] or 0, e[0][1].table.name)):
+            rows = [insert.row(*key, more) for key, more in sorted(totals.items()) if more]
+            writes.setdefault(ns, []).append((insert, rows))
+        return writes
 
 
 def returning_keys(insert: BulkInsert[Any], text: str) -> str:

@@ -39,6 +39,8 @@ async def upgrade(connection: Connection, schema: Schema) -> list[tuple[Table, I
 async def _upgrade_table(connection: Connection, table: Table, present: set[str] | None) -> None:
     if present is None:
         await connection.execute(dialect.create_table(table, "postgres"))
+        if table.filled_by is not None:
+            await connection.execute(table.filled_by)
     for column in table.columns:
         if present is not None and column.name not in present:
             await connection.execute(dialect.add_column(table, column, "postgres"))

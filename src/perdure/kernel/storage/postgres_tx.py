@@ -145,9 +145,9 @@ class PostgresTx:
 
     async def finish(self) -> None:
         """Send the deferred writes and the totals, as the last thing of the operation."""
-        for ns, write in self._totals.take():
+        for ns, writes in self._totals.take().items():
             self.ns = ns
-            await self.write(write)
+            await self.write(*writes)
         await self.flush()
 
     async def _send_later(self, *writes: Write) -> list[int]:

@@ -105,6 +105,8 @@ class Table:
     foreign_keys: tuple[ForeignKey, ...] = ()
     """Small tables have them; on tables that every call writes to they would cost too much."""
     full_text: FullText | None = None
+    filled_by: str | None = None
+    """What is run when the table is created: it may have to count what an earlier release has stored."""
     _by_name: dict[str, Column] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:

@@ -258,6 +258,8 @@ class SqliteEngine:
     ) -> None:
         if table.name not in present:
             connection.execute(dialect.create_table(table, "sqlite"))
+            if table.filled_by is not None:
+                connection.execute(table.filled_by)
         else:
             for column in table.columns:
                 if column.name not in present[table.name]:

@@ -125,8 +125,9 @@ class SqliteTx:
     def finish(self) -> None:
         """Write the totals, as the last thing of the operation."""
         if self._totals:
-            for ns, (bulk, rows) in self._totals.take():
-                self.connection.executemany(*dialect.write_sqlite(bulk, rows, ns))
+            for ns, writes in self._totals.take().items():
+                for bulk, rows in writes:
+                    self.connection.executemany(*dialect.write_sqlite(bulk, rows, ns))
 
     def _write(self, bulk: Bulk, rows: Sequence[Any]) -> int:
         if not rows:

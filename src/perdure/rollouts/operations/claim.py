@@ -18,7 +18,15 @@ from perdure.rollouts.operations import holds, lines
 from perdure.rollouts.operations.conditions import locks_lines, watched
 from perdure.rollouts.operations.enqueue import new_attempt
 from perdure.rollouts.operations.report import save_all
-from perdure.rollouts.operations.work import READY_CHANNEL, WAITED, Work, add_counts, ready_key
+from perdure.rollouts.operations.work import (
+    ATTEMPTS_TOTAL,
+    READY_CHANNEL,
+    WAITED,
+    Work,
+    add_counts,
+    add_total,
+    ready_key,
+)
 from perdure.rollouts.operations.workers import Workers
 from perdure.rollouts.rows import AttemptRow, Claimed, ClaimedRow, LineRow, ReturnedRow
 
@@ -90,6 +98,7 @@ async def claim(
     workers = await _tell_workers(tx, claims, answers, kinds, counts=counts, quietly=agents is not None)
     await tx.defer(*begun, *await workers.changed())
     add_counts(tx, _moved(rows))
+    add_total(tx, ATTEMPTS_TOTAL, len(attempts))
     return answers
 
 
@@ -259,7 +268,8 @@ async def release_rollouts(
         attempts = rollout.attempts
         back = ReturnedRow(rollout_id, queued, rollout.position, attempts - 1, rollout.status, attempts)
         if await tx.update_many(sql.GIVE_BACK, [back]):
-            await tx.execute(sql.DROP_ATTEMPT, id=rollout_id, sequence_id=latest.sequence_id)
+            dropped = await tx.execute(sql.DROP_ATTEMPT, id=rollout_id, sequence_id=latest.sequence_id)
+            add_total(tx, ATTEMPTS_TOTAL, -dropped)
             workers.released(latest)
             work.attempts[rollout_id].pop()
             for previous in work.attempts[rollout_id][-1:]:
@@ -300,6 +310,7 @@ async def start_attempts(
     made = [attempt for attempt in begun if not isinstance(attempt, NotFound)]
     await work.save(sql.ADD_ATTEMPTS.of(made), *await workers.changed())
     work.add_counts()
+    add_total(tx, ATTEMPTS_TOTAL, len(made))
     views = {row.id: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
     await audit(tx, "start_attempt", [attempt.name for attempt in made])
     return [

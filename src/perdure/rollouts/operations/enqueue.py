@@ -23,7 +23,7 @@ from perdure.rollouts.model import (
 )
 from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.operations.lines import lock_lines
-from perdure.rollouts.operations.work import READY_CHANNEL, add_counts, ready_key
+from perdure.rollouts.operations.work import ATTEMPTS_TOTAL, READY_CHANNEL, add_counts, add_total, ready_key
 from perdure.rollouts.operations.workers import Workers
 from perdure.rollouts.rows import (
     AttemptRow,
@@ -202,6 +202,7 @@ async def start_rollouts(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -
         workers.claimed(request.worker_id, row.id, attempt.id, dequeued=False)
     made = (sql.ADD_ROLLOUTS.of(rows), sql.ADD_ATTEMPTS.of(attempts))
     await tx.defer(*made, *await workers.changed())
+    add_total(tx, ATTEMPTS_TOTAL, len(attempts))
     _tell(tx, rows)
     await audit(tx, "start_rollout", [attempt.name for attempt in attempts])
     return [Claimed(row.view, attempt.view) for row, attempt in zip(rows, attempts, strict=True)]

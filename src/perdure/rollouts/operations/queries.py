@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -13,13 +14,13 @@ from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
 from perdure.rollouts.model import ENDED, LIVE
 from perdure.rollouts.operations.conditions import watched
+from perdure.rollouts.operations.work import ATTEMPTS_TOTAL, BYTES_TOTAL, SPANS_TOTAL
 from perdure.rollouts.records import ROLLOUT_STATUSES
 from perdure.rollouts.rows import (
     AttemptView,
     HeldRow,
     ResourcesRow,
     RolloutView,
-    SpanTotals,
     SpanView,
     WorkerRow,
 )
@@ -336,12 +337,14 @@ async def get_workers(tx: Tx, ids: Sequence[str]) -> list[WorkerRow | None]:
 async def statistics(tx: Tx, kind: str) -> dict[str, int]:
     """How much of everything the namespace holds."""
     rollouts = sum(int(row.total) for row in await tx.all(sql.COUNT_BY_STATUS, kinds=[kind]))
-    spans = await tx.one(sql.COUNT_SPANS) or SpanTotals(0, 0)
+    totals: Counter[str] = Counter()
+    for row in await tx.all(sql.GET_TOTALS):
+        totals[row.name] += row.total
     return {
         "total_rollouts": rollouts,
-        "total_attempts": await tx.one(sql.COUNT_ATTEMPTS) or 0,
-        "total_spans": int(spans.spans),
+        "total_attempts": totals[ATTEMPTS_TOTAL],
+        "total_spans": totals[SPANS_TOTAL],
         "total_resources": await tx.one(sql.COUNT_RESOURCES) or 0,
         "total_workers": await tx.one(sql.COUNT_WORKERS) or 0,
-        "total_span_bytes": int(spans.bytes),
+        "total_span_bytes": totals[BYTES_TOTAL],
     }

@@ -9,7 +9,7 @@ from perdure.kernel import changes
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import removal_sql, sql
 from perdure.rollouts.model import ENDED, LIVE
-from perdure.rollouts.operations.work import add_counts
+from perdure.rollouts.operations.work import ATTEMPTS_TOTAL, BYTES_TOTAL, SPANS_TOTAL, add_counts, add_total
 from perdure.rollouts.removal_sql import DroppedSpan, OldRollout, SpanPlace
 from perdure.rollouts.traces.sums import ERROR
 
@@ -32,7 +32,7 @@ async def remove_rollouts(tx: Tx, ids: Sequence[str], kind: str) -> None:
     counts: dict[tuple[str, str], int] = {}
     for row in await tx.all(sql.LOAD_ROLLOUTS, ids=sorted(ids), kinds=[kind]):
         counts[row.kind, row.status] = counts.get((row.kind, row.status), 0) - 1
-    await tx.execute(sql.DROP_ATTEMPTS, ids=list(ids))
+    add_total(tx, ATTEMPTS_TOTAL, -await tx.execute(sql.DROP_ATTEMPTS, ids=list(ids)))
     await tx.execute(sql.DROP_ROLLOUTS, ids=list(ids), kind=kind)
     add_counts(tx, counts)
 
@@ -161,6 +161,8 @@ async def _delete(tx: Tx, chosen: dict[OldRollout, list[DroppedSpan]]) -> None:
     for row, spans in sorted(chosen.items()):
         size = sum(span.size for span in spans)
         await tx.execute(removal_sql.UNCOUNT_SPANS, rollout_id=row.id, spans=len(spans), bytes=size)
+        add_total(tx, SPANS_TOTAL, -len(spans))
+        add_total(tx, BYTES_TOTAL, -size)
         for span in spans:
             count, errors = traces.get(span.trace_id, (0, 0))
             traces[span.trace_id] = count + 1, errors + (span.status_code == ERROR)

@@ -14,7 +14,7 @@ from perdure.rollouts import sql, tables
 from perdure.rollouts.model import ATTEMPT, Kinds, span_event
 from perdure.rollouts.operations.conditions import locks_lines
 from perdure.rollouts.operations.remove import delete_spans
-from perdure.rollouts.operations.work import Work
+from perdure.rollouts.operations.work import BYTES_TOTAL, SPANS_TOTAL, Work, add_total
 from perdure.rollouts.removal_sql import OldRollout
 from perdure.rollouts.rows import AttemptRow, CounterRow, HeartbeatRow, PartRow, SpanRow
 from perdure.rollouts.traces import sql as trace_sql
@@ -202,6 +202,8 @@ class _Adding:
         self.work.add_counts()
         if stored != len(fresh):
             raise CareNeeded
+        add_total(self.tx, SPANS_TOTAL, len(fresh))
+        add_total(self.tx, BYTES_TOTAL, sum([span.size for span in fresh]))
         if sums.usage:
             self.tx.count(USAGE_WRITTEN, "")
         changes.tell(self.tx, "spans", ((span.rollout_id, "added") for span in fresh))

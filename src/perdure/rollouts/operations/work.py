@@ -2,8 +2,8 @@
 
 Locks are taken in one order everywhere, rows of a table in the order of their keys: schedules, lines,
 rollouts, attempts, admission, workflow_runs, workflow_nodes, approvals, executions, execution_stats,
-chat_threads, messaging_sessions, jobs, workers, counts and heads of streams, outbox. What stands between
-attempts and workers is for the handlers of kinds.
+chat_threads, messaging_sessions, jobs, workers, counts and totals, heads of streams, outbox. What stands
+between attempts and workers is for the handlers of kinds.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ from perdure.rollouts.model import (
 )
 from perdure.rollouts.operations.conditions import LinesNeeded
 from perdure.rollouts.rows import AttemptRow as AttemptRow
-from perdure.rollouts.rows import CountRow
+from perdure.rollouts.rows import CountRow, TotalRow
 from perdure.rollouts.rows import RolloutRow as RolloutRow
 
 ENDED_CHANNEL = "rollouts.ended"
 READY_CHANNEL = "rollouts.ready"
+ATTEMPTS_TOTAL, SPANS_TOTAL, BYTES_TOTAL = "attempts", "spans", "span_bytes"
+"""The names of totals."""
 ROLLOUT_ENDED = "rollouts.ended"
 ENDED_IN_QUEUE = "rollouts.ended_in_queue"
 EXECUTED = "rollouts.executed"
@@ -304,6 +306,12 @@ def add_counts(tx: Tx, counts: Mapping[tuple[str, str], int]) -> None:
     tx.add(
         sql.ADD_COUNTS, [CountRow(kind, status, tx.shard, more) for (kind, status), more in counts.items()]
     )
+
+
+def add_total(tx: Tx, name: str, more: int) -> None:
+    """Add to the total of what belongs to rollouts; its row is locked last, as those of counts are."""
+    if more:
+        tx.add(sql.ADD_TOTALS, [TotalRow(name, tx.shard, more)])
 
 
 async def _refuse_change() -> None:
