@@ -322,3 +322,34 @@ async def test_a_worker_says_how_busy_it_is(house: House, caplog: pytest.LogCapt
         await worker.stop()
     assert "Worker stats: max=7 available=7 active=0" in caplog.text
     assert "Queue stats: n_pending=1 n_running=0 min_age_secs=0.500 med_age_secs=0.500" in caplog.text
+
+
+async def test_a_lost_attempt_does_not_stop_the_next_one_in_the_same_worker(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the queue says of an attempt comes when the run was claimed again, and is not for the new one."""
+    asked, again = threading.Event(), threading.Event()
+
+    @house.agents.agent("lost")
+    async def lose(ctx: Any, input: Any) -> str:
+        if ctx.attempt == 1:
+            house.begun.set()
+            await asyncio.Event().wait()
+        again.set()
+        await asyncio.to_thread(house.gate.wait, 20)
+        return "done"
+
+    async def controls(held: Any, wait: float = 0.0) -> dict[str, Any]:
+        asked.set()
+        assert await asyncio.to_thread(again.wait, 20)
+        house.gate.set()
+        return {each.run_id: "lost" for each in held if not house.queue._holds(each)}
+
+    monkeypatch.setattr(house.queue, "controls", controls)
+    async with house.working(heartbeat=60.0):
+        run_id = house.queue.add("lost")
+        await house.began()
+        assert await asyncio.to_thread(asked.wait, 20)
+        house.queue.steal(run_id)
+        row = await house.queue.ended(run_id)
+    assert row.results == ["swept", "success"]

@@ -268,12 +268,14 @@ class Worker:
                 execution.expire()
 
     def _watched(self) -> list[Lease]:
+        """What is asked about. Of a run whose lost attempt has yet to stop, the latest attempt."""
         old = boottime() - WATCH_SECONDS
-        return [
-            each.lease
+        leases = {
+            each.lease.run_id: each.lease
             for each in self._executions.values()
             if each.started <= old and each.stop_action is None
-        ]
+        }
+        return list(leases.values())
 
     async def _listen(self) -> None:
         """Wait for requests to cancel any of the runs, except those that have just started."""
@@ -289,7 +291,7 @@ class Worker:
             while not request.done() and not self._has_more(leases):
                 await self._wait_for_start_or(request)
             if request.done():
-                self._apply(await request)
+                self._apply(await request, leases)
         except PerdureError as error:
             logger.warning("cannot wait for cancellations: %s: %s", error.code, error.message)
             await asyncio.sleep(min(LONGEST_PAUSE, self._renew_period()))
@@ -310,10 +312,12 @@ class Worker:
         known = {each.attempt_id for each in leases}
         return any(each.attempt_id not in known for each in self._watched())
 
-    def _apply(self, verdicts: dict[str, Any]) -> None:
+    def _apply(self, verdicts: dict[str, Any], leases: Sequence[Lease]) -> None:
+        """Stop what is to stop, of what was asked about: the run may have been claimed again meanwhile."""
+        asked = {each.attempt_id for each in leases}
         for execution in list(self._executions.values()):
             verdict = verdicts.get(execution.lease.run_id, "go")
-            if verdict != "go":
+            if verdict != "go" and execution.lease.attempt_id in asked:
                 execution.request_stop(verdict)
 
     async def _look(self) -> None:
