@@ -23,6 +23,8 @@ from perdure.kernel.storage.schema import Column, Probe, Table
 
 _SCAN = re.compile(r"^SCAN (\S+)")
 _INDEX = re.compile(r"USING (?:COVERING )?(?:PARTIAL )?INDEX (\S+)")
+_ALIAS = re.compile(r"(\w+) AS (\w+)")
+_PRIMARY = re.compile(r"^SEARCH (\S+) USING PRIMARY KEY")
 _OWN_KEY = re.compile(r"^sqlite_autoindex_(\w+)_1$")
 SMALL = frozenset({"json_each", "agents", "queues", "names", "c", "b", "heads", "CONSTANT", "namespaces"})
 """What SQLite may scan: a list that was passed in, what a statement has made itself, and a few names."""
@@ -82,8 +84,11 @@ class Plan(NamedTuple):
     text: str
 
 
-def of_sqlite(lines: Sequence[str], small: frozenset[str] = SMALL) -> Plan:
+def of_sqlite(lines: Sequence[str], small: frozenset[str] = SMALL, text: str = "") -> Plan:
     found = [match.group(1) for line in lines if (match := _INDEX.search(line))]
+    tables = {alias: table for table, alias in _ALIAS.findall(text)}
+    named = [match.group(1) for line in lines if (match := _PRIMARY.match(line))]
+    found += [tables.get(name, name) + "_pkey" for name in named]
     scanned = {match.group(1) for line in lines if (match := _SCAN.match(line))} - small
     scanned = {name for name in scanned if not name.startswith("(")}
     return Plan(frozenset(map(_plain, found)), frozenset(scanned), "\n".join(lines))
@@ -144,7 +149,7 @@ class Plans:
         self.texts[key] = text
         if self._engine == "sqlite":
             rows = tx.connection.execute("EXPLAIN QUERY PLAN " + text, values).fetchall()
-            self.found[key] = of_sqlite([row[3] for row in rows], self.subject.small)
+            self.found[key] = of_sqlite([row[3] for row in rows], self.subject.small, text)
         else:
             asked = tx._connection.fetchval("EXPLAIN (FORMAT JSON) " + text, *values)
             self.found[key] = of_postgres(await tx._wait(asked), self.subject.large)

@@ -32,6 +32,19 @@ MAX_BYTES = 16 << 10
 LEVEL, WINDOW, MEMORY = 6, -14, 6
 """How values are compressed: a small window is quickly made."""
 
+_WORDS = b"".join(
+    (
+        b'.\xa7json\xa5bytes"source":"fork""source":"update","step":0\x93\x93\xba\x91',
+        b"\xa4null\xc4\x00\x93\x97\x00\xd9$\x01\xb4~__pregel_push, ~__pregel_pull, \x00",
+        b"\xb9~__pregel_pull, __start__\xa6\xa7msgpack\xc4\x02\x81\xa8messages\xc4\n\x91",
+        b"\xb0updated_channels\x91\xa9__start__\x96\xd9$\xadversions_seen\x81\xa9__input__\x80",
+        b"\xaebranch:to:-6\x93\x92\x96\xd9$1f1-bfff-\xc0\xd9#",
+        b'{"__start__":"00000001.","branch:to:__start__":"00000002."}',
+        b'\xd9\xbe{"source":"input","step":-1,"parents":{}',
+    )
+)
+"""What nearly every pack of LangGraph has. It is part of what is stored: more may only be put before it."""
+
 
 class PackedCheckpoint(msgspec.Struct, array_like=True, gc=False):
     """A checkpoint, in the thread, the namespace and the run of the one that it is packed with."""
@@ -164,8 +177,9 @@ def _compressed(data: bytes, last: CheckpointRow) -> bytes:
 
 
 def _dictionary(last: CheckpointRow | PackedRow) -> bytes:
-    """What the packed checkpoints have in common with the last one need not be stored again."""
-    return last.metadata.encode() + last.versions.encode() + last.body
+    """What the packed checkpoints have in common with others and with the last one is not stored again."""
+    own = (last.parent_id or "", last.metadata, last.versions)
+    return _WORDS + "".join(own).encode() + last.body
 
 
 # --- unpacking --------------------------------------------------------------------------------------------

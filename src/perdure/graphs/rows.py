@@ -51,6 +51,7 @@ class PackedRow(NamedTuple):
     thread_id: str
     checkpoint_ns: str
     id: str
+    parent_id: str | None
     run_id: str | None
     versions: str
     metadata: str

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from perdure.kernel.storage.schema import Index, Table, blob, integer, text
 
-GRAPH_THREADS = Table("graph_threads", (integer("ns"), text("thread_id")), key=("ns", "thread_id"))
+GRAPH_THREADS = Table(
+    "graph_threads", (integer("ns"), text("thread_id")), key=("ns", "thread_id"), in_key=True
+)
 """One row for each thread that has something here: whoever changes anything of it has locked the row."""
 
 GRAPH_CHECKPOINTS = Table(

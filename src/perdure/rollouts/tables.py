@@ -99,6 +99,7 @@ LINES = Table(
     ),
     key=("ns", "line"),
     hot=True,
+    in_key=True,
     deadlines=("release_by",),
 )
 
@@ -207,6 +208,7 @@ SPAN_COUNTERS = Table(
     ),
     key=("ns", "rollout_id"),
     hot=True,
+    in_key=True,
 )
 
 ROLLOUT_FIGURES = Table(
@@ -223,6 +225,7 @@ ROLLOUT_FIGURES = Table(
     ),
     key=("ns", "rollout_id"),
     hot=True,
+    in_key=True,
 )
 
 TRACES = Table(
@@ -246,6 +249,7 @@ TRACES = Table(
         integer("cost", default=0),
     ),
     key=("ns", "trace_id"),
+    in_key=True,
     indexes=(
         Index("traces_start", ("ns", "start_ns", "trace_id")),
         Index("traces_service", ("ns", "service", "start_ns", "trace_id")),
@@ -257,6 +261,7 @@ TRACE_NAMES = Table(
     "trace_names",
     (integer("ns"), text("trace_id"), text("name"), integer("start_ns")),
     key=("ns", "trace_id", "name"),
+    in_key=True,
     indexes=(Index("trace_names_start", ("ns", "name", "start_ns", "trace_id")),),
 )
 
@@ -265,6 +270,7 @@ TOTALS = Table(
     (integer("ns"), text("name"), integer("shard"), integer("total")),
     key=("ns", "name", "shard"),
     hot=True,
+    in_key=True,
     filled_by="""
     INSERT INTO rollout_totals (ns, name, shard, total)
     SELECT ns, 'attempts', 0, count(*) FROM attempts GROUP BY ns

@@ -17,6 +17,7 @@ STREAMS = Table(
     key=("ns", "stream"),
     indexes=(Index("streams_ended", ("end_time",), "end_time IS NOT NULL"),),
     hot=True,
+    in_key=True,
 )
 """The head of each stream: whoever appends has locked it. `end_seq` is set once, with the last event."""
 

@@ -552,7 +552,7 @@ def create_table(table: Table, engine: str) -> str:
     parts = [column_definition(column, types) for column in table.columns]
     parts.append("PRIMARY KEY (" + ", ".join(table.key) + ")")
     parts += [_foreign_key(each) for each in table.foreign_keys if each.enforced]
-    tail = ""
+    tail = " WITHOUT ROWID" if engine == "sqlite" and table.in_key else ""
     if engine == "postgres" and table.hot:
         tail = " WITH (" + ", ".join(_EAGER_VACUUM) + ")"
     return "CREATE TABLE IF NOT EXISTS " + table.name + " (" + ", ".join(parts) + ")" + tail

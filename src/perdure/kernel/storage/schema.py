@@ -99,6 +99,8 @@ class Table:
     key: tuple[str, ...]
     indexes: tuple[Index, ...] = ()
     hot: bool = False
+    in_key: bool = False
+    """Whether SQLite stores its rows in the index of its key, not beside it: for small rows."""
     probes: tuple[Probe, ...] = ()
     deadlines: tuple[str, ...] = ()
     """The deadline of a row, null where it has none, and the times that it counts from."""

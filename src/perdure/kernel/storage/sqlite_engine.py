@@ -268,7 +268,7 @@ class SqliteEngine:
             for text in fulltext.create_sqlite(table, table.full_text):
                 connection.execute(text)
         missing = [index for index in table.indexes if index.name not in present]
-        large = missing and table.name in present and _last_rowid(connection, table) > LARGE_TABLE_ROWS
+        large = missing and table.name in present and _is_large(connection, table)
         for index in missing:
             if large:
                 self.missing_indexes.append((table, index))
@@ -490,6 +490,6 @@ async def _create_index(tx: SqliteTx, table: Table, index: Index) -> None:
     tx.connection.execute(dialect.create_index(table, index))
 
 
-def _last_rowid(connection: apsw.Connection, table: Table) -> int:
-    (last,) = connection.execute("SELECT max(rowid) FROM " + table.name).fetchone() or (0,)
-    return last or 0
+def _is_large(connection: apsw.Connection, table: Table) -> bool:
+    text = "SELECT 1 FROM " + table.name + " LIMIT 1 OFFSET ?"
+    return connection.execute(text, (LARGE_TABLE_ROWS,)).fetchone() is not None
