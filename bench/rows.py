@@ -8,6 +8,7 @@ from typing import Any
 from bench import (
     bytes_rows,
     command_rows,
+    event_growth_rows,
     facts_rows,
     graph_rows,
     growth_rows,
@@ -72,6 +73,7 @@ def all_measures(sizes: Sizes) -> list[Measure]:
         *list_rows.measures(sizes),
         *page_rows.measures(sizes),
         *list_growth_rows.measures(sizes),
+        *event_growth_rows.measures(sizes),
         *workflow_rows.measures(sizes),
         _import(),
     ]

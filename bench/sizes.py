@@ -16,6 +16,7 @@ class Sizes:
     rollouts: tuple[int, int, int]
     queries: int
     grown_rollouts: int
+    grown_events: int
     pending: int
     lines: int
     thread_lines: int
@@ -72,6 +73,7 @@ FULL = Sizes(
     rollouts=(1_000, 10_000, 100_000),
     queries=30,
     grown_rollouts=1_000_000,
+    grown_events=1_000_000,
     pending=1_000,
     lines=100_000,
     thread_lines=10_000,
@@ -127,6 +129,7 @@ QUICK = Sizes(
     rollouts=(50, 100, 200),
     queries=3,
     grown_rollouts=200,
+    grown_events=200,
     pending=50,
     lines=200,
     thread_lines=200,
