@@ -1,6 +1,5 @@
 """The bare queue on PostgreSQL, without agents: ours beside the queues that others build on it."""
 
-import asyncio
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -14,7 +13,7 @@ from bench.sizes import Sizes
 from bench.timing import Side, interleave, spread
 from bench.work import BATCH, BATCH_CALLERS
 from perdure import EnqueueRolloutRequest, PostgresLightningStore
-from perdure.rollouts.operations.report import AttemptReport
+from perdure.rollouts.records import AttemptedRollout, AttemptUpdate
 from perdure.rollouts.service import Rollouts
 
 PEERS: tuple[tuple[Environment, float, int], ...] = (
@@ -76,12 +75,16 @@ async def _drain(peer: PeerProcess, url: str, size: int) -> float:
 
 
 async def _drain_ours(rollouts: Rollouts, size: int) -> float:
-    """Claim a hundred jobs and report the end of each, until none is left."""
+    """Claim a hundred jobs and complete them in one call, until none is left."""
     await rollouts.enqueue_many([EnqueueRolloutRequest(input={})] * size)
 
     async def call(_number: int) -> None:
         claimed = await rollouts.claim(limit=BATCH)
-        reports = [AttemptReport(each.rollout_id, each.attempt.attempt_id, "succeeded") for each in claimed]
-        await asyncio.gather(*map(rollouts.report, reports))
+        await rollouts.update_attempts([_success(each) for each in claimed])
 
     return BATCH * await spread(BATCH_CALLERS, max(size // BATCH, 1), call)
+
+
+def _success(claimed: AttemptedRollout) -> AttemptUpdate:
+    attempt_id = claimed.attempt.attempt_id
+    return AttemptUpdate(rollout_id=claimed.rollout_id, attempt_id=attempt_id, status="succeeded")

@@ -128,6 +128,7 @@ from perdure.retention.service import OlderThan
 from perdure.rollouts.contract import FilterLogic
 from perdure.rollouts.contract import SortOrder
 from perdure.rollouts.overview import QueueState
+from perdure.rollouts.records import AnyRollout
 from perdure.rollouts.records import Attempt
 from perdure.rollouts.records import AttemptStatus
 from perdure.rollouts.records import AttemptedRollout
@@ -136,6 +137,7 @@ from perdure.rollouts.records import LightningStoreCapabilities
 from perdure.rollouts.records import LightningStoreStatistics
 from perdure.rollouts.records import PaginatedResult
 from perdure.rollouts.records import PaginatedResult as Pages
+from perdure.rollouts.records import ReportedAttempt
 from perdure.rollouts.records import Rollout
 from perdure.rollouts.records import RolloutConfig
 from perdure.rollouts.records import RolloutMode
@@ -149,11 +151,11 @@ from perdure.rollouts.records import WorkerStatus
 from perdure.rollouts.resource_service import Bundle
 from perdure.rollouts.resources import NamedResources
 from perdure.rollouts.resources import ResourcesUpdate
-from perdure.rollouts.service import AnyRollout
 from perdure.rollouts.service import Batch
 from perdure.rollouts.service import ClaimLimit
 from perdure.rollouts.service import Logic
 from perdure.rollouts.service import Metadata
+from perdure.rollouts.service import Reports
 from perdure.rollouts.service import RolloutIds
 from perdure.rollouts.service import SortOrder as SortOrder4
 from perdure.rollouts.spans import Span
@@ -1389,6 +1391,7 @@ class Rollouts:
         last_heartbeat_time: float | UnsetType = ...,
         metadata: Metadata | UnsetType = ...,
     ) -> Attempt: ...
+    def update_attempts(self, reports: Reports) -> list[ReportedAttempt]: ...
     def spans(
         self,
         rollout_id: Id,

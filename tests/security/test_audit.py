@@ -119,6 +119,7 @@ async def requests(store: InMemoryLightningStore) -> dict[str, tuple[str, str, A
             {"metadata": {"a": 1}},
             "update_attempt",
         ),
+        ("POST", "/api/v1/attempts/reports", "", {"reports": [report]}, "update_attempt"),
         ("POST", "/api/v1/spans", "", [span_of(work)], "add_spans"),
         ("POST", "/api/v1/workers/{worker_id}/heartbeat", "/api/v1/workers/w/heartbeat", {}, NOT_AUDITED),
         ("PUT", "/api/v1/views", "", {"name": "mine", "screen": "rollouts"}, "save_view"),

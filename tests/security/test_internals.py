@@ -13,6 +13,7 @@ import pytest_asyncio
 from tests.server.otlp_support import Batch, Home
 from tests.server.support import Answer, Visitor, serving
 
+from perdure.access.endpoints import Refusal
 from perdure.kernel import errors
 from perdure.kernel.errors import error_text
 from perdure.runtime.stores import open_store
@@ -21,7 +22,6 @@ from perdure.server.grpc.server import GrpcServer
 from perdure.server.http.bodies import encode
 from perdure.server.table import ROUTES
 from perdure.testing.servers import free_port
-from perdure.threads.work import _refusal
 from perdure.worker.retry_policy import failure_of
 
 KEY = {"x-api-key": "key-of-this-test"}
@@ -101,7 +101,7 @@ def test_what_is_stored_of_an_error_tells_no_more(tmp_path: Path) -> None:
             error.public,
             failure_of(error).message,
             error_text(error),
-            _refusal(error).detail,
+            Refusal.of(error).detail,
         ]
         assert not any(INSIDE.search(each) or str(tmp_path) in each for each in told), told
         assert all(told)

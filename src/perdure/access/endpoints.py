@@ -19,7 +19,7 @@ from msgspec import UNSET
 
 from perdure.access.model import Scope
 from perdure.kernel.codec import decode_json, encode_json
-from perdure.kernel.errors import InvalidInput, PerdureError
+from perdure.kernel.errors import InvalidInput, PerdureError, error_named
 from perdure.kernel.pages import ListPart, Page, PaginatedResult, Part
 
 PREFIX = "/api/v1"
@@ -91,6 +91,23 @@ class WireForm:
     kind: Any
     to_wire: Callable[[Any], Any]
     from_wire: Callable[[Any], Any]
+
+
+class Refusal(msgspec.Struct, kw_only=True, frozen=True):
+    """Why one item of a list was refused; its neighbours were not."""
+
+    code: str
+    detail: str
+
+    @classmethod
+    def of(cls, error: PerdureError) -> Refusal:
+        """The refusal of an item that was answered with an error."""
+        return cls(code=error.code, detail=error.public)
+
+    @property
+    def error(self) -> PerdureError:
+        """The error that it was made of."""
+        return error_named(self.code, self.detail) or PerdureError(self.detail)
 
 
 class Ok(msgspec.Struct, kw_only=True):

@@ -16,12 +16,14 @@ SECONDS_BUCKETS: Final = (0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.
 
 
 class Note(NamedTuple):
-    """Something that happened in a namespace: under which name and label, and how long it took, if it did."""
+    """Something that happened in a namespace: under which name and label, how long it took, if it did, and
+    how many times."""
 
     name: str
     ns: int | None
     label: str
     seconds: float | None = None
+    times: int = 1
 
 
 Place = tuple[int | None, str]
@@ -37,9 +39,9 @@ class Durations:
         self.buckets = [0] * (len(SECONDS_BUCKETS) + 1)
         self.total = 0.0
 
-    def add(self, seconds: float) -> None:
-        self.buckets[bisect_left(SECONDS_BUCKETS, seconds)] += 1
-        self.total += seconds
+    def add(self, seconds: float, times: int = 1) -> None:
+        self.buckets[bisect_left(SECONDS_BUCKETS, seconds)] += times
+        self.total += seconds * times
 
     def include(self, other: Durations) -> None:
         """Add what another has."""
@@ -71,15 +73,15 @@ class Tally:
     def add(self, notes: Iterable[Note]) -> None:
         """Add what a committed transaction noted; from any thread."""
         with self._lock:
-            for name, ns, label, seconds in notes:
+            for name, ns, label, seconds, times in notes:
                 key = (name, ns, label)
                 if seconds is None:
-                    self._counts[key] = self._counts.get(key, 0) + 1
+                    self._counts[key] = self._counts.get(key, 0) + times
                 else:
                     durations = self._durations.get(key)
                     if durations is None:
                         durations = self._durations[key] = Durations()
-                    durations.add(seconds)
+                    durations.add(seconds, times)
 
     def counts(self, name: str) -> dict[str, int]:
         """How often something happened, by label."""

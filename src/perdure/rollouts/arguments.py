@@ -21,7 +21,7 @@ from perdure.kernel.storage.filters import Condition, Sorting
 from perdure.rollouts import encoding
 from perdure.rollouts.operations.queries import Page, Query
 from perdure.rollouts.operations.report import AttemptReport, RolloutChange
-from perdure.rollouts.records import ATTEMPT_STATUSES, ROLLOUT_STATUSES, PaginatedResult
+from perdure.rollouts.records import ATTEMPT_STATUSES, ROLLOUT_STATUSES, AttemptUpdate, PaginatedResult
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -116,6 +116,19 @@ def attempt_report(
         worker_id=UNSET if worker_id is UNSET else optional_text(worker_id, "worker_id"),
         last_heartbeat_time=UNSET if last_heartbeat_time is UNSET else _time_or_none(last_heartbeat_time),
         metadata=UNSET if metadata is UNSET else _body_or_none(metadata),
+    )
+
+
+def report_of(update: Any) -> AttemptReport:
+    if type(update) is not AttemptUpdate:
+        update = AttemptUpdate.model_validate(update)
+    return attempt_report(
+        update.rollout_id,
+        update.attempt_id,
+        update.status,
+        update.worker_id,
+        update.last_heartbeat_time,
+        update.metadata,
     )
 
 

@@ -291,6 +291,11 @@ class Kind(Listener):
         )
 
     @property
+    def tells_of_ends(self) -> bool:
+        """Whether somebody is told of attempts or rollouts that end."""
+        return self.on_attempt_ended is not None or self.on_ended is not None
+
+    @property
     def tells_of_attempts(self) -> bool:
         """Whether somebody has heard of an attempt that was claimed, so that it cannot just be removed."""
         return self.on_claimed is not None or self.on_attempt_ended is not None

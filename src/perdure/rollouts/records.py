@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, TypedDict, get_args
+from typing import Annotated, Any, Final, Literal, TypedDict, cast, get_args
 
-from msgspec import UNSET, field
+from msgspec import UNSET, field, structs
 from msgspec import UnsetType as Unset
 
+from perdure.access.endpoints import Refusal, WireForm
 from perdure.kernel.checks import check_choice, check_text
-from perdure.kernel.errors import InvalidInput
+from perdure.kernel.errors import InvalidInput, PerdureError
 from perdure.kernel.pages import PaginatedResult
 from perdure.kernel.record import Record
 
@@ -212,6 +213,51 @@ class ShownRollout(Rollout, kw_only=True):
     """A rollout as the native API shows it, with its latest attempt if it has one."""
 
     attempt: Attempt | None = None
+
+
+def _unshown(shown: ShownRollout) -> Rollout:
+    fields = structs.asdict(shown)
+    if fields["attempt"] is None:
+        del fields["attempt"]
+        return Rollout(**fields)
+    return AttemptedRollout(**fields)
+
+
+AnyRollout = Annotated[Rollout, WireForm(ShownRollout, lambda rollout: rollout, _unshown)]
+"""A rollout, with its latest attempt if it has one."""
+
+
+class AttemptUpdate(Record, kw_only=True):
+    """A report on an attempt; what is left out stays as it is."""
+
+    rollout_id: str
+    attempt_id: str
+    """Its id, or `latest`."""
+    status: AttemptStatus | Unset = UNSET
+    worker_id: str | Unset = UNSET
+    last_heartbeat_time: float | Unset = UNSET
+    metadata: dict[str, Any] | Unset = UNSET
+
+
+class ReportAnswer(Record, kw_only=True):
+    """The attempt after a report on it, or why the report was refused."""
+
+    attempt: Attempt | None = None
+    error: Refusal | None = None
+
+
+def _report_answer(answer: Attempt | PerdureError) -> ReportAnswer:
+    if isinstance(answer, PerdureError):
+        return ReportAnswer(error=Refusal.of(answer))
+    return ReportAnswer(attempt=answer)
+
+
+def _reported(answer: ReportAnswer) -> Attempt | PerdureError:
+    return cast(Attempt, answer.attempt) if answer.error is None else answer.error.error
+
+
+ReportedAttempt = Annotated[Attempt | PerdureError, WireForm(ReportAnswer, _report_answer, _reported)]
+"""An attempt after a report on it, or why the report was refused."""
 
 
 class StoredSpans(Record, kw_only=True):

@@ -20,7 +20,6 @@ from perdure.access.endpoints import (
     PATCH,
     POST,
     WholeBody,
-    WireForm,
     call,
 )
 from perdure.access.model import Caller
@@ -37,7 +36,7 @@ from perdure.kernel.checks import (
     optional_id_filter,
     optional_text,
 )
-from perdure.kernel.errors import Conflict, NotFound, SpansEvicted, TooLarge
+from perdure.kernel.errors import Conflict, NotFound, PerdureError, SpansEvicted, TooLarge
 from perdure.kernel.signals.port import until
 from perdure.kernel.storage.filters import given
 from perdure.kernel.storage.port import Storage
@@ -59,16 +58,18 @@ from perdure.rollouts.overview import QueueState, queue_state
 from perdure.rollouts.records import (
     MAX_SPANS,
     ROLLOUT_STATUSES,
+    AnyRollout,
     Attempt,
     AttemptedRollout,
     AttemptStatus,
+    AttemptUpdate,
     EnqueueRolloutRequest,
     LightningStoreStatistics,
+    ReportedAttempt,
     Rollout,
     RolloutConfig,
     RolloutMode,
     RolloutStatus,
-    ShownRollout,
     StoredSpans,
     TaskInput,
 )
@@ -90,19 +91,8 @@ SortOrder = Literal["asc", "desc"]
 Metadata = dict[str, Any]
 Batch = Annotated[list[EnqueueRolloutRequest], Meta(max_length=MAX_PAGE)]
 RolloutIds = Annotated[list[str], Meta(max_length=MAX_PAGE)]
+Reports = Annotated[list[AttemptUpdate], Meta(max_length=MAX_PAGE)]
 ClaimLimit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
-
-
-def _unshown(shown: ShownRollout) -> Rollout:
-    fields = structs.asdict(shown)
-    if fields["attempt"] is None:
-        del fields["attempt"]
-        return Rollout(**fields)
-    return AttemptedRollout(**fields)
-
-
-AnyRollout = Annotated[Rollout, WireForm(ShownRollout, lambda rollout: rollout, _unshown)]
-"""A rollout, with its latest attempt if it has one."""
 
 
 def _page(found: tuple[Page[RolloutView], Mapping[str, AttemptView]], query: Query) -> Pages[Rollout]:
@@ -447,6 +437,18 @@ class Rollouts(WatchedService):
             None, report_ops.report_attempts, attempt, self.kind, self.kinds
         )
         return encoding.attempt_from(row)
+
+    @call(POST("/attempts/reports"), scope="worker", repeatable=True)
+    async def update_attempts(self, reports: Reports) -> list[ReportedAttempt]:
+        """Report on many attempts in one transaction. Each is answered by itself: one that is unknown is
+        refused, and the others are not."""
+        check_number(len(reports), "the number of reports", 0, MAX_PAGE)
+        return await self.report_many([arguments.report_of(each) for each in reports])
+
+    async def report_many(self, attempts: Sequence[AttemptReport]) -> list[Attempt | PerdureError]:
+        """Report on attempts whose fields were checked and encoded, in one transaction."""
+        rows = await self.write(report_ops.report_attempts, attempts, self.kind, self.kinds)
+        return [row if isinstance(row, NotFound) else encoding.attempt_from(row) for row in rows]
 
     # --- spans ------------------------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 import msgspec
 from msgspec import field
 
-from perdure.access.endpoints import MAX_BATCH, WireForm
+from perdure.access.endpoints import MAX_BATCH, Refusal, WireForm
 from perdure.graphs.records import GraphSteps
-from perdure.kernel.errors import PerdureError, error_named
+from perdure.kernel.errors import PerdureError
 from perdure.streams.model import NewEvent
 from perdure.threads.records import Checkpoint, Failure, NewCheckpoint, Run
 
@@ -152,13 +152,6 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 # --- answers item by item ---------------------------------------------------------------------------------
 
 
-class Refusal(msgspec.Struct, kw_only=True, frozen=True):
-    """Why one item of a list was refused; its neighbours were not."""
-
-    code: str
-    detail: str
-
-
 class Appended(msgspec.Struct, kw_only=True):
     """The number of the last event of each item, or why it was refused."""
 
@@ -185,34 +178,28 @@ def or_raise(answer: T | PerdureError) -> T:
     return answer
 
 
-def _refusal(error: PerdureError) -> Refusal:
-    return Refusal(code=error.code, detail=error.public)
-
-
-def _error(refusal: Refusal) -> PerdureError:
-    return error_named(refusal.code, refusal.detail) or PerdureError(refusal.detail)
-
-
 def _appended(answers: Sequence[int | PerdureError]) -> Appended:
-    return Appended(results=[_refusal(each) if isinstance(each, PerdureError) else each for each in answers])
+    return Appended(
+        results=[Refusal.of(each) if isinstance(each, PerdureError) else each for each in answers]
+    )
 
 
 def _ended(answers: Sequence[Run | PerdureError]) -> Results:
     return Results(
         results=[
-            Ended(error=_refusal(each)) if isinstance(each, PerdureError) else Ended(run=each)
+            Ended(error=Refusal.of(each)) if isinstance(each, PerdureError) else Ended(run=each)
             for each in answers
         ]
     )
 
 
 def _runs(found: Results) -> list[Run | PerdureError]:
-    return [_error(each.error) if each.error is not None else cast(Run, each.run) for each in found.results]
+    return [each.error.error if each.error is not None else cast(Run, each.run) for each in found.results]
 
 
 APPENDED = WireForm(
     Appended,
     _appended,
-    lambda found: [_error(each) if isinstance(each, Refusal) else each for each in found.results],
+    lambda found: [each.error if isinstance(each, Refusal) else each for each in found.results],
 )
 ENDED = WireForm(Results, _ended, _runs)

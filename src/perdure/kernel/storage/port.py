@@ -121,8 +121,9 @@ class Tx(Protocol):
         """Take back hints; gives those that there were, and how many of each."""
         ...
 
-    def count(self, name: str, label: str, seconds: float | None = None) -> None:
-        """Note that something happened, and how long it took; it counts once the transaction is committed."""
+    def count(self, name: str, label: str, seconds: float | None = None, times: int = 1) -> None:
+        """Note that something happened so many times, and how long it took each time; it counts once the
+        transaction is committed."""
         ...
 
     def wants(self, channel: str, /) -> bool:

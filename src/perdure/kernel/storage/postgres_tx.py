@@ -207,8 +207,8 @@ class PostgresTx:
     def take_hints(self, channel: str, keys: Iterable[str]) -> dict[str, int]:
         return {key: times for key in keys if (times := self.hints.pop((channel, key), 0))}
 
-    def count(self, name: str, label: str, seconds: float | None = None) -> None:
-        self.notes.append(Note(name, self.ns, label, seconds))
+    def count(self, name: str, label: str, seconds: float | None = None, times: int = 1) -> None:
+        self.notes.append(Note(name, self.ns, label, seconds, times))
 
     async def _wait(self, query: Coroutine[Any, Any, Any]) -> Any:
         self.waiting = True

@@ -20,7 +20,8 @@ class SweepDue(Exception):
 
 
 class LinesNeeded(Exception):
-    """A rollout is in a line, whose lock comes first: run the operation again with lines."""
+    """A rollout is in a line, whose lock comes first, or has changed since it was read without a lock: run
+    the operation again with every lock."""
 
 
 def watched(operation: F) -> F:

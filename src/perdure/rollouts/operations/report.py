@@ -18,6 +18,7 @@ from perdure.rollouts.model import (
     ENDED,
     LIVE,
     REPORTED,
+    SUCCEEDED,
     UNRESPONSIVE,
     Kinds,
     lapse_event,
@@ -25,6 +26,7 @@ from perdure.rollouts.model import (
     rollout_event,
     set_to,
 )
+from perdure.rollouts.operations.completions import complete
 from perdure.rollouts.operations.conditions import locks_lines, watched
 from perdure.rollouts.operations.lines import leave
 from perdure.rollouts.operations.work import Work
@@ -51,6 +53,9 @@ async def report_attempts(
     tx: Tx, reports: Sequence[AttemptReport], kind: str, kinds: Kinds, lined: bool = False
 ) -> list[AttemptView | NotFound]:
     """Apply reports in their order; each is answered with its attempt, or with why there is none."""
+    done = None if lined else await _complete(tx, reports, kind, kinds)
+    if done is not None:
+        return done
     work = Work(tx, kinds)
     await work.load([report.rollout_id for report in reports], [kind], lined=lined)
     workers = Workers(tx, kinds)
@@ -68,6 +73,32 @@ async def report_attempts(
     known = [row for row in answers if not isinstance(row, NotFound)]
     await audit(tx, "update_attempt", [row.rollout_id + "/" + row.id for row in known])
     return answers
+
+
+async def _complete(
+    tx: Tx, reports: Sequence[AttemptReport], kind: str, kinds: Kinds
+) -> list[AttemptView | NotFound] | None:
+    """Apply reports that all say that an attempt has succeeded; None if they are not of the usual form."""
+    if kinds[kind].tells_of_ends or not all(map(_is_success, reports)):
+        return None
+    attempts = {report.rollout_id: report.attempt_id for report in reports}
+    if len(attempts) < len(reports):
+        return None
+    views = await complete(tx, attempts, kind, kinds)
+    if views is None:
+        return None
+    await audit(tx, "update_attempt", [rollout_id + "/" + each.id for rollout_id, each in views.items()])
+    return [views[report.rollout_id] for report in reports]
+
+
+def _is_success(report: AttemptReport) -> bool:
+    """Whether a report says that an attempt has succeeded, and nothing else."""
+    return (
+        report.status == SUCCEEDED
+        and report.worker_id is UNSET
+        and report.last_heartbeat_time is UNSET
+        and report.metadata is UNSET
+    )
 
 
 async def save_all(work: Work, workers: Workers, lined: bool) -> None:

@@ -37,6 +37,8 @@ from perdure.rollouts.rows import AttemptRow as AttemptRow
 from perdure.rollouts.rows import CountRow, TotalRow
 from perdure.rollouts.rows import RolloutRow as RolloutRow
 
+LATEST = "latest"
+"""The word for the latest attempt of a rollout."""
 ENDED_CHANNEL = "rollouts.ended"
 READY_CHANNEL = "rollouts.ready"
 ATTEMPTS_TOTAL, SPANS_TOTAL, BYTES_TOTAL = "attempts", "spans", "span_bytes"
@@ -118,7 +120,7 @@ class Work:
         attempts = self.attempts[rollout.id]
         if not attempts:
             raise NotFound(f"No attempts found for rollout {rollout.id}")
-        if attempt_id == "latest":
+        if attempt_id == LATEST:
             return attempts[-1]
         for attempt in attempts:
             if attempt.id == attempt_id:
@@ -206,7 +208,7 @@ class Work:
     def has_listeners(self) -> bool:
         """Whether a kind of these rollouts is told of ends."""
         kinds = [self.kinds[name] for name in {rollout.kind for rollout in self.rollouts.values()}]
-        return any(kind.on_attempt_ended is not None or kind.on_ended is not None for kind in kinds)
+        return any(kind.tells_of_ends for kind in kinds)
 
     async def save(self, *later: Write) -> list[int]:
         """Write back what has changed, then what comes later in the order of locks, whose counts it returns.

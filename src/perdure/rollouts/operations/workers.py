@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from perdure.kernel import changes
 from perdure.kernel.storage.dialect import Write
@@ -13,6 +13,16 @@ from perdure.kernel.storage.port import Tx
 from perdure.rollouts import hold_sql, sql
 from perdure.rollouts.model import IDLE, LIVE, WORKER, Kinds, worker_event
 from perdure.rollouts.rows import AttemptRow, WorkerRow, new_worker
+
+
+class Heard(NamedTuple):
+    """What a worker's attempt has come to."""
+
+    worker_id: str
+    rollout_id: str
+    id: str
+    kind: str
+    status: str
 
 
 class Workers:
@@ -60,19 +70,25 @@ class Workers:
         The end of an attempt is news only to the worker that holds it, or that holds nothing.
         """
         if attempt.worker_id:
-            self._said.append((attempt.worker_id, partial(self._follow, attempt.worker_id, copy(attempt))))
+            self.hear(
+                Heard(attempt.worker_id, attempt.rollout_id, attempt.id, attempt.kind, attempt.status),
+            )
 
-    def _follow(self, worker_id: str, attempt: AttemptRow) -> None:
+    def hear(self, attempt: Heard) -> None:
+        """The same of an attempt that was worked on elsewhere."""
+        self._said.append((attempt.worker_id, partial(self._follow, attempt)))
+
+    def _follow(self, attempt: Heard) -> None:
         if attempt.status not in LIVE and not self._held_last(attempt):
             return
-        worker = self[worker_id]
+        worker = self[attempt.worker_id]
         worker.status = WORKER.step(worker.status, worker_event(attempt.status))
         if attempt.status in LIVE:
             self._busy(worker, attempt.rollout_id, attempt.id)
         else:
             self._idle(worker)
 
-    def _held_last(self, attempt: AttemptRow) -> bool:
+    def _held_last(self, attempt: AttemptRow | Heard) -> bool:
         """Whether an attempt that is over was all that its worker held."""
         worker = self._rows[attempt.worker_id or ""]
         if self._kinds is None or not self._kinds[attempt.kind].counted:
@@ -143,6 +159,11 @@ class Workers:
     def _idle(self, worker: WorkerRow) -> None:
         worker.last_idle_time = self._tx.now
         worker.current_rollout_id = worker.current_attempt_id = None
+
+    @property
+    def have_heard(self) -> bool:
+        """Whether something was said of a worker."""
+        return bool(self._said)
 
     async def changed(self) -> tuple[Write, Write]:
         """Lock the workers and move them; gives what is to be written.

@@ -1,0 +1,116 @@
+"""Completions in bulk: each is answered by itself, and they come to the same as one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.rollouts.house import House
+
+from perdure.kernel.errors import InvalidInput, NotFound
+from perdure.rollouts.model import TASK, Kind
+from perdure.rollouts.operations.work import ENDED_IN_QUEUE, EXECUTED, ROLLOUT_ENDED
+from perdure.rollouts.records import Attempt, AttemptedRollout, AttemptUpdate, EnqueueRolloutRequest
+from perdure.rollouts.service import Rollouts
+from perdure.rollouts.workers import Workers
+from perdure.testing.contract.support import make_span
+
+
+async def _claimed(tasks: Rollouts, count: int, worker_id: str | None = None) -> list[AttemptedRollout]:
+    await tasks.enqueue_many([EnqueueRolloutRequest(input=number) for number in range(count)])
+    return await tasks.claim(worker_id, limit=count)
+
+
+def _success(claimed: AttemptedRollout, **fields: Any) -> AttemptUpdate:
+    attempt = claimed.attempt.attempt_id
+    return AttemptUpdate(rollout_id=claimed.rollout_id, attempt_id=attempt, status="succeeded", **fields)
+
+
+async def test_each_report_is_answered_by_itself(house: House) -> None:
+    tasks = house.rollouts(Kind(TASK))
+    one, two, three = await _claimed(tasks, 3)
+    answers = await tasks.update_attempts(
+        [
+            _success(one),
+            AttemptUpdate(rollout_id="ro-unknown", attempt_id="latest", status="succeeded"),
+            AttemptUpdate(rollout_id=two.rollout_id, attempt_id="at-unknown", status="succeeded"),
+            AttemptUpdate(rollout_id=three.rollout_id, attempt_id="latest", status="failed"),
+        ]
+    )
+    kinds = [type(each) for each in answers]
+    assert kinds == [Attempt, NotFound, NotFound, Attempt]
+    statuses = [(await tasks.get(each.rollout_id)).status for each in (one, two, three)]
+    assert statuses == ["succeeded", "preparing", "failed"]
+
+
+@pytest.mark.parametrize("worker_id", [None, "w"])
+@pytest.mark.parametrize("running", [False, True])
+async def test_many_at_once_are_the_same_as_one_by_one(
+    house: House, worker_id: str | None, running: bool
+) -> None:
+    tasks = house.rollouts(Kind(TASK))
+    together, apart = await _claimed(tasks, 3, worker_id), await _claimed(tasks, 3, worker_id)
+    if running:
+        spans = [make_span(each) for each in (*together, *apart)]
+        await tasks.store_spans(spans)
+    answers = await tasks.update_attempts([_success(each) for each in together])
+    for each in apart:
+        # What says more than that it has succeeded is worked on row by row.
+        await tasks.update_attempt(each.rollout_id, "latest", status="succeeded", metadata={})
+    ends = [await tasks.get(each.rollout_id) for each in (*together, *apart)]
+    assert [each.attempt for each in ends[:3]] == answers  # type: ignore[attr-defined]
+    shown = [_without_times(each) for each in ends]
+    assert shown == [shown[0]] * 6
+    assert (await tasks.queues()) == []
+    if worker_id is not None:
+        worker = await Workers.of_same(tasks).get(worker_id)
+        assert (worker.status, worker.current_attempt_id) == ("idle", None)
+    tally = tasks.storage.tally
+    assert tally.counts(ROLLOUT_ENDED) == {"task/succeeded": 6}
+    assert tally.counts(ENDED_IN_QUEUE) == {"succeeded/default": 6}
+    assert sum(tally.durations(EXECUTED)["task"].buckets) == 6
+
+
+def _without_times(rollout: Any) -> dict[str, Any]:
+    shown: dict[str, Any] = rollout.model_dump()
+    attempt = shown.pop("attempt")
+    assert shown["end_time"] == attempt["end_time"] > attempt["start_time"]
+    ids = ("rollout_id", "attempt_id", "input", "start_time", "end_time", "metadata", "last_heartbeat_time")
+    return {key: value for key, value in {**shown, **attempt}.items() if key not in ids}
+
+
+async def test_one_that_has_ended_is_no_news(house: House) -> None:
+    tasks = house.rollouts(Kind(TASK))
+    one, two = await _claimed(tasks, 2)
+    (first,) = await tasks.update_attempts([_success(one)])
+    again, other = await tasks.update_attempts([_success(one), _success(two)])
+    assert again == first
+    assert isinstance(other, Attempt)
+    assert tasks.storage.tally.counts(ROLLOUT_ENDED) == {"task/succeeded": 2}
+
+
+async def test_two_reports_on_one_attempt_are_applied_in_their_order(house: House) -> None:
+    tasks = house.rollouts(Kind(TASK))
+    (one,) = await _claimed(tasks, 1)
+    failed = AttemptUpdate(rollout_id=one.rollout_id, attempt_id="latest", status="failed")
+    await tasks.update_attempts([failed, _success(one)])
+    assert (await tasks.get(one.rollout_id)).status == "succeeded"
+
+
+async def test_an_earlier_attempt_does_not_end_its_rollout(house: House) -> None:
+    tasks = house.rollouts(Kind(TASK))
+    one, two = await _claimed(tasks, 2)
+    await tasks.start_attempt(one.rollout_id)
+    await tasks.update_attempts([_success(one), _success(two)])
+    assert (await tasks.get(one.rollout_id)).status == "preparing"
+    assert (await tasks.get(two.rollout_id)).status == "succeeded"
+
+
+async def test_at_most_a_thousand_reports(house: House) -> None:
+    tasks = house.rollouts(Kind(TASK))
+    assert await tasks.update_attempts([]) == []
+    report = AttemptUpdate(rollout_id="r", attempt_id="a", status="succeeded")
+    with pytest.raises(InvalidInput, match="number of reports"):
+        await tasks.update_attempts([report] * 1001)
+    with pytest.raises(InvalidInput, match="status"):
+        await tasks.update_attempts([AttemptUpdate(rollout_id="r", attempt_id="a", status="done")])  # type: ignore[arg-type]
