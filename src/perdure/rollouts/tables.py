@@ -84,6 +84,8 @@ ATTEMPTS = Table(
         Index("attempts_id", ("ns", "id")),
     ),
     hot=True,
+    # Each is written once more, when it ends.
+    fill=50,
     probes=(OVERDUE,),
     deadlines=("check_at", "start_time", "last_heartbeat_time"),
 )

@@ -106,7 +106,6 @@ POSTGRES_TYPES = {"int": "BIGINT", "real": "DOUBLE PRECISION", "text": 'TEXT COL
 POSTGRES_SCALARS = {"int": "bigint", "real": "double precision", "text": "text", "blob": "bytea"}
 
 _EAGER_VACUUM = (
-    "fillfactor = 85",
     "autovacuum_vacuum_scale_factor = 0.02",
     "autovacuum_vacuum_threshold = 1000",
     "autovacuum_analyze_scale_factor = 0.05",
@@ -554,7 +553,7 @@ def create_table(table: Table, engine: str) -> str:
     parts += [_foreign_key(each) for each in table.foreign_keys if each.enforced]
     tail = " WITHOUT ROWID" if engine == "sqlite" and table.in_key else ""
     if engine == "postgres" and table.hot:
-        tail = " WITH (" + ", ".join(_EAGER_VACUUM) + ")"
+        tail = " WITH (" + ", ".join(("fillfactor = " + str(table.fill), *_EAGER_VACUUM)) + ")"
     return "CREATE TABLE IF NOT EXISTS " + table.name + " (" + ", ".join(parts) + ")" + tail
 
 

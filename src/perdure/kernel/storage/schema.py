@@ -101,6 +101,9 @@ class Table:
     hot: bool = False
     in_key: bool = False
     """Whether SQLite stores its rows in the index of its key, not beside it: for small rows."""
+    fill: int = 85
+    """How many percent of a page of a `hot` table new rows take on PostgreSQL. A version that finds room on
+    the page of the one before it, and changes nothing that is indexed, needs no entry in any index."""
     probes: tuple[Probe, ...] = ()
     deadlines: tuple[str, ...] = ()
     """The deadline of a row, null where it has none, and the times that it counts from."""
