@@ -129,8 +129,11 @@ async def _query_times(host: Host, engine: Engine) -> list[Figures]:
     sizes = host.sizes
     async with AsyncExitStack() as stack:
         stores = await ours.seeded_for_queries(host, engine, stack)
+        database = await host.database_clock() if engine == "postgres" else None
+        meters = {size: Meter({"client": own_seconds, "database": database}) for size in stores}
         sides: dict[str, Side] = {
-            f"ours {size}": partial(_query_side, store, sizes.queries) for size, store in stores.items()
+            f"ours {size}": meters[size].around(partial(_query_side, store, sizes.queries), sizes.queries)
+            for size, store in stores.items()
         }
         if peer:
             for size in stores:
@@ -138,7 +141,11 @@ async def _query_times(host: Host, engine: Engine) -> list[Figures]:
                 sides[f"peer {size}"] = _fixed(partial(peer.do, "query", size))
         medians = await interleave(1, sizes.rounds, sides)
     figures = [_figures_of(medians, str(size)) for size in stores]
-    return [*figures, {side: figures[-1][side] / figures[0][side] for side in figures[0]}]
+    growth = {side: figures[-1][side] / figures[0][side] for side in figures[0]}
+    return [
+        *({**found, **meters[size].figures()} for size, found in zip(stores, figures, strict=True)),
+        growth,
+    ]
 
 
 async def _query_side(store: Any, times: int, _size: int) -> float:

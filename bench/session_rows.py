@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from statistics import median
 
+from bench.cpu import Meter, own_seconds, with_raw
 from bench.host import Host
 from bench.measures import Figures, Measure, Row
 from bench.sizes import Sizes
@@ -55,11 +56,13 @@ def measures(sizes: Sizes) -> list[Measure]:
 async def _appends(host: Host, sync: bool, size: int) -> list[Figures]:
     log = FileEventLog(host.new_folder(), sync=sync)
     numbers = count()
-    sides: dict[str, Side] = {"ours": partial(_append, log, numbers)}
+    meter, beside = Meter({"client": own_seconds}), Meter({"client": own_seconds})
+    sides: dict[str, Side] = {"ours": meter.around(partial(_append, log, numbers))}
     if sync:
-        sides["raw"] = partial(_append_raw, host.new_folder())
+        sides["raw"] = beside.around(partial(_append_raw, host.new_folder()))
     try:
-        return [await interleave(size, host.sizes.rounds, sides)]
+        found = await interleave(size, host.sizes.rounds, sides)
+        return [{**found, **meter.figures(), **with_raw(beside)}]
     finally:
         await log.close()
 

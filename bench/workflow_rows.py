@@ -8,6 +8,7 @@ from statistics import median
 
 import msgspec
 
+from bench.cpu import Meter, own_seconds
 from bench.environments import DBOS
 from bench.host import Host
 from bench.http_servers import Engine
@@ -127,15 +128,21 @@ async def _opened(host: Host, workers: int = 1) -> AsyncIterator[Services]:
 async def _line(host: Host, count: int) -> list[Figures]:
     async with AsyncExitStack() as stack:
         services = await stack.enter_async_context(_opened(host))
-        sides: dict[str, Side] = {"ours": partial(_phases, services, parallel=False)}
+        meters = {"ours": Meter({"client": own_seconds})}
+        sides: dict[str, Side] = {"ours": meters["ours"].around(partial(_phases, services, parallel=False))}
         if peer := await host.try_peer(stack, PeerProcess(DBOS, ("bench.peer_workflows",))):
             url = f"sqlite:///{host.new_folder()}/dbos.sqlite"
-            sides["chain"] = partial(_do, peer, "chain", url)
-            sides["steps"] = partial(_do, peer, "steps", url)
+            for name in ("chain", "steps"):
+                meters[name] = Meter({"peer": peer.seconds})
+                sides[name] = meters[name].around(partial(_do, peer, name, url))
         # A link waits for the next poll of the queue, about a second: one round takes minutes.
         found = await interleave(count, host.sizes.rounds, sides, once=("chain",))
     return [
-        {"ours": found["ours"], **({"peer": found[name]} if name in found else {})}
+        {
+            "ours": found["ours"],
+            **meters["ours"].figures(),
+            **({"peer": found[name], **meters[name].figures()} if name in found else {}),
+        }
         for name in ("chain", "steps")
     ]
 
