@@ -22,6 +22,7 @@ from perdure.rollouts.traces import operations
 from perdure.rollouts.traces.service import WINDOW
 from perdure.runtime.services import Services
 from perdure.statistics.model import UsageHistory
+from perdure.statistics.operations import USAGE_ROWS
 
 FAILED = TraceStatus(status_code="ERROR")
 
@@ -221,6 +222,36 @@ async def test_a_batch_of_several_traces_models_and_hours_adds_up(perdure: Perdu
     assert sum(point.input_tokens for point in used.items) == 120
     assert sum(point.cost or 0 for point in used.items) == pytest.approx(found.cost)
     assert len({point.time for point in used.items}) == 2
+
+
+async def test_spans_of_unbelievable_times_count_as_of_now_in_any_order(perdure: Perdure) -> None:
+    rollout = await started(perdure)
+    now, day = time.time(), 24 * 3600
+    ago = [40 * day, 40 * day, -2 * day, -2 * day, 3 * 3600, 50 * day, 3 * 3600, 0]
+    await perdure.store.add_many_spans(
+        [
+            span(rollout, number, attributes=CHAT, start_time=now - seconds)
+            for number, seconds in enumerate(ago, 1)
+        ]
+    )
+    await perdure.services.recorder.add_usage()
+    used = await perdure.services.diagnostics.usage()
+    then = [point.input_tokens for point in used.items if point.time < now - 2 * 3600]
+    assert (sum(then), sum(point.input_tokens for point in used.items)) == (20, 80)
+
+
+async def test_more_usage_than_one_transaction_takes_is_added_at_once(perdure: Perdure) -> None:
+    rollout = await started(perdure)
+    users = USAGE_ROWS + 1
+    await perdure.store.add_many_spans(
+        [
+            span(rollout, number, attributes={**CHAT, "user.id": f"u{number}"}, start_time=time.time())
+            for number in range(1, users + 1)
+        ]
+    )
+    await perdure.services.recorder.add_usage()
+    used = await perdure.services.diagnostics.usage()
+    assert sum(point.input_tokens for point in used.items) == 10 * users
 
 
 async def test_the_root_names_a_trace_however_late_it_comes(perdure: Perdure) -> None:
