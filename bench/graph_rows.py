@@ -38,7 +38,7 @@ PEERS: dict[str, tuple[tuple[str, ...], str, float]] = {
 }
 """The servers of each peer, of which the best counts, and our target for the rate of runs."""
 SHARES = {"langgraph_dev_10": 4}
-"""By what the rounds of a server are divided: this one does some 14 runs a second, however many there are."""
+"""By what the rounds of a server are divided: this one does some 14 runs a second, and is never the best."""
 FIRST_SHARES = {"langgraph_dev_1": 3, "langgraph_dev_10": 3}
 """The same of first events: an idle `langgraph dev` looks for runs twice a second, so that each takes one."""
 ON_POSTGRES = ("postgres", "aegra")
