@@ -87,7 +87,7 @@ class Plan(NamedTuple):
 def of_sqlite(lines: Sequence[str], small: frozenset[str] = SMALL, text: str = "") -> Plan:
     found = [match.group(1) for line in lines if (match := _INDEX.search(line))]
     tables = {alias: table for table, alias in _ALIAS.findall(text)}
-    named = [match.group(1) for line in lines if (match := _PRIMARY.match(line))]
+    named = [str(match.group(1)) for line in lines if (match := _PRIMARY.match(line))]
     found += [tables.get(name, name) + "_pkey" for name in named]
     scanned = {match.group(1) for line in lines if (match := _SCAN.match(line))} - small
     scanned = {name for name in scanned if not name.startswith("(")}
