@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from perdure.kernel.storage import dialect
@@ -118,23 +120,25 @@ def test_an_update_of_many() -> None:
 def test_a_value_that_all_rows_share_is_sent_once() -> None:
     update = BulkUpdate(SHELVES, sets=("height",), keys=("ns", "id"), guards=("used",))
     made, parameters = dialect.write_postgres([(update, [(5, 1, "a", None), (5, 1, "b", None)])])
-    assert parameters == [5, "{1,1}", ("a", "b"), None]
+    assert parameters == [5, "{1,1}", '{"a","b"}', None]
     assert made.startswith(
         "UPDATE shelves AS t SET height = $1::bigint"
-        " FROM unnest( $2::text::bigint[], $3::text[] ) AS v( c2, c3 )"
+        " FROM unnest( $2::text::bigint[], $3::text::text[] ) AS v( c2, c3 )"
         " WHERE t.ns = v.c2 AND t.id = v.c3 AND t.used "
     )
 
 
 def test_one_row_keeps_a_column_to_unnest() -> None:
     made, parameters = dialect.write_postgres([(BulkInsert(SHELVES), [(1, "a", 2, 3, None)])])
-    assert parameters == [1, ("a",), 2, 3, None]
-    assert made.endswith("FROM unnest( $2::text[] ) AS v( c2 )")
+    assert parameters == [1, '{"a"}', 2, 3, None]
+    assert made.endswith("FROM unnest( $2::text::text[] ) AS v( c2 )")
 
 
-def test_numbers_are_sent_as_one_text() -> None:
+def test_numbers_and_keys_are_sent_as_one_text() -> None:
     rows = [(1, "a", 2, 3, None), (1, "b", None, 3, None)]
-    assert dialect.write_postgres([(BulkInsert(SHELVES), rows)])[1] == [1, ("a", "b"), "{2,NULL}", 3, None]
+    assert dialect.write_postgres([(BulkInsert(SHELVES), rows)])[1] == [1, '{"a","b"}', "{2,NULL}", 3, None]
+    odd: list[tuple[Any, ...]] = [(1, 'a"\\', 2, 3, None), (1, "", 2, 3, None)]
+    assert dialect.write_postgres([(BulkInsert(SHELVES), odd)])[1][1] == '{"a\\"\\\\",""}'
 
 
 def test_writes_together_are_one_statement() -> None:
@@ -142,9 +146,9 @@ def test_writes_together_are_one_statement() -> None:
     made, parameters = dialect.write_postgres(
         [(update, [(5, 1, "a")]), (BulkInsert(SHELVES, on_conflict="NOTHING"), [(1, "b", 2, 3, None)])]
     )
-    assert parameters == [5, "{1}", ("a",), 1, ("b",), 2, 3, None]
+    assert parameters == [5, "{1}", '{"a"}', 1, '{"b"}', 2, 3, None]
     assert made.startswith("WITH w0 AS (UPDATE shelves AS t SET height = $1::bigint FROM")
-    assert "FROM unnest( $5::text[] ) AS v( c5 ) ON CONFLICT (ns, id) DO NOTHING RETURNING 1)" in made
+    assert "FROM unnest( $5::text::text[] ) AS v( c5 ) ON CONFLICT (ns, id) DO NOTHING RETURNING 1)" in made
     assert made.endswith("SELECT (SELECT count(*) FROM w0), (SELECT count(*) FROM w1)")
 
 
@@ -156,7 +160,7 @@ def test_inserts_name_their_columns() -> None:
     made, _ = dialect.write_postgres([(BulkInsert(SHELVES), [(1, "a", 2, 3, None), (1, "b", 4, 3, None)])])
     assert made == (
         "INSERT INTO shelves ( ns, id, height, used, label ) SELECT $1::bigint, v.c2, v.c3, $4::bigint,"
-        " $5::bytea FROM unnest( $2::text[], $3::text::bigint[] ) AS v( c2, c3 )"
+        " $5::bytea FROM unnest( $2::text::text[], $3::text::bigint[] ) AS v( c2, c3 )"
     )
 
 
@@ -172,7 +176,7 @@ def test_what_becomes_of_a_row_that_is_there_already() -> None:
 def test_rows_are_locked_in_the_order_of_their_keys() -> None:
     assert dialect.lock_postgres(SHELVES) == (
         "SELECT ns, id FROM shelves WHERE ( ns, id ) IN ( SELECT * FROM unnest( $1::text::bigint[],"
-        " $2::text[] ) ) ORDER BY ns, id FOR NO KEY UPDATE"
+        " $2::text::text[] ) ) ORDER BY ns, id FOR NO KEY UPDATE"
     )
 
 

@@ -63,6 +63,41 @@ async def test_values_come_back_as_they_were_bound(storage: Storage) -> None:
     assert [(NS, row[1], *found[i]) for i, row in enumerate(rows)] == rows
 
 
+ODD_TEXTS = [
+    "",
+    " ",
+    "NULL",
+    "null",
+    "a,b",
+    "{}",
+    '"',
+    '""',
+    "\\",
+    '\\"',
+    "a\nb",
+    "'",
+    "§ 😀",
+    '","',
+    "$1",
+    "%_",
+]
+
+
+async def test_keys_may_hold_any_text(storage: Storage) -> None:
+    async def write_and_read(tx: Tx) -> list[Any]:
+        await tx.insert_many(THINGS, [(NS, name, None, None, None) for name in ODD_TEXTS])
+        rows: list[tuple[Any, ...]] = [(size, NS, name, None) for size, name in enumerate(ODD_TEXTS)]
+        changed = await tx.update_many(RESIZE_EACH, rows)
+        keys = await tx.existing(THINGS, [(NS, name) for name in (*ODD_TEXTS, "no such")])
+        await tx.lock(THINGS, sorted(keys))
+        sizes = [size for name in ODD_TEXTS for size, _, _ in await tx.all(FIND, id=name)]
+        return [changed, sorted(keys), sizes]
+
+    found = await storage.run(write_and_read, ns=NS)
+    wanted = sorted((NS, name) for name in ODD_TEXTS)
+    assert found == [len(ODD_TEXTS), wanted, list(range(len(ODD_TEXTS)))]
+
+
 async def test_one_gives_none_and_all_gives_nothing_where_no_row_is(storage: Storage) -> None:
     async def look(tx: Tx) -> tuple[Any, list[Any]]:
         return await tx.one(FIND, id="none"), list(await tx.all(IDS))

@@ -43,6 +43,7 @@ from functools import cached_property, lru_cache
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any, Generic, overload
 
+from perdure.kernel.storage.arrays import array, array_cast
 from perdure.kernel.storage.rows import Maker, R, R_co, Reader, Row, columns_of
 
 if TYPE_CHECKING:
@@ -278,6 +279,11 @@ class BulkUpdate(Generic[R]):
         self.name = name
 
     @property
+    def short(self) -> Sequence[str]:
+        """The columns whose values are short and never null."""
+        return self.keys
+
+    @property
     def kept(self) -> range:
         """Keys are never folded: a constant would tempt the planner to scan a whole namespace."""
         return range(len(self.sets), len(self.sets) + len(self.keys))
@@ -331,6 +337,11 @@ class BulkInsert(Generic[R]):
         self.name = ""
         self.row: Any = row
         self.reader = None if row is None else Reader(row, "insert into " + table.name, table.names)
+
+    @property
+    def short(self) -> Sequence[str]:
+        """The columns whose values are short and never null."""
+        return self.table.key
 
     def of(self, rows: Sequence[R]) -> Write:
         """This write, of these rows."""
@@ -464,7 +475,7 @@ def _values(bulk: Bulk, folded: Folded, first: int) -> list[str]:
 
 def _unnest(bulk: Bulk, folded: Folded, first: int) -> str:
     numbered = [(n, name) for n, name in enumerate(bulk.columns, first) if not folded[n - first]]
-    arrays = [f"${n}{_cast(_scalar(bulk, name))}" for n, name in numbered]
+    arrays = [f"${n}{array_cast(_scalar(bulk, name), short=name in bulk.short)}" for n, name in numbered]
     names = [f"c{n}" for n, _ in numbered]
     return " ".join(("unnest(", ", ".join(arrays), ") AS v(", ", ".join(names), ")"))
 
@@ -473,20 +484,9 @@ def _scalar(bulk: Bulk, name: str) -> str:
     return POSTGRES_SCALARS[bulk.table.column(name).type]
 
 
-def _cast(scalar: str) -> str:
-    return "::text::bigint[]" if scalar == "bigint" else f"::{scalar}[]"
-
-
-def _array(column: Sequence[Any], kind: str) -> Any:
-    """An array as it is sent. Numbers travel as one text: one by one they take the client far longer."""
-    if kind != "int":
-        return column
-    return "{" + ",".join(["NULL" if number is None else str(number) for number in column]) + "}"
-
-
 def _fold(bulk: Bulk, rows: Sequence[Any], ns: int | None) -> tuple[Folded, list[Any]]:
     """The rows as columns, those with one value for all as that value; what is `kept` stays whole."""
-    count, kept, column_of = len(rows), bulk.kept, bulk.table.column
+    count, kept, short, column_of = len(rows), bulk.kept, bulk.short, bulk.table.column
     folded: list[bool] = []
     sent: list[Any] = []
     columns: Iterable[tuple[Any, ...]] = (
@@ -495,19 +495,22 @@ def _fold(bulk: Bulk, rows: Sequence[Any], ns: int | None) -> tuple[Folded, list
     for place, (name, column) in enumerate(zip(bulk.columns, columns, strict=True)):
         once = place not in kept and column.count(column[0]) == count
         folded.append(once)
-        sent.append(column[0] if once else _array(column, column_of(name).type))
+        sent.append(column[0] if once else array(column, column_of(name).type, short=name in short))
     return tuple(folded), sent
 
 
 def _arrays(table: Table, columns: Sequence[str]) -> str:
-    casts = (_cast(POSTGRES_SCALARS[table.column(name).type]) for name in columns)
+    casts = (array_cast(POSTGRES_SCALARS[table.column(name).type], short=True) for name in columns)
     return ", ".join(map("${}{}".format, range(1, len(columns) + 1), casts))
 
 
 def key_arrays(table: Table, keys: Sequence[tuple[Any, ...]]) -> list[Any]:
     """Primary keys as PostgreSQL's parameters of `existing_postgres` and `lock_postgres`."""
     columns = zip(*keys, strict=True)
-    return [_array(column, table.column(name).type) for name, column in zip(table.key, columns, strict=True)]
+    return [
+        array(column, table.column(name).type, short=True)
+        for name, column in zip(table.key, columns, strict=True)
+    ]
 
 
 @lru_cache(maxsize=64)
