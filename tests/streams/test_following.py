@@ -36,6 +36,18 @@ async def test_a_stream_is_waited_for_and_read_to_its_end(source: Source, stream
     assert await follower.next() is None
 
 
+async def test_whether_somebody_reads_a_stream(streams: Streams) -> None:
+    unread = False if streams.storage.engine == "sqlite" else None
+    assert streams.is_followed(NS, "a", JOINED) is unread
+    assert streams.is_followed(None, "a", JOINED) is None
+    for name, joined in (("a", False), (JOINED, True)):
+        follower = streams.follow(NS, name, 0, joined=joined)
+        assert streams.is_followed(NS, "a", JOINED) is True
+        assert streams.is_followed(NS, "b", "thread/u") is unread
+        follower.close()
+        assert streams.is_followed(NS, "a", JOINED) is unread
+
+
 async def test_live_and_replayed_events_are_the_same(source: Source, streams: Streams) -> None:
     live = streams.follow(NS, "a", 0)
     joined = streams.follow(NS, JOINED, 0, joined=True)

@@ -82,8 +82,8 @@ class RecordingQueue(RunQueue):
     async def deregister(self, worker_id: str) -> None:
         await self._queue.deregister(worker_id)
 
-    def is_followed(self, run_id: str) -> bool:
-        return self._queue.is_followed(run_id)
+    def is_followed(self, held: Lease) -> bool | None:
+        return self._queue.is_followed(held)
 
     def claimer(self, worker_id: str, agents: Sequence[str], queues: Sequence[str]) -> None:
         """The queue itself waits, so that each claim is written down."""

@@ -52,7 +52,7 @@ class MemoryQueue(RunQueue):
 
     def __init__(self, lease: float = 30.0) -> None:
         self.lease = lease
-        self.followed = False
+        self.followed: bool | None = None
         self.rows: dict[str, Row] = {}
         self.checkpoints: dict[str, list[Checkpoint]] = defaultdict(list)
         self.steps: dict[str, dict[str, str]] = defaultdict(dict)
@@ -135,7 +135,7 @@ class MemoryQueue(RunQueue):
     async def deregister(self, worker_id: str) -> None:
         await self._called("deregister", worker_id)
 
-    def is_followed(self, run_id: str) -> bool:
+    def is_followed(self, held: Lease) -> bool | None:
         return self.followed
 
     def claimer(self, worker_id: str, agents: Sequence[str], queues: Sequence[str]) -> None:

@@ -11,6 +11,8 @@ from tests.worker.worker_support import House
 
 from perdure.agents.context import Retriable
 from perdure.kernel.errors import Conflict, OutcomeUnknown, StorageError, StorageUnavailable, Unreachable
+from perdure.streams.model import NewEvent
+from perdure.threads.work import Lease
 from perdure.worker import emitter
 from perdure.worker.retry_policy import LONGEST_MESSAGE, failure_of
 
@@ -78,6 +80,41 @@ async def test_whoever_follows_a_run_gets_its_first_event_at_once(
         row = await house.queue.ended(house.queue.add("patient"))
     assert row.run.status == "success"
     assert [name for name, _ in row.told()] == ["metadata", "end"]
+
+
+@pytest.mark.parametrize("ends", ["somebody reads it", "others may read it", "time is up", "it is full"])
+async def test_events_that_nobody_reads_wait_while_the_worker_is_busy(
+    house: House, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr(emitter, "CROWDED_SECONDS", 0.001)
+    monkeypatch.setattr(emitter, "UNREAD_TIMES", 5 if ends == "time is up" else 1_000_000)
+    queue, looks = house.queue, 0
+
+    def is_followed(held: Lease) -> bool | None:
+        nonlocal looks
+        looks += 1
+        queue.tell()
+        return queue.followed
+
+    monkeypatch.setattr(queue, "is_followed", is_followed)
+    queue.followed = False
+    run_id = queue.add("quiet")
+    row = queue.rows[run_id]
+    (claimed,) = await queue.claim("w", ["quiet"], 1)
+    events = emitter.Emitter(queue, claimed.held, lambda: True, last=0, active=lambda: 2, max_events=2)
+    events.put(NewEvent("custom", "1"))
+    await queue.until(lambda: looks >= 5)
+    if ends != "time is up":
+        assert row.events == []
+    if ends == "somebody reads it":
+        queue.followed = True
+    elif ends == "others may read it":
+        queue.followed = None
+    elif ends == "it is full":
+        events.put(NewEvent("custom", "2"))
+    await queue.until(lambda: row.events)
+    assert row.told("custom") == ([1, 2] if ends == "it is full" else [1])
+    events.close()
 
 
 async def test_values_are_told_to_whoever_asked_for_them_alone(house: House) -> None:

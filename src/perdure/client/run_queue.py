@@ -31,7 +31,7 @@ from perdure.kernel.merge import Merger
 from perdure.memory.service import Memory
 from perdure.threads.queue import MAX_WAIT_SECONDS, RunQueue
 from perdure.threads.records import Checkpoint, NewCheckpoint
-from perdure.threads.work import Append, Assignment, Ending, SessionLines
+from perdure.threads.work import Append, Assignment, Ending, Lease, SessionLines
 
 logger = logging.getLogger(__name__)
 
@@ -83,9 +83,8 @@ class RemoteRunQueue(RunQueue):
     def claimer(self, worker_id: str, agents: Sequence[str], queues: Sequence[str]) -> None:
         """The server waits, while it answers a claim."""
 
-    def is_followed(self, run_id: str) -> bool:
+    def is_followed(self, held: Lease) -> None:
         """Who follows a run is known to the server alone."""
-        return False
 
     async def close(self) -> None:
         """Finish releasing claims that nobody took, and close the connections."""

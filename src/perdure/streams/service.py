@@ -57,9 +57,14 @@ class Streams:
         for tail in tails:
             tail.tell(tail.take, burst, end)
 
-    def is_followed(self, ns: int, stream: str) -> bool:
-        """Whether somebody in this process reads a stream; asked from any thread."""
-        return Key(ns, stream, False) in self._tails
+    def is_followed(self, ns: int | None, stream: str, into: str) -> bool | None:
+        """Whether somebody reads a stream, or the one that it is joined into; asked from any thread.
+
+        None if nobody does so here, but another process may have readers.
+        """
+        if ns is not None and (Key(ns, stream, False) in self._tails or Key(ns, into, True) in self._tails):
+            return True
+        return False if ns is not None and self.storage.engine == "sqlite" else None
 
     def follow(self, ns: int, stream: str, after: int | None, *, joined: bool = False) -> Follower:
         """Begin to read a stream after a place, or from now on with None; it need not exist yet."""

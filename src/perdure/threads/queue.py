@@ -58,7 +58,7 @@ from perdure.threads.operations.execute import AppendEvents, SaveCheckpoint, Sav
 from perdure.threads.operations.finish import Finish, Finished
 from perdure.threads.operations.graphs import RecordSteps
 from perdure.threads.operations.sessions import enter_sessions, record_usage
-from perdure.threads.operations.settle import last_of, load_runs
+from perdure.threads.operations.settle import last_of, load_runs, thread_stream
 from perdure.threads.operations.shown import resolve
 from perdure.threads.records import Checkpoint, NewCheckpoint, Run
 from perdure.threads.redis_markers import RedisMarkers
@@ -587,9 +587,9 @@ class RunQueue(WatchedService):
         )
         return answers
 
-    def is_followed(self, run_id: str) -> bool:
-        """Whether somebody in this process reads the stream of a run."""
-        return self._number is not None and self.streams.is_followed(self._number, run_id)
+    def is_followed(self, held: Lease) -> bool | None:
+        """Whether somebody reads the events of a run; None if others may do so that are not known here."""
+        return self.streams.is_followed(self._number, held.run_id, thread_stream(held.thread_id))
 
     def _offered(self, answers: Sequence[Any]) -> Sequence[Any]:
         """Hand what is durable to its readers in this process."""

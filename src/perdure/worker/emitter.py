@@ -23,6 +23,8 @@ LINGER_SECONDS = 0.002
 """How long a first event waits for more, so that a short run writes everything in one transaction."""
 CROWDED_SECONDS = 0.02
 """The same while the worker executes other runs too."""
+UNREAD_TIMES = 4
+"""How many times as long again it waits then, while nobody reads the events of the run."""
 
 ROW = 200
 """About how many bytes a row takes besides its value."""
@@ -95,7 +97,7 @@ class Emitter:
         self._events.append(event)
         self._event_bytes += len(event.body) + len(event.event)
         self._scheduled = True
-        if self._queue.is_followed(self._lease.run_id):
+        if self._queue.is_followed(self._lease):
             self._begin()
         else:
             self._schedule()
@@ -157,9 +159,19 @@ class Emitter:
                 await self._append(events, steps)
 
     def _schedule(self) -> None:
-        if not self._closed:
-            linger = LINGER_SECONDS if self._active() <= 1 else CROWDED_SECONDS
-            self._timer = self._control.call_later(linger, self._begin)
+        if self._closed:
+            return
+        if self._active() <= 1:
+            self._timer = self._control.call_later(LINGER_SECONDS, self._begin)
+        else:
+            self._timer = self._control.call_later(CROWDED_SECONDS, self._look, UNREAD_TIMES)
+
+    def _look(self, times: int) -> None:
+        """Begin, unless nobody reads it: a run that ends soon writes everything with its end."""
+        if times and not self.full and self._queue.is_followed(self._lease) is False:
+            self._timer = self._control.call_later(CROWDED_SECONDS, self._look, times - 1)
+        else:
+            self._begin()
 
     def _begin(self) -> None:
         self._flushing = self._control.create_task(self._flush())
