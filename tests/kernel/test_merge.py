@@ -15,6 +15,9 @@ from perdure.kernel.errors import NotFound, StorageUnavailable
 from perdure.kernel.merge import BATCH_BYTES, BATCH_ITEMS, OVERLAP_ROWS, TURNS, Merger
 from perdure.rollouts.store import DatabaseLightningStore
 
+PATIENCE = 60.0
+"""Longer than a test waits."""
+
 
 class Batches:
     """A batch function that notes what it was given and runs when it is let."""
@@ -128,23 +131,33 @@ async def test_where_several_batches_may_run_many_rows_do_not_wait() -> None:
     assert await soon(asyncio.gather(*calls)) == [f"<{n}>" for n in range(5)]
 
 
-async def test_a_batch_waits_for_the_callers_that_were_answered_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    merger, batches, later = Merger(), Batches(), iter(range(4, 7))
-    calls = [merger.call("key", batches, item, gather=0.1) for item in range(3)]
-    pauses: list[float] = []
-
-    async def one_more(seconds: float) -> None:
-        if not seconds:
-            return
-        pauses.append(seconds)
-        if (item := next(later, None)) is not None:
-            calls.append(merger.call("key", batches, item, gather=0.1))
-
-    monkeypatch.setattr("asyncio.sleep", one_more)
+async def test_a_batch_waits_for_the_callers_that_were_answered_last() -> None:
+    merger, batches = Merger(), Batches()
+    last, back = range(3), range(10, 13)
+    first = [merger.call("key", batches, item, gather=PATIENCE) for item in last]
+    await soon(asyncio.gather(*first))
+    calls = []
+    for item in back:
+        await _let_tasks_run()
+        assert batches.seen == [list(last)]
+        calls.append(merger.call("key", batches, item, gather=PATIENCE))
     await soon(asyncio.gather(*calls))
-    await soon(asyncio.gather(*calls[3:]))
-    assert batches.seen == [[0, 1, 2], [4, 5, 6]]
-    assert pauses[:3] == [0.1] * 3
+    assert batches.seen == [list(last), list(back)]
+
+
+async def test_callers_that_do_not_come_back_are_not_waited_for_long() -> None:
+    merger, batches = Merger(), Batches()
+    first = [merger.call("key", batches, item, gather=0.001) for item in range(3)]
+    await soon(asyncio.gather(*first))
+    await soon(merger.call("key", batches, "one", gather=0.001))
+    assert batches.seen[1:] == [["one"]]
+
+
+async def test_a_caller_alone_gathers_nothing() -> None:
+    merger, batches = Merger(), Batches()
+    for item in range(3):
+        await soon(merger.call("key", batches, item, gather=PATIENCE))
+    assert batches.seen == [[0], [1], [2]]
 
 
 async def test_an_exception_among_the_answers_is_for_its_own_caller() -> None:

@@ -12,7 +12,7 @@ from perdure.kernel.clock import MICROS
 from perdure.kernel.storage.filters import Condition
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.kernel.storage.schema import Table
-from perdure.rollouts import claim_sql, sql, tables
+from perdure.rollouts import claim_sql, completion_sql, sql, tables
 from perdure.rollouts.operations.claim import Claim, claim
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.operations.queries import Query
@@ -281,7 +281,7 @@ async def read_spans(rollouts: Rollouts, rollout: str) -> None:
 
 
 SUBJECT = Subject(
-    (sql, claim_sql, tables),
+    (sql, claim_sql, completion_sql, tables),
     frozenset({"rollouts", "attempts", "spans"}),
     EXPECTED,
     any_index=frozenset(SMALL),

@@ -38,13 +38,44 @@ Entry = tuple[asyncio.Future[Any], Any, int, int]
 class _Lane:
     """The calls of one kind: what waits, and how many batches run; a `starting` batch has not begun yet."""
 
-    __slots__ = ("rows", "running", "starting", "waiting")
+    __slots__ = ("expected", "filled", "rows", "running", "starting", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[Entry] = deque()
         self.rows = 0
         self.running = 0
         self.starting = False
+        self.expected = 0
+        """How many callers a batch gathers that waits for `filled`."""
+        self.filled: asyncio.Future[None] | None = None
+
+    def add(self, entry: Entry) -> None:
+        self.waiting.append(entry)
+        self.rows += entry[2]
+        if self.filled is not None and self.is_filled and not self.filled.done():
+            self.filled.set_result(None)
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether a batch has nothing to gather any more."""
+        return len(self.waiting) >= self.expected or self.rows >= OVERLAP_ROWS
+
+    async def gather(self, seconds: float, callers: int) -> None:
+        """Wait until as many have called again as were answered last, for a few times `seconds`.
+
+        One batch gathers at a time: another that ends meanwhile is followed by what waits.
+        """
+        if self.filled is not None:
+            return
+        self.expected = callers
+        for _ in range(GATHER_TIMES):
+            if self.is_filled:
+                break
+            self.filled = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self.filled], timeout=seconds)
+            self.filled = None
+            if not self.waiting:
+                break
 
     def may_start(self, batches: int) -> bool:
         """Whether to start a batch: at once if none runs, else only when enough rows wait."""
@@ -103,8 +134,7 @@ class Merger:
         if lane is None:
             lane = lanes[key] = _Lane()
         future: asyncio.Future[Any] = loop.create_future()
-        lane.waiting.append((future, item, rows, size))
-        lane.rows += rows
+        lane.add((future, item, rows, size))
         if not lane.starting and lane.may_start(self._batches):
             lane.running += 1
             lane.starting = True
@@ -133,7 +163,7 @@ class Merger:
         try:
             while True:
                 if gather and len(futures) > 1:
-                    await _gather(lane, gather, len(futures))
+                    await lane.gather(gather, len(futures))
                 for _ in range(TURNS if lane.waiting else 0):
                     await asyncio.sleep(0)
                 entries = lane.take()
@@ -151,16 +181,6 @@ class Merger:
                 lanes.pop(key, None)
                 for entry in lane.waiting:
                     entry[0].cancel()
-
-
-async def _gather(lane: _Lane, seconds: float, callers: int) -> None:
-    """Wait until as many have called again as were answered last, for a few times `seconds`."""
-    for _ in range(GATHER_TIMES):
-        if lane.rows >= OVERLAP_ROWS:
-            break
-        await asyncio.sleep(seconds)
-        if not lane.waiting or len(lane.waiting) >= callers:
-            break
 
 
 async def _run(batch: Batch, items: list[Any]) -> Sequence[Any]:
