@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
-from statistics import median
 from typing import Any
 
 import apsw
@@ -16,7 +15,7 @@ from bench.http_servers import ENGINES, Engine
 from bench.measures import Figures, Measure, Row
 from bench.seed_threads import register
 from bench.sizes import Sizes, label
-from bench.timing import milliseconds
+from bench.timing import growth
 from perdure import Perdure
 from perdure.streams.model import NewEvent
 from perdure.streams.operations import read
@@ -25,7 +24,7 @@ from perdure.threads.queue import RunQueue
 from perdure.threads.records import RunRequest
 
 MOST = 1.5
-WARM = 3
+FEW = 1_000
 TAIL = 100
 A_BATCH = 100
 """How many events an agent appended at once: a thread's stream has a link to each batch."""
@@ -54,7 +53,7 @@ FILL = (
 
 
 def measures(sizes: Sizes) -> list[Measure]:
-    few, many = label(sizes.rollouts[0]), label(sizes.grown_events)
+    few, many = label(FEW), label(sizes.grown_events)
     return [
         Measure(
             tuple(
@@ -67,7 +66,7 @@ def measures(sizes: Sizes) -> list[Measure]:
                 )
                 for name, what in WHAT.items()
             ),
-            partial(_figures, engine=engine, few=sizes.rollouts[0], many=sizes.grown_events),
+            partial(_figures, engine=engine, few=FEW, many=sizes.grown_events),
         )
         for engine in ENGINES
     ]
@@ -77,14 +76,7 @@ async def _figures(host: Host, engine: Engine, few: int, many: int) -> list[Figu
     async with AsyncExitStack() as stack:
         small = await _calls(host, engine, few, stack)
         large = await _calls(host, engine, many, stack)
-        found: list[Figures] = []
-        for name in WHAT:
-            taken: dict[str, list[float]] = {"small": [], "large": []}
-            for _ in range(WARM + host.sizes.queries):
-                taken["small"].append(await milliseconds(small[name]))
-                taken["large"].append(await milliseconds(large[name]))
-            found.append({"ours": median(taken["large"][WARM:]) / median(taken["small"][WARM:])})
-    return found
+        return [{"ours": await growth(small[name], large[name], host.sizes.queries)} for name in WHAT]
 
 
 async def _calls(

@@ -1,10 +1,8 @@
 """Lists and single reads with a thousand and with a million rows: their time must not grow."""
 
-import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
-from statistics import median
 
 from bench import ours
 from bench.host import Host
@@ -13,11 +11,11 @@ from bench.list_rows import COPIED, make_templates, multiply
 from bench.measures import Figures, Measure, Row
 from bench.sizes import Sizes, label
 from bench.socket_client import SocketClient, socket_client
+from bench.timing import growth
 from perdure import Perdure
 from perdure.testing.serving import ServerProcess
 
 MOST = 1.5
-WARM = 3
 READS: Mapping[str, str] = {
     "rollouts": "/api/v1/rollouts?limit=50",
     "rollouts_status": "/api/v1/rollouts?limit=50&status=failed",
@@ -80,14 +78,10 @@ async def _figures(host: Host, engine: Engine, few: int, many: int) -> list[Figu
     async with AsyncExitStack() as stack:
         small = await _served(host, engine, few, stack)
         large = await _served(host, engine, many, stack)
-        found: list[Figures] = []
-        for path in READS.values():
-            taken: dict[str, list[float]] = {"small": [], "large": []}
-            for _ in range(WARM + host.sizes.queries):
-                taken["small"].append(await small.time_of(path))
-                taken["large"].append(await large.time_of(path))
-            found.append({"ours": median(taken["large"][WARM:]) / median(taken["small"][WARM:])})
-    return found
+        return [
+            {"ours": await growth(partial(small.get, path), partial(large.get, path), host.sizes.queries)}
+            for path in READS.values()
+        ]
 
 
 class _Served:
@@ -97,11 +91,9 @@ class _Served:
         self._client = client
         self._ids = ids
 
-    async def time_of(self, path: str) -> float:
+    async def get(self, path: str) -> None:
         await self._client.open()
-        started = time.perf_counter()
         await self._client.get(path.format_map(self._ids))
-        return time.perf_counter() - started
 
 
 async def _served(host: Host, engine: Engine, count: int, stack: AsyncExitStack) -> _Served:

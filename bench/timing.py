@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 Side = Callable[[int], Awaitable[float]]
 WHOLE: Mapping[str, int] = MappingProxyType({})
+WARM_CALLS = 3
 
 
 async def spread(callers: int, count: int, call: Callable[[int], Awaitable[object]]) -> float:
@@ -28,6 +29,18 @@ async def milliseconds(call: Callable[[], Awaitable[object]]) -> float:
     started = time.perf_counter()
     await call()
     return (time.perf_counter() - started) * 1000
+
+
+async def growth(
+    small: Callable[[], Awaitable[object]], large: Callable[[], Awaitable[object]], times: int
+) -> float:
+    """How many times as long a call takes where there is much, by medians of so many calls in turn."""
+    taken: tuple[list[float], list[float]] = ([], [])
+    for _ in range(WARM_CALLS + times):
+        for call, found in zip((small, large), taken, strict=True):
+            found.append(await milliseconds(call))
+    few, many = (median(found[WARM_CALLS:]) for found in taken)
+    return many / few
 
 
 async def interleave(
