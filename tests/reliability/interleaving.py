@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import asyncpg
+from tests.support.databases import EMPTY
 from tests.support.invariants import broken_rules
 
 from perdure.kernel.errors import PerdureError
@@ -191,6 +192,10 @@ class Laboratory:
         self._pair = connections[:2]
         self._monitor = connections[2]
         self._ns = 1000
+
+    async def empty(self) -> None:
+        """Forget what earlier pairs have left: an operation on all namespaces would come upon it."""
+        await self._monitor.execute(EMPTY)
 
     async def outcome(self, pair: Pair, prefix: Sequence[int]) -> tuple[Outcome, list[int], list[list[int]]]:
         """Run the pair in an order that begins so; also what was chosen, and what could have been."""

@@ -341,6 +341,7 @@ async def explore_all(url: str, pairs: Mapping[str, Pair], switches: int | None)
     orders: dict[str, int] = {}
     async with laboratory(url) as bench:
         for name, pair in pairs.items():
+            await bench.empty()
             try:
                 orders[name] = await bench.explore(pair, switches)
             except Wrong as error:
