@@ -184,6 +184,21 @@ async def test_any_other_store_gets_records() -> None:
     assert store.spans == [Span(**sent[0]), Span(**sent[0]), Span(**sent[1])]
 
 
+class Watching(InMemoryLightningStore):
+    """A store of ours with a method of somebody's own."""
+
+    async def add_many_spans(self, spans: Any) -> Any:
+        assert all(type(each) is Span for each in spans)
+        return await super().add_many_spans(spans)
+
+
+async def test_a_method_of_somebodys_own_gets_records_too() -> None:
+    async with Watching() as store, serving(store, ROUTES) as visitor:
+        sent = [own_span(await started(visitor), number) for number in (1, 2)]
+        assert (await visitor.post(PREFIX + "/spans/bulk", json=sent[:1])).body == {"stored": [True]}
+        assert (await visitor.post(PREFIX + "/spans", json=sent[1])).status == 201
+
+
 # --- waiting ------------------------------------------------------------------------------------------------
 
 

@@ -63,8 +63,10 @@ async def add_many_spans(call: Call) -> StoredSpans:
 
 
 def _taken(store: LightningStore, spans: list[Any]) -> list[Any]:
-    """Spans as a store takes them: our own as they were decoded, any other as records."""
-    return spans if isinstance(store, DatabaseLightningStore) else [record_of(span) for span in spans]
+    """Spans as a store takes them: our own methods as they were decoded, any others as records."""
+    own, kind = DatabaseLightningStore, type(store)
+    is_own = kind.add_span is own.add_span and kind.add_many_spans is own.add_many_spans
+    return spans if is_own else [record_of(span) for span in spans]
 
 
 def _span_key(span: AnySpan) -> tuple[str, str, str]:
