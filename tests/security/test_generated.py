@@ -21,7 +21,7 @@ from schemathesis.core.result import Err
 from tests.support.databases import Databases
 
 from perdure import InMemoryLightningStore
-from perdure.kernel.config import Settings
+from perdure.kernel.config import Key, Settings
 from perdure.runtime.app import App
 from perdure.runtime.stores import open_store
 from perdure.server.http.openapi import document
@@ -42,6 +42,9 @@ ENDLESS = {
 }
 """What lasts for as long as it is asked to."""
 INSIDE = re.compile(r"Traceback|site-packages|File \\?\"|sqlite3?\.|apsw|asyncpg|SELECT .+ FROM|INSERT INTO")
+KEY = Key("a-key-of-some-length")
+# A token that a request makes ends the time in which callers need none.
+CREDENTIALS = {"Authorization": f"Bearer {KEY}"}
 EXAMPLES = 3
 STRIDE = 8
 BODIES = (b"", b"{", b"null", b"[]", b'"\\u0000"', b'{"a": {"b": [1e999]}}', b"[" * 500, b'{"\xff": 1}')
@@ -57,7 +60,7 @@ OPERATIONS = [result.ok() for result in SCHEMA.get_all_operations() if not isins
 def serving(*databases: str) -> Iterator[list[str]]:
     """Servers of an empty database in memory, and of these."""
     stores = [InMemoryLightningStore(), *map(open_store, databases)]
-    servers = [HttpServer(application_of(App(store, Settings()))) for store in stores]
+    servers = [HttpServer(application_of(App(store, Settings(api_key=KEY)))) for store in stores]
     for server in servers:
         server.start()
     yield [server.url for server in servers]
@@ -68,8 +71,11 @@ def serving(*databases: str) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def addresses(shared_postgres_url: str, databases: Databases) -> Iterator[list[str]]:
-    """A server on each engine: a request is made once and sent to both, since making it takes long."""
-    with serving(databases.shared(shared_postgres_url)) as urls:
+    """A server on each engine: a request is made once and sent to both, since making it takes long.
+
+    No other test shares their databases: some requests change what holds for all namespaces.
+    """
+    with serving(databases.emptied(shared_postgres_url)) as urls:
         yield urls
 
 
@@ -84,7 +90,7 @@ class Answer(NamedTuple):
 def ask_wrongly(route: Route, client: http.client.HTTPConnection, pairs: Iterable[tuple[bytes, str]]) -> None:
     for junk, step in pairs:
         path = re.sub(r"\{\w+(:\w+)?\}", step, route.path)
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", **CREDENTIALS}
         client.request(route.method, f"{path}?limit=-1&offset=x&wait=%00", junk, headers)
         answer = client.getresponse()
         told = {name.lower(): value for name, value in answer.getheaders()}
@@ -118,7 +124,7 @@ def generate(operation: Any, mode: GenerationMode, addresses: list[str], example
     @given(case=operation.as_strategy(generation_mode=mode))
     def ask(case: schemathesis.Case[Any]) -> None:
         for address in addresses:
-            check(case.call(base_url=address, timeout=20))
+            check(case.call(base_url=address, timeout=20, headers=CREDENTIALS))
 
     # A route that takes nothing at all cannot be asked wrongly.
     with contextlib.suppress(Unsatisfiable, SkipTest):
@@ -146,6 +152,7 @@ def run(examples: int, database: str) -> Iterator[str]:
 
 def check(response: Any) -> None:
     assert response.status_code < 500 or response.status_code == 501, response.text
+    assert response.status_code != 401, response.text
     assert not INSIDE.search(response.text), response.text
     # What is not HTTP at all is refused before it gets an id.
     assert "x-request-id" in response.headers or response.text == "Invalid HTTP request received."

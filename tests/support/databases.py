@@ -39,6 +39,15 @@ CREATE SCHEMA public;
 """
 
 
+# From the first token on, callers of every namespace need one.
+REFUSE_TOKENS = """
+CREATE FUNCTION refuse_token() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  RAISE EXCEPTION 'a test that makes tokens needs a database of its own';
+END $$;
+CREATE TRIGGER refuse_token BEFORE INSERT ON tokens FOR EACH STATEMENT EXECUTE FUNCTION refuse_token();
+"""
+
+
 class Databases:
     """On each PostgreSQL server: a database for namespaces, one that is emptied, one without tables.
 
@@ -54,7 +63,11 @@ class Databases:
 
     def shared(self, server_url: str) -> str:
         """The URL of the database in which each test has a namespace of its own."""
-        return _found(self._shared, server_url)
+        is_new = server_url not in self._shared
+        url = _found(self._shared, server_url)
+        if is_new:
+            _wait_for(_execute(url, REFUSE_TOKENS))
+        return url
 
     def emptied(self, server_url: str) -> str:
         """The URL of the database that one test uses at a time, with all tables and no rows."""
