@@ -24,6 +24,12 @@ WORKERS = statement("SELECT id, status, last_dequeue_time, last_idle_time FROM w
 KEYS = statement("SELECT key FROM idempotency WHERE ns = :ns")
 
 
+@pytest.fixture
+def world(lone_world: World) -> World:
+    """Alone in its database: a run that another test has left wakes whoever waits for its agent."""
+    return lone_world
+
+
 class Waiter:
     """A worker that waits for runs, and how often it has asked the database by itself."""
 

@@ -336,8 +336,9 @@ async def test_a_reader_that_comes_late_still_finds_the_stream(world: World) -> 
 
 
 async def test_what_has_many_rows_is_removed_in_several_transactions(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    lone_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    world = lone_world
     monkeypatch.setattr(remove, "PURGE_WEIGHT", 1)
     for _ in range(3):
         thread = await world.thread()

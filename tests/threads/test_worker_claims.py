@@ -50,6 +50,12 @@ async def lease_of(world: World, run_id: str) -> Lease:
 
 
 @pytest.fixture
+def world(lone_world: World) -> World:
+    """Alone in its database: a run that another test has left wakes whoever waits for its agent."""
+    return lone_world
+
+
+@pytest.fixture
 def claimer(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Claimer]:
     made = Claimer(world, monkeypatch)
     yield made
