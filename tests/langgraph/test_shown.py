@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from tests.kernel.support import soon
+from tests.support.events import stored_events
 from typing_extensions import TypedDict
 
 from perdure.kernel.storage.dialect import statement
@@ -25,8 +26,9 @@ from perdure.worker.registry import Agents
 
 STEPS = 10
 LONG = "x" * REFERENCE_SIZE
-STORED = statement(
-    "SELECT event, body, checkpoint_id FROM stream_events WHERE ns = :ns AND stream = :stream ORDER BY seq"
+SHOWN = statement(
+    "SELECT seq, checkpoint_id FROM stream_events WHERE ns = :ns AND stream = :stream"
+    " AND checkpoint_id IS NOT NULL"
 )
 
 
@@ -121,7 +123,9 @@ async def perdure(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 async def _rows(tx: Tx, stream: str) -> list[Any]:
-    return [tuple(row) for row in await tx.all(STORED, stream=stream)]
+    shown = {row[0]: row[1] for row in await tx.all(SHOWN, stream=stream)}
+    events = [event for event in await stored_events(tx) if event.source == stream]
+    return [(event.event, event.body, shown.get(event.seq)) for event in events]
 
 
 async def run(

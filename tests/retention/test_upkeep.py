@@ -14,7 +14,7 @@ from perdure.access.model import Caller
 from perdure.jobs.model import JobContext
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.retention import DAY, Retention
-from perdure.kernel.storage.dialect import statement
+from perdure.kernel.storage.dialect import Statement, statement
 from perdure.kernel.storage.port import Tx
 from perdure.outbox.model import Outcome, Retries
 from perdure.outbox.operations import NewEffect, claim_due, put, settle
@@ -23,6 +23,8 @@ from perdure.runtime.app import App
 from perdure.runtime.components import components_of, running
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_store
+from perdure.streams.model import NewEvent
+from perdure.streams.operations import Append, append
 
 KEPT = ("audit", "keys", "delivered", "dead", "jobs", "statistics", "usage")
 KINDS = (*KEPT, "removed", *NEW_KINDS)
@@ -111,6 +113,33 @@ async def test_the_size_of_a_database(services: Services) -> None:
     kinds = list(rows)
     assert kinds[kinds.index("schedules") + 1 :][:3] == ["workflow_runs", "executions", "approvals"]
     assert found.engine in ("sqlite", "postgres")
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (None, []),
+        ("UPDATE stream_events SET count = 2 WHERE seq = 1", ["stream_gaps"]),
+        ("UPDATE stream_events SET count = 3 WHERE seq = 4", ["stream_ends"]),
+    ],
+)
+async def test_events_that_share_a_row_are_counted(
+    services: Services, damage: str | None, expected: list[str]
+) -> None:
+    ns = await services.threads.ns("write")
+    for count in (3, 2):
+        events = [NewEvent("custom", "1")] * count
+        await services.storage.run(append, [Append("a", events)], ns=ns)
+    rows = {each.kind: each.rows for each in (await services.upkeep.stats()).items}
+    assert rows["stream_events"] == 5
+    if damage is not None:
+        await services.storage.run(_damage, statement(damage), ns=ns)
+    found = await services.upkeep.verify()
+    assert [each.check for each in found.items if not each.ok] == expected
+
+
+async def _damage(tx: Tx, sql: Statement[None]) -> None:
+    assert await tx.execute(sql) == 1
 
 
 async def test_the_scheduler_runs_it(engine_url: str) -> None:

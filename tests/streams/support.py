@@ -14,7 +14,7 @@ from perdure.streams.model import Burst, Event, NewEvent
 from perdure.streams.operations import Append, Appended, Page, append, drop, read
 from perdure.streams.service import Follower, Streams
 
-COUNT_EVENTS = statement("SELECT count(*) FROM stream_events")
+COUNT_EVENTS = statement("SELECT coalesce(sum(coalesce(count, 1)), 0) FROM stream_events")
 COUNT_LINKS = statement("SELECT count(*) FROM stream_links")
 COUNT_HEADS = statement("SELECT count(*) FROM streams")
 

@@ -85,7 +85,7 @@ async def test_every_place_can_be_gone_on_from(storage: Storage) -> None:
 
 
 async def test_a_page_has_an_end(storage: Storage) -> None:
-    big = [NewEvent("custom", '"' + "ü" * 1000 + '"') for _ in range(6)]
+    big = [NewEvent("custom", '"' + "ü" * 1100 + '"') for _ in range(6)]
     await add(storage, Append("a", big, 1, JOINED))
     for stream, joined in (("a", False), (JOINED, True)):
         by_count = await page(storage, stream, 1, 2, joined)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tests.support.events import stored_events
+
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import ENDED
+from perdure.streams.model import Event
 from perdure.threads.model import RUN_KINDS
 from perdure.threads.operations.settle import thread_stream
 
@@ -17,13 +20,6 @@ THREADS = statement(
 )
 CHECKPOINTS = statement("SELECT thread_id, id, step, run_id FROM checkpoints WHERE ns = :ns")
 HEADS = statement("SELECT stream, last_seq, end_seq FROM streams WHERE ns = :ns")
-EVENTS = statement(
-    "SELECT stream, count(*), min(seq), max(seq) FROM stream_events WHERE ns = :ns GROUP BY stream"
-)
-ENDS = statement(
-    "SELECT e.stream, e.event FROM streams AS s JOIN stream_events AS e"
-    " ON e.ns = s.ns AND e.stream = s.stream AND e.seq = s.end_seq WHERE s.ns = :ns"
-)
 LINKS = statement(
     "SELECT stream, seq, source, source_seq, count FROM stream_links WHERE ns = :ns ORDER BY stream, seq"
 )
@@ -76,7 +72,7 @@ async def broken_run_rules(tx: Tx, rollouts: Mapping[str, Any]) -> list[str]:
     wrong += [f"{each.id} executes a run that does not exist" for each in live if each.id not in known]
     wrong += _of_threads(threads, runs)
     wrong += _of_states(threads, await tx.all(CHECKPOINTS))
-    wrong += _of_streams(heads, await tx.all(EVENTS), await tx.all(ENDS))
+    wrong += _of_streams(heads, await stored_events(tx))
     wrong += _of_joined(heads, await tx.all(LINKS))
     wrong += [
         f"event {seq} of {stream} shows the checkpoint {checkpoint}, which is not there"
@@ -134,21 +130,23 @@ def _of_states(threads: Mapping[str, StoredThread], rows: Sequence[Sequence[Any]
             yield f"thread {thread.id} is at {thread.checkpoint_id}, which does not exist"
 
 
-def _of_streams(
-    heads: Mapping[str, StoredHead], rows: Sequence[Sequence[Any]], ends: Sequence[Sequence[Any]]
-) -> Iterator[str]:
+def _of_streams(heads: Mapping[str, StoredHead], events: Sequence[Event]) -> Iterator[str]:
     """A stream's events are numbered from 1 without a gap, and one that has ended says so."""
-    held = {row[0]: (int(row[1]), int(row[2]), int(row[3])) for row in rows}
-    last = {row[0]: row[1] for row in ends}
+    held: dict[str, list[Event]] = {}
+    for event in events:
+        held.setdefault(event.source, []).append(event)
     joined = thread_stream("")
     for head in heads.values():
         if head.stream.startswith(joined):
             continue
-        count, first, highest = held.pop(head.stream, (0, 1, 0))
-        if (count, first, highest) != (head.last_seq, 1, head.last_seq):
-            yield f"stream {head.stream} is at {head.last_seq}, and has {count} events up to {highest}"
-        if head.end_seq is not None and (head.end_seq != head.last_seq or last.get(head.stream) != END):
-            yield f"stream {head.stream} ends at {head.end_seq} with {last.get(head.stream)}"
+        own = held.pop(head.stream, [])
+        numbers = [event.seq for event in own]
+        if numbers != list(range(1, head.last_seq + 1)):
+            highest = max(numbers, default=0)
+            yield f"stream {head.stream} is at {head.last_seq}, and has {len(own)} events up to {highest}"
+        last = next((event.event for event in own if event.seq == head.end_seq), None)
+        if head.end_seq is not None and (head.end_seq != head.last_seq or last != END):
+            yield f"stream {head.stream} ends at {head.end_seq} with {last}"
     for stream in held:
         yield f"stream {stream} has events and no head"
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import field
+from tests.support.events import stored_events
 from tests.support.invariants import broken_rules
 
 from perdure.access.operations import list_namespaces
@@ -23,9 +24,6 @@ _RUNS = statement(
 _ATTEMPTS = statement(
     "SELECT rollout_id, sequence_id, id, status, reason, charged, worker_id FROM attempts WHERE ns = :ns"
     " ORDER BY rollout_id, sequence_id"
-)
-_EVENTS = statement(
-    "SELECT stream, seq, event, body, attempt FROM stream_events WHERE ns = :ns ORDER BY stream, seq"
 )
 _LINKS = statement(
     "SELECT stream, seq, source, source_seq, count FROM stream_links WHERE ns = :ns ORDER BY stream, seq"
@@ -140,8 +138,9 @@ def _checkpoint(row: Any) -> CheckpointRow:
 
 async def _streams(tx: Tx) -> dict[str, list[EventRow]]:
     streams: dict[str, list[EventRow]] = {}
-    for stream, seq, event, body, attempt in await tx.all(_EVENTS):
-        streams.setdefault(stream, []).append(EventRow(seq, event, body, stream, attempt))
+    for each in await stored_events(tx):
+        row = EventRow(each.seq, each.event, each.body, each.source, each.attempt)
+        streams.setdefault(each.source, []).append(row)
     prefix = thread_stream("")
     for stream, seq, source, first, count in await tx.all(_LINKS):
         # A stream has no gap: the event numbered n stands at the place n - 1.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
+from tests.support.events import stored_events
 from tests.support.invariants import broken_rules
 from tests.support.thread_model import ModelLimits, ModelRun, ModelThread, ThreadModel
 from tests.threads.support import World
@@ -13,6 +15,7 @@ from perdure.kernel.codec import decode_json
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts.model import LIVE
+from perdure.streams.model import Event
 from perdure.streams.operations import read
 from perdure.threads.model import run_status
 from perdure.threads.operations.settle import thread_stream
@@ -35,7 +38,6 @@ THREADS = statement("SELECT id, status, gone_at, checkpoint_id, error FROM threa
 STATES = statement(
     "SELECT thread_id, id, run_id, body FROM checkpoints WHERE ns = :ns ORDER BY thread_id, position"
 )
-EVENTS = statement("SELECT stream, event, attempt FROM stream_events WHERE ns = :ns ORDER BY stream, seq")
 LINES = statement("SELECT line, holder FROM lines WHERE ns = :ns AND holder IS NOT NULL")
 
 
@@ -51,7 +53,7 @@ async def _wrong(tx: Tx, model: ThreadModel) -> list[str]:
     wrong += _runs(await tx.all(RUNS), model)
     wrong += _attempts(await tx.all(ATTEMPTS), model)
     wrong += _threads(await tx.all(THREADS), await tx.all(STATES), model)
-    wrong += _streams(await tx.all(EVENTS), model)
+    wrong += _streams(await stored_events(tx), model)
     holders = {thread_id: run.run_id for thread_id, run in model.holders.items() if run is not None}
     wrong += _differ("the holders of lines", {row[0]: row[1] for row in await tx.all(LINES)}, holders)
     for thread in model.threads.values():
@@ -124,10 +126,10 @@ def _expected(thread: ModelThread, model: ThreadModel) -> tuple[Any, ...]:
     return model.thread_status(thread), gone, values, thread.failed, states
 
 
-def _streams(rows: list[Row] | Any, model: ThreadModel) -> list[str]:
+def _streams(events: Sequence[Event], model: ThreadModel) -> list[str]:
     found: dict[str, list[tuple[str, int]]] = defaultdict(list)
-    for stream, event, attempt in rows:
-        found[stream].append((event, attempt))
+    for each in events:
+        found[each.source].append((each.event, each.attempt))
     expected = {run.run_id: run.events for run in model.runs.values() if run.events and not run.purged}
     return _differ("streams", dict(found), expected)
 

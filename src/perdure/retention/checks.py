@@ -143,7 +143,8 @@ GAPS = statement(
     SELECT count(*) AS found, min(t.stream) AS example FROM (
       SELECT e.ns, e.stream FROM stream_events AS e
       WHERE NOT EXISTS (SELECT 1 FROM stream_links AS l WHERE l.ns = e.ns AND l.stream = e.stream)
-      GROUP BY e.ns, e.stream HAVING max(e.seq) - min(e.seq) + 1 <> count(*)
+      GROUP BY e.ns, e.stream
+      HAVING max(e.seq + coalesce(e.count, 1)) - min(e.seq) <> sum(coalesce(e.count, 1))
     ) AS t
     """,
     row=BrokenRow,
@@ -152,7 +153,7 @@ GAPS = statement(
 BEYOND = statement(
     """
     SELECT count(*) AS found, min(t.stream) AS example FROM (
-      SELECT ns, stream, max(seq) AS last FROM stream_events GROUP BY ns, stream
+      SELECT ns, stream, max(seq + coalesce(count, 1) - 1) AS last FROM stream_events GROUP BY ns, stream
     ) AS t WHERE NOT EXISTS (
       SELECT 1 FROM streams AS s WHERE s.ns = t.ns AND s.stream = t.stream AND s.last_seq >= t.last)
     """,

@@ -64,7 +64,7 @@ STATS = statement(
       (SELECT count(*) FROM spans) AS spans,
       (SELECT count(*) FROM traces) AS traces,
       (SELECT count(*) FROM checkpoints) AS checkpoints,
-      (SELECT count(*) FROM stream_events) AS stream_events,
+      (SELECT CAST(coalesce(sum(coalesce(count, 1)), 0) AS BIGINT) FROM stream_events) AS stream_events,
       (SELECT count(*) FROM items) AS items,
       (SELECT count(*) FROM schedules) AS schedules,
       (SELECT count(*) FROM workflow_runs) AS workflow_runs,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
 import msgspec
@@ -101,8 +101,20 @@ class SentEvent(msgspec.Struct, frozen=True):
     body: str
 
 
+class StoredEvents(msgspec.Struct, gc=False):
+    """A row of events as it is read: one event, or `count` of them."""
+
+    seq: int
+    ms: int
+    source: str
+    attempt: int
+    event: str
+    body: str
+    count: int | None
+
+
 class EventRow(msgspec.Struct, gc=False):
-    """An event as it is stored: with its data, or as a reference with an empty body."""
+    """An event as it is stored: with its data, or as a reference with an empty body; or `count` events."""
 
     stream: str
     seq: int
@@ -115,6 +127,7 @@ class EventRow(msgspec.Struct, gc=False):
     checkpoint_id: str | None = None
     keys: str | None = None
     size: int | None = None
+    count: int | None = None
 
 
 class BodyRow(msgspec.Struct, gc=False):
@@ -192,6 +205,49 @@ class EndedStream(NamedTuple):
 def new_head(stream: str) -> LockedHead:
     """The head of a stream that does not exist yet."""
     return LockedHead(stream=stream, last_seq=0, last_ms=0, end_seq=None, is_new=True)
+
+
+# --- events that share a row ------------------------------------------------------------------------------
+
+BATCH_SIZE = 2048
+"""How many characters of data the events of a row have."""
+
+
+def batch_end(events: Sequence[NewEvent], start: int) -> int:
+    """The end of the events from `start` on that share a row: small ones which are no references."""
+    size = 0
+    for end in range(start, len(events)):
+        new = events[end]
+        size += len(new.body)
+        if size > BATCH_SIZE or new.shown is not None or "\n" in new.event:
+            return max(end, start + 1)
+    return len(events)
+
+
+def batch_of(events: Sequence[NewEvent]) -> tuple[str, str]:
+    """What a row has of several events: a line with the name and the length of each, and the data of all."""
+    lines = [f"{new.event} {len(new.body)}" for new in events]
+    return "\n".join(lines), "".join([new.body for new in events])
+
+
+def events_in(rows: Iterable[StoredEvents], after: int = 0) -> list[Event]:
+    """The events of rows that come after a number."""
+    events: list[Event] = []
+    for row in rows:
+        if row.count is None:
+            events.append(Event(row.seq, row.ms, row.source, row.attempt, row.event, row.body))
+        else:
+            events += [event for event in _batched(row) if event.seq > after]
+    return events
+
+
+def _batched(row: StoredEvents) -> Iterator[Event]:
+    start = 0
+    for seq, line in enumerate(row.event.split("\n"), row.seq):
+        event, _, length = line.rpartition(" ")
+        end = start + int(length)
+        yield Event(seq, row.ms, row.source, row.attempt, event, row.body[start:end])
+        start = end
 
 
 def seq_of(event_id: str) -> int:

@@ -24,6 +24,9 @@ from perdure.streams.model import (
     Place,
     Reference,
     SentEvent,
+    batch_end,
+    batch_of,
+    events_in,
     new_head,
 )
 
@@ -106,13 +109,12 @@ def _place(
     stream, count, now = each.stream, len(each.events), tx.now // 1000
     head = heads[stream]
     first = head.take(count, now)
-    ms, attempt = head.last_ms, each.attempt
-    events += [
-        EventRow(stream=stream, seq=seq, ms=ms, attempt=attempt, event=new.event, body=new.body)
-        if new.shown is None
-        else _reference_row(each, seq, ms, new)
-        for seq, new in enumerate(each.events, first)
-    ]
+    ms = head.last_ms
+    start = 0
+    while start < count:
+        end = batch_end(each.events, start)
+        events.append(_row(each, start, end, first + start, ms))
+        start = end
     if each.ends:
         head.end_seq, head.end_time = head.last_seq, tx.now
     if each.into is None:
@@ -126,6 +128,17 @@ def _place(
             )
         )
     return Appended(head.last_seq, ms, joined.place)
+
+
+def _row(each: Append, start: int, end: int, seq: int, ms: int) -> EventRow:
+    """The row of some events of an append, of which the first has the number `seq`."""
+    stream, attempt, new = each.stream, each.attempt, each.events[start]
+    if end > start + 1:
+        event, body = batch_of(each.events[start:end])
+        return EventRow(stream, seq, ms, attempt, event, body, count=end - start)
+    if new.shown is None:
+        return EventRow(stream, seq, ms, attempt, new.event, new.body)
+    return _reference_row(each, seq, ms, new)
 
 
 def _reference_row(each: Append, seq: int, ms: int, new: NewEvent) -> EventRow:
@@ -167,8 +180,9 @@ async def read(
     if head is None or head.last_seq <= after:
         return Page([], head, after)
     wanted = sql.READ_JOINED if joined else sql.READ_EVENTS
-    events = await tx.all(wanted, stream=stream, after=after, limit=limit, size=size)
-    total = sum([_octets(event.body) for event in events])
+    found = await tx.all(wanted, stream=stream, after=after, limit=limit, size=size)
+    total = sum([_octets(row.body) for row in found])
+    events = events_in(found, after)[:limit]
     if resolve is not None and any(not event.body for event in events):
         chosen = sql.READ_JOINED_REFERENCES if joined else sql.READ_REFERENCES
         rows = await tx.all(chosen, stream=stream, after=after, last=events[-1].seq)
@@ -203,7 +217,8 @@ async def heads(tx: Tx, streams: Sequence[str]) -> dict[str, Head]:
 
 async def sent_after(tx: Tx, stream: str, after: int) -> list[SentEvent]:
     """All events after a number, as they are stored: for the few of a call that may be a repeated one."""
-    return await tx.all(sql.SENT_AFTER, stream=stream, after=after)
+    rows = await tx.all(sql.SENT_AFTER, stream=stream, after=after)
+    return [SentEvent(event.seq, event.attempt, event.event, event.body) for event in events_in(rows, after)]
 
 
 # --- references -------------------------------------------------------------------------------------------

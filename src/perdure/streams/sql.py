@@ -6,13 +6,12 @@ from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statemen
 from perdure.streams.model import (
     BodyRow,
     EndedStream,
-    Event,
     EventRow,
     Head,
     LinkRow,
     LockedHead,
     ReferenceRow,
-    SentEvent,
+    StoredEvents,
 )
 from perdure.streams.tables import STREAM_EVENTS, STREAM_LINKS, STREAMS
 
@@ -47,29 +46,38 @@ _UP_TO_SIZE_FROM = (
 )
 _UP_TO_SIZE = " AS page) AS sized WHERE ahead < :size ORDER BY seq"
 
+# The row that begins at or before `after` may have events that come after it.
+_AFTER = """
+    FROM stream_events AS e
+    WHERE e.ns = :ns AND e.stream = :stream
+      AND e.seq >= coalesce((SELECT max(b.seq) FROM stream_events AS b
+        WHERE b.ns = :ns AND b.stream = :stream AND b.seq <= :after), 0)
+      AND e.seq + coalesce(e.count, 1) - 1 > :after
+    ORDER BY e.seq
+    """
+
 # A page of the events of a stream.
 READ_EVENTS = statement(
     _UP_TO_SIZE_FROM
     + """
-    (SELECT seq, ms, stream AS source, attempt, event, body, coalesce(size, octet_length(body)) AS length
-    FROM stream_events
-    WHERE ns = :ns AND stream = :stream AND seq > :after
-    ORDER BY seq
-    LIMIT :limit)
+    (SELECT e.seq, e.ms, e.stream AS source, e.attempt, e.event, e.body, e.count,
+      coalesce(e.size, octet_length(e.body)) AS length
     """
+    + _AFTER
+    + " LIMIT :limit)"
     + _UP_TO_SIZE,
-    row=Event,
+    row=StoredEvents,
 )
 # All events of a stream after a number, as they are stored.
 SENT_AFTER = statement(
-    "SELECT {columns} FROM stream_events WHERE ns = :ns AND stream = :stream AND seq > :after ORDER BY seq",
-    row=SentEvent,
+    "SELECT e.seq, e.ms, e.stream AS source, e.attempt, e.event, e.body, e.count" + _AFTER,
+    row=StoredEvents,
 )
 # A page of a joined stream. The last link at or before `after` may hold events that come after it.
 READ_JOINED = statement(
     _UP_TO_SIZE_FROM
     + """
-    (SELECT l.seq + e.seq - l.source_seq AS seq, l.ms, l.source, e.attempt, e.event, e.body,
+    (SELECT l.seq + e.seq - l.source_seq AS seq, l.ms, l.source, e.attempt, e.event, e.body, e.count,
       coalesce(e.size, octet_length(e.body)) AS length
     FROM stream_links AS l
     CROSS JOIN stream_events AS e
@@ -78,12 +86,12 @@ READ_JOINED = statement(
         WHERE b.ns = :ns AND b.stream = :stream AND b.seq <= :after), 0)
       AND e.ns = l.ns AND e.stream = l.source
       AND e.seq >= l.source_seq AND e.seq < l.source_seq + l.count
-      AND l.seq + e.seq - l.source_seq > :after
+      AND l.seq + e.seq - l.source_seq + coalesce(e.count, 1) - 1 > :after
     ORDER BY l.seq, e.seq
     LIMIT :limit)
     """
     + _UP_TO_SIZE,
-    row=Event,
+    row=StoredEvents,
 )
 
 # The link of a joined stream at or before a place, to another stream than itself.

@@ -36,12 +36,14 @@ STREAM_EVENTS = Table(
         text("checkpoint_id", null=True),
         text("keys", null=True),
         integer("size", null=True),
+        integer("count", null=True),
     ),
     key=("ns", "stream", "seq"),
     indexes=(Index("stream_events_reference", ("ns", "thread_id"), "thread_id IS NOT NULL"),),
 )
 """An event with its data in `body`; or, where `checkpoint_id` is set, a reference to the checkpoint that has
-the data, with an empty body. `size` is the length of the data that a reference stands for."""
+the data, with an empty body. `size` is the length of the data that a reference stands for. With a `count`,
+the row has so many events, the first of them numbered `seq`, as `model.batch_of` puts them together."""
 
 STREAM_LINKS = Table(
     "stream_links",
