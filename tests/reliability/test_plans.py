@@ -46,6 +46,7 @@ EXPECTED = {
     "LOAD_ROLLOUTS": {"rollouts_pkey"},
     "TRY_ROLLOUTS": {"rollouts_pkey"},
     "LOAD_ATTEMPTS": {"attempts_pkey"},
+    "LATEST_ATTEMPTS": {"rollouts_pkey", "attempts_pkey"},
     "GET_ROLLOUTS": {"rollouts_pkey"},
     "GET_ENDED": {"rollouts_pkey"},
     "PRESENT": {"rollouts_pkey"},

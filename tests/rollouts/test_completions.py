@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import asyncpg
 import pytest
 from tests.rollouts.house import House
 
+from perdure import PostgresLightningStore
 from perdure.kernel.errors import InvalidInput, NotFound
+from perdure.kernel.storage import postgres
+from perdure.kernel.storage.postgres_connection import by_key
+from perdure.rollouts.completion_sql import LATEST_ATTEMPTS
 from perdure.rollouts.model import TASK, Kind
 from perdure.rollouts.operations.work import ENDED_IN_QUEUE, EXECUTED, ROLLOUT_ENDED
 from perdure.rollouts.records import Attempt, AttemptedRollout, AttemptUpdate, EnqueueRolloutRequest
@@ -114,3 +119,22 @@ async def test_at_most_a_thousand_reports(house: House) -> None:
         await tasks.update_attempts([report] * 1001)
     with pytest.raises(InvalidInput, match="status"):
         await tasks.update_attempts([AttemptUpdate(rollout_id="r", attempt_id="a", status="done")])  # type: ignore[arg-type]
+
+
+async def test_a_table_that_was_never_analyzed_is_read_by_its_key(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_ANALYZE_SECONDS", 3600.0)
+    async with PostgresLightningStore(postgres_url) as store:
+        claimed = await _claimed(store.rollouts, 1000)
+        ids = sorted(each.rollout_id for each in claimed[:100])
+        values = {"ns": await store.rollouts.ns(), "ids": ids, "kind": TASK}
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        await connection.execute(by_key("BEGIN"))
+        text = "EXPLAIN " + LATEST_ATTEMPTS.postgres
+        plan = await connection.fetch(text, *LATEST_ATTEMPTS.bind_postgres(values))
+    finally:
+        await connection.close()
+    used = {word for (line,) in plan for word in line.split() if word.startswith(("rollouts_", "attempts_"))}
+    assert used == {"rollouts_pkey", "attempts_pkey"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.plans import SMALL, Subject, plans_of
+from tests.support.plans import Subject, plans_of
 
 from perdure import open_store
 from perdure.kernel.storage.port import Storage, Tx
@@ -28,7 +28,7 @@ EXPECTED = {
     "GET_FIGURES": {"rollout_figures_pkey"},
 }
 LARGE = frozenset({"traces", "trace_names", "rollout_figures"})
-SUBJECT = Subject((sql,), LARGE, EXPECTED, small=SMALL | {"ids"})
+SUBJECT = Subject((sql,), LARGE, EXPECTED)
 
 
 async def _fill(tx: Tx, ns: int, start: int) -> None:

@@ -26,7 +26,9 @@ _INDEX = re.compile(r"USING (?:COVERING )?(?:PARTIAL )?INDEX (\S+)")
 _ALIAS = re.compile(r"(\w+) AS (\w+)")
 _PRIMARY = re.compile(r"^SEARCH (\S+) USING PRIMARY KEY")
 _OWN_KEY = re.compile(r"^sqlite_autoindex_(\w+)_1$")
-SMALL = frozenset({"json_each", "agents", "queues", "names", "c", "b", "heads", "CONSTANT", "namespaces"})
+SMALL = frozenset(
+    {"json_each", "agents", "queues", "names", "ids", "c", "b", "heads", "CONSTANT", "namespaces"}
+)
 """What SQLite may scan: a list that was passed in, what a statement has made itself, and a few names."""
 
 

@@ -50,15 +50,16 @@ class CompletedAttempt(NamedTuple):
 
 
 # The latest attempts of rollouts outside lines. Nothing is locked: what is decided on them is written with
-# guards. The namespace goes through a function, since PostgreSQL would otherwise look for it alone while it
+# guards. Namespace and kind are no constants to PostgreSQL, which would otherwise look for them alone while it
 # takes a table for small.
 LATEST_ATTEMPTS = statement(
     """
     SELECT a.rollout_id, a.sequence_id, a.id, a.status, a.start_time, a.worker_id, a.last_heartbeat_time,
       a.metadata, r.queue, r.status AS rollout_status
-    FROM rollouts AS r
+    FROM {each:ids} CROSS JOIN rollouts AS r
     JOIN attempts AS a ON a.ns = coalesce(r.ns, 0) AND a.rollout_id = r.id AND a.sequence_id = r.attempts
-    WHERE r.ns = :ns AND r.id {among:ids} AND {plain:r.kind} = :kind AND {plain:r.line} IS NULL
+    WHERE r.ns = CASE WHEN ids.value IS NULL THEN 0 ELSE :ns END AND r.id = ids.value
+      AND coalesce(r.kind, '') = :kind AND {plain:r.line} IS NULL
     """,
     row=LatestAttempt,
 )
