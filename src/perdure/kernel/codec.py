@@ -18,6 +18,7 @@ __all__ = [
     "EncodedByFields",
     "check_json",
     "decode_json",
+    "encode_decoded",
     "encode_json",
     "encode_scalars",
     "encode_wire",
@@ -57,6 +58,12 @@ def encode_json(value: Any, *, what: str = "value", nan: Literal["reject", "keep
         raise InvalidInput(f"{what} is nested deeper than {MAX_DEPTH} levels or contains itself") from None
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInput(f"{what} cannot be stored as JSON: {error}") from error
+
+
+def encode_decoded(value: Any, *, what: str = "value") -> str:
+    """What `encode_json` gives, for a value that was decoded from JSON: it can only be too deep."""
+    data = _encoder.encode(value)
+    return encode_json(value, what=what) if _may_be_deep(data) else data.decode()
 
 
 def encode_scalars(value: Any, scalars: Mapping[str, Any]) -> bytes | None:
@@ -154,7 +161,7 @@ def _is_suspect(value: Any, data: bytes) -> bool:
     msgspec writes bytes as base64 and NaN as null, without a word. MessagePack marks both with bytes that
     are rare elsewhere, so writing the value a second time is far cheaper than a walk, and seldom mistaken.
     """
-    if len(data) > 2 * MAX_DEPTH and data.count(b"[") + data.count(b"{") > MAX_DEPTH:
+    if _may_be_deep(data):
         return True
     try:
         packed = _packer.encode(value)
@@ -163,6 +170,10 @@ def _is_suspect(value: Any, data: bytes) -> bool:
     if 0xC4 in packed or 0xC5 in packed or 0xC6 in packed:
         return True
     return (0x7F in packed or 0xFF in packed) and _NON_FINITE_MARK.search(packed) is not None
+
+
+def _may_be_deep(data: bytes) -> bool:
+    return len(data) > 2 * MAX_DEPTH and data.count(b"[") + data.count(b"{") > MAX_DEPTH
 
 
 def _has_non_finite(value: Any) -> bool:

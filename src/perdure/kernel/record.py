@@ -9,7 +9,8 @@ import copy
 import functools
 import json
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Self, cast, get_args, get_origin
+from types import GenericAlias
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, NoReturn, Self, cast, get_args, get_origin
 
 import msgspec
 from msgspec import convert
@@ -155,6 +156,9 @@ def _as_dict(cls: type, obj: Any) -> dict[str, Any]:
 
 class Record(PydanticApi, msgspec.Struct, kw_only=True):
     """A closed record. Its constructor takes keywords; `model_validate` checks every field."""
+
+    _usual: ClassVar[type[msgspec.Struct] | None] = None
+    """The form that most of them have when they are sent, whose fields msgspec checks alone."""
 
     @classmethod
     def _from_dict(cls, data: dict[str, Any]) -> Self:
@@ -368,13 +372,37 @@ def open_record(kind: type, value: Any) -> Any:
 
 @functools.cache
 def usual_decoder(kind: Any) -> Callable[[bytes], Any] | None:
-    """What decodes an open record, or a list of them, in the usual form; it refuses any other form.
+    """What decodes records, also in a list or a body, in their usual form; it refuses any other form.
 
     None for other types, and for records without such a form.
     """
-    listed = get_origin(kind) is list
-    (record,) = get_args(kind) if listed else (kind,)
-    if not (isinstance(record, type) and issubclass(record, OpenRecord) and record._usual is not None):
-        return None
-    usual: Any = record._usual
-    return msgspec.json.Decoder(list[usual] if listed else usual).decode
+    is_body = isinstance(kind, type) and issubclass(kind, msgspec.Struct) and not issubclass(kind, Record)
+    usual = _usual_body(kind) if is_body else _usual_form(kind)
+    return None if usual is kind else msgspec.json.Decoder(usual).decode
+
+
+def _usual_form(kind: Any) -> Any:
+    """The usual form of a record, or of a list of them; the same type if there is none."""
+    if isinstance(kind, type) and issubclass(kind, OpenRecord | Record):
+        return kind._usual or kind
+    if get_origin(kind) not in (Annotated, list):
+        return kind
+    inner, *rest = get_args(kind)
+    usual = _usual_form(inner)
+    if usual is inner:
+        return kind
+    return Annotated[(usual, *rest)] if rest else GenericAlias(list, usual)
+
+
+def _usual_body(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """A body with the usual forms of the records in it; the same type if there are none."""
+    fields = msgspec.structs.fields(kind)
+    usual = [_usual_form(field.type) for field in fields]
+    if all(form is field.type for form, field in zip(usual, fields, strict=True)):
+        return kind
+    made: list[Any] = []
+    for form, field in zip(usual, fields, strict=True):
+        options: dict[str, Any] = {"default": field.default, "default_factory": field.default_factory}
+        made.append((field.name, form, msgspec.field(name=field.encode_name, **options)))
+    strict = kind.__struct_config__.forbid_unknown_fields
+    return msgspec.defstruct(kind.__name__, made, kw_only=True, forbid_unknown_fields=strict)

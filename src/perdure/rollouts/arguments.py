@@ -85,11 +85,6 @@ def page_of(items: Sequence[T], rows: Sequence[Any], total: int | None, query: Q
     return found
 
 
-def key(idempotency_key: Any) -> str | None:
-    """An idempotency key; an empty one is none."""
-    return optional_text(idempotency_key, "idempotency_key") or None
-
-
 def rollout_change(
     rollout_id: Any, input: Any, mode: Any, resources_id: Any, status: Any, config: Any, metadata: Any
 ) -> RolloutChange:

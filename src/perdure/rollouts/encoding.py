@@ -11,7 +11,7 @@ import msgspec
 from perdure.agents.records import RecordedSpan
 from perdure.kernel.checks import check_text, optional_choice, optional_text
 from perdure.kernel.clock import to_micros, to_seconds, to_seconds_or_none
-from perdure.kernel.codec import decode_json, encode_json, encode_scalars
+from perdure.kernel.codec import decode_json, encode_decoded, encode_json, encode_scalars
 from perdure.kernel.errors import InvalidInput, NotADatabase
 from perdure.kernel.storage.labels import check_size
 from perdure.rollouts.model import DEFAULT_QUEUE
@@ -25,7 +25,9 @@ from perdure.rollouts.records import (
     EnqueueRolloutRequest,
     HeldAttempt,
     Rollout,
+    RolloutAnswer,
     RolloutConfig,
+    UsualRequest,
     Worker,
     WorkerDetails,
     WorkerStatus,
@@ -54,7 +56,7 @@ MAX_SERVICE = 250
 _INT64 = 2**63
 _MOST_SECONDS = _INT64 // 1_000_000_000
 _SPAN_FIELDS, _STATUS_FIELDS = len(Span._declared), len(TraceStatus._declared)
-_config_decoder = msgspec.json.Decoder(RolloutConfig)
+_config_from = msgspec.json.Decoder(RolloutConfig).decode
 _no_resource = OtelResource(attributes={}, schema_url="")
 _IN_COLUMNS = frozenset(
     {"rollout_id", "attempt_id", "sequence_id", "trace_id", "span_id", "parent_id", "name", "resource"}
@@ -99,6 +101,11 @@ def encode_metadata(metadata: Any, what: str = "metadata") -> str:
     return text
 
 
+def check_key(idempotency_key: Any) -> str | None:
+    """An idempotency key; an empty one is none."""
+    return optional_text(idempotency_key, "idempotency_key") or None
+
+
 def check_mode(mode: Any) -> str | None:
     return optional_choice(mode, ROLLOUT_MODES, "mode")
 
@@ -128,12 +135,15 @@ def new_rollout(
         queue=queue if queue is DEFAULT_QUEUE else check_text(queue, "queue"),
         priority=priority,
         not_before=None if not_before is None else micros(not_before, "not_before"),
-        idempotency_key=optional_text(idempotency_key, "idempotency_key"),
+        idempotency_key=check_key(idempotency_key),
         worker_id=optional_text(worker_id, "worker_id"),
     )
 
 
-def from_request(request: Any) -> NewRollout:
+def from_request(request: Any, key: str | None = None) -> NewRollout:
+    """The same of a request; `key` is for one that has no idempotency key of its own."""
+    if type(request) is UsualRequest:
+        return _from_usual(request, key)
     if type(request) is not EnqueueRolloutRequest:
         request = EnqueueRolloutRequest.model_validate(request)
     return new_rollout(
@@ -145,7 +155,25 @@ def from_request(request: Any) -> NewRollout:
         queue=request.queue,
         priority=request.priority,
         not_before=request.not_before,
-        idempotency_key=request.idempotency_key,
+        idempotency_key=request.idempotency_key or key,
+    )
+
+
+def _from_usual(request: UsualRequest, key: str | None) -> NewRollout:
+    config, metadata, not_before = request.config, request.metadata, request.not_before
+    stored = encode_decoded(metadata, what="metadata") if metadata else "{}"
+    if metadata:
+        check_size(metadata, stored, "metadata")
+    return NewRollout(
+        input=encode_decoded(request.input, what="input"),
+        config=_default_config() if config is None else encode_decoded(config, what="config"),
+        metadata=stored,
+        mode=request.mode,
+        resources_id=request.resources_id,
+        queue=request.queue,
+        priority=request.priority,
+        not_before=None if not_before is None else to_micros(not_before),
+        idempotency_key=check_key(request.idempotency_key or key),
     )
 
 
@@ -187,13 +215,30 @@ def rollout_from(row: RolloutView, attempt: AttemptView | None = None, input: An
         "mode": row.mode,
         "resources_id": row.resources_id,
         "status": row.status,
-        "config": _config_decoder.decode(row.config),
+        "config": _config_from(row.config),
         "metadata": {} if row.metadata == "{}" else decode_json(row.metadata),
         "parent": msgspec.UNSET if row.parent is None else row.parent,
     }
     if attempt is None:
         return Rollout(**fields)
     return AttemptedRollout(**fields, attempt=attempt_from(attempt))
+
+
+def answer_from(row: RolloutView) -> RolloutAnswer:
+    """A rollout without an attempt, to be encoded as its record would be."""
+    return RolloutAnswer(
+        rollout_id=row.id,
+        input=msgspec.Raw(row.input),
+        start_time=to_seconds(row.start_time),
+        end_time=to_seconds_or_none(row.end_time),
+        mode=row.mode,
+        resources_id=row.resources_id,
+        status=row.status,
+        # An earlier release may have stored another one with fewer fields.
+        config=msgspec.Raw(row.config) if row.config == _default_config() else _config_from(row.config),
+        metadata=msgspec.Raw(row.metadata),
+        parent=msgspec.UNSET if row.parent is None else row.parent,
+    )
 
 
 def attempted_from(claimed: Claimed) -> AttemptedRollout:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, TypedDict, cast, get_args
 
-from msgspec import UNSET, field, structs
+from msgspec import UNSET, Meta, Raw, Struct, field, structs
 from msgspec import UnsetType as Unset
 
 from perdure.access.endpoints import Refusal, WireForm
-from perdure.kernel.checks import check_choice, check_text
+from perdure.kernel.checks import MAX_TEXT, check_choice, check_text
 from perdure.kernel.errors import InvalidInput, PerdureError
 from perdure.kernel.pages import PaginatedResult
 from perdure.kernel.record import Record
@@ -57,6 +57,9 @@ MAX_SPANS = 2000
 """How many spans, or numbers for spans, one request may carry."""
 MAX_SECONDS = 1e12
 """Times beyond this do not fit a 64-bit count of microseconds."""
+
+_ShortText = Annotated[str, Meta(max_length=MAX_TEXT // 4, pattern=r"\A[^\0]*\Z")]
+"""A text that `check_text` takes, however many bytes its characters have."""
 
 
 def _check_seconds(value: object, what: str, *, least: float = 0) -> float:
@@ -128,6 +131,21 @@ class Rollout(Record, kw_only=True):
             self.config = RolloutConfig.model_validate(self.config)
 
 
+class RolloutAnswer(Struct, kw_only=True, gc=False):
+    """A rollout on its way to a caller over HTTP: the fields of `Rollout`, bodies as they are stored."""
+
+    rollout_id: str
+    input: Raw
+    start_time: float
+    end_time: float | None
+    mode: str | None
+    resources_id: str | None
+    status: str
+    config: RolloutConfig | Raw
+    metadata: Raw
+    parent: str | Unset
+
+
 class Attempt(Record, kw_only=True):
     """One execution of a rollout by a worker."""
 
@@ -162,8 +180,27 @@ class AttemptedRollout(Rollout, kw_only=True):
             )
 
 
+class UsualRequest(Struct, kw_only=True, gc=False):
+    """A rollout to be queued as most are sent, decoded from JSON and checked: its texts are short.
+
+    It is stored as the `EnqueueRolloutRequest` with the same fields would be.
+    """
+
+    input: TaskInput
+    mode: RolloutMode | None = None
+    resources_id: _ShortText | None = None
+    config: RolloutConfig | None = None
+    metadata: dict[str, Any] | None = None
+    queue: _ShortText = "default"
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0
+    not_before: Annotated[float, Meta(ge=-MAX_SECONDS, le=MAX_SECONDS)] | None = None
+    idempotency_key: _ShortText | None = None
+
+
 class EnqueueRolloutRequest(Record, kw_only=True):
     """A rollout to be queued."""
+
+    _usual = UsualRequest
 
     input: TaskInput
     mode: RolloutMode | None = None
@@ -196,6 +233,16 @@ class EnqueueRolloutRequest(Record, kw_only=True):
         if self.not_before is not None:
             what = "EnqueueRolloutRequest.not_before"
             self.not_before = _check_seconds(self.not_before, what, least=-MAX_SECONDS)
+
+
+AnyRequest = EnqueueRolloutRequest | UsualRequest
+
+
+def request_of(request: AnyRequest) -> EnqueueRolloutRequest:
+    """A rollout to be queued as a record."""
+    if type(request) is UsualRequest:
+        return EnqueueRolloutRequest(**structs.asdict(request))
+    return cast(EnqueueRolloutRequest, request)
 
 
 def _check_metadata(metadata: object) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Resources(WatchedService):
     @call(POST("/resources"), scope="write", status=201, errors=(Conflict,))
     async def add(self, resources: Bundle, *, idempotency_key: str | None = None) -> ResourcesUpdate:
         """Store new resources as version 1."""
-        body, key = encoding.encode_resources(resources), arguments.key(idempotency_key)
+        body, key = encoding.encode_resources(resources), encoding.check_key(idempotency_key)
         row: ResourcesRow = await self.write_once(key, operations.add_resources, body)
         return encoding.resources_from(row)
 

@@ -13,15 +13,9 @@ from collections.abc import Awaitable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, Self, cast
 
-from msgspec import UNSET, Meta, UnsetType, structs
+from msgspec import UNSET, Meta, UnsetType
 
-from perdure.access.endpoints import (
-    GET,
-    PATCH,
-    POST,
-    WholeBody,
-    call,
-)
+from perdure.access.endpoints import GET, PATCH, POST, WholeBody, call
 from perdure.access.model import Caller
 from perdure.kernel.checks import (
     MAX_PAGE,
@@ -58,6 +52,7 @@ from perdure.rollouts.overview import QueueState, queue_state
 from perdure.rollouts.records import (
     MAX_SPANS,
     ROLLOUT_STATUSES,
+    AnyRequest,
     AnyRollout,
     Attempt,
     AttemptedRollout,
@@ -182,19 +177,19 @@ class Rollouts(WatchedService):
     @call(POST("/rollouts"), scope="write", status=201)
     async def enqueue(self, request: EnqueueRolloutRequest, *, idempotency_key: str | None = None) -> Rollout:
         """Queue a rollout; a repeated Idempotency-Key gives the first one."""
-        new = encoding.from_request(request)
-        key = arguments.key(idempotency_key)
-        if key is not None and not new.idempotency_key:
-            new = structs.replace(new, idempotency_key=key)
-        return await self.enqueue_new(new)
+        return encoding.rollout_from(await self.enqueue_row(request, idempotency_key))
+
+    async def enqueue_row(self, request: AnyRequest, idempotency_key: str | None = None) -> RolloutView:
+        """Queue a rollout, and answer with its row."""
+        return await self._enqueue(encoding.from_request(request, encoding.check_key(idempotency_key)))
 
     async def enqueue_new(self, new: NewRollout) -> Rollout:
         """Queue a rollout whose fields were checked and encoded."""
+        return encoding.rollout_from(await self._enqueue(new))
+
+    def _enqueue(self, new: NewRollout) -> Awaitable[RolloutView]:
         size = len(new.input) + len(new.metadata)
-        row: RolloutView = await self.write_once(
-            None, enqueue_ops.enqueue_rollouts, new, self.kinds, size=size
-        )
-        return encoding.rollout_from(row)
+        return self.write_once(None, enqueue_ops.enqueue_rollouts, new, self.kinds, size=size)
 
     @call(POST("/rollouts/batch"), scope="write", status=201)
     async def enqueue_many(self, rollouts: Batch, *, idempotency_key: str | None = None) -> list[Rollout]:
@@ -203,17 +198,21 @@ class Rollouts(WatchedService):
         Each may have a key of its own; the others get one from the request's key. Up to 1,000 at a time are
         one transaction.
         """
-        new = [encoding.from_request(request) for request in rollouts]
-        key = arguments.key(idempotency_key)
-        if key is not None:
-            new = [
-                each if each.idempotency_key else structs.replace(each, idempotency_key=f"{key}/{number}")
-                for number, each in enumerate(new)
-            ]
+        return [encoding.rollout_from(row) for row in await self.enqueue_rows(rollouts, idempotency_key)]
+
+    async def enqueue_rows(
+        self, requests: Sequence[AnyRequest], idempotency_key: str | None = None
+    ) -> list[RolloutView]:
+        """Queue many rollouts, and answer with their rows."""
+        key = encoding.check_key(idempotency_key)
+        new = [
+            encoding.from_request(request, None if key is None else f"{key}/{number}")
+            for number, request in enumerate(requests)
+        ]
         rows: list[RolloutView] = []
         for start in range(0, len(new), ROWS):
             rows += await self.write(enqueue_ops.enqueue_rollouts, new[start : start + ROWS], self.kinds)
-        return [encoding.rollout_from(row) for row in rows]
+        return rows
 
     @call(POST("/rollouts/start"), scope="write", status=201, errors=(Conflict,))
     async def start(
@@ -229,7 +228,7 @@ class Rollouts(WatchedService):
     ) -> AttemptedRollout:
         """Start a rollout at once, past the queue."""
         new = encoding.new_rollout(input, mode, resources_id, config, metadata, worker_id=worker_id)
-        key = arguments.key(idempotency_key)
+        key = encoding.check_key(idempotency_key)
         claimed: Claimed = await self.write_once(key, enqueue_ops.start_rollouts, new, self.kinds)
         return encoding.attempted_from(claimed)
 
@@ -248,7 +247,7 @@ class Rollouts(WatchedService):
     ) -> list[AttemptedRollout]:
         """Claim the next rollouts of a queue, each with a new attempt; none if the queue is empty."""
         check_number(limit, "limit", 1, MAX_PAGE)
-        worker_id, key = optional_text(worker_id, "worker_id"), arguments.key(idempotency_key)
+        worker_id, key = optional_text(worker_id, "worker_id"), encoding.check_key(idempotency_key)
         claimed: list[Claimed] = await self.write_once(
             key,
             claim_ops.claim_rollouts,
@@ -395,7 +394,7 @@ class Rollouts(WatchedService):
         """Start another attempt, whatever the rollout's status."""
         check_text(rollout_id, "rollout_id")
         request = (rollout_id, optional_text(worker_id, "worker_id"))
-        key = arguments.key(idempotency_key)
+        key = encoding.check_key(idempotency_key)
         begun: Claimed = await self.write_once(key, claim_ops.start_attempts, request, self.kind, self.kinds)
         return encoding.attempted_from(begun)
 

@@ -28,6 +28,8 @@ from perdure.kernel.errors import (
     PerdureError,
     SpansEvicted,
 )
+from perdure.rollouts.contract import LightningStore
+from perdure.rollouts.store import DatabaseLightningStore
 from perdure.server.http.bodies import encode
 from perdure.server.http.routes import Call, Handler, Route
 
@@ -163,6 +165,14 @@ def _once(handler: Handler) -> Handler:
         return await handler(call)
 
     return marked
+
+
+def ours(store: LightningStore, *methods: str) -> DatabaseLightningStore | None:
+    """The store, if these methods are our own: they take what was decoded, somebody's own get records."""
+    if not isinstance(store, DatabaseLightningStore):
+        return None
+    kind, own = type(store), DatabaseLightningStore
+    return store if all(getattr(kind, name) is getattr(own, name) for name in methods) else None
 
 
 def key_of(call: Call) -> dict[str, Any]:

@@ -9,16 +9,19 @@ from msgspec import structs
 from perdure.client import lightning_wire as wire
 from perdure.kernel.errors import BadQuery, NotFound
 from perdure.kernel.pages import QueryPage
+from perdure.rollouts.encoding import answer_from
 from perdure.rollouts.model import DEFAULT_QUEUE
 from perdure.rollouts.records import (
+    AnyRequest,
     AttemptedRollout,
     EnqueueRolloutRequest,
     Rollout,
+    request_of,
 )
 from perdure.server.http.routes import Call
 from perdure.server.lightning import listing
 from perdure.server.lightning.listing import listed
-from perdure.server.lightning.protocol import Resource, do_not_repeat, gather, key_of, set_fields
+from perdure.server.lightning.protocol import Resource, do_not_repeat, gather, key_of, ours, set_fields
 
 rollouts = Resource()
 
@@ -48,13 +51,22 @@ async def enqueue_rollouts(call: Call) -> Any:
     requests = _keyed(call.body.rollouts, call.idempotency_key)
     if not all(request.idempotency_key for request in requests):
         do_not_repeat(call.request)
-    if len(requests) == 1:
-        # A single one is merged with those of other callers.
-        return [await call.store.enqueue_rollout(**_given(requests[0]))]
-    return list(await call.store.enqueue_many_rollouts(requests)) if requests else []
+    if not requests:
+        return []
+    # A single one is merged with those of other callers.
+    alone = len(requests) == 1
+    store = ours(call.store, "enqueue_rollout", "enqueue_many_rollouts")
+    if store is not None:
+        queue = store.rollouts
+        rows = [await queue.enqueue_row(requests[0])] if alone else await queue.enqueue_rows(requests)
+        return [answer_from(row) for row in rows]
+    records = [request_of(request) for request in requests]
+    if alone:
+        return [await call.store.enqueue_rollout(**_given(records[0]))]
+    return list(await call.store.enqueue_many_rollouts(records))
 
 
-def _keyed(requests: list[EnqueueRolloutRequest], key: str | None) -> list[EnqueueRolloutRequest]:
+def _keyed(requests: list[AnyRequest], key: str | None) -> list[AnyRequest]:
     """Give a key of its own to each rollout of a request that has a key."""
     if key is not None:
         for number, request in enumerate(requests):

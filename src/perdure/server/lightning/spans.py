@@ -10,11 +10,10 @@ from perdure.kernel.pages import QueryPage
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.records import MAX_SPANS, StoredSpans
 from perdure.rollouts.spans import AnySpan, Span, record_of
-from perdure.rollouts.store import DatabaseLightningStore
 from perdure.server.http.routes import Call
 from perdure.server.lightning import listing
 from perdure.server.lightning.listing import listed
-from perdure.server.lightning.protocol import Resource
+from perdure.server.lightning.protocol import Resource, ours
 
 JSON_SOURCE = "json"
 """What spans that come one by one or in lists are counted under."""
@@ -64,9 +63,9 @@ async def add_many_spans(call: Call) -> StoredSpans:
 
 def _taken(store: LightningStore, spans: list[Any]) -> list[Any]:
     """Spans as a store takes them: our own methods as they were decoded, any others as records."""
-    own, kind = DatabaseLightningStore, type(store)
-    is_own = kind.add_span is own.add_span and kind.add_many_spans is own.add_many_spans
-    return spans if is_own else [record_of(span) for span in spans]
+    if ours(store, "add_span", "add_many_spans") is not None:
+        return spans
+    return [record_of(span) for span in spans]
 
 
 def _span_key(span: AnySpan) -> tuple[str, str, str]:

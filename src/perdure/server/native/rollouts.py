@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.access.endpoints import Items
-from perdure.rollouts.records import StoredSpans
+from perdure.rollouts.encoding import answer_from
+from perdure.rollouts.records import RolloutAnswer, StoredSpans
 from perdure.rollouts.resource_service import Resources
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.workers import Workers
@@ -27,6 +28,17 @@ async def claim(call: Call) -> Items[Any]:
     return Items(items=claimed)
 
 
+async def enqueue(call: Call) -> RolloutAnswer:
+    """Queue a rollout, from the body to its row and from the row to the answer."""
+    return answer_from(await _rollouts(call).enqueue_row(call.body, call.idempotency_key))
+
+
+async def enqueue_many(call: Call) -> Items[Any]:
+    """The same for many."""
+    rows = await _rollouts(call).enqueue_rows(call.body.rollouts, call.idempotency_key)
+    return Items(items=[answer_from(row) for row in rows])
+
+
 async def add_spans(call: Call) -> StoredSpans:
     """Store spans, and count them."""
     answer = await _rollouts(call).add_spans(call.body)
@@ -45,6 +57,8 @@ ROLLOUT_ROUTES = (
         _rollouts,
         {
             Rollouts.claim: ByHand(claim, ends_with_caller=True),
+            Rollouts.enqueue: enqueue,
+            Rollouts.enqueue_many: enqueue_many,
             Rollouts.add_spans: add_spans,
             Rollouts.statistics: statistics,
         },
