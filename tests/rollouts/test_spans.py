@@ -21,6 +21,7 @@ from perdure.kernel.codec import decode_json, encode_json, encode_wire
 from perdure.kernel.errors import InvalidInput, PerdureError
 from perdure.kernel.record import OpenRecord, usual_decoder
 from perdure.rollouts import encoding
+from perdure.rollouts.forms import Forms
 from perdure.rollouts.spans import (
     Event,
     Link,
@@ -427,7 +428,8 @@ STORED: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("odd", [*ODD, *STORED], ids=str)
-def test_the_usual_form_is_stored_as_its_record(odd: dict[str, Any]) -> None:
+def test_the_usual_form_is_stored_as_its_record(odd: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "forms", Forms())
     usual = usual_decoder(Span)
     assert usual is not None
     try:

@@ -20,6 +20,7 @@ __all__ = [
     "decode_json",
     "encode_decoded",
     "encode_json",
+    "encode_scalar_values",
     "encode_scalars",
     "encode_wire",
 ]
@@ -41,6 +42,12 @@ class _Scalars(msgspec.Struct, gc=False):
     """What `encode_scalars` takes; the checks of a Struct are prepared once."""
 
     by_name: dict[str, str | int | _Finite | bool | list[str | int | _Finite | bool]]
+
+
+class _ScalarValues(msgspec.Struct, gc=False):
+    """The same without names."""
+
+    values: list[str | int | _Finite | bool | list[str | int | _Finite | bool]]
 
 
 class EncodedByFields:
@@ -74,6 +81,15 @@ def encode_scalars(value: Any, scalars: Mapping[str, Any]) -> bytes | None:
     try:
         msgspec.convert({"by_name": scalars}, _Scalars)
         return _encoder.encode(value)
+    except (msgspec.ValidationError, UnicodeEncodeError, OverflowError, ValueError, TypeError):
+        return None
+
+
+def encode_scalar_values(values: list[Any]) -> bytes | None:
+    """The same for a list of scalars without names."""
+    try:
+        msgspec.convert({"values": values}, _ScalarValues)
+        return _encoder.encode(values)
     except (msgspec.ValidationError, UnicodeEncodeError, OverflowError, ValueError, TypeError):
         return None
 

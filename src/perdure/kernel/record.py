@@ -276,8 +276,13 @@ class OpenRecord(PydanticApi, EncodedByFields):
     @classmethod
     def _from_usual(cls, usual: Any) -> Self:
         """A record in its usual form, whose fields are checked."""
+        return cls._of_checked(asdict(usual))
+
+    @classmethod
+    def _of_checked(cls, fields: dict[str, Any]) -> Self:
+        """A record of all its fields, which are checked."""
         made = cls.__new__(cls)
-        made.__dict__ = asdict(usual)
+        made.__dict__ = fields
         return made
 
     @property

@@ -11,9 +11,16 @@ import msgspec
 from perdure.agents.records import RecordedSpan
 from perdure.kernel.checks import check_text, optional_choice, optional_text
 from perdure.kernel.clock import to_micros, to_seconds, to_seconds_or_none
-from perdure.kernel.codec import decode_json, encode_decoded, encode_json, encode_scalars
+from perdure.kernel.codec import (
+    decode_json,
+    encode_decoded,
+    encode_json,
+    encode_scalar_values,
+    encode_scalars,
+)
 from perdure.kernel.errors import InvalidInput, NotADatabase
 from perdure.kernel.storage.labels import check_size
+from perdure.rollouts.forms import FORM, JSON, OTLP, Form, Forms, Shared, shared_in
 from perdure.rollouts.model import DEFAULT_QUEUE
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.operations.spans import NewSpan
@@ -50,7 +57,7 @@ from perdure.rollouts.traces.figures import Figures, figures_if_any, figures_in,
 P = ParamSpec("P")
 T = TypeVar("T")
 
-JSON = "json"
+forms = Forms()
 MAX_SPAN_BYTES = 64 << 20
 MAX_SERVICE = 250
 _INT64 = 2**63
@@ -72,6 +79,8 @@ _EMPTY_FIELDS = {
 _TIMES = ("start_time", "end_time")
 Times = tuple[int | None, int | None]
 """The start and the end of a span in nanoseconds."""
+_PLAIN, _RECORDED_FIELDS = 2, 3
+"""How many fields a body has beside the times: status and attributes; of a recorded span also its kind."""
 _PLAIN_FIELDS = frozenset({"status", "attributes", "start_time", "end_time"})
 
 
@@ -320,7 +329,7 @@ Part = PartRow
 def new_span(span: AnySpan, part: Part | None, *, numbered: bool = True, size: int | None = None) -> NewSpan:
     """A span ready to be stored; its resource is `part`, or the empty one."""
     times = (_nanos(span.start_time), _nanos(span.end_time))
-    body = _plain_body(span, times) or _body(record_of(span), times)
+    form, body = _plain_body(span, times) or (None, _body(record_of(span), times))
     if len(body) > MAX_SPAN_BYTES:
         raise InvalidInput(f"span {span.span_id} is larger than {MAX_SPAN_BYTES} bytes")
     if not 0 <= span.sequence_id < _INT64:
@@ -337,23 +346,17 @@ def new_span(span: AnySpan, part: Part | None, *, numbered: bool = True, size: i
         span.status.status_code,
         len(body) if size is None else size,
         part.hash if part else None,
-        None,
-        JSON,
+        form.part.hash if form else None,
+        FORM if form else JSON,
         body,
-        figures_in(body, span.name, span.attributes),
+        _figures(form, body, span.name, span.attributes),
     )
 
 
 def recorded_span(span: RecordedSpan, rollout_id: str, attempt_id: str, part: Part) -> NewSpan:
     """A span that perdure recorded, ready to be stored."""
-    fields = _recorded_fields(span)
     times = (_nanos(span.start_time), _nanos(span.end_time))
-    _leave_out_times(fields, times)
-    if span.description is None:
-        fields["status"] = span.status
-    body = None if span.events or span.extra else encode_scalars(fields, span.attributes)
-    if body is None:
-        body = encode_json(fields, what="span", nan="keep").encode()
+    form, body = _recorded_body(span, times)
     return NewSpan(
         rollout_id,
         attempt_id,
@@ -366,11 +369,33 @@ def recorded_span(span: RecordedSpan, rollout_id: str, attempt_id: str, part: Pa
         span.status,
         len(body),
         part.hash,
-        None,
-        JSON,
+        form.part.hash if form else None,
+        FORM if form else JSON,
         body,
-        figures_in(body, span.name, span.attributes),
+        _figures(form, body, span.name, span.attributes),
     )
+
+
+def _figures(form: Form | None, body: bytes, name: str, attributes: Mapping[str, Any]) -> Figures | None:
+    if form is None:
+        return figures_in(body, name, attributes)
+    return figures_if_any(name, attributes) if form.counts else None
+
+
+def _recorded_body(span: RecordedSpan, times: Times) -> tuple[Form | None, bytes]:
+    fields = _recorded_fields(span)
+    _leave_out_times(fields, times)
+    if span.description is None:
+        fields["status"] = span.status
+    if not (span.events or span.extra):
+        if span.description is None and len(fields) == _RECORDED_FIELDS:
+            formed = _formed(span.attributes, span.kind)
+            if formed is not None:
+                return formed
+        body = encode_scalars(fields, span.attributes)
+        if body is not None:
+            return None, body
+    return None, encode_json(fields, what="span", nan="keep").encode()
 
 
 def span_of(span: RecordedSpan, rollout_id: str, attempt_id: str, service: OtelResource) -> Span:
@@ -401,7 +426,7 @@ def _recorded_fields(span: RecordedSpan) -> dict[str, Any]:
     return {**fields, **span.extra}
 
 
-def _plain_body(span: AnySpan, times: Times) -> bytes | None:
+def _plain_body(span: AnySpan, times: Times) -> tuple[Form | None, bytes] | None:
     """The body of a span that has no more than a status, attributes and times, as most; None for others."""
     if span.events or span.links or span.context or span.parent or span.status.description is not None:
         return None
@@ -413,7 +438,18 @@ def _plain_body(span: AnySpan, times: Times) -> bytes | None:
         fields["start_time"] = span.start_time
     if end is not None and _seconds(end) != span.end_time:
         fields["end_time"] = span.end_time
-    return encode_scalars(fields, span.attributes)
+    formed = _formed(span.attributes) if len(fields) == _PLAIN else None
+    if formed is not None:
+        return formed
+    body = encode_scalars(fields, span.attributes)
+    return None if body is None else (None, body)
+
+
+def _formed(attributes: Mapping[str, Any], kind: str | None = None) -> tuple[Form, bytes] | None:
+    """The values of a span's attributes, if it has a form."""
+    form = forms.of(attributes, kind)
+    body = None if form is None else encode_scalar_values(list(attributes.values()))
+    return None if form is None or body is None else (form, body)
 
 
 def _body(span: Span, times: Times) -> bytes:
@@ -484,20 +520,43 @@ def _seconds(nanos: int | None) -> float | None:
 @_stored
 def spans_from(rows: Sequence[SpanView], parts: Mapping[str, bytes]) -> list[Span]:
     """Spans, with the parts that they share."""
-    used = {row.resource_hash for row in rows if row.format == JSON and row.resource_hash is not None}
-    resources = {name: decode_json(parts[name]) for name in used}
-    if all(row.format == JSON for row in rows):
-        return [_span(row, resources) for row in rows]
+    ours = [row for row in rows if row.format != OTLP]
+    used = {row.resource_hash for row in ours if row.resource_hash is not None}
+    resources: dict[str | None, OtelResource] = {None: _no_resource}
+    for name in used:
+        resources[name] = OtelResource.model_validate(decode_json(parts[name]))
+    shared = _shared_by(ours, parts)
+    made = [
+        _formed_span(row, shared[row.scope_hash], resources[row.resource_hash])
+        if row.format == FORM
+        else _span(row, resources[row.resource_hash])
+        for row in ours
+    ]
+    if len(ours) == len(rows):
+        return made
     from perdure.rollouts.otlp_reader import Reader
 
-    read = Reader(parts).read
-    return [_span(row, resources) if row.format == JSON else read(row) for row in rows]
+    read, left = Reader(parts).read, iter(made)
+    return [read(row) if row.format == OTLP else next(left) for row in rows]
+
+
+def _shared_by(rows: Sequence[SpanView], parts: Mapping[str, bytes]) -> dict[str | None, Shared]:
+    """The forms of stored spans, by their hashes."""
+    used = {row.scope_hash for row in rows if row.format == FORM and row.scope_hash is not None}
+    return {name: shared_in(parts[name]) for name in used}
 
 
 @_stored
-def figures_from(row: SpanView) -> Figures | None:
-    """What is counted of a stored span; None if nothing is."""
+def figures_from(rows: Sequence[SpanView], parts: Mapping[str, bytes]) -> list[Figures | None]:
+    """What is counted of stored spans; None for one of which nothing is."""
+    shared = _shared_by(rows, parts)
+    return [_figures_from(row, shared) for row in rows]
+
+
+def _figures_from(row: SpanView, shared: Mapping[str | None, Shared]) -> Figures | None:
     body = bytes(row.body)
+    if row.format == FORM:
+        return figures_if_any(row.name, shared[row.scope_hash].attributes_of(body))
     if row.format == JSON:
         return figures_if_any(row.name, decode_json(body)["attributes"]) if may_have_figures(body) else None
     from perdure.rollouts.otlp import figures_of_body
@@ -505,11 +564,40 @@ def figures_from(row: SpanView) -> Figures | None:
     return figures_of_body(body)
 
 
-def _span(row: SpanView, resources: Mapping[str, Any]) -> Span:
+def _formed_span(row: SpanView, form: Shared, resource: OtelResource) -> Span:
+    """A span in a form. Its values are a list of JSON: there is nothing to check."""
+    return Span._of_checked(
+        {
+            "rollout_id": row.rollout_id,
+            "attempt_id": row.attempt_id,
+            "sequence_id": row.sequence_id,
+            "trace_id": row.trace_id,
+            "span_id": row.span_id,
+            "parent_id": row.parent_id,
+            "name": row.name,
+            "status": TraceStatus._of_checked({"status_code": row.status_code, "description": None}),
+            "attributes": form.attributes_of(bytes(row.body)),
+            "events": [],
+            "links": [],
+            "start_time": _seconds(row.start_ns),
+            "end_time": _seconds(row.end_ns),
+            "context": None,
+            "parent": None,
+            "resource": _copied(resource),
+            **form.fields,
+        }
+    )
+
+
+def _copied(resource: OtelResource) -> OtelResource:
+    """A resource of which each span has its own."""
+    return OtelResource._of_checked({**vars(resource), "attributes": dict(resource.attributes)})
+
+
+def _span(row: SpanView, resource: OtelResource) -> Span:
     body = decode_json(bytes(row.body))
     if type(body["status"]) is str:
         body["status"] = {"status_code": body["status"]}
-    shared = row.resource_hash
     return Span.model_validate(
         {
             **_EMPTY_FIELDS,
@@ -523,6 +611,6 @@ def _span(row: SpanView, resources: Mapping[str, Any]) -> Span:
             "span_id": row.span_id,
             "parent_id": row.parent_id,
             "name": row.name,
-            "resource": _no_resource.model_copy(deep=True) if shared is None else resources[shared],
+            "resource": _copied(resource),
         }
     )

@@ -17,15 +17,15 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as Message
 from perdure.kernel.checks import MAX_TEXT
 from perdure.kernel.errors import InvalidInput
 from perdure.rollouts import otlp_schema
+from perdure.rollouts.forms import OTLP
 from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.otlp_figures import figures_in
 from perdure.rollouts.rows import part_hash
 from perdure.rollouts.spans import StatusCode
 from perdure.rollouts.traces.figures import ATTRIBUTES, Figures
 
-__all__ = ["OTLP", "STATUS_CODES", "Received", "Traces", "figures_of_body", "parse", "receive"]
+__all__ = ["STATUS_CODES", "Received", "Traces", "figures_of_body", "parse", "receive"]
 
-OTLP = "otlp"
 ROLLOUT_ID = "agentlightning.rollout_id"
 ATTEMPT_ID = "agentlightning.attempt_id"
 SEQUENCE_ID = "agentlightning.span_sequence_id"

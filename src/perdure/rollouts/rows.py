@@ -475,6 +475,7 @@ class SpanView(NamedTuple):
     start_ns: int | None = None
     end_ns: int | None = None
     ordinal: int = 0
+    status_code: str = ""
 
 
 class PartRow(NamedTuple):

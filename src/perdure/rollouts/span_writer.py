@@ -78,6 +78,7 @@ class SpanWriter:
                 parts[part.hash] = part.body
             size = size_of(record_of(span)) if size_of else None
             new.append(encoding.new_span(span, part, numbered=numbered, size=size))
+        parts |= encoding.forms.parts_of([span.scope_hash for span in new])
         stored = await self._store(new, parts)
         if None in stored:
             for span, number in zip(spans, stored, strict=True):

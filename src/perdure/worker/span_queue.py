@@ -155,7 +155,8 @@ class SpanQueue:
         part = self._part
         assert part is not None
         rows = [encoding.recorded_span(each.span, each.rollout_id, each.attempt_id, part) for each in batch]
-        for answer in await rollouts.store_span_batch(rows, {part.hash: part.body}):
+        parts = {part.hash: part.body, **encoding.forms.parts_of([row.scope_hash for row in rows])}
+        for answer in await rollouts.store_span_batch(rows, parts):
             if isinstance(answer, PerdureError):
                 self._drop(answer)
 

@@ -169,11 +169,11 @@ class Traces(Service):
         """
         check_page(limit, offset)
         check_id(trace_id, "trace_id")
-        (rows, total), _ = await self.read(operations.trace_spans, trace_id, None, limit, offset)
+        (rows, total), parts = await self.read(operations.trace_spans, trace_id, None, limit, offset)
         if not total:
             raise NotFound(f"Trace {trace_id} not found")
-        found = [(row.span_id, encoding.figures_from(row)) for row in rows]
-        items = [step_from(span_id, figures, self._prices) for span_id, figures in found if figures]
+        found = zip(rows, encoding.figures_from(rows, parts), strict=True)
+        items = [step_from(row.span_id, figures, self._prices) for row, figures in found if figures]
         return SpanSteps(items=items, total=total)
 
     async def spans_of(self, trace_id: str, *, limit: int, offset: int = 0) -> Sequence[Span]:
