@@ -16,11 +16,12 @@ from perdure.agents.records import AgentSpec
 from perdure.assistants.model import registrations
 from perdure.assistants.operations import register
 from perdure.kernel.errors import PerdureError
+from perdure.kernel.ids import uuid
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.operations import report
 from perdure.rollouts.operations.claim import Claim
 from perdure.streams.model import NewEvent
-from perdure.threads.encoding import checked, finish_of, new_run
+from perdure.threads.encoding import checked, finish_of, followed, new_run
 from perdure.threads.model import AGENTS_QUEUE
 from perdure.threads.operations import assign, cancel, create, execute, finish, remove, states
 from perdure.threads.policy import Policy
@@ -64,13 +65,14 @@ def ask(strategy: str = "enqueue", thread_id: str | None = "t", **options: Any) 
 
 
 def ask_and_take(thread_id: str = "u", worker_id: str = "y", limit: int = 1) -> Operation:
-    """Create a run while a worker waits, which claims what is first in the queue."""
+    """Create a run that is read while a worker waits, which claims what is first in the queue."""
 
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
         fields = {"thread_id": thread_id, "multitask_strategy": "enqueue", "if_not_exists": "create"}
         request = new_run(RunRequest(assistant_id="echo", **fields), POLICY)  # type: ignore[arg-type]
-        wish = assign.Wish(Claim(worker_id, limit), AGENT_NAMES, None)
-        made, shares = await assign.claim_at_once(tx, [wish], KINDS, create.create_runs, [request], KINDS)
+        read = followed(request, uuid(tx.now, tx.ids))
+        wish = assign.Wish(Claim(worker_id, limit), AGENT_NAMES, None, begins=True)
+        made, shares, _ = await assign.claim_at_once(tx, [wish], KINDS, create.create_runs, [read], KINDS)
         return _ids(made), [_ids(share) for share in shares]
 
     return run

@@ -16,6 +16,8 @@ _ID = re.compile(r"^(?:\d{1,16}-)?(\d{1,18})$")
 
 VALUES = "values"
 """The event that shows a state; a subgraph's has its namespace after a bar."""
+METADATA = "metadata"
+"""The event with which an attempt of a run begins."""
 CONTROL = "control"
 """The event of a run that is asked to stop."""
 REFERENCE_SIZE = 1024

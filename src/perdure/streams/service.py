@@ -70,12 +70,16 @@ class Streams:
         """Begin to read a stream after a place, or from now on with None; it need not exist yet."""
         return Follower(self._tail(Key(ns, stream, joined)), after)
 
-    def _tail(self, key: Key) -> Tail:
+    def expect(self, ns: int, stream: str) -> Follower:
+        """Begin to read a stream that nobody has begun to write: what it gets is at hand without a look."""
+        return Follower(self._tail(Key(ns, stream, False), is_new=True), 0)
+
+    def _tail(self, key: Key, *, is_new: bool = False) -> Tail:
         loop = asyncio.get_running_loop()
         for tail in self._tails.get(key, ()):
             if tail.loop is loop:
                 return tail
-        tail = Tail(self.storage, key, self._forget, self._resolve)
+        tail = Tail(self.storage, key, self._forget, self._resolve, is_new=is_new)
         with self._lock:
             self._tails[key] = (*self._tails.get(key, ()), tail)
             if not self._polling:

@@ -41,13 +41,19 @@ class Tail:
     """The end of one stream for the followers of one event loop, which alone touches it."""
 
     def __init__(
-        self, storage: Storage, key: Key, forget: Callable[[Tail], None], resolve: Resolve | None = None
+        self,
+        storage: Storage,
+        key: Key,
+        forget: Callable[[Tail], None],
+        resolve: Resolve | None = None,
+        *,
+        is_new: bool = False,
     ) -> None:
         self.key = key
         self.loop = asyncio.get_running_loop()
-        self.began: int | None = None
+        self.began: int | None = 0 if is_new else None
         """Where the stream was when it was first seen."""
-        self.last: int | None = None
+        self.last = self.began
         """Everything up to here is committed, and followers can have it."""
         self.end: int | None = None
         self.gone = False
@@ -65,7 +71,8 @@ class Tail:
         self._reading: asyncio.Task[None] | None = None
         self._watch = storage.signals.watch(CHANNEL, [hint_key(key.ns, key.stream)])
         self._listening = self.loop.create_task(self._listen())
-        self.stir()
+        if not is_new:
+            self.stir()
 
     # --- what others tell it
 

@@ -41,6 +41,7 @@ def assignment_of(claimed: ClaimedRun) -> Assignment:
         saved_at=claimed.saved_at,
         resources_id=claimed.run.resources_id,
         last_seq=claimed.last_seq,
+        begun=claimed.begun,
         phase=phase_facts(run) if run.kind == PHASE else None,
     )
 

@@ -21,6 +21,7 @@ from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.claim import Claim
 from perdure.rollouts.operations.work import READY_CHANNEL, ready_key
 from perdure.rollouts.watchdog import WatchedService
+from perdure.streams.service import Streams
 from perdure.threads.encoding import check_queues
 from perdure.threads.model import GATHER_SECONDS
 from perdure.threads.operations import assign
@@ -52,7 +53,8 @@ class WaitingClaim:
         if limit <= 0:
             return None
         caller = claimer.queue.caller
-        return Wish(Claim(claimer.worker_id, limit), claimer.agents, None if caller is None else caller.actor)
+        actor = None if caller is None else caller.actor
+        return Wish(Claim(claimer.worker_id, limit), claimer.agents, actor, claimer.begins)
 
     def tell(self, share: Share) -> bool:
         """Give it its runs, from any thread; False if nobody is there any more."""
@@ -144,8 +146,12 @@ class Claimer:
         agents: Sequence[str],
         queues: Sequence[str],
         key: str | None = None,
+        *,
+        begins: bool = False,
     ) -> None:
         self.queue = queue
+        self.begins = begins
+        """Whether its worker looks whether a run has `begun`; one of an earlier release does not."""
         self.worker_id = check_id(worker_id, "worker_id")
         self.agents = tuple(sorted({check_name(each, "the name of an agent") for each in agents}))
         self._queues = check_queues(queues)
@@ -239,8 +245,9 @@ class ClaimingService(WatchedService):
 
     gather_seconds = GATHER_SECONDS
 
-    def __init__(self, storage: Storage, kinds: Kinds, **options: Any) -> None:
+    def __init__(self, storage: Storage, kinds: Kinds, streams: Streams, **options: Any) -> None:
         super().__init__(storage, kinds, **options)
+        self.streams = streams
         self.waiting_claims = WaitingClaims()
 
     async def _run_watched(self, access: Access, operation: Any, call: tuple[Any, ...]) -> Any:
@@ -251,7 +258,9 @@ class ClaimingService(WatchedService):
         shares: Sequence[Share] = [()] * len(taken)
         claiming = (claim_at_once, tuple(taken.values()), self.kinds, *call)
         try:
-            answers, shares = await super()._run_watched(access, operation, claiming)
+            answers, shares, begun = await super()._run_watched(access, operation, claiming)
+            for each in begun:
+                self.streams.offer(await self.ns(), *each)
         finally:
             for waiting, share in zip(taken, shares, strict=True):
                 if not self.waiting_claims.settle(waiting, share):

@@ -25,7 +25,7 @@ from perdure.kernel.clock import to_micros
 from perdure.kernel.codec import check_json, encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.labels import encode_metadata
-from perdure.streams.model import REFERENCE_SIZE, VALUES, NewEvent
+from perdure.streams.model import METADATA, REFERENCE_SIZE, VALUES, NewEvent
 from perdure.threads.kwargs import kwargs_text
 from perdure.threads.model import RUN_QUEUES
 from perdure.threads.operations.create import NewRun
@@ -151,6 +151,16 @@ def new_run(request: RunRequest, policy: Policy, *, known: str = "{}") -> NewRun
         inherits=request.inherit_metadata,
         lifetime=policy.lifetime,
     )
+
+
+def followed(new: NewRun, run_id: str) -> NewRun:
+    """The same with an id, so that its stream is read before it exists, and with the first event of it."""
+    return msgspec.structs.replace(new, run_id=run_id, first=begin_event(run_id, 1))
+
+
+def begin_event(run_id: str, attempt: int) -> NewEvent:
+    """The event with which an attempt begins."""
+    return NewEvent(METADATA, encode_json({"run_id": run_id, "attempt": attempt}))
 
 
 def _valid(request: RunRequest) -> RunRequest:

@@ -253,7 +253,7 @@ class RunQueue(WatchedService):
 
     def claimer(self, worker_id: str, agents: Sequence[str], queues: Sequence[str]) -> Claimer | None:
         """What claims for a worker of this process; None if the queue is elsewhere."""
-        return Claimer(self, worker_id, agents, queues)
+        return Claimer(self, worker_id, agents, queues, begins=True)
 
     async def claim_now(
         self, claim: Claim, agents: Sequence[str], queues: Sequence[str], key: str | None

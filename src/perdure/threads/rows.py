@@ -162,20 +162,26 @@ class RunRow(msgspec.Struct):
 
 
 class CreatedRun(Created[RunRow]):
-    """A run that was created, with its thread and its assistant."""
+    """A run that was created, with its thread and its assistant.
 
-    __slots__ = ("assistant", "thread")
+    `first` is the event that its stream begins with, if that is to be stored by who claims it at once.
+    """
 
-    def __init__(self, record: RunRow, thread: ThreadRow, assistant: AssistantRow) -> None:
+    __slots__ = ("assistant", "first", "thread")
+
+    def __init__(
+        self, record: RunRow, thread: ThreadRow, assistant: AssistantRow, first: NewEvent | None = None
+    ) -> None:
         super().__init__((record.id,), record)
         self.thread = thread
         self.assistant = assistant
+        self.first = first
 
     def as_claimed(self, rollout: RolloutView) -> CreatedRun:
         """The same after its rollout was claimed."""
         changes = {"rollout_status": rollout.status, "attempts": rollout.attempts}
         run = msgspec.structs.replace(self.record, **changes)
-        return CreatedRun(run, self.thread, self.assistant)
+        return CreatedRun(run, self.thread, self.assistant, self.first)
 
 
 ROLLOUT_COLUMNS: Final = {

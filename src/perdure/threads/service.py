@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from time import time_ns
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -38,22 +40,28 @@ from perdure.kernel.checks import (
 from perdure.kernel.clock import to_micros
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
+from perdure.kernel.ids import uuid
 from perdure.kernel.pages import PaginatedResult
-from perdure.kernel.signals.port import until
 from perdure.kernel.storage.port import Storage
-from perdure.rollouts.model import ENDED, LIVE, QUEUED, Kinds
-from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
+from perdure.rollouts.model import LIVE, QUEUED, Kinds
 from perdure.rollouts.watchdog import Watchdog
 from perdure.streams.model import Burst, NewEvent, seq_of
 from perdure.streams.service import Follower, Streams
-from perdure.threads.claimer import ClaimingService
-from perdure.threads.encoding import check_lifetime, checked, config_text, metadata_text, new_run, steps_of
-from perdure.threads.local_completions import LocalCompletions
+from perdure.threads.encoding import (
+    check_lifetime,
+    checked,
+    config_text,
+    followed,
+    metadata_text,
+    new_run,
+    steps_of,
+)
+from perdure.threads.ends import RunEnds
 from perdure.threads.operations import cancel, create, lifetimes, queries, remove, search, states
-from perdure.threads.operations.cancel import control_key
+from perdure.threads.operations.create import NewRun
 from perdure.threads.operations.queries import QueueStats, RunSearch
 from perdure.threads.operations.search import ThreadSearch
-from perdure.threads.operations.settle import STOPPED_CHANNEL, thread_stream
+from perdure.threads.operations.settle import thread_stream
 from perdure.threads.operations.shown import resolve
 from perdure.threads.operations.states import NewThread
 from perdure.threads.policy import Policy
@@ -78,9 +86,7 @@ from perdure.threads.records import (
 from perdure.threads.rows import (
     Created,
     RunRow,
-    ThreadAnswer,
     checkpoint_of,
-    end_of,
     outline_of,
     run_of,
     thread_of,
@@ -89,10 +95,6 @@ from perdure.threads.unpacking import unpack, unpack_for
 
 PURGE_SECONDS = 15.0
 EXPIRE_SECONDS = 15.0
-FRESH_SECONDS = 0.05
-"""How long a run that was created just now may take before it is looked at."""
-POLL_SECONDS = 2.0
-"""How often a waiter looks by itself, should a hint be lost."""
 MAX_WAIT_SECONDS = 3600.0
 BEGINNING = "-1"
 """The place before the first event of a stream."""
@@ -104,7 +106,7 @@ LiveStatus = Literal["pending", "running", "all"]
 Seconds = Annotated[float, Meta(ge=0, le=MAX_WAIT_SECONDS)]
 
 
-class Threads(ClaimingService):
+class Threads(RunEnds):
     """The threads of one namespace. `RunQueue` is what executes their runs."""
 
     def __init__(
@@ -118,10 +120,9 @@ class Threads(ClaimingService):
         policy: Policy | None = None,
         watchdog: Watchdog | None = None,
     ) -> None:
-        super().__init__(storage, kinds, namespace=namespace, caller=caller, watchdog=watchdog)
-        self.streams = streams or Streams(storage, resolve)
+        streams = streams or Streams(storage, resolve)
+        super().__init__(storage, kinds, streams, namespace=namespace, caller=caller, watchdog=watchdog)
         self.policy = policy or Policy()
-        self.local_completions = LocalCompletions()
 
     @property
     def _grace(self) -> int:
@@ -334,7 +335,9 @@ class Threads(ClaimingService):
     @call(POST("/runs"), scope="write", status=201, errors=(NotFound, Conflict))
     async def create_run(self, request: RunRequest, *, idempotency_key: str | None = None) -> Run:
         """Create a run; a repeated idempotency key gives the first one."""
-        new = new_run(request, self.policy)
+        return await self._create_run(new_run(request, self.policy), idempotency_key)
+
+    async def _create_run(self, new: NewRun, idempotency_key: str | None) -> Run:
         await unpack_for(self, new.thread_id, new.checkpoint_id)
         size = len(new.kwargs) + len(new.metadata)
         created = await self.write_once(idempotency_key, create.create_runs, new, self.kinds, size=size)
@@ -466,72 +469,28 @@ class Threads(ClaimingService):
         """Wait for the end of a run. TimeoutError when the time is up."""
         return await self._join(run_id, timeout)
 
-    async def join_thread_of(self, run_id: str) -> RunEnd:
-        """Wait for the end of a run, for the values that its thread has then."""
-        return await self._join(run_id, None, look=queries.get_threads_at_end)
-
-    async def join_new_run(self, run_id: str) -> RunEnd:
-        """Wait for the end of a run that was created just now."""
-        return await self._join(run_id, None, first=FRESH_SECONDS)
-
-    async def _join(
-        self, run_id: str, timeout: float | None, *, first: float = 0.0, look: Any = queries.get_ends
-    ) -> RunEnd:
-        found = await self._ended(check_id(run_id, "run_id"), timeout, first, look)
-        if found is None:
-            raise TimeoutError(f"run {run_id} has not ended within {timeout:g} s")
-        return end_of(*found)
-
-    async def _ended(
-        self, run_id: str, timeout: float | None, first: float, look: Any
-    ) -> tuple[RunRow, ThreadAnswer | None] | None:
-        """Wait until a run has ended, and look at it after `first` seconds; None when the time is up."""
-        ns = await self.ns()
-        found: Any = None
-        here = self.local_completions.watch((ns, run_id))
-
-        async def done(_: frozenset[str]) -> bool:
-            nonlocal found
-            if self.local_completions.is_under_way((ns, run_id)) or here.done():
-                end = await here
-                if end is not None and end.run is not None and end.thread is not None:
-                    found = (end.run, end.thread)
-                    return True
-            run, _ = found = await self.read_one(look, run_id)
-            return run.rollout_status in ENDED
-
-        try:
-            has_ended = await until(
-                self.storage.signals,
-                ENDED_CHANNEL,
-                [ended_key(ns, run_id)],
-                done,
-                timeout=timeout,
-                poll=POLL_SECONDS,
-                first=first,
-            )
-        finally:
-            self.local_completions.forget((ns, run_id), here)
-        return found if has_ended else None
-
-    async def stopped(self, run_id: str, timeout: float | None = None) -> bool:
-        """Wait until no worker executes a run any longer."""
-
-        async def done(_: frozenset[str]) -> bool:
-            rows = await self.read(queries.latest_attempts, [run_id])
-            return all(row.status not in LIVE for row in rows)
-
-        signals, key = self.storage.signals, control_key(await self.ns(), run_id)
-        return await until(signals, STOPPED_CHANNEL, [key], done, timeout=timeout, poll=POLL_SECONDS)
-
     @call(POST("/runs/stream"), scope="write", errors=(NotFound, Conflict), by_hand=True)
     async def stream(
         self, request: RunRequest, *, idempotency_key: str | None = None
     ) -> AsyncGenerator[Burst, None]:
         """Create a run and stream its events, in bursts, until its end."""
-        run = await self.create_run(request, idempotency_key=idempotency_key)
-        async for burst in (await self.follow_run(run.run_id, fresh=True)).bursts():
+        async with self.followed_run(request, idempotency_key=idempotency_key) as run:
+            follower = await self.follow_run(run.run_id, fresh=True)
+        async for burst in follower.bursts():
             yield burst
+
+    @asynccontextmanager
+    async def followed_run(
+        self, request: RunRequest, *, idempotency_key: str | None = None
+    ) -> AsyncIterator[Run]:
+        """Create a run whose stream is read from its beginning on: by a follower that is made inside."""
+        run_id = uuid(time_ns() // 1000, self.storage.ids)
+        new = followed(new_run(request, self.policy), run_id)
+        expecting = self.streams.expect(await self.ns("write"), run_id)
+        try:
+            yield await self._create_run(new, idempotency_key)
+        finally:
+            expecting.close()
 
     @call(GET("/runs/{run_id}/stream"), scope="read", errors=(NotFound,), by_hand=True)
     async def stream_run(self, run_id: Id, after: str | None = BEGINNING) -> AsyncGenerator[Burst, None]:

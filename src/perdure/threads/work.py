@@ -89,6 +89,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     resources_id: str | None = None
     last_seq: int = 0
     """The number of the last event in the run's stream."""
+    begun: bool = False
+    """Whether that event tells already that this attempt has begun."""
     phase: PhaseFacts | None = None
     """What a phase is a part of; None for a run."""
 

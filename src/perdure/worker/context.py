@@ -34,7 +34,7 @@ from perdure.memory.search import check_filters
 from perdure.memory.service import Memory
 from perdure.rollouts.contract import LightningStore
 from perdure.sessions import envelopes
-from perdure.streams.model import CONTROL, VALUES, NewEvent, Shown
+from perdure.streams.model import CONTROL, METADATA, VALUES, NewEvent, Shown
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import Checkpoint, Interrupt, NewCheckpoint
 from perdure.threads.work import Assignment, Lease
@@ -45,7 +45,6 @@ from perdure.worker.tracing import Tracing
 
 T = TypeVar("T")
 
-METADATA = "metadata"
 RESERVED = frozenset({METADATA, "error", "end", CONTROL})
 """Events that agents cannot emit."""
 MAX_NAME = 255

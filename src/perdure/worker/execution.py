@@ -20,11 +20,12 @@ from perdure.kernel.retry import retry_until
 from perdure.memory.service import Memory
 from perdure.rollouts.contract import LightningStore
 from perdure.streams.model import VALUES, NewEvent
+from perdure.threads.encoding import begin_event
 from perdure.threads.model import RETRY_BACKOFF, took_too_long
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import Failure, NewCheckpoint
 from perdure.threads.work import Assignment, Ending, Lease
-from perdure.worker.context import METADATA, RunContext
+from perdure.worker.context import RunContext
 from perdure.worker.emitter import Emitter, last_of
 from perdure.worker.isolation import AgentLoops, Ended, Job
 from perdure.worker.options import WorkerOptions
@@ -187,9 +188,9 @@ class Execution:
     # --- executing the agent
 
     async def _execute(self) -> Ended:
-        run, number = self.assignment.run, self.assignment.attempt
-        begun = {"run_id": run.run_id, "attempt": number}
-        self._emitter.begin(NewEvent(METADATA, encode_json(begun)))
+        assignment = self.assignment
+        if not assignment.begun:
+            self._emitter.begin(begin_event(assignment.run.run_id, assignment.attempt))
         agent = self._agent()
         job = self._deps.loops.start(lambda: self._main(agent), self.name)
         await asyncio.wait(

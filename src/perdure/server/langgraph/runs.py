@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated, Any, Literal, TypedDict
 from uuid import UUID, uuid5
 
@@ -155,11 +155,25 @@ async def _creates_thread(request: Authorization, body: RunBody, thread_id: str)
 
 async def created(call: Call, body: RunBody | None = None, thread_id: str | None = None) -> Run:
     """Create the run of a body, on a thread, or on that of the path if there is one."""
-    body = call.body if body is None else body
-    thread_id = await _free_thread(call, body, thread_id or call.path.get("thread_id"))
-    request = with_caller(call, request_of(body, thread_id))
+    request = await _request(call, call.body if body is None else body, thread_id)
     async with _known_graphs(call, [request]):
         return await call.threads.create_run(request, idempotency_key=idempotency_key_of(call))
+
+
+@asynccontextmanager
+async def created_to_follow(call: Call) -> AsyncIterator[Run]:
+    """Create the run of the call's body, for one who begins to read its stream inside."""
+    request = await _request(call, call.body, None)
+    async with AsyncExitStack() as stack:
+        async with _known_graphs(call, [request]):
+            creating = call.threads.followed_run(request, idempotency_key=idempotency_key_of(call))
+            run = await stack.enter_async_context(creating)
+        yield run
+
+
+async def _request(call: Call, body: RunBody, thread_id: str | None) -> RunRequest:
+    thread_id = await _free_thread(call, body, thread_id or call.path.get("thread_id"))
+    return with_caller(call, request_of(body, thread_id))
 
 
 async def _free_thread(call: Call, body: RunBody, thread_id: str | None) -> str | None:

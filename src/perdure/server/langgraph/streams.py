@@ -25,10 +25,17 @@ from perdure.server.http.sse import (
 from perdure.server.langgraph.authorization import Authorization, before, on_thread
 from perdure.server.langgraph.routing import Resource
 from perdure.server.langgraph.run_requests import RESUMABLE
-from perdure.server.langgraph.runs import CREATING, RUN, created, find_joinable, locations, query_list
+from perdure.server.langgraph.runs import (
+    CREATING,
+    RUN,
+    created_to_follow,
+    find_joinable,
+    locations,
+    query_list,
+)
 from perdure.server.langgraph.states import STATE_UPDATE
 from perdure.server.langgraph.threads import THREAD
-from perdure.streams.model import CONTROL, Event
+from perdure.streams.model import CONTROL, METADATA, Event
 from perdure.threads.model import LIVE_STATUSES
 from perdure.threads.records import Run
 
@@ -38,7 +45,6 @@ thread_streams = Resource("threads")
 END: Final = "end"
 HIDDEN: Final = frozenset({CONTROL, END})
 """Events of the native protocol that today's clients do not expect in the stream of a run."""
-METADATA: Final = "metadata"
 MESSAGES: Final = "messages"
 RUN_MODES: Final = "run_modes"
 LIFECYCLE: Final = "lifecycle"
@@ -139,16 +145,16 @@ def last_event_id(call: Call) -> str | None:
     **CREATING,
 )
 async def create_and_stream(call: Call) -> Response:
-    run = await created(call)
-    return await follow_events(
-        call,
-        partial(call.threads.follow_run, run.run_id, fresh=True),
-        RunFrames(_is_resumable(run)),
-        BEGINNING,
-        response=RunStream,
-        headers=locations(run, "/stream"),
-        on_disconnect=cancel_on_disconnect(call.threads, run.run_id, run.on_disconnect == "cancel"),
-    )
+    async with created_to_follow(call) as run:
+        return await follow_events(
+            call,
+            partial(call.threads.follow_run, run.run_id, fresh=True),
+            RunFrames(_is_resumable(run)),
+            BEGINNING,
+            response=RunStream,
+            headers=locations(run, "/stream"),
+            on_disconnect=cancel_on_disconnect(call.threads, run.run_id, run.on_disconnect == "cancel"),
+        )
 
 
 class StreamQuery(msgspec.Struct, kw_only=True):

@@ -60,12 +60,13 @@ async def create_and_wait(call: Call) -> Response:
 
 async def create_and_stream(call: Call) -> Response:
     """Create a run and send its events."""
-    threads, run = call.threads, await _created(call)
-    places = {"Content-Location": _place(run), "Location": _place(run, "/stream")}
-    follow = partial(threads.follow_run, run.run_id, fresh=True)
-    return await streaming(
-        call, follow, headers=places, on_disconnect=_on_disconnect(threads, call.body, run)
-    )
+    threads = call.threads
+    async with threads.followed_run(call.body, idempotency_key=call.idempotency_key) as run:
+        places = {"Content-Location": _place(run), "Location": _place(run, "/stream")}
+        follow = partial(threads.follow_run, run.run_id, fresh=True)
+        return await streaming(
+            call, follow, headers=places, on_disconnect=_on_disconnect(threads, call.body, run)
+        )
 
 
 def _on_disconnect(threads: Threads, request: RunRequest, run: Run) -> OnDisconnect | None:

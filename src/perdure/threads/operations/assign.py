@@ -18,10 +18,10 @@ from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.operations.work import READY_CHANNEL, ready_key
 from perdure.rollouts.tables import DUE, OVERDUE
 from perdure.streams.model import Head
-from perdure.streams.operations import heads
+from perdure.streams.operations import Append, append, heads
 from perdure.threads import sql
 from perdure.threads.model import AGENTS_QUEUE, RUN_KINDS, RUN_QUEUES
-from perdure.threads.operations.settle import load_runs, load_threads
+from perdure.threads.operations.settle import StreamAppend, load_runs, load_threads, thread_stream
 from perdure.threads.rows import (
     AttemptView,
     Created,
@@ -70,6 +70,8 @@ class ClaimedRun(NamedTuple):
     """How many earlier attempts do not count."""
     last_seq: int
     """The number of the last event in the run's stream."""
+    begun: bool = False
+    """Whether that is the one which tells that this attempt has begun."""
 
 
 Share = Sequence[Created[ClaimedRun | None] | Sequence[Any]]
@@ -87,6 +89,8 @@ class Wish(NamedTuple):
     agents: tuple[str, ...]
     actor: str | None
     """In whose name the worker claims."""
+    begins: bool = False
+    """Whether it knows that a run may have `begun`, and does not tell so again."""
 
 
 @watched
@@ -135,15 +139,43 @@ def claims_at_once(operation: F) -> F:
 
 async def claim_at_once(
     tx: Tx, wishes: Sequence[Wish], kinds: Kinds, operation: Operation[..., Sequence[Any]], *args: Any
-) -> tuple[Sequence[Any], list[Share]]:
+) -> tuple[Sequence[Any], Sequence[Share], Sequence[StreamAppend]]:
     """Run an operation that creates runs, and then claim for those who wait in this process.
 
     Each gets what is first in the queue, as by any claim: that may be older runs than those that were
-    created. It is asked only if the operation made runs of its agents ready.
+    created. It is asked only if the operation made runs of its agents ready. Those whose streams are read
+    already begin here, so that their readers need not wait for a transaction of the worker.
     """
     answers = await operation(tx, *args)
     known = {each.record.id: each for each in answers if isinstance(each, CreatedRun)}
-    return answers, [await _claim_for(tx, wish, kinds, known) for wish in wishes]
+    shares = [await _claim_for(tx, wish, kinds, known) for wish in wishes]
+    return answers, *await _begin(tx, wishes, shares, known)
+
+
+async def _begin(
+    tx: Tx, wishes: Sequence[Wish], shares: Sequence[Share], known: Mapping[str, CreatedRun]
+) -> tuple[Sequence[Share], Sequence[StreamAppend]]:
+    """Store the first events of runs whose workers need not do so; gives the shares with those begun."""
+    first: dict[str, Append] = {}
+    for wish, share in zip(wishes, shares, strict=True):
+        for run_id, _, number in share if wish.begins else ():
+            made = known.get(run_id)
+            if made is not None and made.first is not None:
+                into = thread_stream(made.thread.id)
+                first[run_id] = Append(run_id, [made.first], number, into, thread_id=made.thread.id)
+    if not first:
+        return shares, ()
+    placed = await append(tx, list(first.values()))
+    return [[_begun(each, first) for each in share] for share in shares], [
+        *zip(first.values(), placed, strict=True)
+    ]
+
+
+def _begun(each: Any, first: Mapping[str, Append]) -> Any:
+    claimed = each.record
+    if claimed is None or claimed.attempt.run_id not in first:
+        return each
+    return Created(each.ids, claimed._replace(begun=True, last_seq=1))
 
 
 async def _claim_for(tx: Tx, wish: Wish, kinds: Kinds, known: Mapping[str, CreatedRun]) -> Share:

@@ -21,6 +21,7 @@ from perdure.rollouts.operations.lines import lock_lines
 from perdure.rollouts.operations.report import save_all
 from perdure.rollouts.operations.work import Work
 from perdure.rollouts.operations.workers import Workers
+from perdure.streams.model import NewEvent
 from perdure.threads import sql
 from perdure.threads.model import AGENTS_QUEUE, OF_PHASES, RUN, TEMPORARY
 from perdure.threads.operations.assign import claims_at_once
@@ -64,6 +65,10 @@ class NewRun(msgspec.Struct, frozen=True):
     """Whether its metadata is on top of its assistant's and its thread's."""
     lifetime: Lifetime | None = None
     """How long a thread lives that is made for it and kept."""
+    run_id: str | None = None
+    """Its id, if somebody reads its stream from the beginning on."""
+    first: NewEvent | None = None
+    """The event that this stream begins with, should the run be claimed at once."""
 
 
 @watched
@@ -246,7 +251,7 @@ class _Creation:
             run = self._run_row(RolloutView(*rollout), request, thread)
             runs.append(run)
             assistant = self._assistants[request.assistant]
-            self.answers[number] = CreatedRun(run, thread, assistant)
+            self.answers[number] = CreatedRun(run, thread, assistant, request.first)
             self._made += 1
             (new if not thread.status else busy).append(thread)
             # One of its own may have gone just now with the runs that gave way.
@@ -280,7 +285,7 @@ class _Creation:
             priority=request.priority,
             not_before=tx.wall + request.delay if request.delay else None,
             line=thread.id,
-            rollout_id=ids.uuid(tx.now, tx.ids),
+            rollout_id=request.run_id or ids.uuid(tx.now, tx.ids),
         )
 
     def _run_row(self, rollout: RolloutView, request: NewRun, thread: ThreadRow) -> RunRow:
