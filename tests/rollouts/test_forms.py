@@ -14,11 +14,11 @@ from tests.rollouts.test_traces import span, started
 from perdure import Perdure
 from perdure.agents.records import RecordedSpan
 from perdure.kernel.errors import NotADatabase
-from perdure.rollouts import encoding
-from perdure.rollouts.encoding import new_span, recorded_span, spans_from
+from perdure.rollouts import span_encoding
 from perdure.rollouts.forms import FORM, JSON, MOST_BYTES, MOST_FORMS, USED_FROM, Forms
 from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.rows import PartRow, SpanView
+from perdure.rollouts.span_encoding import new_span, recorded_span, spans_from
 from perdure.rollouts.spans import OtelResource, Span, TraceStatus
 from perdure.worker.span_queue import SpanQueue
 
@@ -33,7 +33,7 @@ class Key(enum.StrEnum):
 @pytest.fixture(autouse=True)
 def forms(monkeypatch: pytest.MonkeyPatch) -> Forms:
     made = Forms()
-    monkeypatch.setattr(encoding, "forms", made)
+    monkeypatch.setattr(span_encoding, "forms", made)
     return made
 
 

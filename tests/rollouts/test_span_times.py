@@ -6,9 +6,9 @@ import random
 from typing import Any
 
 from perdure.kernel.codec import decode_json
-from perdure.rollouts.encoding import forms, new_span, spans_from
 from perdure.rollouts.forms import FORM
 from perdure.rollouts.rows import SpanView
+from perdure.rollouts.span_encoding import forms, new_span, spans_from
 from perdure.rollouts.spans import OtelResource, Span, TraceStatus
 
 

@@ -20,7 +20,7 @@ from msgspec.structs import asdict
 from perdure.kernel.codec import decode_json, encode_json, encode_wire
 from perdure.kernel.errors import InvalidInput, PerdureError
 from perdure.kernel.record import OpenRecord, usual_decoder
-from perdure.rollouts import encoding
+from perdure.rollouts import span_encoding
 from perdure.rollouts.forms import Forms
 from perdure.rollouts.spans import (
     Event,
@@ -429,20 +429,20 @@ STORED: tuple[dict[str, Any], ...] = (
 
 @pytest.mark.parametrize("odd", [*ODD, *STORED], ids=str)
 def test_the_usual_form_is_stored_as_its_record(odd: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "forms", Forms())
+    monkeypatch.setattr(span_encoding, "forms", Forms())
     usual = usual_decoder(Span)
     assert usual is not None
     try:
         read = usual(json.dumps({**PLAIN, **odd}).encode())
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return
-    part = encoding.resource_part(asdict(read.resource))
-    assert encoding.resource_part(vars(record_of(read).resource)) == part
-    made = encoding.new_span(read, part)
-    assert encoding.new_span(record_of(read), part) == made
+    part = span_encoding.resource_part(asdict(read.resource))
+    assert span_encoding.resource_part(vars(record_of(read).resource)) == part
+    made = span_encoding.new_span(read, part)
+    assert span_encoding.new_span(record_of(read), part) == made
     # What is left out of a plain body is what the longer way leaves out too.
     times = (made.start_ns, made.end_ns)
-    assert decode_json(encoding._body(record_of(read), times)) == decode_json(made.body)
+    assert decode_json(span_encoding._body(record_of(read), times)) == decode_json(made.body)
 
 
 @pytest.mark.parametrize("odd", ODD, ids=str)

@@ -48,8 +48,8 @@ from perdure.kernel.errors import NotFound, SpansEvicted
 from perdure.kernel.eventlog.port import EventLog, LogName
 from perdure.kernel.storage.port import Operation, Storage
 from perdure.outbox.model import DEAD, PENDING
-from perdure.rollouts.encoding import spans_from
 from perdure.rollouts.model import Kinds
+from perdure.rollouts.span_encoding import spans_from
 from perdure.rollouts.watchdog import Watchdog, WatchedService
 from perdure.schedules.rows import ScheduleRow, schedule_of
 from perdure.sessions.model import described

@@ -50,8 +50,8 @@ class CompletedAttempt(NamedTuple):
 
 
 # The latest attempts of rollouts outside lines. Nothing is locked: what is decided on them is written with
-# guards. Namespace and kind are no constants to PostgreSQL, which would otherwise look for them alone while it
-# takes a table for small.
+# guards. Namespace and kind are no constants to PostgreSQL, which would otherwise look for them alone while
+# it takes a table for small.
 LATEST_ATTEMPTS = statement(
     """
     SELECT a.rollout_id, a.sequence_id, a.id, a.status, a.start_time, a.worker_id, a.last_heartbeat_time,

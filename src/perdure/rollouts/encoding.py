@@ -8,22 +8,17 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import msgspec
 
-from perdure.agents.records import RecordedSpan
 from perdure.kernel.checks import check_text, optional_choice, optional_text
 from perdure.kernel.clock import to_micros, to_seconds, to_seconds_or_none
 from perdure.kernel.codec import (
     decode_json,
     encode_decoded,
     encode_json,
-    encode_scalar_values,
-    encode_scalars,
 )
 from perdure.kernel.errors import InvalidInput, NotADatabase
 from perdure.kernel.storage.labels import check_size
-from perdure.rollouts.forms import FORM, JSON, OTLP, Form, Forms, Shared, shared_in
 from perdure.rollouts.model import DEFAULT_QUEUE
 from perdure.rollouts.operations.enqueue import NewRollout
-from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.records import (
     ROLLOUT_MODES,
     Attempt,
@@ -44,44 +39,15 @@ from perdure.rollouts.rows import (
     AttemptView,
     Claimed,
     HeldRow,
-    PartRow,
     ResourcesRow,
     RolloutView,
-    SpanView,
     WorkerRow,
-    part_hash,
 )
-from perdure.rollouts.spans import AnySpan, OtelResource, Span, TraceStatus, record_of
-from perdure.rollouts.traces.figures import Figures, figures_if_any, figures_in, may_have_figures
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-forms = Forms()
-MAX_SPAN_BYTES = 64 << 20
-MAX_SERVICE = 250
-_INT64 = 2**63
-_MOST_SECONDS = _INT64 // 1_000_000_000
-_SPAN_FIELDS, _STATUS_FIELDS = len(Span._declared), len(TraceStatus._declared)
 _config_from = msgspec.json.Decoder(RolloutConfig).decode
-_no_resource = OtelResource(attributes={}, schema_url="")
-_IN_COLUMNS = frozenset(
-    {"rollout_id", "attempt_id", "sequence_id", "trace_id", "span_id", "parent_id", "name", "resource"}
-)
-_EMPTY_FIELDS = {
-    "events": (),
-    "links": (),
-    "start_time": None,
-    "end_time": None,
-    "context": None,
-    "parent": None,
-}
-_TIMES = ("start_time", "end_time")
-Times = tuple[int | None, int | None]
-"""The start and the end of a span in nanoseconds."""
-_PLAIN, _RECORDED_FIELDS = 2, 3
-"""How many fields a body has beside the times: status and attributes; of a recorded span also its kind."""
-_PLAIN_FIELDS = frozenset({"status", "attributes", "start_time", "end_time"})
 
 
 # --- what callers give ------------------------------------------------------------------------------------
@@ -200,7 +166,7 @@ def encode_resources(resources: Any) -> str:
 # --- what tables hold -------------------------------------------------------------------------------------
 
 
-def _stored(decode: Callable[P, T]) -> Callable[P, T]:
+def stored(decode: Callable[P, T]) -> Callable[P, T]:
     """What is stored was valid when it was written: where it is not, the database is damaged."""
 
     @wraps(decode)
@@ -213,7 +179,7 @@ def _stored(decode: Callable[P, T]) -> Callable[P, T]:
     return decoded
 
 
-@_stored
+@stored
 def rollout_from(row: RolloutView, attempt: AttemptView | None = None, input: Any = msgspec.UNSET) -> Rollout:
     """A rollout, with its attempt if there is one."""
     fields = {
@@ -256,7 +222,7 @@ def attempted_from(claimed: Claimed) -> AttemptedRollout:
     return rollout
 
 
-@_stored
+@stored
 def attempt_from(row: AttemptView) -> Attempt:
     return Attempt(
         rollout_id=row.rollout_id,
@@ -271,7 +237,7 @@ def attempt_from(row: AttemptView) -> Attempt:
     )
 
 
-@_stored
+@stored
 def worker_from(row: WorkerRow) -> Worker:
     return Worker(
         worker_id=row.id,
@@ -307,7 +273,7 @@ def details_from(row: WorkerRow, held: Sequence[HeldRow], drained: Mapping[str, 
     )
 
 
-@_stored
+@stored
 def resources_from(row: ResourcesRow) -> ResourcesUpdate:
     resources: NamedResources = validate_resources(decode_json(row.body))
     return ResourcesUpdate(
@@ -316,301 +282,4 @@ def resources_from(row: ResourcesRow) -> ResourcesUpdate:
         create_time=to_seconds(row.create_time),
         update_time=to_seconds(row.update_time),
         resources=resources,
-    )
-
-
-# --- spans ------------------------------------------------------------------------------------------------
-
-
-Part = PartRow
-"""What spans share, and the hash it is stored under."""
-
-
-def new_span(span: AnySpan, part: Part | None, *, numbered: bool = True, size: int | None = None) -> NewSpan:
-    """A span ready to be stored; its resource is `part`, or the empty one."""
-    times = (_nanos(span.start_time), _nanos(span.end_time))
-    form, body = _plain_body(span, times) or (None, _body(record_of(span), times))
-    if len(body) > MAX_SPAN_BYTES:
-        raise InvalidInput(f"span {span.span_id} is larger than {MAX_SPAN_BYTES} bytes")
-    if not 0 <= span.sequence_id < _INT64:
-        raise InvalidInput(f"span {span.span_id}: sequence_id must be a whole number from 0 on")
-    return NewSpan(
-        span.rollout_id,
-        span.attempt_id,
-        check_text(span.span_id, "span_id"),
-        span.sequence_id if numbered else None,
-        check_text(span.trace_id, "trace_id"),
-        optional_text(span.parent_id, "parent_id"),
-        check_text(span.name, "name", max_length=8192),
-        *times,
-        span.status.status_code,
-        len(body) if size is None else size,
-        part.hash if part else None,
-        form.part.hash if form else None,
-        FORM if form else JSON,
-        body,
-        _figures(form, body, span.name, span.attributes),
-    )
-
-
-def recorded_span(span: RecordedSpan, rollout_id: str, attempt_id: str, part: Part) -> NewSpan:
-    """A span that perdure recorded, ready to be stored."""
-    times = (_nanos(span.start_time), _nanos(span.end_time))
-    form, body = _recorded_body(span, times)
-    return NewSpan(
-        rollout_id,
-        attempt_id,
-        span.span_id,
-        span.number,
-        span.trace_id,
-        span.parent_id,
-        check_text(span.name, "name", max_length=8192),
-        *times,
-        span.status,
-        len(body),
-        part.hash,
-        form.part.hash if form else None,
-        FORM if form else JSON,
-        body,
-        _figures(form, body, span.name, span.attributes),
-    )
-
-
-def _figures(form: Form | None, body: bytes, name: str, attributes: Mapping[str, Any]) -> Figures | None:
-    if form is None:
-        return figures_in(body, name, attributes)
-    return figures_if_any(name, attributes) if form.counts else None
-
-
-def _recorded_body(span: RecordedSpan, times: Times) -> tuple[Form | None, bytes]:
-    fields = _recorded_fields(span)
-    _leave_out_times(fields, times)
-    if span.description is None:
-        fields["status"] = span.status
-    if not (span.events or span.extra):
-        if span.description is None and len(fields) == _RECORDED_FIELDS:
-            formed = _formed(span.attributes, span.kind)
-            if formed is not None:
-                return formed
-        body = encode_scalars(fields, span.attributes)
-        if body is not None:
-            return None, body
-    return None, encode_json(fields, what="span", nan="keep").encode()
-
-
-def span_of(span: RecordedSpan, rollout_id: str, attempt_id: str, service: OtelResource) -> Span:
-    """The same as a record; `service` is what made it."""
-    return Span(
-        **{**_EMPTY_FIELDS, **_recorded_fields(span)},
-        rollout_id=rollout_id,
-        attempt_id=attempt_id,
-        sequence_id=span.number,
-        trace_id=span.trace_id,
-        span_id=span.span_id,
-        parent_id=span.parent_id,
-        name=span.name,
-        resource=service,
-    )
-
-
-def _recorded_fields(span: RecordedSpan) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "status": {"status_code": span.status, "description": span.description},
-        "attributes": span.attributes,
-        "start_time": span.start_time,
-        "end_time": span.end_time,
-        "kind": span.kind,
-    }
-    if span.events:
-        fields["events"] = msgspec.to_builtins(span.events)
-    return {**fields, **span.extra}
-
-
-def _plain_body(span: AnySpan, times: Times) -> tuple[Form | None, bytes] | None:
-    """The body of a span that has no more than a status, attributes and times, as most; None for others."""
-    if span.events or span.links or span.context or span.parent or span.status.description is not None:
-        return None
-    if type(span) is Span and (len(vars(span)) > _SPAN_FIELDS or len(vars(span.status)) > _STATUS_FIELDS):
-        return None
-    fields: dict[str, Any] = {"status": span.status.status_code, "attributes": span.attributes}
-    start, end = times
-    if start is not None and _seconds(start) != span.start_time:
-        fields["start_time"] = span.start_time
-    if end is not None and _seconds(end) != span.end_time:
-        fields["end_time"] = span.end_time
-    formed = _formed(span.attributes) if len(fields) == _PLAIN else None
-    if formed is not None:
-        return formed
-    body = encode_scalars(fields, span.attributes)
-    return None if body is None else (None, body)
-
-
-def _formed(attributes: Mapping[str, Any], kind: str | None = None) -> tuple[Form, bytes] | None:
-    """The values of a span's attributes, if it has a form."""
-    form = forms.of(attributes, kind)
-    body = None if form is None else encode_scalar_values(list(attributes.values()))
-    return None if form is None or body is None else (form, body)
-
-
-def _body(span: Span, times: Times) -> bytes:
-    """What the columns do not hold. What is empty is left out, and read back as empty."""
-    fields = {
-        name: value
-        for name, value in vars(span).items()
-        if name not in _IN_COLUMNS and not ((value is None or value == []) and name in _EMPTY_FIELDS)
-    }
-    _leave_out_times(fields, times)
-    status = vars(span.status)
-    if len(status) == 2 and status["description"] is None:
-        fields["status"] = status["status_code"]
-    if _PLAIN_FIELDS.issuperset(fields):
-        body = encode_scalars(fields, fields["attributes"])
-        if body is not None:
-            return body
-    try:
-        return encode_json(fields, what="span", nan="keep").encode()
-    except InvalidInput as error:
-        raise InvalidInput(f"span {span.span_id}: {error}") from error
-
-
-def _leave_out_times(fields: dict[str, Any], times: Times) -> None:
-    """Leave out the times that the columns, which have these nanoseconds, give exactly."""
-    for name, nanos in zip(_TIMES, times, strict=True):
-        seconds = fields.get(name)
-        if type(seconds) is float and _seconds(nanos) == seconds:
-            del fields[name]
-
-
-def resource_part(resource: Mapping[str, Any]) -> Part | None:
-    """The fields of a resource encoded, with their hash; None for an empty one."""
-    if resource == vars(_no_resource):
-        return None
-    body = encode_json(resource, what="resource", nan="keep").encode()
-    return PartRow(part_hash(body), body)
-
-
-def service_of(part: bytes) -> str | None:
-    """The name of the service in a stored resource, in either format."""
-    if part.startswith(b"{"):
-        attributes = decode_json(part).get("attributes") or {}
-    else:
-        from perdure.rollouts.otlp_reader import resource_in
-
-        attributes = resource_in(part)["attributes"]
-    found = attributes.get("service.name")
-    return str(found)[:MAX_SERVICE].replace("\0", "\ufffd") if found else None
-
-
-def _nanos(seconds: float | None) -> int | None:
-    if seconds is None:
-        return None
-    # By parts: the product of a time of today with a billion is off by up to 128.
-    if 0 <= seconds < _MOST_SECONDS:
-        whole = int(seconds)
-        return whole * 1_000_000_000 + round((seconds - whole) * 1e9)
-    floor, part = divmod(seconds, 1)
-    return min(max(int(floor) * 1_000_000_000 + round(part * 1e9), -_INT64), _INT64 - 1)
-
-
-def _seconds(nanos: int | None) -> float | None:
-    # Both are whole numbers, whose quotient is exact to the last bit.
-    return None if nanos is None else nanos / 1_000_000_000
-
-
-@_stored
-def spans_from(rows: Sequence[SpanView], parts: Mapping[str, bytes]) -> list[Span]:
-    """Spans, with the parts that they share."""
-    ours = [row for row in rows if row.format != OTLP]
-    used = {row.resource_hash for row in ours if row.resource_hash is not None}
-    resources: dict[str | None, OtelResource] = {None: _no_resource}
-    for name in used:
-        resources[name] = OtelResource.model_validate(decode_json(parts[name]))
-    shared = _shared_by(ours, parts)
-    made = [
-        _formed_span(row, shared[row.scope_hash], resources[row.resource_hash])
-        if row.format == FORM
-        else _span(row, resources[row.resource_hash])
-        for row in ours
-    ]
-    if len(ours) == len(rows):
-        return made
-    from perdure.rollouts.otlp_reader import Reader
-
-    read, left = Reader(parts).read, iter(made)
-    return [read(row) if row.format == OTLP else next(left) for row in rows]
-
-
-def _shared_by(rows: Sequence[SpanView], parts: Mapping[str, bytes]) -> dict[str | None, Shared]:
-    """The forms of stored spans, by their hashes."""
-    used = {row.scope_hash for row in rows if row.format == FORM and row.scope_hash is not None}
-    return {name: shared_in(parts[name]) for name in used}
-
-
-@_stored
-def figures_from(rows: Sequence[SpanView], parts: Mapping[str, bytes]) -> list[Figures | None]:
-    """What is counted of stored spans; None for one of which nothing is."""
-    shared = _shared_by(rows, parts)
-    return [_figures_from(row, shared) for row in rows]
-
-
-def _figures_from(row: SpanView, shared: Mapping[str | None, Shared]) -> Figures | None:
-    body = bytes(row.body)
-    if row.format == FORM:
-        return figures_if_any(row.name, shared[row.scope_hash].attributes_of(body))
-    if row.format == JSON:
-        return figures_if_any(row.name, decode_json(body)["attributes"]) if may_have_figures(body) else None
-    from perdure.rollouts.otlp import figures_of_body
-
-    return figures_of_body(body)
-
-
-def _formed_span(row: SpanView, form: Shared, resource: OtelResource) -> Span:
-    """A span in a form. Its values are a list of JSON: there is nothing to check."""
-    return Span._of_checked(
-        {
-            "rollout_id": row.rollout_id,
-            "attempt_id": row.attempt_id,
-            "sequence_id": row.sequence_id,
-            "trace_id": row.trace_id,
-            "span_id": row.span_id,
-            "parent_id": row.parent_id,
-            "name": row.name,
-            "status": TraceStatus._of_checked({"status_code": row.status_code, "description": None}),
-            "attributes": form.attributes_of(bytes(row.body)),
-            "events": [],
-            "links": [],
-            "start_time": _seconds(row.start_ns),
-            "end_time": _seconds(row.end_ns),
-            "context": None,
-            "parent": None,
-            "resource": _copied(resource),
-            **form.fields,
-        }
-    )
-
-
-def _copied(resource: OtelResource) -> OtelResource:
-    """A resource of which each span has its own."""
-    return OtelResource._of_checked({**vars(resource), "attributes": dict(resource.attributes)})
-
-
-def _span(row: SpanView, resource: OtelResource) -> Span:
-    body = decode_json(bytes(row.body))
-    if type(body["status"]) is str:
-        body["status"] = {"status_code": body["status"]}
-    return Span.model_validate(
-        {
-            **_EMPTY_FIELDS,
-            "start_time": _seconds(row.start_ns),
-            "end_time": _seconds(row.end_ns),
-            **body,
-            "rollout_id": row.rollout_id,
-            "attempt_id": row.attempt_id,
-            "sequence_id": row.sequence_id,
-            "trace_id": row.trace_id,
-            "span_id": row.span_id,
-            "parent_id": row.parent_id,
-            "name": row.name,
-            "resource": _copied(resource),
-        }
     )

@@ -34,7 +34,7 @@ from perdure.kernel.errors import Conflict, NotFound, PerdureError, SpansEvicted
 from perdure.kernel.signals.port import until
 from perdure.kernel.storage.filters import given
 from perdure.kernel.storage.port import Storage
-from perdure.rollouts import arguments, encoding
+from perdure.rollouts import arguments, encoding, span_encoding
 from perdure.rollouts.model import CANCELLED, DEFAULT_QUEUE, ENDED, REQUEUING, TASK, Kinds
 from perdure.rollouts.operations import claim as claim_ops
 from perdure.rollouts.operations import enqueue as enqueue_ops
@@ -495,7 +495,7 @@ class Rollouts(WatchedService):
         (rows, total), parts = await self.read(
             queries.query_spans, rollout_id, attempt_id, query, self._kind_names
         )
-        return arguments.page_of(encoding.spans_from(rows, parts), rows, total, query)
+        return arguments.page_of(span_encoding.spans_from(rows, parts), rows, total, query)
 
     @call(POST("/spans"), scope="worker", status=201, errors=(NotFound, TooLarge), repeatable=True)
     async def add_spans(self, spans: Annotated[list[Span], WholeBody]) -> StoredSpans:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import asdict
 
 from perdure.kernel.errors import NotFound
-from perdure.rollouts import encoding
+from perdure.rollouts import span_encoding
 from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.spans import AnySpan, OtelResource, Span, record_of
 
@@ -60,7 +60,7 @@ class SpanWriter:
         self._saved_parts: set[str] = set()
         self._services: dict[str, str] = {}
         self._last_resource: dict[str, Any] = {}
-        self._last_part: encoding.Part | None = None
+        self._last_part: span_encoding.Part | None = None
 
     async def store(self, spans: Sequence[AnySpan], *, numbered: bool) -> list[int | None]:
         """Store spans, some hundred in one transaction; a resource written before is not sent again."""
@@ -77,8 +77,8 @@ class SpanWriter:
             if part is not None:
                 parts[part.hash] = part.body
             size = size_of(record_of(span)) if size_of else None
-            new.append(encoding.new_span(span, part, numbered=numbered, size=size))
-        parts |= encoding.forms.parts_of([span.scope_hash for span in new])
+            new.append(span_encoding.new_span(span, part, numbered=numbered, size=size))
+        parts |= span_encoding.forms.parts_of([span.scope_hash for span in new])
         stored = await self._store(new, parts)
         if None in stored:
             for span, number in zip(spans, stored, strict=True):
@@ -144,15 +144,15 @@ class SpanWriter:
             if name not in services:
                 if len(services) > REMEMBERED_PARTS:
                     services.clear()
-                services[name] = encoding.service_of(parts[name]) or ""
+                services[name] = span_encoding.service_of(parts[name]) or ""
             span.service = services[name]
 
-    def _part(self, span: AnySpan) -> encoding.Part | None:
+    def _part(self, span: AnySpan) -> span_encoding.Part | None:
         """The resource of a span encoded; one like the last is not encoded again."""
         resource = span.resource
         fields = vars(resource) if isinstance(resource, OtelResource) else asdict(resource)
         if fields != self._last_resource:
-            self._last_part = encoding.resource_part(fields)
+            self._last_part = span_encoding.resource_part(fields)
             self._last_resource = {**fields, "attributes": dict(resource.attributes)}
         return self._last_part
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from perdure.agents.records import RecordedSpan
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.version import VERSION
-from perdure.rollouts import encoding
+from perdure.rollouts import span_encoding
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.spans import OtelResource
@@ -60,7 +60,7 @@ class SpanQueue:
         self.dropped = 0
         """How many spans this worker could not store."""
         self._service = OtelResource(attributes=service_of(worker_id), schema_url="")
-        self._part = encoding.resource_part(vars(self._service))
+        self._part = span_encoding.resource_part(vars(self._service))
         self._limits = (max_spans, max_bytes)
         self._waiting: deque[PendingSpan] = deque()
         self._bytes = 0
@@ -146,7 +146,7 @@ class SpanQueue:
         else:
             await self._store.add_many_spans(
                 [
-                    encoding.span_of(each.span, each.rollout_id, each.attempt_id, self._service)
+                    span_encoding.span_of(each.span, each.rollout_id, each.attempt_id, self._service)
                     for each in batch
                 ]
             )
@@ -154,8 +154,10 @@ class SpanQueue:
     async def _write_rows(self, rollouts: Rollouts, batch: Sequence[PendingSpan]) -> None:
         part = self._part
         assert part is not None
-        rows = [encoding.recorded_span(each.span, each.rollout_id, each.attempt_id, part) for each in batch]
-        parts = {part.hash: part.body, **encoding.forms.parts_of([row.scope_hash for row in rows])}
+        rows = [
+            span_encoding.recorded_span(each.span, each.rollout_id, each.attempt_id, part) for each in batch
+        ]
+        parts = {part.hash: part.body, **span_encoding.forms.parts_of([row.scope_hash for row in rows])}
         for answer in await rollouts.store_span_batch(rows, parts):
             if isinstance(answer, PerdureError):
                 self._drop(answer)

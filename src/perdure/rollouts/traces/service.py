@@ -14,7 +14,7 @@ from perdure.kernel.checks import Id, Limit, Offset, check_id, check_page, check
 from perdure.kernel.cursors import read_cursor, write_cursor
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.storage.port import Storage
-from perdure.rollouts import encoding
+from perdure.rollouts import encoding, span_encoding
 from perdure.rollouts.records import PaginatedResult
 from perdure.rollouts.rows import TracePlace, TraceRow
 from perdure.rollouts.spans import Span
@@ -141,7 +141,7 @@ class Traces(Service):
         )
         if not total and span_id is None:
             raise NotFound(f"Trace {trace_id} not found")
-        items = encoding.spans_from(rows, parts)
+        items = span_encoding.spans_from(rows, parts)
         after = operations.TRACE_ORDER.cursor(_SPANS, rows, limit)
         return PaginatedResult(items=items, limit=limit, offset=offset, total=total, next=after)
 
@@ -172,14 +172,14 @@ class Traces(Service):
         (rows, total), parts = await self.read(operations.trace_spans, trace_id, None, limit, offset)
         if not total:
             raise NotFound(f"Trace {trace_id} not found")
-        found = zip(rows, encoding.figures_from(rows, parts), strict=True)
+        found = zip(rows, span_encoding.figures_from(rows, parts), strict=True)
         items = [step_from(row.span_id, figures, self._prices) for row, figures in found if figures]
         return SpanSteps(items=items, total=total)
 
     async def spans_of(self, trace_id: str, *, limit: int, offset: int = 0) -> Sequence[Span]:
         """Some spans of a trace; none if it is unknown."""
         (rows, _), parts = await self.read(operations.trace_spans, trace_id, None, limit, offset)
-        return encoding.spans_from(rows, parts)
+        return span_encoding.spans_from(rows, parts)
 
 
 def attributes_from(given: Sequence[str]) -> dict[str, str]:
