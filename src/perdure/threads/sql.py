@@ -43,22 +43,11 @@ LOCK_THREADS = statement(
 )
 # New threads.
 ADD_THREADS = BulkInsert(THREADS, ThreadRow)
+_MOVED = ("status", "rest", "gone_at", "updated_at", "state_at", "checkpoint_id", "steps", "error")
 # Threads whose status or state has changed.
-MOVE_THREADS = BulkUpdate(
-    THREADS,
-    ThreadRow,
-    sets=(
-        "status",
-        "rest",
-        "gone_at",
-        "updated_at",
-        "state_at",
-        "checkpoint_id",
-        "steps",
-        "error",
-    ),
-    keys=("ns", "id"),
-)
+MOVE_THREADS = BulkUpdate(THREADS, ThreadRow, sets=_MOVED, keys=("ns", "id"))
+# Threads that another assistant begins to work on.
+MARK_THREADS = BulkUpdate(THREADS, ThreadRow, sets=(*_MOVED, "metadata"), keys=("ns", "id"))
 # Threads that a caller has changed.
 EDIT_THREADS = BulkUpdate(THREADS, ThreadRow, sets=("config", "metadata", "updated_at"), keys=("ns", "id"))
 # Threads that callers see.

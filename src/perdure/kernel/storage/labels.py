@@ -6,7 +6,7 @@ A filter matches objects that have all the given keys with equal values. Values 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from perdure.kernel.checks import MAX_KEY, check_object, check_text
@@ -36,6 +36,7 @@ SLICE = 1000
 """How many rows one statement writes."""
 
 _ADD = BulkInsert(LABELS)
+_PUT = BulkInsert(LABELS, on_conflict="UPDATE SET value = excluded.value")
 _DROP = statement("DELETE FROM labels WHERE ns = :ns AND kind = :kind AND id {among:ids}")
 # How many objects have a label, up to a number.
 _COUNT = statement(
@@ -88,11 +89,24 @@ def _check_size(text: str, what: str, known: str) -> None:
 async def set_labels(tx: Tx, kind: str, labels: Mapping[str, Mapping[str, Any]]) -> None:
     """Replace the labels of objects, given by their ids, by their metadata."""
     await drop_labels(tx, kind, list(labels))
+    for rows in _slices(tx, kind, labels):
+        await tx.write((_ADD, rows))
+
+
+async def put_labels(tx: Tx, kind: str, labels: Mapping[str, Mapping[str, Any]]) -> None:
+    """Add labels to objects, or change them, with the next write of the transaction; others stay."""
+    for rows in _slices(tx, kind, labels):
+        await tx.defer((_PUT, rows))
+
+
+def _slices(
+    tx: Tx, kind: str, labels: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Sequence[tuple[Any, ...]]]:
     rows = [
         (tx.ns, kind, id, key, _value(value)) for id, found in labels.items() for key, value in found.items()
     ]
     for start in range(0, len(rows), SLICE):
-        await tx.write((_ADD, rows[start : start + SLICE]))
+        yield rows[start : start + SLICE]
 
 
 async def drop_labels(tx: Tx, kind: str, ids: Sequence[str]) -> None:

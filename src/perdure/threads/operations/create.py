@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from perdure.assistants.model import AssistantRow
 from perdure.assistants.operations import resolve
 from perdure.kernel import changes, ids
 from perdure.kernel.errors import Conflict, NotFound, PerdureError
-from perdure.kernel.storage.labels import set_labels
+from perdure.kernel.storage.labels import put_labels
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.conditions import watched
@@ -240,7 +240,7 @@ class _Creation:
         if not made:
             return
         tx = self._tx
-        await self._mark(made)
+        marked = await self._mark(made)
         rollouts = [self._rollout(request, thread) for _, request, thread in made]
         queued = await enqueue(tx, rollouts, self._kinds, self._made, self._holders)
         runs: list[RunRow] = []
@@ -257,18 +257,23 @@ class _Creation:
             # One of its own may have gone just now with the runs that gave way.
             thread.status, thread.updated_at, thread.gone_at = "busy", tx.now, None
             self._threads[thread.id] = thread
-        await tx.defer(sql.ADD_RUNS.of(runs), sql.ADD_THREADS.of(new), sql.MOVE_THREADS.of(busy))
+        await tx.defer(
+            sql.ADD_RUNS.of(runs),
+            sql.ADD_THREADS.of(new),
+            sql.MOVE_THREADS.of([thread for thread in busy if thread.id not in marked]),
+            sql.MARK_THREADS.of([thread for thread in busy if thread.id in marked]),
+        )
         changes.tell(tx, "run", ((run.id, "pending") for run in runs))
         changes.tell(tx, "thread", ((thread.id, "busy") for _, _, thread in made))
 
-    async def _mark(self, made: Sequence[tuple[int, NewRun, ThreadRow]]) -> None:
+    async def _mark(self, made: Sequence[tuple[int, NewRun, ThreadRow]]) -> Collection[str]:
+        """Let threads be found by the assistants that work on them; gives those that are changed by it."""
         worked_on = {
             thread.id: (thread, self._assistants[request.assistant], not thread.status)
             for _, request, thread in made
             if request.inherits
         }
-        if worked_on:
-            await _mark_threads(self._tx, worked_on)
+        return await _mark_threads(self._tx, worked_on) if worked_on else ()
 
     def _rollout(self, request: NewRun, thread: ThreadRow) -> NewRollout:
         tx, metadata = self._tx, request.metadata
@@ -342,19 +347,17 @@ def _run_metadata(own: str, assistant: AssistantRow, thread: ThreadRow) -> str:
     return text
 
 
-async def _mark_threads(tx: Tx, worked_on: Mapping[str, tuple[ThreadRow, AssistantRow, bool]]) -> None:
+async def _mark_threads(
+    tx: Tx, worked_on: Mapping[str, tuple[ThreadRow, AssistantRow, bool]]
+) -> Collection[str]:
     """Let threads be found by the assistant that worked on them last; each comes with whether it is new."""
     labels: dict[str, dict[str, Any]] = {}
-    known: list[ThreadRow] = []
     for thread, assistant, is_new in worked_on.values():
         before = metadata_of(thread.metadata)
         text, after = merge_metadata(thread.metadata, _labels(assistant))
         if thread.temporary is not None or after == before:
             continue
-        thread.metadata, thread.updated_at = text, tx.now
-        labels[thread.id] = after
-        if not is_new:
-            known.append(thread)
-    if labels:
-        await tx.write(sql.EDIT_THREADS.of(known))
-        await set_labels(tx, THREAD, labels)
+        thread.metadata = text
+        labels[thread.id] = after if is_new else _labels(assistant)
+    await put_labels(tx, THREAD, labels)
+    return labels.keys()
