@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import zlib
+from uuid import UUID
 
 import msgspec
+import pytest
 
-from perdure.graphs.packs import WINDOW, Pack, PackedCheckpoint, PackedPiece, PackedWrite, read_pack
+from perdure.graphs.packs import (
+    WINDOW,
+    Pack,
+    PackedCheckpoint,
+    PackedPiece,
+    PackedWrite,
+    encode_packed,
+    read_pack,
+    unpacked,
+)
+from perdure.graphs.records import GraphChanges, GraphPut, GraphWrite
 from perdure.graphs.rows import PackedRow
 
 LAST = PackedRow(
@@ -59,3 +71,47 @@ def test_a_pack_without_the_words_is_read() -> None:
     data = packer.compress(msgspec.msgpack.encode(PACK)) + packer.flush()
     assert read_pack(LAST._replace(earlier=data)) == PACK
     assert len(WRITTEN) < len(data)
+
+
+@pytest.mark.parametrize("states", [None, b"\x90"])
+def test_what_is_packed_is_unpacked(states: bytes | None) -> None:
+    """Ids of tasks in the usual form of a UUID are packed as bytes; the others, and like ones, as texts."""
+    tasks = [
+        f"{UUID(int=7)}",
+        f"{UUID(int=8)}",
+        "a",
+        "A" * 36,
+        f"{UUID(int=2**127)}".replace("8", "A"),
+        "0" * 36,
+    ]
+    puts = [
+        GraphPut(thread_id="t", checkpoint_id=name, run_id="r", checkpoint=("msgpack", name.encode()))
+        for name in ("c1", "c2")
+    ]
+    writes = [
+        GraphWrite(thread_id="t", checkpoint_id="c1", task_id=task, idx=idx, channel="n", value=("null", b""))
+        for task in tasks
+        for idx in (0, 1)
+    ]
+    found = encode_packed(GraphChanges(puts=puts, writes=writes), ["c1"], states)
+    assert found is not None
+    (row,) = found.checkpoints
+    assert (row.states is None) == (states is None)
+    packed = PackedRow(
+        row.thread_id,
+        row.checkpoint_ns,
+        row.id,
+        row.parent_id,
+        row.run_id,
+        row.versions,
+        row.metadata,
+        row.body,
+        row.earlier or b"",
+        row.states,
+    )
+    pack = read_pack(packed)
+    assert pack.states == states
+    assert pack.tasks == [UUID(int=7).bytes, UUID(int=8).bytes]
+    rows = unpacked(packed, pack)
+    assert [(each.task_id, each.idx) for each in rows.writes] == [(each.task_id, each.idx) for each in writes]
+    assert [each.id for each in rows.checkpoints] == ["c1"]

@@ -215,7 +215,9 @@ async def unpack(tx: Tx, thread_ids: Sequence[str], *, with_states: bool = False
         sql.ADD_WRITES.of([row for each in rows for row in each.writes]),
     )
     await tx.execute(sql.CLEAR_ALL_PACKS if with_states else sql.CLEAR_PACKS, thread_ids=known)
-    return [Unpacked(row.thread_id, row.id, pack.checkpoints, row.states) for row, pack in packs]
+    return [
+        Unpacked(row.thread_id, row.id, pack.checkpoints, pack.states or row.states) for row, pack in packs
+    ]
 
 
 # --- removing ---------------------------------------------------------------------------------------------

@@ -26,14 +26,27 @@ from perdure.graphs.rows import (
     checkpoint_texts,
     write_row,
 )
+from perdure.kernel.ids import uuid_bytes, uuid_text
 
 MAX_BYTES = 16 << 10
 """How many bytes of values are packed; more are stored as rows."""
 LEVEL, WINDOW, MEMORY = 6, -14, 6
 """How values are compressed: a small window is quickly made."""
 
+IN_PACK = b""
+"""What the column `states` has where they stand in the pack."""
+
 _WORDS = b"".join(
     (
+        b'\x95\x92\x96\xd9$1f1-bfff-\xc0\xd9#{"__start__":"00000001."}\xd9\xbe{"source":"input","step":-1,"par',
+        b'ents":{}"}\xa7msgpack\xc4;\x94\x04\xd9 202+00:00\x81\xa9__input__\x80\x91\xa9__start__\x96\xd9$',
+        b'"}\xd9\xbc{"source":"loop","step":0,"parents":{},"run_id":"\xa7msgpack\xc4p\x94\x04\xd9 202',
+        b"+00:00\x82\xa9__input__\x80\xa9__start__\x81\xa9__start__\xb300000001.\x92\xaebranch:to:",
+        b"\x93\x93\xbd00000001. __start__\xa7msgpack\xc4\x0b\x81\x93\xba00000002. messages\xa7msgpack",
+        b'\xc4\x03\x93\xd9"00000002. branch:to:\xa4null\xc4\x00\x93\x97\x00\x00\x00\xb9~__pregel_pull, ',
+        b"__start__\xa6\x97\x00\x00\x01\xb9~__pregel_pull, __start__\xaebranch:to:\xa4null\xc4\x00\x97\x01",
+        b"\x01\x00\xb4~__pregel_pull, \xa7msgpack\xc4\x03",
+        b'\xc4G\x92\x95\x00\x02\xad["__start__"]\xc0\xc0\x95\x01\x01\xa8[""]\xc0\xd9$1f1\x92\xc4\x10',
         b'.\xa7json\xa5bytes"source":"fork""source":"update","step":0\x93\x93\xba\x91',
         b"\xa4null\xc4\x00\x93\x97\x00\xd9$\x01\xb4~__pregel_push, ~__pregel_pull, \x00",
         b"\xb9~__pregel_pull, __start__\xa6\xa7msgpack\xc4\x02\x81\xa8messages\xc4\n\x91",
@@ -69,7 +82,8 @@ class PackedWrite(msgspec.Struct, array_like=True, gc=False):
     """A write after a packed checkpoint, which is named by its place."""
 
     checkpoint: int
-    task_id: str
+    task_id: str | int
+    """A UUID, as most are, is named by its place in `tasks`."""
     idx: int
     task_path: str
     channel: str
@@ -78,11 +92,13 @@ class PackedWrite(msgspec.Struct, array_like=True, gc=False):
 
 
 class Pack(msgspec.Struct, array_like=True):
-    """Checkpoints with their writes and pieces."""
+    """Checkpoints with their writes and pieces, and what the thread shows of them, as it has encoded it."""
 
     checkpoints: list[PackedCheckpoint]
     pieces: list[PackedPiece]
     writes: list[PackedWrite]
+    states: bytes | None = None
+    tasks: list[bytes] = []
 
 
 class UnpackedRows(msgspec.Struct, frozen=True):
@@ -127,7 +143,7 @@ def encode_packed(
 ) -> EncodedChanges | None:
     """Check and encode changes; the checkpoints in `packed` go into the row of the last one.
 
-    `states` is stored beside them, for whoever unpacks them. None if they are too large to be packed.
+    `states` is packed with them, for whoever unpacks them. None if they are too large to be packed.
     """
     check_changes(changes)
     places = {checkpoint_id: place for place, checkpoint_id in enumerate(packed)}
@@ -152,7 +168,8 @@ def encode_packed(
         if own:
             puts.append(msgspec.structs.replace(put, pieces=own))
     writes: list[WriteRow] = []
-    packed_writes: dict[tuple[int, str, int], tuple[int, str, int, str, str, str, bytes]] = {}
+    packed_writes: dict[tuple[int, str, int], tuple[int, str | int, int, str, str, str, bytes]] = {}
+    tasks: dict[bytes, int] = {}
     for write in changes.writes:
         place = None if write.checkpoint_ns else places.get(write.checkpoint_id)
         if place is None:
@@ -160,14 +177,16 @@ def encode_packed(
             continue
         key = (place, write.task_id, write.idx)
         if write.idx < 0 or key not in packed_writes:
-            packed_writes[key] = (*key, write.task_path, write.channel, *write.value)
-    pack = (checkpoints, pieces, list(packed_writes.values()))
+            found = uuid_bytes(write.task_id)
+            task = write.task_id if found is None else tasks.setdefault(found, len(tasks))
+            packed_writes[key] = (place, task, write.idx, write.task_path, write.channel, *write.value)
+    pack = (checkpoints, pieces, list(packed_writes.values()), states, list(tasks))
     data = _encoder.encode(pack)
     if len(data) > MAX_BYTES:
         return None
     rows = list(map(checkpoint_row, kept))
     last = next(row for row in reversed(rows) if not row.checkpoint_ns)
-    last.earlier, last.states = _compressed(data, last), states
+    last.earlier, last.states = _compressed(data, last), None if states is None else IN_PACK
     return EncodedChanges(puts, rows, writes)
 
 
@@ -215,7 +234,7 @@ def unpacked(row: PackedRow, pack: Pack) -> UnpackedRows:
             WriteRow(
                 *place,
                 pack.checkpoints[each.checkpoint].id,
-                each.task_id,
+                each.task_id if isinstance(each.task_id, str) else uuid_text(pack.tasks[each.task_id]),
                 each.idx,
                 each.task_path,
                 each.channel,

@@ -32,7 +32,8 @@ GRAPH_CHECKPOINTS = Table(
     ),
 )
 """A checkpoint without the values of its channels; `versions` says which pieces they are. Earlier ones that
-have no rows are packed into `earlier`, and what their thread shows of them into `states`."""
+have no rows are packed into `earlier`. `states` is not null while what their thread shows of them is still to
+be unpacked, out of the pack."""
 
 GRAPH_PIECES = Table(
     "graph_pieces",

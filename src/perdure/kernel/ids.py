@@ -93,6 +93,21 @@ def uuid(now: int, ids: Ids) -> str:
     return "-".join((stamp[:8], stamp[8:], "7" + tail[:3], variant + tail[4:7], tail[8:]))
 
 
+def uuid_bytes(text: str) -> bytes | None:
+    """The 16 bytes of a UUID that is written as usual; None for any other text."""
+    try:
+        found = bytes.fromhex(text.replace("-", "")) if len(text) == 36 else b""
+    except ValueError:
+        return None
+    return found if uuid_text(found) == text else None
+
+
+def uuid_text(found: bytes) -> str:
+    """A UUID as it is usually written."""
+    text = found.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
 # --- ULIDs ------------------------------------------------------------------------------------------------
 
 

@@ -73,7 +73,6 @@ class GraphCodec:
         """Encode a checkpoint that follows the one in `config`, with the channels that changed."""
         thread_id, namespace, parent_id = place_of(config)
         stored = cast("dict[str, Any]", get_serializable_checkpoint_metadata(config, metadata))
-        rest = {name: part for name, part in checkpoint.items() if name not in _STORED_APART}
         values = checkpoint["channel_values"]
         run_id = stored.get("run_id")
         return GraphPut(
@@ -82,7 +81,7 @@ class GraphCodec:
             checkpoint_id=checkpoint["id"],
             parent_id=parent_id,
             run_id=run_id if isinstance(run_id, str) and run_id else None,
-            checkpoint=self.serde.dumps_typed(rest),
+            checkpoint=self.serde.dumps_typed(_rest(checkpoint)),
             metadata=stored,
             versions=dict(checkpoint["channel_versions"]),
             pieces=[
@@ -136,6 +135,8 @@ class GraphCodec:
         """Decode a checkpoint. With `remember`, lists of later ones are encoded as changes to it."""
         place = (found.thread_id, found.checkpoint_ns)
         checkpoint = self.serde.loads_typed(found.checkpoint)
+        if type(checkpoint) is list:
+            checkpoint = dict(zip(_FIELDS, checkpoint, strict=True), id=found.checkpoint_id)
         checkpoint["channel_versions"] = dict(found.versions)
         checkpoint["channel_values"] = {
             value.channel: self._value(place, value, remember) for value in found.values
@@ -181,6 +182,16 @@ class GraphCodec:
 
 
 _STORED_APART = frozenset({"channel_values", "channel_versions"})
+_FIELDS = ("v", "ts", "versions_seen", "updated_channels")
+_USUAL = frozenset({"id", *_FIELDS, *_STORED_APART})
+
+
+def _rest(checkpoint: Checkpoint) -> Any:
+    """What is serialized of a checkpoint: of the usual one a list, without the names and the id."""
+    parts = cast("Mapping[str, Any]", checkpoint)
+    if parts.keys() == _USUAL:
+        return [parts[name] for name in _FIELDS]
+    return {name: part for name, part in parts.items() if name not in _STORED_APART}
 
 
 # --- configs and queries ----------------------------------------------------------------------------------
