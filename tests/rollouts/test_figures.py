@@ -16,21 +16,26 @@ from tests.rollouts.attributes import CHAT, REWARD, put
 
 from perdure.kernel.errors import InvalidInput
 from perdure.rollouts import otlp
+from perdure.rollouts.traces import plans
 from perdure.rollouts.traces.figures import (
     AGENT,
     ATTRIBUTES,
     CACHED,
+    COST,
     INPUT,
     KINDS,
     MODEL,
     OUTPUT,
+    OUTPUTS,
     REWARD_SPANS,
+    REWARDS,
     USER,
     Figures,
     figures_if_any,
     figures_of,
     may_have_figures,
 )
+from perdure.rollouts.traces.plans import may_count, plan_of
 from perdure.rollouts.traces.prices import Prices, Tokens, read_prices
 
 
@@ -180,6 +185,45 @@ USUAL = st.fixed_dictionaries(
 def test_what_otlp_brings_counts_as_the_same_attributes_do(name: str, attributes: dict[str, Any]) -> None:
     expected = figures_if_any(name, attributes)
     assert figures_by_otlp(name, attributes) == expected
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.sampled_from(["chat", *REWARD_SPANS]), SPANS | USUAL)
+def test_what_a_plan_counts_is_what_the_rules_count(name: str, attributes: dict[str, Any]) -> None:
+    expected = figures_if_any(name, attributes)
+    plan = plan_of(list(attributes))
+    if plan is None:
+        assert any(key in attributes for key in (*REWARDS, *OUTPUTS, *COST))
+    else:
+        for _ in range(2):
+            assert plan.figures(name, list(attributes.values()), attributes) == expected
+    if not may_count(list(attributes)):
+        assert expected is None
+
+
+def test_a_plan_reads_numbers_that_are_none_by_the_rules() -> None:
+    for told, input_tokens in ((12, 12), ("12", 12), (12.0, 12), (True, 1), (-1, 0), (2**60, 0), ([1], 0)):
+        attributes = {**CHAT, "gen_ai.request.model": "gpt-4o", "gen_ai.usage.input_tokens": told}
+        plan = plan_of(list(attributes))
+        assert plan is not None
+        found = plan.figures("chat", list(attributes.values()), attributes)
+        assert found == figures_of("chat", attributes)
+        assert found is not None
+        assert (found.input_tokens, found.step.model) == (input_tokens, "gpt-4o"), told
+
+
+def test_labels_that_are_many_or_long_are_not_kept() -> None:
+    plan = plan_of(["gen_ai.request.model", "gen_ai.usage.input_tokens"])
+    assert plan is not None
+    for number in range(plans.REMEMBERED + 10):
+        values = [f"model-{number}", 1]
+        attributes = dict(zip(("gen_ai.request.model", "gen_ai.usage.input_tokens"), values, strict=True))
+        plan.figures("chat", values, attributes)
+    assert 0 < len(plans._steps) <= plans.REMEMBERED
+    known = len(plans._steps)
+    long = {"gen_ai.request.model": "m" * 5000, "gen_ai.usage.input_tokens": 1}
+    assert plan.figures("chat", list(long.values()), long) == figures_of("chat", long)
+    assert len(plans._steps) == known
 
 
 def test_a_text_that_looks_like_an_attribute_on_the_wire_counts_nothing() -> None:

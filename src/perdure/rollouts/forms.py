@@ -13,7 +13,7 @@ import msgspec
 
 from perdure.kernel.codec import decode_json, encode_wire
 from perdure.rollouts.rows import PartRow, part_hash
-from perdure.rollouts.traces.figures import ATTRIBUTES
+from perdure.rollouts.traces.plans import Plan, may_count, plan_of
 
 JSON, OTLP, FORM = "json", "otlp", "form"
 """What the body of a span is: an object; bytes as OTLP has them; or a list of the values of its attributes,
@@ -33,6 +33,8 @@ class Form(msgspec.Struct, frozen=True):
     part: PartRow
     counts: bool
     """Whether one of the attributes may be counted."""
+    plan: Plan | None
+    """How it is counted; None if that is left to `figures_of`."""
 
 
 class Forms:
@@ -84,7 +86,7 @@ def _new_form(key: tuple[str | None, ...]) -> Form | None:
         return None
     if len(body) > MOST_BYTES:
         return None
-    return Form(PartRow(part_hash(body), body), not ATTRIBUTES.isdisjoint(names))
+    return Form(PartRow(part_hash(body), body), may_count(fields[_NAMES]), plan_of(fields[_NAMES]))
 
 
 class Shared(NamedTuple):

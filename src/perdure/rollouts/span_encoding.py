@@ -100,7 +100,11 @@ def recorded_span(span: RecordedSpan, rollout_id: str, attempt_id: str, part: Pa
 def _figures(form: Form | None, body: bytes, name: str, attributes: Mapping[str, Any]) -> Figures | None:
     if form is None:
         return figures_in(body, name, attributes)
-    return figures_if_any(name, attributes) if form.counts else None
+    if not form.counts:
+        return None
+    if form.plan is None:
+        return figures_if_any(name, attributes)
+    return form.plan.figures(name, list(attributes.values()), attributes)
 
 
 def _recorded_body(span: RecordedSpan, times: Times) -> tuple[Form | None, bytes]:
