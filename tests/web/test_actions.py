@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Page, Route, expect
+from tests.kernel.support import soon
 from tests.web.knowledge import LINES, spoken
 from tests.web.world import HOSTILE, TIMEOUT, World, opened
 from tests.workflows.support import workflow
@@ -84,23 +86,58 @@ async def test_the_transcript_of_a_sub_agent_is_read(browser: Browser, world: Wo
         await expect(screen.page.get_by_text("leaves out the tax")).to_have_count(0, timeout=TIMEOUT)
 
 
+async def look_away(page: Page) -> None:
+    """Hide the page, until it has stopped to listen."""
+    await page.evaluate(
+        "Object.defineProperty(document, 'visibilityState', {value: 'hidden', configurable: true});"
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    await page.clock.run_for(HIDDEN_MS)
+    await page.locator("[data-feed=paused]").wait_for()
+
+
+async def look_again(page: Page) -> None:
+    await page.evaluate(
+        "delete document.visibilityState; document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    await page.locator("[data-feed=live]").wait_for()
+
+
 async def test_a_page_that_nobody_sees_pauses_and_catches_up(browser: Browser, world: World) -> None:
     async with opened(browser, world.visitor.url) as screen:
         page = screen.page
         await page.clock.install()
         await screen.open("/rollouts")
         await page.locator("[data-feed=live]").wait_for()
-        await page.evaluate(
-            "Object.defineProperty(document, 'visibilityState', {value: 'hidden', configurable: true});"
-            "document.dispatchEvent(new Event('visibilitychange'))"
-        )
-        await page.clock.run_for(HIDDEN_MS)
-        await page.locator("[data-feed=paused]").wait_for()
+        await look_away(page)
         made = await world.store.enqueue_rollout({"question": "While nobody looked?"})
-        await page.evaluate(
-            "delete document.visibilityState; document.dispatchEvent(new Event('visibilitychange'))"
-        )
+        await look_again(page)
+        await page.locator(f"[data-row={made.rollout_id}]").wait_for()
+
+
+async def test_what_changes_while_a_list_is_first_read_is_shown(browser: Browser, world: World) -> None:
+    """The list was read before the change, and comes to the page after it."""
+    is_read, go_on = asyncio.Event(), asyncio.Event()
+
+    async def hold_first(route: Route) -> None:
+        if is_read.is_set():
+            return await route.continue_()
+        answer = await route.fetch()
+        is_read.set()
+        await go_on.wait()
+        return await route.fulfill(response=answer)
+
+    async with opened(browser, world.visitor.url) as screen:
+        page = screen.page
+        await page.clock.install()
+        await page.route("**/api/v1/rollouts?*", hold_first)
+        await screen.open("/rollouts")
         await page.locator("[data-feed=live]").wait_for()
+        await soon(is_read.wait())
+        await look_away(page)
+        made = await world.store.enqueue_rollout({"question": "While it was read?"})
+        await look_again(page)
+        go_on.set()
         await page.locator(f"[data-row={made.rollout_id}]").wait_for()
 
 

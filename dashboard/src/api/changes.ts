@@ -3,6 +3,7 @@ import type { QueryClient } from "@tanstack/react-query";
 import { whenServerReturns } from "../app/connection";
 import { Store } from "../app/store";
 import { ApiError, request } from "./client";
+import { refresh } from "./refresh";
 
 interface Change {
   kind: string;
@@ -39,7 +40,7 @@ export function followChanges(client: QueryClient): () => void {
     timer = undefined;
     const kinds = new Map(collected);
     collected.clear();
-    void client.invalidateQueries({ predicate: (query) => concerns(query.queryKey, kinds) });
+    void refresh(client, (query) => concerns(query.queryKey, kinds));
   };
   const note = ({ kind, id }: Change) => {
     const ids = collected.get(kind) ?? new Set();
@@ -48,7 +49,7 @@ export function followChanges(client: QueryClient): () => void {
   };
   const start = () => {
     stop = new AbortController();
-    void follow(stop.signal, note, () => void client.invalidateQueries());
+    void follow(stop.signal, note, () => void refresh(client));
   };
   const onVisibility = () => {
     clearTimeout(hiding);
@@ -59,11 +60,11 @@ export function followChanges(client: QueryClient): () => void {
       }, HIDDEN_AFTER);
     } else if (stop.signal.aborted) {
       start();
-      void client.invalidateQueries();
+      void refresh(client);
     }
   };
   document.addEventListener("visibilitychange", onVisibility);
-  whenServerReturns(() => void client.invalidateQueries());
+  whenServerReturns(() => void refresh(client));
   start();
   return () => {
     document.removeEventListener("visibilitychange", onVisibility);

@@ -10,6 +10,7 @@ import {
 import { useNamespace } from "../app/session";
 import { inform } from "../components/Notices";
 import { api, ApiError, type Schema } from "./client";
+import { refresh } from "./refresh";
 
 export const PAGE = 100;
 const MOST_FIGURES = 1000;
@@ -128,7 +129,7 @@ export function useAction<V, R>(act: (value: V) => Promise<R>, said: (result: R,
     onSuccess: (result, value) => {
       const text = said(result, value);
       if (text) inform(text);
-      return client.invalidateQueries();
+      return refresh(client);
     },
     onError: (error) => inform(error.message, "error"),
   });
