@@ -22,6 +22,17 @@ from perdure.threads.work import Assignment
 AGENTS = ("echo", "other")
 WORKERS = statement("SELECT id, status, last_dequeue_time, last_idle_time FROM workers WHERE ns = :ns")
 KEYS = statement("SELECT key FROM idempotency WHERE ns = :ns")
+STORED = statement(
+    """
+    SELECT r.status, r.queued_as, r.ready, r.due_at, r.behind, r.attempts, r.priority, r.end_time,
+      a.sequence_id, a.status AS attempt_status, a.worker_id, a.charged, a.check_at - a.start_time AS watched,
+      CASE WHEN l.holder = r.id AND l.holder_attempt = a.id THEN 1 ELSE 0 END AS holds
+    FROM rollouts AS r
+    JOIN attempts AS a ON a.ns = r.ns AND a.rollout_id = r.id
+    JOIN lines AS l ON l.ns = r.ns AND l.line = r.line
+    WHERE r.ns = :ns AND r.id = :id
+    """
+)
 
 
 @pytest.fixture
@@ -249,11 +260,11 @@ async def test_where_the_creation_fails_the_worker_waits_on(
     waiter = Waiter(world)
     await wait_for(world)
 
-    async def fails(*_: Any) -> None:
+    async def fails(*_: Any, **__: Any) -> None:
         raise error
 
     with monkeypatch.context() as broken:
-        broken.setattr(assign, "claim_runs", fails)
+        broken.setattr(assign, "begin_attempts", fails)
         with pytest.raises(type(error)):
             await world.run()
     run = await world.run()
@@ -321,3 +332,50 @@ async def test_a_claim_that_finds_nothing_writes_nothing(world: World) -> None:
         assert await world.claim() == []
     assert await world.queue.claim("w1", AGENTS, 1, 0, idempotency_key="k") == []
     assert [await world.rows(each) for each in (WORKERS, KEYS)] == before
+
+
+async def test_a_run_that_is_claimed_as_it_is_created_is_stored_like_any_that_is_claimed(
+    world: World,
+) -> None:
+    """Where nothing else is ready, its rows are written once, as a claim leaves them."""
+    waiter = Waiter(world)
+    await wait_for(world)
+    at_once = await world.run(await world.thread(), priority=3)
+    assert await waiter.runs() == [at_once.run_id]
+    later = await world.run(await world.thread(), priority=3)
+    assert [each.run.run_id for each in await world.claim()] == [later.run_id]
+    first, second = [await world.rows(STORED, id=run.run_id) for run in (at_once, later)]
+    assert len(first) == 1
+    assert first == second
+    await world.check()
+
+
+async def test_a_run_that_gives_way_to_the_next_of_its_transaction_is_not_claimed(world: World) -> None:
+    waiter, thread = Waiter(world), await world.thread()
+    await wait_for(world)
+    first, second = await asyncio.gather(world.run(thread, "rollback"), world.run(thread, "rollback"))
+    assert await waiter.runs() == [second.run_id]
+    assert await world.status(first) not in ("pending", "running")
+    await world.check()
+
+
+async def test_what_waits_behind_a_run_that_is_stopped_is_claimed_first(world: World) -> None:
+    thread = await world.thread()
+    await world.take(await world.run(thread))
+    waiter = Waiter(world)
+    await wait_for(world)
+    run = await world.run(thread, "interrupt")
+    other = await world.run()
+    assert await waiter.runs() == [other.run_id], "its worker has still to stop"
+    assert await world.status(run) == "pending"
+    await world.check()
+
+
+async def test_what_a_worker_cannot_take_is_told_to_the_next(world: World) -> None:
+    waiters = [Waiter(world, "w1", limit=2), Waiter(world, "w2")]
+    await wait_for(world, 2)
+    runs = await asyncio.gather(*(world.run() for _ in range(3)))
+    claimed = [await each.runs() for each in waiters]
+    assert [len(each) for each in claimed] == [2, 1]
+    assert {run_id for each in claimed for run_id in each} == {run.run_id for run in runs}
+    await world.check()

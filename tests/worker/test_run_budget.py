@@ -17,7 +17,7 @@ from perdure.kernel.storage.sqlite_engine import Job, SqliteEngine
 from perdure.threads.records import RunRequest
 from perdure.threads.service import Threads
 
-STATEMENTS = 28
+STATEMENTS = 26
 """On PostgreSQL, from the creation of the thread to the end of the run, with BEGIN and COMMIT."""
 TRANSACTIONS = 3
 """A thread is created; a run is created and claimed; the run ends."""

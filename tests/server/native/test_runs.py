@@ -16,7 +16,7 @@ from perdure.runtime.app import App
 from perdure.server.http import delayed_json
 from perdure.server.http.server import HttpServer
 from perdure.server.table import application_of
-from perdure.threads import service
+from perdure.threads import ends
 from perdure.threads.records import Failure, NewCheckpoint
 from perdure.threads.work import Ending
 
@@ -144,7 +144,7 @@ async def test_an_error_after_the_first_blank_line_stands_in_the_body(
     quick: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delayed_json, "ALIVE_SECONDS", 0.02)
-    monkeypatch.setattr(service, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(ends, "POLL_SECONDS", 0.02)
     run = await quick.run()
     url = f"{quick.visitor.url}{API}/runs/{run.run_id}/wait"
     async with quick.visitor.session.get(url) as response:

@@ -81,6 +81,19 @@ async def claim(
         for queue in queues:
             for agent in agents:
                 tx.hint(READY_CHANNEL, ready_key(queue, agent))
+    return await begin_attempts(tx, claims, rows, kind_names, kinds, quietly=agents is not None)
+
+
+async def begin_attempts(
+    tx: Tx,
+    claims: Sequence[Claim],
+    rows: Sequence[ClaimedRow],
+    names: Sequence[str],
+    kinds: Kinds,
+    *,
+    quietly: bool,
+) -> list[list[Claimed]]:
+    """Deal out claimed rollouts, of the kinds with these names, each with its new attempt."""
     answers, attempts = _share(tx, claims, rows)
     changes.tell(tx, "rollout", ((row.id, row.status) for row in rows))
     for row, attempt in zip(rows, attempts, strict=True):
@@ -94,8 +107,8 @@ async def claim(
         for handler, told in starts.items():
             await handler(tx, told)
         begun = []
-    counts = all(kinds[name].counted for name in kind_names)
-    workers = await _tell_workers(tx, claims, answers, kinds, counts=counts, quietly=agents is not None)
+    counts = all(kinds[name].counted for name in names)
+    workers = await _tell_workers(tx, claims, answers, kinds, counts=counts, quietly=quietly)
     await tx.defer(*begun, *await workers.changed())
     add_counts(tx, _moved(rows))
     add_total(tx, ATTEMPTS_TOTAL, len(attempts))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from operator import attrgetter
 
 import msgspec
 
@@ -10,6 +11,7 @@ from perdure.access.operations import audit, keyed_as
 from perdure.kernel import changes, ids
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.port import Tx
+from perdure.kernel.storage.rows import columns_of
 from perdure.rollouts import sql, tables
 from perdure.rollouts.model import (
     DEFAULT_QUEUE,
@@ -35,6 +37,8 @@ from perdure.rollouts.rows import (
     RolloutView,
 )
 
+_stored = attrgetter(*(name for name in columns_of(ClaimedRow) if name != "more"))
+
 
 class NewRollout(msgspec.Struct, frozen=True):
     """What a caller asks for, with its bodies already encoded."""
@@ -59,6 +63,34 @@ class NewRollout(msgspec.Struct, frozen=True):
     attempt_id: str | None = None
 
 
+class Taking:
+    """A claim of each of some sets of agents, which takes rollouts as they are queued.
+
+    Only for a queue in which nothing was ready before: else those that waited longer come first.
+    """
+
+    def __init__(self, queue: str, wanted: Sequence[tuple[Collection[str], int]]) -> None:
+        self._queue = queue
+        self._wanted = wanted
+        self.taken: list[list[ClaimedRow]] = [[] for _ in wanted]
+        """What each of them has got."""
+
+    def take(self, rows: Sequence[NewRolloutRow]) -> set[str]:
+        """Claim of these new rollouts what is ready, in the order of the queue; gives their ids."""
+        ready = [row for row in rows if row.ready is not None and row.queue == self._queue]
+        ready.sort(key=lambda row: (-row.priority, row.position))
+        return {row.id for row in ready if self._take(row)}
+
+    def _take(self, row: NewRolloutRow) -> bool:
+        for (agents, limit), taken in zip(self._wanted, self.taken, strict=True):
+            if row.agent in agents and len(taken) < limit:
+                row.queued_as, row.status = row.status, ROLLOUT.step(row.status, "claimed")
+                row.ready, row.attempts = None, row.attempts + 1
+                taken.append(ClaimedRow._make((*_stored(row), None)))
+                return True
+        return False
+
+
 @watched
 async def enqueue_rollouts(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[RolloutView]:
     """Queue each request for a caller."""
@@ -73,10 +105,12 @@ async def enqueue(
     kinds: Kinds,
     first: int = 0,
     locked: dict[str, str | None] | None = None,
+    taking: Taking | None = None,
 ) -> list[RolloutView]:
     """Queue each request, and answer it with its rollout.
 
     `first` is how many this transaction has queued before, `locked` the holders of lines that it has locked.
+    What is `taking` gets, it claims next: that write holds the lines, too.
     A request whose idempotency key is known is answered with the rollout that came with it first.
     """
     known = await _known(tx, requests)
@@ -98,8 +132,10 @@ async def enqueue(
             if request.idempotency_key:
                 known[request.idempotency_key] = answer
         answers.append(answer)
-    await tx.defer(sql.HOLD_LINES.of(held), sql.ADD_ROLLOUTS.of(rows))
     _tell(tx, rows)
+    taken = set() if taking is None else taking.take(rows)
+    waiting = [line for line in held if line.holder not in taken]
+    await tx.defer(sql.HOLD_LINES.of(waiting), sql.ADD_ROLLOUTS.of(rows))
     return answers
 
 

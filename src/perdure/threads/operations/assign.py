@@ -13,10 +13,12 @@ from perdure.kernel.storage.port import Operation, Tx
 from perdure.rollouts import claim_sql
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations import holds
-from perdure.rollouts.operations.claim import Claim, claim
+from perdure.rollouts.operations.claim import Claim, begin_attempts, claim
 from perdure.rollouts.operations.conditions import watched
+from perdure.rollouts.operations.enqueue import Taking
 from perdure.rollouts.operations.work import READY_CHANNEL, ready_key
-from perdure.rollouts.tables import DUE, OVERDUE
+from perdure.rollouts.rows import Claimed, ClaimedRow
+from perdure.rollouts.tables import DUE, HELD, OVERDUE
 from perdure.streams.model import Head
 from perdure.streams.operations import Append, append, heads
 from perdure.threads import sql
@@ -109,6 +111,15 @@ async def claim_runs(
     this transaction has created.
     """
     answers = await claim(tx, claims, queues, [_KINDS[queue] for queue in queues], kinds, agents)
+    return await _give(tx, claims, answers, known)
+
+
+async def _give(
+    tx: Tx,
+    claims: Sequence[Claim],
+    answers: Sequence[Sequence[Claimed]],
+    known: Mapping[str, CreatedRun],
+) -> list[Any]:
     views = [
         [(RolloutView(*rollout), AttemptView(*attempt)) for rollout, attempt in each] for each in answers
     ]
@@ -146,10 +157,25 @@ async def claim_at_once(
     created. It is asked only if the operation made runs of its agents ready. Those whose streams are read
     already begin here, so that their readers need not wait for a transaction of the worker.
     """
-    answers = await operation(tx, *args)
+    taking = await _taking(tx, wishes)
+    answers = await operation(tx, *args, taking)
     known = {each.record.id: each for each in answers if isinstance(each, CreatedRun)}
-    shares = [await _claim_for(tx, wish, kinds, known) for wish in wishes]
+    taken = [()] * len(wishes) if taking is None else taking.taken
+    shares = [
+        await _claim_for(tx, wish, kinds, known, rows) for wish, rows in zip(wishes, taken, strict=True)
+    ]
     return answers, *await _begin(tx, wishes, shares, known)
+
+
+async def _taking(tx: Tx, wishes: Sequence[Wish]) -> Taking | None:
+    """What takes the runs as they are created; None if others are ready, which come first, or are held."""
+    if await tx.probe(DUE) or await tx.probe(HELD):
+        return None
+    agents = sorted({agent for wish in wishes for agent in wish.agents})
+    terms = {"queues": [AGENTS_QUEUE], "agents": agents, "kinds": [_KINDS[AGENTS_QUEUE]]}
+    if await tx.one(claim_sql.ANY_READY, **terms) is not None:
+        return None
+    return Taking(AGENTS_QUEUE, [(wish.agents, wish.claim.limit) for wish in wishes])
 
 
 async def _begin(
@@ -178,18 +204,26 @@ def _begun(each: Any, first: Mapping[str, Append]) -> Any:
     return Created(each.ids, claimed._replace(begun=True, last_seq=1))
 
 
-async def _claim_for(tx: Tx, wish: Wish, kinds: Kinds, known: Mapping[str, CreatedRun]) -> Share:
+async def _claim_for(
+    tx: Tx, wish: Wish, kinds: Kinds, known: Mapping[str, CreatedRun], taken: Sequence[ClaimedRow]
+) -> Share:
+    """What a wish gets: those that it has taken, or else what is first in the queue."""
     keys = [ready_key(AGENTS_QUEUE, agent) for agent in wish.agents]
     hinted = tx.take_hints(READY_CHANNEL, keys)
     if not hinted:
         return ()
     creator, tx.actor = tx.actor, wish.actor
     try:
-        (share,) = await claim_runs(tx, [wish.claim], wish.agents, [AGENTS_QUEUE], kinds, known)
+        if taken:
+            names = [_KINDS[AGENTS_QUEUE]]
+            begun = await begin_attempts(tx, [wish.claim], taken, names, kinds, quietly=True)
+            (share,) = await _give(tx, [wish.claim], begun, known)
+        else:
+            (share,) = await claim_runs(tx, [wish.claim], wish.agents, [AGENTS_QUEUE], kinds, known)
     finally:
         tx.actor = creator
     left = tx.take_hints(READY_CHANNEL, keys)
-    if isinstance(share, Drained) or not share or left:
+    if isinstance(share, Drained) or not share or left or (taken and len(taken) < sum(hinted.values())):
         # There is work for others.
         for key, times in {**left, **hinted}.items():
             tx.hint(READY_CHANNEL, key, times)

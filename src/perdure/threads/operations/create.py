@@ -16,7 +16,7 @@ from perdure.kernel.storage.labels import put_labels
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.conditions import watched
-from perdure.rollouts.operations.enqueue import NewRollout, enqueue
+from perdure.rollouts.operations.enqueue import NewRollout, Taking, enqueue
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.rollouts.operations.report import save_all
 from perdure.rollouts.operations.work import Work
@@ -75,23 +75,28 @@ class NewRun(msgspec.Struct, frozen=True):
 @claims_at_once
 @keyed_as("create_run")
 async def create_runs(
-    tx: Tx, requests: Sequence[NewRun], kinds: Kinds
+    tx: Tx, requests: Sequence[NewRun], kinds: Kinds, taking: Taking | None = None
 ) -> list[Created[RunRow] | PerdureError]:
     """Make each run, or say why not; the answers are rows with the run's id, and whole runs with them.
 
     Of several for one thread each sees what those before it did.
     """
-    answers = await _create(tx, requests, kinds)
+    answers = await _create(tx, requests, kinds, taking)
     await audit(tx, "create_run", [each.record.id for each in answers if isinstance(each, Created)])
     return answers
 
 
-async def _create(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[Created[RunRow] | PerdureError]:
-    creation = _Creation(tx, kinds)
+async def _create(
+    tx: Tx, requests: Sequence[NewRun], kinds: Kinds, taking: Taking | None = None
+) -> list[Created[RunRow] | PerdureError]:
+    creation = _Creation(tx, kinds, taking)
     await creation.prepare(requests)
     rest = list(range(len(requests)))
     while rest:
         taken, rest = _one_a_thread(requests, rest)
+        if rest:
+            # Those that come later may stop those that come first.
+            creation.taking = None
         await creation.round([(number, requests[number]) for number in taken])
     await creation.tidy()
     return [creation.answers[number] for number in range(len(requests))]
@@ -124,9 +129,10 @@ def _one_a_thread(requests: Sequence[NewRun], numbers: Sequence[int]) -> tuple[l
 class _Creation:
     """Runs on their way into the tables; the lines of their threads are locked."""
 
-    def __init__(self, tx: Tx, kinds: Kinds) -> None:
+    def __init__(self, tx: Tx, kinds: Kinds, taking: Taking | None) -> None:
         self._tx = tx
         self._kinds = kinds
+        self.taking = taking
         self.answers: dict[int, Created[RunRow] | PerdureError] = {}
         self._assistants: dict[str, AssistantRow] = {}
         self._threads: dict[str, ThreadRow] = {}
@@ -215,6 +221,8 @@ class _Creation:
         }
         if not stopping:
             return
+        # Those that wait behind them may be ready then.
+        self.taking = None
         work = Work(self._tx, self._kinds)
         await work.load(list(stopping), [RUN], lined=True)
         for run_id, (action, grace) in stopping.items():
@@ -242,7 +250,7 @@ class _Creation:
         tx = self._tx
         marked = await self._mark(made)
         rollouts = [self._rollout(request, thread) for _, request, thread in made]
-        queued = await enqueue(tx, rollouts, self._kinds, self._made, self._holders)
+        queued = await enqueue(tx, rollouts, self._kinds, self._made, self._holders, self.taking)
         runs: list[RunRow] = []
         new: list[ThreadRow] = []
         busy: list[ThreadRow] = []
