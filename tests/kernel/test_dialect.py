@@ -79,6 +79,19 @@ def test_each_of_a_list_with_what_is_listed_for_it() -> None:
     assert made.names == ("names", "c", "m")
 
 
+def test_pairs_of_two_lists() -> None:
+    made = statement("SELECT one FROM {pairs:ids,names}")
+    assert made.sqlite == (
+        "SELECT one FROM (SELECT value AS one, json_extract(:names, '$[' || key || ']') AS other"
+        " FROM json_each(:ids)) AS pairs"
+    )
+    assert made.single == "SELECT one FROM (SELECT :ids AS one, :names AS other) AS pairs"
+    assert made.postgres == (
+        "SELECT one FROM unnest((SELECT $1::text[]), (SELECT $2::text[])) AS pairs (one, other)"
+    )
+    assert (made.names, made.lists) == (("ids", "names"), {"ids", "names"})
+
+
 def test_the_words_of_a_statement_name_its_tables() -> None:
     words = statement("SELECT r.id FROM rollouts AS r JOIN runs USING (id)").words
     assert {"rollouts", "runs"} <= words

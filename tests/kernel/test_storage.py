@@ -34,10 +34,11 @@ from perdure.kernel.errors import (
     SuspendedOperation,
 )
 from perdure.kernel.merge import Merger
-from perdure.kernel.storage.dialect import BulkInsert
+from perdure.kernel.storage.dialect import BulkInsert, statement
 from perdure.kernel.storage.port import Storage, Tx
 
 MOST = 2**63 - 1
+PAIRS = statement("SELECT pairs.one, pairs.other FROM {pairs:ones,others}")
 
 
 class Refused(Exception):
@@ -96,6 +97,15 @@ async def test_keys_may_hold_any_text(storage: Storage) -> None:
     found = await storage.run(write_and_read, ns=NS)
     wanted = sorted((NS, name) for name in ODD_TEXTS)
     assert found == [len(ODD_TEXTS), wanted, list(range(len(ODD_TEXTS)))]
+
+
+async def test_lists_are_read_as_pairs(storage: Storage) -> None:
+    async def read(tx: Tx) -> list[Any]:
+        lists = [ODD_TEXTS[:count] for count in (0, 1, len(ODD_TEXTS))]
+        return [await tx.all(PAIRS, ones=list(each), others=list(reversed(each))) for each in lists]
+
+    expected = [list(zip(each, reversed(each), strict=True)) for each in ([], ODD_TEXTS[:1], ODD_TEXTS)]
+    assert [[tuple(row) for row in rows] for rows in await storage.read(read, ns=NS)] == expected
 
 
 async def test_one_gives_none_and_all_gives_nothing_where_no_row_is(storage: Storage) -> None:

@@ -27,7 +27,7 @@ _ALIAS = re.compile(r"(\w+) AS (\w+)")
 _PRIMARY = re.compile(r"^SEARCH (\S+) USING PRIMARY KEY")
 _OWN_KEY = re.compile(r"^sqlite_autoindex_(\w+)_1$")
 SMALL = frozenset(
-    {"json_each", "agents", "queues", "names", "ids", "c", "b", "heads", "CONSTANT", "namespaces"}
+    {"json_each", "agents", "queues", "names", "ids", "pairs", "c", "b", "heads", "CONSTANT", "namespaces"}
 )
 """What SQLite may scan: a list that was passed in, what a statement has made itself, and a few names."""
 

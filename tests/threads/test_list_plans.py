@@ -1,4 +1,4 @@
-"""The index that each list of runs and threads goes by, with many rows and on both engines."""
+"""The index that each list of runs and threads goes by, and each state of copies, with many rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,13 @@ COPIED: Mapping[Table, tuple[str, ...]] = {
     labels.LABELS: ("id",),
 }
 """The tables that are copied, and the columns of which each copy has its own value."""
+LATER_STATES = statement(
+    "SELECT thread_id, id FROM checkpoints WHERE ns = :ns AND thread_id > ''"
+    " ORDER BY thread_id DESC, position DESC LIMIT 10"
+)
 COUNT = statement("UPDATE rollout_counts SET total = total * :times WHERE ns = :ns")
+OF_PAIRS = ("GET_CHECKPOINTS", "NEXT_OF")
+"""What claims and ends of runs look up, by state and thread."""
 SUBJECT = Subject(
     (sql,),
     frozenset({"threads", "runs", "rollouts", "labels", "checkpoints"}),
@@ -38,6 +44,7 @@ SUBJECT = Subject(
         "COUNT_GONE_RUNS": {"runs_gone"},
         "GET_RUNS": {"runs_pkey", "rollouts_pkey"},
         "LATEST_STATES": {"threads_pkey", "checkpoints_pkey"},
+        **{statement: {"checkpoints_pkey"} for statement in OF_PAIRS},
     },
     # What one statement has limited, it may count.
     SMALL | {"found"},
@@ -84,8 +91,17 @@ async def fill(storage: Storage) -> None:
     await world.run(other)
 
 
+async def _find_states(tx: Tx) -> None:
+    rows = await tx.all(LATER_STATES)
+    for some in (rows[:1], rows):
+        thread_ids, ids = map(list, zip(*some, strict=True))
+        for each in (sql.GET_CHECKPOINTS, sql.NEXT_OF):
+            assert len(await tx.all(each, thread_ids=thread_ids, ids=ids)) == len(some)
+
+
 async def use(storage: Storage) -> None:
     threads = World(storage, ManualClock()).threads
+    await storage.read(_find_states, ns=await threads.ns())
     newest = await threads.list_runs(limit=10)
     assert (newest[0].status, newest.total) == ("pending", COPIES + 3)
     assert len(await threads.list_runs(limit=10, cursor=newest.next)) == 10
@@ -115,8 +131,8 @@ async def test_plans(new_engine_url: str) -> None:
     assert any("rollouts_status" in each for each in indexes_of(found, "FROM rollouts", "AND status ="))
     assert any("rollouts_outcome" in each for each in indexes_of(found, "FROM rollouts", "AND outcome ="))
     assert all("threads_updated" in each for each in indexes_of(found, "ORDER BY updated_at"))
-    latest = [plan.text for key, plan in found.items() if key.startswith("LATEST_STATES")]
-    assert all(re.search(r"id=\? AND thread_id=\?|ROW\(id, thread_id\)", each) for each in latest), latest
+    states = [plan.text for key, plan in found.items() if key.startswith(("LATEST_STATES", *OF_PAIRS))]
+    assert all(re.search(r"id=\? AND thread_id=\?|ROW\(id, thread_id\)", each) for each in states), states
     by_label = indexes_of(found, "FROM threads", "FROM labels", "ORDER BY created_at")
     assert any("labels_value" in each for each in by_label)
     assert any(each & {"threads_created", "threads_status"} for each in by_label)

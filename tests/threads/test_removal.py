@@ -136,6 +136,15 @@ async def test_a_deleted_thread_is_made_anew_by_a_run(world: World) -> None:
     assert await world.values(thread) == "new"
 
 
+async def test_a_thread_that_is_made_anew_has_no_old_states(world: World) -> None:
+    thread = await world.thread(values="old")
+    state = await world.threads.get_state(thread)
+    assert state is not None
+    await world.threads.delete_thread(thread)
+    with pytest.raises(NotFound):
+        await world.run(thread, if_not_exists="create", checkpoint_id=state.checkpoint_id)
+
+
 async def test_nothing_unknown_is_removed(world: World) -> None:
     with pytest.raises(NotFound):
         await world.threads.delete_thread("nowhere")

@@ -274,25 +274,24 @@ GET_CHECKPOINT = statement(
     " WHERE c.ns = :ns AND c.thread_id = :thread_id AND c.id = :id",
     row=StateRow,
 )
-# States of threads. An expression, so that ids alone lead to the rows: with both in the index every pair
-# would be looked up.
+# States, each of its thread. Copies of a thread share the ids of their states, and a thread may have many:
+# each row is found by both.
 GET_CHECKPOINTS = statement(
-    "SELECT " + STATE_COLUMNS + " FROM checkpoints AS c WHERE c.ns = :ns AND c.id {among:ids}"
-    " AND c.thread_id || '' {among:thread_ids}",
+    "SELECT " + STATE_COLUMNS + " FROM {pairs:ids,thread_ids} CROSS JOIN checkpoints AS c"
+    " WHERE c.ns = :ns AND {pair:c.id,c.thread_id,pairs.one,pairs.other}",
     row=StateRow,
 )
-# The latest state of each of some threads. Copies of a thread share the ids of their states, and a thread may
-# have many: each row is found by both.
+# The latest state of each of some threads, found as above.
 LATEST_STATES = statement(
     "SELECT " + STATE_COLUMNS + " FROM threads AS t CROSS JOIN checkpoints AS c"
     " WHERE t.ns = :ns AND t.id {among:thread_ids}"
     " AND c.ns = :ns AND {pair:c.id,c.thread_id,t.checkpoint_id,t.id}",
     row=StateRow,
 )
-# What is next after states.
+# What is next after states, each of its thread.
 NEXT_OF = statement(
-    "SELECT {columns} FROM checkpoints WHERE ns = :ns AND id {among:ids}"
-    " AND thread_id || '' {among:thread_ids}",
+    "SELECT {columns:c} FROM {pairs:ids,thread_ids} CROSS JOIN checkpoints AS c"
+    " WHERE c.ns = :ns AND {pair:c.id,c.thread_id,pairs.one,pairs.other}",
     row=NextOf,
 )
 # The latest state of a thread that neither a run nor one that was rolled back has made.

@@ -6,6 +6,7 @@ A statement is written once with named parameters (`:name`) and a few marks:
 |---|---|---|
 | `{among:names}` | `IN (SELECT value FROM json_each(:names))` | `= ANY(:names)` |
 | `{each:names}` | `json_each(:names) AS names`, with `names.value` | `unnest(:names) AS names (value)` |
+| `{pairs:ids,names}` | `pairs`, with `one` of the first list and `other` of the second | the same |
 | `{listed:SELECT …}` | `IN (SELECT …)` | `= ANY(ARRAY(SELECT …))`: the list is made first |
 | `{lock}` | nothing: there is one writer | `FOR NO KEY UPDATE` |
 | `{skip}` | nothing | `FOR NO KEY UPDATE SKIP LOCKED` |
@@ -53,12 +54,19 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z][a-z0-9_]*)")
 _WORD = re.compile(r"(?<![.\w])[a-z_]+")
 _AMONG = re.compile(r"\{among:([a-z0-9_]+)\}")
 _EACH = re.compile(r"\{each:([a-z0-9_]+)\}")
+_PAIRS = re.compile(r"\{pairs:([a-z0-9_]+),([a-z0-9_]+)\}")
 _COMMENT = re.compile(r"/\*.*?\*/")
 _COLUMNS = re.compile(r"\{columns(?::([a-z_]+))?\}")
 _LOCK = "FOR NO KEY UPDATE"
 _MARKS = (
     (_AMONG, r"IN (SELECT value FROM json_each(:\1))", r"= ANY(:\1)"),
     (_EACH, r"json_each(:\1) AS \1", r"unnest(:\1::text[]) AS \1 (value)"),
+    (
+        _PAIRS,
+        r"(SELECT value AS one, json_extract(:\2, '$[' || key || ']') AS other FROM json_each(:\1)) AS pairs",
+        # Subqueries hide how long the lists are, for whose sake PostgreSQL would make a plan each time.
+        r"unnest((SELECT :\1::text[]), (SELECT :\2::text[])) AS pairs (one, other)",
+    ),
     (re.compile(r"\{listed:((?:[^{}]|\{[^{}]*\})*)\}"), r"IN (\1)", r"= ANY(ARRAY(\1))"),
     (re.compile(r"\{others:((?:[^{}]|\{[^{}]*\})*)\}"), "NULL", r"\1"),
     (re.compile(r"\{seen:([a-z]+),([a-z]+)\}"), r":\1", r":\2"),
@@ -207,7 +215,8 @@ def _translate(text: str) -> tuple[str, str, tuple[str, ...], frozenset[str], st
     """A text in both dialects, as the first fields of a statement."""
     if "{columns" in text:
         raise AssertionError("a statement without a row class has no columns to list: " + text)
-    lists = frozenset(_AMONG.findall(text) + _EACH.findall(text))
+    paired = [name for names in _PAIRS.findall(text) for name in names]
+    lists = frozenset(_AMONG.findall(text) + _EACH.findall(text) + paired)
     sqlite, postgres = text, text
     for mark, theirs, ours in _MARKS:
         sqlite, postgres = mark.sub(theirs, sqlite), mark.sub(ours, postgres)
@@ -218,6 +227,7 @@ def _translate(text: str) -> tuple[str, str, tuple[str, ...], frozenset[str], st
 
     postgres = _PARAMETER.sub(number, postgres)
     single = _EACH.sub(r"(SELECT :\1 AS value) AS \1", _AMONG.sub(r"IN (:\1)", text))
+    single = _PAIRS.sub(r"(SELECT :\1 AS one, :\2 AS other) AS pairs", single)
     for mark, theirs, _ in _MARKS:
         single = mark.sub(theirs, single)
     return sqlite, postgres, tuple(names), lists, single

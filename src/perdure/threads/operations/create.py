@@ -153,9 +153,14 @@ class _Creation:
         self._gone = {thread.id for thread in self._threads.values() if thread.gone_at is not None}
         for thread_id in self._gone:
             del self._threads[thread_id]
-        asked = [r.checkpoint_id for r in requests if r.checkpoint_id is not None]
+        asked = [
+            (r.thread_id, r.checkpoint_id)
+            for r in requests
+            if r.checkpoint_id is not None and r.thread_id in self._threads
+        ]
         if asked:
-            rows = await tx.all(sql.NEXT_OF, thread_ids=list(self._threads), ids=asked)
+            threads, ids = map(list, zip(*asked, strict=True))
+            rows = await tx.all(sql.NEXT_OF, thread_ids=threads, ids=ids)
             self._states = {(row.thread_id, row.id) for row in rows}
 
     async def tidy(self) -> None:

@@ -227,9 +227,9 @@ class _Settling:
     async def _unfinished(self, ids: Sequence[str]) -> set[str]:
         """The threads whose state has something next."""
         told = {note.state.thread_id: note.state for note in self._notes if note.state is not None}
-        states = [self._threads[id].checkpoint_id for id in ids if id not in told]
-        wanted = [state for state in states if state is not None]
-        rows = await self._tx.all(sql.NEXT_OF, thread_ids=list(ids), ids=wanted) if wanted else []
+        threads = [id for id in ids if id not in told and self._threads[id].checkpoint_id is not None]
+        states = [self._threads[id].checkpoint_id for id in threads]
+        rows = await self._tx.all(sql.NEXT_OF, thread_ids=threads, ids=states) if threads else []
         known = [NextOf(state.thread_id, state.id, state.next, "") for state in told.values()]
         return {
             row.thread_id
