@@ -94,8 +94,12 @@ def test_a_question_is_answered_by_the_next_line(server: Server) -> None:
 def test_a_turn_that_fails_is_told_and_is_the_exit_code(server: Server) -> None:
     ended = chat(server, "", "fail", "-m", "hello")
     assert (ended.returncode, ended.stderr) == (1, "perdure: error: no such city\n")
-    unknown = chat(server, "", "nobody", "-m", "hello")
-    assert (unknown.returncode, unknown.stderr) == (4, "perdure: not_found: Assistant nobody not found\n")
+
+
+def test_an_unknown_assistant_is_told_before_anything_is_asked(server: Server) -> None:
+    for arguments in (("-m", "hello"), ()):
+        unknown = chat(server, "", "nobody", *arguments)
+        assert (unknown.returncode, unknown.stderr) == (4, "perdure: not_found: Assistant nobody not found\n")
 
 
 def test_overrides_switch_workflows_and_are_cleared(server: Server) -> None:

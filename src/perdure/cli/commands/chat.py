@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.ids import AssistantArgument
+from perdure.cli.shell.ids import AssistantArgument, assistant_exists
 from perdure.cli.shell.options import CommandContext, client_command, flag, text
 from perdure.cli.shell.output import printable, shorten, warn
+from perdure.kernel.errors import NotFound
 
 if TYPE_CHECKING:
     from perdure.cli.shell.target import Connection
@@ -125,6 +126,8 @@ class Conversation:
 
     async def open(self, *, new: bool = False) -> None:
         """Go on with the session of this person and assistant, or begin one."""
+        if not await assistant_exists(self._connection.assistants, self._assistant):
+            raise NotFound(f"Assistant {self._assistant} not found")
         session = await self._get()
         if new and session.message_count:
             await self._messaging.deactivate(session.session_id)

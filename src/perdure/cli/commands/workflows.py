@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.commands import workflow_runs
+from perdure.cli.shell.ids import assistant_exists
 from perdure.cli.shell.options import CommandContext, CommandGroup, JsonOption
 from perdure.cli.shell.output import Output, print_json, printable
 
 if TYPE_CHECKING:
-    from perdure.assistants.service import Assistants
     from perdure.workflows.loading import Loaded
 
 FOLDERS = ("workflows", "crons")
@@ -47,7 +47,7 @@ async def validate(context: CommandContext, files: FilesArgument = None) -> None
     online = context.target.is_given
     if named and online:
         async with context.connect() as connection:
-            missing = {name for name in named if not await _exists(connection.assistants, name)}
+            missing = {name for name in named if not await assistant_exists(connection.assistants, name)}
         loaded = [_without(each, missing) for each in loaded]
     if context.as_json:
         context.output.document({"items": [_document(each) for each in loaded]})
@@ -57,20 +57,6 @@ async def validate(context: CommandContext, files: FilesArgument = None) -> None
         _report(context.output, loaded, [] if online else named)
     if any(each.problems for each in loaded) or (files and not loaded):
         raise typer.Exit(1)
-
-
-async def _exists(assistants: Assistants, name: str) -> bool:
-    """Whether there is an assistant of this id, or an agent of this name."""
-    from perdure.assistants.model import system_id
-    from perdure.kernel.errors import NotFound
-
-    for assistant_id in (name, system_id(name)):
-        try:
-            await assistants.get(assistant_id)
-        except NotFound:
-            continue
-        return True
-    return False
 
 
 def _without(loaded: Loaded, missing: set[str]) -> Loaded:

@@ -13,6 +13,7 @@ from perdure.cli.shell.target import Connection, Target
 from perdure.kernel.errors import InvalidInput, NotFound, NotSupported, PerdureError
 
 if TYPE_CHECKING:
+    from perdure.assistants.service import Assistants
     from perdure.diagnostics.finding import FoundId, Kind
 
 LAST = "last"
@@ -292,3 +293,16 @@ AssistantArgument = Annotated[str, assistant_argument()]
 ThreadFilter = Annotated[
     str | None, id_option("THREAD_ID", "Filter by thread.", "--thread", kinds=["thread"])
 ]
+
+
+async def assistant_exists(assistants: Assistants, name: str) -> bool:
+    """Whether there is an assistant of this id, or an agent of this name."""
+    from perdure.assistants.model import system_id
+
+    for assistant_id in (name, system_id(name)):
+        try:
+            await assistants.get(assistant_id)
+        except NotFound:
+            continue
+        return True
+    return False
