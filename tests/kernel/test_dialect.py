@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -184,6 +184,25 @@ def test_what_becomes_of_a_row_that_is_there_already() -> None:
     )
     made, _ = dialect.write_postgres([(grow, [(1, "a", 2, 3, None)])])
     assert made.endswith("DO UPDATE SET height = greatest(shelves.height, excluded.height)")
+
+
+class Shelf(NamedTuple):
+    id: str
+    height: int
+    used: int
+    label: bytes | None = None
+
+
+def test_what_is_seldom_set_is_a_statement_of_its_own_on_sqlite_alone() -> None:
+    grow = BulkInsert(SHELVES, Shelf, on_conflict="UPDATE SET used = shelves.used + excluded.used")
+    grow.sets_seldom("height = excluded.height", when="excluded.height > shelves.height")
+    assert grow.seldom is not None
+    text, rows = dialect.write_sqlite(grow.seldom, [Shelf("a", 2, 3)], 1)
+    assert text == ("UPDATE shelves SET height = ?3 WHERE ns = ?1 AND id = ?2 AND ( ?3 > shelves.height )")
+    assert rows == [(1, "a", 2)]
+    assert grow.sqlite.endswith("DO UPDATE SET used = shelves.used + excluded.used")
+    made, _ = dialect.write_postgres([(grow, [Shelf("a", 2, 3)])], 1)
+    assert made.endswith("DO UPDATE SET height = excluded.height, used = shelves.used + excluded.used")
 
 
 def test_rows_are_locked_in_the_order_of_their_keys() -> None:

@@ -361,6 +361,38 @@ async def test_totals_are_added_up_and_written_last(storage: Storage) -> None:
     assert found == [{"a": 6}, {"c": 4}]
 
 
+class NotedRow(NamedTuple):
+    """A thing that grows, and whose note is that of the largest part."""
+
+    id: str
+    size: int
+    note: str
+    body: None = None
+
+
+GROW = BulkInsert(THINGS, NotedRow, on_conflict="UPDATE SET size = things.size + excluded.size", folds=False)
+GROW.sets_seldom(
+    "note = CASE WHEN excluded.note > things.note THEN excluded.note ELSE things.note END",
+    when="excluded.note > things.note",
+)
+NOTES = statement("SELECT id, size, note FROM things WHERE ns = :ns ORDER BY id")
+
+
+async def test_what_is_seldom_set_is_set_only_where_it_changes(storage: Storage) -> None:
+    async def grow(tx: Tx, *rows: NotedRow) -> list[int]:
+        return await tx.write(GROW.of(rows))
+
+    async def notes(tx: Tx) -> list[Any]:
+        return [tuple(row) for row in await tx.all(NOTES)]
+
+    assert await storage.run(grow, NotedRow("a", 1, "m"), NotedRow("b", 1, "m"), ns=NS) == [2]
+    larger = (NotedRow("a", 2, "z"), NotedRow("b", 2, "b"), NotedRow("c", 2, "c"))
+    assert await storage.run(grow, *larger, ns=NS) == [3]
+    assert await storage.run(grow, NotedRow("a", 5, "a"), ns=NS + 1) == [1]
+    assert await storage.read(notes, ns=NS) == [("a", 3, "z"), ("b", 3, "m"), ("c", 2, "c")]
+    assert await storage.read(notes, ns=NS + 1) == [("a", 5, "a")]
+
+
 async def test_a_write_that_should_write_all_rows_says_where_it_did_not(storage: Storage) -> None:
     async def resize(tx: Tx, was: int) -> list[str]:
         told: list[str] = []

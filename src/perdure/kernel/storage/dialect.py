@@ -56,6 +56,7 @@ _AMONG = re.compile(r"\{among:([a-z0-9_]+)\}")
 _EACH = re.compile(r"\{each:([a-z0-9_]+)\}")
 _PAIRS = re.compile(r"\{pairs:([a-z0-9_]+),([a-z0-9_]+)\}")
 _COMMENT = re.compile(r"/\*.*?\*/")
+_EXCLUDED = re.compile(r"\bexcluded\.([a-z_]+)")
 _COLUMNS = re.compile(r"\{columns(?::([a-z_]+))?\}")
 _LOCK = "FOR NO KEY UPDATE"
 _MARKS = (
@@ -275,7 +276,7 @@ class BulkUpdate(Generic[R]):
         keys: tuple[str, ...],
         guards: tuple[str, ...] = (),
     ) -> None:
-        self.table, self.sets, self.keys, self.guards = table, sets, keys, guards
+        self.table, self.sets, self.keys, self.guards, self.seldom = table, sets, keys, guards, None
         self.columns = sets + keys + guards
         self.name = ""
         attributes = (*sets, *keys, *map("was_{}".format, guards))
@@ -342,11 +343,16 @@ class BulkInsert(Generic[R]):
         any_key: bool = False,
     ) -> None:
         self.table, self.on_conflict, self.any_key = table, on_conflict, any_key
+        self.seldom: SeldomUpdate | None = None
         self.kept = range(len(table.key) - 1 if folds else 0, len(table.key) if folds else len(table.names))
         self.columns = table.names
         self.name = ""
         self.row: Any = row
         self.reader = None if row is None else Reader(row, "insert into " + table.name, table.names)
+
+    def sets_seldom(self, sets: str, *, when: str) -> None:
+        """Let its update set these too, which changes a row only where `when` holds."""
+        self.seldom = SeldomUpdate(self, sets, when)
 
     @property
     def short(self) -> Sequence[str]:
@@ -364,18 +370,40 @@ class BulkInsert(Generic[R]):
     def sqlite(self) -> str:
         names, marks = ", ".join(self.columns), ", ".join(_places(self))
         words = ("INSERT INTO", self.table.name, "(", names, ") VALUES (", marks, ")")
-        return commented(self, " ".join((*words, _translate(self.conflict_clause)[0])).strip())
+        return commented(self, " ".join((*words, _translate(self._clause(self.on_conflict))[0])).strip())
 
     def postgres(self, values: Sequence[str], source: str) -> str:
         words = ("INSERT INTO", self.table.name, "(", ", ".join(self.columns), ") SELECT", ", ".join(values))
-        return " ".join((*words, "FROM", source, _translate(self.conflict_clause)[1])).strip()
+        action = self.on_conflict
+        if self.seldom is not None:
+            action = action.replace("UPDATE SET", "UPDATE SET " + self.seldom.sets + ",", 1)
+        return " ".join((*words, "FROM", source, _translate(self._clause(action))[1])).strip()
 
-    @property
-    def conflict_clause(self) -> str:
-        if not self.on_conflict:
+    def _clause(self, action: str) -> str:
+        if not action:
             return ""
         target = "" if self.any_key else "(" + ", ".join(self.table.key) + ") "
-        return "ON CONFLICT " + target + "DO " + self.on_conflict
+        return "ON CONFLICT " + target + "DO " + action
+
+
+class SeldomUpdate:
+    """What an insert seldom changes in a row, for SQLite an update before it: an entry of an index is written
+    anew whenever its column is set, even to what it was."""
+
+    def __init__(self, insert: BulkInsert[Any], sets: str, when: str) -> None:
+        self.insert, self.sets, self.when = insert, sets, when
+        read = {*insert.table.key, *_EXCLUDED.findall(sets), *_EXCLUDED.findall(when)}
+        self.columns = tuple(name for name in insert.columns if name in read)
+        self.reader = Reader(insert.row, "update of " + insert.table.name, self.columns)
+
+    @cached_property
+    def sqlite(self) -> str:
+        places = dict(zip(self.columns, _places(self), strict=True))
+        table = self.insert.table
+        where = " AND ".join([" = ".join((name, places[name])) for name in table.key])
+        words = ("UPDATE", table.name, "SET", self.sets, "WHERE", where, "AND (", self.when, ")")
+        text = _translate(" ".join(words))[0]
+        return commented(self.insert, _EXCLUDED.sub(lambda found: places[found[1]], text))
 
 
 Bulk = BulkUpdate[Any] | BulkInsert[Any]
@@ -397,7 +425,7 @@ def plain_insert(table: Table) -> BulkInsert[tuple[Any, ...]]:
     return BulkInsert(table)
 
 
-def _places(bulk: Bulk) -> list[str]:
+def _places(bulk: Bulk | SeldomUpdate) -> list[str]:
     """SQLite's parameter for each column; the transaction's namespace is the first where it is added."""
     at = None if bulk.reader is None else bulk.reader.ns_at
     if at is None:
@@ -411,37 +439,9 @@ def commented(bulk: Bulk, text: str) -> str:
     return _commented(bulk.name, text) if bulk.name else text
 
 
-def write_sqlite(bulk: Bulk, rows: Sequence[Any], ns: int | None) -> tuple[str, Sequence[Any]]:
+def write_sqlite(bulk: Bulk | SeldomUpdate, rows: Sequence[Any], ns: int | None) -> tuple[str, Sequence[Any]]:
     """SQLite's text of a bulk write, and the parameters of each row."""
     return bulk.sqlite, rows if bulk.reader is None else bulk.reader.tuples(rows, ns)
-
-
-class Totals:
-    """What an operation adds to totals: by namespace, by the insert that does so, and by the key of a row."""
-
-    __slots__ = ("_added",)
-
-    def __init__(self) -> None:
-        self._added: dict[tuple[int | None, BulkInsert[Any]], dict[tuple[Any, ...], int]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._added)
-
-    def add(self, ns: int | None, insert: BulkInsert[Any], rows: Sequence[Any]) -> None:
-        if rows:
-            added = self._added.setdefault((ns, insert), {})
-            for *values, more in rows:
-                key = tuple(values)
-                added[key] = added.get(key, 0) + more
-
-    def take(self) -> dict[int | None, list[Write]]:
-        """The writes of each namespace, with the rows whose total changes, by tables and keys."""
-        added, self._added = self._added, {}
-        writes: dict[int | None, list[Write]] = {}
-        for (ns, insert), totals in sorted(added.items(), key=lambda e: (e[0][0] or 0, e[0][1].table.name)):
-            rows = [insert.row(*key, more) for key, more in sorted(totals.items()) if more]
-            writes.setdefault(ns, []).append((insert, rows))
-        return writes
 
 
 def returning_keys(insert: BulkInsert[Any], text: str) -> str:

@@ -14,6 +14,7 @@ from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, Statement, Wr
 from perdure.kernel.storage.postgres_connection import Connection
 from perdure.kernel.storage.rows import R
 from perdure.kernel.storage.schema import FullText, Probe, Table
+from perdure.kernel.storage.totals import Totals
 from perdure.kernel.tally import Note
 
 SHARDS = 16
@@ -67,7 +68,7 @@ class PostgresTx:
         self._later_ns = ns
         self._otherwise: dict[int, Callable[[], Awaitable[None]]] = {}
         """What follows if a deferred write, by its place among them, did not write each of its rows."""
-        self._totals = dialect.Totals()
+        self._totals = Totals()
         self._awaited: set[str] = set()
         """The tables of deferred writes."""
 

@@ -14,6 +14,7 @@ from perdure.kernel.storage import dialect, fulltext
 from perdure.kernel.storage.dialect import Bulk, BulkInsert, BulkUpdate, Statement, Write
 from perdure.kernel.storage.rows import R
 from perdure.kernel.storage.schema import FullText, Probe, Table
+from perdure.kernel.storage.totals import Totals
 from perdure.kernel.tally import Note
 
 
@@ -68,7 +69,7 @@ class SqliteTx:
         self.hints: dict[Hint, int] = {}
         self.notes: list[Note] = []
         self.wants = wants
-        self._totals = dialect.Totals()
+        self._totals = Totals()
 
     def _bind(self, sql: Statement[Any], parameters: dict[str, Any]) -> tuple[str, Mapping[str, Any]]:
         parameters.setdefault("now", self.now)
@@ -112,8 +113,7 @@ class SqliteTx:
 
     async def defer(self, *writes: Write) -> None:
         for bulk, rows in writes:
-            if rows:
-                self.connection.executemany(*dialect.write_sqlite(bulk, rows, self.ns))
+            self._write(bulk, rows)
 
     async def expect(self, write: Write, otherwise: Callable[[], Awaitable[None]]) -> None:
         if self._write(*write) != len(write[1]):
@@ -132,6 +132,8 @@ class SqliteTx:
     def _write(self, bulk: Bulk, rows: Sequence[Any]) -> int:
         if not rows:
             return 0
+        if bulk.seldom is not None:
+            self.connection.executemany(*dialect.write_sqlite(bulk.seldom, rows, self.ns))
         before = self.connection.total_changes()
         self.connection.executemany(*dialect.write_sqlite(bulk, rows, self.ns))
         return self.connection.total_changes() - before

@@ -30,18 +30,6 @@ ADD_TRACES = BulkInsert(
     folds=False,
     on_conflict="""
     UPDATE SET
-      name = CASE WHEN excluded.rooted > traces.rooted
-        OR (excluded.rooted = traces.rooted AND excluded.start_ns < traces.start_ns)
-        THEN excluded.name ELSE traces.name END,
-      service = CASE WHEN excluded.rooted > traces.rooted
-        OR (excluded.rooted = traces.rooted AND excluded.start_ns < traces.start_ns)
-        THEN excluded.service ELSE traces.service END,
-      rollout_id = CASE WHEN excluded.rooted > traces.rooted
-        OR (excluded.rooted = traces.rooted AND excluded.start_ns < traces.start_ns)
-        THEN excluded.rollout_id ELSE traces.rollout_id END,
-      rooted = {larger:traces.rooted,excluded.rooted},
-      start_ns = CASE WHEN excluded.start_ns < traces.start_ns
-        THEN excluded.start_ns ELSE traces.start_ns END,
       end_ns = {larger:traces.end_ns,excluded.end_ns},
       spans = traces.spans + excluded.spans,
       errors = traces.errors + excluded.errors,
@@ -53,6 +41,24 @@ ADD_TRACES = BulkInsert(
       cached_tokens = traces.cached_tokens + excluded.cached_tokens,
       cost = traces.cost + excluded.cost
     """,
+)
+# The columns of indexes, which the first spans of a trace mostly settle.
+ADD_TRACES.sets_seldom(
+    """
+      name = CASE WHEN excluded.rooted > traces.rooted
+        OR (excluded.rooted = traces.rooted AND excluded.start_ns < traces.start_ns)
+        THEN excluded.name ELSE traces.name END,
+      service = CASE WHEN excluded.rooted > traces.rooted
+        OR (excluded.rooted = traces.rooted AND excluded.start_ns < traces.start_ns)
+        THEN excluded.service ELSE traces.service END,
+      rollout_id = CASE WHEN excluded.rooted > traces.rooted
+        OR (excluded.rooted = traces.rooted AND excluded.start_ns < traces.start_ns)
+        THEN excluded.rollout_id ELSE traces.rollout_id END,
+      rooted = {larger:traces.rooted,excluded.rooted},
+      start_ns = CASE WHEN excluded.start_ns < traces.start_ns
+        THEN excluded.start_ns ELSE traces.start_ns END
+    """,
+    when="excluded.rooted > traces.rooted OR excluded.start_ns < traces.start_ns",
 )
 # The names of spans in traces, which may be stored already.
 ADD_TRACE_NAMES = BulkInsert(TRACE_NAMES, rows.TraceNameRow, on_conflict="NOTHING", folds=False)
