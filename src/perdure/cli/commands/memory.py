@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -162,8 +163,20 @@ async def search(
     elif not found.items:
         context.output.print("Nothing matches. Try fewer or other words." if found.documents else EMPTY)
     else:
-        for place, hit in enumerate(found.items, 1):
+        for place, hit in enumerate(found.items if kind else _distinct(found.items), 1):
             _print_hit(context, place, hit)
+
+
+def _distinct(hits: Sequence[SearchHit]) -> list[SearchHit]:
+    """Without summaries of nothing but events that others tell of, as a year and month of one day."""
+    told = {event.event_id for hit in hits if hit.kind == "event" for event in hit.events}
+    shown = []
+    for hit in hits:
+        cited = {event.event_id for event in hit.events}
+        if hit.kind == "event" or not cited or cited - told:
+            shown.append(hit)
+            told |= cited
+    return shown
 
 
 def _print_hit(context: CommandContext, place: int, hit: SearchHit) -> None:
