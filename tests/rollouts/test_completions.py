@@ -12,7 +12,7 @@ from perdure import PostgresLightningStore
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.storage import postgres
 from perdure.kernel.storage.postgres_connection import by_key
-from perdure.rollouts.completion_sql import LATEST_ATTEMPTS
+from perdure.rollouts.completion_sql import COMPLETE_ATTEMPTS, COMPLETE_ROLLOUTS
 from perdure.rollouts.model import TASK, Kind
 from perdure.rollouts.operations.work import ENDED_IN_QUEUE, EXECUTED, ROLLOUT_ENDED
 from perdure.rollouts.records import Attempt, AttemptedRollout, AttemptUpdate, EnqueueRolloutRequest
@@ -121,20 +121,40 @@ async def test_at_most_a_thousand_reports(house: House) -> None:
         await tasks.update_attempts([AttemptUpdate(rollout_id="r", attempt_id="a", status="done")])  # type: ignore[arg-type]
 
 
+async def test_completions_of_first_and_later_attempts_at_once(house: House) -> None:
+    tasks = house.rollouts(Kind(TASK))
+    one, two = await _claimed(tasks, 2)
+    again = await tasks.start_attempt(two.rollout_id)
+    answers = await tasks.update_attempts([_success(again), _success(one)])
+    assert [each.sequence_id for each in answers if isinstance(each, Attempt)] == [2, 1]
+    for each in (one, two):
+        assert (await tasks.get(each.rollout_id)).status == "succeeded"
+
+
 async def test_a_table_that_was_never_analyzed_is_read_by_its_key(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "_ANALYZE_SECONDS", 3600.0)
     async with PostgresLightningStore(postgres_url) as store:
-        claimed = await _claimed(store.rollouts, 1000)
-        ids = sorted(each.rollout_id for each in claimed[:100])
-        values = {"ns": await store.rollouts.ns(), "ids": ids, "kind": TASK}
+        claimed = [each for _ in range(4) for each in await _claimed(store.rollouts, 1000)]
+        ns = await store.rollouts.ns()
+    values = {
+        "ns": ns,
+        "now": 1,
+        "number": 1,
+        "kind": TASK,
+        "status": "succeeded",
+        "outcome": "success",
+        "ids": sorted(each.rollout_id for each in claimed[:100]),
+        "live": ["preparing", "running"],
+    }
     connection = await asyncpg.connect(postgres_url)
     try:
         await connection.execute(by_key("BEGIN"))
-        text = "EXPLAIN " + LATEST_ATTEMPTS.postgres
-        plan = await connection.fetch(text, *LATEST_ATTEMPTS.bind_postgres(values))
+        for statement, key in ((COMPLETE_ROLLOUTS, "rollouts_pkey"), (COMPLETE_ATTEMPTS, "attempts_pkey")):
+            text = "EXPLAIN " + statement.postgres
+            plan = await connection.fetch(text, *statement.bind_postgres(values))
+            assert [line for (line,) in plan if " using " in line and key not in line] == []
+            assert any("Index Cond: ((ns = CASE" in line for (line,) in plan)
     finally:
         await connection.close()
-    used = {word for (line,) in plan for word in line.split() if word.startswith(("rollouts_", "attempts_"))}
-    assert used == {"rollouts_pkey", "attempts_pkey"}

@@ -6,7 +6,7 @@ everything else: so neither makes another transaction wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -156,10 +156,10 @@ async def _add_later(tx: Tx, entry: NewEntry) -> None:
         (written,) = await tx.write(sql.ADD_ENTRIES.of([entry]))
 
 
-async def audit(tx: Tx, action: str, objects: Sequence[str]) -> None:
+async def audit(tx: Tx, action: str, objects: Iterable[str]) -> None:
     """Record that the transaction's actor did something to these objects; perdure itself leaves no entry."""
-    if tx.actor is not None and objects:
-        await add_entry(tx, str(tx.actor), action, objects)
+    if tx.actor is not None and (named := list(objects)):
+        await add_entry(tx, str(tx.actor), action, named)
 
 
 async def query_audit(

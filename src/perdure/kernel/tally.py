@@ -26,6 +26,14 @@ class Note(NamedTuple):
     times: int = 1
 
 
+def grouped(durations: Iterable[float]) -> Iterable[tuple[float, int]]:
+    """Durations as fewer notes that add up to the same: the mean of those in a bucket, and their number."""
+    buckets: dict[int, list[float]] = {}
+    for seconds in durations:
+        buckets.setdefault(bisect_left(SECONDS_BUCKETS, seconds), []).append(seconds)
+    return [(sum(each) / len(each), len(each)) for each in buckets.values()]
+
+
 Place = tuple[int | None, str]
 """A namespace and a label."""
 

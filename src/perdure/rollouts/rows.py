@@ -83,6 +83,7 @@ class RolloutRow(msgspec.Struct):
     line: str | None
     parent: str | None
     queued_as: str | None
+    """What its status was before it was claimed, or completed with others."""
     attempts: int
     end_time: int | None
     config: str

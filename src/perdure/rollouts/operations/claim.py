@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from perdure.access.operations import audit, keyed_as
 from perdure.kernel import changes
@@ -11,9 +13,19 @@ from perdure.kernel.clock import to_seconds
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
+from perdure.kernel.tally import grouped
 from perdure.rollouts import claim_sql, sql, tables
 from perdure.rollouts.hold_sql import HoldRow
-from perdure.rollouts.model import PREPARING, QUEUING, REQUEUING, ROLLOUT, AttemptStart, Handler, Kinds
+from perdure.rollouts.model import (
+    PREPARING,
+    QUEUED,
+    QUEUING,
+    REQUEUING,
+    ROLLOUT,
+    AttemptStart,
+    Handler,
+    Kinds,
+)
 from perdure.rollouts.operations import holds, lines
 from perdure.rollouts.operations.conditions import locks_lines, watched
 from perdure.rollouts.operations.enqueue import new_attempt
@@ -30,6 +42,7 @@ from perdure.rollouts.operations.work import (
 from perdure.rollouts.operations.workers import Workers
 from perdure.rollouts.rows import AttemptRow, Claimed, ClaimedRow, LineRow, ReturnedRow
 
+_PLACE = attrgetter("kind", "queued_as", "status")
 DUE_ROWS = 500
 SPARE_ROWS = 8
 """How many more rollouts of each agent a claim looks at than it takes, since others may be claiming some."""
@@ -52,7 +65,7 @@ async def claim_rollouts(
 ) -> list[list[Claimed]]:
     """Give each claim of a caller the next rollouts of the queue."""
     answers = await claim(tx, claims, [queue], [kind], kinds)
-    await audit(tx, "dequeue_rollout", [each.name for share in answers for each in share])
+    await audit(tx, "dequeue_rollout", (each.name for share in answers for each in share))
     return answers
 
 
@@ -96,9 +109,7 @@ async def begin_attempts(
     """Deal out claimed rollouts, of the kinds with these names, each with its new attempt."""
     answers, attempts = _share(tx, claims, rows)
     changes.tell(tx, "rollout", ((row.id, row.status) for row in rows))
-    for row, attempt in zip(rows, attempts, strict=True):
-        if attempt.sequence_id == 1:
-            tx.count(WAITED, row.queue, to_seconds(max(tx.now - row.position, 0)))
+    _count_waits(tx, rows)
     begun = [sql.ADD_ATTEMPTS.of(attempts), _holding(rows, attempts)]
     starts = _starts(rows, attempts, kinds)
     if starts:
@@ -130,6 +141,8 @@ def _starts(
 ) -> dict[Handler[AttemptStart], list[AttemptStart]]:
     """What the kinds of the claimed rollouts are told, where they want to know."""
     starts: dict[Handler[AttemptStart], list[AttemptStart]] = {}
+    if all(kinds[name].on_claimed is None for name in {row.kind for row in rows}):
+        return starts
     for row, attempt in zip(rows, attempts, strict=True):
         handler = kinds[row.kind].on_claimed
         if handler is not None:
@@ -200,11 +213,19 @@ def _share(
     return answers, attempts
 
 
+def _count_waits(tx: Tx, rows: Sequence[ClaimedRow]) -> None:
+    """Count how long rollouts waited that were never claimed before."""
+    for queue in {row.queue for row in rows}:
+        first = [row.position for row in rows if row.attempts == 1 and row.queue == queue]
+        for seconds, times in grouped([to_seconds(max(tx.now - position, 0)) for position in first]):
+            tx.count(WAITED, queue, seconds, times)
+
+
 def _moved(rows: Sequence[ClaimedRow]) -> dict[tuple[str, str], int]:
-    counts: dict[tuple[str, str], int] = {}
-    for row in rows:
-        counts[row.kind, row.queued_as] = counts.get((row.kind, row.queued_as), 0) - 1
-        counts[row.kind, row.status] = counts.get((row.kind, row.status), 0) + 1
+    counts: Counter[tuple[str, str]] = Counter()
+    for (kind, queued_as, status), count in Counter(map(_PLACE, rows)).items():
+        counts[kind, queued_as] -= count
+        counts[kind, status] += count
     return counts
 
 
@@ -277,7 +298,7 @@ async def release_rollouts(
             work.release(rollout, latest)
             workers.released(latest)
             continue
-        queued = rollout.queued_as or REQUEUING
+        queued = rollout.queued_as if rollout.queued_as in QUEUED else REQUEUING
         attempts = rollout.attempts
         back = ReturnedRow(rollout_id, queued, rollout.position, attempts - 1, rollout.status, attempts)
         if await tx.update_many(sql.GIVE_BACK, [back]):

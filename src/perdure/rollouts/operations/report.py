@@ -87,7 +87,7 @@ async def _complete(
     views = await complete(tx, attempts, kind, kinds)
     if views is None:
         return None
-    await audit(tx, "update_attempt", [rollout_id + "/" + each.id for rollout_id, each in views.items()])
+    await audit(tx, "update_attempt", (rollout_id + "/" + each.id for rollout_id, each in views.items()))
     return [views[report.rollout_id] for report in reports]
 
 
