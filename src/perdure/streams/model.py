@@ -232,15 +232,17 @@ def batch_of(events: Sequence[NewEvent]) -> tuple[str, str]:
     return "\n".join(lines), "".join([new.body for new in events])
 
 
-def events_in(rows: Iterable[StoredEvents], after: int = 0) -> list[Event]:
-    """The events of rows that come after a number."""
+def events_in(rows: Iterable[StoredEvents], after: int = 0, limit: int | None = None) -> list[Event]:
+    """The events of rows that come after a number, up to `limit` of them."""
     events: list[Event] = []
     for row in rows:
         if row.count is None:
             events.append(Event(row.seq, row.ms, row.source, row.attempt, row.event, row.body))
         else:
             events += [event for event in _batched(row) if event.seq > after]
-    return events
+            if limit is not None and len(events) >= limit:
+                break
+    return events[:limit]
 
 
 def _batched(row: StoredEvents) -> Iterator[Event]:

@@ -182,7 +182,7 @@ async def read(
     wanted = sql.READ_JOINED if joined else sql.READ_EVENTS
     found = await tx.all(wanted, stream=stream, after=after, limit=limit, size=size)
     total = sum([_octets(row.body) for row in found])
-    events = events_in(found, after)[:limit]
+    events = events_in(found, after, limit)
     if resolve is not None and any(not event.body for event in events):
         chosen = sql.READ_JOINED_REFERENCES if joined else sql.READ_REFERENCES
         rows = await tx.all(chosen, stream=stream, after=after, last=events[-1].seq)

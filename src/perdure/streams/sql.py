@@ -40,10 +40,8 @@ ADD_EVENTS = BulkInsert(STREAM_EVENTS, EventRow)
 # Add the places of events to joined streams.
 ADD_LINKS = BulkInsert(STREAM_LINKS, LinkRow)
 
-# A page ends after `limit` events, or with the one that makes its data larger than `size`.
-_UP_TO_SIZE_FROM = (
-    "SELECT {columns} FROM (SELECT {columns}, sum(length) OVER (ORDER BY seq) - length AS ahead FROM"
-)
+# A page ends with the row that makes its data larger than `size`.
+_PAGE = "SELECT {columns} FROM (SELECT {columns}, sum(length) OVER (ORDER BY seq) - length AS ahead"
 _UP_TO_SIZE = " AS page) AS sized WHERE ahead < :size ORDER BY seq"
 
 # The row that begins at or before `after` may have events that come after it.
@@ -53,31 +51,32 @@ _AFTER = """
       AND e.seq >= coalesce((SELECT max(b.seq) FROM stream_events AS b
         WHERE b.ns = :ns AND b.stream = :stream AND b.seq <= :after), 0)
       AND e.seq + coalesce(e.count, 1) - 1 > :after
-    ORDER BY e.seq
     """
 
-# A page of the events of a stream.
+# A page of the events of a stream, whose numbers have no gaps.
 READ_EVENTS = statement(
-    _UP_TO_SIZE_FROM
+    _PAGE
     + """
-    (SELECT e.seq, e.ms, e.stream AS source, e.attempt, e.event, e.body, e.count,
+    FROM (SELECT e.seq, e.ms, e.stream AS source, e.attempt, e.event, e.body, e.count,
       coalesce(e.size, octet_length(e.body)) AS length
     """
     + _AFTER
-    + " LIMIT :limit)"
+    + " AND e.seq <= :after + :limit)"
     + _UP_TO_SIZE,
     row=StoredEvents,
 )
 # All events of a stream after a number, as they are stored.
 SENT_AFTER = statement(
-    "SELECT e.seq, e.ms, e.stream AS source, e.attempt, e.event, e.body, e.count" + _AFTER,
+    "SELECT e.seq, e.ms, e.stream AS source, e.attempt, e.event, e.body, e.count"
+    + _AFTER
+    + " ORDER BY e.seq",
     row=StoredEvents,
 )
 # A page of a joined stream. The last link at or before `after` may hold events that come after it.
 READ_JOINED = statement(
-    _UP_TO_SIZE_FROM
+    _PAGE
     + """
-    (SELECT l.seq + e.seq - l.source_seq AS seq, l.ms, l.source, e.attempt, e.event, e.body, e.count,
+    FROM (SELECT l.seq + e.seq - l.source_seq AS seq, l.ms, l.source, e.attempt, e.event, e.body, e.count,
       coalesce(e.size, octet_length(e.body)) AS length
     FROM stream_links AS l
     CROSS JOIN stream_events AS e
