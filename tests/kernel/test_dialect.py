@@ -89,7 +89,7 @@ def test_pairs_of_two_lists() -> None:
     assert made.postgres == (
         "SELECT one FROM unnest((SELECT $1::text[]), (SELECT $2::text[])) AS pairs (one, other)"
     )
-    assert (made.names, made.lists) == (("ids", "names"), {"ids", "names"})
+    assert (made.names, made.lists) == (("ids", "names"), frozenset({"ids", "names"}))
 
 
 def test_the_words_of_a_statement_name_its_tables() -> None:
