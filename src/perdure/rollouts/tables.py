@@ -296,7 +296,6 @@ USAGE_ADDED = Table(
     ),
     key=("ns", "rollout_id", "hour", "kind", "model", "agent", "user_id"),
     hot=True,
-    in_key=True,
 )
 """What new spans took, until it is added to the hours; `hour` is when it began, in microseconds."""
 
