@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from perdure.kernel.storage import dialect
+from perdure.kernel.storage import ddl, dialect
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, statement
 from perdure.kernel.storage.schema import Column, Index, Table, blob, integer, text
 
@@ -213,11 +213,11 @@ def test_rows_are_locked_in_the_order_of_their_keys() -> None:
 
 
 def test_tables() -> None:
-    assert dialect.create_table(SHELVES, "sqlite") == (
+    assert ddl.create_table(SHELVES, "sqlite") == (
         "CREATE TABLE IF NOT EXISTS shelves (ns INTEGER NOT NULL, id TEXT NOT NULL, height INTEGER,"
         " used INTEGER NOT NULL DEFAULT 0, label BLOB, PRIMARY KEY (ns, id))"
     )
-    made = dialect.create_table(SHELVES, "postgres")
+    made = ddl.create_table(SHELVES, "postgres")
     assert made.startswith(
         'CREATE TABLE IF NOT EXISTS shelves (ns BIGINT NOT NULL, id TEXT COLLATE "C" NOT NULL, height BIGINT,'
         " used BIGINT NOT NULL DEFAULT 0, label BYTEA, PRIMARY KEY (ns, id)) WITH (fillfactor = 85,"
@@ -227,10 +227,10 @@ def test_tables() -> None:
 def test_columns_and_indexes_that_are_added() -> None:
     column = Column("depth", "int", null=True)
     index = Index("shelves_height", ("ns", "height DESC"), "height IS NOT NULL", unique=True)
-    assert dialect.add_column(SHELVES, column, "sqlite") == "ALTER TABLE shelves ADD COLUMN depth INTEGER"
-    assert dialect.add_column(SHELVES, column, "postgres") == "ALTER TABLE shelves ADD COLUMN depth BIGINT"
-    assert dialect.create_index(SHELVES, index) == (
+    assert ddl.add_column(SHELVES, column, "sqlite") == "ALTER TABLE shelves ADD COLUMN depth INTEGER"
+    assert ddl.add_column(SHELVES, column, "postgres") == "ALTER TABLE shelves ADD COLUMN depth BIGINT"
+    assert ddl.create_index(SHELVES, index) == (
         "CREATE UNIQUE INDEX IF NOT EXISTS shelves_height ON shelves (ns, height DESC)"
         " WHERE height IS NOT NULL"
     )
-    assert "INDEX CONCURRENTLY IF NOT EXISTS" in dialect.create_index(SHELVES, index, concurrently=True)
+    assert "INDEX CONCURRENTLY IF NOT EXISTS" in ddl.create_index(SHELVES, index, concurrently=True)

@@ -48,7 +48,7 @@ from perdure.kernel.storage.arrays import array, array_cast
 from perdure.kernel.storage.rows import Maker, R, R_co, Reader, Row, columns_of
 
 if TYPE_CHECKING:
-    from perdure.kernel.storage.schema import Column, ForeignKey, Index, Probe, Table
+    from perdure.kernel.storage.schema import Probe, Table
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z][a-z0-9_]*)")
 _WORD = re.compile(r"(?<![.\w])[a-z_]+")
@@ -115,12 +115,6 @@ SQLITE_TYPES = {"int": "INTEGER", "real": "REAL", "text": "TEXT", "blob": "BLOB"
 POSTGRES_TYPES = {"int": "BIGINT", "real": "DOUBLE PRECISION", "text": 'TEXT COLLATE "C"', "blob": "BYTEA"}
 POSTGRES_SCALARS = {"int": "bigint", "real": "double precision", "text": "text", "blob": "bytea"}
 
-_EAGER_VACUUM = (
-    "autovacuum_vacuum_scale_factor = 0.02",
-    "autovacuum_vacuum_threshold = 1000",
-    "autovacuum_analyze_scale_factor = 0.05",
-    "autovacuum_vacuum_cost_delay = 0",
-)
 
 TEXTS = 1024
 """How many texts are remembered in translation: those made at run time come in many shapes."""
@@ -559,51 +553,7 @@ def lock_postgres(table: Table) -> str:
     )
 
 
-def create_table(table: Table, engine: str) -> str:
-    types = SQLITE_TYPES if engine == "sqlite" else POSTGRES_TYPES
-    parts = [column_definition(column, types) for column in table.columns]
-    parts.append("PRIMARY KEY (" + ", ".join(table.key) + ")")
-    parts += [_foreign_key(each) for each in table.foreign_keys if each.enforced]
-    tail = " WITHOUT ROWID" if engine == "sqlite" and table.in_key else ""
-    if engine == "postgres" and table.hot:
-        tail = " WITH (" + ", ".join(("fillfactor = " + str(table.fill), *_EAGER_VACUUM)) + ")"
-    return "CREATE TABLE IF NOT EXISTS " + table.name + " (" + ", ".join(parts) + ")" + tail
-
-
-def _foreign_key(foreign_key: ForeignKey) -> str:
-    """It refers to the other table's key."""
-    words = ["FOREIGN KEY (" + ", ".join(foreign_key.columns) + ")", "REFERENCES", foreign_key.table]
-    return " ".join([*words, "ON DELETE CASCADE"] if foreign_key.cascade else words)
-
-
-def column_definition(column: Column, types: Mapping[str, str]) -> str:
-    parts = [column.name, types[column.type]]
-    if not column.null:
-        parts.append("NOT NULL")
-    if column.default is not None:
-        parts.append("DEFAULT " + _literal(column.default))
-    return " ".join(parts)
-
-
-def _literal(value: int | float | str) -> str:
-    """A value of a declaration as both engines read it."""
-    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
-
-
-def add_column(table: Table, column: Column, engine: str) -> str:
-    types = SQLITE_TYPES if engine == "sqlite" else POSTGRES_TYPES
-    return "ALTER TABLE " + table.name + " ADD COLUMN " + column_definition(column, types)
-
-
 def move_deadlines(table: Table) -> str:
     """Move the deadlines of a table, and the times that they count from, on SQLite."""
     moved = ", ".join(name + " = " + name + " + ?" for name in table.deadlines)
     return " ".join(("UPDATE", table.name, "SET", moved, "WHERE", table.deadlines[0], "IS NOT NULL"))
-
-
-def create_index(table: Table, index: Index, *, concurrently: bool = False) -> str:
-    words = ["CREATE", "UNIQUE" if index.unique else "", "INDEX", "CONCURRENTLY" if concurrently else ""]
-    words += ["IF NOT EXISTS", index.name, "ON", table.name, "(" + ", ".join(index.columns) + ")"]
-    if index.where:
-        words += ["WHERE", index.where]
-    return " ".join(word for word in words if word)

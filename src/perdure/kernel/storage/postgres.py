@@ -27,7 +27,7 @@ from perdure.kernel.ids import Ids, RandomIds
 from perdure.kernel.retry import Backoff
 from perdure.kernel.signals.port import Signals, carrier_of
 from perdure.kernel.signals.postgres import PostgresSignals
-from perdure.kernel.storage import dialect
+from perdure.kernel.storage import ddl
 from perdure.kernel.storage.port import Engine, Operation, Result, inside_operation, refuse_nested
 from perdure.kernel.storage.postgres_connection import (
     CONTENDED,
@@ -266,7 +266,7 @@ class PostgresStorage:
             for table, index in missing:
                 while await connection.fetchval(_BUSY, table.name):  # noqa: ASYNC110 - nothing announces it
                     await asyncio.sleep(1.0)
-                text = dialect.create_index(table, index, concurrently=True)
+                text = ddl.create_index(table, index, concurrently=True)
                 await connection.execute(text, timeout=_BUILD_SECONDS)
                 self._missing_indexes.remove(index.name)
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.kernel.errors import NewerSchema
-from perdure.kernel.storage import dialect, fulltext
+from perdure.kernel.storage import ddl, fulltext
 from perdure.kernel.storage.postgres_connection import Connection
 from perdure.kernel.storage.schema import LARGE_TABLE_ROWS, META, SCHEMA_GENERATION, Index, Schema, Table
 
@@ -38,12 +38,12 @@ async def upgrade(connection: Connection, schema: Schema) -> list[tuple[Table, I
 
 async def _upgrade_table(connection: Connection, table: Table, present: set[str] | None) -> None:
     if present is None:
-        await connection.execute(dialect.create_table(table, "postgres"))
+        await connection.execute(ddl.create_table(table, "postgres"))
         if table.filled_by is not None:
             await connection.execute(table.filled_by)
     for column in table.columns:
         if present is not None and column.name not in present:
-            await connection.execute(dialect.add_column(table, column, "postgres"))
+            await connection.execute(ddl.add_column(table, column, "postgres"))
     if table.full_text is not None and table.full_text.name not in (present or ()):
         for text in fulltext.create_postgres(table, table.full_text):
             await connection.execute(text)
@@ -65,7 +65,7 @@ async def _upgrade_indexes(
         if building or (table.name in tables and sizes.get(table.name, 0) > LARGE_TABLE_ROWS):
             missing.append((table, index))
         else:
-            await connection.execute(dialect.create_index(table, index))
+            await connection.execute(ddl.create_index(table, index))
     return missing
 
 

@@ -19,7 +19,7 @@ from perdure.kernel import errors
 from perdure.kernel.clock import MICROS, Clock
 from perdure.kernel.ids import Ids
 from perdure.kernel.signals.port import Hint, Wanted, nobody_wants
-from perdure.kernel.storage import dialect, fulltext
+from perdure.kernel.storage import ddl, dialect, fulltext
 from perdure.kernel.storage.ownership import Identity, identity_of, open_private
 from perdure.kernel.storage.schema import (
     LARGE_TABLE_ROWS,
@@ -257,13 +257,13 @@ class SqliteEngine:
         self, connection: apsw.Connection, table: Table, present: Mapping[str, set[str]]
     ) -> None:
         if table.name not in present:
-            connection.execute(dialect.create_table(table, "sqlite"))
+            connection.execute(ddl.create_table(table, "sqlite"))
             if table.filled_by is not None:
                 connection.execute(table.filled_by)
         else:
             for column in table.columns:
                 if column.name not in present[table.name]:
-                    connection.execute(dialect.add_column(table, column, "sqlite"))
+                    connection.execute(ddl.add_column(table, column, "sqlite"))
         if table.full_text is not None and table.full_text.name not in present:
             for text in fulltext.create_sqlite(table, table.full_text):
                 connection.execute(text)
@@ -273,7 +273,7 @@ class SqliteEngine:
             if large:
                 self.missing_indexes.append((table, index))
             else:
-                connection.execute(dialect.create_index(table, index))
+                connection.execute(ddl.create_index(table, index))
 
     def _refuse_newer(self, connection: apsw.Connection) -> None:
         row = connection.execute("SELECT value FROM perdure_meta WHERE name = 'schema'").fetchone()
@@ -487,7 +487,7 @@ def _refuse(jobs: Sequence[Job], error: BaseException) -> None:
 
 
 async def _create_index(tx: SqliteTx, table: Table, index: Index) -> None:
-    tx.connection.execute(dialect.create_index(table, index))
+    tx.connection.execute(ddl.create_index(table, index))
 
 
 def _is_large(connection: apsw.Connection, table: Table) -> bool:

@@ -1,0 +1,62 @@
+"""The SQL that defines tables, columns and indexes, on either engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from perdure.kernel.storage.dialect import POSTGRES_TYPES, SQLITE_TYPES
+
+if TYPE_CHECKING:
+    from perdure.kernel.storage.schema import Column, ForeignKey, Index, Table
+
+_EAGER_VACUUM = (
+    "autovacuum_vacuum_scale_factor = 0.02",
+    "autovacuum_vacuum_threshold = 1000",
+    "autovacuum_analyze_scale_factor = 0.05",
+    "autovacuum_vacuum_cost_delay = 0",
+)
+
+
+def create_table(table: Table, engine: str) -> str:
+    types = SQLITE_TYPES if engine == "sqlite" else POSTGRES_TYPES
+    parts = [column_definition(column, types) for column in table.columns]
+    parts.append("PRIMARY KEY (" + ", ".join(table.key) + ")")
+    parts += [_foreign_key(each) for each in table.foreign_keys if each.enforced]
+    tail = " WITHOUT ROWID" if engine == "sqlite" and table.in_key else ""
+    if engine == "postgres" and table.hot:
+        tail = " WITH (" + ", ".join(("fillfactor = " + str(table.fill), *_EAGER_VACUUM)) + ")"
+    return "CREATE TABLE IF NOT EXISTS " + table.name + " (" + ", ".join(parts) + ")" + tail
+
+
+def _foreign_key(foreign_key: ForeignKey) -> str:
+    """It refers to the other table's key."""
+    words = ["FOREIGN KEY (" + ", ".join(foreign_key.columns) + ")", "REFERENCES", foreign_key.table]
+    return " ".join([*words, "ON DELETE CASCADE"] if foreign_key.cascade else words)
+
+
+def column_definition(column: Column, types: Mapping[str, str]) -> str:
+    parts = [column.name, types[column.type]]
+    if not column.null:
+        parts.append("NOT NULL")
+    if column.default is not None:
+        parts.append("DEFAULT " + _literal(column.default))
+    return " ".join(parts)
+
+
+def _literal(value: int | float | str) -> str:
+    """A value of a declaration as both engines read it."""
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
+
+
+def add_column(table: Table, column: Column, engine: str) -> str:
+    types = SQLITE_TYPES if engine == "sqlite" else POSTGRES_TYPES
+    return "ALTER TABLE " + table.name + " ADD COLUMN " + column_definition(column, types)
+
+
+def create_index(table: Table, index: Index, *, concurrently: bool = False) -> str:
+    words = ["CREATE", "UNIQUE" if index.unique else "", "INDEX", "CONCURRENTLY" if concurrently else ""]
+    words += ["IF NOT EXISTS", index.name, "ON", table.name, "(" + ", ".join(index.columns) + ")"]
+    if index.where:
+        words += ["WHERE", index.where]
+    return " ".join(word for word in words if word)
