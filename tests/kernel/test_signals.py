@@ -235,9 +235,12 @@ async def _replaced(connection: asyncpg.Connection, before: list[int]) -> bool:
     return len(now) == 2 and not set(now) & set(before)
 
 
-async def test_a_hint_of_ones_own_comes_once(pair: tuple[PostgresStorage, PostgresStorage]) -> None:
+async def test_a_hint_of_ones_own_comes_once(
+    pair: tuple[PostgresStorage, PostgresStorage], connection: asyncpg.Connection
+) -> None:
     here, there = pair
     mine, theirs = here.signals.watch("things", ["a"]), there.signals.watch("things", ["a"])
+    await until_true(lambda: _both_listen(connection))
     await soon(here.run(put_and_hint, "a", ns=NS))
     assert await soon(mine.changed()) == {"a"}
     assert await soon(theirs.changed(timeout=20)) == {"a"}
