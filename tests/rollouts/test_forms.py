@@ -14,7 +14,6 @@ from tests.rollouts.test_traces import span, started
 from perdure import Perdure
 from perdure.agents.records import RecordedSpan
 from perdure.kernel.errors import NotADatabase
-from perdure.rollouts import span_encoding
 from perdure.rollouts.forms import FORM, JSON, MOST_BYTES, MOST_FORMS, USED_FROM, Forms
 from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.rows import PartRow, SpanView
@@ -30,11 +29,9 @@ class Key(enum.StrEnum):
     FIRST = "first"
 
 
-@pytest.fixture(autouse=True)
-def forms(monkeypatch: pytest.MonkeyPatch) -> Forms:
-    made = Forms()
-    monkeypatch.setattr(span_encoding, "forms", made)
-    return made
+@pytest.fixture
+def forms() -> Forms:
+    return Forms()
 
 
 @pytest.fixture
@@ -148,7 +145,7 @@ async def test_what_agents_record_comes_back_with_its_kind(perdure: Perdure) -> 
 
 
 def test_a_form_holds_values_alone_from_the_third_span_on(forms: Forms) -> None:
-    made = [new_span(plain(number, {"a": number, Key.FIRST: "x"}), None) for number in range(5)]
+    made = [new_span(plain(number, {"a": number, Key.FIRST: "x"}), None, forms) for number in range(5)]
     assert [one.format for one in made] == [JSON] * (USED_FROM - 1) + [FORM] * (6 - USED_FROM)
     assert made[4].body == b'[4,"x"]'
     parts = forms.parts_of(one.scope_hash for one in made)
@@ -156,20 +153,20 @@ def test_a_form_holds_values_alone_from_the_third_span_on(forms: Forms) -> None:
     for one in made:
         assert read_back(one, parts).attributes == {"a": one.sequence_id, "first": "x"}
     # The order of attributes is a part of the form, and so is the kind of what agents record.
-    assert new_span(plain(9, {"first": "x", "a": 1}), None).format == JSON
+    assert new_span(plain(9, {"first": "x", "a": 1}), None, forms).format == JSON
     recorded = RecordedSpan(name="n", start_time=1.0, end_time=2.0, attributes={"a": 1, "first": "x"})
-    assert recorded_span(recorded, "ro-1", "at-1", PartRow("h", b"{}")).format == JSON
+    assert recorded_span(recorded, "ro-1", "at-1", PartRow("h", b"{}"), forms).format == JSON
 
 
 @pytest.mark.parametrize("value", ODD, ids=repr)
 def test_what_no_list_of_scalars_holds_is_stored_with_its_names(value: Any, forms: Forms) -> None:
     for number in range(USED_FROM + 2):
-        new_span(plain(number, {"a": 1}), None)
-    made = new_span(plain(9, {"a": value}), None)
+        new_span(plain(number, {"a": 1}), None, forms)
+    made = new_span(plain(9, {"a": value}), None, forms)
     assert (made.format, made.scope_hash) == (JSON, None)
 
 
-def test_a_span_with_more_than_attributes_has_no_form() -> None:
+def test_a_span_with_more_than_attributes_has_no_form(forms: Forms) -> None:
     more: tuple[dict[str, Any], ...] = (
         {"status": TraceStatus(status_code="ERROR", description="why")},
         {"status": TraceStatus(status_code="OK", other=1)},
@@ -180,7 +177,7 @@ def test_a_span_with_more_than_attributes_has_no_form() -> None:
     for changes in more:
         for number in range(USED_FROM + 2):
             given = plain(number, {"a": 1}, **changes)
-            made = new_span(given, None)
+            made = new_span(given, None, forms)
             assert made.format == JSON
             assert read_back(made, {}) == given
 
@@ -199,7 +196,7 @@ def test_names_that_are_many_large_or_no_text_are_not_kept(forms: Forms) -> None
 
 
 def test_a_body_that_does_not_fit_its_names_is_damage(forms: Forms) -> None:
-    made = [new_span(plain(number, {"a": 1, "b": 2}), None) for number in range(USED_FROM)][-1]
+    made = [new_span(plain(number, {"a": 1, "b": 2}), None, forms) for number in range(USED_FROM)][-1]
     parts = forms.parts_of([made.scope_hash])
     made.body = b"[1]"
     with pytest.raises(NotADatabase):

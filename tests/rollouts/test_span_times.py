@@ -6,9 +6,9 @@ import random
 from typing import Any
 
 from perdure.kernel.codec import decode_json
-from perdure.rollouts.forms import FORM
+from perdure.rollouts.forms import FORM, Forms
 from perdure.rollouts.rows import SpanView
-from perdure.rollouts.span_encoding import forms, new_span, spans_from
+from perdure.rollouts.span_encoding import new_span, spans_from
 from perdure.rollouts.spans import OtelResource, Span, TraceStatus
 
 
@@ -33,8 +33,8 @@ def _span(start: float | None, end: float | None) -> Span:
     )
 
 
-def _read_back(span: Span) -> tuple[Span, Any]:
-    new = new_span(span, None)
+def _read_back(span: Span, forms: Forms) -> tuple[Span, Any]:
+    new = new_span(span, None, forms)
     row = SpanView(
         new.rollout_id,
         new.attempt_id,
@@ -56,17 +56,18 @@ def _read_back(span: Span) -> tuple[Span, Any]:
 
 
 def test_times_of_today_are_stored_once_and_exactly() -> None:
-    chance = random.Random(7)
+    chance, forms = random.Random(7), Forms()
     for _ in range(2_000):
         start = 1_700_000_000 + chance.random() * 2e8
         span = _span(start, start + chance.random())
-        found, body = _read_back(span)
+        found, body = _read_back(span, forms)
         assert found == span
         assert body == [42] or set(body) == {"status", "attributes"}
 
 
 def test_times_that_the_columns_cannot_hold_stand_in_the_body() -> None:
+    forms = Forms()
     for start, end in ((None, None), (1e-12, 0.1234567890123456), (-5.5, 1e18)):
         span = _span(start, end)
-        assert _read_back(span)[0] == span
-    assert all(new_span(_span(1e-12, None), None).format != FORM for _ in range(5))
+        assert _read_back(span, forms)[0] == span
+    assert all(new_span(_span(1e-12, None), None, forms).format != FORM for _ in range(5))

@@ -428,8 +428,8 @@ STORED: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("odd", [*ODD, *STORED], ids=str)
-def test_the_usual_form_is_stored_as_its_record(odd: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(span_encoding, "forms", Forms())
+def test_the_usual_form_is_stored_as_its_record(odd: dict[str, Any]) -> None:
+    forms = Forms()
     usual = usual_decoder(Span)
     assert usual is not None
     try:
@@ -438,8 +438,8 @@ def test_the_usual_form_is_stored_as_its_record(odd: dict[str, Any], monkeypatch
         return
     part = span_encoding.resource_part(asdict(read.resource))
     assert span_encoding.resource_part(vars(record_of(read).resource)) == part
-    made = span_encoding.new_span(read, part)
-    assert span_encoding.new_span(record_of(read), part) == made
+    made = span_encoding.new_span(read, part, forms)
+    assert span_encoding.new_span(record_of(read), part, forms) == made
     # What is left out of a plain body is what the longer way leaves out too.
     times = (made.start_ns, made.end_ns)
     assert decode_json(span_encoding._body(record_of(read), times)) == decode_json(made.body)

@@ -20,7 +20,7 @@ JSON, OTLP, FORM = "json", "otlp", "form"
 whose names are the part `scope_hash`, while all else of the span is in columns."""
 USED_FROM = 3
 MOST_FORMS = 2_000
-"""How many forms a process makes: their parts are never deleted."""
+"""How many forms a store makes while it is open: their parts are never deleted."""
 MOST_BYTES = 8_192
 """How large the names of a form may be."""
 REMEMBERED = 4_096
@@ -38,7 +38,7 @@ class Form(msgspec.Struct, frozen=True):
 
 
 class Forms:
-    """The forms that a process knows."""
+    """The forms that a store knows."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str | None, ...], Form] = {}

@@ -35,6 +35,7 @@ from perdure.kernel.signals.port import until
 from perdure.kernel.storage.filters import given
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts import arguments, encoding, span_encoding
+from perdure.rollouts.forms import Forms
 from perdure.rollouts.model import CANCELLED, DEFAULT_QUEUE, ENDED, REQUEUING, TASK, Kinds
 from perdure.rollouts.operations import claim as claim_ops
 from perdure.rollouts.operations import enqueue as enqueue_ops
@@ -115,6 +116,8 @@ class Rollouts(WatchedService):
         self.eviction = eviction
         self.prices = prices or Prices()
         """What models cost."""
+        self.forms = Forms()
+        """Those of spans, for all namespaces."""
         self._kind_names = tuple(kinds.names())
         self._writer = SpanWriter(self, eviction)
         self._opened = time.monotonic()

@@ -18,7 +18,6 @@ from perdure.rollouts.rows import PartRow, SpanView, part_hash
 from perdure.rollouts.spans import AnySpan, OtelResource, Span, TraceStatus, record_of
 from perdure.rollouts.traces.figures import Figures, figures_if_any, figures_in, may_have_figures
 
-forms = Forms()
 MAX_SPAN_BYTES = 64 << 20
 MAX_SERVICE = 250
 _INT64 = 2**63
@@ -47,10 +46,12 @@ Part = PartRow
 """What spans share, and the hash it is stored under."""
 
 
-def new_span(span: AnySpan, part: Part | None, *, numbered: bool = True, size: int | None = None) -> NewSpan:
+def new_span(
+    span: AnySpan, part: Part | None, forms: Forms, *, numbered: bool = True, size: int | None = None
+) -> NewSpan:
     """A span ready to be stored; its resource is `part`, or the empty one."""
     times = (_nanos(span.start_time), _nanos(span.end_time))
-    form, body = _plain_body(span, times) or (None, _body(record_of(span), times))
+    form, body = _plain_body(span, times, forms) or (None, _body(record_of(span), times))
     if len(body) > MAX_SPAN_BYTES:
         raise InvalidInput(f"span {span.span_id} is larger than {MAX_SPAN_BYTES} bytes")
     if not 0 <= span.sequence_id < _INT64:
@@ -74,10 +75,10 @@ def new_span(span: AnySpan, part: Part | None, *, numbered: bool = True, size: i
     )
 
 
-def recorded_span(span: RecordedSpan, rollout_id: str, attempt_id: str, part: Part) -> NewSpan:
+def recorded_span(span: RecordedSpan, rollout_id: str, attempt_id: str, part: Part, forms: Forms) -> NewSpan:
     """A span that perdure recorded, ready to be stored."""
     times = (_nanos(span.start_time), _nanos(span.end_time))
-    form, body = _recorded_body(span, times)
+    form, body = _recorded_body(span, times, forms)
     return NewSpan(
         rollout_id,
         attempt_id,
@@ -107,14 +108,14 @@ def _figures(form: Form | None, body: bytes, name: str, attributes: Mapping[str,
     return form.plan.figures(name, list(attributes.values()), attributes)
 
 
-def _recorded_body(span: RecordedSpan, times: Times) -> tuple[Form | None, bytes]:
+def _recorded_body(span: RecordedSpan, times: Times, forms: Forms) -> tuple[Form | None, bytes]:
     fields = _recorded_fields(span)
     _leave_out_times(fields, times)
     if span.description is None:
         fields["status"] = span.status
     if not (span.events or span.extra):
         if span.description is None and len(fields) == _RECORDED_FIELDS:
-            formed = _formed(span.attributes, span.kind)
+            formed = _formed(forms, span.attributes, span.kind)
             if formed is not None:
                 return formed
         body = encode_scalars(fields, span.attributes)
@@ -151,7 +152,7 @@ def _recorded_fields(span: RecordedSpan) -> dict[str, Any]:
     return {**fields, **span.extra}
 
 
-def _plain_body(span: AnySpan, times: Times) -> tuple[Form | None, bytes] | None:
+def _plain_body(span: AnySpan, times: Times, forms: Forms) -> tuple[Form | None, bytes] | None:
     """The body of a span that has no more than a status, attributes and times, as most; None for others."""
     if span.events or span.links or span.context or span.parent or span.status.description is not None:
         return None
@@ -163,14 +164,16 @@ def _plain_body(span: AnySpan, times: Times) -> tuple[Form | None, bytes] | None
         fields["start_time"] = span.start_time
     if end is not None and _seconds(end) != span.end_time:
         fields["end_time"] = span.end_time
-    formed = _formed(span.attributes) if len(fields) == _PLAIN else None
+    formed = _formed(forms, span.attributes) if len(fields) == _PLAIN else None
     if formed is not None:
         return formed
     body = encode_scalars(fields, span.attributes)
     return None if body is None else (None, body)
 
 
-def _formed(attributes: Mapping[str, Any], kind: str | None = None) -> tuple[Form, bytes] | None:
+def _formed(
+    forms: Forms, attributes: Mapping[str, Any], kind: str | None = None
+) -> tuple[Form, bytes] | None:
     """The values of a span's attributes, if it has a form."""
     form = forms.of(attributes, kind)
     body = None if form is None else encode_scalar_values(list(attributes.values()))

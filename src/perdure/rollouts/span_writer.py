@@ -69,7 +69,7 @@ class SpanWriter:
             for start in range(0, len(spans), SPANS_A_CALL):
                 stored += await self.store(spans[start : start + SPANS_A_CALL], numbered=numbered)
             return stored
-        size_of = self._eviction.size_of if self._eviction else None
+        forms, size_of = self._rollouts.forms, self._eviction.size_of if self._eviction else None
         new: list[NewSpan] = []
         parts: dict[str, bytes] = {}
         for span in spans:
@@ -77,8 +77,8 @@ class SpanWriter:
             if part is not None:
                 parts[part.hash] = part.body
             size = size_of(record_of(span)) if size_of else None
-            new.append(span_encoding.new_span(span, part, numbered=numbered, size=size))
-        parts |= span_encoding.forms.parts_of([span.scope_hash for span in new])
+            new.append(span_encoding.new_span(span, part, forms, numbered=numbered, size=size))
+        parts |= forms.parts_of([span.scope_hash for span in new])
         stored = await self._store(new, parts)
         if None in stored:
             for span, number in zip(spans, stored, strict=True):

@@ -152,12 +152,13 @@ class SpanQueue:
             )
 
     async def _write_rows(self, rollouts: Rollouts, batch: Sequence[PendingSpan]) -> None:
-        part = self._part
+        part, forms = self._part, rollouts.forms
         assert part is not None
         rows = [
-            span_encoding.recorded_span(each.span, each.rollout_id, each.attempt_id, part) for each in batch
+            span_encoding.recorded_span(each.span, each.rollout_id, each.attempt_id, part, forms)
+            for each in batch
         ]
-        parts = {part.hash: part.body, **span_encoding.forms.parts_of([row.scope_hash for row in rows])}
+        parts = {part.hash: part.body, **forms.parts_of([row.scope_hash for row in rows])}
         for answer in await rollouts.store_span_batch(rows, parts):
             if isinstance(answer, PerdureError):
                 self._drop(answer)
