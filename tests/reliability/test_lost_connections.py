@@ -21,6 +21,7 @@ from tests.reliability.use_cases import USE_CASES
 
 from perdure import PostgresLightningStore
 from perdure.kernel.storage.postgres_connection import PlainConnection
+from perdure.rollouts.forms import Forms
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.testing.clock import ManualClock
 from perdure.testing.faults import Fault
@@ -101,6 +102,8 @@ async def act(
     """Prepare the use case in a namespace of its own, and run it into the fault."""
     prepare, action = USE_CASES[name]
     store = root.in_namespace(f"{name} {next(_numbers)}")
+    # Else the third time its spans would be stored in another form.
+    store.rollouts.forms = Forms()
     given = await prepare(store, ManualClock())
     cutter.fault = fault
     await action(store, given)
