@@ -296,13 +296,7 @@ def _formed_span(row: SpanView, form: Shared, resource: OtelResource) -> Span:
     """A span in a form. Its values are a list of JSON: there is nothing to check."""
     return Span._of_checked(
         {
-            "rollout_id": row.rollout_id,
-            "attempt_id": row.attempt_id,
-            "sequence_id": row.sequence_id,
-            "trace_id": row.trace_id,
-            "span_id": row.span_id,
-            "parent_id": row.parent_id,
-            "name": row.name,
+            **_in_columns(row),
             "status": TraceStatus._of_checked({"status_code": row.status_code, "description": None}),
             "attributes": form.attributes_of(bytes(row.body)),
             "events": [],
@@ -315,6 +309,19 @@ def _formed_span(row: SpanView, form: Shared, resource: OtelResource) -> Span:
             **form.fields,
         }
     )
+
+
+def _in_columns(row: SpanView) -> dict[str, Any]:
+    """What every span has in columns."""
+    return {
+        "rollout_id": row.rollout_id,
+        "attempt_id": row.attempt_id,
+        "sequence_id": row.sequence_id,
+        "trace_id": row.trace_id,
+        "span_id": row.span_id,
+        "parent_id": row.parent_id,
+        "name": row.name,
+    }
 
 
 def _copied(resource: OtelResource) -> OtelResource:
@@ -332,13 +339,7 @@ def _span(row: SpanView, resource: OtelResource) -> Span:
             "start_time": _seconds(row.start_ns),
             "end_time": _seconds(row.end_ns),
             **body,
-            "rollout_id": row.rollout_id,
-            "attempt_id": row.attempt_id,
-            "sequence_id": row.sequence_id,
-            "trace_id": row.trace_id,
-            "span_id": row.span_id,
-            "parent_id": row.parent_id,
-            "name": row.name,
+            **_in_columns(row),
             "resource": _copied(resource),
         }
     )
