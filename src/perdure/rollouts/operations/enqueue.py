@@ -64,7 +64,7 @@ class NewRollout(msgspec.Struct, frozen=True):
 
 
 class Taking:
-    """A claim of each of some sets of agents, which takes rollouts as they are queued.
+    """Claims that wait, each for rollouts of some agents, and take them as they are queued.
 
     Only for a queue in which nothing was ready before: else those that waited longer come first.
     """
@@ -73,7 +73,7 @@ class Taking:
         self._queue = queue
         self._wanted = wanted
         self.taken: list[list[ClaimedRow]] = [[] for _ in wanted]
-        """What each of them has got."""
+        """What each claim has got."""
 
     def take(self, rows: Sequence[NewRolloutRow]) -> set[str]:
         """Claim of these new rollouts what is ready, in the order of the queue; gives their ids."""
@@ -110,7 +110,7 @@ async def enqueue(
     """Queue each request, and answer it with its rollout.
 
     `first` is how many this transaction has queued before, `locked` the holders of lines that it has locked.
-    What is `taking` gets, it claims next: that write holds the lines, too.
+    What `taking` takes is claimed next, by a write that holds the lines, too.
     A request whose idempotency key is known is answered with the rollout that came with it first.
     """
     known = await _known(tx, requests)

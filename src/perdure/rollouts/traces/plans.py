@@ -37,7 +37,7 @@ _LABELS = frozenset({*KINDS, *MODEL, *AGENT, *USER})
 
 
 class _Known(NamedTuple):
-    """What follows from the labels of a span, which are what it is added up by."""
+    """What follows from the labels of a span: its kind, model, agent and user."""
 
     step: Step
     """Of a span with tokens."""
