@@ -1,8 +1,8 @@
 """`python -m tests.conformance`, behind `./dev conformance`: the clients of others against our server.
 
 Each client is installed, unmodified, into an environment of its own: agentlightning's, which goes through the
-whole contract, its Trainer, LangGraph's for JavaScript, and the agent SDKs of Claude and OpenAI. They run on
-SQLite and on PostgreSQL.
+whole contract, its Trainer, LangGraph's for JavaScript, the agent SDKs of Claude and OpenAI, and LangChain's
+adapters of the Model Context Protocol. They run on SQLite and on PostgreSQL.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from bench.environments import Environment
 from bench.peer import PEER, ROOT, PeerError, ensure_environment
 from tests.conformance import node, sdks
 from tests.conformance.server import ENGINES, Server, ServerFailed, running
@@ -84,13 +85,18 @@ class LangGraph:
 
 
 @dataclass(frozen=True)
-class AgentSdks:
-    """The Claude Agent SDK and the OpenAI Agents SDK, on our session store and our session."""
+class PythonSdks:
+    """SDKs in Python, and our checks of them, in an environment that has no perdure installed."""
 
-    title: str = " and ".join(sdks.SDKS.packages[:2])
+    environment: Environment
+    module: str
+
+    @property
+    def title(self) -> str:
+        return " and ".join(self.environment.packages[:2])
 
     def command(self) -> list[str]:
-        return sdks.command()
+        return [str(self.environment.ensure()), "-m", self.module]
 
     def furnish(self, folder: Path) -> None:
         """Their server needs nothing."""
@@ -100,7 +106,8 @@ CLIENTS: dict[str, Client] = {
     "agentlightning": AgentLightning(),
     "trainer": Trainer(),
     "langgraph": LangGraph(),
-    "agent-sdks": AgentSdks(),
+    "agent-sdks": PythonSdks(sdks.SDKS, "tests.conformance.sdk_client"),
+    "mcp-adapters": PythonSdks(sdks.MCP_ADAPTERS, "tests.conformance.mcp_client"),
 }
 
 
@@ -128,7 +135,7 @@ def drive(servers: dict[str, Server], command: list[str], key: str) -> Iterator[
     """Run the client, and kill a server when it asks for that."""
     targets = [f"{engine}={server.url}" for engine, server in servers.items()]
     settings = {
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "src"))),
         "PERDURE_CONFORMANCE_KEY": key,
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }

@@ -1,37 +1,26 @@
 """The suites and the runners of the SDKs, unmodified, on sessions of our server. Run in their environment."""
 
-import asyncio
-import json
-import os
 import sys
-import time
-import traceback
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from claude_agent_sdk import get_session_messages_from_store, list_sessions_from_store
 from claude_agent_sdk.testing import run_session_store_conformance
 from openai.types.responses import ResponseOutputMessage, ResponseOutputText
+from tests.conformance.checks import Check, CheckedServer, run_checks
 
 from agents import Agent, Model, ModelResponse, RunConfig, Runner, Session, Usage, set_tracing_disabled
 from perdure.client.native import PerdureClient
 from perdure.integrations.claude_agent import PerdureSessionStore
 from perdure.integrations.openai_agents import PerdureSession
 
-Connect = Callable[[], PerdureClient]
-"""A client of a namespace that nobody else uses."""
 
-
-async def the_suite_of_the_claude_agent_sdk(connect: Connect) -> None:
+async def the_suite_of_the_claude_agent_sdk(server: CheckedServer) -> None:
     """All contracts but those of delete, which an append-only log does not have."""
     clients: list[PerdureClient] = []
 
     async def store() -> PerdureSessionStore:
-        clients.append(await connect().__aenter__())
+        clients.append(await server.connect().__aenter__())
         return PerdureSessionStore(clients[-1].sessions)
 
     try:
@@ -41,7 +30,7 @@ async def the_suite_of_the_claude_agent_sdk(connect: Connect) -> None:
             await client.close()
 
 
-async def the_readers_of_the_claude_agent_sdk(connect: Connect) -> None:
+async def the_readers_of_the_claude_agent_sdk(server: CheckedServer) -> None:
     """A transcript that is mirrored twice is listed and read once, by another store."""
     from claude_agent_sdk import project_key_for_directory
 
@@ -50,7 +39,7 @@ async def the_readers_of_the_claude_agent_sdk(connect: Connect) -> None:
         _entry(key, None, "user", "Where is Rome?", "2026-01-01T00:00:00.000Z"),
     ]
     entries.append(_entry(key, entries[0]["uuid"], "assistant", "In Italy.", "2026-01-01T00:00:01.000Z"))
-    async with connect() as client:
+    async with server.connect() as client:
         store: Any = PerdureSessionStore(client.sessions)
         await store.append(key, entries)
         await store.append(key, entries)
@@ -91,12 +80,12 @@ class Echo(Model):  # type: ignore[misc]
         raise NotImplementedError
 
 
-async def the_runner_of_the_openai_agents_sdk(connect: Connect) -> None:
+async def the_runner_of_the_openai_agents_sdk(server: CheckedServer) -> None:
     """Two runs on one session are one conversation; items are popped and cleared."""
     set_tracing_disabled(True)
     agent = Agent(name="echo", model=Echo())
     config = RunConfig(tracing_disabled=True)
-    async with connect() as client:
+    async with server.connect() as client:
         session: Any = PerdureSession("talk", client.sessions)
         assert isinstance(session, Session)
         first = await Runner.run(agent, "one", session=session, run_config=config)
@@ -118,34 +107,12 @@ async def the_runner_of_the_openai_agents_sdk(connect: Connect) -> None:
         assert [each.role for each in shown.items][:2] == ["user", "assistant"], shown
 
 
-CHECKS: tuple[Callable[[Connect], Awaitable[None]], ...] = (
+CHECKS: tuple[Check, ...] = (
     the_suite_of_the_claude_agent_sdk,
     the_readers_of_the_claude_agent_sdk,
     the_runner_of_the_openai_agents_sdk,
 )
 
 
-async def checked(engine: str, url: str, check: Callable[[Connect], Awaitable[None]]) -> dict[str, Any]:
-    key = os.environ["PERDURE_CONFORMANCE_KEY"]
-    started, error = time.monotonic(), None
-    try:
-        await check(lambda: PerdureClient(url, token=key, namespace=f"sdk-{uuid4().hex[:12]}"))
-    except Exception:  # noqa: BLE001 - it is the result
-        error = traceback.format_exc()
-    seconds = time.monotonic() - started
-    words = check.__name__.replace("_", " ")
-    return {"engine": engine, "check": words, "seconds": seconds, "error": error}
-
-
-def main(targets: list[str]) -> None:
-    """Each target is an engine and the URL of a server on it. Standard output is for results alone."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    for target in targets:
-        engine, _, url = target.partition("=")
-        for check in CHECKS:
-            print(json.dumps(asyncio.run(checked(engine, url, check))), file=answers, flush=True)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_checks(sys.argv[1:], CHECKS)

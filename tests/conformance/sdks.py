@@ -1,4 +1,4 @@
-"""The Claude Agent SDK and the OpenAI Agents SDK, in an environment of their own beside our client."""
+"""Environments of SDKs in Python that need our client beside them, which is taken from the source."""
 
 import tomllib
 
@@ -6,13 +6,11 @@ from bench.environments import ROOT, Environment
 
 
 def _dependencies() -> list[str]:
-    """What our client needs; perdure itself is not installed there."""
-    found: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    return found
+    """Return what our client needs; perdure itself is not installed there."""
+    dependencies: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    return dependencies
 
 
 SDKS = Environment("agent_sdks", ("claude-agent-sdk==0.2.182", "openai-agents==0.24.0", *_dependencies()))
-
-
-def command() -> list[str]:
-    return [str(SDKS.ensure()), "-m", "tests.conformance.sdk_client"]
+MCP_ADAPTERS = Environment("mcp_adapters", ("langchain-mcp-adapters==0.3.2", "mcp==1.30.0", *_dependencies()))
+"""The adapters need SDK 1 of the Model Context Protocol; our own environment has SDK 2."""

@@ -1,12 +1,15 @@
-"""A server of the Model Context Protocol over the tools, by the official SDK: for stdio, and for HTTP."""
+"""A server of the Model Context Protocol over the tools, by the official SDK (1.24 or newer, and 2)."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from inspect import signature
+from typing import Any, Final
 
 from mcp import types
-from mcp.server import Server, ServerRequestContext
+from mcp.server import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.responses import Response
@@ -23,54 +26,92 @@ INSTRUCTIONS = (
     "explain why a run waits (why), look at runs, and answer approvals that wait for a person."
 )
 
+SDK: Final = int(version("mcp").split(".")[0])
+"""The major release of the SDK that is installed."""
+
+ListTools = Callable[[], types.ListToolsResult]
+CallTool = Callable[[str, dict[str, Any] | None], Awaitable[types.CallToolResult]]
+
 logger = logging.getLogger(__name__)
 
 
 def server_of(holder: Holder, scopes: frozenset[str] | None = None) -> Server[Any]:
-    """A server whose tools work on these services, as far as the scopes of the caller allow."""
+    """Build a server whose tools work on these services, as far as the scopes of the caller allow."""
 
-    async def list_tools(
-        context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
-    ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_described(tool) for tool in tools_for(scopes)])
+    def list_tools() -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[_describe(tool) for tool in tools_for(scopes)])
 
-    async def call_tool(
-        context: ServerRequestContext[Any], params: types.CallToolRequestParams
-    ) -> types.CallToolResult:
+    async def call_tool(name: str, arguments: dict[str, Any] | None) -> types.CallToolResult:
         try:
-            found = await tool_named(params.name, scopes).call(holder, params.arguments or {})
+            answer = await tool_named(name, scopes).call(holder, arguments or {})
         except PerdureError as error:
-            return _result(f"{error.code}: {error.public}", is_error=True)
+            return _build_result(f"{error.code}: {error.public}", is_error=True)
         except Exception:
-            logger.exception("the tool %s failed", params.name)
-            return _result("internal: internal error; the log has the details", is_error=True)
-        text = encode_wire(found).decode()
+            logger.exception("the tool %s failed", name)
+            return _build_result("internal: internal error; the log has the details", is_error=True)
+        text = encode_wire(answer).decode()
         content = decode_json(text)
-        return _result(text, content if isinstance(content, dict) else {"items": content})
+        return _build_result(text, content if isinstance(content, dict) else {"items": content})
+
+    return _server_of_sdk_1(list_tools, call_tool) if SDK == 1 else _server_of_sdk_2(list_tools, call_tool)
+
+
+def _server_of_sdk_1(list_tools: ListTools, call_tool: CallTool) -> Server[Any]:
+    """Build a server of SDK 1, whose handlers get a request and return a `ServerResult`."""
+    sdk: Any = types
+    server: Any = Server(NAME, version=VERSION, instructions=INSTRUCTIONS)
+
+    async def on_list_tools(request: Any) -> Any:
+        return sdk.ServerResult(list_tools())
+
+    async def on_call_tool(request: Any) -> Any:
+        return sdk.ServerResult(await call_tool(request.params.name, request.params.arguments))
+
+    # The decorators of SDK 1 would check arguments a second time, with other error texts.
+    server.request_handlers[types.ListToolsRequest] = on_list_tools
+    server.request_handlers[types.CallToolRequest] = on_call_tool
+    return server  # type: ignore[no-any-return]
+
+
+def _server_of_sdk_2(list_tools: ListTools, call_tool: CallTool) -> Server[Any]:
+    """Build a server of SDK 2, whose handlers get a context and parameters."""
+
+    async def on_list_tools(
+        context: object, parameters: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        return list_tools()
+
+    async def on_call_tool(context: object, parameters: types.CallToolRequestParams) -> types.CallToolResult:
+        return await call_tool(parameters.name, parameters.arguments)
 
     return Server(
         NAME,
         version=VERSION,
         instructions=INSTRUCTIONS,
-        on_list_tools=list_tools,
-        on_call_tool=call_tool,
+        on_list_tools=on_list_tools,
+        on_call_tool=on_call_tool,
     )
 
 
-def _described(tool: Tool) -> types.Tool:
-    return types.Tool(
-        name=tool.name,
-        description=tool.description,
-        input_schema=tool.schema,
-        annotations=types.ToolAnnotations(read_only_hint=tool.reads),
+def _describe(tool: Tool) -> types.Tool:
+    # Both releases of the SDK read the names of the wire; their Python names differ.
+    return types.Tool.model_validate(
+        {
+            "name": tool.name,
+            "description": tool.description,
+            "inputSchema": tool.schema,
+            "annotations": {"readOnlyHint": tool.reads},
+        }
     )
 
 
-def _result(
+def _build_result(
     text: str, content: dict[str, Any] | None = None, *, is_error: bool = False
 ) -> types.CallToolResult:
-    block = types.TextContent(type="text", text=text)
-    return types.CallToolResult(content=[block], structured_content=content, is_error=is_error)
+    blocks = [{"type": "text", "text": text}]
+    return types.CallToolResult.model_validate(
+        {"content": blocks, "structuredContent": content, "isError": is_error}
+    )
 
 
 async def serve_stdio(holder: Holder) -> None:
@@ -81,17 +122,27 @@ async def serve_stdio(holder: Holder) -> None:
 
 
 class McpResponse(Response):
-    """Answers one request over streamable HTTP, without a session."""
+    """Answers one request over streamable HTTP, without a session. Its body was read and bounded before."""
 
-    def __init__(self, server: Server[Any], max_body: int) -> None:
+    def __init__(self, server: Server[Any], body: bytes) -> None:
         super().__init__()
         self.raw_headers = []
-        self._manager = StreamableHTTPSessionManager(
-            server, json_response=True, stateless=True, max_request_body_size=max_body
-        )
+        self._request_body = body
+        # Early releases of SDK 1 have no bound of their own.
+        bounded = "max_request_body_size" in signature(StreamableHTTPSessionManager).parameters
+        bound: dict[str, Any] = {"max_request_body_size": max(len(body), 1)} if bounded else {}
+        self._manager = StreamableHTTPSessionManager(server, json_response=True, stateless=True, **bound)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def with_headers(message: Message) -> None:
+        unread = [self._request_body]
+
+        async def receive_body() -> Message:
+            """Return the body that was read already, and then what the client sends."""
+            if unread:
+                return {"type": "http.request", "body": unread.pop(), "more_body": False}
+            return await receive()
+
+        async def send_with_headers(message: Message) -> None:
             """Add our headers where the SDK has set none."""
             if message["type"] == "http.response.start":
                 theirs = list(message.get("headers") or ())
@@ -101,4 +152,4 @@ class McpResponse(Response):
             await send(message)
 
         async with self._manager.run():
-            await self._manager.handle_request(scope, receive, with_headers)
+            await self._manager.handle_request(scope, receive_body, send_with_headers)

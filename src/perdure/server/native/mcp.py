@@ -14,4 +14,4 @@ async def serve(call: Call) -> Response:
         from perdure.integrations.mcp.server import McpResponse, server_of
     except ModuleNotFoundError as error:
         raise NotSupported("this needs the MCP SDK on the server: pip install 'perdure[mcp]'") from error
-    return McpResponse(server_of(call.services, call.caller.scopes), call.app.settings.max_body_bytes)
+    return McpResponse(server_of(call.services, call.caller.scopes), call.body)

@@ -80,6 +80,7 @@ _SERVER = (
         mcp.serve,
         "read",
         "Tools for coding agents, over the Model Context Protocol",
+        body=bytes,
         answer=dict[str, Any],
         errors=(NotSupported,),
     ),
