@@ -47,6 +47,7 @@ ABOUT: Mapping[str, Mapping[str, str]] = {
         "insecure_no_auth": "accept requests without a token from other machines",
         "cors_allow_origins": "origins whose pages may send requests, separated by commas; `*` for any",
         "allowed_hosts": "accepted `Host` names besides local ones, separated by commas",
+        "trusted_proxies": "addresses and networks of proxies whose `X-Forwarded-For` counts, with commas",
         "public_url": "address of this server as others see it, for links",
         "max_body_bytes": "largest body of a request, in bytes",
         "max_decompressed_bytes": "largest body after decompression, in bytes",

@@ -223,7 +223,7 @@ async def test_only_so_much_is_remembered(
     for number in range(30):
         await access.authenticate(secret[:-2] + f"{number:02}")
         assert await access.authenticate(secret) is not None
-    assert len(access.authentication._known._answers) == 10
+    assert len(access.authentication._known._wrong) == 10
     assert storage.reads == 31, "what is asked for often is not crowded out"
 
 

@@ -50,6 +50,7 @@ def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
         "insecure_no_auth": False,
         "cors_allow_origins": (),
         "allowed_hosts": (),
+        "trusted_proxies": (),
         "max_body_bytes": 4 << 20,
         "max_decompressed_bytes": 16 << 20,
         "rate_limit": None,

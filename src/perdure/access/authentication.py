@@ -7,8 +7,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from time import monotonic
+from typing import NamedTuple
 
 from perdure.access import model, operations
+from perdure.access.guesses import UNLIMITED, Guess
 from perdure.access.model import FoundToken, Token
 from perdure.access.tables import SYSTEM
 from perdure.kernel.clock import MICROS, to_seconds
@@ -30,26 +32,52 @@ class Authentication:
         self.storage = storage
         self._merger = Merger()
         self._known = _Cache(cache_seconds)
+        self._asked: set[str] = set()
+        """The hashes of unknown secrets that are being looked up."""
         self._closed = False
         self._open_until = 0.0
         self._cache_seconds = cache_seconds
         self._listening = False
         self._lock = threading.Lock()
 
-    async def authenticate(self, secret: str) -> Token | None:
-        """The token whose secret this is, or None if there is none that is alive.
+    async def authenticate(self, secret: str, guess: Guess = UNLIMITED) -> Token | None:
+        """Return the token of a secret, or None if it is not known or has ended.
 
-        An answer is remembered for a few seconds, unless a token is made or revoked meanwhile.
+        An answer is kept for a few seconds, unless a token is created or revoked meanwhile. `guess` raises
+        TooManyRequests if too many secrets are looked up that were not right lately.
         """
         token_id = model.token_id_of(secret)
         if token_id is None:
+            guess.count_failure()
             return None
         self._listen()
         secret_hash = model.hash_of(secret)
-        known, token = self._known.get(secret_hash)
-        if known:
+        answer = self._known.get(secret_hash)
+        if answer is None:
+            return await self._look_up_unknown(token_id, secret_hash, guess)
+        if answer.token is None:
+            guess.count_failure()
+        elif not answer.is_fresh:
+            # Only its owner can send it, so that wrong tokens of others must not keep it from the database.
+            return await self._look_up(token_id, secret_hash)
+        return answer.token
+
+    async def _look_up_unknown(self, token_id: str, secret_hash: str, guess: Guess) -> Token | None:
+        """Look up a secret within the limits. If many callers send a right one at once, it counts once."""
+        if secret_hash in self._asked:
+            token = await self._look_up(token_id, secret_hash)
+            if token is None:
+                guess.count_failure()
             return token
-        return await self._look_up(token_id, secret_hash)
+        guess.begin_look_up()
+        self._asked.add(secret_hash)
+        try:
+            token = await self._look_up(token_id, secret_hash)
+        finally:
+            self._asked.discard(secret_hash)
+        if token is not None:
+            guess.forgive()
+        return token
 
     async def _look_up(self, token_id: str, secret_hash: str) -> Token | None:
         age = self._known.age
@@ -114,37 +142,59 @@ class Authentication:
 # --- what is remembered -----------------------------------------------------------------------------------
 
 
+class _Answer(NamedTuple):
+    """The token of a secret, or None if the secret was wrong, and until when this counts."""
+
+    token: Token | None
+    until: float
+
+    @property
+    def is_fresh(self) -> bool:
+        return monotonic() < self.until
+
+
 class _Cache:
-    """The answers of the last few seconds, by the hash of the secret; at most `CACHE_SIZE` of them."""
+    """The last answers by the hash of the secret: at most `CACHE_SIZE` right and as many wrong ones.
+
+    Wrong secrets cannot displace right ones. A right one is remembered beyond its time, as one that is looked
+    up again without a limit.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._answers: OrderedDict[str, tuple[Token | None, float]] = OrderedDict()
+        self._right: OrderedDict[str, _Answer] = OrderedDict()
+        self._wrong: OrderedDict[str, _Answer] = OrderedDict()
         self.age = 0
         """How often it was cleared: an answer that was asked for before that is not kept."""
 
-    def get(self, secret_hash: str) -> tuple[bool, Token | None]:
-        """Whether the answer is known, and the answer."""
+    def get(self, secret_hash: str) -> _Answer | None:
+        """Return a right answer, whatever its age, or a wrong one that is fresh."""
         with self._lock:
-            token, until = self._answers.get(secret_hash, (None, 0.0))
-            if monotonic() >= until:
-                return False, None
-            self._answers.move_to_end(secret_hash)
-            return True, token
+            answer = self._right.get(secret_hash)
+            if answer is not None:
+                self._right.move_to_end(secret_hash)
+                return answer
+            answer = self._wrong.get(secret_hash)
+            return answer if answer is not None and answer.is_fresh else None
 
     def put(self, secret_hash: str, token: Token | None, age: int, left: float | None = None) -> None:
         """Keep an answer for a few seconds, or for as long as the token has `left` to live."""
         seconds = self._seconds if left is None else min(self._seconds, left)
+        answers, others = (self._wrong, self._right) if token is None else (self._right, self._wrong)
         with self._lock:
+            others.pop(secret_hash, None)
             if age != self.age:
                 return
-            self._answers[secret_hash] = (token, monotonic() + seconds)
-            self._answers.move_to_end(secret_hash)
-            while len(self._answers) > CACHE_SIZE:
-                self._answers.popitem(last=False)
+            answers[secret_hash] = _Answer(token, monotonic() + seconds)
+            answers.move_to_end(secret_hash)
+            while len(answers) > CACHE_SIZE:
+                answers.popitem(last=False)
 
     def clear(self) -> None:
+        """Let no answer count any more: wrong ones are forgotten, right ones are looked up again."""
         with self._lock:
             self.age += 1
-            self._answers.clear()
+            self._wrong.clear()
+            for secret_hash, answer in self._right.items():
+                self._right[secret_hash] = answer._replace(until=0.0)

@@ -127,6 +127,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     insecure_no_auth: bool = False
     cors_allow_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
     max_body_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1 << 30)] = 4 << 20
     max_decompressed_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1 << 30)] = 16 << 20
     rate_limit: Annotated[float, msgspec.Meta(gt=0)] | None = None

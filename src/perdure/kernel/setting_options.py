@@ -25,6 +25,7 @@ class SettingOptions(TypedDict, total=False):
     insecure_no_auth: bool
     cors_allow_origins: tuple[str, ...]
     allowed_hosts: tuple[str, ...]
+    trusted_proxies: tuple[str, ...]
     max_body_bytes: int
     max_decompressed_bytes: int
     rate_limit: float | None

@@ -10,6 +10,7 @@ from collections import Counter
 from hmac import compare_digest
 from typing import Any
 
+from perdure.access.guesses import UNLIMITED, Guess, GuessLimits
 from perdure.access.model import ALL_SCOPES, Actor, Caller, Token
 from perdure.agents.http_section import HttpSection
 from perdure.agents.store_section import ItemSetup
@@ -67,6 +68,8 @@ class StoreApp:
         """What the project's `langgraph.json` says of its server."""
         self.local_secret: str | None = None
         """The secret with which the command on this machine comes in."""
+        self.guesses = GuessLimits()
+        """The limits of wrong and unknown secrets, over HTTP and gRPC together."""
         self.agents: Agents | None = None
         """The agents that this process has, put here by the worker that executes them."""
         self.backup: ScheduledBackup | None = None
@@ -149,22 +152,30 @@ class StoreApp:
             raise StartRefused("without it, requests would need no key; a restart is needed for that")
         return "the key was removed" if found.api_key is None else "the key has changed"
 
-    async def admit(self, secret: str | None, namespace: str | None) -> Caller:
-        """The caller with this secret, in the requested namespace."""
+    async def needs_secret(self) -> bool:
+        """Whether every caller needs a key or a token."""
+        return not self.settings.insecure_no_auth and await self.has_keys()
+
+    async def admit(self, secret: str | None, namespace: str | None, guess: Guess = UNLIMITED) -> Caller:
+        """The caller with this secret, in the requested namespace.
+
+        `guess` limits unknown secrets. The key, the local secret and tokens that were seen lately are never
+        limited, so that nobody is locked out by the wrong tokens of others.
+        """
         if secret:
-            return await self._by_secret(secret, namespace)
-        if not self.settings.insecure_no_auth and await self.has_keys():
+            return await self._by_secret(secret, namespace, guess)
+        if await self.needs_secret():
             raise Unauthorized()
         return Caller(ANONYMOUS, ALL_SCOPES, namespace or self.namespace, None)
 
-    async def _by_secret(self, secret: str, namespace: str | None) -> Caller:
+    async def _by_secret(self, secret: str, namespace: str | None, guess: Guess) -> Caller:
         key = self.settings.api_key
         if key is not None and compare_digest(secret.encode(), key.encode()):
             return Caller(KEY_ACTOR, ALL_SCOPES, namespace or self.namespace, None)
         local = self.local_secret
         if local is not None and compare_digest(secret.encode(), local.encode()):
             return Caller(LOCAL_ACTOR, ALL_SCOPES, namespace or self.namespace, None)
-        token = await self._token_of(secret)
+        token = await self._token_of(secret, guess)
         if token is None:
             raise Unauthorized("this token is not known, has expired or was revoked")
         return _caller_of(token, namespace)
@@ -176,7 +187,8 @@ class StoreApp:
     async def _has_tokens(self) -> bool:
         return False
 
-    async def _token_of(self, secret: str) -> Token | None:
+    async def _token_of(self, secret: str, guess: Guess) -> Token | None:
+        guess.count_failure()
         return None
 
 
@@ -240,8 +252,8 @@ class App(StoreApp):
     async def _has_tokens(self) -> bool:
         return await self._services.authentication.is_closed()
 
-    async def _token_of(self, secret: str) -> Token | None:
-        return await self._services.authentication.authenticate(secret)
+    async def _token_of(self, secret: str, guess: Guess) -> Token | None:
+        return await self._services.authentication.authenticate(secret, guess)
 
 
 def app_of(store: LightningStore, settings: Settings | None = None) -> StoreApp:

@@ -10,9 +10,9 @@ from tests.access.support import access_of
 from tests.server.support import Answer, Visitor, serving
 
 from perdure import InMemoryLightningStore
+from perdure.access.guesses import FAILURES_AT_ONCE
 from perdure.kernel.config import Key
 from perdure.server.http.cookies import cookie_name, quoted, secret_in_cookie
-from perdure.server.http.gate import FAILURES_AT_ONCE
 
 KEY = Key("only-the-operator-knows; it has = and %")
 OWN = {"Sec-Fetch-Site": "same-origin"}

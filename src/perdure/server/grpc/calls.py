@@ -11,6 +11,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -19,7 +20,7 @@ from perdure.access.model import Caller, Scope, allows
 from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, RequestTimeout
 from perdure.runtime.app import StoreApp
 from perdure.server.grpc.drain import CallsInFlight
-from perdure.server.http.gate import Gate
+from perdure.server.http.gate import Gate, Sender
 from perdure.server.http.problems import internal_error, public_error
 from perdure.server.otlp.answers import encode_status, grpc_code
 from perdure.server.otlp.decode import PROTOBUF_FORM
@@ -82,7 +83,7 @@ class Calls:
         Without a scope, every known caller is admitted.
         """
         try:
-            caller = await self._gate.admit(_header_of(context), _host_of(context.peer()))
+            caller = await self._gate.admit(_header_of(context), _sender_of(context))
             if not allows(caller.scopes, scope):
                 raise Forbidden(f"this needs a token with the scope {scope!r}")
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a status
@@ -167,6 +168,11 @@ def _header_of(context: Context) -> Callable[[str], str | None]:
     return {key: value for key, value in pairs if isinstance(value, str)}.get
 
 
-def _host_of(peer: str) -> str:
-    """`ipv4:127.0.0.1:5000` without its port."""
-    return peer.rpartition(":")[0]
+def _sender_of(context: Context) -> Sender:
+    """Return the peer `ipv4:127.0.0.1:5000` or `ipv6:%5B::1%5D:5000` as HTTP names it."""
+    peer = unquote(context.peer()).partition(":")[2].rpartition(":")[0].strip("[]")
+
+    def read_metadata(name: str) -> list[str]:
+        return [value for key, value in context.invocation_metadata() if key == name]
+
+    return Sender(peer, read_metadata)

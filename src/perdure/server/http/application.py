@@ -36,7 +36,7 @@ from perdure.runtime.app import ANONYMOUS, StoreApp
 from perdure.runtime.components import Component
 from perdure.server.http import bodies
 from perdure.server.http.disconnect import CallerWatch, DisconnectWatch
-from perdure.server.http.gate import Gate
+from perdure.server.http.gate import Gate, Sender
 from perdure.server.http.mounted import Mounted, MountedResponse
 from perdure.server.http.origins import ANY, Origins
 from perdure.server.http.problems import NATIVE, internal_error, public_error
@@ -177,7 +177,7 @@ class Application:
             self._gate.check_host(request.headers.get("host"))
         if isinstance(match, PerdureError):
             # An unauthenticated caller must not learn which paths exist.
-            await self._gate.admit(request.headers.get, _peer(request))
+            await self._gate.admit(request.headers.get, _sender(request))
             raise match
         caller, readmit = await self._admit(request, match.route)
         call = Call(request, self.app, caller, match.path, request_id, readmit, self.table.routes)
@@ -211,7 +211,7 @@ class Application:
         # The other protocols have clients of their own, which send a token.
         cookie_for = request.method if route.protocol is NATIVE else None
         caller = await self._gate.admit(
-            request.headers.get, _peer(request), opens_page=opens_page, cookie_for=cookie_for
+            request.headers.get, _sender(request), opens_page=opens_page, cookie_for=cookie_for
         )
         return caller, partial(self._gate.readmit, request.headers.get, cookie_for=cookie_for)
 
@@ -308,8 +308,9 @@ def _complete(response: Response, request_id: str) -> None:
     headers.append((b"x-request-id", request_id.encode()))
 
 
-def _peer(request: Request) -> str:
-    return request.client.host if request.client else "local"
+def _sender(request: Request) -> Sender:
+    peer = request.client.host if request.client else "local"
+    return Sender(peer, request.headers.getlist)
 
 
 def _steps(scope: Connection) -> list[str]:

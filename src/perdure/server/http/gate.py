@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import base64
 import binascii
-import time
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from perdure.access.guesses import Guess, RateBucket
 from perdure.access.model import Caller
 from perdure.kernel.checks import check_text
 from perdure.kernel.errors import Forbidden, TooManyRequests, Unauthorized
 from perdure.runtime.app import ANONYMOUS, StoreApp, is_loopback
+from perdure.server.http.addresses import TrustedProxies
 from perdure.server.http.cookies import secret_in_cookie
 from perdure.server.http.origins import LOCAL_NAMES, Origins, is_own
 
-MAX_BUCKETS = 4096
-FAILURES_A_SECOND = 2.0
-FAILURES_AT_ONCE = 60.0
 MAX_ORIGIN = 200
 OWN_SITES = ("same-origin", "none")
 """What a browser says of requests of our own pages, and of those that its user typed."""
 SAFE_METHODS = ("GET", "HEAD")
 
 Header = Callable[[str], str | None]
+
+
+class Sender(NamedTuple):
+    """Where a request comes from: the address of its connection, and every value of a header by its name."""
+
+    peer: str
+    read_headers: Callable[[str], Sequence[str]]
 
 
 class Credentials(NamedTuple):
@@ -63,28 +67,6 @@ def _authorization(value: str) -> tuple[str | None, str | None]:
     return user, password
 
 
-class Bucket:
-    """A rate limit: a burst, and then a number of requests per second."""
-
-    def __init__(self, rate: float, size: float) -> None:
-        self._rate = rate
-        self._size = size
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def has_room(self, name: str) -> bool:
-        return self._now(name) >= 1
-
-    def take(self, name: str) -> None:
-        self._left[name] = (self._now(name) - 1, time.monotonic())
-        self._left.move_to_end(name)
-        if len(self._left) > MAX_BUCKETS:
-            self._left.popitem(last=False)
-
-    def _now(self, name: str) -> float:
-        left, then = self._left.get(name, (self._size, 0.0))
-        return min(self._size, left + (time.monotonic() - then) * self._rate)
-
-
 class Gate:
     """Authenticates callers and limits their rate."""
 
@@ -95,8 +77,8 @@ class Gate:
         self._checks_host = is_loopback(settings.host) or bool(settings.allowed_hosts)
         self._origins = Origins(settings.cors_allow_origins, app.http.cors)
         rate = settings.rate_limit
-        self._calls = Bucket(rate, max(rate, 10.0)) if rate is not None else None
-        self._failures = Bucket(FAILURES_A_SECOND, FAILURES_AT_ONCE)
+        self._calls = RateBucket(rate, max(rate, 10.0)) if rate is not None else None
+        self._proxies = TrustedProxies(settings.trusted_proxies)
 
     def check_host(self, host: str | None) -> None:
         """Refuse unknown host names, against DNS rebinding."""
@@ -120,7 +102,7 @@ class Gate:
         )
 
     async def admit(
-        self, header: Header, peer: str, *, opens_page: bool = False, cookie_for: str | None = None
+        self, header: Header, sender: Sender, *, opens_page: bool = False, cookie_for: str | None = None
     ) -> Caller:
         """The authenticated caller, or an error. `opens_page` if a link may come from any page.
 
@@ -129,14 +111,11 @@ class Gate:
         credentials = credentials_from(header)
         kept = self._kept_secret(header, cookie_for) if credentials.secret is None else None
         secret = credentials.secret or kept
-        if secret and not self._failures.has_room(peer):
-            raise TooManyRequests("too many wrong tokens came from this address")
+        guess = Guess(self._app.guesses, self._proxies.find_client(*sender))
         try:
-            caller = await self._app.admit(secret, credentials.namespace)
-        except Unauthorized:
-            if secret:
-                self._failures.take(peer)
-            if kept is None:
+            caller = await self._app.admit(secret, credentials.namespace, guess)
+        except (Unauthorized, TooManyRequests):
+            if kept is None or await self._app.needs_secret():
                 raise
             # A cookie of an earlier login is no obstacle where no token is needed.
             caller = await self._app.admit(None, credentials.namespace)
