@@ -19,10 +19,10 @@ from typing import Any
 from perdure.access.base import Service
 from perdure.access.endpoints import endpoints
 from perdure.client.native import PerdureClient
+from perdure.embedding.perdure import Perdure
 from perdure.kernel.config import Settings
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.runtime.perdure import Perdure
 from perdure.runtime.services import Services
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "perdure"

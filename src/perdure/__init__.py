@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from perdure.agents.context import Retriable as Retriable
     from perdure.client.lightning import LightningStoreClient as LightningStoreClient
     from perdure.client.native import PerdureClient as PerdureClient
+    from perdure.embedding.perdure import Perdure as Perdure
     from perdure.rollouts.contract import LightningStore as LightningStore
     from perdure.rollouts.records import UNSET as UNSET
     from perdure.rollouts.records import Attempt as Attempt
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from perdure.rollouts.spans import SpanContext as SpanContext
     from perdure.rollouts.spans import SpanCoreFields as SpanCoreFields
     from perdure.rollouts.spans import TraceStatus as TraceStatus
-    from perdure.runtime.perdure import Perdure as Perdure
     from perdure.runtime.stores import InMemoryLightningStore as InMemoryLightningStore
     from perdure.runtime.stores import PostgresLightningStore as PostgresLightningStore
     from perdure.runtime.stores import SqliteLightningStore as SqliteLightningStore
@@ -86,7 +86,7 @@ _HOMES = {
         "SpanCoreFields",
         "TraceStatus",
     ),
-    "perdure.runtime.perdure": ("Perdure",),
+    "perdure.embedding.perdure": ("Perdure",),
     "perdure.runtime.stores": (
         "InMemoryLightningStore",
         "PostgresLightningStore",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.runtime.blocking import Perdure as Perdure
-from perdure.runtime.blocking import PerdureClient as PerdureClient
+from perdure.embedding.blocking import Perdure as Perdure
+from perdure.embedding.blocking import PerdureClient as PerdureClient
 
 __all__ = ["Perdure", "PerdureClient"]

@@ -21,8 +21,8 @@ from tests.chaos.planted import planted_by_environment
 from tests.support.history import Recorder
 from tests.support.recording import EffectLog
 
+from perdure.embedding.perdure import Perdure
 from perdure.kernel.errors import Conflict, PerdureError, StorageError, TooManyRequests, Unreachable
-from perdure.runtime.perdure import Perdure
 from perdure.streams.model import Event
 from perdure.threads.records import CANCEL_ACTIONS, Run, RunRequest
 

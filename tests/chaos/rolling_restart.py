@@ -11,7 +11,7 @@ from tests.chaos.scenario import Run
 from tests.support.python_process import PythonProcess
 
 from perdure.agents.records import AgentSpec
-from perdure.runtime.perdure import Perdure
+from perdure.embedding.perdure import Perdure
 from perdure.testing.servers import PostgresServer
 from perdure.threads.queue import RunQueue
 

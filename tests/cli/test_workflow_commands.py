@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from perdure.agents.records import AgentSpec
-from perdure.runtime.perdure import Perdure
+from perdure.embedding.perdure import Perdure
 
 from .command import ROOT, run_here
 

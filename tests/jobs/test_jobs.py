@@ -10,6 +10,7 @@ import pytest
 from tests.jobs.conftest import PATIENCE, JobWorld
 from tests.support.kinds import KINDS
 
+from perdure.embedding.perdure import Perdure
 from perdure.jobs import operations
 from perdure.jobs.executor import JobExecutor
 from perdure.jobs.model import LOST, MAX_BODY, JobContext, JobEnd, JobLease, JobRegistry, new_job
@@ -17,7 +18,6 @@ from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import InvalidInput, NotFound, TooLarge
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
-from perdure.runtime.perdure import Perdure
 
 AGE_ATTEMPTS = statement("UPDATE attempts SET check_at = 1, last_heartbeat_time = 1 WHERE ns = :ns")
 END_EARLIER = statement("UPDATE jobs SET ended_at = ended_at - :age WHERE ns = :ns")

@@ -17,9 +17,9 @@ from tests.kernel.support import soon
 from tests.support.events import stored_events
 from typing_extensions import TypedDict
 
+from perdure.embedding.perdure import Perdure
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
-from perdure.runtime.perdure import Perdure
 from perdure.streams.model import REFERENCE_SIZE, Event
 from perdure.threads.records import RunRequest
 from perdure.worker.registry import Agents

@@ -15,11 +15,11 @@ from tests.kernel.support import until_true
 from tests.worker.graph_agents import Graphs, State
 
 from perdure.assistants.service import Assistants
+from perdure.embedding.perdure import Perdure
 from perdure.graph_requests.graphs import Graphs as GraphService
 from perdure.graph_requests.service import GraphRequests
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.langgraph.views import CheckpointRef, GraphViews
-from perdure.runtime.perdure import Perdure
 from perdure.threads.records import Command, RunRequest
 from perdure.worker.registry import Agents
 

@@ -13,7 +13,7 @@ from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
 from perdure.agents.commands import Command
-from perdure.runtime.perdure import Perdure
+from perdure.embedding.perdure import Perdure
 from perdure.worker.registry import Agents
 
 SPEAKER = str(Path(__file__).parents[1] / "agents" / "speaker.py")

@@ -14,8 +14,8 @@ from tests.support.history import Recorder
 from tests.support.recording import EffectLog, RecordingQueue, read_log
 from tests.support.run_snapshot import take_runs
 
+from perdure.embedding.perdure import Perdure
 from perdure.kernel.errors import NotFound
-from perdure.runtime.perdure import Perdure
 from perdure.worker.options import WorkerOptions
 from perdure.worker.worker import Worker
 

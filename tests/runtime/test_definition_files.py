@@ -13,11 +13,11 @@ import pytest_asyncio
 from tests.kernel.support import PATIENCE, until_true
 
 from perdure.agents.records import AgentSpec
+from perdure.embedding.perdure import Perdure
 from perdure.jobs.model import JobContext
 from perdure.kernel.config import Settings, config_file
 from perdure.kernel.errors import JobNotFound, NotFound
 from perdure.runtime.definition_files import Definitions, folders_of, read_definitions
-from perdure.runtime.perdure import Perdure
 from perdure.worker.registry import Agents
 
 CRON = """

@@ -16,9 +16,9 @@ from tests.outbox.webhooks.support import receiving
 import perdure
 import perdure.lightning
 from perdure import Agents, LightningStoreServer, SqliteLightningStore, sync
+from perdure.embedding.perdure import Perdure
 from perdure.errors import InvalidInput, NotFound, StorageClosed
 from perdure.kernel.background import Background
-from perdure.runtime.perdure import Perdure
 from perdure.threads.asking import RunOptions
 from perdure.threads.records import RunRequest
 

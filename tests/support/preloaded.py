@@ -24,7 +24,7 @@ DESCRIPTORS = 5
 MODULES = (
     "perdure.cli.hosting.server",
     "perdure.server.table",
-    "perdure.runtime.perdure",
+    "perdure.embedding.perdure",
     "perdure.kernel.storage.postgres",
     "perdure.kernel.signals.postgres",
     "perdure.kernel.signals.redis",

@@ -17,6 +17,7 @@ from tests.kernel.support import until, until_true
 from typing_extensions import TypedDict
 
 from perdure.agents.context import AgentError
+from perdure.embedding.perdure import Perdure
 from perdure.graph_requests import service
 from perdure.kernel.clock import boottime
 from perdure.kernel.errors import AgentUnavailable, InvalidInput, NotFound, NotSupported
@@ -24,7 +25,6 @@ from perdure.langgraph.descriptions import describe, drawing_of, fitting, schema
 from perdure.langgraph.views import GraphViews
 from perdure.runtime.app import App
 from perdure.runtime.embedded_worker import worker_of
-from perdure.runtime.perdure import Perdure
 from perdure.runtime.stores import open_store
 from perdure.threads.records import RunRequest
 from perdure.worker import graph_requests, pulse

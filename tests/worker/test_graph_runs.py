@@ -13,11 +13,11 @@ from tests.worker.graph_agents import Graphs
 
 from perdure.agents.isolated import isolated
 from perdure.client.run_queue import RemoteRunQueue
+from perdure.embedding.perdure import Perdure
 from perdure.graphs.records import GraphQuery
 from perdure.graphs.service import Graphs as GraphService
 from perdure.kernel.errors import NotFound, StorageUnavailable
 from perdure.runtime.embedded_worker import worker_of
-from perdure.runtime.perdure import Perdure
 from perdure.runtime.stores import open_store
 from perdure.threads.policy import Policy
 from perdure.threads.records import Command, RunRequest

@@ -11,7 +11,7 @@ import pytest
 from tests.kernel.redis_hubs import redis_client
 from tests.kernel.support import PATIENCE, soon, until_true
 
-from perdure.runtime.perdure import Perdure
+from perdure.embedding.perdure import Perdure
 from perdure.testing.redis_server import RedisServer
 from perdure.threads.records import RunRequest
 from perdure.worker.registry import Agents

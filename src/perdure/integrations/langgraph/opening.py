@@ -6,14 +6,25 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from perdure.kernel.background import Background
+from perdure.kernel.storage.port import Storage
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.runtime.perdure import Database, storage_of
 from perdure.runtime.stores import MEMORY_URLS, open_store, sqlite_file
 
 T = TypeVar("T")
+
+
+class StoreHolder(Protocol):
+    """A `Perdure`, or anything else that has an open store."""
+
+    @property
+    def store(self) -> DatabaseLightningStore: ...
+
+
+Database = DatabaseLightningStore | StoreHolder | Storage
+"""A database that is open."""
 
 Place = str | os.PathLike[str] | Database
 """A file, the URL of a database, or a database that is open."""
@@ -44,6 +55,14 @@ def _release(place: str) -> bool:
         return holders <= 1
 
 
+def _storage_of(database: Database) -> tuple[Storage, str]:
+    """Return the storage of an open database, and its default namespace."""
+    store = database if isinstance(database, DatabaseLightningStore) else getattr(database, "store", None)
+    if isinstance(store, DatabaseLightningStore):
+        return store.storage, store.namespace
+    return cast(Storage, database), "default"
+
+
 def _key(place: str) -> tuple[int, str]:
     file = sqlite_file(place)
     return os.getpid(), place if file is None else str(Path(file).expanduser().resolve())
@@ -62,7 +81,7 @@ class Opened:
         if isinstance(place, str | os.PathLike):
             self._name = os.fspath(place)
             place = self._own = _acquire(self._name)
-        self.storage, default = storage_of(place)
+        self.storage, default = _storage_of(place)
         self.namespace = namespace or default
         self._portal = Background("perdure-langgraph")
 

@@ -14,7 +14,6 @@ from perdure.jobs.service import Jobs
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import StorageClosed
 from perdure.kernel.setting_options import SettingOptions
-from perdure.kernel.storage.port import Storage
 from perdure.memory.service import Memory
 from perdure.outbox.model import Consumer
 from perdure.rollouts.store import DatabaseLightningStore
@@ -162,16 +161,3 @@ class Perdure:
     ) -> AsyncGenerator[Burst, None]:
         """The same in bursts: all events that were written together."""
         return self.threads.stream(asking.run_request(assistant, input, options))
-
-
-Database = DatabaseLightningStore | Perdure | Storage
-"""A database that is open."""
-
-
-def storage_of(database: Database) -> tuple[Storage, str]:
-    """The storage of an open database, and its default namespace."""
-    if isinstance(database, Perdure):
-        database = database.store
-    if isinstance(database, DatabaseLightningStore):
-        return database.storage, database.namespace
-    return database, "default"

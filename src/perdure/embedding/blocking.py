@@ -14,9 +14,9 @@ from typing import Any, Self, cast
 
 from perdure.access.base import Service
 from perdure.client.native import PerdureClient as AsyncPerdureClient
+from perdure.embedding.perdure import Perdure as AsyncPerdure
 from perdure.kernel.background import Background
 from perdure.rollouts.contract import LightningStore
-from perdure.runtime.perdure import Perdure as AsyncPerdure
 from perdure.runtime.services import Services
 
 _END = object()
