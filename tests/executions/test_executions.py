@@ -11,12 +11,22 @@ from tests.support.kinds import KINDS
 from tests.threads.support import AGENT_NAMES, AGENTS, POLICY, age, open_storage
 
 from perdure.executions.model import ExecutionSeed, NewPhase, is_soft, outcome_of
-from perdure.executions.operations import Finish, Progress, Usage, mark_failed, outputs, record_progress, skip
+from perdure.executions.operations import (
+    EXECUTIONS,
+    Finish,
+    Progress,
+    Usage,
+    mark_failed,
+    outputs,
+    record_progress,
+    skip,
+)
 from perdure.executions.records import Execution
 from perdure.executions.service import Executions
 from perdure.kernel.clock import to_iso
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.storage.port import Tx
+from perdure.rollouts.model import AttemptEnd
 from perdure.runtime.phases import ThreadPhases
 from perdure.testing.clock import ManualClock
 from perdure.threads.queue import RunQueue
@@ -167,6 +177,51 @@ async def test_a_lost_worker_closes_its_execution_with_what_it_has_cost(house: H
     assert [each.success for each in await house.all()] == [False, True]
     figures = (await house.executions.stats()).all
     assert (figures.total, figures.failed, figures.cost_usd) == (2, 1, 0.25)
+
+
+async def test_what_is_said_of_an_earlier_attempt_does_not_touch_the_execution_of_a_later_one(
+    house: House,
+) -> None:
+    """An attempt has an execution of its own: another one neither ends it nor adds to its figures."""
+    rollout_id = await house.phase(seed(), max_attempts=2, retry_seconds=0.0)
+    first = await house.take()
+    await house.finish(first, result="error", error=Failure(error="ValueError", message="no such city"))
+    second = await house.take()
+    usage = Usage(cost_usd=9.0, input_tokens=900)
+    late = Progress(rollout_id=rollout_id, attempt_id=first.attempt_id, session_id="late", usage=usage)
+    await house.queue.write(record_progress, [late])
+    end = AttemptEnd(
+        rollout_id=rollout_id,
+        attempt_id=first.attempt_id,
+        sequence_id=1,
+        status="failed",
+        reason=None,
+        charged=True,
+        worker_id="w1",
+        start_time=0,
+        rollout_status="running",
+        outcome=None,
+        queue="workflows",
+        line=None,
+        parent=None,
+    )
+
+    async def tell(tx: Tx) -> None:
+        assert EXECUTIONS.on_attempt_ended is not None
+        await EXECUTIONS.on_attempt_ended(tx, [end])
+
+    await house.queue.write(tell)
+    _, going = await house.all()
+    assert shown(going, "attempt_id", "success", "finished_at", "session_id", "cost_usd", "input_tokens") == (
+        second.attempt_id,
+        None,
+        None,
+        second.run.thread_id,
+        None,
+        None,
+    )
+    await house.finish(second, output_text="done")
+    assert [each.success for each in await house.all()] == [False, True]
 
 
 async def test_a_skipped_phase_has_an_execution_that_never_ran(house: House) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from perdure.graphs.packs import (
+    IN_PACK,
     WINDOW,
     Pack,
     PackedCheckpoint,
@@ -96,7 +97,7 @@ def test_what_is_packed_is_unpacked(states: bytes | None) -> None:
     found = encode_packed(GraphChanges(puts=puts, writes=writes), ["c1"], states)
     assert found is not None
     (row,) = found.checkpoints
-    assert (row.states is None) == (states is None)
+    assert row.states == (None if states is None else IN_PACK), "states are stored once"
     packed = PackedRow(
         row.thread_id,
         row.checkpoint_ns,

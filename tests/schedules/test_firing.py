@@ -267,6 +267,26 @@ async def test_of_many_firings_the_latest_are_kept(
     assert [each.started_id for each in found] == runs[:1:-1]
 
 
+async def test_a_firing_that_leaves_the_history_while_it_runs_counts_as_running_no_longer(
+    world: ScheduleWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number that runs is that of the open firings in the history, so that it comes back to zero."""
+    monkeypatch.setattr(model, "KEPT_FIRINGS", 3)
+    monkeypatch.setattr(fire, "TRIM_EVERY", 1)
+    made = await world.cron()
+    for _ in range(5):
+        await world.fire(made)
+    history = await world.history(made)
+    assert [firing.status for firing in history] == ["running"] * 3
+    assert (await world.schedules.get(made.schedule_id)).running == 3
+    for assignment in await world.claim():
+        await world.finish(assignment.held)
+    assert {firing.status for firing in await world.history(made)} == {"success"}
+    await world.schedules.update(made.schedule_id, overlap="skip")
+    again = await world.fire(made)
+    assert (again.fired, again.skipped, again.running) == (6, 0, 1)
+
+
 async def test_it_fires_by_itself_and_hears_of_what_is_due_sooner(world: ScheduleWorld) -> None:
     patient = ScheduleTimer(world.storage, TARGETS, poll=600.0)
     await world.cron()

@@ -283,3 +283,35 @@ async def test_a_checkpointer_on_the_same_database_finds_them(world: World) -> N
     found = await graphs.find(GraphQuery(thread_id=held.thread_id, checkpoint_ns=""))
     assert [each.checkpoint_id for each in found] == ["c3", "c2", "c1"]
     assert [each.step for each in await world.threads.history(held.thread_id)] == [2, 1, 0]
+
+
+async def test_of_writes_with_one_number_the_first_counts_and_of_special_ones_the_last(world: World) -> None:
+    """Together and one by one: LangGraph numbers errors, interrupts and resumes below zero."""
+    found: list[list[tuple[int, Any]]] = []
+    for at_once in (True, False):
+        held = await begun(world)
+        steps = chain(held, ["c1", "c2", "c3"])
+        late = write(held, "c1", "late")
+        special = [msgspec.structs.replace(write(held, "c1", text), idx=-1) for text in ("old", "new")]
+        steps[2].changes.writes.extend([late, *special])
+        for each in [together(steps)] if at_once else steps:
+            await world.queue.record(held, each)
+        assert await world.threads.read(is_packed, [held.thread_id]) is at_once
+        first = (await tuples(world, held.thread_id))[-1]
+        found.append([(each.idx, msgspec.msgpack.decode(each.value[1])) for each in first.writes])
+    assert sorted(found[0]) == [(-1, "new"), (0, 1)]
+    assert found[0] == found[1]
+
+
+async def test_a_checkpoint_that_is_stored_twice_at_once_is_the_later_one(world: World) -> None:
+    held = await begun(world)
+    steps = chain(held, ["c1", "c2", "c3"])
+    (put,) = steps[1].changes.puts
+    again = msgspec.structs.replace(put, metadata={**put.metadata, "again": True})
+    changed = GraphSteps(changes=GraphChanges(puts=[again]), states=[])
+    await world.queue.record(held, together([*steps[:2], changed, steps[2]]))
+    await world.queue.finish(Ending(held=held, result="success"))
+    states = await world.threads.history(held.thread_id)
+    assert [state.checkpoint_id for state in states] == ["c3", "c2", "c1"]
+    assert [state.metadata.get("again") for state in states] == [None, True, None]
+    assert [each.metadata.get("again") for each in await tuples(world, held.thread_id)] == [None, True, None]

@@ -1,0 +1,44 @@
+"""Logs of sessions that are too old: what keeps one, and what goes with it."""
+
+from __future__ import annotations
+
+from tests.retention.support import AT_ONCE, World
+from tests.retention.test_ages import only
+
+from perdure.executions.operations import Progress, record_progress
+from perdure.runtime.session_feed import SessionFeed
+
+
+async def kept(world: World, *session_ids: str) -> list[str]:
+    """Those of the sessions that a sweep leaves."""
+    await world.gc(only(sessions=AT_ONCE))
+    log = world.services.sessions.log
+    return [session_id for session_id in session_ids if await log.find(1, session_id)]
+
+
+async def test_the_session_of_a_chat_is_kept_while_a_turn_of_it_is_open(world: World) -> None:
+    """Also one that has not begun: the agent goes on in the session that it named in an earlier turn."""
+    chat = await world.chat("ann")
+    (turn,) = await world.work()
+    own = turn.run.thread_id
+    await world.log(own)
+    assert await kept(world, own) == [own]
+    named = Progress(rollout_id=turn.run.run_id, attempt_id=turn.held.attempt_id, session_id="claude-1")
+    await world.services.run_queue.write(record_progress, [named])
+    await world.finish(turn)
+    await world.log("claude-1")
+    await world.services.messaging.send(chat, "and now?")
+    assert await kept(world, own, "claude-1") == [own, "claude-1"]
+    await world.finish_all()
+    assert await kept(world, own, "claude-1") == []
+
+
+async def test_what_memory_has_read_of_a_session_is_forgotten_with_it(world: World) -> None:
+    services = world.services
+    feed = SessionFeed(services.sessions, services.threads, services.memory)
+    await world.log("old")
+    await world.log("old", sub_agent="subagents/agent-1")
+    await feed.catch_up()
+    assert await world.rows("memory_feeds") == {"memory_feeds": 2}
+    assert await kept(world, "old") == []
+    assert await world.rows("memory_feeds") == {}

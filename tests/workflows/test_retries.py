@@ -1,0 +1,69 @@
+"""Retries of runs that failed or were cancelled: what is stopped before them, and what goes on."""
+
+from __future__ import annotations
+
+from tests.workflows.support import Done, WorkflowWorld
+
+from perdure.kernel.storage.dialect import statement
+from perdure.workflows.model import NOT_ENDED
+
+PAIR = """
+name: pair
+phases:
+  - {name: a, prompt: a, depends_on: []}
+  - {name: b, prompt: b, depends_on: []}
+"""
+CHILD = "name: child\nphases:\n  - {name: ask, type: approval}\n"
+PARENT = "name: parent\nphases:\n  - {name: sub, type: workflow, workflow: child}\n"
+LIVE_PHASES = statement(
+    "SELECT label FROM execution_seeds AS s JOIN rollouts AS r ON r.ns = s.ns AND r.id = s.rollout_id"
+    " WHERE r.ns = :ns AND r.parent = :run_id AND r.status {among:statuses} ORDER BY label"
+)
+
+
+async def live_phases(world: WorkflowWorld, run_id: str) -> list[str]:
+    """Labels of the phases of a run that are queued or executed."""
+    return [label for (label,) in await world.rows(LIVE_PHASES, run_id=run_id, statuses=sorted(NOT_ENDED))]
+
+
+async def test_a_retry_stops_the_phases_that_are_still_executed(world: WorkflowWorld) -> None:
+    """No phase is executed twice at once, however soon the retry comes after the end of the run."""
+    run_id = await world.start(PAIR)
+    before = await world.claim_phases()
+    await world.workflows.cancel(run_id)
+    await world.workflows.retry(run_id)
+    assert await live_phases(world, run_id) == ["a", "b"]
+    for assignment in before:
+        await world.end(assignment, Done("too late"))
+    assert await live_phases(world, run_id) == ["a", "b"]
+    await world.work()
+    assert world.labels == ["a", "b"]
+    assert (await world.workflows.get(run_id)).status == "succeeded"
+
+
+async def test_a_retry_goes_on_with_a_child_that_a_person_cancelled(world: WorkflowWorld) -> None:
+    world.add(CHILD)
+    run_id = await world.start(PARENT)
+    await world.settle()
+    child = (await world.workflows.get(run_id)).nodes[0].child_run_id or ""
+    await world.workflows.cancel(child)
+    await world.settle()
+    assert (await world.workflows.get(run_id)).status == "failed"
+    await world.workflows.retry(run_id)
+    await world.settle()
+    assert (await world.workflows.get(run_id)).nodes[0].child_run_id == child
+    (gate,) = await world.pending(child)
+    await world.approvals.approve(gate.approval_id)
+    await world.work()
+    assert [(await world.workflows.get(each)).status for each in (child, run_id)] == ["succeeded"] * 2
+
+
+async def test_a_paused_run_that_was_cancelled_runs_after_its_retry(world: WorkflowWorld) -> None:
+    run_id = await world.start(PAIR)
+    await world.workflows.pause(run_id)
+    await world.workflows.cancel(run_id)
+    await world.workflows.retry(run_id)
+    run = await world.workflows.get(run_id)
+    assert (run.status, run.held) == ("running", False)
+    await world.work()
+    assert (await world.workflows.get(run_id)).status == "succeeded"
