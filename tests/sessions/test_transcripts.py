@@ -117,6 +117,31 @@ def test_usage_is_counted_once_a_message_and_a_cumulative_cost_is_taken_last(nam
     assert totals_of(read(name)).usage == USAGE[name]
 
 
+def lines(*records: dict[str, object]) -> list[Message]:
+    return [message for record in records for message in messages_of(json.dumps(record))]
+
+
+def said(tokens: int, **more: object) -> dict[str, object]:
+    usage = {"input_tokens": tokens, "output_tokens": 4}
+    return {"type": "assistant", "message": {"role": "assistant", "content": "x", "usage": usage}, **more}
+
+
+def stated(**more: object) -> dict[str, object]:
+    return {"type": "result", "subtype": "success", **more}
+
+
+def test_the_last_stated_total_wins_field_by_field() -> None:
+    first = stated(total_input_tokens=90, total_cache_read_input_tokens=7, num_turns=9)
+    totals = totals_of(lines(said(20), first, said(1), stated(total_input_tokens=100, num_turns=3)))
+    assert (totals.usage, totals.turns) == (Usage(100, 8, 7), 3)
+    # A total of zero is a total too.
+    assert totals_of(lines(said(20), stated(total_input_tokens=0))).usage == Usage(0, 4)
+    # The figures of attempts are added, whether an attempt states totals or not.
+    second = said(5, runId="r-2")
+    totals = totals_of(lines(said(20, runId="r-1"), stated(total_input_tokens=100, runId="r-1"), second))
+    assert (totals.usage, totals.turns) == (Usage(105, 8), 2)
+
+
 def test_a_file_tells_its_session_and_its_directory() -> None:
     for name, expected in NAMES.items():
         assert name_of(FOLDER / f"{name}.jsonl") == expected, name

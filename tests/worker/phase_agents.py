@@ -33,3 +33,18 @@ async def asks(ctx: Any, input: Any) -> str:
 
 async def waits(ctx: Any, input: Any) -> None:
     await asyncio.sleep(60)
+
+
+async def counts(ctx: Any, input: Any) -> str:
+    await ctx.message("assistant", "In Italy.", "m-1", {"input_tokens": 20, "output_tokens": 4})
+    await ctx.usage(input_tokens=90, cache_read_input_tokens=7, cache_creation_input_tokens=3, turns=2)
+    await ctx.usage(input_tokens=100, output_tokens=50)
+    return "In Italy."
+
+
+def answers(ctx: Any, input: Any) -> str:
+    return "Rome is in Italy."
+
+
+def breaks(ctx: Any, input: Any) -> str:
+    raise ValueError("no map of Rome")

@@ -27,6 +27,7 @@ from perdure.kernel.errors import InvalidInput
 from perdure.kernel.eventlog.file_log import FileEventLog
 from perdure.runtime.phases import ThreadPhases
 from perdure.runtime.stores import open_store
+from perdure.sessions.envelopes import TOKENS
 from perdure.sessions.service import Sessions
 from perdure.threads.policy import Policy
 from perdure.threads.queue import RunQueue
@@ -41,7 +42,7 @@ from perdure.worker.worker import Worker
 
 ROOT = Path(__file__).parents[2]
 RUN_ID = "01a1e7ec-run"
-AGENTS = ("describes", "fails_softly", "is_cut", "chats", "asks", "waits")
+AGENTS = ("describes", "fails_softly", "is_cut", "chats", "asks", "waits", "counts", "answers", "breaks")
 
 
 class AsItIs:
@@ -194,6 +195,60 @@ async def test_outputs_and_stop_reasons_of_agents(bench: Bench) -> None:
         await bench.threads.join_run(str(again), 30)
         answered = await bench.latest()
         assert (answered.output_text, answered.session_id) == ("you said yes", asked.session_id)
+
+
+async def test_totals_that_an_agent_states_win_over_the_sum_of_its_messages(bench: Bench) -> None:
+    async with working(bench):
+        done = await bench.run("counts", {"prompt": "Where is Rome?"})
+        stated = (100, 50, 7, 3)
+        assert _tokens(done) == stated
+        assert done.turns == 2
+        session = await bench.sessions.get(done.session_id or "")
+        assert session.usage is not None
+        assert (_tokens(session.usage), session.turns) == (stated, 2)
+        *_, last = await bench.lines(done)
+        assert last["subtype"] == "success"
+        assert [last[f"total_{name}"] for name in TOKENS] == [*stated]
+        # What the assistant said already is not said again.
+        page = await bench.sessions.messages(done.session_id or "")
+        assert [each.role for each in page.items] == ["user", "assistant", "result", "result", "result"]
+
+
+def _tokens(record: Any) -> tuple[int, ...]:
+    return tuple(getattr(record, name) for name in TOKENS)
+
+
+async def test_the_answer_of_a_function_is_said_by_the_assistant(bench: Bench) -> None:
+    async with working(bench):
+        done = await bench.run("answers", {"prompt": "Where is Rome?"})
+        assert (done.output_text, done.turns) == ("Rome is in Italy.", 1)
+        asked, said, result = await bench.lines(done)
+        assert asked["message"]["content"] == "Where is Rome?"
+        assert said["type"] == "assistant"
+        assert said["message"]["content"] == [{"type": "text", "text": "Rome is in Italy."}]
+        assert (result["type"], result["num_turns"]) == ("result", 1)
+        assert (await bench.sessions.get(done.session_id or "")).turns == 1
+
+
+async def test_an_error_is_a_message_of_its_session(bench: Bench) -> None:
+    async with working(bench):
+        failed = await bench.run("breaks", {"prompt": "Where is Rome?"})
+        _, error, result = await bench.lines(failed)
+        text = "no map of Rome"
+        assert (error["type"], error["isApiErrorMessage"], error["error"]) == ("assistant", True, text)
+        assert error["message"] == {"role": "assistant", "content": [{"type": "text", "text": text}]}
+        assert result["is_error"]
+        page = await bench.sessions.messages(failed.session_id or "")
+        assert [(each.role, each.text, each.is_error) for each in page.items[1:2]] == [("system", text, True)]
+
+
+async def test_a_session_without_content_has_neither_answers_nor_errors(bench: Bench) -> None:
+    async with working(bench, session_content=False):
+        for agent in ("answers", "breaks"):
+            done = await bench.run(agent, {"prompt": "Where is Rome?"})
+            lines = await bench.lines(done)
+            assert [line["type"] for line in lines] == ["user", "assistant", "result"]
+            assert "Rome" not in json.dumps(lines)
 
 
 async def test_a_phase_that_takes_too_long_or_is_cancelled_is_closed(bench: Bench) -> None:

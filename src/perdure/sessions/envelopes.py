@@ -56,6 +56,12 @@ def tool_result(id: object, content: object, *, is_error: bool = False) -> Envel
     return {"type": "user", "message": {"role": "user", "content": [block]}}
 
 
+def error_line(error: str) -> Envelope:
+    """Return the line of an error that ended an attempt."""
+    body = {"role": "assistant", "content": [{"type": "text", "text": error}]}
+    return {"type": "assistant", "isApiErrorMessage": True, "error": error, "message": body}
+
+
 def result(
     *,
     cost_usd: float | None = None,
@@ -92,8 +98,12 @@ def without_content(line: Envelope) -> Envelope:
     """The line without texts, arguments and results: who said something, which tools, which usage."""
     if line["type"] == "result":
         return {name: value for name, value in line.items() if name != "result"}
+    if "error" in line:
+        line = {**line, "error": ""}
+    elif "message" not in line:
+        line = {**line, "content": ""}
     if "message" not in line:
-        return {**line, "error": ""} if "error" in line else {**line, "content": ""}
+        return line
     body = line["message"]
     content = body["content"]
     kept = "" if isinstance(content, str) else [_without_content(each) for each in content]

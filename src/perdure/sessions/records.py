@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 Role = Literal["user", "assistant", "tool", "system", "result", "event"]
 
@@ -33,6 +34,8 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 NO_USAGE = Usage()
+USAGE_FIELDS: Final = Usage.__struct_fields__
+TURNS: Final = "turns"
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -61,6 +64,8 @@ class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
     model: str | None = None
     usage: Usage | None = None
     cumulative: bool = False
+    totals: dict[str, float] = {}
+    """Totals that a `result` states, by the names of the fields of `usage`, and `turns`."""
     message_id: str | None = None
     parent_id: str | None = None
     agent_id: str | None = None
@@ -78,44 +83,68 @@ class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The place of its line in the log, and the place to read on from."""
 
 
-class Totals:
-    """Sums over the messages of a session: tokens once a message, a cumulative cost as it was told last."""
+class _Source:
+    """Usage of one source of a session: a tool, or an attempt that states its own."""
 
     def __init__(self) -> None:
         self.turns = 0
+        self.unnamed = NO_USAGE
+        self.stated: dict[str, float] = {}
+        self.last = NO_USAGE
+
+    def usage(self, named: Usage) -> Usage:
+        """Return the usage, field by field: the last stated total, otherwise the sum of the messages.
+
+        `last` has the figures of a line that states no totals of the session. They are used where messages
+        have none.
+        """
+        summed = self.unnamed + named
+        if not (summed.input_tokens or summed.output_tokens):
+            summed = self.last if summed.cost_usd is None else replace(self.last, cost_usd=summed.cost_usd)
+        return replace(summed, **{name: self.stated[name] for name in USAGE_FIELDS if name in self.stated})
+
+
+class Totals:
+    """Sums over the messages of a session: tokens once per message, and the last stated totals."""
+
+    def __init__(self) -> None:
         self.tool_calls = 0
         self.messages = 0
         self.model: str | None = None
-        self._by_message: dict[str, Usage] = {}
-        self._unnamed = NO_USAGE
-        self._cumulative: dict[tuple[str, str, int], Usage] = {}
+        self._by_message: dict[str, tuple[str, Usage]] = {}
+        self._sources: dict[str, _Source] = {}
 
     def add(self, message: Message) -> None:
         if message.role != "event":
             self.messages += 1
         self.tool_calls += len(message.tool_calls)
         self.model = message.model or self.model
+        # An attempt states its own usage, a tool that of its session.
+        key = "/".join((message.agent_id or "", message.run_id or "", str(message.attempt or 1)))
+        source = self._sources.get(key) or self._sources.setdefault(key, _Source())
         usage = message.usage
-        if usage is None:
-            new = message.role == "assistant" and message.message_id is None
-        elif message.cumulative:
-            # An attempt tells its own usage, a tool that of the session.
-            source = message.agent_id or "", message.run_id or "", message.attempt or 1
-            self._cumulative[source] = usage
-            new = False
+        if message.cumulative:
+            source.stated |= message.totals
+            source.last = usage or source.last
+        elif usage is None:
+            source.turns += message.role == "assistant" and message.message_id is None
         elif message.message_id is not None:
-            new = message.message_id not in self._by_message
-            self._by_message[message.message_id] = usage
+            source.turns += message.message_id not in self._by_message
+            self._by_message[message.message_id] = key, usage
         else:
-            self._unnamed += usage
-            new = message.role == "assistant"
-        self.turns += new
+            source.unnamed += usage
+            source.turns += message.role == "assistant"
+
+    @property
+    def turns(self) -> int:
+        """Number of turns: as stated, otherwise the number of the assistant's messages."""
+        return sum(int(each.stated.get(TURNS, each.turns)) for each in self._sources.values())
 
     @property
     def usage(self) -> Usage:
-        """What the session took: the sum of its messages, and the cost that was told of all of it."""
-        total = sum(self._by_message.values(), self._unnamed)
-        told = sum(self._cumulative.values(), NO_USAGE)
-        if not (total.input_tokens or total.output_tokens):
-            return told
-        return total if told.cost_usd is None else msgspec.structs.replace(total, cost_usd=told.cost_usd)
+        """Usage of the session: the sum over its sources."""
+        named: dict[str, Usage] = {}
+        for key, usage in self._by_message.values():
+            named[key] = named.get(key, NO_USAGE) + usage
+        parts = (source.usage(named.get(key, NO_USAGE)) for key, source in self._sources.items())
+        return sum(parts, NO_USAGE)

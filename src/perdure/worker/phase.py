@@ -65,7 +65,10 @@ class PhaseWork:
         self.output: str | None = None
         """What the agent returned, as a text."""
         self.stop_reason: str | None = None
+        self.answer = ""
+        """The text that a function returned, which it says as the assistant."""
         self.built_in = False
+        self._speaks = False
 
     def place(self) -> str | None:
         """Where the phase works, whether that directory exists or not."""
@@ -77,6 +80,7 @@ class PhaseWork:
     def begin(self, agent: Agent, *, built_in: bool) -> None:
         """Make the workspace, and let the session begin with the prompt."""
         self.built_in = built_in
+        self._speaks = not built_in and agent.spec.kind != "graph"
         if self._session.meter is not None:
             self._session.meter.counts_turns = not built_in
         facts, given = self._assignment.phase, self._assignment.run.kwargs.input
@@ -107,7 +111,14 @@ class PhaseWork:
             self.output = bounded(self._session.meter.text) if self._session.meter is not None else ""
             return None
         self.output = safe_output(values)
+        if self._speaks and (isinstance(values, str) or not self._has_spoken):
+            self.answer = self.output or ""
         return values
+
+    @property
+    def _has_spoken(self) -> bool:
+        """Whether the session has words of the assistant."""
+        return self._session.meter is not None and bool(self._session.meter.text)
 
     def report(self, ending: Ending, error: BaseException | None) -> Ending:
         """The ending with what the phase has to tell of itself."""
@@ -127,7 +138,8 @@ class PhaseWork:
             reason = reason or SUCCESS
         else:
             reason = reason or (told if told != SUCCESS else None) or FATAL
-        self._session.conclude(reason, output or "", None if ending.error is None else ending.error.message)
+        failure = None if ending.error is None else ending.error.message
+        self._session.conclude(reason, output or "", failure, answer=self.answer)
         return msgspec.structs.replace(
             ending,
             output_text=output,

@@ -119,19 +119,26 @@ class SessionWriter:
         """Let the session begin with a prompt; a tool that writes its own session has it there."""
         self._opening = envelopes.message("user", prompt)
 
-    def conclude(self, stop_reason: str, output: str, error: str | None) -> None:
+    def conclude(self, stop_reason: str, output: str, error: str | None, *, answer: str = "") -> None:
         """Add how the attempt of a phase ended. A tool that writes its own session has said so there."""
         if self._transcribes:
             return
+        if error is None:
+            self._add_answer(answer)
         # They are no news to the meter: what they tell is what it knows.
         totals = {} if self.meter is None else self.meter.totals()
         meter, self.meter = self.meter, None
         if error is not None:
-            self.put({"type": "assistant", "isApiErrorMessage": True, "error": error})
+            self.put(envelopes.error_line(error))
         taken = round((boottime() - self._began) * 1000)
         result: Envelope = {"type": "result", "subtype": stop_reason, "result": output[:MAX_RESULT]}
         self.put({**result, **totals, "duration_ms": taken, "is_error": error is not None})
         self.meter = meter
+
+    def _add_answer(self, answer: str) -> None:
+        """Add the answer that an agent returned, unless it is what the assistant said last."""
+        if answer and (self.meter is None or self.meter.text != answer):
+            self.put(envelopes.message("assistant", answer))
 
     def put(self, line: Envelope | None) -> None:
         """Add a line of the agent, from any thread."""

@@ -32,7 +32,7 @@ def stop_reason_of(told: str | None) -> str | None:
 
 
 class UsageMeter:
-    """Sums over the lines of one attempt: tokens once a message, a cumulative cost as it was told last."""
+    """Sums over the lines of one attempt: tokens once per message, and the last stated totals."""
 
     def __init__(self) -> None:
         self._totals = Totals()
@@ -48,6 +48,8 @@ class UsageMeter:
     def read(self, record: Mapping[str, Any]) -> None:
         """Count a line of the session."""
         for message in messages_of_record(record):
+            # All lines are of one attempt, also those of a tool that does not name it.
+            message.run_id = message.attempt = None
             self._totals.add(message)
             if message.role == "assistant" and message.text:
                 self.text = message.text

@@ -124,6 +124,9 @@ class Contract:
         assert await log.find(NS, "session-3") == []
         assert await log.logs(2) == []
         assert await log.read(2, NAME) is None
+        named = NAME._replace(session_id="agent-9")
+        await log.append(NS, named, [line(1)])
+        assert {info.name for info in await log.logs(NS)} == {NAME, other, named}
 
     async def test_content_is_stored_once_under_its_hash(self, log: EventLog) -> None:
         content = bytes(range(256)) * 1000

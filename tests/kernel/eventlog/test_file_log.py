@@ -243,6 +243,91 @@ async def test_more_logs_than_open_files(
         assert [decode_json(each.body)["n"] for each in page.lines] == [0, 1, 2]
 
 
+DESCRIPTORS = """
+import asyncio, os, resource, sys
+from perdure.kernel.errors import StorageUnavailable
+from perdure.kernel.eventlog.file_log import FileEventLog
+from perdure.kernel.eventlog.port import LogName
+
+NAMES = [LogName("-app", f"s{number}") for number in range(100)]
+BODY = [b'{"n":1}']
+
+
+def limit(number):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, number))
+
+
+def used():
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def few(root):
+    limit(64)
+    log, before = FileEventLog(root, sync=False), used()
+    for name in NAMES:
+        await log.append(1, name, BODY)
+    print(used() - before <= 8)
+    await log.close()
+
+
+async def fewer(root):
+    log = FileEventLog(root, sync=False)
+    for name in NAMES[:50]:
+        await log.append(1, name, BODY)
+    limit(64)
+    taken = []
+    try:
+        while True:
+            taken.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+    for name in NAMES:
+        await log.append(1, name, BODY)
+    print([len((await log.read(1, name)).lines) for name in NAMES] == [2] * 50 + [1] * 50)
+    await log.close()
+    log = FileEventLog(root, sync=False)
+    try:
+        while True:
+            taken.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+    for call in (log.append(1, NAMES[0], BODY), log.read(1, NAMES[0])):
+        try:
+            print(await call)
+        except StorageUnavailable as error:
+            print(error.code)
+    for descriptor in taken[:8]:
+        os.close(descriptor)
+    print(len((await log.read(1, NAMES[0])).lines))
+
+
+asyncio.run(globals()[sys.argv[1]](sys.argv[2]))
+"""
+
+
+def test_few_descriptors_stop_no_append_and_hide_no_session(root: Path) -> None:
+    def printed(case: str) -> list[str]:
+        argv = [sys.executable, "-c", DESCRIPTORS, case, str(root / case)]
+        return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120).stdout.split()
+
+    assert printed("few") == ["True"]
+    # Where nothing can be opened at all, a session is not missing: the storage is unavailable.
+    assert printed("fewer") == ["True", "storage_unavailable", "storage_unavailable", "2"]
+
+
+async def test_a_session_may_be_named_like_a_sub_agent(log: FileEventLog, root: Path) -> None:
+    name = LogName("-app", "agent-7")
+    await log.append(1, name, [line(1)])
+    # Claude Code writes those of its sub-agents beside the sessions.
+    side = root / "projects" / "-app" / "agent-8.jsonl"
+    side.write_text('{"isSidechain": true, "sessionId": "s"}\n')
+    assert [info.name for info in await log.logs(1)] == [name]
+    assert [info.name for info in await log.starting(1, "agent-", 10)] == [name]
+    assert [info.name for info in await log.idle(1, 0.0, None, 10)] == [name]
+    assert await log.remove(1, name, 0.0)
+    assert await log.logs(1) == []
+
+
 async def test_the_latest_comes_first(log: FileEventLog, root: Path) -> None:
     for number, session_id in enumerate(("s1", "s2", "s0")):
         await log.append(1, LogName("-app", session_id), [line(1)])

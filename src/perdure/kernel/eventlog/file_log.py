@@ -11,6 +11,8 @@ import errno
 import logging
 import mmap
 import os
+import re
+import resource
 import stat
 import threading
 import time
@@ -47,9 +49,16 @@ T = TypeVar("T")
 
 SUFFIX: Final = ".jsonl"
 SUB_AGENT: Final = "agent-"
-"""How the names of sub-agents begin, whose logs may stand beside those of sessions."""
+"""Prefix of the files that Claude Code writes for sub-agents beside those of their sessions."""
+_SIDECHAIN: Final = re.compile(rb'"isSidechain"\s*:\s*true')
 MAX_OPEN: Final = 128
-"""How many files are kept open for the next append."""
+"""Number of files kept open for the next append, at most."""
+OPEN_SHARE: Final = 8
+"""One in this many of the descriptors that a process may have is used for files kept open."""
+NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
+ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+"""Errors of a path at which there is no log."""
+FIRST_BYTES: Final = 4096
 TRIES: Final = 10
 """How often a file is begun whose folder is gone again."""
 DRAFT_SECONDS: Final = 3600.0
@@ -148,8 +157,27 @@ class FileEventLog:
         while True:
             file = self._opened(key)
             with file.lock:
-                if not file.closed:
+                if file.closed:
+                    continue
+                try:
                     return file.append(bodies, attempt_id, first, sync=self._sync)
+                except StorageUnavailable as error:
+                    if not _lacks_descriptors(error):
+                        raise
+                    failure = error
+            if not self._close_idle():
+                raise failure
+
+    def _close_idle(self) -> int:
+        """Close the open files that no append uses, for the descriptors; return their number."""
+        closed = 0
+        with self._lock:
+            files = [*self._open.values()]
+        for file in files:
+            if file.lock.acquire(blocking=False):
+                closed += file.close()
+                file.lock.release()
+        return closed
 
     def _opened(self, key: tuple[int, LogName]) -> _OpenFile:
         with self._lock:
@@ -160,7 +188,7 @@ class FileEventLog:
                 self._open.move_to_end(key)
                 return found
             file = self._open[key] = _OpenFile(self.path_of(*key), self.root)
-            oldest = self._oldest(key) if len(self._open) > MAX_OPEN else None
+            oldest = self._oldest(key) if len(self._open) > max_open_files() else None
         if oldest is not None:
             with oldest.lock:
                 oldest.close()
@@ -342,11 +370,23 @@ class FileEventLog:
             try:
                 if path.parent.resolve() != self.root.resolve() / path.parent.relative_to(self.root):
                     raise OSError(errno.ELOOP, "a folder on the way is a link", str(path))
-                descriptor = stack.enter_context(_descriptor(path, _READ))
-            except OSError:
+                descriptor = self._enter(stack, path)
+            except OSError as error:
+                if error.errno not in ABSENT:
+                    with _storage_errors():
+                        raise
                 yield None
                 return
             yield descriptor if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+
+    def _enter(self, stack: contextlib.ExitStack, path: Path) -> int:
+        """Open a file for reading. If there is no descriptor, those of idle files are freed."""
+        while True:
+            try:
+                return stack.enter_context(_descriptor(path, _READ))
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS or not self._close_idle():
+                    raise
 
     def _of_namespace(self, ns: int) -> Path:
         return self.root if ns == 1 else self.root / "namespaces" / str(ns)
@@ -421,11 +461,13 @@ class _OpenFile:
                 return os.open(self._path, _APPEND | os.O_CREAT, 0o600)
         raise FileNotFoundError(errno.ENOENT, "its folder is being deleted", str(self._path))
 
-    def close(self) -> None:
+    def close(self) -> bool:
+        """Close the file; return whether that freed a descriptor."""
         self.closed = True
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+        return descriptor is not None
 
 
 # --- files ------------------------------------------------------------------------------------------------
@@ -437,8 +479,20 @@ def _storage_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        logger.error("the event log cannot be written: %s", error)
-        raise StorageUnavailable("the event log cannot be written; the server's log says why") from error
+        level = logging.WARNING if error.errno in NO_DESCRIPTORS else logging.ERROR
+        logger.log(level, "the event log cannot be used: %s", error)
+        raise StorageUnavailable("the event log cannot be used; the server's log says why") from error
+
+
+def _lacks_descriptors(error: StorageUnavailable) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in NO_DESCRIPTORS
+
+
+def max_open_files() -> int:
+    """Return how many files a log keeps open: a share of the descriptors that the process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_OPEN if soft == resource.RLIM_INFINITY else max(1, min(MAX_OPEN, soft // OPEN_SHARE))
 
 
 @contextlib.contextmanager
@@ -479,15 +533,21 @@ def _logs(folder: Path, project: str, prefix: str = "") -> list[LogInfo]:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             session_id = entry.name.removesuffix(SUFFIX)
-            if session_id == entry.name or session_id.startswith(SUB_AGENT):
-                continue
-            if not session_id.startswith(prefix):
+            if session_id == entry.name or not session_id.startswith(prefix):
                 continue
             with contextlib.suppress(InvalidInput, OSError):
                 name = LogName(project, check_session_id(session_id))
-                if entry.is_file(follow_symlinks=False):
+                if entry.is_file(follow_symlinks=False) and not _is_sub_agent(entry):
                     found.append(_info(name, entry.stat(follow_symlinks=False)))
     return found
+
+
+def _is_sub_agent(entry: os.DirEntry[str]) -> bool:
+    """Whether a file is one that Claude Code wrote for a sub-agent, as its first line says."""
+    if not entry.name.startswith(SUB_AGENT):
+        return False
+    with _descriptor(Path(entry.path), _READ) as descriptor:
+        return _SIDECHAIN.search(read_bytes(descriptor, 0, FIRST_BYTES).partition(b"\n")[0]) is not None
 
 
 def _info(name: LogName, status: os.stat_result) -> LogInfo:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perdure.sessions.records import Message, Usage
+import msgspec
+
+from perdure.sessions.records import TURNS, USAGE_FIELDS, Message, Usage
 from perdure.sessions.transcripts.values import (
     blocks,
-    cost,
     count,
+    is_number,
     joined,
     mapping,
     shown,
@@ -134,26 +136,24 @@ def _system(record: Mapping[str, Any], common: dict[str, Any]) -> Message:
 
 
 def _result(record: Mapping[str, Any], common: dict[str, Any]) -> Message:
-    told = mapping(record.get("usage"))
-    usage = usage_of(told) or Usage(
-        count(record.get("total_input_tokens")),
-        count(record.get("total_output_tokens")),
-        count(record.get("total_cache_read_input_tokens")),
-        count(record.get("total_cache_creation_input_tokens")),
-    )
-    total = cost(record.get("total_cost_usd"))
+    totals = totals_of(record)
+    # The `usage` of Claude Code is that of its main loop, which its messages have too.
+    usage = usage_of(record.get("usage")) or usage_of(totals) or Usage()
     return Message(
         role="result",
         text=shown(record.get("result")),
         kind=text_of(record.get("subtype")),
         is_error=bool(record.get("is_error")),
-        usage=Usage(
-            usage.input_tokens,
-            usage.output_tokens,
-            usage.cache_read_input_tokens,
-            usage.cache_creation_input_tokens,
-            total,
-        ),
+        usage=msgspec.structs.replace(usage, cost_usd=totals.get("cost_usd")),
         cumulative=True,
+        totals=totals,
         **common,
     )
+
+
+def totals_of(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the totals that a result line states."""
+    told: dict[str, Any] = {name: record.get(f"total_{name}") for name in USAGE_FIELDS}
+    told[TURNS] = record.get("num_turns")
+    known = {name: value for name, value in told.items() if is_number(value) and value >= 0}
+    return {name: value if name == "cost_usd" else int(value) for name, value in known.items()}
