@@ -138,8 +138,8 @@ class PhaseWork:
             reason = reason or SUCCESS
         else:
             reason = reason or (told if told != SUCCESS else None) or FATAL
-        failure = None if ending.error is None else ending.error.message
-        self._session.conclude(reason, output or "", failure, answer=self.answer)
+        message = None if ending.error is None else ending.error.message
+        self._session.conclude(reason, output or "", message, answer=self.answer)
         return msgspec.structs.replace(
             ending,
             output_text=output,
