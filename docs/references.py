@@ -45,6 +45,9 @@ ABOUT: Mapping[str, Mapping[str, str]] = {
         "tls_client_ca_file": "accept only clients with a certificate of this authority",
         "api_key": "API key of the operator; see [the server](../server.md)",
         "insecure_no_auth": "accept requests without a token from other machines",
+        "local_secret": "whether the command of the server's user needs no token: `auto` (unless there is an "
+        "API key), `on` or `off`; see [the server](../server.md)",
+        "allow_core_dumps": "let core dumps, debuggers and profilers read the memory of server and worker",
         "cors_allow_origins": "origins whose pages may send requests, separated by commas; `*` for any",
         "allowed_hosts": "accepted `Host` names besides local ones, separated by commas",
         "trusted_proxies": "addresses and networks of proxies whose `X-Forwarded-For` counts, with commas",

@@ -92,6 +92,36 @@ def test_the_command_comes_in_without_a_token(tmp_path: Path, runtime: dict[str,
     assert secret.encode() not in b"".join(each.read_bytes() for each in tmp_path.glob("perdure.db*"))
 
 
+@pytest.mark.parametrize(
+    ("setting", "with_key", "is_written"),
+    [
+        ("auto", True, False),
+        ("auto", False, True),
+        ("on", True, True),
+        ("on", False, True),
+        ("off", True, False),
+        ("off", False, False),
+    ],
+)
+def test_with_an_api_key_no_secret_is_written_unless_it_is_asked_for(
+    setting: str, with_key: bool, is_written: bool, tmp_path: Path, runtime: dict[str, str]
+) -> None:
+    key = "a-key-of-the-server"
+    more = {**runtime, "PERDURE_LOCAL_SECRET": setting, **({"PERDURE_API_KEY": key} if with_key else {})}
+    with Server(tmp_path, "serve", more=more) as server:
+        made = server.run("token", "create", "me", "--scope", "admin", more={**runtime, "PERDURE_TOKEN": key})
+        assert (made.returncode == 0) is with_key
+        if not with_key:
+            server.json("token", "create", "me", "--scope", "admin", more=runtime)
+        assert bool(secrets_in(runtime)) is is_written
+        listed = server.run("token", "list", more=runtime)
+        assert (listed.returncode == 0) is is_written
+        if not is_written:
+            assert "local_secret" in listed.stderr
+            assert "API key" in listed.stderr
+    assert secrets_in(runtime) == []
+
+
 def test_the_command_comes_in_under_custom_auth(tmp_path: Path, runtime: dict[str, str]) -> None:
     (tmp_path / "auth.py").write_text(AUTH)
     (tmp_path / "langgraph.json").write_text('{"graphs": {}, "auth": {"path": "./auth.py:auth"}}')

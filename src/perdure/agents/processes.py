@@ -12,6 +12,8 @@ from typing import Any, Final, NamedTuple
 from perdure.agents.context import AgentError
 from perdure.kernel.config import PREFIX, SECRETS, VARIABLES
 
+DATABASE_PASSWORD: Final = "PGPASSWORD"  # noqa: S105 - the name of a variable
+"""The variable from which drivers of PostgreSQL take a password that is not in the URL."""
 LOOK_SECONDS: Final = 0.05
 CHUNK: Final = 1 << 16
 STREAM_LIMIT: Final = 1 << 16
@@ -56,7 +58,7 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
 def secret_variables() -> frozenset[str]:
     """Names of the environment variables with perdure's secrets, or with paths of secret files."""
     names = [name for secret in SECRETS for name in VARIABLES.get(secret, (PREFIX + secret.upper(),))]
-    return frozenset((*names, *(name + "_FILE" for name in names), PREFIX + "TOKEN"))
+    return frozenset((*names, *(name + "_FILE" for name in names), PREFIX + "TOKEN", DATABASE_PASSWORD))
 
 
 async def wait_for_exit(

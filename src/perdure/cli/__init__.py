@@ -18,7 +18,8 @@ from perdure.kernel.version import VERSION
 
 HINTS: dict[type[PerdureError], str] = {
     Unreachable: "start a server with `perdure dev` or `perdure serve`, or set another URL with --url",
-    Unauthorized: "set --token or PERDURE_TOKEN",
+    Unauthorized: "with an API key, a server writes no secret for this command, unless local_secret is on; "
+    "set --token or PERDURE_TOKEN",
     DatabaseOwned: "use that server: omit --database and set its URL with --url",
 }
 COMMANDS = "perdure.cli.commands."

@@ -125,6 +125,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls_client_ca_file: str | None = None
     api_key: Annotated[str, msgspec.Meta(min_length=16)] | None = None
     insecure_no_auth: bool = False
+    local_secret: Literal["auto", "on", "off"] = "auto"  # noqa: S105 - a choice
+    allow_core_dumps: bool = False
     cors_allow_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()

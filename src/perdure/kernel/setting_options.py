@@ -23,6 +23,8 @@ class SettingOptions(TypedDict, total=False):
     tls_client_ca_file: str | None
     api_key: str | None
     insecure_no_auth: bool
+    local_secret: Literal["auto", "on", "off"]
+    allow_core_dumps: bool
     cors_allow_origins: tuple[str, ...]
     allowed_hosts: tuple[str, ...]
     trusted_proxies: tuple[str, ...]

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import typer
 
+from perdure.cli.hosting.process_secrets import split_environment
 from perdure.cli.hosting.supervisor import environment_of
 from perdure.cli.shell.output import warn
 from perdure.kernel.config import Settings, mask_url
@@ -32,7 +33,7 @@ KILL_SECONDS = 10.0
 """How long a server that took too long to start may take to stop, before it is killed."""
 LAST_LINES = 10
 """How many lines of the log are shown of a server that ended without a word."""
-MAX_MESSAGE = 1 << 16
+MAX_MESSAGE = 1 << 20
 
 
 class StartOrder(msgspec.Struct, kw_only=True):
@@ -40,6 +41,8 @@ class StartOrder(msgspec.Struct, kw_only=True):
 
     log_file: str | None = None
     options: dict[str, Any] = {}
+    secrets: dict[str, str] = {}
+    """Variables with secrets, which stand in no environment that `/proc` shows."""
 
 
 # --- in the server ----------------------------------------------------------------------------------------
@@ -178,15 +181,19 @@ def start_in_background(
     log = log.absolute()
     ours, theirs = socket.socketpair()
     with ours:
+        environment, secrets = split_environment(environment_of(settings, os.environ))
         with theirs:
             file = _open_log(log)
             written = os.fstat(file).st_size
             try:
-                process = _spawn(settings, arguments, theirs, file)
+                process = _spawn(environment, arguments, theirs, file)
             finally:
                 os.close(file)
-        ours.sendall(msgspec.json.encode(StartOrder(log_file=str(log), options=options)))
-        ours.shutdown(socket.SHUT_WR)
+        order = StartOrder(log_file=str(log), options=options, secrets=secrets)
+        # A server that has ended already is found out below.
+        with suppress(ConnectionError):
+            ours.sendall(msgspec.json.encode(order))
+            ours.shutdown(socket.SHUT_WR)
         try:
             message = _answer(ours, timeout)
         except BaseException:
@@ -198,7 +205,7 @@ def start_in_background(
 
 
 def _spawn(
-    settings: Settings, arguments: Sequence[str], theirs: socket.socket, log: int
+    environment: Mapping[str, str], arguments: Sequence[str], theirs: socket.socket, log: int
 ) -> subprocess.Popen[bytes]:
     descriptor = theirs.fileno()
     command = ["-m", "perdure.cli", "start", "--foreground", "--report-fd", str(descriptor), *arguments]
@@ -207,7 +214,7 @@ def _spawn(
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        env=environment_of(settings, os.environ),
+        env=environment,
         pass_fds=[descriptor],
         start_new_session=True,
     )

@@ -58,29 +58,31 @@ def start(
 
     It waits until the server answers. `perdure stop` stops it, `perdure status` shows it.
     """
-    settings = options.load_settings()
     if report_fd is not None:
-        _serve(settings, options, report_fd, as_json=as_json)
+        _serve(options, report_fd, as_json=as_json)
         return
+    settings = options.load_settings()
     check_stopped(settings)
     if foreground:
         if log_file is not None:
             raise typer.BadParameter("a server in the foreground logs to stderr", param_hint="--log-file")
-        _serve(settings, options, None, as_json=as_json)
+        _serve(options, None, as_json=as_json)
         return
     facts = _start(settings, options, log_file, timeout)
     _show_start(facts, options, Output(as_json=as_json, no_color=no_color))
 
 
-def _serve(settings: Settings, options: ServeOptions, descriptor: int | None, *, as_json: bool) -> None:
+def _serve(options: ServeOptions, descriptor: int | None, *, as_json: bool) -> None:
     from perdure.cli.hosting.background import DaemonHost, Report
     from perdure.cli.hosting.serve import serve_with
 
     report = Report(as_json=as_json, descriptor=descriptor)
     order = report.order()
+    os.environ.update(order.secrets)
     if descriptor is None:
         order.options = given(options)
     with report.failures():
+        settings = options.load_settings()
         host = DaemonHost(settings, order, report)
         serve_with(settings, options.workers or 1, named=options.named, host=host)
 

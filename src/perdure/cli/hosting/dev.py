@@ -80,6 +80,7 @@ def dev(
     """Start a development server: all protocols enabled, all traces kept, code reloaded when it changes."""
     from perdure.cli.demo.agents import Plan
     from perdure.cli.hosting import logs, project, server
+    from perdure.cli.hosting.process_secrets import protect_process
     from perdure.cli.shell.output import Output
     from perdure.kernel.errors import InvalidInput
     from perdure.runtime.embedded_worker import EmbeddedWorker
@@ -103,6 +104,7 @@ def dev(
             "job_isolated_loops": allow_blocking,
         }
     )
+    protect_process(settings)
     logs.configure(settings)
     if log_level is None and settings.log_level == "warning":
         # The log of a development server shows its runs, and otherwise what needs attention.
@@ -115,7 +117,7 @@ def dev(
         services = server.services_of(
             app, agents=loaded.agents, without_agents=not no_reload, further_ports=(MEMORY_PORT,)
         )
-        services = [server.Administration(url, app), *services]
+        services = [server.Administration(url, settings, app), *services]
         show = Show(app, url, output, Plan(rollouts, seed), place, loaded.agents)
         show.stays = not demo or not (_is_unattended() if once is None else once)
         if not no_reload:

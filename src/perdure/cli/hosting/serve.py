@@ -125,6 +125,9 @@ def serve(
 ) -> None:
     """Start a server in the foreground; it stops on Ctrl-C or SIGTERM."""
     if fd is not None and lifeline is not None:
+        from perdure.cli.hosting.process_secrets import receive_secrets
+
+        receive_secrets(lifeline)
         _serve_supervised(options.load_settings(), fd, lifeline, options.named)
     else:
         serve_with(options.load_settings(), options.workers or 1, as_json=as_json, named=options.named)
@@ -176,7 +179,9 @@ def serve_with(
     `named` are agents of the command line, besides those of the settings; None executes no runs.
     """
     from perdure.cli.hosting import logs, server
+    from perdure.cli.hosting.process_secrets import protect_process
 
+    protect_process(settings)
     host = host or Terminal(as_json=as_json)
     if workers > 1:
         server.check_process_count(settings)
@@ -190,7 +195,7 @@ def serve_with(
         app = server.open_app(settings, url)
         services = [
             *host.components(),
-            server.Administration(url, app),
+            server.Administration(url, settings, app),
             *server.services_of(app, agents=agents),
             *(make(app) for make in more),
         ]
@@ -214,13 +219,16 @@ def agents_for(settings: Settings, named: Sequence[str] | None) -> Agents:
 
 def _serve_supervised(settings: Settings, fd: int, lifeline: int, named: Sequence[str] | None) -> None:
     from perdure.cli.hosting import logs, server
+    from perdure.cli.hosting.process_secrets import protect_process
     from perdure.runtime.local_secret import local_secret_of
 
+    protect_process(settings)
     logs.configure(settings)
     with socket.socket(fileno=fd) as listening, socket.socket(fileno=lifeline) as supervisor:
         agents = agents_for(settings, named)
         app = server.open_app(settings)
-        app.local_secret = local_secret_of(server.address_of(settings, listening))
+        if server.wants_local_secret(settings):
+            app.local_secret = local_secret_of(server.address_of(settings, listening))
         services = server.services_of(app, shared=True, agents=agents)
         server.run(server.ServerProcess(app, listening, services, server.Lifeline(supervisor)))
 
@@ -246,7 +254,7 @@ def _supervise(
         [part for path in named for part in ("--agents", path)] if named is not None else ["--no-worker"]
     )
     supervisor = Supervisor(settings, listening, workers, options)
-    secret = server.Administration(url)
+    secret = server.Administration(url, settings)
     reloads = Reloads(settings)
     reloads.add("log level", logs.reload, settings=logs.SETTINGS)
     # Each of them says what needs a restart.

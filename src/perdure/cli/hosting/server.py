@@ -172,11 +172,14 @@ class ServedDatabase:
 class Administration:
     """Lets the command on this machine in, by a secret in a file, while the server runs."""
 
-    def __init__(self, url: str, app: App | None = None) -> None:
+    def __init__(self, url: str, settings: Settings, app: App | None = None) -> None:
         self._app = app
         self._secret = LocalSecret(url)
+        self._wanted = wants_local_secret(settings)
 
     async def start(self) -> None:
+        if not self._wanted:
+            return
         self._secret.publish()
         if self._app is not None:
             self._app.local_secret = self._secret.value
@@ -190,6 +193,11 @@ class Administration:
 
     def stop_steps(self) -> Mapping[Phase, Step]:
         return {Phase.PROCESS: self.stop}
+
+
+def wants_local_secret(settings: Settings) -> bool:
+    """Whether a server writes a local secret: not if the command can use the API key."""
+    return {"on": True, "off": False}.get(settings.local_secret, settings.api_key is None)
 
 
 class Lifeline:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+from perdure.cli.hosting.process_secrets import encode_secrets, split_environment
 from perdure.kernel.config import PREFIX, VARIABLES, Settings, arguments_of
 from perdure.kernel.retry import Backoff
 from perdure.runtime import systemd
@@ -51,8 +52,9 @@ def _as_text(value: object) -> str:
 class ServerProcess:
     """One server process, which is replaced when it dies."""
 
-    def __init__(self, number: int, spawn: Spawn) -> None:
+    def __init__(self, number: int, spawn: Spawn, greeting: bytes) -> None:
         self.number = number
+        self._greeting = greeting
         self.ready = asyncio.Event()
         self.process: asyncio.subprocess.Process | None = None
         self._spawn = spawn
@@ -81,7 +83,7 @@ class ServerProcess:
             with theirs:
                 process = self.process = await self._spawn(self.number, theirs)
             logger.info("server process %d has pid %d", self.number, process.pid)
-            waiting = asyncio.ensure_future(self._wait_until_ready(ours))
+            waiting = asyncio.ensure_future(self._greet(ours))
             try:
                 return await process.wait()
             finally:
@@ -89,10 +91,14 @@ class ServerProcess:
                 await asyncio.gather(waiting, return_exceptions=True)
                 self.process = None
 
-    async def _wait_until_ready(self, connection: socket.socket) -> None:
+    async def _greet(self, connection: socket.socket) -> None:
+        """Send the secrets, which stand in no environment, and wait until the process is ready."""
         connection.setblocking(False)
-        if await asyncio.get_running_loop().sock_recv(connection, 1) == READY:
-            self.ready.set()
+        loop = asyncio.get_running_loop()
+        with suppress(ConnectionError):
+            await loop.sock_sendall(connection, self._greeting)
+            if await loop.sock_recv(connection, 1) == READY:
+                self.ready.set()
 
     def signal(self, number: int) -> None:
         if self.process is not None:
@@ -113,10 +119,11 @@ class Supervisor:
         self._listening = listening
         self._options = options
         self._seconds = settings.seconds_to_stop + KILL_SECONDS
-        self._environment = environment_of(settings, os.environ)
+        self._environment, self._secrets = split_environment(environment_of(settings, os.environ))
         for variable in systemd.VARIABLES:
             self._environment.pop(variable, None)
-        self._processes = [ServerProcess(number, self._spawn) for number in range(1, count + 1)]
+        greeting = encode_secrets(self._secrets)
+        self._processes = [ServerProcess(number, self._spawn, greeting) for number in range(1, count + 1)]
         self._stopping = asyncio.Event()
         self._keeping: list[asyncio.Future[None]] = []
 

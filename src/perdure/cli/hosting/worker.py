@@ -64,6 +64,7 @@ def start(
     if context.invoked_subcommand is not None:
         return
     from perdure.cli.hosting import logs
+    from perdure.cli.hosting.process_secrets import protect_process
     from perdure.cli.hosting.server import run, settings_from
     from perdure.runtime.process import ServiceProcess
     from perdure.runtime.reloads import Reloads
@@ -76,6 +77,7 @@ def start(
             "log_level": log_level,
         }
     )
+    protect_process(settings)
     logs.configure(settings)
     found = gather_agents(settings, agents or ())
     queues = _queues(queue)
