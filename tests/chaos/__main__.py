@@ -32,6 +32,7 @@ from tests.chaos.rolling_restart import restart_workers_on_postgres
 from tests.chaos.scenario import ROLLOUTS, Run, Scenario, Show
 from tests.chaos.scheduler_kills import kill_schedulers_on_postgres
 from tests.chaos.server_kills import kill_server_on_postgres, kill_server_on_sqlite
+from tests.chaos.soak import MINUTES, soak_on_sqlite
 from tests.chaos.sqlite_kills import kill_on_sqlite
 from tests.chaos.torn import tear_logs
 from tests.chaos.worker_chaos import torment_on_postgres, torment_on_sqlite
@@ -190,6 +191,15 @@ SCENARIOS = (
         when_named=True,
     ),
     Scenario(
+        "soak",
+        "soak",
+        MINUTES,
+        "minutes of a mixed load on a server on SQLite, whose memory, descriptors, threads and log stay flat;"
+        " PERDURE_SOAK_CSV names a file for the samples, PERDURE_SOAK_RATE is the rate in percent",
+        soak_on_sqlite,
+        when_named=True,
+    ),
+    Scenario(
         "bench",
         "benches",
         1,
@@ -203,9 +213,18 @@ SHOWN_FACTS = 8
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="chaos", description=(__doc__ or "").partition("\n\n")[2])
-    for unit, scenarios in groupby(SCENARIOS, lambda scenario: scenario.unit):
+    for unit, group in groupby(SCENARIOS, lambda scenario: scenario.unit):
+        scenarios = list(group)
         texts = [f"{each.name}: {each.what} (default {each.default})" for each in scenarios]
-        parser.add_argument(f"--{unit}", type=_size, metavar="N", dest=unit, help="; ".join(texts))
+        parser.add_argument(
+            f"--{unit}",
+            type=_size,
+            nargs="?",
+            const=scenarios[0].default,
+            metavar="N",
+            dest=unit,
+            help="; ".join(texts),
+        )
     parser.add_argument(
         "--rollouts", type=_size, metavar="N", default=ROLLOUTS, help=f"the load (default {ROLLOUTS})"
     )

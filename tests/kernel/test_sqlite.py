@@ -27,8 +27,8 @@ from perdure.kernel.errors import (
     StorageFull,
     StorageUnavailable,
 )
-from perdure.kernel.storage.sqlite import SqliteStorage
-from perdure.kernel.storage.sqlite_engine import translate
+from perdure.kernel.storage.sqlite import READERS, SqliteStorage
+from perdure.kernel.storage.sqlite_engine import READER_CACHE_KIB, WRITER_CACHE_KIB, translate
 
 
 def opened(path: Path, **options: Any) -> SqliteStorage:
@@ -45,6 +45,52 @@ async def make(path: Path, *names: str) -> None:
 def pragma(storage: SqliteStorage, name: str) -> Any:
     ((value,),) = storage._engine.connection.execute("PRAGMA " + name).fetchall()
     return value
+
+
+# --- snapshots --------------------------------------------------------------------------------------------
+
+
+async def test_a_cursor_that_is_held_keeps_no_reader_on_its_snapshot(tmp_path: Path) -> None:
+    storage = opened(tmp_path / "things.db")
+    for name in ("a", "b", "c"):
+        await storage.run(put, name, ns=NS)
+    held: list[apsw.Cursor] = []
+
+    async def hold(tx: Any) -> None:
+        cursor = tx.connection.execute("SELECT id FROM things")
+        cursor.fetchone()
+        held.append(cursor)
+
+    for _ in range(READERS):
+        await storage.read(hold, ns=NS)
+    await storage.run(put, "d", ns=NS)
+    for _ in range(2 * READERS):
+        assert await stored(storage) == ["a", "b", "c", "d"]
+    assert all(running.job is None for running in storage._running)
+    await storage.close()
+
+
+# --- how much memory it takes ------------------------------------------------------------------------------
+
+
+async def test_the_pages_that_connections_keep_are_bounded(tmp_path: Path) -> None:
+    storage = opened(tmp_path / "things.db")
+    name = "x" * 400_000
+    for number in range(60):
+        await storage.run(put, f"{number} {name}", ns=NS)
+    assert len(await stored(storage)) == 60
+    readers = [storage._idle.get() for _ in range(storage._idle.qsize())]
+    kept = [
+        connection.status(apsw.SQLITE_DBSTATUS_CACHE_USED)[0]
+        for connection in (storage._engine.connection, *(reader.connection for reader in readers))
+    ]
+    # A page is a little larger in memory than in the file.
+    assert 8_000_000 < kept[0] < 1.1 * 1024 * WRITER_CACHE_KIB
+    assert readers
+    assert all(size < 1.1 * 1024 * READER_CACHE_KIB for size in kept[1:])
+    for reader in readers:
+        storage._idle.put(reader)
+    await storage.close()
 
 
 # --- what it leaves on the disk ---------------------------------------------------------------------------

@@ -72,7 +72,9 @@ async def test_many_at_once_are_the_same_as_one_by_one(
         assert (worker.status, worker.current_attempt_id) == ("idle", None)
     tally = tasks.storage.tally
     assert tally.counts(ROLLOUT_ENDED) == {"task/succeeded": 6}
-    assert tally.counts(ENDED_IN_QUEUE) == {"succeeded/default": 6}
+    assert {status: tally.counts(name) for status, name in ENDED_IN_QUEUE.items() if tally.counts(name)} == {
+        "succeeded": {"default": 6}
+    }
     assert sum(tally.durations(EXECUTED)["task"].buckets) == 6
 
 

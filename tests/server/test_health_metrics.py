@@ -153,6 +153,19 @@ async def test_metrics_are_what_prometheus_reads(visitor: Visitor) -> None:
     assert ("perdure_db_pool_open" in names) == on_postgres
 
 
+async def test_methods_without_routes_share_one_label(visitor: Visitor) -> None:
+    for method in ("PROPFIND", "LOCK", "PURGE", "REPORT"):
+        await visitor.ask(method, "/api/v1/runs")
+    values = _values((await visitor.get("/metrics")).body.decode())
+    methods = {
+        dict(labels)["method"]: value
+        for (name, labels), value in values.items()
+        if name == "perdure_http_requests_total"
+    }
+    assert set(methods) <= {"GET", "POST", "other"}
+    assert methods["other"] == 4
+
+
 async def test_metrics_as_json_are_the_same(visitor: Visitor) -> None:
     await _work(visitor)
     families = (await visitor.get("/metrics?format=json")).body["families"]

@@ -6,7 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from perdure import Perdure
+from perdure.kernel.checks import MAX_PAGE
 from perdure.kernel.eventlog.file_log import FileEventLog
+from perdure.kernel.eventlog.port import LogInfo, LogName
+from perdure.sessions.described import MAX_DESCRIBED, DescribedSessions
+from perdure.sessions.model import Session
 
 
 def said(role: str, text: str) -> dict[str, Any]:
@@ -66,3 +70,13 @@ async def test_a_session_is_described_by_its_ends_and_read_again_only_after_a_ch
         # Another file under the same name, as long as the one before.
         replace(tmp_path, b"Hello.", b"Adieu.")
         assert (await shown())["small"] == ("Adieu.", "Hi.", "m-1")
+
+
+def test_as_many_sessions_are_remembered_as_the_largest_page_has() -> None:
+    described = DescribedSessions()
+    infos = [LogInfo(LogName("-app", f"s-{number}"), 10, 1, 2) for number in range(MAX_DESCRIBED + 5)]
+    session = Session(session_id="s", project="-app", kind="chat", size=10, started_at=1.0, updated_at=2.0)
+    for info in infos:
+        described.put(1, info, session)
+    remembered = [described.get(1, info) is not None for info in infos]
+    assert remembered == [False] * 5 + [True] * MAX_PAGE

@@ -14,6 +14,11 @@ from typing import Final, NamedTuple
 SECONDS_BUCKETS: Final = (0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 """The upper bounds of the buckets of durations, in seconds."""
 
+MAX_PLACES: Final = 2_000
+"""Number of counts, and of durations, that a process keeps: callers choose the names of queues."""
+OTHER: Final = "other"
+"""Label for everything beyond `MAX_PLACES`."""
+
 
 class Note(NamedTuple):
     """Something that happened in a namespace: under which name and label, how long it took, if it did, and
@@ -84,12 +89,16 @@ class Tally:
             for name, ns, label, seconds, times in notes:
                 key = (name, ns, label)
                 if seconds is None:
+                    if key not in self._counts and len(self._counts) >= MAX_PLACES:
+                        key = (name, ns, OTHER)
                     self._counts[key] = self._counts.get(key, 0) + times
                 else:
-                    durations = self._durations.get(key)
-                    if durations is None:
-                        durations = self._durations[key] = Durations()
+                    durations = self._durations.get(key) or self._new_durations(name, ns, label)
                     durations.add(seconds, times)
+
+    def _new_durations(self, name: str, ns: int | None, label: str) -> Durations:
+        key = (name, ns, label if len(self._durations) < MAX_PLACES else OTHER)
+        return self._durations.setdefault(key, Durations())
 
     def counts(self, name: str) -> dict[str, int]:
         """How often something happened, by label."""

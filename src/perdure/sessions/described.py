@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from perdure.kernel.eventlog.port import LogInfo, LogName
 from perdure.sessions.model import Session
 
-MAX_DESCRIBED: Final = 10_000
-"""How many sessions are remembered."""
+MAX_DESCRIBED: Final = 1_000
+"""How many sessions are remembered: the largest page of a list. Each takes 1 to 2 KB of memory."""
 
 
 class _Described(NamedTuple):

@@ -29,7 +29,7 @@ class Recorder:
         self._storage = storage
         self._minute = _minute()
         self._waits: dict[Place, Durations] = {}
-        self._ends: dict[Place, int] = {}
+        self._ends: dict[str, dict[Place, int]] = {}
         self._usage = 0
 
     def start(self) -> None:
@@ -57,7 +57,7 @@ class Recorder:
         What could not be written is added the next time. A commit whose answer was lost counts as made.
         """
         waits = self._storage.tally.durations_by_place(WAITED)
-        ends = self._storage.tally.counts_by_place(ENDED_IN_QUEUE)
+        ends = {status: self._storage.tally.counts_by_place(name) for status, name in ENDED_IN_QUEUE.items()}
         counted = Counted(_waits_since(self._waits, waits), _ends_since(self._ends, ends))
         looked = False
         try:
@@ -94,12 +94,15 @@ def _waits_since(before: dict[Place, Durations], now: dict[Place, Durations]) ->
     return found
 
 
-def _ends_since(before: dict[Place, int], now: dict[Place, int]) -> dict[tuple[int | None, str, str], int]:
+def _ends_since(
+    before: dict[str, dict[Place, int]], now: dict[str, dict[Place, int]]
+) -> dict[tuple[int | None, str, str], int]:
     found = {}
-    for place, count in now.items():
-        more = count - before.get(place, 0)
-        if more:
-            ns, label = place
-            status, _, queue = label.partition("/")
-            found[ns, queue, status] = more
+    for status, counts in now.items():
+        known = before.get(status, {})
+        for place, count in counts.items():
+            more = count - known.get(place, 0)
+            if more:
+                ns, queue = place
+                found[ns, queue, status] = more
     return found

@@ -19,6 +19,8 @@ from perdure.workflows.templates import OUTPUTS, Template
 POINTER: Final = "$output"
 """The one key of an object that stands for a large value, whose row it names."""
 SCRATCH: Final = "scratch"
+MAX_REMEMBERED: Final = 8 << 10
+"""Only contexts of at most this many characters are remembered, so that 256 of them take a few megabytes."""
 
 Paths = Iterable[tuple[str, ...]]
 
@@ -84,15 +86,19 @@ def pointer_of(value: Any) -> str | None:
     return None
 
 
-@lru_cache(maxsize=256)
 def _decoded(text: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] = decode_json(text)
     return found
 
 
+_remembered = lru_cache(maxsize=256)(_decoded)
+
+
 def context_of(text: str | None) -> Mapping[str, Any]:
-    """The context of a run. It never changes, so that it is decoded once; whoever gets it leaves it alone."""
-    return {} if text is None else _decoded(text)
+    """The context of a run. It never changes, so that a small one is decoded once; callers leave it alone."""
+    if text is None:
+        return {}
+    return _remembered(text) if len(text) <= MAX_REMEMBERED else _decoded(text)
 
 
 def scratch_of(text: str | None) -> dict[str, Any]:

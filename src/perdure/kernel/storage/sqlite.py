@@ -292,11 +292,23 @@ class SqliteStorage:
             try:
                 self._engine.read(job, reader.connection, reader.running)
             finally:
-                self._idle.put(reader)
+                self._put_back(reader)
         except (apsw.Error, errors.StorageUnavailable) as error:
             job.error = translate(error, self.path)
         finally:
             inside_operation.reset(token)
+
+    def _put_back(self, reader: Reader) -> None:
+        """Let the next job use a reader, unless its snapshot is still open.
+
+        A debugger or a profiler that holds a cursor keeps the snapshot: later jobs would read old rows, and
+        the write-ahead log could not be emptied.
+        """
+        if reader.connection.txn_state() == apsw.SQLITE_TXN_NONE:
+            self._idle.put(reader)
+        else:
+            self._running = [running for running in self._running if running is not reader.running]
+            reader.connection.close(True)
 
     def _new_reader(self) -> Reader:
         reader = Reader(self._engine.connect())

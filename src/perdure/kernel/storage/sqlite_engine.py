@@ -42,6 +42,10 @@ _READ_FLAGS = apsw.SQLITE_OPEN_READONLY
 LOST = "the database file or its write-ahead log was removed or replaced; restart the server"
 CHECK_SECONDS = 0.05
 """How long a commit trusts the last look at the files: two calls of stat cost 4 us."""
+WRITER_CACHE_KIB = 16_384
+"""Pages that the writer keeps: as many as the log holds at a checkpoint. It keeps them until it closes."""
+READER_CACHE_KIB = 8_192
+"""Pages that each reader keeps. Every commit empties a reader's cache, so more would help one scan only."""
 _PRESENT = """
 SELECT present.name, columns.name FROM sqlite_schema AS present
 LEFT JOIN pragma_table_info(present.name) AS columns ON present.type = 'table'
@@ -209,7 +213,12 @@ class SqliteEngine:
         return connection
 
     def _pragmas(self, flags: int) -> list[str]:
-        pragmas = ["PRAGMA temp_store = MEMORY", "PRAGMA cache_size = -32768", "PRAGMA foreign_keys = ON"]
+        cache = WRITER_CACHE_KIB if flags == _WRITE_FLAGS else READER_CACHE_KIB
+        pragmas = [
+            "PRAGMA temp_store = MEMORY",
+            "PRAGMA cache_size = -" + str(cache),
+            "PRAGMA foreign_keys = ON",
+        ]
         if flags == _WRITE_FLAGS:
             pragmas += ["PRAGMA journal_mode = WAL", "PRAGMA synchronous = " + self._synchronous]
             pragmas += ["PRAGMA wal_autocheckpoint = 4000", "PRAGMA journal_size_limit = 67108864"]

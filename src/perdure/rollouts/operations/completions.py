@@ -72,7 +72,7 @@ def _tell(tx: Tx, rollouts: Sequence[CompletedRollout], attempts: Sequence[Attem
         add_counts(tx, {(kind, was): -count, (kind, SUCCEEDED): count})
     tx.count(ROLLOUT_ENDED, kind + "/" + SUCCEEDED, times=len(rollouts))
     for queue, count in Counter([row.queue for row in rollouts]).items():
-        tx.count(ENDED_IN_QUEUE, SUCCEEDED + "/" + queue, times=count)
+        tx.count(ENDED_IN_QUEUE[SUCCEEDED], queue, times=count)
     for start, count in Counter([row.start_time for row in attempts]).items():
         tx.count(EXECUTED, kind, to_seconds(max(tx.now - start, 0)), times=count)
     changes.tell(tx, "rollout", ((row.id, SUCCEEDED) for row in rollouts))

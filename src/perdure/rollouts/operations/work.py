@@ -44,7 +44,7 @@ READY_CHANNEL = "rollouts.ready"
 ATTEMPTS_TOTAL, SPANS_TOTAL, BYTES_TOTAL = "attempts", "spans", "span_bytes"
 """The names of totals."""
 ROLLOUT_ENDED = "rollouts.ended"
-ENDED_IN_QUEUE = "rollouts.ended_in_queue"
+ENDED_IN_QUEUE = {status: "rollouts.ended_in_queue." + status for status in ENDED}
 EXECUTED = "rollouts.executed"
 WAITED = "rollouts.waited"
 LEASE_LOST = "rollouts.lease_lost"
@@ -288,7 +288,7 @@ class Work:
                     self.tx.count(LEASE_LOST, rollout.kind)
             if rollout.has_ended:
                 self.tx.count(ROLLOUT_ENDED, rollout.kind + "/" + rollout.status)
-                self.tx.count(ENDED_IN_QUEUE, rollout.status + "/" + rollout.queue)
+                self.tx.count(ENDED_IN_QUEUE[rollout.status], rollout.queue)
                 for attempt in ends[-1:]:
                     took = to_seconds(max(self.tx.now - attempt.start_time, 0))
                     self.tx.count(EXECUTED, rollout.kind, took)

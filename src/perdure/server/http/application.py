@@ -63,6 +63,8 @@ HEADERS = {
 _RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 EXPOSED = ("X-Request-ID", "X-Pagination-Total", "X-Pagination-Next", "Location", "Content-Location")
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+COUNTED_METHODS = frozenset({*METHODS, "HEAD", "OPTIONS"})
+OTHER_METHOD = "other"
 MAX_PATH = 8192
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PROCESS = secrets.token_hex(4)
@@ -261,6 +263,8 @@ class Application:
             watch.stop()
 
     def _count(self, method: str, label: str, status: int, started: float) -> None:
+        # Any caller can invent methods, and a label is kept for as long as the server runs.
+        method = method if method in COUNTED_METHODS else OTHER_METHOD
         key = (method, label, status)
         counters = self._counters.get(key)
         if counters is None:
