@@ -10,6 +10,8 @@ from typing import Unpack
 
 from msgspec import UnsetType
 
+from starlette.types import ASGIApp
+
 from perdure.access.endpoints import Acknowledged
 from perdure.access.endpoints import MetadataFilter
 from perdure.access.model import AuditPage
@@ -260,6 +262,10 @@ __all__ = ["Perdure", "PerdureClient"]
 
 class Perdure:
     @property
+    def url(self) -> str: ...
+    @property
+    def asgi(self) -> ASGIApp: ...
+    @property
     def store(self) -> LightningStore: ...
     @property
     def services(self) -> Services: ...
@@ -292,6 +298,7 @@ class Perdure:
         consumers: Sequence[Consumer] = ...,
         handlers: Mapping[str, JobFunction] | None = ...,
         conditions: Mapping[str, Predicate] | None = ...,
+        serve: int | None = ...,
         **options: Unpack[SettingOptions],
     ) -> None: ...
     def __enter__(self) -> Self: ...

@@ -6,8 +6,11 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Self, Unpack
 
+from starlette.types import ASGIApp
+
 from perdure.assistants.service import Assistants
 from perdure.diagnostics.model import Why
+from perdure.embedding.serving import LOOPBACK, MountableApp, ServedPort
 from perdure.items.service import Items
 from perdure.jobs.model import JobFunction
 from perdure.jobs.service import Jobs
@@ -20,7 +23,7 @@ from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.app import App
 from perdure.runtime.components import add_handlers, components_of, running
 from perdure.runtime.services import Services
-from perdure.runtime.stores import open_configured
+from perdure.runtime.stores import StoreOptions, open_configured, sqlite_file
 from perdure.schedules.conditions import Predicate
 from perdure.schedules.service import Schedules
 from perdure.sessions.service import Sessions
@@ -40,6 +43,9 @@ class Perdure:
     while it is open; `consumers` deliver what else the outbox holds. `handlers` are functions that cron files
     and schedules call by name, and `conditions` are predicates that keep schedules from firing, beside those
     of the agents. `perdure.sync` has the same without `await`.
+
+    `serve` is a port on 127.0.0.1 (0 takes a free one) where this process serves the database while it is
+    open: the dashboard, the API and the command reach it there. `asgi` is the same for a web app to mount.
     """
 
     def __init__(
@@ -50,9 +56,18 @@ class Perdure:
         consumers: Sequence[Consumer] = (),
         handlers: Mapping[str, JobFunction] | None = None,
         conditions: Mapping[str, Predicate] | None = None,
+        serve: int | None = None,
         **options: Unpack[SettingOptions],
     ) -> None:
-        self.settings: Settings = load_settings({**options, **({} if url is None else {"database_url": url})})
+        explicit: dict[str, Any] = dict(options)
+        if url is not None:
+            explicit["database_url"] = url
+        if serve is not None:
+            explicit |= {"host": LOOPBACK, "port": serve}
+        self.settings: Settings = load_settings(explicit)
+        self._serve = serve
+        self._mountable = MountableApp(lambda: self._opened)
+        self._url: str | None = None
         self._agents = agents
         self._consumers = consumers
         self._handlers = handlers or {}
@@ -63,7 +78,8 @@ class Perdure:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            store = self._store = open_configured(self.settings)
+            port, served = self._bind_port(stack)
+            store = self._store = open_configured(self.settings, **served)
             stack.push_async_callback(store.close)
             app = self._app = App(store, self.settings)
             stack.push_async_callback(app.services.finish)
@@ -73,14 +89,44 @@ class Perdure:
             if self._agents is not None:
                 add_handlers(app.services, self._agents.handlers, self._agents.conditions)
             add_handlers(app.services, self._handlers, self._conditions)
+            components.append(self._mountable)
+            if port is not None:
+                components.append(port.build_server(app))
             await stack.enter_async_context(running(components))
+            self._url = None if port is None else port.url
             self._running = stack.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        running, self._running, self._app = self._running, None, None
+        running, self._running, self._app, self._url = self._running, None, None, None
         if running is not None:
             await running.aclose()
+
+    def _bind_port(self, stack: AsyncExitStack) -> tuple[ServedPort | None, StoreOptions]:
+        """Bind the port of `serve`; the lock of a SQLite file names its URL for other processes."""
+        if self._serve is None:
+            return None, {}
+        port = ServedPort(self._serve)
+        stack.callback(port.close)
+        is_file = sqlite_file(self.settings.database_url) is not None
+        return port, {"served_at": port.url} if is_file else {}
+
+    @property
+    def url(self) -> str:
+        """The URL at which `serve` serves the database, such as http://127.0.0.1:4747."""
+        if self._url is None:
+            reason = "it is not open" if self._serve is not None else "it serves no port; pass serve=4747"
+            raise StorageClosed(f"there is no URL: {reason}")
+        return self._url
+
+    @property
+    def asgi(self) -> ASGIApp:
+        """The server as an ASGI application, for a web app to mount: `app.mount("/perdure", perdure.asgi)`.
+
+        It answers while this is open, and only callers with a key or a token, unless the setting
+        `insecure_no_auth` is on.
+        """
+        return self._mountable
 
     @property
     def _opened(self) -> App:

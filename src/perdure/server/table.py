@@ -35,10 +35,13 @@ LIGHTNING_ONLY: tuple[Route, ...] = (*LIGHTNING_ROUTES, *OTLP_ROUTES, *PROBES)
 META = frozenset({"/openapi.json", "/info", "/metrics", "/docs", *(route.path for route in GUIDE)})
 
 
-def application_of(app: StoreApp, components: Sequence[Component] = ()) -> ASGIApp:
-    """The application with all routes that the app can serve, and that its project has not disabled."""
+def application_of(app: StoreApp, components: Sequence[Component] = (), *, closed: bool = False) -> ASGIApp:
+    """Build the application with all routes that the app can serve, and that its project has not disabled.
+
+    If it is `closed`, a caller needs a key or a token even where no key or token exists.
+    """
     if not isinstance(app, App):
-        return make_application(app, LIGHTNING_ONLY, components)
+        return make_application(app, LIGHTNING_ONLY, components, closed=closed)
     own = app.http.app
     mounted = None if own is None else Mounted(own, LANGGRAPH, public=app.http.app_is_public)
     routes = _enabled(app.http.disabled)
@@ -46,7 +49,7 @@ def application_of(app: StoreApp, components: Sequence[Component] = ()) -> ASGIA
         app.reloads.add("http.app", lambda _: mounted.replace(app.http.app))
         # The root belongs to the operator's application.
         routes = tuple(route for route in routes if route is not HOME)
-    return make_application(app, routes, components, mounted)
+    return make_application(app, routes, components, mounted, closed=closed)
 
 
 def _enabled(disabled: Collection[str]) -> tuple[Route, ...]:

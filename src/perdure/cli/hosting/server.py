@@ -31,7 +31,7 @@ from perdure.runtime.local_secret import LocalSecret
 from perdure.runtime.process import ServiceProcess, Work
 from perdure.runtime.stores import StoreOptions, open_configured, sqlite_file
 from perdure.server.http.connections import ConnectionLimits
-from perdure.server.http.server import HttpServer, HttpService, bind
+from perdure.server.http.server import HttpServer, HttpService, bind, drain_seconds
 from perdure.server.table import application_of
 from perdure.threads.records import Lifetime
 from perdure.worker.registry import Agents
@@ -263,11 +263,6 @@ class ServerProcess(ServiceProcess):
     def key_needed(self) -> bool:
         """Whether callers need a key or a token; known once it has started."""
         return self._database.key_needed
-
-
-def drain_seconds(settings: Settings) -> float:
-    """How long requests may take to be answered when a server stops: half of what runs leave them."""
-    return max((settings.seconds_to_stop - settings.shutdown_grace_period) / 2, 1.0)
 
 
 def run(process: ServiceProcess, work: Work | None = None) -> None:

@@ -100,11 +100,13 @@ class Application:
         routes: tuple[Route, ...],
         components: Sequence[Component] = (),
         mounted: Mounted | None = None,
+        *,
+        closed: bool = False,
     ) -> None:
         self.app = app
         self._mounted = mounted
         self.table = Table(routes)
-        self._gate = Gate(app)
+        self._gate = Gate(app, closed=closed)
         own = () if mounted is None else (mounted,)
         self._components: Sequence[Component] = (*components, *own)
         self._prefix = app.http.mount_prefix.split("/")[1:]
@@ -356,9 +358,14 @@ def make_application(
     routes: tuple[Route, ...],
     components: Sequence[Component] = (),
     mounted: Mounted | None = None,
+    *,
+    closed: bool = False,
 ) -> ASGIApp:
-    """The application for a table of routes, and for an application of the operator's beside them."""
-    application = Application(app, routes, components, mounted)
+    """The application for a table of routes, and for an application of the operator's beside them.
+
+    If it is `closed`, a caller needs a key or a token even where no key or token exists.
+    """
+    application = Application(app, routes, components, mounted, closed=closed)
     cors = app.http.cors or Cors()
     origins = Origins(app.settings.cors_allow_origins, cors)
     if origins.none:

@@ -17,6 +17,11 @@ from perdure.server.http.cookies import secret_in_cookie
 from perdure.server.http.origins import LOCAL_NAMES, Origins, is_own
 
 MAX_ORIGIN = 200
+MOUNTED = (
+    "perdure is mounted in another web app, where every caller needs a key or a token: pass api_key to "
+    "Perdure or set PERDURE_API_KEY, create a token with services.access.create_token, or pass "
+    "insecure_no_auth=True"
+)
 OWN_SITES = ("same-origin", "none")
 """What a browser says of requests of our own pages, and of those that its user typed."""
 SAFE_METHODS = ("GET", "HEAD")
@@ -70,11 +75,13 @@ def _authorization(value: str) -> tuple[str | None, str | None]:
 class Gate:
     """Authenticates callers and limits their rate."""
 
-    def __init__(self, app: StoreApp) -> None:
+    def __init__(self, app: StoreApp, *, closed: bool = False) -> None:
         self._app = app
         settings = app.settings
+        self._closed = closed and not settings.insecure_no_auth
         self._hosts = frozenset(map(str.lower, (*LOCAL_NAMES, *settings.allowed_hosts)))
-        self._checks_host = is_loopback(settings.host) or bool(settings.allowed_hosts)
+        # Another web app decides for which hosts it is reached, if it mounts this server.
+        self._checks_host = bool(settings.allowed_hosts) or (is_loopback(settings.host) and not closed)
         self._origins = Origins(settings.cors_allow_origins, app.http.cors)
         rate = settings.rate_limit
         self._calls = RateBucket(rate, max(rate, 10.0)) if rate is not None else None
@@ -119,6 +126,8 @@ class Gate:
                 raise
             # A cookie of an earlier login is no obstacle where no token is needed.
             caller = await self._app.admit(None, credentials.namespace)
+        if caller.actor == ANONYMOUS and self._closed:
+            raise Unauthorized(MOUNTED)
         if caller.actor == ANONYMOUS and not opens_page:
             self.check_page(header)
         self.count(caller)

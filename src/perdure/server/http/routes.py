@@ -109,6 +109,12 @@ class Call:
         return self.app.services.acting_as(self.caller)
 
     @property
+    def prefix(self) -> str:
+        """The path below which this server is mounted, as browsers call it; empty at the root."""
+        root: str = self.request.scope.get("root_path", "")
+        return root + self.app.http.mount_prefix
+
+    @property
     def stopping(self) -> Stopping:
         """Set when the server starts to stop; endless responses end then."""
         event: Stopping | None = self.request.scope.get("state", {}).get(STOPPING)

@@ -251,6 +251,11 @@ class HttpServer:
         await asyncio.to_thread(self.stop)
 
 
+def drain_seconds(settings: Settings) -> float:
+    """Return how long requests may take to be answered when a server stops: half of what runs leave them."""
+    return max((settings.seconds_to_stop - settings.shutdown_grace_period) / 2, 1.0)
+
+
 class HttpService:
     """The HTTP server of a process, in its event loop. It listens until its requests are answered."""
 

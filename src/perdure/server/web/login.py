@@ -37,7 +37,7 @@ def _set_cookie(call: Call, response: Response, value: str, seconds: int) -> Non
         cookie_name(call.request.headers.get("host")),
         value,
         max_age=seconds,
-        path=call.app.http.mount_prefix + PREFIX + "/",
+        path=call.prefix + PREFIX + "/",
         secure=call.request.url.scheme == "https",
         httponly=True,
         samesite="strict",

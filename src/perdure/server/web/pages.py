@@ -59,7 +59,7 @@ async def show(call: Call) -> Response:
 
 def home_of(call: Call) -> str:
     """The path of the dashboard, as browsers call it."""
-    return call.app.http.mount_prefix + "/ui/"
+    return call.prefix + "/ui/"
 
 
 def policy_of(nonce: str) -> str:
@@ -83,6 +83,6 @@ def _file(request: Request, path: str, file: BuiltFile) -> Response:
 def _not_built(call: Call) -> Response:
     digest = base64.b64encode(sha256(NOT_BUILT_STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; frame-ancestors 'none'; base-uri 'none'"
-    docs = escape(call.app.http.mount_prefix + "/docs")
+    docs = escape(call.prefix + "/docs")
     text = NOT_BUILT.format(style=NOT_BUILT_STYLE, docs=docs)
     return Response(text, 503, headers={"Content-Security-Policy": policy}, media_type="text/html")
