@@ -95,6 +95,7 @@ ABOUT: Mapping[str, Mapping[str, str]] = {
     },
     "Memory": {
         "memory_feed": "store what runs, phases, workflow runs and sessions said; on in `perdure dev`",
+        "memory_event_bytes": "longest text of an event, in bytes",
         "memory_rest": "seconds without a new event until a segment is summarised",
         "memory_embedder": "function or model that makes vectors for [search](../memory.md)",
         "memory_model": "name of the model that writes summaries; without it none is asked",

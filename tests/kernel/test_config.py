@@ -85,6 +85,7 @@ def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
         "session_log": True,
         "session_content": True,
         "memory_feed": False,
+        "memory_event_bytes": 4 << 20,
         "memory_rest": 60.0,
         "memory_embedder": None,
         "memory_model": None,

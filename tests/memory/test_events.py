@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tests.memory.conftest import World, ms
+from tests.memory.conftest import DAY, World, ms
 
+from perdure import Perdure
 from perdure.errors import InvalidInput
 from perdure.kernel.ids import RandomIds, derived_ulid, parse_ulid, ulid, ulid_ms
 from perdure.kernel.storage.dialect import statement
@@ -75,6 +77,47 @@ async def test_pages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
             await world.memory.get_events(after=wrong)
 
 
+async def test_a_text_of_four_megabytes_is_stored_and_pages_stay_small(world: World) -> None:
+    texts = ["é" * (2 << 20), "x" * (3 << 20), "y" * (3 << 20), "needle " + "z" * 100_000]
+    ids = await world.ingest(*(world.event(text, 1000 + at) for at, text in enumerate(texts)))
+    pages: list[list[str]] = []
+    after, more = None, True
+    while more:
+        page = await world.memory.get_events(after=after)
+        pages.append([event.text[0] for event in page.items])
+        after, more = page.after, page.has_more
+    assert pages == [["é"], ["x"], ["y", "n"]]
+    (hit,) = (await world.memory.search("needle")).items
+    assert (hit.id, len(hit.text) <= 200) == (ids[3], True)
+
+
+async def test_the_events_around_a_grip_stay_small(world: World) -> None:
+    sizes = [3 << 20, 2 << 20, 3 << 20, 10, 3 << 20, 2 << 20, 3 << 20]
+    events = [
+        world.event("the gears were greased" if size == 10 else "x" * size, f"{DAY} 10:0{minute}")
+        for minute, size in enumerate(sizes)
+    ]
+    await world.arrive(*events)
+    await world.build()
+    texts = {bullet.text: bullet for node in await world.segments() for bullet in node.bullets}
+    grip = texts["Asked: The gears were greased"]
+    shown = await world.memory.expand_grip(grip.grip_ids[0], events_before=5, events_after=5)
+    assert [event.text for event in shown.excerpt_events] == ["the gears were greased"]
+    assert [len(event.text) for event in shown.events_before] == [3 << 20]
+    assert [len(event.text) for event in shown.events_after] == [3 << 20]
+
+
+async def test_the_setting_bounds_the_text_of_an_event(tmp_path: Path) -> None:
+    event = NewMemoryEvent(event_id="01HMZ0KQ6V9B4T5Z7N2C8XJ3PD", session_id="s", text="x" * 2000)
+    async with Perdure(str(tmp_path / "a.db"), memory_event_bytes=1999) as perdure:
+        with pytest.raises(InvalidInput, match=r"memory_event_bytes\) must be at most 1999 bytes"):
+            await perdure.memory.ingest(event)
+    async with Perdure(str(tmp_path / "a.db"), memory_event_bytes=2000) as perdure:
+        assert (await perdure.memory.ingest(event)).created
+    with pytest.raises(ValueError, match="memory_event_bytes"):
+        Perdure(str(tmp_path / "a.db"), memory_event_bytes=1 << 30)
+
+
 async def test_one_id_is_one_event_whoever_sends_it_and_when(world: World) -> None:
     event = world.event("first")
     again = msgspec.structs.replace(event, text="second", event_id=event.event_id.lower())
@@ -127,7 +170,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"timestamp_ms": LATEST_MS + 1}, "timestamp_ms"),
     ({"timestamp_ms": 1.5}, "timestamp_ms"),
     ({"text": 5}, "text must be a string"),
-    ({"text": "x" * (256 * 1024 + 1)}, "text must be at most"),
+    ({"text": "x" * (4 * 1024 * 1024 + 1)}, r"text \(memory_event_bytes\) must be at most 4194304 bytes"),
     ({"event_type": "shout"}, "event_type must be one of"),
     ({"role": "cat"}, "role must be one of"),
     ({"agent": "x" * 300}, "agent"),

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from perdure.errors import InvalidInput
-from perdure.memory.hooks import event_of_hook
-from perdure.memory.model import MAX_EVENT_TEXT, check_event
+from perdure.memory.hooks import MAX_HOOK_TEXT, event_of_hook
+from perdure.memory.model import check_event
 
 NOW = 1_705_312_800_000
 
@@ -63,9 +63,9 @@ def test_times() -> None:
 
 
 def test_whatever_a_hook_says_can_be_stored() -> None:
-    for text in ("👨‍👩‍👧" * 100_000, "a\ud83d\0", "x" * (MAX_EVENT_TEXT + 1)):
+    for text in ("👨‍👩‍👧" * 100_000, "a\ud83d\0", "x" * (MAX_HOOK_TEXT + 1)):
         event = told(message=text, cwd=text, agent="Claude")
-        assert len(check_event(event).text.body.encode()) <= MAX_EVENT_TEXT
+        assert len(check_event(event).text.body.encode()) <= MAX_HOOK_TEXT
 
 
 @pytest.mark.parametrize("wrong", [None, 5, [], "x", {}, {"session_id": ""}])

@@ -96,5 +96,6 @@ def test_records_come_back_from_messages() -> None:
     for each in ("event", "node", "grip"):
         hit = SearchHit(kind=each, id="i", score=0.5, text="t", timestamp_ms=5, agent=None, events=[cited])
         assert wire.hit_of(wire.match_message(hit)) == hit
-        assert wire.kind_of(wire.teleport_result(hit).doc_type) == each
-    assert [wire.kind_of(number) for number in wire.ANY_KIND] == [None, None]
+        assert wire.kinds_of(wire.teleport_result(hit).doc_type) == [each]
+    assert wire.kinds_of(0) == wire.kinds_of(3) == ["node", "grip"]
+    assert wire.kinds_of(wire.ALL_KINDS) == [None]

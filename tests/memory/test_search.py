@@ -12,7 +12,8 @@ from tests.memory.conftest import World, ms
 
 from perdure.errors import InvalidInput
 from perdure.kernel.storage.fulltext import Term, parse_query
-from perdure.memory.operations import index
+from perdure.kernel.words import split_words
+from perdure.memory.operations import search as index
 from perdure.memory.search import excerpt, fused
 
 TEXTS = {
@@ -197,9 +198,16 @@ def test_excerpts() -> None:
     assert excerpt("  a\n b ") == "a b"
     long = "start " + "filler " * 100 + "needle " + "filler " * 100
     shown = excerpt(long, ["needle"])
-    assert len(shown) == 200
-    assert "needle" in shown
+    assert 190 <= len(shown) <= 200
+    assert set(shown.strip("…").split()) == {"filler", "needle"}
     assert shown[0] == shown[-1] == "…"
+    part = "ระบบจะพยายามเรียกบริการซ้ำและเพิ่มเวลารอเป็นสองเท่า" * 20
+    thai = part + "ฐานข้อมูล" + part
+    shown = excerpt(thai, ["ฐานข้อมูล"])
+    assert "ฐานข้อมูล" in shown
+    assert 150 <= len(shown) <= 200
+    assert shown.startswith("…")
+    assert set(split_words(shown)) <= set(split_words(thai))
     assert excerpt("👨‍👩‍👧" * 100, ["x"]).endswith("…")
 
 

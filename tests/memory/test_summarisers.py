@@ -11,13 +11,26 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kernel.support import until_true
+from tests.memory.conftest import DAY, World
 
+from perdure import Perdure
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.retry import Backoff
-from perdure.memory.grips import EXCERPT, WHOLE, grip_for, inherited
+from perdure.kernel.words import split_words
+from perdure.memory import nodes
+from perdure.memory.calendar import SEGMENT
+from perdure.memory.grips import BULLET, EXCERPT, WHOLE, grip_for, inherited
+from perdure.memory.records import NewMemoryEvent
 from perdure.memory.summarisers.endpoint import EndpointSummariser
-from perdure.memory.summarisers.extractive import BULLET_LENGTH, ExtractiveSummariser, rolled_up, summary_of
+from perdure.memory.summarisers.extractive import (
+    ASKED,
+    BULLET_LENGTH,
+    ExtractiveSummariser,
+    rolled_up,
+    summary_of,
+)
 from perdure.memory.summarisers.port import (
     ApiError,
     Child,
@@ -76,6 +89,63 @@ def test_events_without_prose_have_a_summary_too() -> None:
     assert summary_of(said(("user", ""))).bullets == ()
     assert summary_of(said(("user", "ok"), ("assistant", "```\ncode = 1\n```"))).title
     assert summary_of(said(("user", "搜索引擎怎么工作？ 它建立索引。"))).bullets
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('{"path": "src/login.py", "lines": 120}', '{"path": "src/login.py", "lines": 120}'),
+        ("```python\nprint(1)\n```", "print(1)"),
+        ("```", "```"),
+        ("🎉🎉 👍🏽", "🎉🎉 👍🏽"),
+        ("[1, 2, 3]", "[1, 2, 3]"),
+        ('{"numbers": [' + "1, " * 4000 + "]}", '{"numbers": [1,'),
+    ],
+    ids=["json", "code", "fence", "emoji", "numbers", "long"],
+)
+async def test_a_segment_without_prose_has_a_line_with_a_grip(world: World, text: str, line: str) -> None:
+    first, second = await world.arrive(world.event(text), world.event(" ", f"{DAY} 10:01"))
+    await world.build()
+    (segment,) = await world.segments()
+    (bullet,) = segment.bullets
+    assert bullet.text.startswith(line)
+    assert len(bullet.text) <= BULLET_LENGTH
+    grip = await world.memory.expand_grip(bullet.grip_ids[0])
+    assert [event.event_id for event in grip.excerpt_events] == [first]
+    assert [event.event_id for event in grip.events_after] == [second]
+    for above in ("toc:day:2024-01-15", "toc:year:2024"):
+        node = await world.node(above)
+        assert [(each.text, each.grip_ids) for each in node.bullets] == [(bullet.text, bullet.grip_ids)]
+
+
+async def test_a_line_without_words_is_tied_to_the_event_that_has_it(world: World) -> None:
+    ids = await world.arrive(
+        *(world.event(text, f"{DAY} 10:0{place}") for place, text in enumerate(("{}", "🎉", "[1]")))
+    )
+    await world.build(SEGMENT)
+    (segment,) = await world.segments()
+    grips = [await world.memory.expand_grip(bullet.grip_ids[0]) for bullet in segment.bullets]
+    assert [grip.grip.event_ids for grip in grips] == [[id] for id in ids]
+    assert [bullet.text for bullet in segment.bullets] == ["{}", "🎉", "[1]"]
+
+
+def test_lines_excerpts_and_keywords_have_whole_words_of_scripts_without_spaces() -> None:
+    for text in (
+        "ระบบจะพยายามเรียกบริการซ้ำและเพิ่มเวลารอเป็นสองเท่า" * 8,
+        "請求サービスは待ち時間を二倍にします" * 20,
+        "搜索引擎怎么工作" * 40,
+    ):
+        words = set(split_words(text))
+        events = said(("user", text))
+        summary = summary_of(events)
+        (bullet,) = summary.bullets
+        grip = grip_for("toc:x", bullet, events)
+        for cut in (bullet.removeprefix(ASKED), summary.title, grip.excerpt.removesuffix("...")):
+            assert set(split_words(cut)) <= words, cut
+            assert len(cut) > 30
+        assert summary.keywords
+        assert set(summary.keywords) <= words
+        assert grip.source == BULLET
 
 
 def test_a_roll_up_takes_lines_from_as_many_children_as_it_can() -> None:
@@ -288,6 +358,26 @@ async def test_an_endpoint_that_hangs_or_is_away_is_given_up(endpoint: Endpoint)
     gone = EndpointSummariser("http://127.0.0.1:1/v1", "m", backoff=Backoff(0.001, 0.001))
     with pytest.raises(ApiError, match="cannot be reached"):
         await gone.summarise(said(*TALK))
+
+
+@pytest.mark.parametrize("wrong", [completion("nonsense"), (401, "who are you")], ids=["nonsense", "refused"])
+async def test_a_segment_that_failed_once_is_built_when_it_is_due_again(
+    endpoint: Endpoint, engine_url: str, monkeypatch: pytest.MonkeyPatch, wrong: Any
+) -> None:
+    monkeypatch.setattr(nodes, "RETRY_SECONDS", (0.5, 0.5))
+    endpoint.answers = [wrong, completion(GOOD)]
+    async with Perdure(
+        engine_url, memory_rest=0.01, memory_model="small", memory_model_url=endpoint.url
+    ) as perdure:
+        event = NewMemoryEvent(event_id="01HMZ0KQ6V9B4T5Z7N2C8XJ3PD", session_id="s", text="It was deployed.")
+        await perdure.memory.ingest(event)
+
+        async def is_built() -> bool:
+            page = await perdure.memory.browse("toc:day:2024-01-25")
+            return [(node.status, node.error) for node in page.items] == [("complete", None)]
+
+        await until_true(is_built)
+    assert len(endpoint.requests) == 2
 
 
 async def test_what_passes_is_asked_again(endpoint: Endpoint) -> None:

@@ -7,12 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.memory.conftest import World, ms
+from tests.memory.conftest import DAY, World, ms
 
 from perdure.kernel import vectors as kernel_vectors
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.vectors import Embedder, VectorTable, hashed, nearness, packed
+from perdure.memory import vector_search
+from perdure.memory.model import places_of
+from perdure.memory.operations import maintenance
+from perdure.memory.operations import search as search_operations
+from perdure.memory.records import SearchMode
 from perdure.memory.vector_search import MemoryVectors
 from perdure.runtime.memory_work import vectors_of
 
@@ -104,6 +109,70 @@ async def test_what_is_new_or_gone_is_seen_by_the_next_search(world: World) -> N
     nodes = (await world.memory.search("feline", mode="vector", kind="node", limit=20)).items
     assert len({hit.id for hit in nodes}) == len(nodes) == 5
     assert any("two" in hit.text for hit in nodes)
+
+
+@pytest.mark.parametrize("mode", ["text", "vector", "hybrid"])
+async def test_a_search_is_one_read_transaction(world: World, mode: SearchMode) -> None:
+    with_vectors(world)
+    events = [world.event(f"the feline number{place} sleeps", f"{DAY} 10:0{place}") for place in range(5)]
+    await world.arrive(*events)
+    await world.build()
+    await world.index()
+    before = await world.memory.search("feline", mode=mode)
+    await world.ingest(world.event("a cat and a feline that is new", f"{DAY} 11:00"))
+    reads = count_reads(world)
+    found = await world.memory.search("feline", mode=mode, limit=50)
+    assert reads == ["search_documents"]
+    assert {hit.kind for hit in found.items} == {"event", "node", "grip"}
+    assert all(hit.events for hit in found.items)
+    assert len(found.items) > len(before.items)
+    assert any("new" in hit.text for hit in found.items)
+
+
+@pytest.mark.parametrize("mode", ["text", "vector", "hybrid"])
+async def test_a_search_may_be_confined_to_several_kinds(world: World, mode: SearchMode) -> None:
+    with_vectors(world)
+    await world.arrive(world.event("the feline sleeps"), world.event("a feline eats", agent="pi"))
+    await world.build()
+    await world.index()
+    found = await world.memory.search_kinds("feline", ["node", "grip"], mode=mode, limit=50)
+    every = await world.memory.search("feline", mode=mode, limit=50)
+    assert {hit.id for hit in found.items} == {hit.id for hit in every.items if hit.kind != "event"}
+    assert {hit.kind for hit in found.items} == {"node", "grip"}
+    mine = await world.memory.search_kinds("feline", ["node", "event"], mode=mode, agent="pi", limit=50)
+    assert {hit.kind for hit in mine.items} == {"node", "event"}
+    assert {hit.agent for hit in mine.items} == {"pi"}
+
+
+async def test_many_new_vectors_and_those_of_replaced_documents_are_noticed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_operations, "NEW_VECTORS", 2)
+    monkeypatch.setattr(vector_search, "NEW_VECTORS", 2)
+    with_vectors(world)
+    await world.ingest(world.event("cat zero"))
+    assert await world.found("feline", mode="vector") == ["cat zero"]
+    await world.ingest(*(world.event(f"cat {number}") for number in range(1, 8)))
+    assert len(await world.found("feline", mode="vector")) == 8
+    ns = await world.memory.ns()
+    first, _ = places_of(ns)
+    while await world.storage.run(maintenance.index_again, first + 8, ns=ns):
+        pass
+    await world.index()
+    assert len(await world.found("feline", mode="vector")) == 8
+
+
+def count_reads(world: World) -> list[str]:
+    """Return the names of the read transactions from now on."""
+    reads: list[str] = []
+    read = world.storage.read
+
+    async def reading(operation: Any, *args: Any, **options: Any) -> Any:
+        reads.append(operation.__name__)
+        return await read(operation, *args, **options)
+
+    world.storage.read = reading  # type: ignore[method-assign]
+    return reads
 
 
 async def test_an_embedder_that_fails_holds_up_no_words(world: World) -> None:

@@ -164,6 +164,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     session_log: bool = True
     session_content: bool = True
     memory_feed: bool = False
+    memory_event_bytes: Annotated[int, msgspec.Meta(ge=1024, le=16 << 20)] = 4 << 20
     memory_rest: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 60.0
     memory_embedder: str | None = None
     memory_model: str | None = None

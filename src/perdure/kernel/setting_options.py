@@ -62,6 +62,7 @@ class SettingOptions(TypedDict, total=False):
     session_log: bool
     session_content: bool
     memory_feed: bool
+    memory_event_bytes: int
     memory_rest: float
     memory_embedder: str | None
     memory_model: str | None

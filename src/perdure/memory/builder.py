@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import NamedTuple
 
@@ -112,7 +113,7 @@ class TocBuilder:
         own = [_said(event) for event in content.events]
         repeated = [_said(event, repeated=True) for event in content.repeated]
         summary = await self.summariser.summarise([*repeated, *own])
-        grips = [grip_for(row.id, bullet, own) for bullet in summary.bullets]
+        grips = await asyncio.to_thread(lambda: [grip_for(row.id, text, own) for text in summary.bullets])
         bullets = [
             Bullet(text=text, grip_ids=[grip.id]) for text, grip in zip(summary.bullets, grips, strict=True)
         ]

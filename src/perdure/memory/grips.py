@@ -7,12 +7,13 @@ from typing import Final, NamedTuple
 
 from perdure.kernel.ids import derived_ulid
 from perdure.kernel.storage.fulltext import words_of
-from perdure.memory.summarisers.extractive import split_sentences
+from perdure.memory.summarisers.extractive import says_enough, split_sentences
 from perdure.memory.summarisers.port import Child, Said, shorten
 
 EXCERPT: Final = 200
 """How many characters an excerpt has at most, with the dots at its end."""
 SHORTEST_WORD: Final = 4
+"""Shorter words say little, except in scripts without spaces."""
 SHORTEST_TEXT: Final = 20
 LEAST_SCORE: Final = 0.3
 CLOSE: Final = 0.8
@@ -33,11 +34,14 @@ class NewGrip(NamedTuple):
 
 
 def grip_for(node_id: str, bullet: str, events: Sequence[Said]) -> NewGrip:
-    """The events that a line is about: those that share its words, or else all of them."""
+    """The events that a line is about: those that share its words or quote it, or else the first one."""
     terms = _terms(bullet)
     scores = [_score(terms, event.text) for event in events]
     best = max(range(len(events)), key=lambda place: (scores[place], -place))
     if scores[best] <= LEAST_SCORE:
+        for event in events:
+            if _quotes(event.text, bullet):
+                return _made(node_id, bullet, [event], event, BULLET)
         return _made(node_id, bullet, [events[0]], events[0], WHOLE)
     session = [place for place, event in enumerate(events) if event.session_id == events[best].session_id]
     at = session.index(best)
@@ -76,7 +80,7 @@ def _telling(bullet: str, text: str) -> str:
 
 
 def _terms(text: str) -> frozenset[str]:
-    return frozenset(word for word in words_of(text) if len(word) >= SHORTEST_WORD)
+    return frozenset(word for word in words_of(text) if says_enough(word, SHORTEST_WORD))
 
 
 def _score(terms: frozenset[str], text: str) -> float:
@@ -84,6 +88,11 @@ def _score(terms: frozenset[str], text: str) -> float:
     if len(text) < SHORTEST_TEXT and _terms(text) != terms:
         return 0.0
     return _overlap(terms, text)
+
+
+def _quotes(text: str, bullet: str) -> bool:
+    """Whether a text has a line word for word, which may be its beginning alone."""
+    return bullet.removesuffix("…") in " ".join(text.split())
 
 
 def _overlap(terms: frozenset[str], text: str) -> float:
@@ -97,7 +106,7 @@ def inherited(bullet: str, children: Sequence[Child], grips: Sequence[Sequence[S
     """
     terms = _terms(bullet)
     scored = [
-        (_overlap(terms, text), -place, -number)
+        (_overlap(terms, text) if terms else float(text == bullet), -place, -number)
         for place, child in enumerate(children)
         for number, text in enumerate(child.bullets)
     ]

@@ -9,7 +9,7 @@ from typing import Any, Final
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.ids import derived_ulid
-from perdure.memory.model import LATEST_MS, MAX_EVENT_TEXT, MAX_METADATA_TEXT, storable
+from perdure.memory.model import LATEST_MS, MAX_METADATA_TEXT, storable
 from perdure.memory.records import EventRole, EventType, NewMemoryEvent
 
 EVENTS: Final[Mapping[str, tuple[EventType, EventRole]]] = {
@@ -29,6 +29,8 @@ RETRY_MS: Final = 60_000
 MESSAGES: Final = ("message", "prompt", "tool_response", "tool_input")
 METADATA: Final = ("tool_name", "cwd")
 CUT: Final = "\n[cut]"
+MAX_HOOK_TEXT: Final = 256 << 10
+"""The longest text of a hook in UTF-8 bytes; the rest is cut off."""
 
 
 def event_of_hook(hook: Any, now_ms: int) -> NewMemoryEvent:
@@ -54,7 +56,7 @@ def event_of_hook(hook: Any, now_ms: int) -> NewMemoryEvent:
         timestamp_ms=time,
         event_type=event_type,
         role=role,
-        text=_cut(text, MAX_EVENT_TEXT),
+        text=_cut(text, MAX_HOOK_TEXT),
         metadata={**metadata, **({"hook": name[:64]} if name else {})},
         agent=str(agent) if agent else None,
     )

@@ -45,20 +45,29 @@ class MemoryJobs:
         registry.register(COMPACTION_JOB, self.compact, timeout=COMPACTION_SECONDS)
 
     async def build_segments(self, context: JobContext, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """Build the segments that have not changed for a while, and come again for those that have."""
-        rest = self.updater.rest
-        outcome = await self.builder.build_due(SEGMENT, context.name, context.job_id, rest=rest)
-        wait = await self.storage.read(builds.until_rested, SEGMENT, to_micros(rest))
-        if wait is not None:
-            again = segments_job(wait / MICROS + 0.05)
-            await self.storage.run(enqueue_jobs, [again], ns=context.ns)
+        """Build the segments that have not changed for a while; enqueue the job that builds the others."""
+        try:
+            outcome = await self.builder.build_due(
+                SEGMENT, context.name, context.job_id, rest=self.updater.rest
+            )
+        except Exception:
+            # The attempts of this job may end before the segment that failed is due again.
+            await self._enqueue_next(context.ns)
+            raise
+        await self._enqueue_next(context.ns)
         return outcome._asdict()
+
+    async def _enqueue_next(self, ns: int) -> None:
+        """Enqueue the job that builds the next segment as soon as it is due."""
+        wait = await self.storage.read(builds.until_due, SEGMENT, to_micros(self.updater.rest))
+        if wait is not None:
+            await self.storage.run(enqueue_jobs, [segments_job(wait / MICROS + 0.05)], ns=ns)
 
     async def roll_up(self, context: JobContext, payload: Mapping[str, Any]) -> dict[str, Any]:
         """Roll up the nodes of a level whose time is over and whose children have changed."""
         level = LEVELS.index(context.name.removeprefix("rollup-")) + 1
         if level == DAY:
-            # A segment whose job gave up is tried again here.
+            # A segment whose job was cancelled or deleted is built here.
             await self.builder.build_due(SEGMENT, context.name, context.job_id, rest=self.updater.rest)
         outcome = await self.builder.build_due(level, context.name, context.job_id, min_age=MIN_AGE[level])
         return outcome._asdict()

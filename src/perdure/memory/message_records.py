@@ -40,7 +40,9 @@ TYPES: Final[dict[int, EventType]] = {0: "user_message", **dict(enumerate(EVENT_
 ROLES: Final[dict[int, EventRole]] = {0: "user", **dict(enumerate(EVENT_ROLES, 1))}
 KINDS: Final[dict[int, DocumentKind]] = {1: "node", 2: "grip", 1001: "event"}
 """The numbers of TeleportDocType and VectorTargetType that name a kind."""
-ANY_KIND: Final = (0, 3)
+NODES_AND_GRIPS: Final = (0, 3)
+"""What agent-memory calls unspecified, and all: it does not index events."""
+ALL_KINDS: Final = 1000
 DOC_TYPES: Final[dict[DocumentKind, str]] = {"node": "toc_node", "grip": "grip", "event": "event"}
 LEVEL_NAMES: Final[dict[int, Level]] = dict(enumerate(LEVELS, 1))
 PARTS: Final[dict[int, NodeField]] = dict(enumerate(NODE_FIELDS, 1))
@@ -125,9 +127,14 @@ def ingested_of(message: Any) -> Ingested:
 # --- searching --------------------------------------------------------------------------------------------
 
 
-def kind_of(number: int) -> DocumentKind | None:
-    """The kind of documents that a search is narrowed to; None for all of them."""
-    return None if number in ANY_KIND else named(KINDS, number, "document type")
+def kinds_of(number: int) -> list[DocumentKind | None]:
+    """Return the kinds of documents that a search is narrowed to; None is any kind.
+
+    Without a type these are nodes and grips, as in agent-memory, which does not index events.
+    """
+    if number in NODES_AND_GRIPS:
+        return ["node", "grip"]
+    return [None if number == ALL_KINDS else named(KINDS, number, "document type")]
 
 
 def time_range(since_ms: int | None, until_ms: int | None) -> Any:

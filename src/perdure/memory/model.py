@@ -19,8 +19,8 @@ from perdure.memory.records import (
     NewMemoryEvent,
 )
 
-MAX_EVENT_TEXT = 256 << 10
-"""How long the text of an event may be, in UTF-8 bytes."""
+MAX_EVENT_BYTES = 4 << 20
+"""Default of the setting `memory_event_bytes`: the longest text of an event, in UTF-8 bytes."""
 MAX_METADATA = 64
 MAX_METADATA_TEXT = 8 << 10
 LATEST_MS = 250_000_000_000_000
@@ -76,12 +76,12 @@ class CheckedEvent(NamedTuple):
         return len(self.text.body) + len(self.row.metadata)
 
 
-def check_event(event: NewMemoryEvent) -> CheckedEvent:
-    """What is stored of an event; InvalidInput if it cannot be."""
+def check_event(event: NewMemoryEvent, max_bytes: int = MAX_EVENT_BYTES) -> CheckedEvent:
+    """Return an event as it is stored; InvalidInput if it cannot be stored."""
     id = check_event_id(event.event_id)
     session_id = _named(event.session_id, "session_id")
     timestamp_ms = check_time(ulid_ms(id) if event.timestamp_ms is None else event.timestamp_ms)
-    body = check_text(_storable(event.text, "text"), "text", max_length=MAX_EVENT_TEXT)
+    body = check_text(_storable(event.text, "text"), "text (memory_event_bytes)", max_length=max_bytes)
     agent = check_agent(event.agent)
     type_number = EVENT_TYPES.index(check_choice(event.event_type, EVENT_TYPES, "event_type")) + 1
     role_number = EVENT_ROLES.index(check_choice(event.role, EVENT_ROLES, "role")) + 1
@@ -220,8 +220,17 @@ class CitedRow(NamedTuple):
     timestamp_ms: int
 
 
+class DocumentCitation(NamedTuple):
+    """An event behind a document."""
+
+    document: str
+    id: str
+    session_id: str
+    timestamp_ms: int
+
+
 class HitRow(NamedTuple):
-    """A document that matches a query."""
+    """A document that matches a query, with the beginning of its text."""
 
     id: str
     kind: str

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from perdure.kernel.checks import check_text
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.fulltext import words_of
+from perdure.kernel.words import is_unspaced
 from perdure.memory.model import tokens_of
 from perdure.memory.records import NodeField, NodeMatch, NodeMatches, TocNode
 
@@ -18,7 +19,9 @@ def query_terms(query: object) -> list[str]:
     text = check_text(query, "query", max_length=16_384)
     if not text.strip():
         raise InvalidInput("query is required")
-    return list(dict.fromkeys(word for word in words_of(text) if len(word) >= SHORTEST_TERM))
+    return list(
+        dict.fromkeys(word for word in words_of(text) if len(word) >= SHORTEST_TERM or is_unspaced(word))
+    )
 
 
 def matches_in(

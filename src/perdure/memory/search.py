@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.fulltext import TextQuery
+from perdure.kernel.words import find_cut
 from perdure.memory.model import HitRow
 from perdure.memory.records import SearchMode
 
@@ -55,14 +56,11 @@ def excerpt(text: str, words: Iterable[str] = (), length: int = SHOWN_CHARACTERS
         return flat
     lowered = flat.lower()
     found = [at for word in words if (at := lowered.find(word)) >= 0]
-    start = max(0, min(found, default=0) - length // 4)
-    start = min(start, len(flat) - length)
-    part = flat[start : start + length]
-    return (
-        ("…" if start else "")
-        + part[1 if start else 0 : -1]
-        + ("…" if start + length < len(flat) else part[-1])
-    )
+    room = length - 2
+    start = min(max(0, min(found, default=0) - room // 4), len(flat) - room)
+    start = find_cut(flat, start, max(0, start - room // 8))
+    end = find_cut(flat, start + room, start + room * 3 // 4)
+    return ("…" if start else "") + flat[start:end].strip() + ("…" if end < len(flat) else "")
 
 
 def query_words(query: TextQuery) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta
@@ -33,20 +33,20 @@ from perdure.kernel.storage.fulltext import TextQuery, parse_query
 from perdure.kernel.storage.port import Storage
 from perdure.memory import calendar, model, nodes
 from perdure.memory.calendar import LEVELS, Level
-from perdure.memory.model import CheckedEvent, EventPlace, EventRow, HitRow, check_event
+from perdure.memory.model import CheckedEvent, EventPlace, EventRow, check_event
 from perdure.memory.node_search import matches_in, query_terms
 from perdure.memory.operations import events as event_operations
 from perdure.memory.operations import index as index_operations
 from perdure.memory.operations import maintenance
+from perdure.memory.operations import search as search_operations
 from perdure.memory.operations import toc as toc_operations
 from perdure.memory.operations.events import Stretch
-from perdure.memory.operations.index import TextSearch
+from perdure.memory.operations.search import FoundDocuments, SearchPlan, TextSearch
 from perdure.memory.records import (
     DOCUMENT_KINDS,
     NODE_FIELDS,
     SEARCH_MODES,
     ChildMatches,
-    Citation,
     DocumentKind,
     EventPage,
     ExpandedGrip,
@@ -63,28 +63,22 @@ from perdure.memory.records import (
 )
 from perdure.memory.search import (
     MAX_WEIGHT,
-    Weights,
-    best,
     check_weights,
     excerpt,
-    fused,
     mode_used,
     query_words,
 )
 from perdure.memory.vector_search import MemoryVectors
 
 MAX_BODY = 32 << 20
-"""How large a batch of events may be over HTTP."""
+"""How large an event and a batch of events may be over HTTP."""
 MAX_QUERY = 4096
 MAX_HITS = 100
 MAX_AROUND = 100
 PAGE_BYTES = 4 << 20
 """How much text a page of events holds, unless its first event is longer."""
-PAGE_ROWS = 100
 EXPAND_WINDOW_MS = 3_600_000
 """How far from a grip its surroundings reach."""
-CITED_EVENTS = 10
-"""How many events a result cites at most."""
 REBUILD_JOB = "memory-rebuild"
 GATHER_SECONDS = 0.004
 """For how long events of many callers gather before they are stored in one transaction."""
@@ -112,16 +106,18 @@ class Memory(Service):
         namespace: str = "default",
         caller: Caller | None = None,
         vectors: MemoryVectors | None = None,
+        max_event_bytes: int = model.MAX_EVENT_BYTES,
     ) -> None:
         super().__init__(storage, namespace=namespace, caller=caller)
         self.vectors = vectors
+        self.max_event_bytes = max_event_bytes
 
     # --- ingesting
 
-    @call(POST("/memory/events"), scope="write", repeatable=True)
+    @call(POST("/memory/events"), scope="write", repeatable=True, max_body=MAX_BODY)
     async def ingest(self, event: NewMemoryEvent) -> Ingested:
         """Store an event, once for each `event_id`."""
-        (answer,) = await self._ingest([check_event(event)])
+        (answer,) = await self._ingest([check_event(event, self.max_event_bytes)])
         return answer
 
     @call(POST("/memory/events/batch"), scope="write", repeatable=True, max_body=MAX_BODY)
@@ -131,7 +127,7 @@ class Memory(Service):
         """Store events, each once, all or none of them; answers in their order."""
         if len(events) > MAX_BATCH:
             raise InvalidInput(f"a batch has at most {MAX_BATCH} events, not {len(events)}")
-        return await self._ingest([check_event(event) for event in events])
+        return await self._ingest([check_event(event, self.max_event_bytes) for event in events])
 
     async def _ingest(self, events: Sequence[CheckedEvent]) -> list[Ingested]:
         if not events:
@@ -179,28 +175,12 @@ class Memory(Service):
         low, high = model.check_time(from_ms, "from_ms"), model.check_time(to_ms, "to_ms")
         place = model.parse_place(after)
         stretch = Stretch(low, high, place, optional_id(session_id, "session_id"))
-        rows, more = await self._events(stretch, limit)
+        rows, more = await self.read(event_operations.events_between, stretch, limit, PAGE_BYTES)
         return EventPage(
             items=[model.event_of(row) for row in rows],
             has_more=more,
             after=str(rows[-1].place) if rows else after,
         )
-
-    async def _events(self, stretch: Stretch, limit: int) -> tuple[list[EventRow], bool]:
-        """Events up to the limit or the size of a page, and whether there are more."""
-        found: list[EventRow] = []
-        size = 0
-        while True:
-            wanted = min(limit - len(found), PAGE_ROWS) + 1
-            rows = await self.read(event_operations.events_between, stretch, wanted)
-            for row in rows:
-                size += len(row.body)
-                if len(found) == limit or (found and size > PAGE_BYTES):
-                    return found, True
-                found.append(row)
-            if len(rows) < wanted:
-                return found, False
-            stretch = stretch._replace(after=found[-1].place)
 
     # --- the table of contents
 
@@ -243,7 +223,10 @@ class Memory(Service):
     async def expand_grip(
         self, grip_id: Id, *, events_before: Around = 3, events_after: Around = 3
     ) -> ExpandedGrip:
-        """Get a grip with its events, and those of its session around them, up to an hour away."""
+        """Get a grip with its events, and those of its session around them, up to an hour away.
+
+        Before and after the grip, events are shown up to 4 MiB of text each.
+        """
         counts = (
             check_number(events_before, "events_before", most=MAX_AROUND),
             check_number(events_after, "events_after", most=MAX_AROUND),
@@ -261,7 +244,7 @@ class Memory(Service):
             first, *_ = own
             ends = (first.place, own[-1].place)
             before, after = await self.read(
-                toc_operations.around, row.session_id, ends, counts, EXPAND_WINDOW_MS
+                toc_operations.around, row.session_id, ends, counts, EXPAND_WINDOW_MS, PAGE_BYTES
             )
         return ExpandedGrip(
             grip=nodes.grip_of(row, ids),
@@ -292,25 +275,81 @@ class Memory(Service):
         if that is too little, what has any of them. `vector` compares vectors, `hybrid` does both, with these
         weights; without vectors both fall back to words, and `mode_used` says so.
         """
+        kinds = [optional_choice(kind, DOCUMENT_KINDS, "kind")]
+        return await self.search_kinds(
+            query,
+            kinds,
+            mode=mode,
+            agent=agent,
+            since_ms=since_ms,
+            until_ms=until_ms,
+            limit=limit,
+            text_weight=text_weight,
+            vector_weight=vector_weight,
+        )
+
+    async def search_kinds(
+        self,
+        query: str,
+        kinds: Sequence[DocumentKind | None],
+        *,
+        mode: SearchMode = "hybrid",
+        agent: str | None = None,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        limit: int = 10,
+        text_weight: float = 0.5,
+        vector_weight: float = 0.5,
+    ) -> SearchResult:
+        """Find documents of one of the kinds; None is any kind. The search is one read transaction."""
         check_text(query, "query", max_length=4 * MAX_QUERY)
         check_choice(mode, SEARCH_MODES, "mode")
         check_number(limit, "limit", most=MAX_HITS)
-        tags = model.filter_tags(optional_choice(kind, DOCUMENT_KINDS, "kind"), model.check_agent(agent))
+        named = model.check_agent(agent)
+        tag_sets = tuple(tuple(model.filter_tags(kind, named)) for kind in kinds)
         since = None if since_ms is None else model.check_time(since_ms, "since_ms")
         until = None if until_ms is None else model.check_time(until_ms, "until_ms")
         weights = check_weights(text_weight, vector_weight)
         parsed = parse_query(query)
-        counter = await self.read(index_operations.get_counter)
-        documents = 0 if counter is None else counter.documents
-        wanted = TextSearch("", tuple(tags), since, until, limit, documents)
-        known = self.vectors is not None and counter is not None and counter.embedded > counter.first_place
-        used = mode_used(mode, words=bool(parsed), vectors=known)
-        hits = await self._hits(query, parsed, wanted, used, weights) if parsed and limit else []
+        ns, vectors = await self.ns(), self.vectors
+        vector, near = None, None
+        while True:
+            known = vectors is not None and vectors.has_any(ns)
+            used = mode_used(mode, words=bool(parsed), vectors=known)
+            most = limit if used != "hybrid" else 2 * limit
+            if vectors is not None and used != "text" and parsed and limit:
+                vector = vector or await vectors.embedder.of_query(query)
+                near = await vectors.near(ns, vector, tag_sets, (since, until), most)
+            ways = self._ways(parsed, tag_sets, (since, until), most) if limit else ()
+            plan = SearchPlan(used, ways, limit, weights)
+            found = await self.read(search_operations.search_documents, plan, near)
+            stands = vectors is None or await vectors.learn(ns, near, found)
+            if stands and known == (vectors is not None and vectors.has_any(ns)):
+                break
         return SearchResult(
-            items=await self._shown(hits, query_words(parsed)),
+            items=_hits(found, query_words(parsed)),
             mode_used=used,
             vector_available=known,
-            documents=documents,
+            documents=0 if found.counter is None else found.counter.documents,
+        )
+
+    def _ways(
+        self,
+        query: TextQuery,
+        tag_sets: tuple[tuple[str, ...], ...],
+        span: tuple[int | None, int | None],
+        limit: int,
+    ) -> tuple[tuple[TextSearch, ...], ...]:
+        """Return the searches for all of the words, and for any of them."""
+        if not query:
+            return ()
+        engine = self.storage.engine
+        return tuple(
+            tuple(
+                TextSearch(query.match(engine, every=every, tags=tags), tags, *span, limit)
+                for tags in tag_sets
+            )
+            for every in ((True, False) if len(query.terms) > 1 else (True,))
         )
 
     @call(POST(WORK + "/memory"), scope="worker", repeatable=True)
@@ -339,73 +378,6 @@ class Memory(Service):
             text_weight=text_weight,
             vector_weight=vector_weight,
         )
-
-    async def _hits(
-        self, query: str, parsed: TextQuery, wanted: TextSearch, mode: SearchMode, weights: Weights
-    ) -> list[HitRow]:
-        if mode == "text" or self.vectors is None:
-            return await self._matching(parsed, wanted)
-        span, most = (wanted.since, wanted.until), wanted.limit if mode == "vector" else 2 * wanted.limit
-        near = await self.vectors.search(await self.ns(), query, wanted.tags, span, most)
-        if mode == "vector":
-            return near
-        matching = await self._matching(parsed, wanted._replace(limit=most))
-        rows = {hit.id: hit for hit in [*near, *matching]}
-        scores = fused(
-            [(weights.text, [hit.id for hit in matching]), (weights.vector, [hit.id for hit in near])]
-        )
-        return best((rows[id]._replace(score=score) for id, score in scores.items()), wanted.limit)
-
-    async def _matching(self, query: TextQuery, wanted: TextSearch) -> list[HitRow]:
-        """What has all of the words, or else any of them."""
-        engine = self.storage.engine
-        ways = (True, False) if len(query.terms) > 1 else (True,)
-        searches = [
-            wanted._replace(match=query.match(engine, every=every, tags=wanted.tags)) for every in ways
-        ]
-        return best(await self.read(index_operations.search_words, searches), wanted.limit)
-
-    async def _shown(self, hits: Sequence[HitRow], words: Sequence[str]) -> list[SearchHit]:
-        kinds = {hit.id: hit.kind for hit in hits}
-        summaries = [id for id, kind in kinds.items() if kind == nodes.NODE_KIND]
-        shown = await self.read(toc_operations.show_nodes, summaries) if summaries else []
-        cited = await self._cited(kinds, [row for row, _ in shown])
-        keywords = {row.id: nodes.node_of(row, []).keywords for row, _ in shown}
-        return [
-            SearchHit(
-                kind=check_choice(hit.kind, DOCUMENT_KINDS, "kind"),
-                id=hit.id,
-                score=hit.score,
-                text=excerpt(hit.body, words),
-                timestamp_ms=hit.timestamp_ms,
-                agent=hit.agent,
-                keywords=keywords.get(hit.id, []),
-                events=cited[hit.id],
-            )
-            for hit in hits
-        ]
-
-    async def _cited(
-        self, kinds: Mapping[str, str], shown: Sequence[nodes.ShownNode]
-    ) -> dict[str, list[Citation]]:
-        """The events behind each hit: itself, those of the grip, those of the grips of the node."""
-        grips_of = {row.id: nodes.grip_ids(row)[:CITED_EVENTS] for row in shown}
-        grips_of |= {id: [id] for id, kind in kinds.items() if kind == nodes.GRIP_KIND}
-        behind = [grip for each in grips_of.values() for grip in each]
-        grips = await self.read(toc_operations.get_grips, behind) if behind else {}
-        events_of: dict[str, list[str]] = {id: [id] for id, kind in kinds.items() if kind == model.EVENT}
-        for id, wanted in grips_of.items():
-            behind = [
-                event for grip in wanted if grip in grips for event in decode_json(grips[grip].event_ids)
-            ]
-            events_of[id] = list(dict.fromkeys(behind))[:CITED_EVENTS]
-        rows = await self.read(
-            event_operations.cited, [event for each in events_of.values() for event in each]
-        )
-        return {
-            id: [model.citation_of(rows[event]) for event in events_of.get(id, []) if event in rows]
-            for id in kinds
-        }
 
     @call(GET("/memory/toc/{node_id}/search"), scope="read", errors=(NotFound,))
     async def search_node(
@@ -487,6 +459,23 @@ class Memory(Service):
         """
         job = new_job(REBUILD_JOB, {"index": index, "toc": toc}, key="rebuild", timeout=86_400.0)
         return job_of(await self.write(maintenance.start_rebuild, job))
+
+
+def _hits(found: FoundDocuments, words: Sequence[str]) -> list[SearchHit]:
+    keywords = {row.id: nodes.node_of(row).keywords for row in found.shown}
+    return [
+        SearchHit(
+            kind=check_choice(hit.kind, DOCUMENT_KINDS, "kind"),
+            id=hit.id,
+            score=hit.score,
+            text=excerpt(hit.body, words),
+            timestamp_ms=hit.timestamp_ms,
+            agent=hit.agent,
+            keywords=keywords.get(hit.id, []),
+            events=[model.citation_of(row) for row in found.cited[hit.id]],
+        )
+        for hit in found.hits
+    ]
 
 
 def _fields(fields: Sequence[str] | None) -> Sequence[NodeField]:

@@ -7,6 +7,7 @@ from perdure.memory.model import (
     CitedRow,
     CounterRow,
     CountRow,
+    DocumentCitation,
     EventRow,
     FeedRow,
     HitRow,
@@ -54,30 +55,25 @@ ADD_TEXTS = BulkInsert(
 )
 _EVENT = "e.id, e.session_id, e.timestamp_ms, e.type, e.role, e.agent, e.tokens, e.metadata, t.body"
 _WITH_TEXT = " FROM memory_events AS e JOIN memory_texts AS t ON t.ns = e.ns AND t.id = e.id"
-# The events of a stretch of time after a place, in their order.
-EVENTS_BETWEEN = statement(
-    "SELECT "
-    + _EVENT
-    + _WITH_TEXT
-    + """
+_BETWEEN = """
     WHERE e.ns = :ns AND e.timestamp_ms >= :low AND e.timestamp_ms <= :high
       AND (e.timestamp_ms, e.id) > (:after_ms, :after_id)
     ORDER BY e.timestamp_ms, e.id LIMIT :limit
-    """,
-    row=EventRow,
-)
-# The same of one session.
-SESSION_BETWEEN = statement(
-    "SELECT "
-    + _EVENT
-    + _WITH_TEXT
-    + """
+    """
+_OF_SESSION = """
     WHERE e.ns = :ns AND e.session_id = :session_id AND e.timestamp_ms >= :low AND e.timestamp_ms <= :high
       AND ({plain:e.timestamp_ms}, e.id) > (:after_ms, :after_id)
     ORDER BY e.timestamp_ms, e.id LIMIT :limit
-    """,
-    row=EventRow,
-)
+    """
+_BYTES = "SELECT octet_length(t.body)"
+# The events of a stretch of time after a place, in their order.
+EVENTS_BETWEEN = statement("SELECT " + _EVENT + _WITH_TEXT + _BETWEEN, row=EventRow)
+# The sizes of their texts in bytes.
+BYTES_BETWEEN = statement(_BYTES + _WITH_TEXT + _BETWEEN, row=int)
+# The events of a stretch of time after a place that belong to one session.
+SESSION_BETWEEN = statement("SELECT " + _EVENT + _WITH_TEXT + _OF_SESSION, row=EventRow)
+# The sizes of their texts in bytes.
+SESSION_BYTES_BETWEEN = statement(_BYTES + _WITH_TEXT + _OF_SESSION, row=int)
 # Events by their ids.
 GET_EVENTS = statement(
     "SELECT " + _EVENT + _WITH_TEXT + " WHERE e.ns = :ns AND e.id {among:ids}", row=EventRow
@@ -120,7 +116,7 @@ COUNT = BulkUpdate(
 
 # --- search -----------------------------------------------------------------------------------------------
 
-_HIT = "t.id, t.kind, t.timestamp_ms, t.agent, t.place, t.body, f.score"
+_HIT = "t.id, t.kind, t.timestamp_ms, t.agent, t.place, substr(t.body, 1, :characters) AS body, f.score"
 # The documents that match a query best.
 SEARCH = statement(
     "SELECT "
@@ -160,7 +156,10 @@ VECTORS_AFTER = statement(
 )
 # One vector of a namespace.
 ONE_VECTOR = statement("SELECT {columns} FROM memory_vectors WHERE ns = :ns LIMIT 1", row=VectorRow)
-_DOCUMENT = "SELECT id, kind, timestamp_ms, agent, place, body, 0.0 AS score FROM memory_texts"
+_DOCUMENT = (
+    "SELECT id, kind, timestamp_ms, agent, place, substr(body, 1, :characters) AS body, 0.0 AS score"
+    " FROM memory_texts"
+)
 # The next documents after a place.
 DOCUMENTS_AFTER = statement(
     _DOCUMENT
@@ -270,9 +269,14 @@ _DUE = """
 DUE = statement("SELECT {columns} FROM memory_nodes WHERE " + _DUE, row=DueRow)
 # The same of one namespace.
 DUE_IN = statement("SELECT {columns} FROM memory_nodes WHERE ns = :ns AND " + _DUE, row=DueRow)
-# When a node of a level, of any namespace, was changed that is still to be built.
-FIRST_CHANGE = statement(
-    "SELECT min(changed_at) FROM memory_nodes WHERE stale = 1 AND level = :level AND retry_at IS NULL",
+# When the next stale node of a level, of any namespace, can be built: when it has rested, when a build that
+# failed is due again, or when the process that builds it counts as lost.
+FIRST_DUE = statement(
+    """
+    SELECT min(CASE WHEN builder IS NOT NULL THEN building_until WHEN retry_at IS NULL THEN changed_at + :rest
+      ELSE retry_at END)
+    FROM memory_nodes WHERE stale = 1 AND level = :level
+    """,
     row=int,
 )
 # The next children of a node that have a complete version, with their texts.
@@ -356,17 +360,46 @@ CHILD_IDS = statement(
 )
 # Grips by their ids.
 GET_GRIPS = statement("SELECT {columns} FROM memory_grips WHERE ns = :ns AND id {among:ids}", row=GripRow)
-# The events of a session before a place, the last ones first.
-SESSION_BEFORE = statement(
-    "SELECT "
-    + _EVENT
-    + _WITH_TEXT
-    + """
+_BEFORE = """
     WHERE e.ns = :ns AND e.session_id = :session_id AND e.timestamp_ms >= :low AND e.timestamp_ms <= :at_ms
       AND (e.timestamp_ms, e.id) < (:at_ms, :at_id)
     ORDER BY e.timestamp_ms DESC, e.id DESC LIMIT :limit
+    """
+# The events of a session before a place, the last ones first.
+SESSION_BEFORE = statement("SELECT " + _EVENT + _WITH_TEXT + _BEFORE, row=EventRow)
+# The sizes of their texts in bytes.
+SESSION_BYTES_BEFORE = statement(_BYTES + _WITH_TEXT + _BEFORE, row=int)
+
+_CITED = " AS document, e.id, e.session_id, e.timestamp_ms FROM "
+_GRIP_EVENTS = """
+    CROSS JOIN {elements:g.event_ids,numbers}
+    JOIN memory_events AS e ON e.ns = g.ns AND e.id = numbers.value
+    """
+# The first events of grips, in the order of each grip.
+CITED_BY_GRIPS = statement(
+    "SELECT g.id"
+    + _CITED
+    + "memory_grips AS g"
+    + _GRIP_EVENTS
+    + " WHERE g.ns = :ns AND g.id {among:ids} AND numbers.key <= :most ORDER BY g.id, numbers.key",
+    row=DocumentCitation,
+)
+# The first events of the grips of nodes, in the order of the lines of each node.
+CITED_BY_NODES = statement(
+    "SELECT n.id"
+    + _CITED
+    + """
+    memory_nodes AS n
+    JOIN memory_node_versions AS v ON v.ns = n.ns AND v.node_id = n.id AND v.version = n.version
+    CROSS JOIN {elements:v.body,bullets,lines} CROSS JOIN {elements:lines.value,grip_ids,grips}
+    JOIN memory_grips AS g ON g.ns = n.ns AND g.id = grips.value
+    """
+    + _GRIP_EVENTS
+    + """
+    WHERE n.ns = :ns AND n.id {among:ids} AND numbers.key <= :most
+    ORDER BY n.id, lines.key, grips.key, numbers.key
     """,
-    row=EventRow,
+    row=DocumentCitation,
 )
 
 # --- maintenance ------------------------------------------------------------------------------------------

@@ -169,7 +169,12 @@ class Services:
             storage, phases, self.threads, idle=settings.chat_idle_timeout, namespace=namespace
         )
         self.workflow_overrides = WorkflowOverrides(storage, namespace=namespace)
-        self.memory = Memory(storage, namespace=namespace, vectors=vectors_of(storage, settings))
+        self.memory = Memory(
+            storage,
+            namespace=namespace,
+            vectors=vectors_of(storage, settings),
+            max_event_bytes=settings.memory_event_bytes,
+        )
         self.upkeep = Upkeep(storage, namespace=namespace, retention=Retention.of(settings), log=log)
         self.recorder = Recorder(storage)
         """Writes the queues by the minute and the usage by the hour; `start_timers` starts it."""

@@ -15,6 +15,7 @@ from tests.server.grpc.original import BEYOND, Stub, kind
 from tests.server.grpc.support import T0, Served, event, serving, status_of
 
 from perdure import InMemoryLightningStore
+from perdure.client.grpc.memory import GrpcMemory
 from perdure.kernel.config import Key
 from perdure.memory import messages as m
 from perdure.server.grpc import memory
@@ -65,20 +66,32 @@ async def test_search_finds_events_and_cites_them(served: Served) -> None:
         return bool((await stub.call("TeleportSearch", query="billing")).total_docs == 2)
 
     await until_true(indexed)
-    (found,) = (await stub.call("TeleportSearch", query="billing migration")).results
+    (found,) = (await stub.call("TeleportSearch", query="billing migration", doc_type=1000)).results
     assert (found.doc_id, found.agent, found.timestamp_ms) == (wanted.event_id, "claude", T0 + 5000)
     ours = m.TeleportSearchResult.FromString(found.SerializeToString())
     assert [cited.event_id for cited in ours.citations] == [wanted.event_id]
     assert "billing database" in ours.text_preview
-    assert not (await stub.call("TeleportSearch", query="billing", agent_filter="codex")).results
-    assert not (await stub.call("TeleportSearch", query="billing", doc_type=1)).results
+    others = {"query": "billing", "doc_type": 1001, "agent_filter": "codex"}
+    assert not (await stub.call("TeleportSearch", **others)).results
+    # Without a type these are nodes and grips, as in agent-memory.
+    for doc_type in (0, 1, 2):
+        assert not (await stub.call("TeleportSearch", query="billing", doc_type=doc_type)).results
     assert not (await stub.call("TeleportSearch", query="  ")).results
-    hybrid = await stub.call("HybridSearch", query="billing", mode=3)
+    hybrid = await stub.call("HybridSearch", query="billing", mode=3, target=1001)
     assert [match.doc_id for match in hybrid.matches] == [wanted.event_id]
     assert (hybrid.matches[0].doc_type, hybrid.mode_used) == ("event", 2)
     assert (hybrid.bm25_available, hybrid.vector_available) == (True, False)
     times = kind("TimeRange")(start_ms=T0 + 6000, end_ms=T0 + 7000)
-    assert not (await stub.call("HybridSearch", query="billing", time_filter=times)).matches
+    assert not (await stub.call("HybridSearch", query="billing", target=1001, time_filter=times)).matches
+
+
+async def test_an_event_may_have_four_megabytes_of_text(served: Served) -> None:
+    stub = served.stub()
+    long = event(8, text="é" * (2 << 20))
+    assert (await stub.call("IngestEvent", event=long)).created
+    async with GrpcMemory(served.address) as client:
+        page = await client.get_events(from_ms=T0 + 8000, to_ms=T0 + 8000)
+    assert [each.text for each in page.items] == [long.text]
 
 
 async def test_bad_requests_have_the_statuses_of_the_contract(served: Served) -> None:
@@ -92,7 +105,7 @@ async def test_bad_requests_have_the_statuses_of_the_contract(served: Served) ->
         {"timestamp_ms": -5},
         {"event_type": 99},
         {"role": -1},
-        {"text": "x" * (300 << 10)},
+        {"text": "x" * ((4 << 20) + 1)},
         {"metadata": {str(number): "" for number in range(100)}},
     ):
         code, message = await refused(stub, "IngestEvent", event=event(**changes))

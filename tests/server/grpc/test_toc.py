@@ -176,16 +176,18 @@ async def test_every_field_of_the_searches_by_vectors_counts(shared_engine_url: 
         assert (status.available, status.dimension, bool(status.index_path)) == (True, 4, True)
 
         async def found(method: str, **fields: Any) -> list[str]:
-            answer = await stub.call(method, query="cat sleeping", **fields)
+            answer = await stub.call(method, query="cat sleeping", **{"target": 1000, **fields})
             return ["feline" if each.doc_id == feline.event_id else "report" for each in answer.matches]
 
         times = kind("TimeRange")
         for method in ("VectorTeleport", "HybridSearch"):
+            # Without a type, and for all of agent-memory's, these are nodes and grips.
+            for target in (0, 1, 2, 3):
+                assert await found(method, target=target) == []
             assert sorted(await found(method)) == ["feline", "report"]
+            assert await found(method, target=1001) == await found(method)
             assert len(await found(method, top_k=1)) == 1
             assert await found(method, agent_filter="Codex") == ["report"]
-            assert await found(method, target=1) == []
-            assert await found(method, target=1001) == await found(method, target=3) == await found(method)
             assert await found(method, time_filter=times(start_ms=T0 + 2000)) == ["feline"]
             assert await found(method, time_filter=times(end_ms=T0 + 2000)) == ["report"]
         assert await found("VectorTeleport", min_score=0.9) == ["feline"]

@@ -270,7 +270,7 @@ class GrpcMemory:
             bm25_weight=text_weight,
             vector_weight=vector_weight,
             time_filter=wire.time_range(since_ms, until_ms),
-            target=0 if kind is None else wire.number_of(wire.KINDS, kind),
+            target=wire.ALL_KINDS if kind is None else wire.number_of(wire.KINDS, kind),
             agent_filter=agent,
         )
         answer = await self._call("HybridSearch", request, m.HybridSearchResponse)

@@ -18,6 +18,8 @@ A statement is written once with named parameters (`:name`) and a few marks:
 | `{pair:a,b,c,d}` | `a = c AND b = d` | the same as one range of an index that has both: no index of `b` |
 | `{has:column,name}` | `instr(column, :name) > 0` | `strpos(column, :name) > 0` |
 | `{ranked:table,index}` | the rows that match a full-text index | the same; of many the newest |
+| `{elements:json,rows}` | a JSON array as `rows` with `key` (from 0) and `value` | the same; `key` from 1 |
+| `{elements:json,name,rows}` | the elements of the array `name` of a JSON object | the same |
 | `{database}`, `{database_bytes}` | the path of its file, its size | its name, its size |
 
 `{ranked:…}` stands for a subquery with the columns `place` and `score`. It reads `:match` (see `fulltext`),
@@ -95,6 +97,16 @@ _MARKS = (
         r" WHERE (SELECT count(*) FROM few) <= :few::bigint"
         r" UNION ALL SELECT place, ts_rank_cd(\2, to_tsquery('english', :match)) AS score FROM newest"
         r" WHERE (SELECT count(*) FROM few) > :few::bigint)",
+    ),
+    (
+        re.compile(r"\{elements:([a-z_.]+),([a-z]+)\}"),
+        r"json_each(\1) AS \2",
+        r"json_array_elements_text(\1::json) WITH ORDINALITY AS \2 (value, key)",
+    ),
+    (
+        re.compile(r"\{elements:([a-z_.]+),([a-z_]+),([a-z]+)\}"),
+        r"json_each(\1, '$.\2') AS \3",
+        r"json_array_elements_text(\1::json -> '\2') WITH ORDINALITY AS \3 (value, key)",
     ),
     (
         re.compile(r"\{database\}"),

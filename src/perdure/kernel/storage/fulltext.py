@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from perdure.kernel.storage.schema import FullText, Table
+from perdure.kernel.words import split_words
 
 INDEXED_CHARACTERS = 65_536
 """How much of a text is indexed, in characters: PostgreSQL refuses vectors of more than a megabyte."""
@@ -86,7 +87,7 @@ def parse_query(text: str) -> TextQuery:
 
 def words_of(text: str) -> tuple[str, ...]:
     """The words of a text, as they are compared."""
-    return _words(_comparable(text))
+    return tuple(word[:MAX_WORD] for word in split_words(_comparable(text)))
 
 
 def is_stop_word(word: str) -> bool:

@@ -63,10 +63,13 @@ async def due(tx: Tx, level: int, age: int | None, rest: int, after: Place) -> l
     )
 
 
-async def until_rested(tx: Tx, level: int, age: int) -> int | None:
-    """The microseconds until the next stale node of a level has rested; None if there is none."""
-    changed = await tx.one(sql.FIRST_CHANGE, level=level)
-    return None if changed is None else max(0, changed + age - tx.now)
+async def until_due(tx: Tx, level: int, rest: int) -> int | None:
+    """Return the microseconds until the next stale node of a level can be built; None if there is none.
+
+    A node can be built when it has not changed for `rest` microseconds, or when a failed build is due again.
+    """
+    due_at = await tx.one(sql.FIRST_DUE, level=level, rest=rest)
+    return None if due_at is None else max(0, due_at - tx.now)
 
 
 async def start(tx: Tx, node_id: str, builder: str, seconds: int) -> NodeRow | None:

@@ -46,18 +46,36 @@ class Stretch(NamedTuple):
     session_id: str | None = None
 
 
-async def events_between(tx: Tx, stretch: Stretch, limit: int) -> list[EventRow]:
-    """The next events of a stretch, in the order of their time."""
+async def events_between(
+    tx: Tx, stretch: Stretch, limit: int, most_bytes: int
+) -> tuple[list[EventRow], bool]:
+    """Return the next events of a stretch in the order of their time, and whether there are more.
+
+    Events follow while their texts have at most `most_bytes` bytes together; the first one may have more.
+    """
     where = {
         "low": max(stretch.low, stretch.after.timestamp_ms),
         "high": stretch.high,
         "after_ms": stretch.after.timestamp_ms,
         "after_id": stretch.after.id,
-        "limit": limit,
     }
-    if stretch.session_id is None:
-        return await tx.all(sql.EVENTS_BETWEEN, **where)
-    return await tx.all(sql.SESSION_BETWEEN, session_id=stretch.session_id, **where)
+    events, sizes = sql.EVENTS_BETWEEN, sql.BYTES_BETWEEN
+    if stretch.session_id is not None:
+        events, sizes = sql.SESSION_BETWEEN, sql.SESSION_BYTES_BETWEEN
+        where["session_id"] = stretch.session_id
+    bytes_of = await tx.all(sizes, **where, limit=limit + 1)
+    count = count_fitting(bytes_of[:limit], most_bytes)
+    return (await tx.all(events, **where, limit=count) if count else []), len(bytes_of) > count
+
+
+def count_fitting(sizes: Sequence[int], most: int) -> int:
+    """Return how many of the first texts have at most `most` bytes together, or 1 if the first has more."""
+    total = 0
+    for count, size in enumerate(sizes):
+        total += size
+        if count and total > most:
+            return count
+    return len(sizes)
 
 
 async def get_events(tx: Tx, ids: Sequence[str]) -> dict[str, EventRow]:

@@ -1,4 +1,4 @@
-"""Operations on documents: which of them are indexed, and which match a query.
+"""Operations on documents: which of them are indexed.
 
 The counters of a namespace are locked before its documents.
 """
@@ -6,7 +6,6 @@ The counters of a namespace are locked before its documents.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from perdure.kernel.storage.port import Tx
 from perdure.memory import sql
@@ -15,7 +14,6 @@ from perdure.memory.model import (
     TOC_CONSUMER,
     CounterRow,
     CountRow,
-    HitRow,
     PlaceRow,
     TextRow,
     places_of,
@@ -82,56 +80,3 @@ async def counts(tx: Tx) -> tuple[CountRow, CounterRow | None]:
     found = await tx.one(sql.COUNTS, open=PENDING, consumers=consumers, failed=FAILED)
     assert found is not None
     return found, await get_counter(tx)
-
-
-# --- search -----------------------------------------------------------------------------------------------
-
-
-class TextSearch(NamedTuple):
-    """A query in the engine's words, and what it is confined to."""
-
-    match: str
-    tags: tuple[str, ...]
-    since: int | None
-    until: int | None
-    limit: int
-    documents: int = 0
-    """How many documents there are."""
-
-
-ALL_RANKED = 5000
-"""Up to so many matches, or a fiftieth of all documents, PostgreSQL ranks all: it reads the words of each."""
-NEWEST = 1000
-"""Of more matches it ranks the newest ones."""
-ALL_MATCHES = 100_000
-
-
-async def search_words(tx: Tx, searches: Sequence[TextSearch]) -> list[HitRow]:
-    """What matches the first search, and if that is too little, what matches the next ones too."""
-    found: list[HitRow] = []
-    for search in searches:
-        found += await search_texts(tx, search)
-        if len(found) >= search.limit:
-            break
-    return found
-
-
-async def search_texts(tx: Tx, search: TextSearch) -> list[HitRow]:
-    """The documents that match a query best."""
-    assert tx.ns is not None
-    low, high = places_of(tx.ns)
-    shared = {
-        "match": search.match,
-        "tags": list(search.tags),
-        "limit": search.limit,
-        "low": low,
-        "high": high,
-    }
-    if search.since is None and search.until is None:
-        few = max(ALL_RANKED, search.documents // 50)
-        return await tx.all(sql.SEARCH, **shared, few=few, most=NEWEST)
-    since = 0 if search.since is None else search.since
-    until = 2**62 if search.until is None else search.until
-    return await tx.all(
-        sql.SEARCH_BETWEEN, **shared, since=since, until=until, few=ALL_MATCHES, most=ALL_MATCHES
-    )

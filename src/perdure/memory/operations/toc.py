@@ -14,6 +14,7 @@ from perdure.memory import sql
 from perdure.memory.calendar import YEAR, ancestors_of, day_id
 from perdure.memory.model import EventPlace, EventRow
 from perdure.memory.nodes import GripRow, NodeRow, ShownNode, new_node, segment_node
+from perdure.memory.operations.events import Stretch, count_fitting, events_between
 from perdure.memory.operations.index import put_texts
 from perdure.memory.segments import Segment, cut
 
@@ -197,25 +198,26 @@ async def get_grips(tx: Tx, ids: Sequence[str]) -> dict[str, GripRow]:
 
 
 async def around(
-    tx: Tx, session_id: str, ends: tuple[EventPlace, EventPlace], counts: tuple[int, int], window: int
+    tx: Tx,
+    session_id: str,
+    ends: tuple[EventPlace, EventPlace],
+    counts: tuple[int, int],
+    window: int,
+    most_bytes: int,
 ) -> tuple[list[EventRow], list[EventRow]]:
-    """The events of a session just before and just after some others, within a window of time."""
+    """Return the events of a session just before and just after others, within a window of time.
+
+    On each side the texts have at most `most_bytes` bytes together; the nearest one may have more.
+    """
     (first, last), (before, after) = ends, counts
-    earlier = await tx.all(
-        sql.SESSION_BEFORE,
-        session_id=session_id,
-        low=first.timestamp_ms - window,
-        at_ms=first.timestamp_ms,
-        at_id=first.id,
-        limit=before,
-    )
-    later = await tx.all(
-        sql.SESSION_BETWEEN,
-        session_id=session_id,
-        low=last.timestamp_ms,
-        high=last.timestamp_ms + window,
-        after_ms=last.timestamp_ms,
-        after_id=last.id,
-        limit=after,
-    )
+    place = {
+        "session_id": session_id,
+        "low": first.timestamp_ms - window,
+        "at_ms": first.timestamp_ms,
+        "at_id": first.id,
+    }
+    sizes = await tx.all(sql.SESSION_BYTES_BEFORE, **place, limit=before)
+    earlier = await tx.all(sql.SESSION_BEFORE, **place, limit=count_fitting(sizes, most_bytes))
+    stretch = Stretch(last.timestamp_ms, last.timestamp_ms + window, last, session_id)
+    later, _ = await events_between(tx, stretch, after, most_bytes)
     return earlier[::-1], later

@@ -12,14 +12,16 @@ from perdure.memory.operations.index import lock_counter
 LOAD_ROWS = 2000
 
 
-async def not_embedded(tx: Tx, limit: int) -> list[HitRow]:
-    """The next documents that are indexed and have no vector yet."""
+async def not_embedded(tx: Tx, limit: int, characters: int) -> list[HitRow]:
+    """Return the next documents that are indexed and have no vector yet, with the beginning of each text."""
     assert tx.ns is not None
     counter = await tx.one(sql.GET_COUNTER)
     if counter is None or counter.embedded >= counter.placed:
         return []
     _, high = places_of(tx.ns)
-    return await tx.all(sql.DOCUMENTS_AFTER, after=counter.embedded, high=high, limit=limit)
+    return await tx.all(
+        sql.DOCUMENTS_AFTER, after=counter.embedded, high=high, limit=limit, characters=characters
+    )
 
 
 async def add(tx: Tx, made: Sequence[tuple[int, bytes]]) -> None:
@@ -31,9 +33,9 @@ async def add(tx: Tx, made: Sequence[tuple[int, bytes]]) -> None:
     await tx.update_many(sql.COUNT, [counter])
 
 
-async def after(tx: Tx, place: int) -> list[VectorDocument]:
-    """The next vectors of documents that exist, after a place."""
-    return await tx.all(sql.VECTORS_AFTER, after=place, limit=LOAD_ROWS)
+async def after(tx: Tx, place: int, limit: int) -> list[VectorDocument]:
+    """Return the next vectors of documents that exist, after a place."""
+    return await tx.all(sql.VECTORS_AFTER, after=place, limit=limit)
 
 
 async def dims(tx: Tx) -> int:
@@ -42,8 +44,9 @@ async def dims(tx: Tx) -> int:
     return 0 if found is None else len(found.vector) // 4
 
 
-async def documents(tx: Tx, places: Sequence[int]) -> dict[int, HitRow]:
-    """The documents at places."""
+async def documents(tx: Tx, places: Sequence[int], characters: int) -> dict[int, HitRow]:
+    """Return the documents at places, with the beginning of each text."""
     if not places:
         return {}
-    return {row.place: row for row in await tx.all(sql.DOCUMENTS_AT, places=list(places))}
+    rows = await tx.all(sql.DOCUMENTS_AT, places=list(places), characters=characters)
+    return {row.place: row for row in rows}

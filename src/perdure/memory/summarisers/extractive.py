@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from perdure.kernel.storage.fulltext import is_stop_word, words_of
+from perdure.kernel.words import is_unspaced
 from perdure.memory.summarisers.port import Child, NoEvents, Said, Summary, shorten
 
 BULLETS = 5
@@ -18,6 +19,10 @@ KEYWORDS = 5
 ROLLED_KEYWORDS = 7
 BULLET_LENGTH = 200
 TITLE_LENGTH = 72
+SHORTEST_WORD = 3
+KEYWORD_LENGTH = 4
+SHORTEST_UNSPACED = 2
+"""The shortest words that count; in scripts without spaces words have fewer characters."""
 READ_CHARACTERS = 4000
 """How much of one event is read."""
 SIMILAR = 0.6
@@ -26,6 +31,7 @@ ASKED = "Asked: "
 
 _WEIGHTS = {"user": 1.3, "assistant": 1.0, "system": 0.5, "tool": 0.35}
 _FENCE = re.compile(r"```.*?(?:```|$)", re.DOTALL)
+_FENCES = re.compile(r"^[ \t]*```[^\n]*\n?", re.MULTILINE)
 _MARKUP = re.compile(r"^\s*(?:[#>*+-]+|\d+[.)])\s+|`+|\*{1,3}|(?<!\w)_+(?=\w)|(?<=\w)_+(?!\w)")
 _ENDS = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]?[A-Z0-9À-ÖØ-Þ])|(?<=[。！？])")
 _LETTERS = re.compile(r"[^\W\d_]")
@@ -70,8 +76,16 @@ def summary_of(events: Sequence[Said]) -> Summary:
     count = max(1, min(BULLETS, round(math.sqrt(len(own))) + 1))
     chosen = _different(sentences, count)
     bullets = tuple((ASKED if each.asked else "") + each.text for each in sorted(chosen, key=_place))
+    bullets = bullets or _beginnings(own, count)
     keywords = _keywords(own)
     return Summary(title=_title(own, keywords), bullets=bullets, keywords=keywords)
+
+
+def _beginnings(events: Sequence[Said], count: int) -> tuple[str, ...]:
+    """The beginnings of events without prose: JSON, code and emoji."""
+    texts = (_FENCES.sub("", event.text[:READ_CHARACTERS]).strip() or event.text.strip() for event in events)
+    lines = dict.fromkeys(shorten(text[:READ_CHARACTERS], BULLET_LENGTH) for text in texts if text)
+    return tuple(lines)[:count]
 
 
 def _keywords(events: Sequence[Said]) -> tuple[str, ...]:
@@ -81,7 +95,7 @@ def _keywords(events: Sequence[Said]) -> tuple[str, ...]:
         text = event.text[:READ_CHARACTERS]
         wanted = content_words(text)
         for word in dict.fromkeys(words_of(text)):
-            if word in wanted and len(word) > 3:
+            if word in wanted and says_enough(word, KEYWORD_LENGTH):
                 found[word] = found.get(word, 0.0) + _WEIGHTS.get(event.role, 1.0) * _length_weight(word)
     return tuple(sorted(found, key=lambda word: -round(found[word], 3))[:KEYWORDS])
 
@@ -163,6 +177,8 @@ def rolled_up(title: str, children: Sequence[Child]) -> Summary:
         rest = [line for line in best if line not in chosen]
         chosen += [line for line in _different([*chosen, *rest], ROLLED_BULLETS) if line not in chosen]
     bullets = tuple(line.text for line in sorted(chosen[:ROLLED_BULLETS], key=_place))
+    if not bullets:
+        bullets = tuple(dict.fromkeys(text for child in children for text in child.bullets))[:ROLLED_BULLETS]
     counted: Counter[str] = Counter()
     for child in children:
         counted.update(child.keywords)
@@ -194,12 +210,20 @@ def _length_weight(word: str) -> float:
     return 1 + min(len(word), 12) / 24
 
 
+def says_enough(word: str, least: int) -> bool:
+    """Whether a word is long enough to count: `least` characters, or two of a script without spaces."""
+    return len(word) >= (SHORTEST_UNSPACED if is_unspaced(word) else least)
+
+
 def content_words(text: str) -> frozenset[str]:
     """The words of a text that say what it is about."""
     return frozenset(
         word
         for word in words_of(text)
-        if len(word) > 2 and not word.isdigit() and not is_stop_word(word) and word not in _POLITE
+        if says_enough(word, SHORTEST_WORD)
+        and not word.isdigit()
+        and not is_stop_word(word)
+        and word not in _POLITE
     )
 
 

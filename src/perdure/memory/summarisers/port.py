@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from perdure.kernel.errors import PerdureError
+from perdure.kernel.words import find_cut
 
 MAX_TITLE = 120
 MAX_BULLETS = 12
@@ -119,26 +120,9 @@ class Summariser(Protocol):
 
 
 def shorten(text: str, length: int, mark: str = "…") -> str:
-    """A text of at most so many characters, cut between words where it can be, and never inside an emoji."""
+    """Return a text of at most so many characters, cut between words where that is possible."""
     flat = " ".join(text.split())
     if len(flat) <= length:
         return flat
-    end = length - len(mark)
-    space = flat.rfind(" ", end // 2, end + 1)
-    if space > 0:
-        end = space
-    while end > 0 and (_joins(flat[end]) or flat[end - 1] == _JOINER):
-        end -= 1
+    end = find_cut(flat, length - len(mark), (length - len(mark)) // 2)
     return flat[:end].rstrip(" ,;:-") + mark
-
-
-_JOINER = "\u200d"
-
-
-def _joins(character: str) -> bool:
-    """Whether a character belongs to the one before it."""
-    return (
-        character in (_JOINER, "\ufe0e", "\ufe0f")
-        or "\U0001f3fb" <= character <= "\U0001f3ff"
-        or "\u0300" <= character <= "\u036f"
-    )

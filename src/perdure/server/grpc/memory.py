@@ -13,7 +13,7 @@ from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import AgentUnavailable, Conflict, InvalidInput, NotFound
 from perdure.memory import message_records as wire
 from perdure.memory import messages as m
-from perdure.memory.records import DocumentKind, SearchResult
+from perdure.memory.records import SearchResult
 from perdure.memory.service import MAX_AROUND, parse_node_place
 from perdure.runtime.app import App
 from perdure.runtime.services import Services
@@ -126,10 +126,10 @@ async def expand_grip(services: Services, request: Any) -> Any:
 
 async def teleport_search(services: Services, request: Any) -> Any:
     """Full-text search. An empty query finds nothing, as in agent-memory."""
-    found = await services.memory.search(
+    found = await services.memory.search_kinds(
         request.query,
+        wire.kinds_of(request.doc_type),
         mode="text",
-        kind=wire.kind_of(request.doc_type),
         agent=_optional(request, "agent_filter"),
         limit=_limit(request.limit, HITS, MOST_HITS),
     )
@@ -211,12 +211,11 @@ async def hybrid_search(services: Services, request: Any) -> Any:
 async def _search(services: Services, request: Any, mode: Any, **weights: float) -> SearchResult:
     if not request.query.strip():
         raise InvalidInput("query is required")
-    kind: DocumentKind | None = wire.kind_of(request.target)
     since, until = wire.times_of(request)
-    return await services.memory.search(
+    return await services.memory.search_kinds(
         request.query,
+        wire.kinds_of(request.target),
         mode=mode,
-        kind=kind,
         agent=_optional(request, "agent_filter"),
         since_ms=since,
         until_ms=until,

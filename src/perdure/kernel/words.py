@@ -1,0 +1,168 @@
+"""Words of texts in any script, and the places where a text can be cut.
+
+Thai, Lao, Khmer, Burmese, Chinese and Japanese are written without spaces between words. BudouX has small
+models of where words begin in Thai, Chinese and Japanese. For the other three there is no model of that size:
+their texts are cut at a space, or else between two characters.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from importlib import import_module
+from importlib.resources import files
+from typing import Any, Final
+
+from perdure.kernel.codec import decode_json
+
+_THAI: Final = "\u0e01-\u0e7f"
+_HAN: Final = "\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_KANA: Final = "\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f"
+_NO_MODEL: Final = "\u0e80-\u0eff\u1000-\u109f\u1780-\u17ff\ua9e0-\ua9ff\uaa60-\uaa7f"
+_UNSPACED: Final = re.compile(f"[{_THAI}{_HAN}{_KANA}{_NO_MODEL}]")
+_RUNS: Final = re.compile(f"[{_THAI}]+|[{_HAN}{_KANA}]+|[{_NO_MODEL}]+")
+_HAS_THAI: Final = re.compile(f"[{_THAI}]")
+_HAS_HAN: Final = re.compile(f"[{_HAN}]")
+_HAS_KANA: Final = re.compile(f"[{_KANA}]")
+_PIECES: Final = re.compile(r"[^\W_]+")
+
+_BEFORE: Final = 120
+_AFTER: Final = 40
+"""The characters before and after a place that are split to find out where its words begin."""
+_KEPT_RUNS: Final = 256
+
+_JOINER: Final = "\u200d"
+_VIRAMA: Final = 9
+"""The combining class of a sign that joins two letters into one character."""
+# Vowels and marks that follow their consonant, and are letters to Unicode.
+_FOLLOWING: Final = frozenset("\u0e33\u0eb3\uff9e\uff9f")
+
+
+def is_unspaced(text: str) -> bool:
+    """Return whether a text has characters of a script that writes no spaces between words."""
+    return not text.isascii() and _UNSPACED.search(text) is not None
+
+
+def split_words(text: str) -> tuple[str, ...]:
+    """Split a text into its words: letters and digits with their marks."""
+    if text.isascii():
+        return tuple(_PIECES.findall(text))
+    return tuple(word for run in _letter_runs(text) for word in _run_words(run))
+
+
+def _letter_runs(text: str) -> Iterator[str]:
+    """Yield what stands between spaces and punctuation. Combining marks belong to the letter before them."""
+    start = end = 0
+    for match in _PIECES.finditer(text):
+        if match.start() > end or not end:
+            if end:
+                yield text[start:end]
+            start = match.start()
+        end = match.end()
+        while end < len(text) and unicodedata.category(text[end]).startswith("M"):
+            end += 1
+    if end:
+        yield text[start:end]
+
+
+def _run_words(run: str) -> Iterator[str]:
+    """Yield the words of letters that follow one another: a new one begins where the script changes."""
+    end = 0
+    for match in _RUNS.finditer(run):
+        if match.start() > end:
+            yield run[end : match.start()]
+        yield from _unspaced_words(match.group())
+        end = match.end()
+    if end < len(run):
+        yield run[end:]
+
+
+@lru_cache(maxsize=_KEPT_RUNS)
+def _unspaced_words(run: str) -> tuple[str, ...]:
+    """Return the words of characters of one unspaced script. A run without a model is one word."""
+    if _HAS_THAI.match(run):
+        name = "th"
+    elif _HAS_KANA.search(run):
+        name = "ja_word"
+    elif _HAS_HAN.match(run):
+        name = "zh-hans"
+    else:
+        return (run,)
+    words: list[str] = []
+    for word in _parser(name).parse(run):
+        if words and _joins(words[-1], word):
+            words[-1] += word
+        else:
+            words.append(word)
+    return tuple(words)
+
+
+@cache
+def _parser(name: str) -> Any:
+    """Return BudouX with a model, which is read when the first text needs it."""
+    model = files("budoux").joinpath("models", f"{name}.json").read_bytes()
+    return import_module("budoux").Parser(decode_json(model))
+
+
+# --- where a text can be cut ------------------------------------------------------------------------------
+
+
+def find_cut(text: str, end: int, least: int) -> int:
+    """Return where to cut a text that may have `end` characters: after a word that ends behind `least`.
+
+    If no word ends there, the text is cut between two characters.
+    """
+    if not 0 < end < len(text):
+        return max(0, min(end, len(text)))
+    place = text.rfind(" ", least, end + 1)
+    if _UNSPACED.match(text, end) and _UNSPACED.match(text, end - 1):
+        place = max(place, _last_word(text, end))
+    if place > 0 and place >= least:
+        return place
+    while end > 0 and _joins(text[:end], text[end]):
+        end -= 1
+    return end
+
+
+def _last_word(text: str, end: int) -> int:
+    """Return where the last word begins that begins at `end` or shortly before; -1 if no place is known."""
+    first, last = max(0, end - _BEFORE), end + _AFTER
+    for match in _RUNS.finditer(text, first, last):
+        if match.start() < end < match.end():
+            place = match.start()
+            begin = place if place > first else -1
+            for word in _unspaced_words(match.group()):
+                place += len(word)
+                begin = place if place <= end else begin
+            return begin
+    return -1
+
+
+def _joins(before: str, after: str) -> bool:
+    """Return whether the first character of `after` is a part of the last one of `before`."""
+    character, last = after[0], before[-1]
+    if character.isascii():
+        return False
+    return (
+        last == _JOINER
+        or character == _JOINER
+        or character in _FOLLOWING
+        or unicodedata.category(character).startswith("M")
+        or "\U0001f3fb" <= character <= "\U0001f3ff"
+        or "\U000e0020" <= character <= "\U000e007f"
+        or (unicodedata.combining(last) == _VIRAMA and character.isalpha())
+        or (_is_flag(character) and _flags_before(before) % 2 == 1)
+    )
+
+
+def _is_flag(character: str) -> bool:
+    """Return whether a character is a half of a flag."""
+    return "\U0001f1e6" <= character <= "\U0001f1ff"
+
+
+def _flags_before(text: str) -> int:
+    """Return how many halves of flags a text ends with."""
+    bare = text.rstrip("".join(map(chr, range(0x1F1E6, 0x1F200))))
+    return len(text) - len(bare)
