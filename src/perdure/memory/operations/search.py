@@ -116,7 +116,7 @@ async def _search_words(tx: Tx, ways: Sequence[Sequence[TextSearch]], documents:
     for way in ways:
         for search in way:
             found += await search_texts(tx, search._replace(documents=documents))
-        if len(found) >= way[0].limit:
+        if len(found) >= max(search.limit for search in way):
             break
     return found
 
