@@ -54,6 +54,7 @@ ABOUT: Mapping[str, Mapping[str, str]] = {
         "public_url": "address of this server as others see it, for links",
         "max_body_bytes": "largest body of a request, in bytes",
         "max_decompressed_bytes": "largest body after decompression, in bytes",
+        "login_idle_timeout": "seconds without a request after which a login of the dashboard ends",
         "rate_limit": "requests per second and caller",
         "max_connections": "most HTTP connections of a process; by default as many as open files allow",
         "max_streams": "most streams of events that one caller has open at a time",

@@ -24,11 +24,16 @@ _AGE = (
         "UPDATE tokens SET create_time = create_time - :age, expire_time = expire_time - :age,"
         " last_used_time = last_used_time - :age"
     ),
+    statement(
+        "UPDATE logins SET create_time = create_time - :age, last_used_time = last_used_time - :age,"
+        " expire_time = expire_time - :age, end_time = end_time - :age"
+    ),
     statement("UPDATE audit SET id = id - :age"),
     statement("UPDATE idempotency SET time = time - :age"),
 )
 _ROWS = {
     "tokens": statement("SELECT * FROM tokens"),
+    "logins": statement("SELECT * FROM logins"),
     "audit": statement("SELECT * FROM audit"),
     "idempotency": statement("SELECT * FROM idempotency"),
     "rollouts": statement("SELECT * FROM rollouts"),
@@ -82,7 +87,7 @@ async def rows_of(storage: Storage, table: str) -> Sequence[Row]:
 
 async def everything_stored(storage: Storage) -> str:
     """All of this room's rows as one text."""
-    return repr([await rows_of(storage, table) for table in ("tokens", "audit", "idempotency")])
+    return repr([await rows_of(storage, table) for table in ("tokens", "logins", "audit", "idempotency")])
 
 
 async def _age(tx: Tx, seconds: float) -> None:

@@ -92,7 +92,7 @@ async def test_the_secret_is_stored_nowhere(store: DatabaseLightningStore, acces
     stored = await everything_stored(store.storage)
     assert secret not in stored
     assert secret[-43:] not in stored
-    assert secret not in repr(vars(access)) + repr(vars(access.authentication._known))
+    assert secret not in repr(vars(access)) + repr(vars(access.authentication._tokens._known))
 
 
 async def test_two_keys_live_side_by_side_until_one_is_revoked(access: AccessHelper) -> None:
@@ -221,9 +221,9 @@ async def test_only_so_much_is_remembered(
     access, storage = remembering(store)
     _, secret = await access.create_token("ci", actor="anna")
     for number in range(30):
-        await access.authenticate(secret[:-2] + f"{number:02}")
+        await access.authenticate(secret[:-8] + f"{number:08}")
         assert await access.authenticate(secret) is not None
-    assert len(access.authentication._known._wrong) == 10
+    assert len(access.authentication._tokens._known._wrong) == 10
     assert storage.reads == 31, "what is asked for often is not crowded out"
 
 

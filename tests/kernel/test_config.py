@@ -53,6 +53,7 @@ def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
         "trusted_proxies": (),
         "max_body_bytes": 4 << 20,
         "max_decompressed_bytes": 16 << 20,
+        "login_idle_timeout": 86_400.0,
         "rate_limit": None,
         "max_connections": None,
         "max_streams": 10_000,

@@ -5,37 +5,41 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from perdure.access import model, operations
 from perdure.access.guesses import UNLIMITED, Guess
+from perdure.access.logins import FoundLogin, Login, parse_login_id
 from perdure.access.model import FoundToken, Token
 from perdure.access.tables import SYSTEM
 from perdure.kernel.clock import MICROS, to_seconds
 from perdure.kernel.errors import StorageError
 from perdure.kernel.merge import Merger
-from perdure.kernel.storage.port import Storage
+from perdure.kernel.storage.port import Operation, Storage
 
 CACHE_SECONDS = 5.0
 CACHE_SIZE = 1024
 USE_MICROS = 60 * MICROS
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
 
 class Authentication:
-    """Finds the token of a secret, and knows whether callers need one."""
+    """Finds the token or the login of a secret, and knows whether callers need one."""
 
     def __init__(self, storage: Storage, *, cache_seconds: float = CACHE_SECONDS) -> None:
         self.storage = storage
         self._merger = Merger()
-        self._known = _Cache(cache_seconds)
-        self._asked: set[str] = set()
-        """The hashes of unknown secrets that are being looked up."""
+        self._tokens = SecretFinder(self._find_token, cache_seconds)
+        self._logins = SecretFinder(self._find_login, cache_seconds)
         self._closed = False
         self._open_until = 0.0
+        self._age = 0
+        """How often answers were forgotten."""
         self._cache_seconds = cache_seconds
         self._listening = False
         self._lock = threading.Lock()
@@ -46,82 +50,75 @@ class Authentication:
         An answer is kept for a few seconds, unless a token is created or revoked meanwhile. `guess` raises
         TooManyRequests if too many secrets are looked up that were not right lately.
         """
-        token_id = model.token_id_of(secret)
-        if token_id is None:
-            guess.count_failure()
-            return None
         self._listen()
-        secret_hash = model.hash_of(secret)
-        answer = self._known.get(secret_hash)
-        if answer is None:
-            return await self._look_up_unknown(token_id, secret_hash, guess)
-        if answer.token is None:
-            guess.count_failure()
-        elif not answer.is_fresh:
-            # Only its owner can send it, so that wrong tokens of others must not keep it from the database.
-            return await self._look_up(token_id, secret_hash)
-        return answer.token
+        return await self._tokens.find(model.token_id_of(secret), secret, guess)
 
-    async def _look_up_unknown(self, token_id: str, secret_hash: str, guess: Guess) -> Token | None:
-        """Look up a secret within the limits. If many callers send a right one at once, it counts once."""
-        if secret_hash in self._asked:
-            token = await self._look_up(token_id, secret_hash)
-            if token is None:
-                guess.count_failure()
-            return token
-        guess.begin_look_up()
-        self._asked.add(secret_hash)
-        try:
-            token = await self._look_up(token_id, secret_hash)
-        finally:
-            self._asked.discard(secret_hash)
-        if token is not None:
-            guess.forgive()
-        return token
+    async def find_login(self, secret: str, guess: Guess = UNLIMITED) -> Login | None:
+        """Return the login of a secret, or None if it is not known, has ended or its token has."""
+        self._listen()
+        return await self._logins.find(parse_login_id(secret), secret, guess)
 
-    async def _look_up(self, token_id: str, secret_hash: str) -> Token | None:
-        age = self._known.age
-        found = await self._merger.call("tokens", self._find_batch, token_id)
+    async def _find_token(self, token_id: str, secret_hash: str) -> tuple[Token, float | None] | None:
+        found = await self._merger.call("tokens", self._find_tokens, token_id)
         if found is None or not model.fits(secret_hash, found.row.hash):
-            self._known.put(secret_hash, None, age)
             return None
         token, now = model.token_of(found.row), to_seconds(found.now)
         if not model.is_live(token, now):
-            self._known.put(secret_hash, None, age)
             return None
-        left = None if token.expire_time is None else token.expire_time - now
-        self._known.put(secret_hash, token, age, left)
         await self._note_use(token, found.now)
-        return token
+        return token, None if token.expire_time is None else token.expire_time - now
 
-    async def _find_batch(self, token_ids: Sequence[str]) -> Sequence[FoundToken | None]:
+    async def _find_tokens(self, token_ids: Sequence[str]) -> Sequence[FoundToken | None]:
         return await self.storage.read(operations.find_tokens, token_ids, ns=SYSTEM)
 
+    async def _find_login(self, login_id: str, secret_hash: str) -> tuple[Login, float | None] | None:
+        found = await self._merger.call("logins", self._find_logins, login_id)
+        if found is None or not model.fits(secret_hash, found.row.hash) or found.row.expire_time <= found.now:
+            return None
+        row, now = found.row, to_seconds(found.now)
+        token = None if found.token is None else model.token_of(found.token.row)
+        if not row.proof and (token is None or not model.is_live(token, now)):
+            return None
+        if found.now - row.last_used_time >= row.use_interval:
+            await self._write_use(operations.use_login, row)
+        end = to_seconds(row.expire_time)
+        if token is not None and token.expire_time is not None:
+            end = min(end, token.expire_time)
+        return Login(row.id, row.credential, row.proof, token), end - now
+
+    async def _find_logins(self, login_ids: Sequence[str]) -> Sequence[FoundLogin | None]:
+        return await self.storage.read(operations.find_logins, login_ids, ns=SYSTEM)
+
     async def _note_use(self, token: Token, now: int) -> None:
-        """Write down the use about once a minute; who may come in does not hang on it."""
-        if token.last_used_time is not None and to_seconds(now - USE_MICROS) < token.last_used_time:
-            return
+        """Write down the use of a token about once a minute."""
+        if token.last_used_time is None or to_seconds(now - USE_MICROS) >= token.last_used_time:
+            await self._write_use(operations.use_token, token.token_id, USE_MICROS)
+
+    async def _write_use(self, operation: Operation[..., None], *args: Any) -> None:
+        """Write down a use. If that fails, the caller is admitted all the same."""
         try:
-            await self.storage.run(operations.use_token, token.token_id, USE_MICROS, ns=SYSTEM)
+            await self.storage.run(operation, *args, ns=SYSTEM)
         except StorageError as error:
-            logger.warning("the use of token %s could not be noted: %s", token.token_id, error)
+            logger.warning("a use could not be noted by %s: %s", operation.__name__, error)
 
     async def is_closed(self) -> bool:
         """Whether a token was ever made here. From then on every caller needs one: that never ends."""
         self._listen()
         if not self._closed and monotonic() >= self._open_until:
-            age = self._known.age
+            age = self._age
             closed = await self.storage.read(operations.any_token, ns=SYSTEM)
             with self._lock:
                 self._closed = self._closed or closed
-                if age == self._known.age:
+                if age == self._age:
                     self._open_until = monotonic() + self._cache_seconds
         return self._closed
 
     def forget(self) -> None:
-        """Forget every answer, since a token was created or revoked."""
-        self._known.clear()
+        """Forget every answer, since a token was created or revoked, or a login ended."""
+        self._tokens.forget()
+        self._logins.forget()
         with self._lock:
+            self._age += 1
             self._open_until = 0.0
 
     def _listen(self) -> None:
@@ -142,10 +139,67 @@ class Authentication:
 # --- what is remembered -----------------------------------------------------------------------------------
 
 
-class _Answer(NamedTuple):
-    """The token of a secret, or None if the secret was wrong, and until when this counts."""
+Find = Callable[[str, str], Awaitable[tuple[T, float | None] | None]]
+"""Finds a secret by its id and its hash, with the seconds for which the answer holds at most."""
 
-    token: Token | None
+
+class SecretFinder(Generic[T]):
+    """Finds what belongs to a secret, and remembers it for a few seconds."""
+
+    def __init__(self, find: Find[T], cache_seconds: float) -> None:
+        self._find = find
+        self._known: _Cache[T] = _Cache(cache_seconds)
+        self._asked: set[str] = set()
+        """The hashes of unknown secrets that are being looked up."""
+
+    async def find(self, secret_id: str | None, secret: str, guess: Guess) -> T | None:
+        """Return what belongs to a secret, or None. Without an id it has not the form of a secret."""
+        if secret_id is None:
+            guess.count_failure()
+            return None
+        secret_hash = model.hash_of(secret)
+        answer = self._known.get(secret_hash)
+        if answer is None:
+            return await self._look_up_unknown(secret_id, secret_hash, guess)
+        if answer.value is None:
+            guess.count_failure()
+        elif not answer.is_fresh:
+            # Only its owner can send it, so that wrong secrets of others must not keep it from the database.
+            return await self._look_up(secret_id, secret_hash)
+        return answer.value
+
+    def forget(self) -> None:
+        self._known.clear()
+
+    async def _look_up_unknown(self, secret_id: str, secret_hash: str, guess: Guess) -> T | None:
+        """Look up a secret within the limits. If many callers send a right one at once, it counts once."""
+        if secret_hash in self._asked:
+            value = await self._look_up(secret_id, secret_hash)
+            if value is None:
+                guess.count_failure()
+            return value
+        guess.begin_look_up()
+        self._asked.add(secret_hash)
+        try:
+            value = await self._look_up(secret_id, secret_hash)
+        finally:
+            self._asked.discard(secret_hash)
+        if value is not None:
+            guess.forgive()
+        return value
+
+    async def _look_up(self, secret_id: str, secret_hash: str) -> T | None:
+        age = self._known.age
+        found = await self._find(secret_id, secret_hash)
+        value, seconds = (None, None) if found is None else found
+        self._known.put(secret_hash, value, age, seconds)
+        return value
+
+
+class _Answer(NamedTuple, Generic[T]):
+    """What belongs to a secret, or None if the secret was wrong, and until when this counts."""
+
+    value: T | None
     until: float
 
     @property
@@ -153,7 +207,7 @@ class _Answer(NamedTuple):
         return monotonic() < self.until
 
 
-class _Cache:
+class _Cache(Generic[T]):
     """The last answers by the hash of the secret: at most `CACHE_SIZE` right and as many wrong ones.
 
     Wrong secrets cannot displace right ones. A right one is remembered beyond its time, as one that is looked
@@ -163,13 +217,13 @@ class _Cache:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._right: OrderedDict[str, _Answer] = OrderedDict()
-        self._wrong: OrderedDict[str, _Answer] = OrderedDict()
+        self._right: OrderedDict[str, _Answer[T]] = OrderedDict()
+        self._wrong: OrderedDict[str, _Answer[T]] = OrderedDict()
         self.age = 0
         """How often it was cleared: an answer that was asked for before that is not kept."""
 
-    def get(self, secret_hash: str) -> _Answer | None:
-        """Return a right answer, whatever its age, or a wrong one that is fresh."""
+    def get(self, secret_hash: str) -> _Answer[T] | None:
+        """Return a right answer of any age, or a wrong one that is fresh."""
         with self._lock:
             answer = self._right.get(secret_hash)
             if answer is not None:
@@ -178,15 +232,15 @@ class _Cache:
             answer = self._wrong.get(secret_hash)
             return answer if answer is not None and answer.is_fresh else None
 
-    def put(self, secret_hash: str, token: Token | None, age: int, left: float | None = None) -> None:
-        """Keep an answer for a few seconds, or for as long as the token has `left` to live."""
+    def put(self, secret_hash: str, value: T | None, age: int, left: float | None = None) -> None:
+        """Keep an answer for a few seconds, or for as long as it has `left`."""
         seconds = self._seconds if left is None else min(self._seconds, left)
-        answers, others = (self._wrong, self._right) if token is None else (self._right, self._wrong)
+        answers, others = (self._wrong, self._right) if value is None else (self._right, self._wrong)
         with self._lock:
             others.pop(secret_hash, None)
             if age != self.age:
                 return
-            answers[secret_hash] = _Answer(token, monotonic() + seconds)
+            answers[secret_hash] = _Answer(value, monotonic() + seconds)
             answers.move_to_end(secret_hash)
             while len(answers) > CACHE_SIZE:
                 answers.popitem(last=False)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from perdure.access import sql
+from perdure.access.logins import LIFETIME, MOST_LOGINS, FoundLogin, LoginRow, NewLogin
 from perdure.access.model import (
     ADMIN,
     AuditRow,
@@ -28,6 +29,7 @@ from perdure.access.model import (
 )
 from perdure.access.views import MAX_VIEWS, ViewRow
 from perdure.kernel import changes
+from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound, StorageError
 from perdure.kernel.storage.filters import given, where
 from perdure.kernel.storage.port import Tx
@@ -134,6 +136,55 @@ async def any_token(tx: Tx) -> bool:
 async def use_token(tx: Tx, token_id: str, interval: int) -> None:
     """Note that a token was used, unless that was noted within `interval` microseconds."""
     await tx.execute(sql.USE_TOKEN, id=token_id, before=tx.wall - interval)
+
+
+# --- logins, in the namespace of the system -----------------------------------------------------------------
+
+
+async def create_login(tx: Tx, login: NewLogin) -> None:
+    """Store a login. The oldest ones of its credential end if there are too many."""
+    end = tx.wall + to_micros(LIFETIME)
+    row = LoginRow(
+        id=login.id,
+        hash=login.hash,
+        credential=login.credential,
+        proof=login.proof,
+        create_time=tx.wall,
+        last_used_time=tx.wall,
+        idle=login.idle,
+        expire_time=min(tx.wall + login.idle, end),
+        end_time=end,
+    )
+    await tx.write(sql.ADD_LOGINS.of([row]))
+    await tx.execute(sql.DROP_OLD_LOGINS, credential=login.credential, n=MOST_LOGINS)
+    await audit(tx, "login", [login.id])
+
+
+async def end_login(tx: Tx, login_id: str, secret_hash: str) -> None:
+    """Delete a login, if it is there."""
+    if await tx.execute(sql.DROP_LOGIN, id=login_id, hash=secret_hash):
+        await audit(tx, "logout", [login_id])
+        tx.hint(TOKENS_CHANNEL, ANY_TOKEN)
+
+
+async def find_logins(tx: Tx, login_ids: Sequence[str]) -> list[FoundLogin | None]:
+    """Find logins with these ids, their tokens, and the time by the database."""
+    rows = {row.id: row for row in await tx.all(sql.FIND_LOGINS, ids=list(set(login_ids)))}
+    credentials = [row.credential for row in rows.values() if not row.proof]
+    tokens = dict(zip(credentials, await find_tokens(tx, credentials), strict=True)) if credentials else {}
+    logins = {row.id: FoundLogin(row, tokens.get(row.credential), tx.wall) for row in rows.values()}
+    return [logins.get(login_id) for login_id in login_ids]
+
+
+async def use_login(tx: Tx, row: LoginRow) -> None:
+    """Let a login expire later, because it is used."""
+    expire = min(tx.wall + row.idle, row.end_time)
+    await tx.execute(sql.USE_LOGIN, id=row.id, expire=expire, before=tx.wall - row.use_interval)
+
+
+async def trim_logins(tx: Tx, _age: int) -> int:
+    """Delete some of the logins that have expired; return how many."""
+    return await tx.execute(sql.TRIM_LOGINS, n=TRIM_ROWS)
 
 
 # --- the audit --------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from perdure.access import model, operations
 from perdure.access.authentication import Authentication
 from perdure.access.base import Service
 from perdure.access.endpoints import DELETE, GET, POST, PUT, call
+from perdure.access.logins import NewLogin, build_login_secret, parse_login_id, prove
 from perdure.access.model import (
     MAX_LIFETIME,
     MAX_NAME,
@@ -152,6 +153,33 @@ class Access(Service):
                 raise NotFound(f"Token {token_id} not found")
         return model.token_of(await self._change(operations.revoke_token, token_id))
 
+    # --- logins -----------------------------------------------------------------------------------------
+
+    async def log_in(self, credential_secret: str, idle_seconds: float) -> str:
+        """Start a login of the caller, who came with this secret; return the secret for the cookie.
+
+        It has no endpoint: only the server sets cookies.
+        """
+        who = self._who
+        login_id = self.storage.ids.hex(TOKEN_ID_DIGITS)
+        secret = build_login_secret(login_id, secrets.token_urlsafe(32))
+        is_token = model.token_id_of(credential_secret) == who.actor
+        login = NewLogin(
+            id=login_id,
+            hash=model.hash_of(secret),
+            credential=str(who.actor),
+            proof="" if is_token else prove(secret, credential_secret),
+            idle=to_micros(idle_seconds),
+        )
+        await self.storage.run(operations.create_login, login, ns=SYSTEM, actor=who.actor)
+        return secret
+
+    async def log_out(self, secret: str) -> None:
+        """End the login with this secret: in this process at once, in others within seconds."""
+        login_id = parse_login_id(secret)
+        if login_id is not None:
+            await self._change(operations.end_login, login_id, model.hash_of(secret))
+
     # --- saved views --------------------------------------------------------------------------------------
 
     @call(GET("/views"), scope="read")
@@ -241,7 +269,7 @@ def _is_id(value: Any) -> bool:
 
 
 def start_retention(storage: Storage, retention: Retention) -> None:
-    """Every hour drop what has had its time: entries of the audit, and idempotency keys."""
+    """Delete old entries of the audit, idempotency keys and expired logins, every hour."""
     storage.timers.every(RETENTION_SECONDS, partial(retain, storage, retention))
 
 
@@ -249,6 +277,7 @@ async def retain(storage: Storage, retention: Retention) -> None:
     """Drop what is older than it is kept, in chunks that let callers in between."""
     await _trim(storage, operations.trim_audit, retention.audit)
     await _trim(storage, operations.trim_keys, retention.keys)
+    await _trim(storage, operations.trim_logins, 0.0)
 
 
 async def _trim(storage: Storage, operation: Operation[..., int], seconds: float | None) -> None:

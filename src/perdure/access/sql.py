@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from perdure.access.logins import LoginRow
 from perdure.access.model import AuditRow, KeyRow, NamespaceRow, NewEntry, TokenRow
-from perdure.access.tables import AUDIT, IDEMPOTENCY, NAMESPACES, SAVED_VIEWS, TOKENS
+from perdure.access.tables import AUDIT, IDEMPOTENCY, LOGINS, NAMESPACES, SAVED_VIEWS, TOKENS
 from perdure.access.views import ViewRow
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.kernel.storage.filters import Field, Key, Listing, Order
@@ -44,6 +45,37 @@ USE_TOKEN = statement(
     """
     UPDATE tokens SET last_used_time = :wall
     WHERE ns = :ns AND id = :id AND (last_used_time IS NULL OR last_used_time <= :before)
+    """
+)
+
+# --- logins -----------------------------------------------------------------------------------------------
+
+# Add logins.
+ADD_LOGINS = BulkInsert(LOGINS, LoginRow)
+# Logins by their ids.
+FIND_LOGINS = statement("SELECT {columns} FROM logins WHERE ns = :ns AND id {among:ids}", row=LoginRow)
+# Record the use of a login, unless it has expired or an earlier use is recent.
+USE_LOGIN = statement(
+    """
+    UPDATE logins SET last_used_time = :wall, expire_time = :expire
+    WHERE ns = :ns AND id = :id AND expire_time > :wall AND last_used_time <= :before
+    """
+)
+# Delete a login.
+DROP_LOGIN = statement("DELETE FROM logins WHERE ns = :ns AND id = :id AND hash = :hash")
+# Delete the logins of a credential, except the newest.
+DROP_OLD_LOGINS = statement(
+    """
+    DELETE FROM logins WHERE ns = :ns AND credential = :credential AND id NOT IN
+      (SELECT id FROM logins WHERE ns = :ns AND credential = :credential
+       ORDER BY create_time DESC, id LIMIT :n)
+    """
+)
+# Delete some logins that have expired.
+TRIM_LOGINS = statement(
+    """
+    DELETE FROM logins WHERE ns = :ns AND id {listed:SELECT id FROM logins
+      WHERE ns = :ns AND expire_time <= :wall ORDER BY expire_time LIMIT :n}
     """
 )
 

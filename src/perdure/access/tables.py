@@ -29,6 +29,28 @@ TOKENS = Table(
     key=("ns", "id"),
 )
 
+LOGINS = Table(
+    "logins",
+    (
+        integer("ns"),
+        text("id"),
+        text("hash"),
+        text("credential"),
+        text("proof"),
+        integer("create_time"),
+        integer("last_used_time"),
+        integer("idle"),
+        integer("expire_time"),
+        integer("end_time"),
+    ),
+    key=("ns", "id"),
+    indexes=(
+        Index("logins_credential", ("ns", "credential", "create_time")),
+        Index("logins_expiry", ("ns", "expire_time")),
+    ),
+)
+"""Logins of the dashboard. `expire_time` is `idle` after the last use, and never after `end_time`."""
+
 AUDIT = Table(
     "audit",
     (
@@ -65,4 +87,4 @@ SAVED_VIEWS = Table(
 )
 """What people want to see of a screen again; an empty `owner` shares it with the namespace."""
 
-TABLES = (NAMESPACES, TOKENS, AUDIT, IDEMPOTENCY, SAVED_VIEWS)
+TABLES = (NAMESPACES, TOKENS, LOGINS, AUDIT, IDEMPOTENCY, SAVED_VIEWS)

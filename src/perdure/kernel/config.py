@@ -132,6 +132,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trusted_proxies: tuple[str, ...] = ()
     max_body_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1 << 30)] = 4 << 20
     max_decompressed_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1 << 30)] = 16 << 20
+    login_idle_timeout: Annotated[float, msgspec.Meta(ge=60, le=7 * 86_400)] = 86_400.0
     rate_limit: Annotated[float, msgspec.Meta(gt=0)] | None = None
     max_connections: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
     max_streams: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 10_000

@@ -30,6 +30,7 @@ class SettingOptions(TypedDict, total=False):
     trusted_proxies: tuple[str, ...]
     max_body_bytes: int
     max_decompressed_bytes: int
+    login_idle_timeout: float
     rate_limit: float | None
     max_connections: int | None
     max_streams: int

@@ -11,6 +11,7 @@ from hmac import compare_digest
 from typing import Any
 
 from perdure.access.guesses import UNLIMITED, Guess, GuessLimits
+from perdure.access.logins import Login, prove
 from perdure.access.model import ALL_SCOPES, Actor, Caller, Token
 from perdure.agents.http_section import HttpSection
 from perdure.agents.store_section import ItemSetup
@@ -180,6 +181,17 @@ class StoreApp:
             raise Unauthorized("this token is not known, has expired or was revoked")
         return _caller_of(token, namespace)
 
+    async def admit_login(self, secret: str, namespace: str | None, guess: Guess = UNLIMITED) -> Caller:
+        """The caller with this login of the dashboard, in the requested namespace."""
+        login = await self._login_of(secret, guess)
+        if login is not None and login.token is not None:
+            return _caller_of(login.token, namespace)
+        known = {KEY_ACTOR: self.settings.api_key, LOCAL_ACTOR: self.local_secret}
+        used = None if login is None else known.get(login.credential)
+        if login is None or used is None or not compare_digest(login.proof, prove(secret, used)):
+            raise Unauthorized("this login has ended; log in again")
+        return Caller(login.credential, ALL_SCOPES, namespace or self.namespace, None)
+
     async def close(self) -> None:
         """Close the store, and what is open beside it."""
         await self.store.close()
@@ -188,6 +200,10 @@ class StoreApp:
         return False
 
     async def _token_of(self, secret: str, guess: Guess) -> Token | None:
+        guess.count_failure()
+        return None
+
+    async def _login_of(self, secret: str, guess: Guess) -> Login | None:
         guess.count_failure()
         return None
 
@@ -254,6 +270,9 @@ class App(StoreApp):
 
     async def _token_of(self, secret: str, guess: Guess) -> Token | None:
         return await self._services.authentication.authenticate(secret, guess)
+
+    async def _login_of(self, secret: str, guess: Guess) -> Login | None:
+        return await self._services.authentication.find_login(secret, guess)
 
 
 def app_of(store: LightningStore, settings: Settings | None = None) -> StoreApp:

@@ -1,9 +1,8 @@
-"""The cookie that holds the token of a person who uses the dashboard."""
+"""The cookie that holds the login of a person who uses the dashboard."""
 
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import quote, unquote
 
 NAME: Final = "perdure"
 
@@ -14,16 +13,11 @@ def cookie_name(host: str | None) -> str:
     return f"{NAME}_{port}" if port.isdecimal() else NAME
 
 
-def quoted(secret: str) -> str:
-    """A secret as the value of a cookie."""
-    return quote(secret, safe="")
-
-
 def secret_in_cookie(cookies: str | None, host: str | None) -> str | None:
     """The secret in a Cookie header, or None."""
     name = cookie_name(host)
     for part in (cookies or "").split(";"):
         key, equals, value = part.strip().partition("=")
         if equals and key == name and value:
-            return unquote(value, errors="replace")
+            return value
     return None

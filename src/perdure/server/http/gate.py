@@ -7,14 +7,14 @@ import binascii
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from perdure.access.guesses import Guess, RateBucket
+from perdure.access.guesses import UNLIMITED, Guess, RateBucket
 from perdure.access.model import Caller
 from perdure.kernel.checks import check_text
 from perdure.kernel.errors import Forbidden, TooManyRequests, Unauthorized
 from perdure.runtime.app import ANONYMOUS, StoreApp, is_loopback
 from perdure.server.http.addresses import TrustedProxies
 from perdure.server.http.cookies import secret_in_cookie
-from perdure.server.http.origins import LOCAL_NAMES, Origins, is_own
+from perdure.server.http.origins import LOCAL_NAMES, Origins, is_own, origin_of
 
 MAX_ORIGIN = 200
 MOUNTED = (
@@ -86,6 +86,7 @@ class Gate:
         rate = settings.rate_limit
         self._calls = RateBucket(rate, max(rate, 10.0)) if rate is not None else None
         self._proxies = TrustedProxies(settings.trusted_proxies)
+        self._public_origin = origin_of(settings.public_url)
 
     def check_host(self, host: str | None) -> None:
         """Refuse unknown host names, against DNS rebinding."""
@@ -97,7 +98,7 @@ class Gate:
         origin, site = header("origin"), header("sec-fetch-site")
         if origin is not None and self._origins.allow(origin):
             return
-        if origin is not None and not is_own(origin, header("host")):
+        if origin is not None and not self._is_own(origin, header("host")):
             page = f"a web page of {origin[:MAX_ORIGIN]!r}"
         elif site is not None and site not in OWN_SITES:
             page = "a web page of another origin"
@@ -113,19 +114,10 @@ class Gate:
     ) -> Caller:
         """The authenticated caller, or an error. `opens_page` if a link may come from any page.
 
-        `cookie_for` is the method of a request for which the dashboard's cookie counts as a token.
+        `cookie_for` is the method of a request for which the dashboard's login counts.
         """
-        credentials = credentials_from(header)
-        kept = self._kept_secret(header, cookie_for) if credentials.secret is None else None
-        secret = credentials.secret or kept
         guess = Guess(self._app.guesses, self._proxies.find_client(*sender))
-        try:
-            caller = await self._app.admit(secret, credentials.namespace, guess)
-        except (Unauthorized, TooManyRequests):
-            if kept is None or await self._app.needs_secret():
-                raise
-            # A cookie of an earlier login is no obstacle where no token is needed.
-            caller = await self._app.admit(None, credentials.namespace)
+        caller = await self._authenticate(header, cookie_for, guess)
         if caller.actor == ANONYMOUS and self._closed:
             raise Unauthorized(MOUNTED)
         if caller.actor == ANONYMOUS and not opens_page:
@@ -134,17 +126,41 @@ class Gate:
         return caller
 
     async def readmit(self, header: Header, *, cookie_for: str | None = None) -> None:
-        """Refuse a caller whose token has expired or was revoked since it was admitted."""
-        credentials = credentials_from(header)
-        kept = self._kept_secret(header, cookie_for) if credentials.secret is None else None
-        await self._app.admit(credentials.secret or kept, credentials.namespace)
+        """Refuse a caller whose token or login has ended since it was admitted."""
+        await self._authenticate(header, cookie_for, UNLIMITED)
 
-    def _kept_secret(self, header: Header, method: str | None) -> str | None:
-        """The secret in the dashboard's cookie, which counts for requests of our own pages alone."""
+    async def _authenticate(self, header: Header, cookie_for: str | None, guess: Guess) -> Caller:
+        secret, namespace = credentials_from(header)
+        login = self._read_login(header, cookie_for) if secret is None else None
+        if login is None:
+            return await self._app.admit(secret, namespace, guess)
+        try:
+            return await self._app.admit_login(login, namespace, guess)
+        except (Unauthorized, TooManyRequests):
+            if await self._app.needs_secret():
+                raise
+            # A login that has ended is no obstacle where no token is needed.
+            return await self._app.admit(None, namespace)
+
+    def _read_login(self, header: Header, method: str | None) -> str | None:
+        """Return the secret in the dashboard's cookie, which counts for requests of our own pages only."""
         secret = None if method is None else secret_in_cookie(header("cookie"), header("host"))
-        if secret is None or _is_of_own_page(header, changes=method not in SAFE_METHODS):
+        if secret is None or self._is_of_own_page(header, changes=method not in SAFE_METHODS):
             return secret
         raise Forbidden("the login of the dashboard counts for its own pages alone; send a token")
+
+    def _is_of_own_page(self, header: Header, *, changes: bool) -> bool:
+        """Whether a page of this server sent a request; what changes something must say so in a header."""
+        origin, site = header("origin"), header("sec-fetch-site")
+        if origin is not None and not self._is_own(origin, header("host")):
+            return False
+        if site is not None:
+            return site == "same-origin" or (site == "none" and not changes)
+        return origin is not None or not changes
+
+    def _is_own(self, origin: str, host: str | None) -> bool:
+        """Whether an origin is the server's: by the name in the request, or by `public_url`."""
+        return is_own(origin, host) or origin.lower() == self._public_origin
 
     def count(self, caller: Caller) -> None:
         """Refuse a caller that exceeds the rate limit."""
@@ -152,16 +168,6 @@ class Gate:
             if not self._calls.has_room(caller.actor):
                 raise TooManyRequests()
             self._calls.take(caller.actor)
-
-
-def _is_of_own_page(header: Header, *, changes: bool) -> bool:
-    """Whether a page of this server sent a request; what changes something must say so in a header."""
-    origin, site = header("origin"), header("sec-fetch-site")
-    if origin is not None and not is_own(origin, header("host")):
-        return False
-    if site is not None:
-        return site == "same-origin" or (site == "none" and not changes)
-    return origin is not None or not changes
 
 
 def _without_port(host: str) -> str:

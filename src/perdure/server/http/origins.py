@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
 
 from perdure.agents.http_section import Cors
 from perdure.kernel.errors import StartRefused
@@ -46,3 +47,12 @@ def _pattern_of(origin: str) -> str:
 def is_own(origin: str, host: str | None) -> bool:
     """Whether an origin is the server's, under the name that the request called it by."""
     return host is not None and origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
+
+
+def origin_of(url: str | None) -> str | None:
+    """The origin of a URL, as browsers send it."""
+    if url is None:
+        return None
+    parts = urlsplit(url.lower())
+    default = {"http": ":80", "https": ":443"}.get(parts.scheme, "")
+    return f"{parts.scheme}://{parts.netloc.removesuffix(default)}"

@@ -1,44 +1,55 @@
-"""The login of the dashboard: a token that the browser keeps, where no script can read it."""
+"""The login of the dashboard: a random secret that the browser keeps, where no script can read it."""
 
 from __future__ import annotations
-
-from typing import Final
 
 from starlette.responses import Response
 
 from perdure.access.endpoints import PREFIX
+from perdure.access.logins import LIFETIME
 from perdure.server.http.bodies import encode
-from perdure.server.http.cookies import cookie_name, quoted
+from perdure.server.http.cookies import cookie_name, secret_in_cookie
 from perdure.server.http.gate import credentials_from
 from perdure.server.http.routes import Call
 
-LIFETIME: Final = 7 * 24 * 3600
-"""How long a browser keeps the token, in seconds; it may expire or be revoked before."""
-
 
 async def login(call: Call) -> Response:
-    """Answer who the caller is, and keep its token in a cookie. The token itself was checked before this."""
-    response = Response(encode(await call.services.access.whoami()), media_type="application/json")
+    """Answer who the caller is, and start a login of a caller that came with a secret.
+
+    The secret was checked before this. The cookie holds a new one, never that of the caller.
+    """
+    access = call.services.access
+    response = Response(encode(await access.whoami()), media_type="application/json")
     secret = credentials_from(call.request.headers.get).secret
     if secret is not None:
-        _set_cookie(call, response, quoted(secret), LIFETIME)
+        await _end_login(call)
+        value = await access.log_in(secret, call.app.settings.login_idle_timeout)
+        _set_cookie(call, response, value, LIFETIME)
     return response
 
 
 async def logout(call: Call) -> Response:
-    """Let the browser forget the token."""
+    """End the login on the server, and let the browser forget it."""
+    await _end_login(call)
     response = Response(encode({"ok": True}), media_type="application/json")
     _set_cookie(call, response, "", 0)
     return response
 
 
+async def _end_login(call: Call) -> None:
+    headers = call.request.headers
+    secret = secret_in_cookie(headers.get("cookie"), headers.get("host"))
+    if secret is not None:
+        await call.services.access.log_out(secret)
+
+
 def _set_cookie(call: Call, response: Response, value: str, seconds: int) -> None:
+    public_url = call.app.settings.public_url or ""
     response.set_cookie(
         cookie_name(call.request.headers.get("host")),
         value,
         max_age=seconds,
         path=call.prefix + PREFIX + "/",
-        secure=call.request.url.scheme == "https",
+        secure=call.request.url.scheme == "https" or public_url.startswith("https:"),
         httponly=True,
         samesite="strict",
     )

@@ -60,7 +60,7 @@ ROUTES: tuple[Route, ...] = (
         "/api/v1/login",
         login.login,
         Me,
-        "Keep the caller's token in a cookie that only this API is sent, for the dashboard",
+        "Start a login of the dashboard: a cookie that only this API is sent",
     ),
-    _session("/api/v1/logout", login.logout, Ok, "Let the browser forget the token of the dashboard"),
+    _session("/api/v1/logout", login.logout, Ok, "End the login of the dashboard"),
 )
