@@ -129,7 +129,7 @@ WRONG = {
     minimal("prompt: x", "generic_loop:", "  max_iterations: 3"): (5, "needs 'until' or 'until_bash'"),
     minimal("generic_loop:", "  until: a ="): (5, "not understood"),
     minimal("generic_loop:", "  until_bash: test {{a}}"): (5, "takes no template"),
-    minimal("messages:", "  on_start: '{{'", "  on_success: '{{a b c}}'"): (6, "names nothing"),
+    minimal("messages:", "  on_start: '{'", "  on_success: '{{a b c}}'"): (6, "names nothing"),
     minimal("model: '{{#if a}}x'"): (4, "without"),
     minimal("on_failure: {action: goto}"): (4, "goto"),
     minimal("on_output: {contains_BLOCKED: {unless_title_matches: '('}}"): (4, "no regular expression"),

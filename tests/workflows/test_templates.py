@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+from time import process_time
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import InvalidInput, TooLarge
-from perdure.workflows.templates import HELPERS, parse, slugify
+from perdure.workflows.templates import HELPERS, MAX_TEMPLATE, check_template, parse, slugify
 
 SCOPE = {
     "title": "Fix the Cart!",
@@ -43,6 +47,9 @@ RENDERED = {
     "$PLAIN ${HOME}": "$PLAIN ${HOME}",
     "{{slugify title}}": "fix-the-cart",
     "{{slugify missing}}": "",
+    "{{int n}}|{{int zero}}|{{int items.0}}": "7|0|1",
+    "{{n}} {{ without an end": "7 {{ without an end",
+    "{{n}} {{ ${plan.output} {{": "7 {{ the plan {{",
     "{{#if n}}yes{{/if}}": "yes",
     "{{#if !n}}yes{{/if}}": "",
     "{{#if zero}}yes{{/if}}": "",
@@ -102,7 +109,59 @@ def test_what_is_rendered_is_bounded() -> None:
 
 
 def test_helpers_and_literals_are_told() -> None:
-    assert parse("{{artifactUrl x.md}}{{#if a}}{{slugify a}}{{/if}}").helpers() == {"artifactUrl", *HELPERS}
+    assert parse("{{artifactUrl x.md}}{{#if a}}{{slugify a}}{{/if}}{{int a}}").helpers() == {
+        "artifactUrl",
+        *HELPERS,
+    }
     assert parse("echo $HOME").is_literal
     assert not parse("echo {{a}}").is_literal
     assert slugify("  Ünïcode & " + "long " * 20) == "n-code-long-long-long-long-long-long-lon"
+
+
+def test_a_checked_integer_is_one() -> None:
+    for path in ("title", "flag", "none", "missing", "object", "items", "hostile"):
+        with pytest.raises(InvalidInput, match=f"{{{{int {path}}}}} in line 2 needs a whole number"):
+            parse(f"x\n{{{{int {path}}}}}").render(SCOPE)
+
+
+def test_braces_without_an_end_are_a_mistake_of_a_file() -> None:
+    assert check_template("{{n}} }} ${x").render(SCOPE) == "7 }} ${x"
+    for text in ("{{topics", "a\n{{n}}\n{{ n }", "{{n}} ${plan.output}\n\n{{"):
+        assert parse(text).unclosed == text.count("\n") + 1
+        with pytest.raises(InvalidInput, match=f"{{{{ without }}}} in line {text.count(chr(10)) + 1}"):
+            check_template(text)
+
+
+def test_parsing_takes_time_in_proportion_to_the_size() -> None:
+    """Twice the size takes about twice the time; before, it took four times as long, or seconds."""
+    shapes = ("{{", "{{ ", "${", "{{a", "${a.output}", "{{a}}\n", "{{#if a}}{{/if}}", "$", "{", "\n{{")
+    texts = [(shape * (size // len(shape))) for shape in shapes for size in (16 << 10, MAX_TEMPLATE)]
+    texts += ["{{#if" + " " * (MAX_TEMPLATE - 100) + "?}}", "{{a" + " " * (MAX_TEMPLATE - 100) + "b c}}"]
+    texts += ["{{#if " + "!" * (MAX_TEMPLATE - 100) + "}}", "{{" + "a-" * (MAX_TEMPLATE // 2 - 100) + "?}}"]
+    began = process_time()
+    for text in texts:
+        with contextlib.suppress(InvalidInput):
+            parse(text)
+    assert process_time() - began < 20
+    for shape in shapes:
+        assert count_steps(shape, 4 << 10) < 3 * count_steps(shape, 2 << 10), shape
+
+
+def count_steps(shape: str, size: int) -> int:
+    """Return how many lines of Python a template of a size is parsed with."""
+    steps = 0
+
+    def count(_frame: FrameType, _event: str, _argument: object) -> Any:
+        nonlocal steps
+        steps += 1
+        return count
+
+    text = shape * (size // len(shape))
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        with contextlib.suppress(InvalidInput):
+            parse(text)
+    finally:
+        sys.settrace(before)
+    return steps

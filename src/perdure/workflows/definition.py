@@ -272,6 +272,24 @@ class Phase(Strict, frozen=True, kw_only=True):
             )
             yield from _texts("loop.messages", self.loop.messages)
 
+    def value_templates(self) -> Iterator[tuple[str, str]]:
+        """The texts in the fields that are values with templates in them, with the path to each."""
+        for name in ("items", "input", "context"):
+            yield from _texts_in(name, getattr(self, name))
+        if self.http is not None:
+            yield "http.url", self.http.url
+            yield from _texts_in("http.headers", self.http.headers)
+            yield from _texts_in("http.body", self.http.body)
+
+
+def _texts_in(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Every text in a value, with the path to it."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _texts_in(f"{path}.{key}", inner)
+
 
 def _texts(field: str, messages: Strict | None) -> Iterator[tuple[str, str]]:
     """The messages that a part of a phase has, with the path to each."""

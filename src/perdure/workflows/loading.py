@@ -10,23 +10,28 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import yaml
 
-from perdure.kernel.cron import check_expression, check_timezone
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.validation import explain
-from perdure.workflows import expressions, templates
-from perdure.workflows.definition import COMMANDS, KEPT, Cron, Phase, Workflow
-from perdure.workflows.graph import check_graph, dependencies_of
+from perdure.workflows import templates
+from perdure.workflows.checks import (
+    FileMistake,
+    find_mistakes,
+    is_file_name,
+    outputs_of,
+    prompts_of,
+    unknown_outputs,
+)
+from perdure.workflows.definition import KEPT, Cron, Phase, Workflow
 
 MAX_FILE: Final = 1 << 20
 MAX_NODES: Final = 20_000
 MAX_DEPTH: Final = 30
-RESERVED_INTENTS: Final = frozenset({"approve", "reject", "status", "reset", "chat"})
 SUFFIXES: Final = (".yaml", ".yml")
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _AT = re.compile(r"\$((?:\.\w+|\[\d+\])+)")
 _UNKNOWN = re.compile(r"unknown field `([^`]+)`")
-_NESTED = re.compile(r"\([^()]*[+*}][^()]*\)[+*{]")
+_BLOCK: Final = "|"
 _STEP = re.compile(r"\w+")
 
 Lines = Mapping[tuple[str | int, ...], int]
@@ -54,14 +59,6 @@ class Loaded(NamedTuple):
     warnings: Sequence[Problem]
     assistants: Sequence[tuple[str, Problem]] = ()
     """The assistants that phases name, each with what is told if there is none of that name."""
-
-
-class _Wrong(Exception):
-    """A mistake at a place of the file."""
-
-    def __init__(self, message: str, path: tuple[str | int, ...] = ()) -> None:
-        super().__init__(message)
-        self.message, self.path = message, path
 
 
 def load_folder(folder: Path) -> list[Loaded]:
@@ -112,18 +109,18 @@ def load_text(data: bytes | str, name: str = "workflow", *, folder: Path | None 
         return _failed(name, 0, f"is larger than {MAX_FILE} bytes")
     try:
         content, lines = _read(data)
-    except _Wrong as error:
+    except FileMistake as error:
         return _failed(name, _first(error.path), error.message)
     try:
         definition = _convert(content)
-        found = list(_mistakes(definition))
+        found = list(find_mistakes(definition))
         notes = list(_notes(definition, folder))
         if folder is not None and isinstance(definition, Workflow):
             definition, wrong = _with_prompts(definition, folder)
             found += wrong
-    except _Wrong as error:
+    except FileMistake as error:
         return _failed(name, _line(lines, error.path), error.message)
-    problems = [Problem(name, _line(lines, each.path), each.message) for each in found]
+    problems = [Problem(name, _text_line(lines, each), each.message) for each in found]
     warnings = [Problem(name, _line(lines, each.path), each.message) for each in notes]
     if problems:
         return Loaded(name, None, problems, warnings)
@@ -138,8 +135,8 @@ def from_python(content: Mapping[str, Any]) -> Workflow:
     """A workflow that is given as plain data, checked like a file; InvalidInput if something is wrong."""
     try:
         definition = _convert(content)
-        found = list(_mistakes(definition))
-    except _Wrong as error:
+        found = list(find_mistakes(definition))
+    except FileMistake as error:
         raise InvalidInput(error.message) from None
     if found:
         raise InvalidInput("; ".join(each.message for each in found))
@@ -163,6 +160,12 @@ def _line(lines: Lines, path: tuple[str | int, ...]) -> int:
     return lines.get(path, 0)
 
 
+def _text_line(lines: Lines, mistake: FileMistake) -> int:
+    """The line of a mistake inside a text of several lines, where the file has the text line by line."""
+    begin = lines.get((*mistake.path, _BLOCK))
+    return _line(lines, mistake.path) if begin is None else begin + mistake.line - 1
+
+
 # --- YAML -------------------------------------------------------------------------------------------------
 
 
@@ -177,11 +180,13 @@ def _read(data: bytes | str) -> tuple[Mapping[str, Any], Lines]:
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         reason = getattr(error, "problem", None) or "it has characters that a text file must not have"
-        raise _Wrong(f"this is not YAML: {reason}", (mark.line + 1 if mark is not None else 0,)) from None
+        raise FileMistake(
+            f"this is not YAML: {reason}", (mark.line + 1 if mark is not None else 0,)
+        ) from None
     except RecursionError:
-        raise _Wrong(f"is nested deeper than {MAX_DEPTH} levels") from None
+        raise FileMistake(f"is nested deeper than {MAX_DEPTH} levels") from None
     if not isinstance(root, yaml.MappingNode):
-        raise _Wrong("must be a mapping with `name` and `phases`")
+        raise FileMistake("must be a mapping with `name` and `phases`")
     reader = _Reader()
     content = reader.value(root, ())
     return content, reader.lines
@@ -197,12 +202,12 @@ class _Reader:
     def value(self, node: yaml.Node, path: tuple[str | int, ...]) -> Any:
         line = node.start_mark.line + 1
         if id(node) in self._seen:
-            raise _Wrong("aliases (*name) are not allowed", (line,))
+            raise FileMistake("aliases (*name) are not allowed", (line,))
         self._seen.add(id(node))
         if len(self._seen) > MAX_NODES:
-            raise _Wrong(f"has more than {MAX_NODES} values", (line,))
+            raise FileMistake(f"has more than {MAX_NODES} values", (line,))
         if len(path) > MAX_DEPTH:
-            raise _Wrong(f"is nested deeper than {MAX_DEPTH} levels", (line,))
+            raise FileMistake(f"is nested deeper than {MAX_DEPTH} levels", (line,))
         self.lines[path] = line
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
@@ -215,11 +220,13 @@ class _Reader:
         for key, value in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
-                raise _Wrong("a key must be a text", (line,))
+                raise FileMistake("a key must be a text", (line,))
             if key.value in found:
-                raise _Wrong(f"{key.value!r} is given twice", (line,))
+                raise FileMistake(f"{key.value!r} is given twice", (line,))
             found[key.value] = self.value(value, (*path, key.value))
             self.lines[(*path, key.value)] = line
+            if isinstance(value, yaml.ScalarNode) and value.style == _BLOCK:
+                self.lines[(*path, key.value, _BLOCK)] = value.start_mark.line + 2
         return found
 
 
@@ -228,7 +235,7 @@ def _scalar(node: yaml.Node) -> Any:
     try:
         value = loader.construct_object(node, deep=True)
     except (yaml.YAMLError, ValueError):
-        raise _Wrong(f"{node.value!r} is not a value of YAML", (node.start_mark.line + 1,)) from None
+        raise FileMistake(f"{node.value!r} is not a value of YAML", (node.start_mark.line + 1,)) from None
     finally:
         loader.dispose()
     # Dates and the like are texts to a workflow.
@@ -241,7 +248,7 @@ def _convert(content: Mapping[str, Any]) -> Workflow | Cron:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
         message = explain(error, kind, f"the {kind.__name__.lower()}")
-        raise _Wrong(message, _place(str(error), message)) from None
+        raise FileMistake(message, _place(str(error), message)) from None
 
 
 def _place(error: str, message: str) -> tuple[str | int, ...]:
@@ -256,178 +263,33 @@ def _step(text: str) -> str | int:
     return int(text) if text.isdecimal() else text
 
 
-# --- checks -----------------------------------------------------------------------------------------------
+# --- prompts -----------------------------------------------------------------------------------------------
 
 
-def _mistakes(definition: Workflow | Cron) -> Iterator[_Wrong]:
-    if isinstance(definition, Cron):
-        if (definition.workflow is None) == (definition.handler is None):
-            yield _Wrong("a cron has a workflow or a handler: exactly one of them")
-        for field, check in (("schedule", check_expression), ("timezone", check_timezone)):
-            try:
-                check(getattr(definition, field))
-            except InvalidInput as error:
-                yield _Wrong(error.message, (field,))
-        return
-    names = [phase.name for phase in definition.phases]
-    for number, phase in enumerate(definition.phases):
-        if phase.name in names[:number]:
-            yield _Wrong(f"there are two phases called {phase.name!r}", ("phases", number, "name"))
-        for name, message in _phase_mistakes(phase):
-            yield _Wrong(f"phase {phase.name!r}: {message}", ("phases", number, *name.split(".")))
-    outputs = _outputs(definition)
-    for number, phase in enumerate(definition.phases):
-        for name, text in (*phase.templates(), *_prompts(phase)):
-            for message in _unknown_outputs(text, outputs):
-                yield _Wrong(f"phase {phase.name!r}: {message}", ("phases", number, *name.split(".")))
-    yield from _graph_mistakes(definition)
-    if definition.classification is not None and definition.classification.intent in RESERVED_INTENTS:
-        intent = definition.classification.intent
-        yield _Wrong(f"the intent {intent!r} is taken: it steers runs", ("classification", "intent"))
-    if definition.final_message is not None:
-        found = (*_template(definition.final_message), *_unknown_outputs(definition.final_message, outputs))
-        yield from (_Wrong(each, ("final_message",)) for each in found)
-
-
-def _outputs(workflow: Workflow) -> frozenset[str]:
-    """What `${name.output}` may name: the phases, and the variables of their outputs."""
-    names = [name for phase in workflow.phases for name in (phase.name, phase.output_var)]
-    return frozenset(name for name in names if name is not None)
-
-
-def _unknown_outputs(text: str, known: frozenset[str]) -> Iterator[str]:
-    """The outputs that a template names and no phase has."""
-    try:
-        named = templates.parse(text).outputs()
-    except InvalidInput:
-        # That is a mistake of its own.
-        return
-    yield from (f"${{{name}.output}} names no phase" for name in sorted(named - known))
-
-
-def _graph_mistakes(workflow: Workflow) -> Iterator[_Wrong]:
-    try:
-        check_graph(dependencies_of([(phase.name, phase.depends_on) for phase in workflow.phases]))
-    except InvalidInput as error:
-        named = re.match(r"phase '([^']+)'", error.message)
-        at = next((n for n, phase in enumerate(workflow.phases) if named and phase.name == named[1]), None)
-        yield _Wrong(error.message, ("phases",) if at is None else ("phases", at, "depends_on"))
-
-
-def _template(text: str) -> Iterator[str]:
-    try:
-        templates.parse(text)
-    except InvalidInput as error:
-        yield error.message
-
-
-def _condition(text: str) -> Iterator[str]:
-    try:
-        expressions.parse(text)
-    except InvalidInput as error:
-        yield error.message
-
-
-_NEEDS: Final = {
-    "command": "command",
-    "bash": "command",
-    "script": "script",
-    "callable": "callable",
-    "http": "http",
-    "workflow": "workflow",
-    "map": "items",
-}
-"""The field that a phase of a type must have."""
-_ONLY: Final = {
-    "command": COMMANDS,
-    "script": frozenset({"script"}),
-    "runtime": frozenset({"script"}) | COMMANDS,
-    "callable": frozenset({"callable"}),
-    "http": frozenset({"http"}),
-    "items": frozenset({"map"}),
-    "seconds": frozenset({"wait"}),
-    "until_time": frozenset({"wait"}),
-}
-"""The types that a field is for."""
-
-
-def _phase_mistakes(phase: Phase) -> Iterator[tuple[str, str]]:
-    """The fields of a phase that are wrong, each with the reason."""
-    needed = _NEEDS.get(phase.type)
-    if needed is not None and getattr(phase, needed) is None:
-        yield "type", f"a phase of type {phase.type} needs {needed!r}"
-    for name, types in _ONLY.items():
-        if getattr(phase, name) is not None and phase.type not in types:
-            yield name, f"{name!r} is for phases of type {' or '.join(sorted(types))}, not {phase.type}"
-    if phase.skill is not None and phase.skills:
-        yield "skill", "give 'skill' or 'skills', not both"
-    if phase.type == "wait" and (phase.seconds is None) == (phase.until_time is None):
-        yield "type", "a phase of type wait needs 'seconds' or 'until_time'"
-    yield from _loop_mistakes(phase)
-    for name, text in phase.templates():
-        yield from ((name, message) for message in _template(text))
-    for text in phase.conditions:
-        yield from (("skip_if", message) for message in _condition(text))
-    blocked = None if phase.on_output is None else phase.on_output.contains_BLOCKED
-    if blocked is not None and blocked.unless_title_matches is not None:
-        try:
-            re.compile(blocked.unless_title_matches)
-        except re.error as error:
-            yield "on_output", f"unless_title_matches is no regular expression: {error}"
-        if _NESTED.search(blocked.unless_title_matches):
-            yield "on_output", "unless_title_matches repeats a repetition, which can take very long"
-    if phase.on_failure is not None and (phase.on_failure.action == "goto") != bool(phase.on_failure.phase):
-        yield "on_failure", "'phase' goes with the action goto"
-
-
-def _loop_mistakes(phase: Phase) -> Iterator[tuple[str, str]]:
-    loop = phase.generic_loop
-    if loop is None:
-        return
-    if phase.loop is not None:
-        yield "loop", "give 'loop' or 'generic_loop', not both"
-    if loop.until is None and loop.until_bash is None:
-        yield "generic_loop", "a loop needs 'until' or 'until_bash'"
-    if loop.until is not None:
-        yield from (("generic_loop.until", message) for message in _condition(loop.until))
-    if loop.until_bash is not None and ("{{" in loop.until_bash or "${" in loop.until_bash):
-        yield "generic_loop.until_bash", "until_bash is run as it is written: it takes no template"
-
-
-def _prompts(phase: Phase) -> Iterator[tuple[str, str]]:
-    if phase.prompt is not None:
-        yield "prompt", phase.prompt
-    if phase.loop is not None:
-        changes = phase.loop.on_request_changes
-        yield "loop.on_request_changes.fix_prompt", changes.fix_prompt
-        yield "loop.on_request_changes.re_review_prompt", changes.re_review_prompt
-
-
-def is_file_name(prompt: str) -> bool:
-    """Whether a prompt is the name of a file, such as prompts/fix.md, and not the text itself."""
-    return "\n" not in prompt and re.fullmatch(r"[\w./-]+\.(md|txt|prompt)", prompt) is not None
-
-
-def _with_prompts(workflow: Workflow, folder: Path) -> tuple[Workflow, list[_Wrong]]:
+def _with_prompts(workflow: Workflow, folder: Path) -> tuple[Workflow, list[FileMistake]]:
     """The workflow with the text of its prompts in place of the names of their files.
 
     So a run needs no file of the machine on which it was loaded.
     """
     phases: list[Phase] = []
-    wrong: list[_Wrong] = []
-    outputs = _outputs(workflow)
+    wrong: list[FileMistake] = []
+    outputs = outputs_of(workflow)
     for number, phase in enumerate(workflow.phases):
         texts: dict[str, str] = {}
-        for field, prompt in _prompts(phase):
+        for field, prompt in prompts_of(phase):
             try:
                 text = texts[field] = _prompt_text(folder, prompt)
-                templates.parse(text)
-                unknown = [] if text == prompt else list(_unknown_outputs(text, outputs))
+                if text == prompt:
+                    continue
+                templates.check_template(text)
+                unknown = list(unknown_outputs(text, outputs))
                 if unknown:
                     raise InvalidInput(f"the prompt {prompt!r}: {unknown[0]}")
             except InvalidInput as error:
                 wrong.append(
-                    _Wrong(f"phase {phase.name!r}: {error.message}", ("phases", number, *field.split(".")))
+                    FileMistake(
+                        f"phase {phase.name!r}: {error.message}", ("phases", number, *field.split("."))
+                    )
                 )
                 texts[field] = prompt
         phases.append(_with_texts(phase, texts))
@@ -469,40 +331,40 @@ def _prompt_text(folder: Path, prompt: str) -> str:
 # --- notes ------------------------------------------------------------------------------------------------
 
 
-def _notes(definition: Workflow | Cron, folder: Path | None) -> Iterator[_Wrong]:
+def _notes(definition: Workflow | Cron, folder: Path | None) -> Iterator[FileMistake]:
     """What is kept and means nothing here, and what is not there yet."""
     for name, purpose in KEPT.items():
         if getattr(definition, name, None) is not None:
-            yield _Wrong(f"{name} is for {purpose}; it is kept and not used", (name,))
+            yield FileMistake(f"{name} is for {purpose}; it is kept and not used", (name,))
     if isinstance(definition, Cron):
         return
     for number, phase in enumerate(definition.phases):
         for name, purpose in KEPT.items():
             if getattr(phase, name, None) is not None:
                 message = f"phase {phase.name!r}: {name} is for {purpose}; it is kept and not used"
-                yield _Wrong(message, ("phases", number, name))
+                yield FileMistake(message, ("phases", number, name))
         if phase.output_var == phase.name and (phase.loop or phase.generic_loop):
             message = (
                 f"phase {phase.name!r}: output_var is its own name, which stays its text; "
                 "under another name it says how the loop ended"
             )
-            yield _Wrong(message, ("phases", number, "output_var"))
-        for field, prompt in _prompts(phase):
+            yield FileMistake(message, ("phases", number, "output_var"))
+        for field, prompt in prompts_of(phase):
             if folder is not None and is_file_name(prompt) and not (folder / prompt).is_file():
                 message = f"phase {phase.name!r}: there is no file {prompt!r} beside this one"
-                yield _Wrong(message, ("phases", number, *field.split(".")))
+                yield FileMistake(message, ("phases", number, *field.split(".")))
         unknown = sorted(set().union(*map(_helpers, phase.templates())) - templates.HELPERS)
         if unknown:
             message = f"phase {phase.name!r}: there is no helper {', '.join(unknown)}; it renders nothing"
-            yield _Wrong(message, ("phases", number))
+            yield FileMistake(message, ("phases", number))
 
 
-def _assistants(definition: Workflow | Cron) -> Iterator[tuple[str, _Wrong]]:
+def _assistants(definition: Workflow | Cron) -> Iterator[tuple[str, FileMistake]]:
     """The assistants that phases name, without those that a template gives."""
     for number, phase in enumerate(definition.phases if isinstance(definition, Workflow) else ()):
         if phase.assistant is not None and not templates.parse(phase.assistant).paths():
             message = f"phase {phase.name!r}: there is no assistant or agent {phase.assistant!r}"
-            yield phase.assistant, _Wrong(message, ("phases", number, "assistant"))
+            yield phase.assistant, FileMistake(message, ("phases", number, "assistant"))
 
 
 def _helpers(field: tuple[str, str]) -> frozenset[str]:

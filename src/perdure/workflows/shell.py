@@ -1,23 +1,26 @@
-"""Commands with values in them. A value reaches the shell as an environment variable, never as text.
+"""Commands with values in them. A value reaches the shell in a variable, never as text of the command.
 
-So the output of an agent or the title of an issue stays data, whatever it says: a shell does not read the
-value of a variable as a command.
+So the output of an agent or the title of an issue stays data: bash expands a variable once, and the places in
+which it evaluates the value again are refused (`bash`).
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from typing import Any, Final, NamedTuple
 
 from perdure.kernel.errors import InvalidInput, TooLarge
-from perdure.workflows.templates import If, Part, Template, Text, is_there, shown, value_of
+from perdure.workflows import templates
+from perdure.workflows.bash import scan_bash
+from perdure.workflows.bash_rules import HOLE, BashValue
+from perdure.workflows.templates import INT, Help, If, Part, Template, Text, Value, is_there, shown, value_of
 
 PREFIX: Final = "PERDURE_VALUE_"
 MAX_VALUE: Final = 100_000
 """How many bytes a value in a command may have; an operating system takes no more than 128 KiB."""
-
-_HERE = re.compile(r"<<-?[ \t]*(['\"]?)(?P<word>\w+)\1")
+MAX_CONDITIONS: Final = 4
+"""Up to so many conditions of a command, each combination is checked when its file is loaded."""
 
 
 class Command(NamedTuple):
@@ -28,110 +31,85 @@ class Command(NamedTuple):
 
 
 def shell_command(template: Template, scope: Mapping[str, Any]) -> Command:
-    """A command with the values of a scope in variables."""
-    writer = _Writer(scope)
-    writer.write(template.parts)
-    text = "".join(writer.pieces)
-    if "{{" in text:
-        raise InvalidInput("the command still has '{{' in it after its values were put in")
-    return Command(text, writer.env)
-
-
-class _Writer:
-    """Writes a command and follows the quotes of the shell in it."""
-
-    def __init__(self, scope: Mapping[str, Any]) -> None:
-        self._scope = scope
-        self.pieces: list[str] = []
-        self.env: dict[str, str] = {}
-        self._quote = ""
-        self._around: list[str] = []
-        """The quotes around each open parenthesis: quotes begin anew in `$(…)`."""
-        self._heres: list[tuple[str, bool]] = []
-        """The here-documents that begin with the next line: the word that ends each, and whether it is
-        quoted."""
-        self._line = ""
-
-    def write(self, parts: tuple[Part, ...]) -> None:
-        for part in parts:
-            if isinstance(part, Text):
-                self.pieces.append(part.text)
-                self._follow(part.text)
-            elif isinstance(part, If):
-                if is_there(value_of(part, self._scope)) != part.negated:
-                    self.write(part.parts)
-            else:
-                self._value(shown(value_of(part, self._scope)))
-
-    def _value(self, value: str) -> None:
+    """Return a command with its values in variables. Raise InvalidInput if bash would evaluate one."""
+    text, parts = _flatten(template, lambda part: is_there(value_of(part, scope)))
+    quotings = scan_bash(text, [_bash_value(part) for part in parts])
+    pieces = text.split(HOLE)
+    env: dict[str, str] = {}
+    written = [pieces[0]]
+    for part, quoting, after in zip(parts, quotings, pieces[1:], strict=True):
+        value = shown(value_of(part, scope))
         if len(value.encode("utf-8", "replace")) > MAX_VALUE:
             raise TooLarge(f"a value in a command is larger than {MAX_VALUE} bytes; read it from a file")
-        name = PREFIX + str(len(self.env) + 1)
-        self.env[name] = value.replace("\0", "")
-        in_here = self._in_here
-        if in_here:
-            _, quoted = next(iter(self._heres))
-            if quoted:
-                raise InvalidInput(
-                    "a value stands in a here-document whose end is quoted: write <<EOF without"
-                )
-        variable = "${" + name + "}"
-        if in_here or self._quote == '"':
-            self.pieces.append(variable)
-        else:
-            self.pieces.append("'\"" + variable + "\"'" if self._quote else '"' + variable + '"')
-        self._line += "x"
+        name = PREFIX + str(len(env) + 1)
+        env[name] = value.replace("\0", "")
+        written += [quoting.value.format(name), after]
+    command = "".join(written)
+    if "{{" in command:
+        raise InvalidInput("the command still has '{{' in it after its values were put in")
+    return Command(command, env)
 
-    @property
-    def _in_here(self) -> bool:
-        return bool(self._heres) and self._begun
 
-    _begun = False
+def check_command(text: str) -> None:
+    """Raise RefusedValue if a command has a value where bash evaluates it, whatever its conditions are."""
+    template = templates.check_template(text)
+    conditions = sorted({part.path for part in _conditions(template.parts)})
+    failures: list[InvalidInput] = []
+    count = 0
+    for there in _choices(conditions):
+        count += 1
+        command, parts = _flatten(template, lambda part, there=there: there[part.path])  # type: ignore[misc]
+        try:
+            scan_bash(command, [_bash_value(part) for part in parts])
+        except InvalidInput as error:
+            failures.append(error)
+    refused = [failure for failure in failures if hasattr(failure, "line")]
+    if refused or len(failures) == count:
+        raise (refused or failures)[0]
 
-    def _follow(self, text: str) -> None:
-        """Follow quotes, comments and here-documents through a text."""
-        position = 0
-        while position < len(text):
-            if self._in_here:
-                position = self._follow_here(text, position)
-                continue
-            character = text[position]
-            if character == "\n" and not self._quote:
-                self._begun = bool(self._heres)
-                self._line = ""
-            elif character == "\\" and self._quote != "'":
-                position += 1
-            elif character == self._quote:
-                self._quote = ""
-            elif character == "(" and (not self._quote or (self._quote == '"' and self._line[-1:] == "$")):
-                self._around.append(self._quote)
-                self._quote = ""
-            elif character == ")" and not self._quote and self._around:
-                self._quote = self._around.pop()
-            elif not self._quote and character in "'\"":
-                self._quote = character
-            elif not self._quote and character == "#" and (not self._line or self._line[-1].isspace()):
-                end = text.find("\n", position)
-                position = len(text) if end < 0 else end
-                continue
-            elif not self._quote and (found := _HERE.match(text, position)) is not None:
-                self._heres.append((found["word"], text[found.start("word") - 1] in "'\""))
-                self._line += found.group()
-                position = found.end()
-                continue
-            if character != "\n":
-                self._line += character
-            position += 1
 
-    def _follow_here(self, text: str, position: int) -> int:
-        """Follow a line of a here-document; the word that ends it stands alone."""
-        word, _ = next(iter(self._heres))
-        end = text.find("\n", position)
-        self._line += text[position:] if end < 0 else text[position:end]
-        if end < 0:
-            return len(text)
-        if self._line.strip("\t") == word:
-            del self._heres[:1]
-            self._begun = bool(self._heres)
-        self._line = ""
-        return end + 1
+def _choices(conditions: list[tuple[str, ...]]) -> Iterator[Mapping[tuple[str, ...], bool]]:
+    """Yield which conditions hold: each combination of a few; otherwise all, none, all but one, and one."""
+    if len(conditions) <= MAX_CONDITIONS:
+        for chosen in product((True, False), repeat=len(conditions)):
+            yield dict(zip(conditions, chosen, strict=True))
+        return
+    for usual in (True, False):
+        yield dict.fromkeys(conditions, usual)
+        for path in conditions[:100]:
+            yield {**dict.fromkeys(conditions, usual), path: not usual}
+
+
+def _conditions(parts: tuple[Part, ...]) -> Iterator[If]:
+    for part in parts:
+        if isinstance(part, If):
+            yield part
+            yield from _conditions(part.parts)
+
+
+def _flatten(template: Template, holds: Callable[[If], bool]) -> tuple[str, list[Value | Help]]:
+    """Return the text of a command with a HOLE for each value, and the values."""
+    pieces: list[str] = []
+    values: list[Value | Help] = []
+
+    def write(parts: tuple[Part, ...]) -> None:
+        for part in parts:
+            if isinstance(part, Text):
+                if HOLE in part.text:
+                    raise InvalidInput("a command must not have NUL characters")
+                pieces.append(part.text)
+            elif isinstance(part, If):
+                if holds(part) != part.negated:
+                    write(part.parts)
+            else:
+                pieces.append(HOLE)
+                values.append(part)
+
+    write(template.parts)
+    return "".join(pieces), values
+
+
+def _bash_value(part: Value | Help) -> BashValue:
+    if isinstance(part, Value):
+        return BashValue(".".join(part.path), part.line)
+    return BashValue(f"{part.helper} {part.argument}", part.line, is_integer=part.helper == INT)

@@ -1,4 +1,4 @@
-"""Templates of workflows: `{{a.b}}`, `{{#if a}}…{{/if}}`, `{{slugify title}}` and `${phase.output}`.
+"""Templates of workflows: `{{a.b}}`, `{{#if a}}…{{/if}}`, `{{slugify a}}`, `{{int a}}` and `${phase.output}`.
 
 A template is parsed once, and rendered in one pass over what was parsed. So a value that looks like a
 template, as the output of an agent may, stays text.
@@ -20,12 +20,19 @@ MAX_NESTING: Final = 10
 OUTPUTS: Final = "phaseOutputs"
 """Where the outputs of phases stand; the first name of a path is looked for there too."""
 LONGEST_SLUG: Final = 40
-HELPERS: Final = frozenset({"slugify"})
+SLUGIFY: Final = "slugify"
+INT: Final = "int"
+HELPERS: Final = frozenset({SLUGIFY, INT})
+MAX_INTEGER: Final = 1 << 63
+SHOWN_TAG: Final = 100
+"""How many characters of a wrong tag an error names."""
 
-_TAG = re.compile(r"\{\{(.*?)\}\}|\$\{([\w-]+)\.output\}", re.DOTALL)
+_OPENING = re.compile(r"\{\{|\$\{([\w-]+)\.output\}")
+_OUTPUT = re.compile(r"\$\{([\w-]+)\.output\}")
 _PATH = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*")
-_IF = re.compile(r"#if\s+(!?)\s*(" + _PATH.pattern + ")")
+_IF = re.compile(r"#if\s+(?:(!)\s*)?(" + _PATH.pattern + ")")
 _HELPER = re.compile(r"([A-Za-z_]\w*)\s+(\S+)")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _NO_SLUG = re.compile(r"[^a-z0-9]+")
 
 
@@ -39,6 +46,7 @@ class Value(NamedTuple):
     """The value at a path."""
 
     path: tuple[str, ...]
+    line: int = 1
 
 
 class Help(NamedTuple):
@@ -46,6 +54,7 @@ class Help(NamedTuple):
 
     helper: str
     argument: str
+    line: int = 1
 
 
 class If(NamedTuple):
@@ -64,6 +73,8 @@ class Template(NamedTuple):
 
     text: str
     parts: tuple[Part, ...]
+    unclosed: int = 0
+    """The line of the first `{{` without an end, which is text; 0 if there is none."""
 
     @property
     def is_literal(self) -> bool:
@@ -112,29 +123,66 @@ def parse(text: str) -> Template:
     if len(text) > MAX_TEMPLATE:
         raise InvalidInput(f"a template must be at most {MAX_TEMPLATE} characters long")
     stack: list[tuple[tuple[tuple[str, ...], bool] | None, list[Part]]] = [(None, [])]
-    position = 0
-    for match in _TAG.finditer(text):
-        _add_text(stack[-1][1], text[position : match.start()])
-        position = match.end()
-        if match[2] is not None:
-            stack[-1][1].append(Value((OUTPUTS, match[2])))
-            continue
-        inner = match[1].strip()
-        if inner == "/if":
+    position, line = 0, 1
+    for tag in _tags(text):
+        _add_text(stack[-1][1], text[position : tag.start])
+        line += text.count("\n", position, tag.start)
+        if tag.output is not None:
+            stack[-1][1].append(Value((OUTPUTS, tag.output), line))
+        elif tag.inner == "/if":
             condition, parts = stack.pop()
             if condition is None:
-                raise InvalidInput(f"{{{{/if}}}} without {{{{#if}}}} in line {_line(text, match.start())}")
+                raise InvalidInput(f"{{{{/if}}}} without {{{{#if}}}} in line {line}")
             stack[-1][1].append(If(*condition, tuple(parts)))
-        elif (found := _IF.fullmatch(inner)) is not None:
+        elif (match := _IF.fullmatch(tag.inner)) is not None:
             if len(stack) > MAX_NESTING:
                 raise InvalidInput(f"{{{{#if}}}} is nested deeper than {MAX_NESTING} levels")
-            stack.append(((tuple(found[2].split(".")), bool(found[1])), []))
+            stack.append(((tuple(match[2].split(".")), bool(match[1])), []))
         else:
-            stack[-1][1].append(_tag(inner, text, match.start()))
+            stack[-1][1].append(_parse_tag(tag.inner, line))
+        line += text.count("\n", tag.start, tag.end)
+        position = tag.end
     _add_text(stack[-1][1], text[position:])
     if len(stack) > 1:
         raise InvalidInput("{{#if}} without {{/if}}")
-    return Template(text, tuple(stack[0][1]))
+    begin = text.find("{{", position)
+    unclosed = 0 if begin < 0 else line + text.count("\n", position, begin)
+    return Template(text, tuple(stack[0][1]), unclosed)
+
+
+def check_template(text: str) -> Template:
+    """Parse a template of a file. Raise InvalidInput also for `{{` without an end."""
+    template = parse(text)
+    if template.unclosed:
+        raise InvalidInput(f"{{{{ without }}}} in line {template.unclosed} of the template")
+    return template
+
+
+class _Tag(NamedTuple):
+    """A tag of a template: what is between its braces, or the phase of `${phase.output}`."""
+
+    start: int
+    end: int
+    inner: str
+    output: str | None
+
+
+def _tags(text: str) -> Iterator[_Tag]:
+    """Yield the tags of a template; each character is looked at once."""
+    position = 0
+    while (match := _OPENING.search(text, position)) is not None:
+        if match[1] is not None:
+            position = match.end()
+            yield _Tag(match.start(), position, "", match[1])
+            continue
+        closing = text.find("}}", match.end())
+        if closing < 0:
+            # No tag in braces ends after this one either.
+            for output in _OUTPUT.finditer(text, match.end()):
+                yield _Tag(output.start(), output.end(), "", output[1])
+            return
+        position = closing + 2
+        yield _Tag(match.start(), position, text[match.end() : closing].strip(), None)
 
 
 def _add_text(parts: list[Part], text: str) -> None:
@@ -142,18 +190,14 @@ def _add_text(parts: list[Part], text: str) -> None:
         parts.append(Text(text))
 
 
-def _line(text: str, position: int) -> int:
-    return text.count("\n", 0, position) + 1
-
-
-def _tag(inner: str, text: str, position: int) -> Part:
+def _parse_tag(inner: str, line: int) -> Part:
     if _PATH.fullmatch(inner):
-        return Value(tuple(inner.split(".")))
-    found = _HELPER.fullmatch(inner)
-    if found is None:
-        name = "{{" + inner + "}}"
-        raise InvalidInput(f"{name} in line {_line(text, position)} of the template names nothing")
-    return Help(found[1], found[2])
+        return Value(tuple(inner.split(".")), line)
+    match = _HELPER.fullmatch(inner)
+    if match is None:
+        name = "{{" + inner[:SHOWN_TAG] + "}}"
+        raise InvalidInput(f"{name} in line {line} of the template names nothing")
+    return Help(match[1], match[2], line)
 
 
 def _walk(parts: tuple[Part, ...]) -> Iterator[Part]:
@@ -195,11 +239,26 @@ def is_there(value: Any) -> bool:
 
 
 def _help(part: Help, scope: Mapping[str, Any]) -> str:
-    if part.helper != "slugify":
-        # Helpers of other systems, which a warning named when the file was loaded.
-        return ""
-    path = tuple(part.argument.split("."))
-    return slugify(shown(find(path, scope)))
+    value = find(tuple(part.argument.split(".")), scope)
+    if part.helper == SLUGIFY:
+        return slugify(shown(value))
+    if part.helper == INT:
+        return str(integer(value, part))
+    # Helpers of other systems, which a warning named when the file was loaded.
+    return ""
+
+
+def integer(value: Any, part: Help) -> int:
+    """Return a whole number of 64 bits, given as a number or its digits. Raise InvalidInput otherwise."""
+    number = value if isinstance(value, int) and not isinstance(value, bool) else None
+    if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
+        number = int(value)
+    if number is None or not -MAX_INTEGER <= number < MAX_INTEGER:
+        given = "nothing" if value is None or isinstance(value, Missing) else repr(shown(value)[:SHOWN_TAG])
+        raise InvalidInput(
+            f"{{{{{INT} {part.argument[:SHOWN_TAG]}}}}} in line {part.line} needs a whole number, not {given}"
+        )
+    return number
 
 
 def slugify(text: str) -> str:
