@@ -331,7 +331,22 @@ def test_a_checked_integer_may_be_where_bash_evaluates(command: str) -> None:
     for value, number in ((7, 7), (" 42\n", 42), ("-3", -3), ("0009", 9), ("+5", 5)):
         expected = INTEGERS[command].format(number, number + 1)
         assert (execute(shell_command(template, {"v": value})) or "").strip() == expected, value
-    for wrong in (SUBSCRIPT, "", None, True, 1.5, "1 + 1", "0x10", "٣", "1e3", 2**63, "9" * 400, [1], {}):
+    wrong_values: list[object] = [
+        SUBSCRIPT,
+        "",
+        None,
+        True,
+        1.5,
+        "1 + 1",
+        "0x10",
+        "٣",
+        "1e3",
+        2**63,
+        "9" * 400,
+        [1],
+        {},
+    ]
+    for wrong in wrong_values:
         with pytest.raises(InvalidInput, match="needs a whole number"):
             shell_command(template, {"v": wrong})
 
