@@ -12,7 +12,9 @@ from tests.threads.support import AGENT_NAMES, AGENTS, POLICY, age, open_storage
 
 from perdure.executions.model import ExecutionSeed, NewPhase, is_soft, outcome_of
 from perdure.executions.operations import (
+    DAY,
     EXECUTIONS,
+    HOUR,
     Finish,
     Progress,
     Usage,
@@ -25,6 +27,7 @@ from perdure.executions.records import Execution
 from perdure.executions.service import Executions
 from perdure.kernel.clock import to_iso
 from perdure.kernel.errors import InvalidInput, NotFound
+from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import AttemptEnd
 from perdure.runtime.phases import ThreadPhases
@@ -309,6 +312,17 @@ async def test_the_newest_execution_is_marked_as_failed(house: House) -> None:
     assert await executions.mark_latest_failed("build:plan", "acme/app#7", "blocked", "w9") == 0
 
 
+async def test_an_execution_that_goes_on_does_not_fail_in_hindsight(house: House) -> None:
+    executions = house.executions
+    going = await executions.record_start(seed())
+    assert await executions.mark_latest_failed("build:plan", "acme/app#7", "blocked") == 0
+    assert await executions.is_running("build:plan", "acme/app#7")
+    assert (await executions.stats()).all.failed == 0
+    await executions.record_finish(going, Finish(success=True))
+    figures = (await executions.stats()).all
+    assert (figures.total, figures.succeeded, figures.failed) == (1, 1, 0)
+
+
 async def test_failures_in_a_row_end_at_the_first_that_is_none(house: House) -> None:
     executions = house.executions
 
@@ -421,6 +435,32 @@ async def test_statistics_have_every_hour_and_day_and_count_by_skill_and_trigger
     ):
         assert [shown(each, "total", "succeeded", "failed") for each in buckets] == [(0, 0, 0), (3, 1, 1)]
     assert [each.total for each in await executions.daily_stats(days=1, workflow="nothing")] == [0]
+
+
+async def test_an_execution_counts_in_the_hour_and_the_day_of_its_start(house: House) -> None:
+    """So that the sums of an hour are those of the executions that a list shows in it."""
+    if house.storage.engine == "sqlite":
+        now = await house.queue.read(_now)
+        house.clock.advance((DAY - now % DAY) / 1e6 - 60.0)
+    started = await house.executions.record_start(seed())
+    if house.storage.engine == "sqlite":
+        house.clock.advance(3600.0)
+    else:
+        await house.queue.write(_begin_earlier, started)
+    await house.executions.record_finish(started, Finish(success=True))
+    begun = (await house.executions.get(started)).started_at
+    hours = {each.at: each.total for each in await house.executions.hourly_stats(hours=3)}
+    assert {at for at, total in hours.items() if total} == {begun[:13]}
+    days = {each.at: each.total for each in await house.executions.daily_stats(days=3)}
+    assert {at for at, total in days.items() if total} == {begun[:10]}
+    assert list(await house.executions.stats_by_skill(days=3)) == ["build:plan"]
+
+
+BEGIN_EARLIER = statement("UPDATE executions SET started_at = started_at - :age WHERE ns = :ns AND id = :id")
+
+
+async def _begin_earlier(tx: Tx, execution_id: str) -> None:
+    await tx.execute(BEGIN_EARLIER, age=HOUR, id=execution_id)
 
 
 async def _now(tx: Tx) -> int:

@@ -19,7 +19,7 @@ from perdure.memory.builder import Outcome
 from perdure.memory.calendar import DAY as DAY_LEVEL
 from perdure.memory.calendar import SEGMENT
 from perdure.memory.operations import builds, toc
-from perdure.memory.records import NewMemoryEvent
+from perdure.memory.records import NewMemoryEvent, TocNode
 from perdure.memory.summarisers.extractive import ExtractiveSummariser
 from perdure.memory.summarisers.port import (
     Child,
@@ -135,6 +135,41 @@ async def test_what_a_late_event_joins_or_moves_is_one_again(world: World) -> No
     }
 
 
+def grips_of(node: TocNode) -> list[str]:
+    return [grip_id for bullet in node.bullets for grip_id in bullet.grip_ids]
+
+
+async def test_the_grips_of_a_segment_go_with_it(world: World) -> None:
+    early, late = talk(world), talk(world, f"{DAY} 10:50")
+    await world.arrive(*early, *late)
+    await world.build(SEGMENT)
+    kept, gone = [
+        [id for bullet in node.bullets for id in bullet.grip_ids] for node in await world.segments()
+    ]
+    await world.arrive(world.event("What lies between joins both.", f"{DAY} 10:25"))
+    (joined,) = await world.segments()
+    assert grips_of(joined) == kept
+    ns = await world.memory.ns()
+    assert set(await world.storage.read(toc.get_grips, [*kept, *gone], ns=ns)) == set(kept)
+    with pytest.raises(NotFound):
+        await world.memory.expand_grip(gone[0])
+
+
+async def test_a_day_is_cut_up_to_the_latest_of_all_that_was_noted_of_it(world: World) -> None:
+    """A process may die after it noted that something happened; another one notes more, and cuts."""
+    hours = ("08:00", "12:00", "16:00")
+    await world.arrive(*(world.event(f"words of {at}", f"{DAY} {at}") for at in hours))
+    early, late = (world.event(f"words of {at}", f"{DAY} {at}") for at in ("08:10", "16:10"))
+    await world.memory.ingest_many([late, early])
+    ns = await world.memory.ns()
+    for event in (late, early):
+        at = event.timestamp_ms or 0
+        await world.storage.run(toc.mark_days, [(at, at)], ns=ns)
+    await world.work.updater.update(ns, [(early.timestamp_ms or 0, early.timestamp_ms or 0)])
+    ends = [node.end_time_ms for node in await world.segments()]
+    assert ends == [ms(f"{DAY} {at}") for at in ("08:10", "12:00", "16:10")]
+
+
 async def test_the_order_of_arrival_does_not_matter(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toc, "CUT_EVENTS", 25)
     chance = random.Random(4)
@@ -233,6 +268,22 @@ async def test_a_build_belongs_to_one_job_and_goes_on_in_its_next_attempt(world:
     assert await world.build(SEGMENT, builder="quick") == Outcome(built=1)
     assert await world.storage.run(builds.finish, late._replace(builder="slow", job="x"), ns=ns) is None
     assert (await world.node(segment.node_id)).version == 2
+
+
+async def test_a_builder_that_was_replaced_neither_ends_nor_fails_the_build_of_another(world: World) -> None:
+    await world.arrive(*talk(world))
+    (segment,) = await world.segments()
+    ns = await world.memory.ns()
+    row = await world.storage.run(builds.start, segment.node_id, "slow", 0, ns=ns)
+    assert row is not None
+    made = (await world.work.builder._segment(row, ns))._replace(job="x")
+    assert await world.storage.run(builds.start, segment.node_id, "quick", 10**9, ns=ns) is not None
+    await world.storage.run(builds.fail, segment.node_id, "slow", "it broke", 0, ns=ns)
+    assert await world.storage.run(builds.finish, made._replace(builder="slow"), ns=ns) is None
+    (segment,) = await world.segments()
+    assert (segment.status, segment.error) == ("building", None)
+    assert [bullet.text for bullet in segment.bullets] == [nodes.PENDING_TEXT]
+    assert await world.storage.run(builds.finish, made._replace(builder="quick"), ns=ns) == 1
 
 
 async def test_what_changes_while_it_is_built_is_built_again(world: World) -> None:

@@ -12,7 +12,15 @@ from perdure.kernel.ids import derived_ulid
 from perdure.memory import calendar
 from perdure.memory.calendar import ancestors_of, day_id, parent_of, parse_id, segment_id, title_of
 from perdure.memory.model import LATEST_MS
-from perdure.memory.segments import GAP_MS, MAX_TOKENS, EventSize, cut, overlap
+from perdure.memory.segments import (
+    GAP_MS,
+    MAX_TOKENS,
+    OVERLAP_MS,
+    OVERLAP_TOKENS,
+    EventSize,
+    cut,
+    overlap,
+)
 
 
 def test_titles_and_boundaries_follow_from_the_id() -> None:
@@ -113,6 +121,14 @@ def test_a_segment_repeats_the_last_minutes_of_the_one_before() -> None:
     assert overlap([size(START - 1000, 501)], size(START)) == []
     assert overlap([size(START - GAP_MS - 1)], size(START)) == []
     assert overlap([], size(START)) == []
+
+
+def test_what_is_repeated_is_at_most_five_minutes_and_500_tokens_and_these_are_repeated() -> None:
+    oldest = size(START - OVERLAP_MS, OVERLAP_TOKENS - 10)
+    newest = size(START - 1, 10)
+    assert overlap([oldest, newest], size(START)) == [oldest, newest]
+    assert overlap([size(START - OVERLAP_MS - 1), newest], size(START)) == [newest]
+    assert overlap([oldest._replace(tokens=oldest.tokens + 1), newest], size(START)) == [newest]
 
 
 EVENTS = st.lists(st.tuples(st.integers(0, 3 * GAP_MS), st.integers(1, MAX_TOKENS)), max_size=40)

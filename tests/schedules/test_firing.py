@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.kernel.support import until_true
+from tests.kernel.support import soon, until_true
 from tests.schedules.support import FIRINGS, TARGETS, YEARLY, ScheduleWorld
 
 from perdure.assistants.service import Assistants
@@ -287,10 +287,21 @@ async def test_a_firing_that_leaves_the_history_while_it_runs_counts_as_running_
     assert (again.fired, again.skipped, again.running) == (6, 0, 1)
 
 
-async def test_it_fires_by_itself_and_hears_of_what_is_due_sooner(world: ScheduleWorld) -> None:
+async def test_it_fires_by_itself_and_hears_of_what_is_due_sooner(
+    world: ScheduleWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     patient = ScheduleTimer(world.storage, TARGETS, poll=600.0)
+    fire_due, looked = patient.fire_due, asyncio.Event()
+
+    async def look() -> float | None:
+        wait = await fire_due()
+        looked.set()
+        return wait
+
+    monkeypatch.setattr(patient, "fire_due", look)
     await world.cron()
     await patient.start()
+    await soon(looked.wait())
     with pytest.raises(AlreadyRunning, match=r"^Scheduler is already running$"):
         await patient.start()
     assert patient.state == "running"

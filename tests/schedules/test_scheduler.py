@@ -14,7 +14,7 @@ from perdure.access.model import Caller
 from perdure.kernel.errors import Conflict, InvalidCron, InvalidInput, InvalidTimezone, JobNotFound
 from perdure.kernel.storage.dialect import statement
 from perdure.rollouts.service import Rollouts
-from perdure.schedules.model import FIRING, SCHEDULER, jitter_of, status_after
+from perdure.schedules.model import FIRING, LATE, SCHEDULER, jitter_of, skip_event, status_after
 from perdure.schedules.records import Schedule
 from perdure.schedules.timer import ScheduleTimer
 from perdure.threads.records import Failure
@@ -209,6 +209,26 @@ async def test_times_that_were_missed(world: ScheduleWorld, misfire: str) -> Non
     assert (await world.fire(made)).fired == fired + 1
 
 
+@pytest.mark.parametrize(
+    ("changes", "event"),
+    [
+        ({}, "started"),
+        ({"misfire": "skip", "late": LATE}, "started"),
+        ({"misfire": "skip", "late": LATE + 1}, "misfire"),
+        ({"misfire": "once", "late": LATE + 1}, "started"),
+        ({"running": 1}, "started"),
+        ({"running": 1, "overlap": "skip"}, "overlap"),
+        # Of several reasons the first counts: paused, missed, its condition, what still runs.
+        ({"running": 1, "overlap": "skip", "unmet": True}, "condition"),
+        ({"misfire": "skip", "late": LATE + 1, "unmet": True}, "misfire"),
+        ({"misfire": "skip", "late": LATE + 1, "enabled": False}, "paused"),
+    ],
+)
+def test_why_a_time_starts_nothing(changes: dict[str, Any], event: str) -> None:
+    given: dict[str, Any] = {"enabled": True, "overlap": "concurrent", "misfire": "once"}
+    assert skip_event(**(given | {"late": 0, "unmet": False, "running": 0} | changes)) == event
+
+
 async def test_no_more_than_a_week_is_made_up_for(world: ScheduleWorld) -> None:
     made = await world.cron("0 0 * * *", misfire="all")
     await world.come(made, later=60 * 86_400)
@@ -267,6 +287,16 @@ async def test_a_trigger_fires_now_and_leaves_the_next_time(world: ScheduleWorld
     assert (await world.schedules.get("report")).fired == 2
     with pytest.raises(JobNotFound, match=r"^Job not found: nothing$"):
         await mine.trigger("nothing")
+
+
+async def test_triggers_at_the_same_moment_are_firings_of_their_own(world: ScheduleWorld) -> None:
+    """Those of one caller are one transaction, with one time."""
+    made = await world.cron()
+    firings = await asyncio.gather(*(world.schedules.trigger(made.schedule_id) for _ in range(4)))
+    assert len({firing.due_at for firing in firings}) == 4
+    started = {firing.started_id for firing in await world.history(made)}
+    assert started == {run.run_id for run in await world.runs()}
+    assert len(started) == 4
 
 
 async def test_a_trigger_that_cannot_start_is_recorded(world: ScheduleWorld) -> None:

@@ -1,0 +1,58 @@
+"""Runs that wait for their turn: in their order, with the time that they have, and not to be paused."""
+
+from __future__ import annotations
+
+import pytest
+from tests.workflows.support import Done, WorkflowWorld
+from tests.workflows.test_lifecycle import with_timeout
+
+from perdure.kernel.errors import Conflict
+
+ONE_PHASE = "name: w\nphases: [{name: a, prompt: a}]\n"
+
+
+async def filled(world: WorkflowWorld) -> None:
+    """Start as many runs as may run at once."""
+    world.add(ONE_PHASE)
+    for number in range(4):
+        await world.start(trigger_id=f"t{number}")
+
+
+async def free_a_place(world: WorkflowWorld) -> None:
+    """End one of the runs, before anybody looks who is next."""
+    (claimed,) = await world.claim_phases(1)
+    await world.end(claimed, Done("done"))
+
+
+async def test_a_new_run_does_not_overtake_those_that_wait(world: WorkflowWorld) -> None:
+    await filled(world)
+    first = await world.start(trigger_id="first")
+    await free_a_place(world)
+    later = await world.start(trigger_id="later")
+    assert (await world.workflows.get(later)).status == "queued"
+    await world.settle()
+    assert [(await world.workflows.get(each)).status for each in (first, later)] == ["running", "queued"]
+
+
+async def test_the_time_of_a_run_goes_on_after_it_was_admitted(world: WorkflowWorld) -> None:
+    await filled(world)
+    (run_id,) = await with_timeout(world, "s1")
+    await world.advance(20.0)
+    await free_a_place(world)
+    await world.settle()
+    assert (await world.workflows.get(run_id)).status == "running"
+    await world.advance(30.0)
+    assert (await world.workflows.get(run_id)).status == "running"
+    await world.advance(20.0)
+    run = await world.workflows.get(run_id)
+    assert (run.status, run.error) == ("failed", "timed out after 60 seconds")
+
+
+async def test_a_run_that_waits_for_its_turn_cannot_be_paused(world: WorkflowWorld) -> None:
+    await filled(world)
+    waiting = await world.start(trigger_id="waits")
+    with pytest.raises(Conflict, match="is queued; only one that is running can be paused"):
+        await world.workflows.pause(waiting)
+    await free_a_place(world)
+    await world.settle()
+    assert (await world.workflows.get(waiting)).status == "running"
