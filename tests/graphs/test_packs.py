@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import zlib
+from typing import Any
 from uuid import UUID
 
 import msgspec
 import pytest
 
+from perdure.graphs.model import DELTA_COUNTERS
 from perdure.graphs.packs import (
     IN_PACK,
     WINDOW,
@@ -17,6 +19,7 @@ from perdure.graphs.packs import (
     PackedWrite,
     encode_packed,
     read_pack,
+    superseded,
     unpacked,
 )
 from perdure.graphs.records import GraphChanges, GraphPut, GraphWrite
@@ -116,3 +119,36 @@ def test_what_is_packed_is_unpacked(states: bytes | None) -> None:
     rows = unpacked(packed, pack)
     assert [(each.task_id, each.idx) for each in rows.writes] == [(each.task_id, each.idx) for each in writes]
     assert [each.id for each in rows.checkpoints] == ["c1"]
+
+
+def put(checkpoint_id: str, **fields: Any) -> GraphPut:
+    given: dict[str, Any] = {"run_id": "r", "checkpoint": ("msgpack", b""), **fields}
+    return GraphPut(thread_id="t", checkpoint_id=checkpoint_id, **given)
+
+
+DELTAS = {DELTA_COUNTERS: {"messages": 1}}
+
+
+@pytest.mark.parametrize(
+    ("puts", "packed"),
+    [
+        ([put("c1"), put("c2"), put("c3")], ["c1", "c2"]),
+        ([put("c1")], []),
+        # What an event shows is read with the event.
+        ([put("shown"), put("sub"), put("t1")], ["sub"]),
+        # A run is deleted with all of its checkpoints, and finds them by their rows.
+        ([put("c1", run_id="other"), put("c2"), put("c3")], ["c2"]),
+        ([put("c1"), put("c2", run_id=None)], []),
+        # The newest checkpoint of a thread has a row, wherever a fork stored it.
+        ([put("c1"), put("c4"), put("c3")], ["c1"]),
+        # Channels that are stored as changes are read by way of their ancestors.
+        ([put("c1", metadata=DELTAS), put("c2"), put("c3")], ["c2"]),
+        ([put("c1"), put("c2"), put("c3", metadata=DELTAS)], []),
+        # Subgraphs keep their rows, and come between.
+        ([put("c1"), put("c2", checkpoint_ns="sub"), put("c3")], ["c1"]),
+        # Of two versions of one checkpoint the later one counts.
+        ([put("c1"), put("c1"), put("c3")], []),
+    ],
+)
+def test_which_checkpoints_are_packed_with_the_last_one(puts: list[GraphPut], packed: list[str]) -> None:
+    assert [each.checkpoint_id for each in superseded(puts, {"shown"})] == packed

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.retention.support import AT_ONCE, World
 from tests.retention.test_ages import only
 
 from perdure.executions.operations import Progress, record_progress
+from perdure.retention import session_sweep
 from perdure.runtime.session_feed import SessionFeed
 
 
@@ -42,3 +44,15 @@ async def test_what_memory_has_read_of_a_session_is_forgotten_with_it(world: Wor
     assert await world.rows("memory_feeds") == {"memory_feeds": 2}
     assert await kept(world, "old") == []
     assert await world.rows("memory_feeds") == {}
+
+
+async def test_content_that_was_just_stored_stays_though_no_line_names_it_yet(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Content is stored before its line: a sweep in between must not take it, however short ages are."""
+    monkeypatch.setattr(session_sweep, "UNNAMED_SECONDS", 3600.0)
+    log = world.services.sessions.log
+    await world.log("old", long=True)
+    digest = await log.put_blob(1, b"its line is still to come")
+    assert await kept(world, "old") == []
+    assert await log.get_blob(1, digest) is not None

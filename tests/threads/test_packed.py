@@ -315,3 +315,12 @@ async def test_a_checkpoint_that_is_stored_twice_at_once_is_the_later_one(world:
     assert [state.checkpoint_id for state in states] == ["c3", "c2", "c1"]
     assert [state.metadata.get("again") for state in states] == [None, True, None]
     assert [each.metadata.get("again") for each in await tuples(world, held.thread_id)] == [None, True, None]
+
+
+async def test_a_copy_that_a_checkpointer_makes_has_all_checkpoints(world: World) -> None:
+    held = await packed_run(world, ["c1", "c2", "c3"])
+    graphs = Graphs(world.threads.storage, namespace=world.threads.namespace)
+    await graphs.copy_thread(held.thread_id, f"copy of {held.thread_id}")
+    copied = await graphs.find(GraphQuery(thread_id=f"copy of {held.thread_id}"))
+    assert [each.checkpoint_id for each in copied] == ["c3", "c2", "c1"]
+    assert [len(each.writes) for each in copied] == [0, 1, 1]

@@ -1,0 +1,65 @@
+"""What is old and has ended, and is kept all the same, because something else still needs it."""
+
+from __future__ import annotations
+
+from tests.retention.support import AT_ONCE, World
+from tests.retention.test_ages import only
+
+from perdure.executions.model import ExecutionSeed
+from perdure.executions.operations import Finish
+from perdure.kernel.clock import to_micros
+from perdure.retention.thread_walks import THREADS
+from perdure.retention.walking import Dropped
+
+YEARLY = "0 0 1 1 *"
+
+
+async def test_a_rollout_is_kept_until_the_schedule_that_started_it_has_read_its_end(world: World) -> None:
+    schedules = world.services.schedules
+    made = await schedules.create(YEARLY, target="rollout", payload={"input": {"n": 1}})
+    await schedules.trigger(made.schedule_id)
+    claimed = await world.services.store.dequeue_rollout(worker_id="w")
+    assert claimed is not None
+    await world.end_task(claimed)
+    assert await world.gc(only(rollouts=AT_ONCE)) == {}
+    (firing,) = await schedules.firings(made.schedule_id)
+    assert (firing.status, firing.started_id) == ("success", claimed.rollout_id)
+    assert await world.gc(only(rollouts=AT_ONCE)) == {"rollouts": 1}
+
+
+async def test_a_workflow_run_is_kept_until_the_schedule_that_started_it_has_read_its_end(
+    world: World,
+) -> None:
+    schedules = world.services.schedules
+    made = await schedules.create(YEARLY, target="workflow", payload={"workflow": "child"})
+    await schedules.trigger(made.schedule_id)
+    await world.finish_all()
+    assert "workflow_runs" not in await world.gc(only(workflow_runs=AT_ONCE))
+    (firing,) = await schedules.firings(made.schedule_id)
+    assert firing.status == "success"
+    assert (await world.gc(only(workflow_runs=AT_ONCE)))["workflow_runs"] == 1
+
+
+async def test_a_workflow_run_is_kept_while_an_execution_of_it_is_open(world: World) -> None:
+    """A program records executions itself: they may end after the run."""
+    run_id = await world.workflow("child")
+    await world.finish_all()
+    executions = world.services.executions
+    seed = ExecutionSeed(trigger_type="api", trigger_id="t", skill="child:after", workflow_run_id=run_id)
+    execution_id = await executions.record_start(seed)
+    assert "workflow_runs" not in await world.gc(only(workflow_runs=AT_ONCE))
+    await executions.record_finish(execution_id, Finish(success=True))
+    assert (await world.gc(only(workflow_runs=AT_ONCE)))["workflow_runs"] == 1
+
+
+async def test_a_thread_that_got_a_schedule_after_it_was_found_is_kept(world: World) -> None:
+    for thread_id in ("daily", "idle"):
+        await world.services.threads.create_thread(thread_id)
+    (walk,) = THREADS
+    age = to_micros(AT_ONCE)
+    found = await world.storage.read(walk.find, age, None, ns=1)
+    assert {due.id for due in found.due} == {"daily", "idle"}
+    await world.services.schedules.create("0 0 * * *", assistant_id="echo", thread_id="daily")
+    dropped: Dropped = await world.storage.background(walk.drop, age, [due.id for due in found.due], ns=1)
+    assert (dropped.deleted, [*dropped.left]) == (1, [])
+    assert (await world.services.threads.get_thread("daily")).status == "idle"
