@@ -32,7 +32,7 @@ async def live_phases(world: WorkflowWorld, run_id: str) -> list[str]:
 
 def label_of(claimed: Assignment) -> str:
     assert claimed.phase is not None
-    return claimed.phase.label
+    return claimed.phase.label or ""
 
 
 async def test_a_retry_stops_the_phases_that_are_still_executed(world: WorkflowWorld) -> None:
