@@ -95,7 +95,7 @@ LOCK_OPEN = statement(
     """,
     row=rows.ExecutionRow,
 )
-# The newest execution of a skill that has ended for a trigger, or in a workflow run, locked.
+# The newest execution of a skill for a trigger, or in a workflow run, locked.
 LOCK_NEWEST = statement(
     """
     SELECT {columns} FROM executions
