@@ -61,6 +61,7 @@ class Sizes:
     schedule_seconds: float
     due_at_once: int
     page_spans: int
+    kept_batches: int
 
 
 FULL = Sizes(
@@ -118,6 +119,7 @@ FULL = Sizes(
     schedule_seconds=20.0,
     due_at_once=1_000,
     page_spans=30_000,
+    kept_batches=20,
 )
 QUICK = Sizes(
     rounds=1,
@@ -174,6 +176,7 @@ QUICK = Sizes(
     schedule_seconds=2.0,
     due_at_once=20,
     page_spans=2_000,
+    kept_batches=2,
 )
 
 

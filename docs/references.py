@@ -85,7 +85,7 @@ ABOUT: Mapping[str, Mapping[str, str]] = {
         "state_dir": "directory of session logs and workspaces; by default beside the database",
     },
     "Traces and sessions": {
-        "keep_traces": "keep spans that name no rollout; on in `perdure dev`",
+        "keep_traces": "keep spans that belong to no attempt; on in `perdure dev`",
         "discard_other_signals": "accept OTLP logs and metrics, and discard them; on in `perdure dev`",
         "trace_sample": "share of the runs that are traced, from 0 to 1",
         "price_file": "TOML file with the prices of models; by default prices.toml beside perdure.toml",

@@ -16,7 +16,7 @@ from perdure.kernel.record import Record
 from perdure.kernel.storage.dialect import Statement
 from perdure.kernel.storage.port import Tx
 from perdure.memory.calendar import LEVELS
-from perdure.rollouts.model import ROLLOUT, TASK
+from perdure.rollouts.model import KEPT_TRACE, ROLLOUT, TASK
 from perdure.schedules.model import API, FILE
 from perdure.sessions.model import Session
 from perdure.threads.model import RUN, RUN_KINDS, run_status
@@ -59,6 +59,7 @@ MOST_ROLLOUTS = 2000
 MAX_FOUND: Final = 100
 ROLLOUT_KINDS: Final[dict[str, Kind]] = {
     TASK: "rollout",
+    KEPT_TRACE: "rollout",
     RUN: "run",
     PHASE: "phase",
     JOB: "job",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from perdure.kernel.storage.port import Tx
 from perdure.retention import sql
 from perdure.retention.walking import Dropped, Due, Found, Walk
-from perdure.rollouts.model import ENDED, TASK
+from perdure.rollouts.model import ENDED, KEPT_TRACE, TASK
 from perdure.rollouts.operations.remove import (
     FOUND_ROLLOUTS,
     count_spans,
@@ -58,7 +58,7 @@ def _walks(kind: str) -> list[Walk]:
     return [Walk(_find_rollouts, _drop_rollouts, (kind, status)) for status in sorted(ENDED)]
 
 
-ROLLOUTS = _walks(TASK)
+ROLLOUTS = [*_walks(TASK), *_walks(KEPT_TRACE)]
 RUNS = _walks(RUN)
 """Those of runs that were deleted, and of runs without a thread."""
 

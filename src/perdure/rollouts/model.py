@@ -43,6 +43,8 @@ RELEASED: Final = "released"
 """The reason of an attempt that was given back: it does not count."""
 
 TASK: Final = "task"
+KEPT_TRACE: Final = "kept_trace"
+"""The kind of a rollout that holds the spans of a trace without a rollout."""
 DEFAULT_QUEUE: Final = "default"
 
 
@@ -273,6 +275,8 @@ class Kind(Listener):
     name: str
     final: bool = False
     """Whether an end is for ever, and only its holder's own words keep an attempt alive: spans do not."""
+    unreported: bool = False
+    """Whether nobody reports on its attempts, so that one that falls silent has succeeded."""
     counted: bool = False
     """Whether a worker's attempts are counted: it is told of each end, and busy until it has none. Without it
     a worker shows the last that it claimed."""

@@ -30,7 +30,11 @@ ROLLOUT_ID = "agentlightning.rollout_id"
 ATTEMPT_ID = "agentlightning.attempt_id"
 SEQUENCE_ID = "agentlightning.span_sequence_id"
 
-NO_ROLLOUT = f"no {ROLLOUT_ID} and {ATTEMPT_ID} on the span or its resource"
+NO_ROLLOUT = (
+    f"no {ROLLOUT_ID} and {ATTEMPT_ID} on the span or its resource, "
+    "and no attempt has its parent or its trace; with the setting keep_traces the server keeps such traces"
+)
+NO_TRACE_ID = f"no trace id, and no {ROLLOUT_ID} and {ATTEMPT_ID} on the span or its resource"
 BAD_ID = "an id that is not one of OpenTelemetry's"
 TOO_MANY = "more attributes, events or links than a span may have"
 UNREADABLE = "Unable to parse OTLP traces payload: it is damaged, or its values are nested too deeply"
@@ -38,6 +42,7 @@ UNREADABLE = "Unable to parse OTLP traces payload: it is damaged, or its values 
 _HOME = frozenset({ROLLOUT_ID, ATTEMPT_ID, SEQUENCE_ID})
 _LAST = 2**63 - 1
 _NO_SPAN = "0" * 16
+NO_TRACE = "0" * 32
 _NAME_LENGTH = 8192
 _MOST = 10_000
 """How many attributes, events or links a span may have; OpenTelemetry's own limit is 128."""

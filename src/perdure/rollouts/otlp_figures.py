@@ -23,6 +23,7 @@ from perdure.rollouts.traces.figures import (
     MOST,
     OUTPUT,
     OUTPUTS,
+    RESPONSE,
     REWARDS,
     USER,
     Figures,
@@ -47,6 +48,7 @@ class _Plan(NamedTuple):
     model: str
     agent: str
     user_id: str
+    response: str
 
 
 _plans: dict[frozenset[str], _Plan | None] = {}
@@ -75,7 +77,7 @@ class _Unusual(Exception):
 
 def _read(attributes: Mapping[str, Any], plan: _Plan) -> Figures | None:
     """The figures of a usual span, by its plan. Every model call comes by here, so little is called."""
-    kinds, input, output, cached, model, agent, user_id = plan
+    kinds, input, output, cached, model, agent, user_id, response = plan
     kind = ""
     for key, names in kinds:
         known = names.get(attributes[key].string_value)
@@ -104,6 +106,8 @@ def _read(attributes: Mapping[str, Any], plan: _Plan) -> Figures | None:
         None,
         cached_tokens if cached_tokens < input_tokens else input_tokens,
         _steps.get(told) or _new_step(told),
+        None,
+        label_of(attributes[response].string_value) if response else "",
     )
 
 
@@ -125,7 +129,7 @@ def _new_plan(wanted: frozenset[str]) -> _Plan | None:
     if _UNUSUAL.isdisjoint(wanted):
         plan = _Plan(
             tuple((key, names) for key, names in KINDS.items() if key in wanted),
-            *(_first(names, wanted) for names in (INPUT, OUTPUT, CACHED, MODEL, AGENT, USER)),
+            *(_first(names, wanted) for names in (INPUT, OUTPUT, CACHED, MODEL, AGENT, USER, (RESPONSE,))),
         )
     if len(_plans) >= REMEMBERED:
         _plans.clear()

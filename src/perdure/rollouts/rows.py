@@ -60,6 +60,7 @@ class NewRolloutRow(msgspec.Struct):
     config: str
     metadata: str
     input: str
+    trace_id: str | None = None
 
     @property
     def view(self) -> RolloutView:
@@ -286,6 +287,8 @@ class AttemptRow(msgspec.Struct):
     charged: int
     kind: str
     born: int
+    joined: int | None
+    """1 if spans of a framework have joined those of its worker: what both report counts once."""
     was_status: str = ""
     dirty: bool = False
 
@@ -425,13 +428,6 @@ class VersionRow(NamedTuple):
     version: int
     time: int
     body: str
-
-
-class ResourcesHead(NamedTuple):
-    """The newest version of resources, and when the first was created."""
-
-    version: int
-    create_time: int
 
 
 # --- spans ------------------------------------------------------------------------------------------------

@@ -7,11 +7,10 @@ items. The methods below each of them, which take a `Query` or give None, are fo
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, cast
 
 from msgspec import UNSET, Meta, UnsetType
 
@@ -35,19 +34,24 @@ from perdure.kernel.signals.port import until
 from perdure.kernel.storage.filters import given
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts import arguments, encoding, span_encoding
-from perdure.rollouts.forms import Forms
-from perdure.rollouts.model import CANCELLED, DEFAULT_QUEUE, ENDED, REQUEUING, TASK, Kinds
+from perdure.rollouts.model import (
+    CANCELLED,
+    DEFAULT_QUEUE,
+    ENDED,
+    KEPT_TRACE,
+    REQUEUING,
+    TASK,
+    Kinds,
+)
 from perdure.rollouts.operations import claim as claim_ops
 from perdure.rollouts.operations import enqueue as enqueue_ops
 from perdure.rollouts.operations import overview as overview_ops
 from perdure.rollouts.operations import queries
 from perdure.rollouts.operations import report as report_ops
-from perdure.rollouts.operations import spans as span_ops
 from perdure.rollouts.operations.claim import Claim
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.operations.queries import Found, Page, Query
 from perdure.rollouts.operations.report import AttemptReport, RolloutChange
-from perdure.rollouts.operations.spans import NewSpan, Stored
 from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
 from perdure.rollouts.overview import QueueState, queue_state
 from perdure.rollouts.records import (
@@ -71,15 +75,13 @@ from perdure.rollouts.records import (
 )
 from perdure.rollouts.records import PaginatedResult as Pages
 from perdure.rollouts.rows import AttemptView, Claimed, RolloutView
-from perdure.rollouts.span_writer import Answer, Eviction, SpanWriter
-from perdure.rollouts.spans import AnySpan, Span
+from perdure.rollouts.span_service import ROWS, SpanService
+from perdure.rollouts.span_writer import Eviction
+from perdure.rollouts.spans import Span
 from perdure.rollouts.traces import operations as trace_ops
 from perdure.rollouts.traces.prices import Prices
 from perdure.rollouts.traces.records import RolloutFigures, figures_from
-from perdure.rollouts.watchdog import WatchedService
 
-ROWS = 1000
-"""How many items one transaction takes."""
 _UNENDED = frozenset(ROLLOUT_STATUSES) - ENDED
 
 Logic = Literal["and", "or"]
@@ -97,7 +99,7 @@ def _page(found: tuple[Page[RolloutView], Mapping[str, AttemptView]], query: Que
     return arguments.page_of(items, rows, total, query)
 
 
-class Rollouts(WatchedService):
+class Rollouts(SpanService):
     """The rollouts of one namespace: lists and changes those of one `kind`, and reads any by its id."""
 
     def __init__(
@@ -111,22 +113,9 @@ class Rollouts(WatchedService):
         eviction: Eviction | None = None,
         prices: Prices | None = None,
     ) -> None:
-        super().__init__(storage, kinds, namespace=namespace, caller=caller)
+        super().__init__(storage, kinds, namespace=namespace, caller=caller, eviction=eviction, prices=prices)
         self.kind = kind
-        self.eviction = eviction
-        self.prices = prices or Prices()
-        """What models cost."""
-        self.forms = Forms()
-        """Those of spans, for all namespaces."""
-        self._kind_names = tuple(kinds.names())
-        self._writer = SpanWriter(self, eviction)
         self._opened = time.monotonic()
-
-    def in_namespace(self, namespace: str) -> Self:
-        """The rollouts of another namespace of the database."""
-        sibling = super().in_namespace(check_text(namespace, "namespace"))
-        sibling._writer = SpanWriter(sibling, self.eviction)
-        return sibling
 
     # --- rollouts ---------------------------------------------------------------------------------------
 
@@ -145,8 +134,11 @@ class Rollouts(WatchedService):
         offset: Offset = 0,
         cursor: str | None = None,
         total: bool = False,
+        kept_traces: bool = False,
     ) -> Pages[AnyRollout]:
         """List rollouts, the newest first. `total` counts them where no count is kept.
+
+        With `kept_traces`, the list has those instead that hold traces without a rollout.
 
         `contains` is a part of the id; with `logic=or` one of the filters is enough. With `parent`, the list
         has the rollouts of every kind that are parts of it, whatever the logic.
@@ -169,13 +161,18 @@ class Rollouts(WatchedService):
             total=total,
         )
         if parent is None:
-            return await self.query_rollouts(query)
+            return await self._query(query, KEPT_TRACE if kept_traces else self.kind)
         named = check_text(parent, "parent")
         return _page(await self.read(queries.query_children, query, named, self._kind_names), query)
 
     async def query_rollouts(self, query: Query) -> Pages[Rollout]:
         """A page of rollouts, each with its latest attempt."""
-        return _page(await self.read(queries.query_rollouts, query, self.kind), query)
+        return await self._query(query, self.kind)
+
+    async def _query(self, query: Query, kind: str) -> Pages[Rollout]:
+        page = _page(await self.read(queries.query_rollouts, query, kind), query)
+        await self.show_kept_traces(page.items)
+        return page
 
     @call(POST("/rollouts"), scope="write", status=201)
     async def enqueue(self, request: EnqueueRolloutRequest, *, idempotency_key: str | None = None) -> Rollout:
@@ -285,7 +282,11 @@ class Rollouts(WatchedService):
     async def find(self, rollout_id: str) -> Rollout | None:
         """A rollout with its latest attempt, or None."""
         found = await self._find(rollout_id)
-        return None if found is None else encoding.rollout_from(*found)
+        if found is None:
+            return None
+        rollout = encoding.rollout_from(*found)
+        await self.show_kept_traces([rollout])
+        return rollout
 
     async def _find(self, rollout_id: str) -> Found | None:
         check_text(rollout_id, "rollout_id")
@@ -356,7 +357,9 @@ class Rollouts(WatchedService):
             return not pending
 
         await until(self.storage.signals, ENDED_CHANNEL, pending, all_ended, timeout=timeout)
-        return [encoding.rollout_from(*ended[rollout_id]) for rollout_id in ids if rollout_id in ended]
+        found = [encoding.rollout_from(*ended[rollout_id]) for rollout_id in ids if rollout_id in ended]
+        await self.show_kept_traces(found)
+        return found
 
     # --- attempts ---------------------------------------------------------------------------------------
 
@@ -383,7 +386,9 @@ class Rollouts(WatchedService):
         """A page of a rollout's attempts; an unknown rollout has none."""
         check_text(rollout_id, "rollout_id")
         page = await self.read(queries.query_attempts, rollout_id, query, self._kind_names)
-        return arguments.result(page, encoding.attempt_from, query)
+        attempts = arguments.result(page, encoding.attempt_from, query)
+        await self.show_kept_attempts(rollout_id, attempts.items)
+        return attempts
 
     @call(
         POST("/rollouts/{rollout_id}/attempts"),
@@ -412,7 +417,11 @@ class Rollouts(WatchedService):
     async def find_latest_attempt(self, rollout_id: str) -> Attempt | None:
         """The attempt with the highest sequence id, or None."""
         found = await self._find(rollout_id)
-        return encoding.attempt_from(found.attempt) if found and found.attempt else None
+        if found is None or found.attempt is None:
+            return None
+        attempt = encoding.attempt_from(found.attempt)
+        await self.show_kept_attempts(rollout_id, [attempt])
+        return attempt
 
     @call(
         PATCH("/rollouts/{rollout_id}/attempts/{attempt_id}"),
@@ -506,67 +515,6 @@ class Rollouts(WatchedService):
         if len(spans) > MAX_SPANS:
             raise TooLarge(f"the body has {len(spans)} spans; at most {MAX_SPANS} are taken")
         return StoredSpans(stored=[number is not None for number in await self.store_spans(spans)])
-
-    def store_spans(self, spans: Sequence[AnySpan], *, numbered: bool = True) -> Awaitable[Stored]:
-        """Store spans, some hundred in one transaction; gives their sequence ids, None for one stored before.
-
-        With `numbered=False` they get the next numbers of their rollout.
-        """
-        return self._writer.store(spans, numbered=numbered)
-
-    async def store_new_spans(self, spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Answer]:
-        """Store spans that were encoded, with the parts that they share.
-
-        The answer to each is its sequence id, None if it was stored before, or why it is not stored: a span
-        that names an unknown rollout or attempt keeps no other back.
-        """
-        return await self._writer.store_each(spans, parts)
-
-    async def store_span_batch(self, spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Answer]:
-        """The same for spans of many attempts, which are all known as a rule: they are one transaction."""
-        try:
-            return list(await self._writer.store_together(spans, parts))
-        except NotFound:
-            return await self._writer.store_each(spans, parts)
-
-    def write_spans(
-        self, spans: Sequence[NewSpan], parts: Sequence[tuple[str, bytes]]
-    ) -> asyncio.Future[Stored]:
-        """Store the spans of one call, at most 1,000, all or none."""
-        size = sum([span.size for span in spans])
-        return self._merger.call("spans", self._span_batch, (spans, parts), rows=len(spans), size=size)
-
-    async def _span_batch(
-        self, calls: Sequence[tuple[Sequence[NewSpan], Sequence[tuple[str, bytes]]]]
-    ) -> Sequence[Stored | NotFound]:
-        lists = [call for call, _ in calls]
-        parts = [part for _, shared in calls for part in shared]
-        try:
-            return await self.write(span_ops.add_new_spans, lists, parts, self.kinds, self.prices)
-        except span_ops.CareNeeded:
-            return await self.write(span_ops.add_spans, lists, parts, self.kinds, self.prices)
-
-    async def next_sequence_id(self, rollout_id: str) -> int:
-        """The next number for a span of this rollout."""
-        return await self.write_once(None, span_ops.next_sequence_ids, check_text(rollout_id, "rollout_id"))
-
-    async def next_sequence_ids(self, rollout_ids: Sequence[str]) -> list[int]:
-        """The next number for each, in their order."""
-        wanted = [check_text(rollout_id, "rollout_id") for rollout_id in rollout_ids]
-        numbers: list[int] = []
-        for start in range(0, len(wanted), ROWS):
-            numbers += await self.write(span_ops.next_sequence_ids, wanted[start : start + ROWS])
-        return numbers
-
-    async def evict_spans(self, bytes_to_free: int) -> int:
-        """Drop the oldest rollouts' spans, in chunks that let callers in between."""
-        freed = 0
-        while freed < bytes_to_free:
-            more = await self.storage.background(span_ops.evict, bytes_to_free - freed)
-            if not more:
-                break
-            freed += more
-        return freed
 
     @call(GET("/figures"), scope="read")
     async def figures(self, *, rollout_id: RolloutIds) -> list[RolloutFigures]:

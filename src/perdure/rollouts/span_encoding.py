@@ -13,6 +13,8 @@ from perdure.kernel.codec import decode_json, encode_json, encode_scalar_values,
 from perdure.kernel.errors import InvalidInput
 from perdure.rollouts.encoding import stored
 from perdure.rollouts.forms import FORM, JSON, OTLP, Form, Forms, Shared, shared_in
+from perdure.rollouts.joining_sql import ModelCallRow
+from perdure.rollouts.operations.model_calls import call_row
 from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.rows import PartRow, SpanView, part_hash
 from perdure.rollouts.spans import AnySpan, OtelResource, Span, TraceStatus, record_of
@@ -279,6 +281,12 @@ def figures_from(rows: Sequence[SpanView], parts: Mapping[str, bytes]) -> list[F
     """What is counted of stored spans; None for one of which nothing is."""
     shared = _shared_by(rows, parts)
     return [_figures_from(row, shared) for row in rows]
+
+
+def calls_in(rows: Sequence[SpanView], parts: Mapping[str, bytes]) -> list[ModelCallRow]:
+    """The model calls among spans."""
+    found = zip(rows, figures_from(rows, parts), strict=True)
+    return [call for row, figures in found if (call := call_row(row, figures)) is not None]
 
 
 def _figures_from(row: SpanView, shared: Mapping[str | None, Shared]) -> Figures | None:

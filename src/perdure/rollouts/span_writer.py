@@ -15,7 +15,8 @@ from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.spans import AnySpan, OtelResource, Span, record_of
 
 if TYPE_CHECKING:
-    from perdure.rollouts.service import Rollouts
+    from perdure.rollouts.operations import joining
+    from perdure.rollouts.span_service import SpanService
 
 REMEMBERED_PARTS = 10_000
 SPANS_A_CALL = 500
@@ -40,7 +41,7 @@ class Eviction:
         self._held = 0
         self._busy = False
 
-    async def after(self, rollouts: Rollouts, stored_bytes: int) -> None:
+    async def after(self, rollouts: SpanService, stored_bytes: int) -> None:
         """Count what was stored, and evict if it is too much now."""
         self._held += stored_bytes
         if self._held > self.threshold and not self._busy:
@@ -54,7 +55,7 @@ class Eviction:
 class SpanWriter:
     """Writes the spans of one namespace."""
 
-    def __init__(self, rollouts: Rollouts, eviction: Eviction | None) -> None:
+    def __init__(self, rollouts: SpanService, eviction: Eviction | None) -> None:
         self._rollouts = rollouts
         self._eviction = eviction
         self._saved_parts: set[str] = set()
@@ -110,6 +111,32 @@ class SpanWriter:
             answers.update(zip(map(id, group), answer, strict=True))
         return [answers[id(span)] for span in spans]
 
+    async def store_otlp(
+        self,
+        named: Sequence[NewSpan],
+        unnamed: Sequence[NewSpan],
+        parts: Mapping[str, bytes],
+        *,
+        keep: bool,
+    ) -> list[joining.Answer]:
+        """Store spans of a request in one transaction for each 1,000, parents before what is below them."""
+        self._name_services([*named, *unnamed], parts)
+        everything = [*named, *unnamed]
+        if len(everything) > SPANS_A_CHUNK:
+            unnamed = sorted(unnamed, key=lambda span: span.start_ns or 0)
+        ordered = [*named, *unnamed]
+        nameless = set(map(id, unnamed))
+        answers: dict[int, joining.Answer] = {}
+        for start in range(0, len(ordered), SPANS_A_CHUNK):
+            chunk = ordered[start : start + SPANS_A_CHUNK]
+            own = [span for span in chunk if id(span) not in nameless]
+            other = [span for span in chunk if id(span) in nameless]
+            unsaved = [(name, body) for name, body in parts.items() if name not in self._saved_parts]
+            stored = await self._rollouts.write_otlp_spans(own, other, unsaved, keep=keep)
+            answers.update(zip(map(id, [*own, *other]), stored, strict=True))
+            await self._after(chunk, [answers[id(span)] for span in chunk], parts)
+        return [answers[id(span)] for span in everything]
+
     async def _store_group(self, group: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Answer]:
         """Store the spans of one attempt, one chunk after the other, so that they are numbered in order."""
         used = {span.resource_hash for span in group}.union(span.scope_hash for span in group)
@@ -126,13 +153,19 @@ class SpanWriter:
         unsaved = [(name, body) for name, body in parts.items() if name not in self._saved_parts]
         self._name_services(new, parts)
         stored = await self._rollouts.write_spans(new, unsaved)
-        if unsaved and any(number is not None for number in stored):
+        await self._after(new, stored, parts)
+        return stored
+
+    async def _after(
+        self, spans: Sequence[NewSpan], stored: Sequence[object], parts: Mapping[str, bytes]
+    ) -> None:
+        """Remember which parts are written, and evict what is too much."""
+        new = [span for span, number in zip(spans, stored, strict=True) if type(number) is int]
+        if new:
             # Parts are written along with a span; where none was new, neither were they.
             self._remember(parts)
         if self._eviction is not None:
-            size = sum(span.size for span, number in zip(new, stored, strict=True) if number is not None)
-            await self._eviction.after(self._rollouts, size)
-        return stored
+            await self._eviction.after(self._rollouts, sum([span.size for span in new]))
 
     def _name_services(self, spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> None:
         """Tell each span the service in its resource, which is decoded once."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.kernel.storage.filters import Listing
 from perdure.kernel.storage.rows import columns_of
@@ -366,6 +368,14 @@ WATCHED_OF_WORKERS = statement(
 
 # --- resources --------------------------------------------------------------------------------------------
 
+
+class ResourcesHead(NamedTuple):
+    """The newest version of resources, and when the first was created."""
+
+    version: int
+    create_time: int
+
+
 # New resources.
 ADD_RESOURCES = BulkInsert(RESOURCES, rows.ResourcesRow)
 # New versions of resources.
@@ -376,7 +386,7 @@ GET_RESOURCES = statement(
 )
 # The number of the newest version, locked.
 LOCK_RESOURCES = statement(
-    "SELECT {columns} FROM resources WHERE ns = :ns AND id = :id {lock}", row=rows.ResourcesHead
+    "SELECT {columns} FROM resources WHERE ns = :ns AND id = :id {lock}", row=ResourcesHead
 )
 # The resources that were written last.
 LATEST_RESOURCES = statement(

@@ -37,6 +37,7 @@ ROLLOUTS = Table(
         text("config"),
         text("metadata"),
         text("input"),
+        text("trace_id", null=True),
     ),
     key=("ns", "id"),
     indexes=(
@@ -52,6 +53,7 @@ ROLLOUTS = Table(
             ("ns", "kind", "outcome", "start_time"),
             "outcome IS NOT NULL AND line IS NOT NULL",
         ),
+        Index("rollouts_trace", ("ns", "trace_id"), "trace_id IS NOT NULL"),
         Index("rollouts_idempotency", ("ns", "idempotency_key"), "idempotency_key IS NOT NULL", unique=True),
     ),
     hot=True,
@@ -77,6 +79,7 @@ ATTEMPTS = Table(
         text("kind"),
         integer("born"),
         text("metadata", null=True),
+        integer("joined", null=True),
     ),
     key=("ns", "rollout_id", "sequence_id"),
     indexes=(
@@ -230,6 +233,43 @@ ROLLOUT_FIGURES = Table(
     in_key=True,
 )
 
+KEPT_TRACES = Table(
+    "kept_traces",
+    (
+        integer("ns"),
+        text("rollout_id"),
+        integer("start_ns"),
+        integer("end_ns"),
+        integer("rooted"),
+        text("linked", null=True),
+    ),
+    key=("ns", "rollout_id"),
+    hot=True,
+    in_key=True,
+)
+"""What the spans of a kept trace say of its rollout: when it began and ended, whether the root has come, and
+the attempts of the trace that were live when it was kept, in lines."""
+
+MODEL_CALLS = Table(
+    "model_calls",
+    (
+        integer("ns"),
+        text("rollout_id"),
+        text("attempt_id"),
+        text("span_id"),
+        text("parent_id", null=True),
+        integer("start_ns"),
+        integer("end_ns"),
+        text("response_id"),
+    ),
+    key=("ns", "rollout_id", "attempt_id", "span_id"),
+    indexes=(
+        Index("model_calls_end", ("ns", "rollout_id", "attempt_id", "end_ns")),
+        Index("model_calls_response", ("ns", "rollout_id", "attempt_id", "response_id")),
+    ),
+)
+"""The model calls of attempts that spans of a framework have joined: each call counts once."""
+
 TRACES = Table(
     "traces",
     (
@@ -312,6 +352,8 @@ TABLES = (
     SPAN_PARTS,
     SPAN_COUNTERS,
     ROLLOUT_FIGURES,
+    KEPT_TRACES,
+    MODEL_CALLS,
     TRACES,
     TRACE_NAMES,
     USAGE_ADDED,

@@ -36,7 +36,7 @@ from perdure.memory.tables import TABLES as MEMORY_TABLES
 from perdure.messaging.operations.turns import CHAT
 from perdure.messaging.tables import TABLES as MESSAGING_TABLES
 from perdure.outbox.tables import TABLES as OUTBOX_TABLES
-from perdure.rollouts.model import TASK, Kind, Kinds
+from perdure.rollouts.model import KEPT_TRACE, TASK, Kind, Kinds
 from perdure.rollouts.records import LightningStoreStatistics
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.span_writer import Eviction
@@ -79,6 +79,7 @@ TABLES = (
 )
 WATCHDOG_SECONDS = 1.0
 TASK_KIND = Kind(TASK)
+KEPT_TRACE_KIND = Kind(KEPT_TRACE, unreported=True)
 MEMORY_URLS = ("memory:", "memory://", ":memory:")
 
 
@@ -89,7 +90,9 @@ class DatabaseKinds(Kinds):
     """
 
     def __init__(self, task: Kind = TASK_KIND) -> None:
-        super().__init__(task, RUN_KIND.with_listeners(MEMORY_FEED), GRAPH_REQUEST_KIND, JOB_KIND)
+        super().__init__(
+            task, KEPT_TRACE_KIND, RUN_KIND.with_listeners(MEMORY_FEED), GRAPH_REQUEST_KIND, JOB_KIND
+        )
         self.phases = ThreadPhases(self, Policy())
         listeners = (WORKFLOW_LOCKS, EXECUTIONS, workflow_listener(self.phases), CHAT, MEMORY_FEED)
         self.register(PHASE_KIND.with_listeners(*listeners))

@@ -25,6 +25,7 @@ from perdure.kernel.clock import to_micros
 from perdure.kernel.codec import check_json, encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.labels import encode_metadata
+from perdure.rollouts.recording import parse_traceparent
 from perdure.streams.model import METADATA, REFERENCE_SIZE, VALUES, NewEvent
 from perdure.threads.kwargs import kwargs_text
 from perdure.threads.model import RUN_QUEUES
@@ -150,7 +151,17 @@ def new_run(request: RunRequest, policy: Policy, *, known: str = "{}") -> NewRun
         checkpoint_id=optional_id(request.checkpoint_id, "checkpoint_id"),
         inherits=request.inherit_metadata,
         lifetime=policy.lifetime,
+        trace_id=_trace_id(request.traceparent),
     )
+
+
+def _trace_id(traceparent: str | None) -> str | None:
+    """Return the trace that the caller of a run has begun."""
+    parent = parse_traceparent(traceparent)
+    if parent is None:
+        return None
+    span, _ = parent
+    return span.trace_id
 
 
 def followed(new: NewRun, run_id: str) -> NewRun:

@@ -73,15 +73,25 @@ async def list_rollouts(
     context: CommandContext,
     status: StatusOption = None,
     since: Annotated[float | None, duration("Only rollouts started within this time")] = None,
+    kept_traces: Annotated[
+        bool, flag("--kept-traces", help="List the traces that are kept without a rollout instead.")
+    ] = False,
     limit: LimitOption = 20,
 ) -> None:
     """List rollouts, newest first."""
+    from perdure.kernel.checks import MAX_PAGE
+
     statuses = _statuses(status)
     start = 0.0 if since is None else time.time() - since
     async with context.connect() as connection:
-        page = await connection.store.query_rollouts(
-            status_in=statuses, sort_by="start_time", sort_order="desc", limit=limit
-        )
+        if kept_traces:
+            page = await connection.rollouts.search(
+                status=statuses, limit=min(limit, MAX_PAGE), kept_traces=True
+            )
+        else:
+            page = await connection.store.query_rollouts(
+                status_in=statuses, sort_by="start_time", sort_order="desc", limit=limit
+            )
         found = Results([each for each in page if each.start_time >= start], page.total)
         figures = await _figures(connection, [each.rollout_id for each in found])
     filtered = statuses is not None or since is not None

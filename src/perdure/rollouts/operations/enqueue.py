@@ -61,6 +61,8 @@ class NewRollout(msgspec.Struct, frozen=True):
     worker_id: str | None = None
     rollout_id: str | None = None
     attempt_id: str | None = None
+    trace_id: str | None = None
+    """The trace that its caller has begun."""
 
 
 class Taking:
@@ -123,7 +125,7 @@ async def enqueue(
     for request in requests:
         answer = known.get(request.idempotency_key) if request.idempotency_key else None
         if answer is None:
-            row = _row(tx, request, first + len(rows), latest, holders, kinds)
+            row = new_row(tx, request, first + len(rows), latest, holders, kinds)
             rows.append(row)
             if request.line is not None and holders[request.line] is None and row.ready is not None:
                 holders[request.line] = row.id
@@ -132,7 +134,7 @@ async def enqueue(
             if request.idempotency_key:
                 known[request.idempotency_key] = answer
         answers.append(answer)
-    _tell(tx, rows)
+    tell_of_new(tx, rows)
     taken = set() if taking is None else taking.take(rows)
     waiting = [line for line in held if line.holder not in taken]
     await tx.defer(sql.HOLD_LINES.of(waiting), sql.ADD_ROLLOUTS.of(rows))
@@ -161,7 +163,7 @@ async def _lines_of(
     return await lock_lines(tx, names) if names else {}
 
 
-def _row(
+def new_row(
     tx: Tx,
     request: NewRollout,
     ordinal: int,
@@ -207,10 +209,11 @@ def _row(
         config=request.config,
         metadata=request.metadata,
         input=request.input,
+        trace_id=request.trace_id,
     )
 
 
-def _tell(tx: Tx, rows: Sequence[NewRolloutRow]) -> None:
+def tell_of_new(tx: Tx, rows: Sequence[NewRolloutRow]) -> None:
     """Count new rollouts, and publish that they are there."""
     counts: dict[tuple[str, str], int] = {}
     for row in rows:
@@ -230,7 +233,7 @@ async def start_rollouts(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -
     attempts: list[AttemptRow] = []
     workers = Workers(tx)
     for request in requests:
-        row = _row(tx, request, len(rows), latest, {}, kinds)
+        row = new_row(tx, request, len(rows), latest, {}, kinds)
         row.status, row.ready, row.due_at, row.attempts = ROLLOUT.start["started"], None, None, 1
         rows.append(row)
         attempt = new_attempt(tx, row, 1, request.worker_id, request.attempt_id)
@@ -239,7 +242,7 @@ async def start_rollouts(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -
     made = (sql.ADD_ROLLOUTS.of(rows), sql.ADD_ATTEMPTS.of(attempts))
     await tx.defer(*made, *await workers.changed())
     add_total(tx, ATTEMPTS_TOTAL, len(attempts))
-    _tell(tx, rows)
+    tell_of_new(tx, rows)
     await audit(tx, "start_rollout", [attempt.name for attempt in attempts])
     return [Claimed(row.view, attempt.view) for row, attempt in zip(rows, attempts, strict=True)]
 
@@ -276,4 +279,5 @@ def new_attempt(
         charged=1,
         kind=rollout.kind,
         born=rollout.start_time,
+        joined=None,
     )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from perdure.kernel import changes
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts import removal_sql, sql
+from perdure.rollouts import joining_sql, removal_sql, sql
 from perdure.rollouts.model import ENDED, LIVE
 from perdure.rollouts.operations.work import ATTEMPTS_TOTAL, BYTES_TOTAL, SPANS_TOTAL, add_counts, add_total
 from perdure.rollouts.removal_sql import DroppedSpan, OldRollout, SpanPlace
@@ -122,6 +122,8 @@ async def delete_unused(tx: Tx, rows: Sequence[OldRollout], kind: str, lines: Se
         ids = sorted(emptied)
         await tx.execute(removal_sql.DROP_COUNTERS, ids=ids)
         await tx.execute(removal_sql.DROP_FIGURES, ids=ids)
+        await tx.execute(joining_sql.DROP_KEPT_TRACES, ids=ids)
+        await tx.execute(joining_sql.DROP_MODEL_CALLS, ids=ids)
         await remove_rollouts(tx, ids, kind)
         await drop_free_lines(tx, lines)
         changes.tell(tx, "rollout", [(id, "deleted") for id in ids])

@@ -122,12 +122,12 @@ def _apply(work: Work, workers: Workers, attempt: AttemptRow, report: AttemptRep
     if report.metadata is not UNSET:
         attempt.metadata = report.metadata
     if report.status is not UNSET:
-        _set_status(work, attempt, report.status)
+        set_status(work, attempt, report.status)
     if report.status is not UNSET or report.worker_id is not UNSET:
         workers.follow(attempt)
 
 
-def _set_status(work: Work, attempt: AttemptRow, status: str) -> None:
+def set_status(work: Work, attempt: AttemptRow, status: str) -> None:
     """A report that repeats the attempt's status is no news, neither to it nor to its rollout."""
     if status == attempt.status:
         return
@@ -323,6 +323,9 @@ def _check(work: Work, rollout_id: str, attempt: AttemptRow, *, lost: bool = Fal
         earliest=work.kinds[rollout.kind].final,
     )
     event = "silent" if lost and event is None else event
+    if event is not None and work.kinds[rollout.kind].unreported:
+        set_status(work, attempt, SUCCEEDED)
+        return True
     if event is None or not ATTEMPT.moves(attempt.status, event):
         attempt.watch(rollout.limits)
         return False

@@ -9,10 +9,13 @@ import msgspec
 from perdure.access.operations import audit
 from perdure.kernel import changes
 from perdure.kernel.errors import NotFound
+from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts import sql, tables
+from perdure.rollouts import joining_sql, sql, tables
+from perdure.rollouts.joining_sql import ModelCallRow
 from perdure.rollouts.model import ATTEMPT, Kinds, span_event
 from perdure.rollouts.operations.conditions import locks_lines
+from perdure.rollouts.operations.model_calls import count_calls_once
 from perdure.rollouts.operations.remove import delete_spans
 from perdure.rollouts.operations.work import BYTES_TOTAL, SPANS_TOTAL, Work, add_total
 from perdure.rollouts.removal_sql import OldRollout
@@ -72,7 +75,7 @@ async def add_spans(
 
     Spans count as heartbeats; the first one, or one after a silence, moves the attempt and its rollout.
     """
-    adding = _Adding(tx, kinds, prices)
+    adding = Adding(tx, kinds, prices)
     await adding.work.load([span.rollout_id for call in calls for span in call], kinds.names(), lined=lined)
     accepted = [adding.check(call) for call in calls]
     spans = [span for call, error in zip(calls, accepted, strict=True) if error is None for span in call]
@@ -96,19 +99,19 @@ async def add_new_spans(
 
     Only the rollouts of the others are read; what stands in the way is left to `add_spans`.
     """
-    adding = _Adding(tx, kinds, prices)
+    adding = Adding(tx, kinds, prices)
     spans = [span for call in calls for span in call]
     await adding.work.load_attempts(list({span.rollout_id for span in spans}))
     moving = adding.find({(span.rollout_id, span.attempt_id) for span in spans})
     if moving and not await adding.work.try_load(moving):
         raise CareNeeded
-    await adding.store(_each_once(spans), parts)
+    await adding.store(each_once(spans), parts)
     await adding.audit(spans)
     numbers = adding.numbers
     return [[numbers.get(id(span)) for span in call] for call in calls]
 
 
-def _each_once(spans: Sequence[NewSpan]) -> Sequence[NewSpan]:
+def each_once(spans: Sequence[NewSpan]) -> Sequence[NewSpan]:
     """The spans without copies of one before them."""
     if len({(span.rollout_id, span.attempt_id, span.span_id) for span in spans}) == len(spans):
         return spans
@@ -118,7 +121,7 @@ def _each_once(spans: Sequence[NewSpan]) -> Sequence[NewSpan]:
     return list(first.values())
 
 
-class _Adding:
+class Adding:
     """One batch of spans on its way into the tables."""
 
     def __init__(self, tx: Tx, kinds: Kinds, prices: Prices) -> None:
@@ -126,30 +129,34 @@ class _Adding:
         self._prices = prices
         self.work = Work(tx, kinds)
         self.numbers: dict[int, int] = {}
-        self._attempts: dict[tuple[str, str], AttemptRow] = {}
+        self.quiet: set[int] = set()
+        """Spans, by the ids of the objects, that renew no lease and change no status."""
+        self.guarded: set[str] = set()
+        """Rollouts that are locked, so that their counters need no order."""
+        self.attempts: dict[tuple[str, str], AttemptRow] = {}
 
     def check(self, call: Sequence[NewSpan]) -> NotFound | None:
         """Find the attempt of every span of a call, or say which is missing."""
         for span in call:
             key = (span.rollout_id, span.attempt_id)
-            if key in self._attempts:
+            if key in self.attempts:
                 continue
-            attempt = self._find(*key)
+            attempt = self.find_attempt(*key)
             if attempt is None and span.rollout_id in self.work.rollouts:
                 return NotFound(f"Attempt {span.attempt_id} not found for rollout {span.rollout_id}")
             if attempt is None:
                 return NotFound(f"Rollout {span.rollout_id} not found")
-            self._attempts[key] = attempt
+            self.attempts[key] = attempt
         return None
 
     def find(self, keys: Iterable[tuple[str, str]]) -> set[str]:
         """Find attempts; gives those of their rollouts that must be known too."""
         moving: set[str] = set()
         for key in keys:
-            attempt = self._find(*key)
+            attempt = self.find_attempt(*key)
             if attempt is None or attempt.kind not in self.work.kinds:
                 raise CareNeeded
-            self._attempts[key] = attempt
+            self.attempts[key] = attempt
             if self._is_final(attempt):
                 continue
             if ATTEMPT.moves(attempt.status, "span") or (attempt.last_heartbeat_time or 0) > self.tx.now:
@@ -159,7 +166,7 @@ class _Adding:
     def _is_final(self, attempt: AttemptRow) -> bool:
         return self.work.kinds[attempt.kind].final
 
-    def _find(self, rollout_id: str, attempt_id: str) -> AttemptRow | None:
+    def find_attempt(self, rollout_id: str, attempt_id: str) -> AttemptRow | None:
         for attempt in self.work.attempts.get(rollout_id, ()):
             if attempt.id == attempt_id:
                 return attempt
@@ -170,25 +177,30 @@ class _Adding:
         keyed = {
             (
                 self.tx.ns,
-                self._attempts[span.rollout_id, span.attempt_id].born,
+                self.attempts[span.rollout_id, span.attempt_id].born,
                 span.rollout_id,
                 span.attempt_id,
                 span.span_id,
             ): span
-            for span in _each_once(spans)
+            for span in each_once(spans)
         }
         for key in await self.tx.existing(tables.SPANS, list(keyed)):
             del keyed[key]
         return list(keyed.values())
 
-    async def store(self, fresh: Sequence[NewSpan], parts: Sequence[tuple[str, bytes]]) -> None:
-        """Write the spans and what they say of their attempts. It was wrong to do so if one was not new."""
+    async def store(self, fresh: Sequence[NewSpan], parts: Sequence[tuple[str, bytes]], *more: Write) -> None:
+        """Write spans, what they say of their attempts, and `more`; `CareNeeded` if one is known."""
         if not fresh:
             return
-        beats = self._hear(fresh)
+        quiet = self.quiet
+        beats = self._hear([span for span in fresh if id(span) not in quiet] if quiet else fresh)
         numbers, tallies = await self._count(fresh)
         rows = [self._row(span, ordinal, numbers) for ordinal, span in enumerate(fresh)]
-        sums = sums_of(fresh, self.numbers, self.tx.now, self._prices)
+        counted: Sequence[NewSpan] = fresh
+        calls: list[ModelCallRow] = []
+        if any(attempt.joined for attempt in self.attempts.values()):
+            counted, calls = await count_calls_once(self.tx, fresh, self.attempts)
+        sums = sums_of(counted, self.numbers, self.tx.now, self._prices)
         stored, *_ = await self.work.save(
             sql.ADD_SPANS.of(rows),
             sql.HEARTBEAT.of(beats),
@@ -198,6 +210,8 @@ class _Adding:
             trace_sql.ADD_TRACES.of(sums.traces),
             trace_sql.ADD_TRACE_NAMES.of(sums.names),
             trace_sql.ADD_USAGE.of(sums.usage),
+            joining_sql.ADD_MODEL_CALLS.of(calls),
+            *more,
         )
         self.work.add_counts()
         if stored != len(fresh):
@@ -228,9 +242,12 @@ class _Adding:
             elif span.sequence_id > tally.floor:
                 tally.floor = span.sequence_id
         ordered = [tallies[rollout_id] for rollout_id in sorted(tallies)]
+        wanting: list[_Tally] = []
         if any(tally.wanted for tally in ordered):
-            return {tally.rollout_id: await _advance(self.tx, tally) for tally in ordered}, []
-        return {}, [CounterRow(t.rollout_id, t.floor, t.spans, t.bytes, 0) for t in ordered]
+            wanting = [tally for tally in ordered if tally.wanted or tally.rollout_id not in self.guarded]
+            ordered = [tally for tally in ordered if not tally.wanted and tally.rollout_id in self.guarded]
+        numbers = {tally.rollout_id: await _advance(self.tx, tally) for tally in wanting}
+        return numbers, [CounterRow(t.rollout_id, t.floor, t.spans, t.bytes, 0) for t in ordered]
 
     def _row(self, span: NewSpan, ordinal: int, numbers: dict[str, int]) -> SpanRow:
         """Give the span its number, and make it a row of the table."""
@@ -241,7 +258,7 @@ class _Adding:
         self.numbers[id(span)] = sequence_id
         # By place: with so many names msgspec takes six times as long.
         return SpanRow(
-            self._attempts[span.rollout_id, span.attempt_id].born,
+            self.attempts[span.rollout_id, span.attempt_id].born,
             span.rollout_id,
             span.attempt_id,
             span.span_id,
@@ -264,7 +281,7 @@ class _Adding:
         """Let each attempt that spoke move; returns the heartbeats of those that did not."""
         beats: list[HeartbeatRow] = []
         for key in dict.fromkeys([(span.rollout_id, span.attempt_id) for span in fresh]):
-            attempt = self._attempts[key]
+            attempt = self.attempts[key]
             if self._is_final(attempt):
                 continue
             rollout = self.work.rollouts.get(attempt.rollout_id)

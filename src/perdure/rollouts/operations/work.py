@@ -288,6 +288,9 @@ class Work:
                     self.tx.count(LEASE_LOST, rollout.kind)
             if rollout.has_ended:
                 self.tx.count(ROLLOUT_ENDED, rollout.kind + "/" + rollout.status)
+                if self.kinds[rollout.kind].unreported:
+                    # It was in no queue, and its times are those of its spans.
+                    continue
                 self.tx.count(ENDED_IN_QUEUE[rollout.status], rollout.queue)
                 for attempt in ends[-1:]:
                     took = to_seconds(max(self.tx.now - attempt.start_time, 0))

@@ -59,6 +59,8 @@ MODEL = (
 )
 AGENT = ("gen_ai.agent.name", "agent.name", "traceloop.association.properties.agent_name")
 USER = ("user.id", "enduser.id", "traceloop.association.properties.user_id")
+RESPONSE = "gen_ai.response.id"
+"""Identifies a model call, whichever instrumentation reports it."""
 OPERATION = "gen_ai.operation.name"
 REQUEST_TYPE = "llm.request.type"
 LLM, EMBEDDING, TOOL, AGENT_STEP, CHAIN = "llm", "embedding", "tool", "agent", "chain"
@@ -103,7 +105,20 @@ REWARDS = (f"{REWARD}.0.value", f"{REWARD}.primary", REWARD, "reward")
 REWARD_OPERATION = "agentlightning.operation.name"
 OUTPUTS = ("agentops.task.output", "agentops.entity.output")
 ATTRIBUTES = frozenset(
-    {*INPUT, *OUTPUT, *CACHED, *COST, *MODEL, *AGENT, *USER, *KINDS, *REWARDS, REWARD_OPERATION, *OUTPUTS}
+    {
+        *INPUT,
+        *OUTPUT,
+        *CACHED,
+        *COST,
+        *MODEL,
+        *AGENT,
+        *USER,
+        *KINDS,
+        *REWARDS,
+        REWARD_OPERATION,
+        *OUTPUTS,
+        RESPONSE,
+    }
 )
 """All that figures are taken out of."""
 MOST = 2**53
@@ -137,6 +152,8 @@ class Figures(msgspec.Struct, frozen=True, gc=False):
     step: Step = NO_STEP
     cost: int | None = None
     """In billionths of a US dollar, where the span tells it; else a price table may know."""
+    response_id: str = ""
+    """The provider's id of a model call."""
 
     @property
     def counts(self) -> bool:
@@ -170,6 +187,7 @@ def figures_of(name: str, attributes: Mapping[str, Any]) -> Figures:
         min(_tokens(attributes, CACHED), input_tokens),
         step_of(kind or LLM, _label(attributes, MODEL), _label(attributes, AGENT), _label(attributes, USER)),
         _cost(attributes),
+        _label(attributes, (RESPONSE,)),
     )
 
 

@@ -17,10 +17,12 @@ from perdure.rollouts.traces.figures import (
     COST,
     INPUT,
     KINDS,
+    MAX_LABEL,
     MODEL,
     MOST,
     OUTPUT,
     OUTPUTS,
+    RESPONSE,
     REWARDS,
     USER,
     Figures,
@@ -56,6 +58,7 @@ class Plan:
             next((places[name] for name in group if name in places), None)
             for group in (INPUT, OUTPUT, CACHED)
         )
+        self._response = places.get(RESPONSE)
 
     def figures(self, name: str, values: Sequence[Any], attributes: Mapping[str, Any]) -> Figures | None:
         """The figures of a span with these values; None if it has none. Every model call comes by here."""
@@ -75,7 +78,11 @@ class Plan:
                 return figures_if_any(name, attributes)
         if not (kind or input_tokens or output_tokens):
             return None
-        return Figures(input_tokens, output_tokens, None, min(cached_tokens, input_tokens), step)
+        response_id = "" if self._response is None else values[self._response]
+        if type(response_id) is not str or len(response_id) > MAX_LABEL:
+            return figures_if_any(name, attributes)
+        cached_tokens = min(cached_tokens, input_tokens)
+        return Figures(input_tokens, output_tokens, None, cached_tokens, step, None, response_id)
 
 
 _steps: dict[tuple[tuple[str, ...], Any], _Known] = {}

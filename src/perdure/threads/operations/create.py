@@ -69,6 +69,8 @@ class NewRun(msgspec.Struct, frozen=True):
     """Its id, if somebody reads its stream from the beginning on."""
     first: NewEvent | None = None
     """The event that this stream begins with, should the run be claimed at once."""
+    trace_id: str | None = None
+    """The trace that its caller has begun."""
 
 
 @watched
@@ -304,6 +306,7 @@ class _Creation:
             not_before=tx.wall + request.delay if request.delay else None,
             line=thread.id,
             rollout_id=request.run_id or ids.uuid(tx.now, tx.ids),
+            trace_id=request.trace_id,
         )
 
     def _run_row(self, rollout: RolloutView, request: NewRun, thread: ThreadRow) -> RunRow:

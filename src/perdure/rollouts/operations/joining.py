@@ -1,0 +1,371 @@
+"""Spans that name no rollout: each joins an attempt of its trace, or a rollout that is kept for the trace.
+
+A batch is one transaction, whatever it contains. A span that joins an attempt renews no lease and changes no
+status: whoever sent it is not the executor of the attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from perdure.access.operations import audit
+from perdure.kernel.errors import NotFound
+from perdure.kernel.storage.port import Tx
+from perdure.rollouts import joining_sql as sql
+from perdure.rollouts import tables
+from perdure.rollouts.joining_sql import KeptTraceRow
+from perdure.rollouts.model import (
+    FAILED,
+    KEPT_TRACE,
+    LIVE,
+    RUNNING,
+    SUCCEEDED,
+    Kinds,
+    outcome_of,
+)
+from perdure.rollouts.operations.conditions import locks_lines
+from perdure.rollouts.operations.enqueue import NewRollout, new_attempt, new_row, tell_of_new
+from perdure.rollouts.operations.model_calls import Key, call_row
+from perdure.rollouts.operations.report import set_status
+from perdure.rollouts.operations.spans import Adding, CareNeeded, NewSpan
+from perdure.rollouts.operations.work import ATTEMPTS_TOTAL, ROLLOUT_ENDED, add_total
+from perdure.rollouts.rows import AttemptRow, NewRolloutRow
+from perdure.rollouts.traces.prices import Prices
+from perdure.rollouts.traces.sums import ERROR
+
+MAX_ROLLOUTS = 1000
+"""How many rollouts whose callers began the traces of a batch are looked at."""
+MAX_ATTEMPTS = 32
+"""How many attempts of a trace are looked at: live ones, then the newest."""
+MAX_SEARCHED = 1000
+"""In traces with at most this many spans, other rollouts are looked for by the spans."""
+MAX_LINKED = 20
+"""How many rollouts of its trace a kept trace names."""
+
+
+class Refusal(Enum):
+    """Why a span without a rollout is not stored."""
+
+    NOT_KEPT = "not kept"
+
+
+NOT_KEPT: Final = Refusal.NOT_KEPT
+
+Answer = int | None | NotFound | Refusal
+"""The sequence id of a span, None if it was known already, or why it is not stored."""
+
+
+class CallsUnknown(Exception):
+    """A framework's first model call joins an attempt: the calls of its worker must be noted before."""
+
+    def __init__(self, keys: Sequence[Key]) -> None:
+        super().__init__(keys)
+        self.keys = keys
+
+
+SpanKey = tuple[str, str]
+"""Trace and span."""
+
+
+class TraceFamily(msgspec.Struct, frozen=True):
+    """A trace with the ids that it implies: its run's, and what keeps it. No `request`: it is not kept."""
+
+    trace_id: str
+    run_id: str
+    kept_id: str
+    attempt_id: str
+    request: NewRollout | None
+
+
+@locks_lines
+async def add_otlp_spans(
+    tx: Tx,
+    named: Sequence[NewSpan],
+    unnamed: Sequence[NewSpan],
+    families: Mapping[str, TraceFamily],
+    parts: Sequence[tuple[str, bytes]],
+    kinds: Kinds,
+    prices: Prices,
+    lined: bool = False,
+) -> list[Answer]:
+    """Store spans that name their rollout and spans that do not, and answer each in this order.
+
+    Spans of an unknown rollout hold up no others.
+    """
+    adding = Adding(tx, kinds, prices)
+    joining = _Joining(tx, adding, families, [msgspec.structs.replace(span) for span in unnamed])
+    await joining.load(named, kinds, lined)
+    errors = {id(span): error for span in named if (error := adding.check([span])) is not None}
+    known = await adding.drop_known([span for span in named if id(span) not in errors])
+    fresh = [*known, *await joining.place(named, errors)]
+    await joining.store(fresh, parts)
+    numbers = adding.numbers
+    return [
+        *(errors.get(id(span), numbers.get(id(span))) for span in named),
+        *(numbers.get(id(span), joining.refusal(span)) for span in joining.unnamed),
+    ]
+
+
+async def join_attempts(tx: Tx, keys: Sequence[Key]) -> None:
+    """Note that spans of a framework join attempts, so that each model call counts once from now on."""
+    for rollout_id, attempt_id in sorted(keys):
+        await tx.execute(sql.JOIN_ATTEMPT, rollout_id=rollout_id, attempt_id=attempt_id)
+
+
+async def add_model_calls(tx: Tx, calls: Sequence[sql.ModelCallRow]) -> None:
+    """Note model calls that were counted before."""
+    await tx.write(sql.ADD_MODEL_CALLS.of(calls))
+
+
+async def get_kept_traces(tx: Tx, rollout_ids: Sequence[str]) -> dict[str, KeptTraceRow]:
+    """Return what the spans of kept traces say, by the ids of their rollouts."""
+    rows = await tx.all(sql.GET_KEPT_TRACES, ids=list(rollout_ids))
+    return {row.rollout_id: row for row in rows}
+
+
+class _Joining:
+    """A batch on its way to the attempts and kept rollouts of its traces."""
+
+    def __init__(
+        self, tx: Tx, adding: Adding, families: Mapping[str, TraceFamily], unnamed: Sequence[NewSpan]
+    ) -> None:
+        self.unnamed = unnamed
+        self._tx = tx
+        self._adding = adding
+        self._work = adding.work
+        self._families = families
+        self._members: dict[str, set[str]] = {trace_id: set() for trace_id in families}
+        """The rollouts that may have spans of each trace, without the kept one."""
+        self._attempts: dict[str, list[AttemptRow]] = {}
+        """The attempts of those, the live ones first."""
+        self._places: dict[SpanKey, Key | None] = {}
+        """Where spans belong; None for those that are refused."""
+        self._added: list[NewRolloutRow] = []
+        self._begun: list[AttemptRow] = []
+        self._rows: list[KeptTraceRow] = []
+
+    # --- what there is
+
+    async def load(self, named: Sequence[NewSpan], kinds: Kinds, lined: bool) -> None:
+        """Lock the rollouts that spans name or are kept in, and the attempts that spans may join."""
+        wanted = {span.rollout_id for span in named}.union(await self._find_members())
+        if wanted:
+            await self._work.load(wanted, kinds.names(), lined=lined)
+        members = {rollout_id for ids in self._members.values() for rollout_id in ids}
+        missing = members.difference(self._work.attempts)
+        if missing:
+            await self._work.load_attempts(sorted(missing))
+        for trace_id, ids in self._members.items():
+            attempts = [each for rollout_id in ids for each in self._work.attempts.get(rollout_id, ())]
+            attempts = [attempt for attempt in attempts if attempt.kind in kinds]
+            attempts.sort(key=lambda row: (row.status in LIVE, row.start_time, row.id), reverse=True)
+            self._attempts[trace_id] = attempts[:MAX_ATTEMPTS]
+
+    async def _find_members(self) -> list[str]:
+        """Find the rollouts of the traces; return those that are kept already."""
+        if not self._families:
+            return []
+        by_run = {family.run_id: trace_id for trace_id, family in self._families.items()}
+        by_kept = {family.kept_id: trace_id for trace_id, family in self._families.items()}
+        trace_ids = sorted(self._families)
+        for row in await self._tx.all(sql.ROLLOUTS_OF_TRACES, trace_ids=trace_ids, n=MAX_ROLLOUTS):
+            if row.trace_id is not None:
+                self._members[row.trace_id].add(row.id)
+        kept: list[str] = []
+        for row in await self._tx.all(sql.ROLLOUTS_NAMED, ids=[*by_run, *by_kept]):
+            if row.id in by_kept:
+                kept.append(row.id)
+            elif row.trace_id is None:
+                self._members[by_run[row.id]].add(row.id)
+        await self._find_by_spans(trace_ids)
+        return kept
+
+    async def _find_by_spans(self, trace_ids: Sequence[str]) -> None:
+        """Find rollouts that have spans of the traces already."""
+        searched: list[str] = []
+        for home in await self._tx.all(sql.HOMES_OF_TRACES, trace_ids=trace_ids):
+            if home.rollout_id == self._families[home.trace_id].kept_id:
+                continue
+            self._members[home.trace_id].add(home.rollout_id)
+            if home.spans <= MAX_SEARCHED:
+                searched.append(home.trace_id)
+        if searched:
+            for row in await self._tx.all(sql.MEMBERS_OF_TRACES, trace_ids=searched):
+                if row.rollout_id != self._families[row.trace_id].kept_id:
+                    self._members[row.trace_id].add(row.rollout_id)
+
+    # --- where spans belong
+
+    async def place(self, named: Sequence[NewSpan], errors: Mapping[int, NotFound]) -> list[NewSpan]:
+        """Give the spans their attempts; return those to store."""
+        if not self.unnamed:
+            return []
+        places = self._places
+        await self._find_stored()
+        stored = set(places)
+        for span in named:
+            if id(span) not in errors:
+                home = Key(span.rollout_id, span.attempt_id)
+                places.setdefault((span.trace_id, span.span_id), home)
+        batch = {(span.trace_id, span.span_id): span for span in self.unnamed}
+        for span in self.unnamed:
+            self._place(span, batch)
+        joined: list[NewSpan] = []
+        kept: dict[str, list[NewSpan]] = {}
+        for key, span in batch.items():
+            place = places[key]
+            if place is None or key in stored:
+                continue
+            span.rollout_id, span.attempt_id = place
+            if span.rollout_id == self._families[span.trace_id].kept_id:
+                kept.setdefault(span.trace_id, []).append(span)
+            else:
+                joined.append(span)
+        self._join(joined)
+        await self._keep(kept)
+        return joined + [span for spans in kept.values() for span in spans]
+
+    def refusal(self, span: NewSpan) -> Refusal | None:
+        """Return why a span is not stored; None if it was stored before."""
+        return NOT_KEPT if self._places[span.trace_id, span.span_id] is None else None
+
+    async def _find_stored(self) -> None:
+        """Find the spans, and the parents that are not among them, where they are stored already."""
+        wanted: dict[str, set[str]] = {}
+        for span in self.unnamed:
+            ids = wanted.setdefault(span.trace_id, set())
+            ids.add(span.span_id)
+            if span.parent_id is not None:
+                ids.add(span.parent_id)
+        keys: list[tuple[int | None, int, str, str, str]] = []
+        traces: dict[tuple[str, str], str] = {}
+        for trace_id, family in self._families.items():
+            for attempt in (*self._attempts[trace_id], *self._work.attempts.get(family.kept_id, ())):
+                traces[attempt.rollout_id, attempt.id] = trace_id
+                home = (self._tx.ns, attempt.born, attempt.rollout_id, attempt.id)
+                keys += [(*home, span_id) for span_id in sorted(wanted[trace_id])]
+                self._adding.attempts[attempt.rollout_id, attempt.id] = attempt
+        if keys:
+            for _, _, rollout_id, attempt_id, span_id in await self._tx.existing(tables.SPANS, keys):
+                place = Key(rollout_id, attempt_id)
+                self._places[traces[place], span_id] = place
+
+    def _place(self, span: NewSpan, batch: Mapping[SpanKey, NewSpan]) -> None:
+        """Let a span follow the nearest span above it whose place is known."""
+        places = self._places
+        passed: dict[SpanKey, None] = {}
+        current: NewSpan | None = span
+        place: Key | None = None
+        while current is not None:
+            key = (current.trace_id, current.span_id)
+            if key in places or key in passed:
+                break
+            passed[key] = None
+            above = (current.trace_id, current.parent_id or "")
+            if above in places:
+                key = above
+                break
+            current = batch.get(above)
+        place = places[key] if key in places else self._place_in_trace(span.trace_id)
+        family = self._families[span.trace_id]
+        if place is not None and place.rollout_id == family.kept_id and family.request is None:
+            place = None
+        places.update(dict.fromkeys(passed, place))
+
+    def _place_in_trace(self, trace_id: str) -> Key | None:
+        """Return the only live attempt of a trace, or what keeps the trace."""
+        live = [attempt for attempt in self._attempts[trace_id] if attempt.status in LIVE]
+        if len(live) == 1:
+            (attempt,) = live
+            return Key(attempt.rollout_id, attempt.id)
+        request = self._families[trace_id].request
+        return None if request is None else Key(str(request.rollout_id), str(request.attempt_id))
+
+    def _join(self, spans: Sequence[NewSpan]) -> None:
+        """Let spans join attempts, whose model calls must be known if there are some among the spans."""
+        self._adding.quiet.update(map(id, spans))
+        calls = {
+            Key(span.rollout_id, span.attempt_id)
+            for span in spans
+            if call_row(span, span.figures) is not None
+        }
+        unknown = [key for key in calls if not self._adding.attempts[key].joined]
+        if unknown:
+            raise CallsUnknown(sorted(unknown))
+
+    # --- kept traces
+
+    async def _keep(self, kept: Mapping[str, list[NewSpan]]) -> None:
+        """Add the rollouts of new traces, and end those whose root is among the spans."""
+        ids = [self._families[trace_id].kept_id for trace_id in kept]
+        present = [rollout_id for rollout_id in ids if rollout_id in self._work.rollouts]
+        last = dict(await self._tx.all(sql.LAST_NUMBERS, ids=present)) if present else {}
+        for trace_id in sorted(kept):
+            spans, family = kept[trace_id], self._families[trace_id]
+            number = last.get(family.kept_id, 0)
+            for span in spans:
+                if span.sequence_id is None:
+                    number += 1
+                    span.sequence_id = number
+                else:
+                    number = max(number, span.sequence_id)
+            roots = [span.status_code for span in spans if span.parent_id is None]
+            status = None if not roots else FAILED if ERROR in roots else SUCCEEDED
+            self._adding.guarded.add(family.kept_id)
+            if family.kept_id in self._work.rollouts:
+                attempt = self._work.attempt(self._work.rollouts[family.kept_id], str(family.attempt_id))
+                if status is not None:
+                    set_status(self._work, attempt, status)
+            elif family.request is not None:
+                attempt = self._begin(family.request, status)
+                self._adding.quiet.update(map(id, spans))
+            self._rows.append(self._kept_row(family, spans, rooted=status is not None))
+
+    def _begin(self, request: NewRollout, status: str | None) -> AttemptRow:
+        """Begin a rollout that is kept for a trace; it has ended if its root has come."""
+        row = new_row(self._tx, request, len(self._added), None, {}, self._work.kinds)
+        row.status, row.ready, row.attempts = status or RUNNING, None, 1
+        attempt = new_attempt(self._tx, row, 1, None, request.attempt_id)
+        attempt.status, attempt.last_heartbeat_time = row.status, self._tx.now
+        if status is not None:
+            row.outcome, row.end_time = outcome_of(status, status), self._tx.now
+            attempt.end_time, attempt.reason, attempt.check_at = self._tx.now, status, None
+        self._added.append(row)
+        self._begun.append(attempt)
+        self._adding.attempts[row.id, attempt.id] = attempt
+        return attempt
+
+    def _kept_row(self, family: TraceFamily, spans: Sequence[NewSpan], *, rooted: bool) -> KeptTraceRow:
+        now = self._tx.now * 1000
+        starts = [span.start_ns or span.end_ns or now for span in spans]
+        ends = [span.end_ns or start for span, start in zip(spans, starts, strict=True)]
+        linked = dict.fromkeys(attempt.rollout_id for attempt in self._attempts[family.trace_id])
+        return KeptTraceRow(
+            family.kept_id,
+            min(starts),
+            max(*starts, *ends),
+            int(rooted),
+            "\n".join(list(linked)[:MAX_LINKED]) or None,
+        )
+
+    async def store(self, fresh: Sequence[NewSpan], parts: Sequence[tuple[str, bytes]]) -> None:
+        """Write the new rollouts, and the spans."""
+        tx = self._tx
+        if self._added:
+            added = await tx.write(sql.KEEP_ROLLOUTS.of(self._added), sql.KEEP_ATTEMPTS.of(self._begun))
+            if added != [len(self._added), len(self._begun)]:
+                # Another process has begun to keep one of these traces.
+                raise CareNeeded
+            tell_of_new(tx, self._added)
+            add_total(tx, ATTEMPTS_TOTAL, len(self._begun))
+            for status in (SUCCEEDED, FAILED):
+                ended = sum(row.status == status for row in self._added)
+                if ended:
+                    tx.count(ROLLOUT_ENDED, KEPT_TRACE + "/" + status, times=ended)
+            await audit(tx, "start_rollout", [attempt.name for attempt in self._begun])
+        await self._adding.store(fresh, parts, sql.ADD_KEPT_TRACES.of(self._rows))
+        await self._adding.audit(fresh)

@@ -1,0 +1,125 @@
+"""Model calls that both a worker and a framework report: the one that is stored first counts.
+
+Two spans of an attempt are one call if they have the same response id, or if one is below the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from perdure.kernel.storage.port import Tx
+from perdure.rollouts import joining_sql as sql
+from perdure.rollouts.joining_sql import ModelCallRow
+from perdure.rollouts.rows import AttemptRow, SpanView
+from perdure.rollouts.traces.figures import Figures
+
+if TYPE_CHECKING:
+    from perdure.rollouts.operations.spans import NewSpan
+
+MAX_KNOWN = 1000
+"""How many known calls new ones are compared with."""
+MAX_DEPTH = 32
+"""How many spans may lie between two that are one call."""
+
+
+class Key(NamedTuple):
+    """An attempt of a rollout."""
+
+    rollout_id: str
+    attempt_id: str
+
+
+async def count_calls_once(
+    tx: Tx, spans: Sequence[NewSpan], attempts: Mapping[tuple[str, str], AttemptRow]
+) -> tuple[list[NewSpan], list[ModelCallRow]]:
+    """Return the spans, without figures where a call is known, and the rows of all new calls."""
+    groups: dict[Key, list[NewSpan]] = {}
+    for span in spans:
+        key = Key(span.rollout_id, span.attempt_id)
+        if attempts[key].joined:
+            groups.setdefault(key, []).append(span)
+    repeated: set[int] = set()
+    rows: list[ModelCallRow] = []
+    for key in sorted(groups):
+        calls = [(span, call) for span in groups[key] if (call := call_row(span, span.figures)) is not None]
+        if calls:
+            comparison = _Comparison(tx, attempts[key], groups[key])
+            new = [call for _, call in calls]
+            await comparison.load(new)
+            repeated.update(id(span) for span, call in calls if comparison.is_repeated(call))
+            rows += new
+    counted = [
+        msgspec.structs.replace(span, figures=None) if id(span) in repeated else span for span in spans
+    ]
+    return counted, rows
+
+
+def call_row(span: NewSpan | SpanView, figures: Figures | None) -> ModelCallRow | None:
+    """Return the row of a model call that counts; None for any other span."""
+    if figures is None or not (figures.input_tokens or figures.output_tokens or figures.cost):
+        return None
+    start = span.start_ns or span.end_ns or 0
+    return ModelCallRow(
+        span.rollout_id,
+        span.attempt_id,
+        span.span_id,
+        span.parent_id,
+        start,
+        max(start, span.end_ns or 0),
+        figures.response_id,
+    )
+
+
+class _Comparison:
+    """The calls of an attempt that are known, and what is above each."""
+
+    def __init__(self, tx: Tx, attempt: AttemptRow, spans: Sequence[NewSpan]) -> None:
+        self._tx = tx
+        self._attempt = attempt
+        self._parents: dict[str, str | None] = {span.span_id: span.parent_id for span in spans}
+        self._known: dict[str, ModelCallRow] = {}
+
+    async def load(self, calls: Sequence[ModelCallRow]) -> None:
+        """Read what new calls may repeat."""
+        attempt = {"rollout_id": self._attempt.rollout_id, "attempt_id": self._attempt.id}
+        start, end = min(call.start_ns for call in calls), max(call.end_ns for call in calls)
+        known = await self._tx.all(sql.CALLS_WITHIN, **attempt, start_ns=start, end_ns=end, n=MAX_KNOWN)
+        answered = sorted({call.response_id for call in calls if call.response_id})
+        if answered:
+            known += await self._tx.all(sql.CALLS_ANSWERED, **attempt, response_ids=answered)
+        self._known = {call.span_id: call for call in known}
+        if not known and len(calls) == 1:
+            return
+        self._parents.update((call.span_id, call.parent_id) for call in known)
+        for _ in range(MAX_DEPTH):
+            missing = {parent for parent in self._parents.values() if parent and parent not in self._parents}
+            if not missing:
+                break
+            found = await self._tx.all(
+                sql.PARENTS_OF_SPANS, **attempt, born=self._attempt.born, span_ids=sorted(missing)
+            )
+            if not found:
+                break
+            self._parents.update(found)
+
+    def is_repeated(self, call: ModelCallRow) -> bool:
+        """Return whether a call is known; it is known to the next ones from then on."""
+        above = set(self._above(call))
+        repeated = any(
+            (call.response_id and call.response_id == other.response_id)
+            or other.span_id in above
+            or call.span_id in self._above(other)
+            for other in self._known.values()
+            if other.span_id != call.span_id
+        )
+        self._known[call.span_id] = call
+        return repeated
+
+    def _above(self, call: ModelCallRow) -> Iterator[str]:
+        parent, seen = call.parent_id, 0
+        while parent is not None and seen < MAX_DEPTH:
+            yield parent
+            parent, seen = self._parents.get(parent), seen + 1
