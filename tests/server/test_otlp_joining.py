@@ -18,9 +18,9 @@ from tests.server.support import Visitor, serving
 from tests.server.test_otlp_http import partial, send
 
 from perdure import Agents, Span
+from perdure.embedding.perdure import Perdure
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
-from perdure.runtime.perdure import Perdure
 from perdure.threads.records import RunRequest
 
 SECOND = 10**9
