@@ -77,7 +77,7 @@ ABOUT: Mapping[str, Mapping[str, str]] = {
         "job_interval": "seconds between two looks into the queue, if no hint arrives",
         "job_heartbeat": "seconds that a lease lasts without a heartbeat",
         "job_timeout": "seconds that a run may take",
-        "job_max_retries": "attempts of a run, the first included",
+        "job_max_retries": "attempts of a run, the first included; set it where runs are created",
         "job_isolated_loops": "execute each agent in an event loop of its own",
         "job_retriable": "names of further exceptions that are retried, separated by commas",
         "agents": "agents by name, in `perdure.toml`; see [agents](../agents.md)",

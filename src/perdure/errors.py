@@ -4,6 +4,9 @@ from perdure.kernel.errors import (
     AgentUnavailable as AgentUnavailable,
 )
 from perdure.kernel.errors import (
+    AlreadyRunning as AlreadyRunning,
+)
+from perdure.kernel.errors import (
     BadBody as BadBody,
 )
 from perdure.kernel.errors import (
@@ -28,7 +31,16 @@ from perdure.kernel.errors import (
     Forbidden as Forbidden,
 )
 from perdure.kernel.errors import (
+    InvalidCron as InvalidCron,
+)
+from perdure.kernel.errors import (
     InvalidInput as InvalidInput,
+)
+from perdure.kernel.errors import (
+    InvalidTimezone as InvalidTimezone,
+)
+from perdure.kernel.errors import (
+    JobNotFound as JobNotFound,
 )
 from perdure.kernel.errors import (
     MethodNotAllowed as MethodNotAllowed,
@@ -44,6 +56,9 @@ from perdure.kernel.errors import (
 )
 from perdure.kernel.errors import (
     NotFound as NotFound,
+)
+from perdure.kernel.errors import (
+    NotRunning as NotRunning,
 )
 from perdure.kernel.errors import (
     NotSupported as NotSupported,

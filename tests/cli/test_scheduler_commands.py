@@ -1,5 +1,6 @@
 """The scheduler from the command line: its table, and firing, pausing and resuming by name."""
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -8,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from perdure import Perdure, PerdureClient, errors
 from perdure.cli.commands.scheduler import status_lines
+from perdure.client.session import error_from
+from perdure.errors import PerdureError
 from perdure.schedules.records import JobStatus, SchedulerStatus
 
 from .command import ROOT, Server, run_here
@@ -18,7 +22,7 @@ TABLE = """\
 Scheduler: RUNNING
 
 JOB                  STATUS       LAST RUN             NEXT RUN             RUNS       ERRORS   $
---------------------------------------------------------------------------------------------
+────────────────────────────────────────────────────────────────────────────────────────────
 rollup-day           IDLE         2024-01-29 15:00     2024-01-29 16:00     24         0        $
 rollup-week          PAUSED       Never                -                    4          0        $
 compaction           RUNNING      Never                -                    0          1        $
@@ -112,3 +116,45 @@ def test_without_a_server_the_scheduler_is_stopped(tmp_path: Path) -> None:
     assert said(run_here(tmp_path, "scheduler", "status", *DATABASE)).startswith("Scheduler: STOPPED")
     found = json.loads(said(run_here(tmp_path, "scheduler", "status", "--json", *DATABASE)))
     assert (found["scheduler_running"], found["jobs"]) == (False, [])
+
+
+def test_the_errors_of_the_scheduler_keep_their_names_over_http_and_in_the_command(server: Server) -> None:
+    """The seed's five errors: three come over HTTP, two only from starting and stopping in process."""
+
+    async def raised(*arguments: Any, **fields: Any) -> str:
+        async with PerdureClient(server.url) as client:
+            try:
+                await client.schedules.create(*arguments, target="run", assistant_id="greet", **fields)
+            except PerdureError as error:
+                return type(error).__name__
+        raise AssertionError("nothing was refused")
+
+    assert asyncio.run(raised("nonsense")) == "InvalidCron"
+    assert asyncio.run(raised("0 9 * * *", timezone="Mars/Base")) == "InvalidTimezone"
+    commands = {
+        ("cron", "create", "greet", "x y z"): "invalid_cron",
+        ("cron", "create", "greet", "0 9 * * *", "--timezone", "Mars/Base"): "invalid_timezone",
+        ("scheduler", "pause", "nobody"): "job_not_found",
+        ("cron", "show", "nobody"): "job_not_found",
+    }
+    for arguments, code in commands.items():
+        ended = server.run(*arguments)
+        assert ended.stderr.startswith(f"perdure: {code}: "), (arguments, ended.stderr)
+        assert ended.returncode == (4 if code == "job_not_found" else 1)
+        told = json.loads(server.run(*arguments, "--json").stderr)
+        assert told["error"]["code"] == code
+    for status, code in ((409, "already_running"), (409, "not_running")):
+        body = json.dumps({"code": code, "detail": "as the server says"}).encode()
+        assert error_from(status, body).code == code
+
+
+async def test_starting_twice_and_stopping_twice_have_errors_of_their_own() -> None:
+    async with Perdure("memory:") as perdure:
+        timer = perdure.services.schedule_timer
+        with pytest.raises(errors.AlreadyRunning) as raised:
+            await timer.start()
+        assert raised.value.code == "already_running"
+        await timer.stop()
+        with pytest.raises(errors.NotRunning):
+            await timer.stop()
+        await timer.start()

@@ -44,6 +44,20 @@ async def wait(ctx, input):
 """
 
 
+FLAKY = """
+from perdure import Retriable
+from perdure.worker.registry import Agents
+
+agents = Agents()
+
+@agents.agent("flaky")
+async def flaky(ctx, input):
+    if ctx.attempt == 1:
+        raise Retriable("again")
+    return {"attempt": ctx.attempt}
+"""
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "agents.py").write_text(AGENTS)
@@ -143,6 +157,34 @@ def test_a_remote_worker_executes_the_runs_of_a_server(folder: Path) -> None:
         code, errors = worker.stop()
     assert code == 0, errors
     assert "Traceback" not in errors
+
+
+def test_an_idle_worker_of_a_server_stays_alive(folder: Path) -> None:
+    short = {"BG_JOB_HEARTBEAT": "0.5"}
+    arguments = ("--agents", "./agents.py:agents", "--name", "idle", "--url")
+    with Server(folder, "serve", more=short) as server, Worker(folder, *arguments, server.url, **short):
+        (first,) = ask(server, "/workers")["items"]
+        beat = first
+        deadline = time.monotonic() + 60
+        # Longer than a silence after which it would count as dead.
+        while beat["last_heartbeat_time"] < first["last_heartbeat_time"] + 2.0:
+            assert time.monotonic() < deadline, "an idle worker sends no heartbeat"
+            time.sleep(0.1)
+            (beat,) = ask(server, "/workers")["items"]
+        assert ask(server, "/stats")["workers"]["alive"] == 1
+
+
+def test_the_attempts_of_a_run_are_decided_where_it_is_created(folder: Path) -> None:
+    (folder / "flaky.py").write_text(FLAKY)
+    once = {"BG_JOB_MAX_RETRIES": "1"}
+    arguments = ("--agents", "./flaky.py:agents", "--url")
+    with (
+        Server(folder, "serve", more={"BG_JOB_MAX_RETRIES": "2"}) as server,
+        Worker(folder, *arguments, server.url, **once) as worker,
+    ):
+        assert ask(server, "/runs/wait", {"assistant_id": "flaky"})["values"] == {"attempt": 2}
+        _, errors = worker.stop()
+    assert "BG_JOB_MAX_RETRIES (job_max_retries) has no effect on this worker" in errors
 
 
 def test_a_worker_that_is_stopped_hands_its_run_to_the_next(folder: Path) -> None:

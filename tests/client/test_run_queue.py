@@ -55,6 +55,14 @@ async def events_of(line: Line, run_id: str) -> list[tuple[str, Any]]:
     return [(event.event, json.loads(event.body)) for event in found]
 
 
+async def test_a_renewal_without_leases_is_a_heartbeat(line: Line) -> None:
+    await line.queue.register("far-away", [AgentSpec(name="other", description="d")])
+    before = await line.house.client.workers.get("far-away")
+    assert await line.queue.renew("far-away", []) == []
+    after = await line.house.client.workers.get("far-away")
+    assert (after.last_heartbeat_time or 0) > (before.last_heartbeat_time or 0)
+
+
 async def test_a_run_from_its_claim_to_its_end(line: Line) -> None:
     await line.queue.register("far-away", [AgentSpec(name="other", description="d")])
     await line.house.client.create_thread("t", values={"n": 0})

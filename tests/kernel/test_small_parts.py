@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+from perdure import errors as public_errors
+from perdure.client.session import error_from
 from perdure.kernel import clock, errors, ids
 from perdure.kernel.clock import SystemClock
+from perdure.server.http.problems import problem, public_error
 from perdure.testing.clock import ManualClock, SeededIds
 
 # --- the clock --------------------------------------------------------------------------------------------
@@ -210,6 +215,24 @@ def test_codes_and_statuses_are_stable() -> None:
         "unreachable": ("Unreachable", 502),
         "start_refused": ("StartRefused", 500),
     }
+
+
+@pytest.mark.parametrize("error", OURS)
+def test_every_error_of_the_page_is_public(error: type[errors.PerdureError]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
+    assert f"| `{error.code}` | `{error.__name__}` | {error.http_status} |" in page
+    assert getattr(public_errors, error.__name__) is error
+    # The page, and the module, have no other classes.
+    assert len(re.findall(r"^\| `[a-z_]+` \| `\w+` \| \d+ \|", page, re.MULTILINE)) == len(OURS)
+    assert {each for each in vars(public_errors).values() if isinstance(each, type)} == set(OURS)
+
+
+@pytest.mark.parametrize("error", OURS)
+def test_an_error_keeps_its_code_over_http(error: type[errors.PerdureError]) -> None:
+    sent = problem(public_error(error("because"), "r1"), "r1", "/api/v1/x")
+    received = error_from(sent["status"], json.dumps(sent).encode())
+    flat = issubclass(error, errors.BadQuery | errors.BadRequest | errors.BadBody)
+    assert type(received) is (errors.InvalidInput if flat else error)
 
 
 @pytest.mark.parametrize("error", OURS)

@@ -218,8 +218,10 @@ async def _controls(transport: HttpTransport, endpoint: Endpoint, arguments: Arg
 
 
 async def _renew(transport: HttpTransport, endpoint: Endpoint, arguments: Arguments) -> Any:
-    """Renew leases; it is tried once, for the next renewal comes soon."""
+    """Renew leases; it is tried once, for the next renewal comes soon. Without leases it is a heartbeat."""
     brief = RunQueueTransport(transport.session.with_retries(()))
+    if not arguments["held"]:
+        return await brief.request(endpoint, arguments, timeout=RENEW_SECONDS) or []
     return await _in_parts(brief, endpoint, arguments, name="held", timeout=RENEW_SECONDS)
 
 

@@ -22,6 +22,7 @@ EMPTY = """No jobs registered. A cron with a name is listed here:
 WIDTHS = (20, 12, 20, 20, 10, 10)
 NARROW = (20, 8, 16, 16, 5, 6)
 """The columns on a terminal that is not wide enough for the others."""
+RULE = "─"
 HEADER = ("JOB", "STATUS", "LAST RUN", "NEXT RUN", "RUNS", "ERRORS")
 
 app = CommandGroup("Show, trigger, pause and resume the named schedules of a server.")
@@ -54,7 +55,7 @@ def status_lines(status: SchedulerStatus, widths: Sequence[int] = WIDTHS) -> lis
     lines = [f"Scheduler: {'RUNNING' if status.scheduler_running else 'STOPPED'}", ""]
     if not status.jobs:
         return [*lines, EMPTY]
-    lines += [_line(HEADER, widths), "-" * min(sum(WIDTHS), _width(widths))]
+    lines += [_line(HEADER, widths), RULE * min(sum(WIDTHS), _width(widths))]
     for job in status.jobs:
         lines.append(_line(_cells(job), widths))
         if job.last_result == "failed" and job.last_error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,11 @@ from perdure.cli.shell.options import (
     text,
 )
 from perdure.kernel.lifecycle import Component, InPhase, Phase, Step
+
+NO_ATTEMPTS_HERE = (
+    "BG_JOB_MAX_RETRIES (job_max_retries) has no effect on this worker: the server that creates a run "
+    "decides how many attempts it has; set it there, or max_attempts of the run"
+)
 
 if TYPE_CHECKING:
     from perdure.kernel.config import Settings
@@ -92,6 +98,8 @@ def start(
     more = {"worker_id": name, "queues": queues}
     opened = _remote(settings, found, place, token, more) if place else _direct(settings, found, more)
     worker, services = opened
+    if place and settings.sources["job_max_retries"] != "default":
+        logging.getLogger(__name__).warning(NO_ATTEMPTS_HERE)
     reloads = Reloads(settings)
     reloads.add("log level", logs.reload, settings=logs.SETTINGS)
     process = ServiceProcess([*services, worker], timeout=settings.seconds_to_stop, reloads=reloads)

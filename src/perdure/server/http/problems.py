@@ -11,6 +11,8 @@ from starlette.responses import Response
 
 from perdure.kernel.errors import (
     BadBody,
+    BadQuery,
+    BadRequest,
     InvalidInput,
     MethodNotAllowed,
     PerdureError,
@@ -26,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class NativeProtocol:
-    """Refuses a request with a problem document. Bad input of every kind is `invalid_input`."""
+    """Refuses a request with a problem document. Bad queries, requests and bodies are `invalid_input`."""
 
     name = "native"
 
@@ -37,7 +39,7 @@ class NativeProtocol:
 
 def problem(error: PerdureError, request_id: str, path: str) -> dict[str, Any]:
     """What went wrong, without internal details."""
-    kind = InvalidInput if isinstance(error, InvalidInput) else type(error)
+    kind = InvalidInput if isinstance(error, BadQuery | BadRequest | BadBody) else type(error)
     document = {
         "type": f"urn:perdure:error:{kind.code}",
         "title": HTTPStatus(kind.http_status).phrase,
