@@ -12,8 +12,8 @@ import logging
 import mmap
 import os
 import re
-import resource
 import stat
+import sys
 import threading
 import time
 from collections import OrderedDict
@@ -491,6 +491,10 @@ def _lacks_descriptors(error: StorageUnavailable) -> bool:
 
 def max_open_files() -> int:
     """Return how many files a log keeps open: a share of the descriptors that the process may have."""
+    if sys.platform == "win32":
+        return MAX_OPEN
+    import resource
+
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_OPEN if soft == resource.RLIM_INFINITY else max(1, min(MAX_OPEN, soft // OPEN_SHARE))
 
