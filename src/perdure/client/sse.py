@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.client.session import HttpSession
+from perdure.client.outage import Outage
 from perdure.kernel.codec import decode_json
-from perdure.kernel.errors import StorageError, TooManyRequests, Unreachable
-from perdure.kernel.retry import Backoff
+from perdure.kernel.errors import PerdureError
 from perdure.streams.model import Burst, Event, seq_of
 
 if TYPE_CHECKING:
     import aiohttp
 
-logger = logging.getLogger(__name__)
-
 THE_END = "that was all"
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 2.0
-PASSING = (Unreachable, StorageError, TooManyRequests)
-"""What may be over in a moment."""
 
 Opening = Callable[[Mapping[str, str]], AbstractAsyncContextManager["aiohttp.ClientResponse"]]
 """Opens the stream with these headers."""
@@ -60,33 +51,28 @@ def _frame(block: str) -> Frame:
 class Resumed:
     """The events of one stream over as many connections as it takes, none twice and none left out."""
 
-    def __init__(self, session: HttpSession, source: str, after: str | None, patience: float) -> None:
-        self._session = session
+    def __init__(self, source: str, after: str | None, outage: Outage) -> None:
         self._source = source
         self._after = after
         self._attempt = 0
         self._last = 0 if after is None else seq_of(after)
-        self._patience = patience
+        self._outage = outage
         self._over = False
 
     async def read(self, opening: Opening) -> AsyncIterator[Burst]:
         """What comes, in bursts, until the stream itself ends."""
-        clock = asyncio.get_running_loop().time
-        heard, backoff = clock(), Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while not self._over:
             try:
                 async with aclosing(self._once(opening)) as bursts:
                     async for burst in bursts:
-                        heard = clock()
-                        backoff.reset()
+                        self._outage.end()
                         if burst:
                             yield Burst(burst, burst[0].seq - 1, burst[-1].seq)
-            except PASSING as error:
-                if self._session.closed or clock() - heard > self._patience:
-                    raise
-                logger.info("the stream of %s was cut off: %s", self._source, error)
-            if not self._over:
-                await asyncio.sleep(backoff.next())
+            except PerdureError as error:
+                await self._outage.pause(error)
+            else:
+                if not self._over:
+                    await self._outage.reconnect()
 
     async def _once(self, opening: Opening) -> AsyncGenerator[Sequence[Event]]:
         headers = {} if self._after is None else {"Last-Event-ID": self._after}

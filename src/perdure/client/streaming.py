@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -11,11 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.access.endpoints import Endpoint
+from perdure.client.outage import LONGEST_PAUSE, OnAway, Outage
 from perdure.client.session import Query, error_from
-from perdure.client.sse import FIRST_PAUSE, LONGEST_PAUSE, PASSING, Resumed
+from perdure.client.sse import Resumed
 from perdure.client.transport import HttpTransport, Sender, decode_answer, key_header, path_of
 from perdure.kernel.checks import check_timeout
-from perdure.kernel.retry import Backoff
+from perdure.kernel.errors import PerdureError
 from perdure.messaging.service import Messaging
 from perdure.streams.model import Burst
 from perdure.threads.records import Run, RunEnd
@@ -23,8 +23,6 @@ from perdure.threads.service import BEGINNING, Threads
 
 if TYPE_CHECKING:
     import aiohttp
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Arguments = dict[str, Any]
@@ -36,10 +34,17 @@ _PROBLEM = b'{"type":"urn:perdure:error:'
 
 
 class ThreadSenders:
-    """Sends the calls that wait or stream; a server may be away for `patience` seconds."""
+    """Sends the calls that wait or stream; a server may be away for `patience` seconds.
 
-    def __init__(self, patience: float) -> None:
+    `on_away` is called once each time that the server is away.
+    """
+
+    def __init__(self, patience: float, on_away: OnAway | None = None) -> None:
         self._patience = patience
+        self._on_away = on_away
+
+    def _new_outage(self, transport: HttpTransport) -> Outage:
+        return Outage(transport.session, self._patience, self._on_away)
 
     def by_method(self) -> dict[Callable[..., Any], Sender]:
         """The senders by the methods that they are for."""
@@ -85,22 +90,16 @@ class ThreadSenders:
     async def _patiently(self, transport: HttpTransport, action: Callable[[], Awaitable[T]]) -> T:
         """Repeat something while what hinders it may pass."""
         clock = asyncio.get_running_loop().time
-        failing: float | None = None
-        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        outage = self._new_outage(transport)
         while True:
             begun = clock()
             try:
                 return await action()
-            except PASSING as error:
+            except PerdureError as error:
                 # A wait that was cut after a while begins anew; one that is refused at once is still refused.
-                if failing is None or clock() - begun > LONGEST_PAUSE:
-                    failing = clock()
-                    backoff.reset()
-                if transport.session.closed or clock() - failing >= self._patience:
-                    raise
-                pause = backoff.next()
-                logger.info("a wait was cut off: %s; waiting again in %.1f s", error, pause)
-            await asyncio.sleep(pause)
+                if clock() - begun > LONGEST_PAUSE:
+                    outage.end()
+                await outage.pause(error)
 
     # --- streams ------------------------------------------------------------------------------------------
 
@@ -122,7 +121,7 @@ class ThreadSenders:
                 place = response.headers.get("Location", place)
                 yield response
 
-        return Resumed(transport.session, "", BEGINNING, self._patience).read(opening)
+        return Resumed("", BEGINNING, self._new_outage(transport)).read(opening)
 
     def resume(
         self,
@@ -143,7 +142,7 @@ class ThreadSenders:
                 yield response
 
         after = arguments.get("after", default)
-        return Resumed(transport.session, arguments[source], after, self._patience).read(opening)
+        return Resumed(arguments[source], after, self._new_outage(transport)).read(opening)
 
 
 async def cancel_run(transport: HttpTransport, endpoint: Endpoint, arguments: Arguments) -> Run:

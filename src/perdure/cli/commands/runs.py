@@ -289,6 +289,7 @@ def _exit_code(status: str | None) -> int:
 async def wait_for_run(context: CommandContext, run_id: IdArgument, timeout: TimeoutOption = None) -> None:
     """Wait until a run ends and print its values (exit code 1 if it failed, 5 on timeout)."""
     async with context.connect() as connection:
+        await connection.threads.get_run(run_id)
         code = await _wait(context, connection, run_id, timeout)
     raise typer.Exit(code)
 

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
+from uuid import uuid4
 
-from perdure.access.endpoints import Endpoint
+from perdure.access.endpoints import KEY, Endpoint
+from perdure.cli.shell.output import warn
 from perdure.client.one_shot import OneShotSession
-from perdure.client.session import HttpSession
+from perdure.client.outage import Outage
+from perdure.client.session import Answer, HttpSession
 from perdure.client.transport import HttpTransport
-from perdure.kernel.errors import PerdureError
+from perdure.kernel.errors import OutcomeUnknown, PerdureError
 
 if TYPE_CHECKING:
     from perdure.access.base import Service
@@ -45,8 +48,9 @@ READY = "/readyz"
 INFO = "/info"
 JOB_SECONDS = 0.1
 """How often the server is asked whether a job has ended."""
-PATIENCE_SECONDS = 10.0
-"""How long a stream or a wait reconnects to a server that does not answer."""
+PATIENCE_SECONDS = 600.0
+"""How long a stream, a wait or a create whose answer was lost tries to reach a server that is away."""
+AWAY = "server away, reconnecting"
 Document = dict[str, Any]
 S = TypeVar("S", bound="Service")
 
@@ -58,8 +62,27 @@ class _Transport(HttpTransport):
         if endpoint.by_hand and not self.senders:
             from perdure.client.streaming import ThreadSenders
 
-            self.senders = dict(ThreadSenders(PATIENCE_SECONDS).by_method())
+            self.senders = dict(ThreadSenders(PATIENCE_SECONDS, _tell_away).by_method())
         return super().send(endpoint, arguments)
+
+    async def exchange(self, endpoint: Endpoint, arguments: dict[str, Any], **options: Any) -> Answer:
+        """Send one request. If its answer was lost, repeat it with its idempotency key."""
+        if not endpoint.shape.keyed:
+            return await super().exchange(endpoint, arguments, **options)
+        if arguments.get(KEY) is None:
+            arguments = {**arguments, KEY: uuid4().hex}
+        outage = Outage(self.session, PATIENCE_SECONDS, _tell_away)
+        while True:
+            try:
+                return await super().exchange(endpoint, arguments, **options)
+            except PerdureError as error:
+                if not outage.has_begun and not isinstance(error, OutcomeUnknown):
+                    raise
+                await outage.pause(error)
+
+
+def _tell_away() -> None:
+    warn(AWAY)
 
 
 class Remote:
