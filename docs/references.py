@@ -39,6 +39,7 @@ ABOUT: Mapping[str, Mapping[str, str]] = {
     "Server": {
         "host": "address to listen on",
         "port": "port to listen on; 0 takes a free one",
+        "metrics_port": "port on which `perdure worker` answers probes and metrics; 0 takes a free one",
         "grpc_port": "port for [gRPC](../grpc.md)",
         "tls_cert_file": "certificate (PEM) for HTTP and gRPC",
         "tls_key_file": "its key; by default in the same file",

@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from types import TracebackType
@@ -282,3 +283,58 @@ def test_a_database_that_a_server_owns_is_not_opened_twice(folder: Path) -> None
         ended = perdure(folder, "worker", "--agents", "./agents.py:agents", "--database", "sqlite:///runs.db")
     assert ended.returncode == 1
     assert "database_owned" in ended.stderr
+
+
+def read_port(worker: Worker, path: str, **headers: str) -> tuple[int, str]:
+    """What the port of a worker answers."""
+    url = worker.facts["metrics"].replace("0.0.0.0", "127.0.0.1").removesuffix("/metrics") + path
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return refusal.code, refusal.read().decode()
+
+
+def test_a_worker_answers_probes_and_counts_its_runs_on_a_port(folder: Path) -> None:
+    arguments = ("--agents", "./agents.py:agents", "--metrics-port", "0", "--concurrency", "3", "--url")
+    with Server(folder, "serve") as server, Worker(folder, *arguments, server.url) as worker:
+        assert greet(server)["values"]
+        assert read_port(worker, "/healthz") == (200, '{"status":"ok"}')
+        assert read_port(worker, "/readyz") == (200, '{"status":"ok"}')
+        assert read_port(worker, "/anything")[0] == 404
+        status, text = read_port(worker, "/metrics")
+        assert status == 200
+        assert 'perdure_attempts_ended_total{result="success"} 1.0' in text
+        assert 'perdure_worker_slots{state="max"} 3.0' in text
+        assert "process_resident_memory_bytes" in text
+        port = worker.facts["metrics"].split(":")[2].partition("/")[0]
+        taken = run_here(folder, "worker", *arguments[:3], port, "--url", server.url)
+        assert taken.returncode == 1
+        assert f"metrics_port {port} cannot be opened" in taken.stderr
+        server.stop()
+        deadline = time.monotonic() + 60
+        while read_port(worker, "/readyz")[0] != 503:
+            assert time.monotonic() < deadline, "the worker is ready without its server"
+            time.sleep(0.1)
+        assert read_port(worker, "/healthz")[0] == 200
+
+
+def test_a_worker_on_a_database_has_its_counters_on_its_port(folder: Path, database_url: str) -> None:
+    key = "a-key-of-sixteen-characters"
+    arguments = ("--agents", "./agents.py:agents", "--metrics-port", "0", "--database", database_url)
+    with (
+        Server(folder, "serve", "--database", database_url) as server,
+        Worker(folder, *arguments, PERDURE_HOST="0.0.0.0", PERDURE_API_KEY=key) as worker,
+    ):
+        assert greet(server)["values"]
+        assert read_port(worker, "/readyz")[0] == 200
+        status, text = read_port(worker, "/metrics")
+        assert (status, "set api_key on the worker" in text) == (401, True)
+        assert read_port(worker, "/metrics", **{"x-api-key": "wrong"})[0] == 401
+        assert read_port(worker, "/metrics", **{"x-api-key": key})[0] == 200
+        status, text = read_port(worker, "/metrics", Authorization=f"Bearer {key}")
+        assert 'perdure_runs_total{status="success"} 1.0' in text
+        assert 'perdure_run_duration_seconds_count{kind="run"} 1.0' in text
+        # The server has not counted this run: it was executed, and ended, in another process.
+        assert b'perdure_runs_total{status="success"} 0.0' in server.get("/metrics")[1]

@@ -43,6 +43,7 @@ def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
         "host": "127.0.0.1",
         "port": 4747,
         "grpc_port": None,
+        "metrics_port": None,
         "tls_cert_file": None,
         "tls_key_file": None,
         "tls_client_ca_file": None,

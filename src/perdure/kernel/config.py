@@ -119,6 +119,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     synchronous: Literal["FULL", "NORMAL", "EXTRA"] = "FULL"
     host: Annotated[str, msgspec.Meta(min_length=1)] = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 4747
+    metrics_port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] | None = None
     grpc_port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] | None = None
     tls_cert_file: str | None = None
     tls_key_file: str | None = None

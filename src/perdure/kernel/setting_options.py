@@ -17,6 +17,7 @@ class SettingOptions(TypedDict, total=False):
     synchronous: Literal["FULL", "NORMAL", "EXTRA"]
     host: str
     port: int
+    metrics_port: int | None
     grpc_port: int | None
     tls_cert_file: str | None
     tls_key_file: str | None

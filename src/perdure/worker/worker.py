@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
+READY_RENEWALS = 4
+"""After how many periods without an answer to a renewal a worker is not ready."""
 WATCH_SECONDS = 0.05
 """How old a run must be before the worker listens for its cancellation."""
 GATHER_SECONDS = 0.002
@@ -106,6 +108,14 @@ class Worker:
         self._running: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._stopping = False
+        self._renewed: float | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it claims runs, and its queue has answered a renewal or the registration lately."""
+        renewed = self._renewed
+        silence = READY_RENEWALS * self._renew_period()
+        return not self._stopping and renewed is not None and boottime() - renewed < silence
 
     @property
     def _names(self) -> list[str]:
@@ -161,6 +171,7 @@ class Worker:
             still_owned=lambda: not self._stopping,
             idempotent=True,
         )
+        self._renewed = boottime()
         self._loops = [
             asyncio.create_task(self._claim()),
             asyncio.create_task(_again(lambda: 0.0, self._keep_leases)),
@@ -259,6 +270,7 @@ class Worker:
         except (PerdureError, TimeoutError) as error:
             logger.warning("cannot renew %d leases: %s: %s", len(executions), type(error).__name__, error)
         else:
+            self._renewed = boottime()
             for execution, verdict in zip(executions, verdicts, strict=True):
                 execution.renewed = max(execution.renewed, sent)
                 if verdict != "go":

@@ -28,6 +28,9 @@ NO_ATTEMPTS_HERE = (
 
 if TYPE_CHECKING:
     from perdure.kernel.config import Settings
+    from perdure.kernel.metrics import Metrics
+    from perdure.kernel.tally import Tally
+    from perdure.server.worker_port import WorkerPort
     from perdure.worker.registry import Agents
     from perdure.worker.worker import Worker
 
@@ -51,6 +54,15 @@ def start(
     agents: AgentsOption = None,
     name: Annotated[
         str | None, text("NAME", "Worker ID to show in lists and logs (default: generated).", "--name")
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        number(
+            "Port for /healthz, /readyz and /metrics (default: none; 0: any free port).",
+            "--metrics-port",
+            min=0,
+            max=65_535,
+        ),
     ] = None,
     queue: Annotated[
         list[str] | None,
@@ -80,6 +92,7 @@ def start(
             "database_url": database,
             "namespace": namespace,
             "jobs_per_worker": concurrency,
+            "metrics_port": metrics_port,
             "log_level": log_level,
         }
     )
@@ -97,14 +110,14 @@ def start(
         place = DEFAULT_URL
     more = {"worker_id": name, "queues": queues}
     opened = _remote(settings, found, place, token, more) if place else _direct(settings, found, more)
-    worker, services = opened
+    worker, services, port = opened
     if place and settings.sources["job_max_retries"] != "default":
         logging.getLogger(__name__).warning(NO_ATTEMPTS_HERE)
     reloads = Reloads(settings)
     reloads.add("log level", logs.reload, settings=logs.SETTINGS)
     process = ServiceProcess([*services, worker], timeout=settings.seconds_to_stop, reloads=reloads)
 
-    process.when_running(lambda: _announce(settings, found, place, worker, as_json=as_json))
+    process.when_running(lambda: _announce(settings, found, place, worker, port, as_json=as_json))
     run(process)
 
 
@@ -117,10 +130,11 @@ def _queues(given: list[str] | None) -> tuple[str, ...] | None:
 
 def _remote(
     settings: Settings, agents: Agents, url: str, token: str | None, more: dict[str, Any]
-) -> tuple[Worker, list[Component]]:
+) -> tuple[Worker, list[Component], WorkerPort | None]:
     """A worker for the server at a URL, and what it needs."""
     from perdure.client.lightning import LightningStoreClient
     from perdure.client.run_queue import RemoteRunQueue
+    from perdure.kernel.metrics import Metrics
     from perdure.langgraph.loopback import Loopback, OverHttp
     from perdure.runtime.services import workspaces_of
     from perdure.worker.options import WorkerOptions
@@ -131,11 +145,35 @@ def _remote(
     loopback = Loopback(lambda: OverHttp(url, token, namespace))
     store = LightningStoreClient(url, token=token, namespace=namespace)
     queue = RemoteRunQueue(url, token, namespace)
-    worker = Worker(queue, agents, options, store=store, requests=queue.graph_requests, memory=queue.memory)
-    return worker, [_Open(store.close), InPhase(Phase.SUPPORT, loopback)]
+    metrics = Metrics()
+    worker = Worker(
+        queue,
+        agents,
+        options,
+        store=store,
+        requests=queue.graph_requests,
+        memory=queue.memory,
+        metrics=metrics,
+    )
+    port = _port(worker, settings, metrics)
+    opened = [] if port is None else [port]
+    return worker, [_Open(store.close), *opened, InPhase(Phase.SUPPORT, loopback)], port
 
 
-def _direct(settings: Settings, agents: Agents, more: dict[str, Any]) -> tuple[Worker, list[Component]]:
+def _port(
+    worker: Worker, settings: Settings, metrics: Metrics, tally: Tally | None = None
+) -> WorkerPort | None:
+    """The port for probes and metrics, if the settings have one."""
+    from perdure.server.worker_port import WorkerPort
+
+    if settings.metrics_port is None:
+        return None
+    return WorkerPort(worker, settings, settings.metrics_port, metrics, tally)
+
+
+def _direct(
+    settings: Settings, agents: Agents, more: dict[str, Any]
+) -> tuple[Worker, list[Component], WorkerPort | None]:
     """A worker on a database that this process opens, and what it needs."""
     from perdure.cli.hosting.server import items_here
     from perdure.langgraph.loopback import InProcess, Loopback
@@ -147,13 +185,16 @@ def _direct(settings: Settings, agents: Agents, more: dict[str, Any]) -> tuple[W
     store = open_configured(settings)
     app = App(store, settings, items_here())
     loopback = Loopback(lambda: InProcess(application_of(app)))
+    worker = worker_of(app, agents, **more)
+    port = _port(worker, settings, app.metrics, app.services.storage.tally)
     services: list[Component] = [
         _Open(store.close),
+        *([] if port is None else [port]),
         Takeover(app),
         InPhase(Phase.SUPPORT, loopback),
         InPhase(Phase.SUPPORT, app.services.deliveries),
     ]
-    return worker_of(app, agents, **more), services
+    return worker, services, port
 
 
 class _Open:
@@ -172,7 +213,15 @@ class _Open:
         return {Phase.STORAGE: self._close}
 
 
-def _announce(settings: Settings, agents: Agents, url: str | None, worker: Worker, *, as_json: bool) -> None:
+def _announce(
+    settings: Settings,
+    agents: Agents,
+    url: str | None,
+    worker: Worker,
+    port: WorkerPort | None,
+    *,
+    as_json: bool,
+) -> None:
     from perdure.cli.shell.output import Output
     from perdure.kernel.config import mask_url
 
@@ -182,9 +231,11 @@ def _announce(settings: Settings, agents: Agents, url: str | None, worker: Worke
     if as_json:
         queues = list(worker.options.queues)
         facts = {"worker_id": worker.worker_id, "agents": agents.names, "concurrency": count, "place": place}
-        facts |= {"queues": queues}
+        facts |= {"queues": queues} | ({} if port is None else {"metrics": f"{port.url}/metrics"})
         output.line(facts)
         return
     output.print(f"perdure worker {worker.worker_id} started: {place}, up to {count} concurrent runs")
     for spec in agents.specs:
         output.print(f"  {spec.name}  {spec.kind}" + (f"  {spec.description}" if spec.description else ""))
+    if port is not None:
+        output.print(f"  metrics {port.url}/metrics, probes /healthz and /readyz")

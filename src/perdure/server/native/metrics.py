@@ -31,8 +31,8 @@ WATCHED = (TIMEOUT, UNRESPONSIVE)
 _process = ProcessCollector(registry=CollectorRegistry())
 
 
-class _Collected(Collector):
-    """What was read already."""
+class CollectedFamilies(Collector):
+    """Families of metrics that have been read."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = list(families)
@@ -48,7 +48,9 @@ async def metrics(call: Call) -> Response:
     if call.query.format == "json":
         plain = {**summary(runs, families), "families": [_plain(family) for family in families]}
         return Response(encode(plain), media_type="application/json")
-    return Response(generate_latest(_Collected(families)), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    return Response(
+        generate_latest(CollectedFamilies(families)), headers={"Content-Type": CONTENT_TYPE_LATEST}
+    )
 
 
 async def families_of(call: Call, runs: RunMetrics | None) -> list[Metric]:
