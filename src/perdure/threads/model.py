@@ -78,6 +78,11 @@ LIVE_STATUSES: Final[tuple[RunStatus, ...]] = ("pending", "running")
 FAILURES: Final[tuple[RunStatus, ...]] = ("error", "timeout")
 
 
+def run_statuses() -> Mapping[tuple[str, str], RunStatus]:
+    """Return the status of a run by the status and the outcome of its rollout; no outcome is empty."""
+    return {**{(status, ""): name for status, name in _DEFAULTS.items()}, **_ENDINGS}
+
+
 def run_status(rollout_status: str, outcome: str | None) -> RunStatus:
     """A run's status, by its rollout's status and outcome."""
     return _ENDINGS.get((rollout_status, outcome or ""), _DEFAULTS[rollout_status])

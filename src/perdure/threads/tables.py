@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perdure.kernel.storage.schema import Index, Table, blob, integer, text
+from perdure.threads.seed_views import RUN_VIEW, THREAD_VIEW
 
 THREADS = Table(
     "threads",
@@ -31,6 +32,7 @@ THREADS = Table(
     ),
     hot=True,
     deadlines=("gone_at",),
+    views=(THREAD_VIEW,),
 )
 
 RUNS = Table(
@@ -62,6 +64,7 @@ RUNS = Table(
     ),
     hot=True,
     deadlines=("gone_at",),
+    views=(RUN_VIEW,),
 )
 
 CHECKPOINTS = Table(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perdure.kernel.storage.schema import ForeignKey, Index, Table, integer, real, text
+from perdure.workflows.seed_view import WORKFLOW_RUNS_SEED
 
 OF_RUN = ForeignKey(("ns", "run_id"), "workflow_runs", cascade=True)
 
@@ -72,12 +73,14 @@ RUNS = Table(
     ),
     hot=True,
     deadlines=("due_at", "deadline_at"),
+    views=(WORKFLOW_RUNS_SEED,),
 )
 """Each workflow run. `active` is 1 until it has ended; `held` is 1 while an operator has paused it.
 
 `due_at` is set while something is to be done for it: it leaves the queue, its stray phases are stopped, or
 its parent is told of its end. `succeeded`, `skipped`, `deferred` and `failed` count its executions. The
-history and the statuses of nodes are rows of their own: `phase_history` and `node_statuses` stay empty.
+history and the statuses of nodes are rows of their own: `phase_history` and `node_statuses` stay empty,
+and the view `workflow_runs_seed` has both.
 """
 
 NODES = Table(

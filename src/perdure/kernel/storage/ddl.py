@@ -1,4 +1,4 @@
-"""The SQL that defines tables, columns and indexes, on either engine."""
+"""The SQL that defines tables, columns, indexes and views, on either engine."""
 
 from __future__ import annotations
 
@@ -60,3 +60,21 @@ def create_index(table: Table, index: Index, *, concurrently: bool = False) -> s
     if index.where:
         words += ["WHERE", index.where]
     return " ".join(word for word in words if word)
+
+
+def iso_time(column: str, engine: str, *, text: bool = True) -> str:
+    """Return the SQL for a column of microseconds as ISO 8601 in UTC, or as `timestamptz`."""
+    if engine == "sqlite":
+        return "strftime('%Y-%m-%dT%H:%M:%fZ', (" + column + " / 1000) / 1000.0, 'unixepoch')"
+    time = "timestamp 'epoch' + " + column + " * interval '1 microsecond'"
+    if text:
+        return "to_char(" + time + ', \'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"\')'
+    return "((" + time + ") AT TIME ZONE 'UTC')"
+
+
+def sql_cases(value: str, results: Mapping[str, str], otherwise: str | None = None) -> str:
+    """Return the SQL for the result of each text that a value can be."""
+    parts = ["CASE", value]
+    for text, result in results.items():
+        parts += ["WHEN", _literal(text), "THEN", _literal(result)]
+    return " ".join([*parts, *(() if otherwise is None else ("ELSE", otherwise)), "END"])

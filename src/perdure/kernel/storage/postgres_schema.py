@@ -33,7 +33,9 @@ async def upgrade(connection: Connection, schema: Schema) -> list[tuple[Table, I
         await _check_generation(connection)
         for table in schema.tables.values():
             await _upgrade_table(connection, table, columns.get(table.name))
-        return await _upgrade_indexes(connection, schema, set(columns))
+        missing = await _upgrade_indexes(connection, schema, set(columns))
+        await _create_views(connection, schema)
+        return missing
 
 
 async def _upgrade_table(connection: Connection, table: Table, present: set[str] | None) -> None:
@@ -67,6 +69,14 @@ async def _upgrade_indexes(
         else:
             await connection.execute(ddl.create_index(table, index))
     return missing
+
+
+async def _create_views(connection: Connection, schema: Schema) -> None:
+    """Create the views that are missing. A name that another program has taken stays with it."""
+    taken = {name for name, _ in await connection.fetch(_SIZES)}
+    for view in schema.views:
+        if view.name not in taken:
+            await connection.execute(view.create("postgres"))
 
 
 async def _check_generation(connection: Connection) -> None:

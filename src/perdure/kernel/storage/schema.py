@@ -65,6 +65,21 @@ class FullText:
 
 
 @dataclass(frozen=True, slots=True)
+class View:
+    """A view for people who read the database with SQL, as each engine creates it.
+
+    It is created when its name is free, after all tables. No statement of perdure reads it.
+    """
+
+    name: str
+    sqlite: str
+    postgres: str
+
+    def create(self, engine: str) -> str:
+        return "CREATE VIEW " + self.name + " AS " + (self.sqlite if engine == "sqlite" else self.postgres)
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """A question that many transactions ask first: has the time in `column` come for any row of `table`?
 
@@ -110,6 +125,7 @@ class Table:
     foreign_keys: tuple[ForeignKey, ...] = ()
     """Small tables have them; on tables that every call writes to they would cost too much."""
     full_text: FullText | None = None
+    views: tuple[View, ...] = ()
     filled_by: str | None = None
     """What is run when the table is created: it may have to count what an earlier release has stored."""
     _by_name: dict[str, Column] = field(init=False, repr=False, compare=False, hash=False)
@@ -174,6 +190,10 @@ class Schema:
     @property
     def probes(self) -> tuple[Probe, ...]:
         return tuple(probe for table in self.tables.values() for probe in table.probes)
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        return tuple(view for table in self.tables.values() for view in table.views)
 
     def indexes(self) -> Iterable[tuple[Table, Index]]:
         return [(table, index) for table in self.tables.values() for index in table.indexes]

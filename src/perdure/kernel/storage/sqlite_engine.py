@@ -247,6 +247,9 @@ class SqliteEngine:
                 present.setdefault(name, set()).add(column)
             for table in self.schema.tables.values():
                 self._upgrade_table(connection, table, present)
+            for view in self.schema.views:
+                if view.name not in present:
+                    connection.execute(view.create("sqlite"))
             connection.execute(
                 "INSERT OR IGNORE INTO perdure_meta VALUES ('schema', ?)", (str(SCHEMA_GENERATION),)
             )
