@@ -1,4 +1,4 @@
-// Messages of chats in one form, whichever library wrote them: LangChain, the OpenAI API, or spans of model calls.
+// Messages of chats in one form, whichever library wrote them: LangChain or the OpenAI API.
 import { oneLine } from "./format";
 
 export interface Call {
@@ -111,59 +111,4 @@ export function grown(known: ChatMessage | undefined, piece: ChatMessage): ChatM
   if (!known) return piece;
   const fresh = piece.calls.filter((call) => call.id !== null && !known.calls.some((each) => each.id === call.id));
   return { ...known, text: known.text + piece.text, calls: [...known.calls, ...fresh] };
-}
-
-/** The messages of a model call in the attributes of its span, in the dialects that libraries write. */
-export function messagesOfSpan(attributes: Open): ChatMessage[] {
-  const whole = ["gen_ai.system_instructions", "gen_ai.input.messages", "gen_ai.output.messages"].flatMap((key) => listOf(attributes[key]));
-  if (whole.length) return whole;
-  const listed = [
-    ...numbered(attributes, "llm.input_messages.", "message."),
-    ...numbered(attributes, "llm.output_messages.", "message."),
-    ...numbered(attributes, "gen_ai.prompt.", ""),
-    ...numbered(attributes, "gen_ai.completion.", ""),
-  ];
-  if (listed.length) return listed;
-  const asked = attributes["input.value"] ?? attributes["traceloop.entity.input"];
-  const said = attributes["output.value"] ?? attributes["traceloop.entity.output"];
-  return [...listOf(asked, "user"), ...listOf(said, "assistant")];
-}
-
-function listOf(given: unknown, role?: string): ChatMessage[] {
-  if (given === undefined || given === null) return [];
-  const value = parsed(given);
-  const found = messagesIn(value);
-  if (found) return found;
-  if (Array.isArray(value) && value.every(isOpen) && value.some((part) => "content" in part)) {
-    return [messageOf({ role: role ?? "system", content: value })];
-  }
-  if (role === undefined) return [];
-  return [messageOf({ role, content: typeof value === "string" ? value : JSON.stringify(value, null, 2) })];
-}
-
-const MOST_NUMBERED = 500;
-
-/** Messages that are written as numbered attributes: `PREFIX0.role`, `PREFIX0.content`, and their tool calls. */
-function numbered(attributes: Open, prefix: string, inner: string): ChatMessage[] {
-  const found: ChatMessage[] = [];
-  for (let number = 0; number < MOST_NUMBERED; number += 1) {
-    const at = `${prefix}${number}.${inner}`;
-    const [role, content] = [attributes[`${at}role`], attributes[`${at}content`]];
-    const calls: Open[] = [];
-    for (let call = 0; call < MOST_NUMBERED; call += 1) {
-      const place = `${at}tool_calls.${call}.${inner ? "tool_call." : ""}`;
-      const name = attributes[`${place}function.name`] ?? attributes[`${place}name`];
-      if (name === undefined) break;
-      calls.push({ id: attributes[`${place}id`], name, arguments: attributes[`${place}function.arguments`] ?? attributes[`${place}arguments`] });
-    }
-    if (role === undefined && content === undefined && !calls.length) break;
-    found.push(messageOf({ role: role ?? "assistant", content: parsedParts(content), tool_calls: calls, tool_call_id: attributes[`${at}tool_call_id`] }));
-  }
-  return found;
-}
-
-/** A content that is a list of parts as JSON is read as such. */
-function parsedParts(content: unknown): unknown {
-  const value = parsed(content);
-  return Array.isArray(value) ? value : content;
 }

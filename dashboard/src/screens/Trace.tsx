@@ -1,7 +1,7 @@
 import { Button, TextInput } from "@mantine/core";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useDeferredValue, useEffect, useMemo, useRef, useState } from "react";
-import { api } from "../api/client";
+import { api, type Schema } from "../api/client";
 import { useAction, useOffsetList, useOne } from "../api/queries";
 import { type Step, useSteps } from "../api/steps";
 import { useFilter } from "../app/filters";
@@ -13,7 +13,7 @@ import { Icon } from "../components/Icon";
 import { Json } from "../components/Json";
 import { Problem } from "../components/Problem";
 import { compact, count, dollars, duration } from "../lib/format";
-import { messagesOfSpan } from "../lib/messages";
+import type { ChatMessage } from "../lib/messages";
 import { type Bar, type Span, waterfall } from "../lib/waterfall";
 
 /** How many spans are read for one waterfall. */
@@ -33,9 +33,6 @@ const MOST_CALLS = 1000;
 
 /** What is read of a whole span; the document leaves spans open. */
 interface Full {
-  span_id: string;
-  name: string;
-  attributes?: Record<string, unknown>;
   status?: { description?: string | null };
 }
 
@@ -116,17 +113,9 @@ function download(name: string, text: string): void {
 /** What was said in the model calls of a trace, each message once. */
 function Chat({ trace_id }: { trace_id: string }) {
   const found = useOne(["trace", "one", trace_id, "calls"], (signal) =>
-    api.get("/api/v1/traces/{trace_id}/spans", { path: { trace_id }, query: { limit: MOST_CALLS }, signal }),
+    api.get("/api/v1/traces/{trace_id}/messages", { path: { trace_id }, query: { limit: MOST_CALLS }, signal }),
   );
-  const messages = useMemo(() => {
-    const known = new Set<string>();
-    return ((found.data?.items ?? []) as unknown as Full[]).flatMap((span) =>
-      (isModelCall(span) ? messagesOfSpan(span.attributes ?? {}) : []).filter((message) => {
-        const key = JSON.stringify([message.role, message.text, message.calls, message.answers]);
-        return !known.has(key) && known.add(key);
-      }),
-    );
-  }, [found.data]);
+  const messages = useMemo(() => (found.data?.items ?? []).map(shown), [found.data]);
   if (found.error && !found.data) return <Problem error={found.error} />;
   if (!found.data) return <Loading />;
   return (
@@ -137,9 +126,19 @@ function Chat({ trace_id }: { trace_id: string }) {
   );
 }
 
-const isModelCall = ({ attributes = {} }: Full): boolean =>
-  attributes["openinference.span.kind"] === "LLM" || attributes["traceloop.span.kind"] === "llm" ||
-  Object.keys(attributes).some((key) => /^(gen_ai\.(input|output|prompt|completion|request)|llm\.(input|output)_messages)/.test(key));
+type Said = Schema<"SpanMessage">;
+
+/** A message as a conversation shows it. */
+const shown = (said: Said): ChatMessage => ({
+  id: null,
+  role: said.role,
+  text: said.text ?? "",
+  calls: (said.calls ?? []).map(({ id, name, arguments: given }) => ({ id: id ?? null, name, arguments: given })),
+  answers: said.answers ?? null,
+  name: said.name ?? null,
+  failed: said.failed ?? false,
+  ...(said.reasoning ? { reasoning: said.reasoning } : {}),
+});
 
 function Waterfall({ trace_id, spans, took }: { trace_id: string; spans: readonly Span[]; took: number }) {
   const [text, setText] = useState("");
@@ -248,10 +247,13 @@ function Opened({ trace_id, span_id, close }: { trace_id: string; span_id: strin
   const found = useOne(["trace", "one", trace_id, "span", span_id], (signal) =>
     api.get("/api/v1/traces/{trace_id}/spans", { path: { trace_id }, query: { span_id, limit: 1 }, signal }),
   );
+  const said = useOne(["trace", "one", trace_id, "span", span_id, "messages"], (signal) =>
+    api.get("/api/v1/traces/{trace_id}/messages", { path: { trace_id }, query: { span_id, limit: 1 }, signal }),
+  );
   if (found.error && !found.data) return <Problem error={found.error} />;
   const span = found.data?.items[0];
   const failure = (span as unknown as Full | undefined)?.status?.description;
-  const messages = span ? messagesOfSpan((span as unknown as Full).attributes ?? {}) : [];
+  const messages = (said.data?.items ?? []).map(shown);
   return (
     <div className="inside" style={{ borderTop: "1px solid var(--edge)" }}>
       <div style={{ display: "flex", justifyContent: "space-between", marginBottom: 8 }}>

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -281,6 +281,20 @@ def figures_from(rows: Sequence[SpanView], parts: Mapping[str, bytes]) -> list[F
     """What is counted of stored spans; None for one of which nothing is."""
     shared = _shared_by(rows, parts)
     return [_figures_from(row, shared) for row in rows]
+
+
+def spans_with_names(
+    rows: Sequence[SpanView], parts: Mapping[str, bytes], names: Iterable[str]
+) -> list[SpanView]:
+    """Return the spans whose encoded form has these names of attributes, and those that may have them."""
+    plain = [name.encode() for name in names if name.isascii() and name.isprintable() and '"' not in name]
+    plain = [name for name in plain if b"\\" not in name and b"/" not in name]
+    return [row for row in rows if all(name in _names_in(row, parts) for name in plain)]
+
+
+def _names_in(row: SpanView, parts: Mapping[str, bytes]) -> bytes:
+    """The bytes among which the names of a span's attributes stand."""
+    return parts[row.scope_hash] if row.format == FORM and row.scope_hash else bytes(row.body)
 
 
 def calls_in(rows: Sequence[SpanView], parts: Mapping[str, bytes]) -> list[ModelCallRow]:

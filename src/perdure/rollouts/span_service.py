@@ -16,7 +16,7 @@ from perdure.rollouts.kept_traces import KeptTrace, is_kept_id, show_kept, show_
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations import joining, queries
 from perdure.rollouts.operations import spans as span_ops
-from perdure.rollouts.operations.model_calls import Key
+from perdure.rollouts.operations.model_calls import AttemptKey
 from perdure.rollouts.operations.queries import Query
 from perdure.rollouts.operations.spans import NewSpan, Stored
 from perdure.rollouts.records import Attempt, Rollout
@@ -166,7 +166,7 @@ class SpanService(WatchedService):
                 await self._note_calls(unknown.keys)
         raise Conflict("other batches with spans of the same traces were stored at the same time")
 
-    async def _note_calls(self, keys: Sequence[Key]) -> None:
+    async def _note_calls(self, keys: Sequence[AttemptKey]) -> None:
         """Note the model calls of attempts, which spans of a framework join for the first time."""
         await self.write(joining.join_attempts, keys)
         for rollout_id, attempt_id in keys:

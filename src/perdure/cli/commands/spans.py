@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from perdure import Attempt, Rollout, Span
     from perdure.rollouts.spans import Event
+    from perdure.rollouts.traces.messages import SpanMessage
 
 EMPTY = "No spans yet. Workers add them, or any OpenTelemetry exporter that sends OTLP to /v1/traces."
 
@@ -80,6 +81,7 @@ async def show_span(
 ) -> None:
     """Show a span with its attributes, events and exceptions."""
     from perdure.rollouts.traces.figures import figures_of
+    from perdure.rollouts.traces.messages import messages_of_span
 
     async with context.connect() as connection:
         span = await _find_span(connection, id, span_id.lower())
@@ -100,10 +102,30 @@ async def show_span(
         ("reward", None if figures.reward is None else f"{figures.reward:g}"),
     )
     details = [(name, shorten(value, LONGEST_ATTRIBUTE)) for name, value in sorted(span.attributes.items())]
-    showing(context, span, rows, ("attribute", "value"), details)
+    messages = messages_of_span(span)
+    document = {**span.model_dump(), "messages": messages} if messages else span
+    showing(context, document, rows, ("attribute", "value"), details)
     if not context.as_json:
         for event in span.events:
             _print_event(context, span, event)
+        print_messages(context, messages)
+
+
+def print_messages(context: CommandContext, messages: Sequence[SpanMessage]) -> None:
+    """Print what models were asked and said, and what tools answered."""
+    from rich.text import Text
+
+    if not messages:
+        return
+    context.output.print("")
+    for message in messages:
+        line = Text(message.role, style="bold")
+        if message.name:
+            line.append(f" {message.name}", style="dim")
+        said = [shorten(message.text, LONGEST_ATTRIBUTE)] if message.text else []
+        said += [f"{call.name}({shorten(call.arguments, LONGEST_ATTRIBUTE)})" for call in message.calls]
+        line.append("  " + "  ".join(said), style="red" if message.failed else "")
+        context.output.console.print(line)
 
 
 async def _find_span(connection: Connection, id: str, span_id: str) -> Span:

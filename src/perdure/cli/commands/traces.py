@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from perdure.cli.commands.spans import add_spans, span_duration
+from perdure.cli.commands.spans import add_spans, print_messages, span_duration
 from perdure.cli.shell.ids import id_argument
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, duration, flag, text
 from perdure.cli.shell.output import ago, shorten, tokens_text
@@ -115,13 +115,14 @@ def _row(trace: Trace) -> tuple[Any, ...]:
 
 @app.client_command("show")
 async def show_trace(context: CommandContext, trace_id: IdArgument, limit: LimitOption = 1000) -> None:
-    """Show a trace: what its spans count, and the spans as a tree."""
+    """Show a trace: what its spans count, the spans as a tree, and what models and tools said."""
     async with context.connect() as connection:
         trace = await connection.traces.get(trace_id.replace("-", "").lower())
         spans = await pages(
             lambda limit, cursor: connection.traces.spans(trace.trace_id, limit=limit, cursor=cursor), limit
         )
-    document = {"trace": trace, "spans": list(spans)}
+        messages = (await connection.traces.messages(trace.trace_id)).items
+    document = {"trace": trace, "spans": list(spans), "messages": messages}
     rows = (
         ("trace", trace.trace_id),
         ("service", trace.service or None),
@@ -136,6 +137,7 @@ async def show_trace(context: CommandContext, trace_id: IdArgument, limit: Limit
     if not context.as_json:
         _draw(context, trace, spans)
         more_hint(context, len(spans), spans.total, "spans")
+        print_messages(context, messages)
 
 
 def _draw(context: CommandContext, trace: Trace, spans: Sequence[Span]) -> None:

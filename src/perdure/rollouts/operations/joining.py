@@ -29,7 +29,7 @@ from perdure.rollouts.model import (
 )
 from perdure.rollouts.operations.conditions import locks_lines
 from perdure.rollouts.operations.enqueue import NewRollout, new_attempt, new_row, tell_of_new
-from perdure.rollouts.operations.model_calls import Key, call_row
+from perdure.rollouts.operations.model_calls import AttemptKey, call_row
 from perdure.rollouts.operations.report import set_status
 from perdure.rollouts.operations.spans import Adding, CareNeeded, NewSpan
 from perdure.rollouts.operations.work import ATTEMPTS_TOTAL, ROLLOUT_ENDED, add_total
@@ -47,22 +47,22 @@ MAX_LINKED = 20
 """How many rollouts of its trace a kept trace names."""
 
 
-class Refusal(Enum):
+class SpanRefusal(Enum):
     """Why a span without a rollout is not stored."""
 
     NOT_KEPT = "not kept"
 
 
-NOT_KEPT: Final = Refusal.NOT_KEPT
+NOT_KEPT: Final = SpanRefusal.NOT_KEPT
 
-Answer = int | None | NotFound | Refusal
+Answer = int | None | NotFound | SpanRefusal
 """The sequence id of a span, None if it was known already, or why it is not stored."""
 
 
 class CallsUnknown(Exception):
     """A framework's first model call joins an attempt: the calls of its worker must be noted before."""
 
-    def __init__(self, keys: Sequence[Key]) -> None:
+    def __init__(self, keys: Sequence[AttemptKey]) -> None:
         super().__init__(keys)
         self.keys = keys
 
@@ -110,7 +110,7 @@ async def add_otlp_spans(
     ]
 
 
-async def join_attempts(tx: Tx, keys: Sequence[Key]) -> None:
+async def join_attempts(tx: Tx, keys: Sequence[AttemptKey]) -> None:
     """Note that spans of a framework join attempts, so that each model call counts once from now on."""
     for rollout_id, attempt_id in sorted(keys):
         await tx.execute(sql.JOIN_ATTEMPT, rollout_id=rollout_id, attempt_id=attempt_id)
@@ -142,7 +142,7 @@ class _Joining:
         """The rollouts that may have spans of each trace, without the kept one."""
         self._attempts: dict[str, list[AttemptRow]] = {}
         """The attempts of those, the live ones first."""
-        self._places: dict[SpanKey, Key | None] = {}
+        self._places: dict[SpanKey, AttemptKey | None] = {}
         """Where spans belong; None for those that are refused."""
         self._added: list[NewRolloutRow] = []
         self._begun: list[AttemptRow] = []
@@ -209,7 +209,7 @@ class _Joining:
         stored = set(places)
         for span in named:
             if id(span) not in errors:
-                home = Key(span.rollout_id, span.attempt_id)
+                home = AttemptKey(span.rollout_id, span.attempt_id)
                 places.setdefault((span.trace_id, span.span_id), home)
         batch = {(span.trace_id, span.span_id): span for span in self.unnamed}
         for span in self.unnamed:
@@ -229,7 +229,7 @@ class _Joining:
         await self._keep(kept)
         return joined + [span for spans in kept.values() for span in spans]
 
-    def refusal(self, span: NewSpan) -> Refusal | None:
+    def refusal(self, span: NewSpan) -> SpanRefusal | None:
         """Return why a span is not stored; None if it was stored before."""
         return NOT_KEPT if self._places[span.trace_id, span.span_id] is None else None
 
@@ -251,7 +251,7 @@ class _Joining:
                 self._adding.attempts[attempt.rollout_id, attempt.id] = attempt
         if keys:
             for _, _, rollout_id, attempt_id, span_id in await self._tx.existing(tables.SPANS, keys):
-                place = Key(rollout_id, attempt_id)
+                place = AttemptKey(rollout_id, attempt_id)
                 self._places[traces[place], span_id] = place
 
     def _place(self, span: NewSpan, batch: Mapping[SpanKey, NewSpan]) -> None:
@@ -259,7 +259,7 @@ class _Joining:
         places = self._places
         passed: dict[SpanKey, None] = {}
         current: NewSpan | None = span
-        place: Key | None = None
+        place: AttemptKey | None = None
         while current is not None:
             key = (current.trace_id, current.span_id)
             if key in places or key in passed:
@@ -276,20 +276,20 @@ class _Joining:
             place = None
         places.update(dict.fromkeys(passed, place))
 
-    def _place_in_trace(self, trace_id: str) -> Key | None:
+    def _place_in_trace(self, trace_id: str) -> AttemptKey | None:
         """Return the only live attempt of a trace, or what keeps the trace."""
         live = [attempt for attempt in self._attempts[trace_id] if attempt.status in LIVE]
         if len(live) == 1:
             (attempt,) = live
-            return Key(attempt.rollout_id, attempt.id)
+            return AttemptKey(attempt.rollout_id, attempt.id)
         request = self._families[trace_id].request
-        return None if request is None else Key(str(request.rollout_id), str(request.attempt_id))
+        return None if request is None else AttemptKey(str(request.rollout_id), str(request.attempt_id))
 
     def _join(self, spans: Sequence[NewSpan]) -> None:
         """Let spans join attempts, whose model calls must be known if there are some among the spans."""
         self._adding.quiet.update(map(id, spans))
         calls = {
-            Key(span.rollout_id, span.attempt_id)
+            AttemptKey(span.rollout_id, span.attempt_id)
             for span in spans
             if call_row(span, span.figures) is not None
         }

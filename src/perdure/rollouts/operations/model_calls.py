@@ -25,7 +25,7 @@ MAX_DEPTH = 32
 """How many spans may lie between two that are one call."""
 
 
-class Key(NamedTuple):
+class AttemptKey(NamedTuple):
     """An attempt of a rollout."""
 
     rollout_id: str
@@ -36,9 +36,9 @@ async def count_calls_once(
     tx: Tx, spans: Sequence[NewSpan], attempts: Mapping[tuple[str, str], AttemptRow]
 ) -> tuple[list[NewSpan], list[ModelCallRow]]:
     """Return the spans, without figures where a call is known, and the rows of all new calls."""
-    groups: dict[Key, list[NewSpan]] = {}
+    groups: dict[AttemptKey, list[NewSpan]] = {}
     for span in spans:
-        key = Key(span.rollout_id, span.attempt_id)
+        key = AttemptKey(span.rollout_id, span.attempt_id)
         if attempts[key].joined:
             groups.setdefault(key, []).append(span)
     repeated: set[int] = set()

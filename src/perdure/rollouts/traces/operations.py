@@ -50,7 +50,9 @@ class Wanted(msgspec.Struct, frozen=True):
     place: TracePlace
 
 
-Found = tuple[list[tuple[TracePlace, TraceRow]], TracePlace | None]
+PlacedTrace = tuple[TracePlace, TraceRow]
+"""A trace and its place in the list."""
+Found = tuple[list[PlacedTrace], TracePlace | None]
 """Traces with their places in the list, and where a window ends; no place means that there are no more."""
 
 
@@ -75,7 +77,7 @@ async def list_traces(tx: Tx, wanted: Wanted, window: int) -> Found:
     return await _found(tx, wanted, places), places[-1] if len(places) == window else None
 
 
-async def _found(tx: Tx, wanted: Wanted, places: Sequence[TracePlace]) -> list[tuple[TracePlace, TraceRow]]:
+async def _found(tx: Tx, wanted: Wanted, places: Sequence[TracePlace]) -> list[PlacedTrace]:
     """Those of the traces at these places that are wanted."""
     ids = [place.trace_id for place in places]
     rows = {row.trace_id: row for row in await tx.all(sql.GET_TRACES, ids=ids)} if ids else {}
@@ -130,6 +132,16 @@ async def trace_spans(
     rows = await tx.all(page, **values)
     total = await tx.one(sql.LIST_TRACE_SPANS.count(clause), **bound)
     return (rows, total or 0), await shared_parts(tx, rows)
+
+
+async def search_spans(
+    tx: Tx, trace_id: str, limit: int, place: Place | None
+) -> tuple[Sequence[SpanView], Mapping[str, bytes]]:
+    """Some spans of a trace after a place, and the parts that they share; they are not counted."""
+    clause = Clause("TRUE", {"trace_id": trace_id})
+    page, values = sql.LIST_TRACE_SPANS.page(clause, TRACE_ORDER, limit, 0, place)
+    rows = await tx.all(page, **values)
+    return rows, await shared_parts(tx, rows)
 
 
 async def trace_outline(

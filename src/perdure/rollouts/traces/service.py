@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -16,10 +18,16 @@ from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts import encoding, span_encoding
 from perdure.rollouts.records import PaginatedResult
-from perdure.rollouts.rows import TracePlace, TraceRow
+from perdure.rollouts.rows import SpanView, TracePlace
 from perdure.rollouts.spans import Span
 from perdure.rollouts.traces import operations
-from perdure.rollouts.traces.operations import Wanted
+from perdure.rollouts.traces.messages import (
+    SpanMessage,
+    SpanMessages,
+    conversation_of,
+    messages_of_span,
+)
+from perdure.rollouts.traces.operations import PlacedTrace, Wanted
 from perdure.rollouts.traces.outline import SpanOutline, SpanSteps, outline_from, step_from
 from perdure.rollouts.traces.prices import Prices
 from perdure.rollouts.traces.records import Trace, TracePage, trace_from
@@ -31,6 +39,10 @@ SEARCHED_TRACES = 100
 """How many traces one call looks through for attributes."""
 SEARCHED_SPANS = 2000
 """How many spans of a trace are looked through for attributes."""
+SEARCHED_AT_ONCE = 500
+"""How many of them are read in one transaction."""
+SEARCH_SECONDS = 1.0
+"""After this time a call looks at no further trace for attributes."""
 MAX_ATTRIBUTES = 10
 LAST_NS = 2**63 - 1
 _TRACES, _SPANS = "traces", "spans of a trace"
@@ -74,8 +86,9 @@ class Traces(Service):
         `name` is the name of any of its spans, `name_contains` a part of it in any case of letters: where
         spans have thousands of names, a call looks through 100 traces for it. `error` asks for those in which
         a span has failed, `since` and `until` are epoch seconds. An `attribute` is `key=value`; all of them
-        must be in one span. Attributes have no index: a call looks through up to 100 traces, and 2,000 spans
-        of each. A page may have fewer items than `limit`, and even none; `next` is the cursor of the next.
+        must be in one span. Attributes have no index: a call looks for at most a second, through up to 100
+        traces and 2,000 spans of each; `searched` is how many traces it looked through. A page may have fewer
+        items than `limit`, and even none; `next` is the cursor of the next.
         """
         check_page(limit, 0)
         newest = TracePlace(_nanoseconds(until, "until", LAST_NS), "")
@@ -98,19 +111,41 @@ class Traces(Service):
         if not window:
             return TracePage(items=[])
         found, place = await self.read(operations.list_traces, wanted, window)
-        searched = len(found) if attributes else None
+        searched: int | None = None
         if attributes:
-            found = [each for each in found if await self._has(each[-1], attributes)]
+            everything, (found, searched) = found, await self._search(found, attributes)
+            if searched < len(everything):
+                place, _ = everything[searched - 1]
         if len(found) > limit:
             found = found[:limit]
             place, _ = found[-1]
         return TracePage(items=[trace_from(row) for _, row in found], next=_cursor(place), searched=searched)
 
-    async def _has(self, row: TraceRow, attributes: Mapping[str, str]) -> bool:
-        """Whether one of a trace's spans has all the attributes."""
-        spans = await self.spans_of(row.trace_id, limit=1000)
-        rest = await self.spans_of(row.trace_id, limit=1000, offset=1000) if len(spans) == 1000 else []
-        return any(has_attributes(span.attributes, attributes) for span in (*spans, *rest))
+    async def _search(
+        self, traces: Sequence[PlacedTrace], attributes: Mapping[str, str]
+    ) -> tuple[list[PlacedTrace], int]:
+        """Return the traces with a span that has the attributes, and how many there was time for."""
+        ends = time.monotonic() + SEARCH_SECONDS
+        found: list[PlacedTrace] = []
+        for number, (place, row) in enumerate(traces, 1):
+            if await self._has(row.trace_id, attributes):
+                found.append((place, row))
+            if time.monotonic() > ends:
+                return found, number
+        return found, len(traces)
+
+    async def _has(self, trace_id: str, attributes: Mapping[str, str]) -> bool:
+        """Return whether one of a trace's spans has all the attributes; they are decoded in a thread."""
+        after: str | None = None
+        for _ in range(0, SEARCHED_SPANS, SEARCHED_AT_ONCE):
+            place = operations.TRACE_ORDER.place(_SPANS, after)
+            rows, parts = await self.read(operations.search_spans, trace_id, SEARCHED_AT_ONCE, place)
+            if rows and await asyncio.to_thread(_any_has, rows, parts, attributes):
+                return True
+            after = operations.TRACE_ORDER.cursor(_SPANS, rows, SEARCHED_AT_ONCE)
+            if after is None:
+                return False
+        return False
 
     @call(GET("/traces/{trace_id}"), scope="read", errors=(NotFound,))
     async def get(self, trace_id: Id) -> Trace:
@@ -176,6 +211,25 @@ class Traces(Service):
         items = [step_from(row.span_id, figures, self._prices) for row, figures in found if figures]
         return SpanSteps(items=items, total=total)
 
+    @call(GET("/traces/{trace_id}/messages"), scope="read", errors=(NotFound,))
+    async def messages(
+        self, trace_id: Id, *, span_id: str | None = None, limit: Limit = 1000, offset: Offset = 0
+    ) -> SpanMessages:
+        """List what models were asked and said in a trace, and what tools answered, each message once.
+
+        `limit` and `offset` are places among its spans in the order of their start. With `span_id` the list
+        has all messages of one span.
+        """
+        check_page(limit, offset)
+        check_id(trace_id, "trace_id")
+        chosen = optional_text(span_id, "span_id")
+        (rows, total), parts = await self.read(operations.trace_spans, trace_id, chosen, limit, offset)
+        if not total:
+            missing = f"Trace {trace_id}" if chosen is None else f"Span {chosen} of trace {trace_id}"
+            raise NotFound(f"{missing} not found")
+        items = await asyncio.to_thread(_messages_in, rows, parts, chosen is not None)
+        return SpanMessages(items=list(items), total=total)
+
     async def spans_of(self, trace_id: str, *, limit: int, offset: int = 0) -> Sequence[Span]:
         """Some spans of a trace; none if it is unknown."""
         (rows, _), parts = await self.read(operations.trace_spans, trace_id, None, limit, offset)
@@ -191,6 +245,17 @@ def attributes_from(given: Sequence[str]) -> dict[str, str]:
         if not key or not separator:
             raise InvalidInput(f"an attribute must be key=value, not {key!r}")
     return {key: value for key, _, value in pairs}
+
+
+def _messages_in(rows: Sequence[SpanView], parts: Mapping[str, bytes], one: bool) -> Sequence[SpanMessage]:
+    spans = span_encoding.spans_from(rows, parts)
+    return [each for span in spans for each in messages_of_span(span)] if one else conversation_of(spans)
+
+
+def _any_has(rows: Sequence[SpanView], parts: Mapping[str, bytes], wanted: Mapping[str, str]) -> bool:
+    """Return whether a span has all the attributes. Spans without their names are not decoded."""
+    likely = span_encoding.spans_with_names(rows, parts, wanted)
+    return any(has_attributes(span.attributes, wanted) for span in span_encoding.spans_from(likely, parts))
 
 
 def has_attributes(found: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
