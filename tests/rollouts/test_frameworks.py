@@ -76,12 +76,9 @@ async def test_a_framework(
         final = [text for text in texts if ANSWER in text]
         assert final, lines
         order = [
-            next(place for place, line in enumerate(lines) if matches(*line))
-            for matches in (
-                lambda role, text: role == "user" and QUESTION in text,
-                lambda role, text: text == "weather(Rome)",
-                lambda role, text: role == "tool",
-            )
+            next(place for place, (role, text) in enumerate(lines) if role == "user" and QUESTION in text),
+            [text for _, text in lines].index("weather(Rome)"),
+            [role for role, _ in lines].index("tool"),
         ]
         assert order == sorted(order)
         kept = (await visitor.get(f"/api/v1/rollouts/{trace['rollout_id']}")).body

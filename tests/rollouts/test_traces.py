@@ -18,7 +18,7 @@ from perdure.kernel.config import load_settings
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.rollouts import otlp
 from perdure.rollouts.spans import OtelResource, TraceStatus
-from perdure.rollouts.traces import operations
+from perdure.rollouts.traces import operations, service
 from perdure.rollouts.traces.service import WINDOW
 from perdure.runtime.services import Services
 from perdure.statistics.model import UsageHistory
@@ -471,3 +471,43 @@ async def test_spans_of_a_program_with_a_store_alone_are_listed_too(tmp_path: Pa
     assert (await services.traces.get(span(rollout, 1).trace_id)).input_tokens == 10
     assert (await services.outbox.list(limit=0)).total == 0
     await services.close()
+
+
+async def test_a_search_by_attributes_that_runs_out_of_time_goes_on(
+    perdure: Perdure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call looks at one trace at least, and the cursor leaves out none."""
+    rollout = await started(perdure)
+    wanted = [f"{number:032x}" for number in range(1, 8)]
+    now = time.time()
+    await perdure.store.add_many_spans(
+        [
+            span(
+                rollout,
+                number,
+                trace_id=trace_id,
+                start_time=now + number,
+                attributes={"shop": "a" if number % 2 else "b", "path/with": 'a "quote"', "n": 7},
+            )
+            for number, trace_id in enumerate(wanted, 1)
+        ]
+    )
+    monkeypatch.setattr(service, "SEARCH_SECONDS", 0.0)
+    for filters, numbers in (
+        (["shop=a"], [7, 5, 3, 1]),
+        (["shop=b", "n=7"], [6, 4, 2]),
+        (['path/with=a "quote"'], [7, 6, 5, 4, 3, 2, 1]),
+        (["other=a"], []),
+    ):
+        found: list[int] = []
+        searched: list[int | None] = []
+        cursor = None
+        while True:
+            page = await perdure.services.traces.list(attribute=filters, cursor=cursor)
+            found += [int(trace.trace_id, 16) for trace in page.items]
+            searched.append(page.searched)
+            cursor = page.next
+            if cursor is None:
+                break
+        assert found == numbers
+        assert searched == [1] * 7

@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as Message
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from tests.kernel.support import until_true
 from tests.server.otlp_support import ENGINES, START, Batch, Home, begun, opened
 from tests.server.support import Visitor, serving
@@ -447,3 +450,46 @@ async def test_many_batches_of_one_new_trace_at_once(keeper: Visitor) -> None:
     store: Any = keeper.app.store
     found = await store.query_spans("ro-" + batches[0].trace_id.hex())
     assert [span.sequence_id for span in found.items] == list(range(1, 9))
+
+
+# --- a program inside a run -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep", [False, True])
+async def test_spans_of_opentelemetrys_sdk_inside_a_run_are_the_runs(url: str, keep: bool) -> None:
+    agents = Agents()
+    exporters: list[str] = []
+
+    @agents.agent("framed")
+    async def framed(ctx: Any, _: Any) -> str:
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=exporters[0])))
+        tracer = provider.get_tracer("framework")
+        with (
+            tracer.start_as_current_span("crew.kickoff"),
+            tracer.start_as_current_span("openai.chat") as span,
+        ):
+            span.set_attributes({**CALL, "gen_ai.usage.input_tokens": 11, "gen_ai.usage.output_tokens": 3})
+        await asyncio.to_thread(provider.shutdown)
+        return "done"
+
+    async with (
+        Perdure(url, agents=agents) as perdure,
+        serving(perdure.store, keep_traces=keep) as visitor,
+    ):
+        exporters.append(visitor.url + "/v1/traces")
+        end = await perdure.run("framed", {}, if_not_exists="create")
+        assert end.run.status == "success", end.run.error
+        run_id = end.run.run_id
+        store: Any = perdure.store
+
+        async def complete() -> bool:
+            return len(await store.query_spans(run_id)) == 3
+
+        await until_true(complete)
+        spans = {span.name: span for span in await store.query_spans(run_id)}
+        assert spans["crew.kickoff"].parent_id == spans["invoke_agent framed"].span_id
+        assert spans["openai.chat"].parent_id == spans["crew.kickoff"].span_id
+        (figures,) = await store.rollouts.figures(rollout_id=[run_id])
+        assert (figures.input_tokens, figures.output_tokens) == (11, 3)
+        assert (await store.rollouts.search(kept_traces=True)).items == []

@@ -39,7 +39,7 @@ SEARCHED_TRACES = 100
 """How many traces one call looks through for attributes."""
 SEARCHED_SPANS = 2000
 """How many spans of a trace are looked through for attributes."""
-SEARCHED_AT_ONCE = 500
+SEARCHED_AT_ONCE = 250
 """How many of them are read in one transaction."""
 SEARCH_SECONDS = 1.0
 """After this time a call looks at no further trace for attributes."""
@@ -140,7 +140,8 @@ class Traces(Service):
         for _ in range(0, SEARCHED_SPANS, SEARCHED_AT_ONCE):
             place = operations.TRACE_ORDER.place(_SPANS, after)
             rows, parts = await self.read(operations.search_spans, trace_id, SEARCHED_AT_ONCE, place)
-            if rows and await asyncio.to_thread(_any_has, rows, parts, attributes):
+            has = await asyncio.to_thread(_any_has, rows, parts, attributes)
+            if has:
                 return True
             after = operations.TRACE_ORDER.cursor(_SPANS, rows, SEARCHED_AT_ONCE)
             if after is None:

@@ -1,0 +1,29 @@
+"""Traces of frameworks, read as chats on the page."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import Browser, expect
+from tests.rollouts.test_frameworks import ANSWER, FRAMEWORKS, QUESTION, RESULT, sent
+from tests.server.support import serving
+from tests.web.world import TIMEOUT, opened
+
+from perdure import InMemoryLightningStore
+
+
+@pytest.mark.asyncio(loop_scope="package")
+async def test_a_trace_of_each_framework_is_read_as_a_chat(browser: Browser) -> None:
+    for framework in FRAMEWORKS:
+        async with (
+            InMemoryLightningStore() as store,
+            serving(store, keep_traces=True) as visitor,
+            opened(browser, visitor.url) as screen,
+        ):
+            trace = await sent(visitor, framework)
+            await screen.open(f"/traces/{trace['trace_id']}?view=chat")
+            for words in (QUESTION, ANSWER):
+                await screen.sees(words)
+            main = screen.page.locator("main")
+            await expect(main).to_contain_text("weather", timeout=TIMEOUT)
+            await expect(main).to_contain_text(RESULT, timeout=TIMEOUT)
+            await screen.shot(f"chat-{framework}")
