@@ -113,9 +113,10 @@ class Traces(Service):
         found, place = await self.read(operations.list_traces, wanted, window)
         searched: int | None = None
         if attributes:
-            everything, (found, searched) = found, await self._search(found, attributes)
-            if searched < len(everything):
-                place, _ = everything[searched - 1]
+            matching, searched = await self._search(found, attributes)
+            if searched < len(found):
+                place, _ = found[searched - 1]
+            found = [*matching]
         if len(found) > limit:
             found = found[:limit]
             place, _ = found[-1]
@@ -123,7 +124,7 @@ class Traces(Service):
 
     async def _search(
         self, traces: Sequence[PlacedTrace], attributes: Mapping[str, str]
-    ) -> tuple[list[PlacedTrace], int]:
+    ) -> tuple[Sequence[PlacedTrace], int]:
         """Return the traces with a span that has the attributes, and how many there was time for."""
         ends = time.monotonic() + SEARCH_SECONDS
         found: list[PlacedTrace] = []
