@@ -14,7 +14,9 @@ import pytest
 from tests.agents.support import MemoryContext, run
 
 from perdure.agents.loading import Loaded, import_target, load_agents
+from perdure.agents.project import PROJECT
 from perdure.agents.sections import unsupported
+from perdure.cli.hosting.agents import include
 from perdure.kernel.config import load_settings
 from perdure.kernel.errors import InvalidInput
 from perdure.worker.registry import Agents
@@ -279,3 +281,20 @@ def test_what_names_nothing(path: str) -> None:
 def test_without_any_file_there_is_nothing(tmp_path: Path) -> None:
     loaded = load_agents(Agents(), load_settings(environment={}, directory=tmp_path), tmp_path)
     assert (len(loaded.agents), loaded.failures) == (0, [])
+
+
+def test_agents_of_a_command_line_import_what_lies_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file as a script does; a module may lie in the working directory."""
+    number = next(_NUMBERS)
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / f"helpers_of_inner_{number}.py").write_text("WORD = 'beside'\n")
+    inner = f"from helpers_of_inner_{number} import WORD\n\n\nasync def say(ctx, input):\n    return WORD\n"
+    (tmp_path / "inner" / "a.py").write_text(inner)
+    (tmp_path / f"module_{number}.py").write_text(FUNCTIONS)
+    monkeypatch.chdir(tmp_path)
+    agents = Agents()
+    include(agents, ["./inner/a.py:say", f"module_{number}:greet"])
+    assert sorted(agents.names) == ["greet", "say"]
+    assert str(tmp_path / "inner") in PROJECT.folders

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sysconfig
+import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from langgraph_sdk import get_client
-from tests.cli.command import Server, Terminal, run_here
+from tests.cli.command import COMMAND, ROOT, Server, Terminal, perdure, run_here, settings, start
 from tests.outbox.webhooks.support import receiving
+
+from perdure.cli.hosting.dev import MEMORY_PORT, OTLP_GRPC_PORT
+from perdure.kernel.config import Settings
+from perdure.kernel.errors import StartRefused
+from perdure.server.http.server import bind
 
 GRAPH = """\
 import asyncio
@@ -44,6 +53,7 @@ async def who(headers):
 
 
 FILE = "langgraph.json"
+DEFAULT_PORT = Settings().port
 
 
 class Project(Server):
@@ -197,6 +207,11 @@ async def test_the_flags_of_langgraph_dev(tmp_path: Path) -> None:
         (("--tunnel",), "--tunnel is not supported: perdure sends nothing through the servers of others"),
         (("--config", "nowhere.json"), "--config nowhere.json: there is no such file"),
         (("--server-log-level", "loud"), "log_level"),
+        (("--debug-port", "5678"), "python -m debugpy --listen 5678 -m perdure.cli dev"),
+        (("--wait-for-client",), "python -m debugpy --listen 5678 --wait-for-client -m perdure.cli dev"),
+        (("--studio-url", "https://smith.example"), "The page of this server is at /ui/"),
+        (("--no-grpc", "--grpc-port", "0"), "give one of them"),
+        (("--ssl-keyfile", "key.pem"), "tls_key_file needs tls_cert_file"),
     ],
 )
 def test_a_wrong_flag_is_one_sentence(tmp_path: Path, flags: tuple[str, ...], said: str) -> None:
@@ -204,6 +219,89 @@ def test_a_wrong_flag_is_one_sentence(tmp_path: Path, flags: tuple[str, ...], sa
     assert ended.returncode == 1
     assert said in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+# --- ports ------------------------------------------------------------------------------------------------
+
+
+def installed_without(folder: Path, package: str) -> dict[str, str]:
+    """The variables of an interpreter that has all packages of this one but one."""
+    links = folder / f"without {package}"
+    links.mkdir()
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if not path.name.startswith((package, f"grpcio_{package.removeprefix('grpc_')}")):
+            (links / path.name).symlink_to(path)
+    return {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(links)))}
+
+
+def without_site(command: list[str], **options: Any) -> subprocess.Popen[str]:
+    """Start Python with the packages of PYTHONPATH alone."""
+    python, *rest = command
+    return subprocess.Popen([python, "-S", *rest], **options)
+
+
+@pytest.mark.parametrize(
+    ("package", "needed"),
+    [("grpc", "grpcio"), ("grpc_reflection", "grpcio-reflection")],
+)
+def test_it_starts_where_a_package_of_grpc_is_missing_and_says_which(
+    tmp_path: Path, package: str, needed: str
+) -> None:
+    """Other packages bring grpcio along, and not what it needs for health and reflection."""
+    more = installed_without(tmp_path, package)
+    with Server(tmp_path, "dev", more=more, popen=without_site) as server:
+        assert server.facts["grpc_port"] is None
+        assert server.facts["grpc_note"] == f"disabled: gRPC needs {needed}: pip install 'perdure[grpc]'"
+        assert server.get("/health")[0] == 200
+    refused = without_site(
+        [*COMMAND, "serve", "--port", "0", "--grpc-port", "0"],
+        cwd=tmp_path,
+        env=settings(tmp_path, more),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _, errors = refused.communicate()
+    assert refused.returncode == 1
+    assert f"gRPC needs {needed}: pip install 'perdure[grpc]'" in errors
+
+
+def test_grpc_is_turned_off(tmp_path: Path) -> None:
+    with Server(tmp_path, "dev", "--no-grpc", more={"PERDURE_GRPC_PORT": "0"}) as server:
+        assert (server.facts["grpc_port"], server.facts["grpc_ports"]) == (None, [])
+        assert server.facts["grpc_note"] == "disabled by --no-grpc"
+
+
+@contextmanager
+def taken(*ports: int) -> Iterator[None]:
+    """Ports that are in use: by this test, or by another program of this machine."""
+    with ExitStack() as stack:
+        for port in ports:
+            with suppress(StartRefused):
+                stack.enter_context(bind("127.0.0.1", port))
+        yield
+
+
+def test_a_second_server_takes_free_ports_unless_a_port_was_given(tmp_path: Path) -> None:
+    usual = (DEFAULT_PORT, OTLP_GRPC_PORT, MEMORY_PORT)
+    with taken(*usual):
+        second = start(tmp_path, "dev", "--json")
+        assert second.stdout is not None
+        facts = json.loads(second.stdout.readline())
+        try:
+            assert not {int(facts["url"].rpartition(":")[2]), *facts["grpc_ports"]} & {0, *usual}
+            assert len(facts["grpc_ports"]) == 1
+            assert facts["grpc_note"] is None
+            with urllib.request.urlopen(facts["url"] + "/health") as answer:
+                assert answer.status == 200
+        finally:
+            second.terminate()
+            second.communicate()
+        for option, port in (("--port", DEFAULT_PORT), ("--grpc-port", OTLP_GRPC_PORT)):
+            refused = perdure(tmp_path, "dev", "--port", "0", option, str(port))
+            assert refused.returncode == 1
+            assert f"port {port}" in refused.stderr
+        refused = perdure(tmp_path, "dev", more={"PERDURE_PORT": str(DEFAULT_PORT)})
+        assert "Choose another port with --port" in refused.stderr
 
 
 @contextmanager

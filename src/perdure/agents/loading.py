@@ -306,6 +306,19 @@ def import_target(path: str, directory: str | os.PathLike[str] = ".") -> Any:
     return target
 
 
+def import_named(path: str, directory: str | os.PathLike[str] = ".") -> Any:
+    """Import what a command line names.
+
+    A file imports what lies beside it, as a script does; a module may lie in the working directory.
+    """
+    where, _, _ = path.rpartition(":")
+    file = Path(directory, where).resolve()
+    folder = file.parent if _is_file(where) else Path(directory).resolve()
+    PROJECT.add_folder(folder)
+    _add_path(folder)
+    return import_target(path, directory)
+
+
 def _is_file(where: str) -> bool:
     return where.endswith(".py") or "/" in where or os.sep in where
 

@@ -107,13 +107,13 @@ def gather_handlers(settings: Settings) -> Agents:
 def include(agents: Agents, given: Sequence[str]) -> None:
     """Add the agents of the command line."""
     from perdure.agents.failures import explain_failure
-    from perdure.agents.loading import import_target
+    from perdure.agents.loading import import_named
     from perdure.kernel.errors import InvalidInput
     from perdure.worker.registry import Agents
 
     for path in given:
         try:
-            target = import_target(path)
+            target = import_named(path)
         except (Exception, SystemExit) as error:
             raise InvalidInput(f"--agents {path}: {explain_failure(error)}") from error
         if isinstance(target, Agents):

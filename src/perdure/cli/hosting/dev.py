@@ -10,8 +10,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import msgspec
 import typer
 
 from perdure.cli.demo.command import RolloutsOption, SeedOption
@@ -36,6 +37,18 @@ RUN_LOG = "perdure.worker.execution"
 DEMO_AGENTS = "perdure.cli.demo.assistant:AGENTS"
 PAGE = "/ui/"
 """The path of the dashboard."""
+OFF = "disabled by --no-grpc"
+DEBUGGER = "start it under the debugger: python -m debugpy --listen 5678 {wait}-m perdure.cli dev"
+NOT_SUPPORTED = {
+    "--tunnel": "perdure sends nothing through the servers of others. "
+    "Use `ssh -R`, or set an API key and --host to listen on another address",
+    "--debug-port": DEBUGGER.format(wait=""),
+    "--wait-for-client": DEBUGGER.format(wait="--wait-for-client "),
+    "--studio-url": "no browser is opened. The page of this server is at /ui/; "
+    "a Studio finds the server by its own `baseUrl` parameter",
+    "--grpc-port with --no-grpc": "give one of them",
+}
+"""Options of `langgraph dev` and combinations that are refused, with what to do instead."""
 
 
 def dev(
@@ -43,6 +56,7 @@ def dev(
     host: HostOption = None,
     port: PortOption = None,
     grpc_port: GrpcPortOption = None,
+    no_grpc: Annotated[bool, flag("--no-grpc", help="Do not serve gRPC.")] = False,
     agents: AgentsOption = None,
     config: Annotated[
         str | None,
@@ -63,7 +77,16 @@ def dev(
     no_browser: Annotated[
         bool, flag("--no-browser", help="Accepted for scripts of `langgraph dev`: no browser is opened.")
     ] = False,
+    ssl_certfile: Annotated[
+        str | None, text("FILE", "Certificate for HTTPS (the setting tls_cert_file).", "--ssl-certfile")
+    ] = None,
+    ssl_keyfile: Annotated[
+        str | None, text("FILE", "Key of the certificate (the setting tls_key_file).", "--ssl-keyfile")
+    ] = None,
     tunnel: Annotated[bool, typer.Option("--tunnel", hidden=True)] = False,
+    debug_port: Annotated[int | None, typer.Option("--debug-port", hidden=True)] = None,
+    wait_for_client: Annotated[bool, typer.Option("--wait-for-client", hidden=True)] = False,
+    studio_url: Annotated[str | None, typer.Option("--studio-url", hidden=True)] = None,
     demo: Annotated[bool, flag("--demo", help="Run the demo on this server.")] = False,
     once: Annotated[
         bool | None,
@@ -85,15 +108,20 @@ def dev(
     from perdure.kernel.errors import InvalidInput
     from perdure.runtime.embedded_worker import EmbeddedWorker
 
-    if tunnel:
-        raise InvalidInput(
-            "--tunnel is not supported: perdure sends nothing through the servers of others. "
-            "Use `ssh -R`, or set an API key and --host to listen on another address"
-        )
+    given = {
+        "--tunnel": tunnel,
+        "--debug-port": debug_port is not None,
+        "--wait-for-client": wait_for_client,
+        "--studio-url": studio_url is not None,
+        "--grpc-port with --no-grpc": no_grpc and grpc_port is not None,
+    }
+    for option, reason in NOT_SUPPORTED.items():
+        if given[option]:
+            raise InvalidInput(f"{option} is not supported: {reason}")
     log_level = log_level or server_log_level
     place = project.project_place(config)
     named = [*(agents or ()), *([DEMO_AGENTS] if demo else ())]
-    settings, grpc_note = _settings(
+    settings, grpc_note, is_chosen = _settings(
         {
             "database_url": database,
             "host": host,
@@ -102,7 +130,10 @@ def dev(
             "log_level": log_level,
             "jobs_per_worker": jobs,
             "job_isolated_loops": allow_blocking,
-        }
+            "tls_cert_file": ssl_certfile,
+            "tls_key_file": ssl_keyfile,
+        },
+        no_grpc=no_grpc,
     )
     protect_process(settings)
     logs.configure(settings)
@@ -110,12 +141,16 @@ def dev(
         # The log of a development server shows its runs, and otherwise what needs attention.
         logging.getLogger(RUN_LOG).setLevel(logging.INFO)
     output = Output(as_json=as_json, no_color=no_color)
-    with server.listen(settings) as listening:
+    with server.listen(settings, any_port=settings.sources["port"] == "default") as listening:
         url = server.address_of(settings, listening)
         loaded = gather(settings, named, place)
         app = server.open_app(settings, url, place)
         services = server.services_of(
-            app, agents=loaded.agents, without_agents=not no_reload, further_ports=(MEMORY_PORT,)
+            app,
+            agents=loaded.agents,
+            without_agents=not no_reload,
+            further_ports=(MEMORY_PORT,),
+            any_grpc_port=is_chosen,
         )
         services = [server.Administration(url, settings, app), *services]
         show = Show(app, url, output, Plan(rollouts, seed), place, loaded.agents)
@@ -131,8 +166,15 @@ def dev(
         server.run(process, show.play if demo else None)
 
 
-def _settings(given: dict[str, Any]) -> tuple[Settings, str]:
-    """The settings of a server with everything enabled, and why gRPC is not."""
+class DevSettings(NamedTuple):
+    """Settings of a server with everything enabled, why gRPC is not, and whether its port was chosen here."""
+
+    settings: Settings
+    grpc_note: str
+    is_grpc_port_chosen: bool
+
+
+def _settings(given: dict[str, Any], *, no_grpc: bool) -> DevSettings:
     from perdure.cli.hosting.server import settings_from
     from perdure.server.http.origins import ANY, LOCAL_ORIGINS
 
@@ -143,25 +185,26 @@ def _settings(given: dict[str, Any]) -> tuple[Settings, str]:
             explicit[name] = value
     if ANY not in settings.cors_allow_origins:
         explicit["cors_allow_origins"] = (*settings.cors_allow_origins, *LOCAL_ORIGINS)
-    note = ""
-    if settings.grpc_port is None:
-        explicit["grpc_port"], note = _grpc_port(settings.host)
-    return settings_from(explicit), note
+    if no_grpc:
+        return DevSettings(msgspec.structs.replace(settings_from(explicit), grpc_port=None), OFF, False)
+    if settings.grpc_port is not None:
+        return DevSettings(settings_from(explicit), "", False)
+    explicit["grpc_port"], note = _grpc_port(settings.host)
+    return DevSettings(settings_from(explicit), note, True)
 
 
 def _grpc_port(host: str) -> tuple[int | None, str]:
-    """The port of gRPC, or why there is none."""
-    from importlib.util import find_spec
-
+    """Choose a port for gRPC, or return why there is none."""
+    from perdure.cli.hosting.server import load_grpc_server
+    from perdure.kernel.errors import InvalidInput
     from perdure.server.http.server import is_free
 
-    if find_spec("grpc") is None:
-        return None, "disabled: pip install 'perdure[grpc]'"
-    for port in (OTLP_GRPC_PORT, MEMORY_PORT):
-        if is_free(host, port):
-            return port, ""
-    busy = f"ports {OTLP_GRPC_PORT} and {MEMORY_PORT} are in use"
-    return None, f"disabled: {busy}; choose another with --grpc-port"
+    try:
+        load_grpc_server()
+    except InvalidInput as error:
+        return None, f"disabled: {error.message}"
+    # Another server on this machine may have both.
+    return next((port for port in (OTLP_GRPC_PORT, MEMORY_PORT) if is_free(host, port)), 0), ""
 
 
 def _addresses(host: str, ports: Sequence[int]) -> str:
@@ -204,6 +247,7 @@ class Show:
         facts = facts_of(self._app.settings, self._url, closed)
         facts["grpc_port"] = next(iter(grpc_ports), None)
         facts["grpc_ports"] = list(grpc_ports)
+        facts["grpc_note"] = grpc_note or None
         facts["agents"] = self._agents.names
         if self._output.as_json:
             self._output.line(facts)

@@ -48,7 +48,8 @@ PortOption = Annotated[
     int | None, number("Port (default: 4747; 0 picks a free one).", "--port", min=0, max=65_535)
 ]
 GrpcPortOption = Annotated[
-    int | None, number("Port for gRPC: OTLP, memory and health.", "--grpc-port", min=0, max=65_535)
+    int | None,
+    number("Port for gRPC: OTLP, memory and health (0 picks a free one).", "--grpc-port", min=0, max=65_535),
 ]
 NoAuthOption = Annotated[
     bool, flag("--insecure-no-auth", help="Accept requests without a token, on any address.")

@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -20,7 +20,7 @@ from perdure.cli.hosting.supervisor import READY
 from perdure.cli.shell.output import warn
 from perdure.kernel.background import new_loop
 from perdure.kernel.config import Settings, load_settings
-from perdure.kernel.errors import InvalidInput, StartRefused
+from perdure.kernel.errors import InvalidInput, StartRefused, error_text
 from perdure.kernel.garbage import settle_garbage_collector
 from perdure.kernel.lifecycle import Component, InPhase, Phase, Step
 from perdure.langgraph.custom_auth import GraphAuth
@@ -36,10 +36,15 @@ from perdure.server.table import application_of
 from perdure.threads.records import Lifetime
 from perdure.worker.registry import Agents
 
+if TYPE_CHECKING:
+    from perdure.server.grpc.server import GrpcServer
+
 logger = logging.getLogger(__name__)
 
 EXIT_SECONDS = 2.0
 """How long the interpreter may take to end after everything was stopped."""
+GRPC_PACKAGES = {"grpc_health": "grpcio-health-checking", "grpc_reflection": "grpcio-reflection"}
+"""Packages that gRPC needs besides grpcio, by what they are imported as."""
 EXIT_CODES: dict[int | None, int] = {2: 130, 1: 129}
 """The exit codes after Ctrl-C, and after the terminal was closed; SIGTERM leaves with 0."""
 
@@ -58,11 +63,13 @@ def settings_from(explicit: Mapping[str, Any], api_key_file: str | None = None) 
     return load_settings(given)
 
 
-def listen(settings: Settings) -> socket.socket:
-    """Bind the port; if it is in use, the error explains how to choose another."""
+def listen(settings: Settings, *, any_port: bool = False) -> socket.socket:
+    """Bind the port; if it is in use, take a free one or explain how to choose another."""
     try:
         return bind(settings.host, settings.port)
     except StartRefused as refusal:
+        if any_port:
+            return bind(settings.host, 0)
         raise StartRefused(
             f"{refusal.message}. Choose another port with --port; 0 picks a free one"
         ) from None
@@ -131,23 +138,38 @@ def services_of(
     agents: Agents | None = None,
     without_agents: bool = False,
     further_ports: Sequence[int] = (),
+    any_grpc_port: bool = False,
 ) -> list[Component]:
     """What runs along with the HTTP server; `shared` if other processes take the same ports.
 
     Without agents nothing is executed, or phases alone if `without_agents`. gRPC is also served on
-    `further_ports`, if they are free.
+    `further_ports`, if they are free; with `any_grpc_port` it takes a free port if its own is in use.
     """
     components = components_of(app, agents if agents or without_agents else None)
     if agents is not None:
         add_handlers(app.services, agents.handlers, agents.conditions)
     if app.settings.grpc_port is None:
         return components
+    grpc_server = load_grpc_server()
+    drain = drain_seconds(app.settings)
+    grpc = grpc_server(app, shared=shared, drain=drain, further=further_ports, any_port=any_grpc_port)
+    return [*components, grpc]
+
+
+def load_grpc_server() -> type[GrpcServer]:
+    """Import the gRPC server; InvalidInput names the package that is missing or does not fit the others."""
+    install = "pip install 'perdure[grpc]'"
     try:
         from perdure.server.grpc.server import GrpcServer
     except ModuleNotFoundError as error:
-        raise InvalidInput("gRPC needs grpcio: pip install 'perdure[grpc]'") from error
-    drain = drain_seconds(app.settings)
-    return [*components, GrpcServer(app, shared=shared, drain=drain, further=further_ports)]
+        if (error.name or "").partition(".")[0] == "perdure":
+            raise
+        package = next((name for prefix, name in GRPC_PACKAGES.items() if error.name == prefix), "grpcio")
+        raise InvalidInput(f"gRPC needs {package}: {install}") from error
+    except (ImportError, RuntimeError, AttributeError, TypeError) as error:
+        # Generated code refuses releases of grpcio and protobuf that are older than itself.
+        raise InvalidInput(f"gRPC cannot be loaded ({error_text(error)}): {install} --upgrade") from error
+    return GrpcServer
 
 
 class ServedDatabase:

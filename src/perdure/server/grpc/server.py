@@ -37,7 +37,7 @@ class GrpcServer:
     """Serves gRPC in the event loop that starts it. Health answers anybody, the rest callers.
 
     It also listens on `further` ports, those of them that are free. Several processes may listen on one port
-    if each of them says that it is `shared`.
+    if each of them says that it is `shared`. With `any_port` it takes a free port if its own is in use.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class GrpcServer:
         port: int | None = None,
         further: Sequence[int] = (),
         shared: bool = False,
+        any_port: bool = False,
         drain: float = DRAIN_SECONDS,
     ) -> None:
         self._app = app
@@ -55,6 +56,7 @@ class GrpcServer:
         self._asked = port if port is not None else app.settings.grpc_port or 0
         self._further = further
         self._shared = shared
+        self._any_port = any_port
         self._drain = drain
         self._calls = Calls(app)
         self._memory = MemoryServicer(self._calls, app) if isinstance(app, App) else None
@@ -74,7 +76,7 @@ class GrpcServer:
         await self._app.check_start()
         server = grpc.aio.server(options=self._options(), maximum_concurrent_rpcs=MAX_CALLS)
         self._add_services(server)
-        ports = [self._listen(server, self._asked)]
+        ports = [self._listen_first(server)]
         for port in self._further:
             if port not in ports and is_free(self._host, port):
                 with suppress(StartRefused):
@@ -82,6 +84,14 @@ class GrpcServer:
         await server.start()
         self._server = server
         self.ports = self._app.grpc_ports = tuple(ports)
+
+    def _listen_first(self, server: Any) -> int:
+        try:
+            return self._listen(server, self._asked)
+        except StartRefused:
+            if not self._any_port:
+                raise
+        return self._listen(server, 0)
 
     def _listen(self, server: Any, port: int) -> int:
         address = f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
