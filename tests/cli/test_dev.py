@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from langgraph_sdk import get_client
 from tests.cli.command import COMMAND, ROOT, Server, Terminal, perdure, run_here, settings, start
@@ -152,6 +153,37 @@ async def test_a_project_that_was_broken_at_the_start_is_served_once_it_is_mende
         async with get_client(url=project.url) as client:
             assert await ask(client) == "one"
     assert "agent.py, line 1: ModuleNotFoundError: No module named 'missing_words'" in project.errors
+
+
+async def test_a_graph_that_could_not_be_loaded_is_named_with_its_reason(tmp_path: Path) -> None:
+    """Also beside graphs that could be; the traceback is logged once."""
+    reason = "bad.py, line 1: ModuleNotFoundError: No module named 'not_installed'"
+    (tmp_path / "bad.py").write_text("import not_installed\n")
+    with Project(tmp_path) as project:
+        project.write_graphs({"agent": "./agent.py:graph", "bad": "./bad.py:graph"})
+        assert f"agent 'bad': {reason}" in (await project.reloaded())["changed"]["agents"]
+        async with get_client(url=project.url) as client:
+            for graph, said in (("bad", reason), ("nothing", "neither a UUID nor the name of a graph")):
+                with pytest.raises(httpx.HTTPStatusError, match="422") as refused:
+                    await ask(client, agent=graph)
+                assert said in json.loads(refused.value.response.text)["detail"]
+            project.write("bad.py", GRAPH)
+            await project.reloaded()
+            assert await ask(client, agent="bad") == "one"
+    assert project.errors.count(reason) == 1
+    assert project.errors.count("Traceback") == 1
+    listed = run_here(tmp_path, "agents")
+    assert listed.returncode == 0
+
+
+async def test_a_start_prints_once_why_a_graph_could_not_be_loaded(tmp_path: Path) -> None:
+    with Project(tmp_path, "--no-reload", graph="import not_installed\n") as project:
+        pass
+    assert project.errors.count("agent.py, line 1: ModuleNotFoundError") == 1
+    assert project.errors.count("Traceback") == 1
+    listed = run_here(tmp_path, "agents")
+    assert listed.returncode == 1
+    assert "agent 'agent': agent.py, line 1: ModuleNotFoundError" in listed.stderr
 
 
 async def test_custom_auth_and_the_app_of_the_project_are_reloaded(tmp_path: Path) -> None:

@@ -33,6 +33,11 @@ T = TypeVar("T")
 class Registry(Protocol):
     """Where agents, and handlers and conditions of crons, are registered by name."""
 
+    @property
+    def not_loaded(self) -> dict[str, str]:
+        """Agents that files name and that could not be loaded, with the reasons."""
+        ...
+
     def register(
         self, name: str, target: Any, *, description: str | None = None, is_factory: bool = False
     ) -> Any: ...
@@ -122,6 +127,9 @@ def load_agents(registry: R, settings: Settings, place: str | os.PathLike[str] =
     _load_table(settings, root, loaded)
     if path.exists():
         _load_graphs(path, loaded)
+    registry.not_loaded.update(
+        {failure.agent: failure.message for failure in loaded.failures if failure.agent is not None}
+    )
     return loaded
 
 

@@ -44,6 +44,8 @@ class Agents(Mapping[str, Agent]):
         """The functions that cron files and schedules may call, by name."""
         self.conditions: dict[str, Callable[..., Any]] = {}
         """The predicates that keep schedules from firing, by name."""
+        self.not_loaded: dict[str, str] = {}
+        """Agents that files name and that could not be loaded, with the reasons."""
 
     def handler(self, name: str) -> Callable[[C], C]:
         """Register the decorated async function as a handler of crons, and return it unchanged.

@@ -74,7 +74,7 @@ def load_quietly(settings: Settings) -> Loaded[Agents]:
 
 
 def gather_agents(settings: Settings, given: Sequence[str]) -> Agents:
-    """The agents of the command line, the settings and `langgraph.json`; failures are printed."""
+    """Load the agents of the command line, the settings and `langgraph.json`; failures are logged."""
     return gather(settings, given).agents
 
 
@@ -85,8 +85,6 @@ def gather(settings: Settings, given: Sequence[str], place: str | os.PathLike[st
     from perdure.worker.registry import Agents
 
     loaded = load_agents(Agents(), settings, place)
-    for failure in loaded.failures:
-        warn(str(failure))
     for each in unsupported(place):
         warn(each)
     include(loaded.agents, given)
@@ -94,14 +92,11 @@ def gather(settings: Settings, given: Sequence[str], place: str | os.PathLike[st
 
 
 def gather_handlers(settings: Settings) -> Agents:
-    """The handlers and conditions of crons that the settings name, without agents; failures are printed."""
+    """Load the handlers and conditions of crons that the settings name; failures are logged."""
     from perdure.agents.loading import load_handlers
     from perdure.worker.registry import Agents
 
-    loaded = load_handlers(Agents(), settings)
-    for failure in loaded.failures:
-        warn(str(failure))
-    return loaded.agents
+    return load_handlers(Agents(), settings).agents
 
 
 def include(agents: Agents, given: Sequence[str]) -> None:

@@ -147,6 +147,7 @@ def services_of(
     """
     components = components_of(app, agents if agents or without_agents else None)
     if agents is not None:
+        app.not_loaded = agents.not_loaded
         add_handlers(app.services, agents.handlers, agents.conditions)
     if app.settings.grpc_port is None:
         return components

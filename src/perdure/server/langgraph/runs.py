@@ -201,6 +201,9 @@ async def _known_graphs(call: Call, requests: Sequence[RunRequest]) -> AsyncIter
     except NotFound:
         names = {each.assistant_id for each in requests if not is_uuid(each.assistant_id)}
         for name in sorted(names.difference(await call.assistants.resolve(sorted(names)))):
+            reason = call.app.not_loaded.get(name)
+            if reason is not None:
+                raise InvalidInput(f"graph {name!r} could not be loaded: {reason}") from None
             raise InvalidInput(f"assistant_id {name!r} is neither a UUID nor the name of a graph") from None
         raise
 
