@@ -198,7 +198,7 @@ def test_dev_allows_the_pages_of_this_machine(
     given: str, allowed: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PERDURE_CORS_ALLOW_ORIGINS", given)
-    settings, _ = dev._settings({"database_url": "memory:", "port": 0, "grpc_port": 0})
+    settings = dev._settings({"database_url": "memory:", "port": 0, "grpc_port": 0}).settings
     assert settings.cors_allow_origins == allowed
 
 

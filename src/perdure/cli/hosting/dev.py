@@ -174,7 +174,7 @@ class DevSettings(NamedTuple):
     is_grpc_port_chosen: bool
 
 
-def _settings(given: dict[str, Any], *, no_grpc: bool) -> DevSettings:
+def _settings(given: dict[str, Any], *, no_grpc: bool = False) -> DevSettings:
     from perdure.cli.hosting.server import settings_from
     from perdure.server.http.origins import ANY, LOCAL_ORIGINS
 
