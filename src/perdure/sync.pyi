@@ -739,6 +739,7 @@ class Sessions:
         after: Position = ...,
         limit: PageSize = ...,
         wait: Wait = ...,
+        original: bool = ...,
     ) -> LinePage: ...
     def blob(self, session_id: Id, digest: Digest, *, project: Project | None = ...) -> Blob: ...
     def append(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.worker.session_agents import LONG, talker
@@ -60,14 +62,42 @@ def test_transcripts_of_every_kind_are_imported_listed_shown_and_searched(server
     assert len(errors["items"]) == 1
 
 
-def test_an_export_has_the_lines_as_they_were_imported(server: Server, tmp_path: Path) -> None:
-    source = TRANSCRIPTS / "codex_stored.jsonl"
-    server.json("session", "import", str(source))
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_an_export_of_originals_has_the_lines_as_they_were_imported(server: Server, tmp_path: Path) -> None:
+    sources = {
+        "codex_stored": "0199-bb",
+        "codex_exec": "0199-aa",
+        "pi_stream": "pi-1",
+        "claude_stored": "5f1c",
+    }
+    for source, session_id in sources.items():
+        file, out = TRANSCRIPTS / f"{source}.jsonl", tmp_path / f"{source}.jsonl"
+        server.json("session", "import", str(file))
+        written = printed(server.run("session", "export", session_id, "--original", "-o", str(out)))
+        assert written == f"Wrote {len(read_lines(file))} lines to {out}."
+        assert read_lines(out) == read_lines(file)
+        as_stored = [
+            json.loads(line) for line in printed(server.run("session", "export", session_id)).splitlines()
+        ]
+        kinds = {line["type"] for line in as_stored} - {"summary", "file-history-snapshot", "some-new-type"}
+        assert kinds <= {"user", "assistant", "system", "result"}
+
+
+def test_an_import_goes_on_where_it_ended(server: Server, tmp_path: Path) -> None:
+    whole = (TRANSCRIPTS / "codex_exec.jsonl").read_text().replace("0199-aa", "0199-cc").splitlines(True)
+    file = tmp_path / "grows.jsonl"
+    for count in (5, len(whole), len(whole)):
+        file.write_text("".join(whole[:count]))
+        server.json("session", "import", str(file))
     out = tmp_path / "out.jsonl"
-    assert printed(server.run("session", "export", "0199-bb", "-o", str(out))) == f"Wrote 10 lines to {out}."
-    assert [line.replace(", ", ",").replace(": ", ":") for line in source.read_text().splitlines()] == [
-        line.replace(", ", ",").replace(": ", ":") for line in out.read_text().splitlines()
-    ]
+    printed(server.run("session", "export", "0199-cc", "--original", "-o", str(out)))
+    assert read_lines(out) == read_lines(file)
+    shown = printed(server.run("session", "show", "0199-cc"))
+    assert shown.count("assistant calls command_execution") == 1
+    assert "result (success): 40 in, 12 out" in shown
 
 
 def test_a_cut_tool_result_is_shown_in_full(tmp_path: Path) -> None:

@@ -46,7 +46,9 @@ EXPECTED = {
         assistant: [Use ls.]
         assistant: shell({"command": ["ls"]})
         tool call_1: a.py
+        result:
         assistant: One file.
+        result:
         """,
     "pi_stream": """
         user: Say hello
@@ -67,7 +69,7 @@ EXPECTED = {
         """,
     "openai_traces": """
         assistant: Sunny
-        tool error: Sunny
+        tool span_2 error: Sunny
         """,
 }
 USAGE = {

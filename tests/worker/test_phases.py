@@ -18,6 +18,7 @@ from tests.server.native.support import housed
 from tests.support.kinds import KINDS
 from tests.worker import phase_agents
 
+from perdure.agents.commands import Command
 from perdure.agents.isolated import isolated
 from perdure.client.run_queue import RemoteRunQueue
 from perdure.executions.model import ExecutionSeed, NewPhase, PhaseInput, PhaseOrder
@@ -41,6 +42,7 @@ from perdure.worker.usage import stop_reason_of
 from perdure.worker.worker import Worker
 
 ROOT = Path(__file__).parents[2]
+PI_COMMAND = Path(__file__).with_name("pi_command.py")
 RUN_ID = "01a1e7ec-run"
 AGENTS = ("describes", "fails_softly", "is_cut", "chats", "asks", "waits", "counts", "answers", "breaks")
 
@@ -56,6 +58,8 @@ def agents() -> Agents:
     made = Agents()
     for name in AGENTS:
         made.register(name, getattr(phase_agents, name))
+    for way in ("whole", "dies"):
+        made.register(f"pi-{way}", Command([sys.executable, str(PI_COMMAND), way]))
     made.register("isolated", isolated("tests.worker.phase_agents:describes", directory=ROOT))
     made.register("isolated-soft", isolated("tests.worker.phase_agents:fails_softly", directory=ROOT))
 
@@ -240,6 +244,46 @@ async def test_an_error_is_a_message_of_its_session(bench: Bench) -> None:
         assert result["is_error"]
         page = await bench.sessions.messages(failed.session_id or "")
         assert [(each.role, each.text, each.is_error) for each in page.items[1:2]] == [("system", text, True)]
+
+
+async def test_events_of_pi_are_lines_of_the_session_of_their_phase(bench: Bench) -> None:
+    async with working(bench):
+        done = await bench.run("pi-whole", {"prompt": "Where is Rome?"})
+        assert (done.session_id, done.turns, done.cost_usd) == ("pi-7", 2, 0.5)
+        assert _tokens(done) == (100, 50, 7, 3)
+        lines = await bench.lines(done)
+        spoken = [line for line in lines if line["type"] != "system"]
+        kinds = ["user", "assistant", "user", "assistant", "result"]
+        assert [line["type"] for line in spoken] == kinds
+        assert spoken[0]["message"]["content"] == "Where is Rome?"
+        assert (spoken[-1]["num_turns"], spoken[-1]["stop_reason"]) == (2, "stop")
+        assert "A tool knows." not in json.dumps(lines)
+        (cut,) = spoken[2]["message"]["content"]
+        assert cut["content"].endswith("…[truncated 4464 chars]")
+        originals = [line for line in lines if "_perdure" in line]
+        assert len(originals) == len(lines) - 1, "all but the prompt come from the program"
+        page = await bench.sessions.lines("pi-7", original=True)
+        events = [json.loads(line)["type"] for line in page.items]
+        assert events == [
+            *("session", "agent_start", "user", "message_end", "tool_execution_end"),
+            *("message_end", "usage_snapshot"),
+        ]
+        session = await bench.sessions.get("pi-7")
+        assert session.usage is not None
+        assert (_tokens(session.usage), session.turns) == ((100, 50, 7, 3), 2)
+
+
+async def test_the_session_of_a_tool_that_died_ends_with_the_error_and_its_totals(bench: Bench) -> None:
+    async with working(bench):
+        failed = await bench.run("pi-dies", {"prompt": "Where is Rome?"})
+        assert (failed.success, failed.stop_reason, failed.input_tokens) == (False, "error_exit_3", 20)
+        *_, error, result = await bench.lines(failed)
+        assert error["isApiErrorMessage"]
+        assert error["message"]["content"] == [{"type": "text", "text": error["error"]}]
+        assert (result["subtype"], result["total_input_tokens"]) == ("error_exit_3", 20)
+        session = await bench.sessions.get("pi-7")
+        assert session.usage is not None
+        assert (session.usage.input_tokens, session.turns) == (20, 1)
 
 
 async def test_a_session_without_content_has_neither_answers_nor_errors(bench: Bench) -> None:

@@ -10,6 +10,7 @@ from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import NotFound
 from perdure.sessions.batches import in_batches
 from perdure.sessions.service import Sessions
+from perdure.sessions.transcripts.reading import translated
 from perdure.sessions.transcripts.values import parsed
 
 PAGE = 1000
@@ -26,7 +27,8 @@ class SessionLog:
         self._next = 1
 
     async def append(self, records: Sequence[dict[str, Any]]) -> None:
-        sized = ((len(encode_json(record, what="a line of the session")), record) for record in records)
+        lines = translated(records)
+        sized = ((len(encode_json(line, what="a line of the session")), line) for line in lines)
         for batch in in_batches(sized):
             await self._sessions.append(
                 self._session_id, batch, writer=self._writer, first=self._next, **self._name
@@ -34,13 +36,15 @@ class SessionLog:
             self._next += len(batch)
 
     async def read(self, after: int = 0) -> AsyncIterator[tuple[list[dict[str, Any]], int]]:
-        """The lines after a position, page by page, each page with the position after it.
+        """The lines as they came, after a position, page by page, each page with the position after it.
 
         A session that does not exist has no page. The half line of a crash is left out.
         """
         while True:
             try:
-                page = await self._sessions.lines(self._session_id, after=after, limit=PAGE, **self._name)
+                page = await self._sessions.lines(
+                    self._session_id, after=after, limit=PAGE, original=True, **self._name
+                )
             except NotFound:
                 return
             after = page.after

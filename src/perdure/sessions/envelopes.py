@@ -56,12 +56,6 @@ def tool_result(id: object, content: object, *, is_error: bool = False) -> Envel
     return {"type": "user", "message": {"role": "user", "content": [block]}}
 
 
-def error_line(error: str) -> Envelope:
-    """Return the line of an error that ended an attempt."""
-    body = {"role": "assistant", "content": [{"type": "text", "text": error}]}
-    return {"type": "assistant", "isApiErrorMessage": True, "error": error, "message": body}
-
-
 def result(
     *,
     cost_usd: float | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any
@@ -36,7 +37,7 @@ from perdure.kernel.eventlog.port import (
     hint_key,
     project_of,
 )
-from perdure.kernel.eventlog.writing import wake_readers
+from perdure.kernel.eventlog.writing import append_lines, original_of
 from perdure.kernel.pages import PaginatedResult
 from perdure.kernel.signals.port import until
 from perdure.kernel.storage.port import Storage
@@ -59,7 +60,7 @@ from perdure.sessions.model import (
     matching,
 )
 from perdure.sessions.records import Totals
-from perdure.sessions.transcripts.reading import messages_in
+from perdure.sessions.transcripts.reading import messages_in, translated
 
 _SESSIONS = "sessions"
 POLL_SECONDS = 0.04
@@ -208,11 +209,34 @@ class Sessions(Service):
         after: Position = 0,
         limit: PageSize = 100,
         wait: Wait = 0.0,
+        original: bool = False,
     ) -> LinePage:
-        """Read lines as they were written, after a position."""
+        """Read lines as they are stored, after a position.
+
+        With `original`, read them as they came: a line of another tool before it was translated, and a line
+        with a long tool result before that was cut.
+        """
         lines = await self._read(session_id, project, sub_agent, after, limit, wait)
+        if original:
+            return await self._originals(lines)
         items = [each.body.decode("utf-8", "replace") for each in lines.lines]
         return LinePage(items=items, after=lines.reached, end=lines.reached >= lines.end)
+
+    async def _originals(self, lines: Lines) -> LinePage:
+        """Lines as they came. The page ends early where they become too long."""
+        ns = await self.ns()
+        items: builtins.list[str] = []
+        reached, size = lines.reached, 0
+        for line in lines.lines:
+            digest, part = original_of(line.body)
+            if digest is None or part == 1:
+                kept = None if digest is None else await self.log.get_blob(ns, digest)
+                items.append((line.body if kept is None else kept).decode("utf-8", "replace"))
+                size += len(items[-1])
+            if size > SEARCH_PAGE:
+                reached = line.after
+                break
+        return LinePage(items=items, after=reached, end=reached >= lines.end)
 
     @call(GET("/sessions/{session_id}/blobs/{digest}"), scope="read", errors=(NotFound, Conflict))
     async def blob(self, session_id: Id, digest: Digest, *, project: Project | None = None) -> Blob:
@@ -240,13 +264,15 @@ class Sessions(Service):
         """Append lines to a session, which begins with its first line.
 
         The project is that of the working directory, or that of chats. Lines of a `writer` are numbered from
-        `first` on: one that is sent twice is written once.
+        `first` on: one that is sent twice is written once. Lines of Codex, pi and the OpenAI Agents SDK are
+        translated; one of a `writer` that would become several is kept as it is, and translated when read.
         """
         name = check_name(LogName(_project(project, cwd), session_id, sub_agent))
-        bodies = [encode_line(_checked(line)) for line in lines]
+        bodies = [encode_line(line) for line in translated(map(_checked, lines), numbered=bool(writer))]
         ns = await self.ns("write")
-        after = await self.log.append(ns, name, bodies, attempt_id=writer, first=first)
-        wake_readers(self.storage.signals, ns, name)
+        after = await append_lines(
+            self.log, self.storage.signals, ns, name, bodies, attempt_id=writer, first=first, whole=True
+        )
         return Appended(after=after)
 
     # --- inner

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -20,10 +20,18 @@ from perdure.kernel.eventlog.port import (
     default_session_id,
     project_of,
 )
+from perdure.kernel.eventlog.writing import MARK
 from perdure.kernel.retry import retry_until
 from perdure.sessions import envelopes
 from perdure.sessions.envelopes import Envelope, without_content
-from perdure.sessions.transcripts.reading import DELTAS, format_of, messages_of_record
+from perdure.sessions.records import Message
+from perdure.sessions.transcripts.lines import error_line
+from perdure.sessions.transcripts.reading import (
+    DELTAS,
+    Translator,
+    format_of,
+    messages_of_record,
+)
 from perdure.threads.queue import RunQueue
 from perdure.threads.work import Assignment, SessionLines, UsageReport
 from perdure.worker.options import WorkerOptions
@@ -83,6 +91,11 @@ class SessionWriter:
         """Whether the agent itself has named its session."""
         self._transcribes = False
         """Whether lines of a known tool came."""
+        self._translator = Translator()
+        self._concluded = False
+        """Whether the tool has stated its totals."""
+        self._failed = False
+        """Whether the tool has said that it failed."""
         self._control = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._waiters = Waiters()
@@ -116,12 +129,13 @@ class SessionWriter:
         self._log, self._cwd = self._log._replace(project=project_of(directory)), directory
 
     def open_with(self, prompt: str) -> None:
-        """Let the session begin with a prompt; a tool that writes its own session has it there."""
+        """Let the session begin with a prompt, unless a tool that writes its own session does so itself."""
         self._opening = envelopes.message("user", prompt)
 
     def conclude(self, stop_reason: str, output: str, error: str | None, *, answer: str = "") -> None:
-        """Add how the attempt of a phase ended. A tool that writes its own session has said so there."""
+        """Add how the attempt of a phase ended, as far as a tool that writes its own session has not."""
         if self._transcribes:
+            self._conclude_transcript(stop_reason, output, error)
             return
         if error is None:
             self._add_answer(answer)
@@ -129,11 +143,23 @@ class SessionWriter:
         totals = {} if self.meter is None else self.meter.totals()
         meter, self.meter = self.meter, None
         if error is not None:
-            self.put(envelopes.error_line(error))
+            self.put(error_line(error))
         taken = round((boottime() - self._began) * 1000)
         result: Envelope = {"type": "result", "subtype": stop_reason, "result": output[:MAX_RESULT]}
         self.put({**result, **totals, "duration_ms": taken, "is_error": error is not None})
         self.meter = meter
+
+    def _conclude_transcript(self, stop_reason: str, output: str, error: str | None) -> None:
+        """Add what a tool has not written that ended early: the error, and its totals.
+
+        The lines are those of the tool, so that its own totals are not added to them.
+        """
+        if error is not None and not self._failed:
+            self._put_line(error_line(error))
+        if not self._concluded:
+            totals = {} if self.meter is None else self.meter.totals()
+            result: Envelope = {"type": "result", "subtype": stop_reason, "result": output[:MAX_RESULT]}
+            self._put_line({**result, **totals, "is_error": error is not None})
 
     def _add_answer(self, answer: str) -> None:
         """Add the answer that an agent returned, unless it is what the assistant said last."""
@@ -154,11 +180,10 @@ class SessionWriter:
             return
         shown = line if self._content else without_content(line)
         place = {} if self._cwd is None else {"cwd": self._cwd}
-        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        self._put({**shown, "timestamp": now, "sessionId": self.session_id, **place, **self._own})
+        self._put({**shown, "timestamp": _now(), "sessionId": self.session_id, **place, **self._own})
 
     def put_transcript(self, record: Mapping[str, Any]) -> bool:
-        """Add a line of a known tool as it is. Gives false for a line that no known tool writes.
+        """Add a line of a known tool, translated. Gives false for a line that no known tool writes.
 
         The session is the tool's own, unless the agent has named one. Between known lines, those of a new
         type are added too.
@@ -166,16 +191,45 @@ class SessionWriter:
         self._transcribes = self._transcribes or format_of(record) is not None
         if not self._transcribes:
             return False
-        if self.meter is not None and record.get("type") not in DELTAS:
-            self.meter.read(record)
-            self._begin_soon()
-        if not self._enabled or not self._content or record.get("type") in DELTAS:
+        if record.get("type") in DELTAS:
             return True
-        if not self._named:
-            for message in messages_of_record(record):
+        named = self._translator.translate_named(record)
+        lines = named or [dict(record)]
+        for line in lines:
+            self._concluded = self._concluded or line.get("type") == "result"
+            self._failed = self._failed or bool(line.get("isApiErrorMessage"))
+            if self.meter is not None:
+                self.meter.read(line)
+                self._begin_soon()
+        if not self._enabled or not self._content:
+            return True
+        for line in lines:
+            messages = messages_of_record(line)
+            for message in () if self._named else messages:
                 self._follow(message.session_id, message.cwd)
-        self._put(record)
+            self._open_before(messages)
+            if named:
+                self._put_line(line)
+            else:
+                self._put(line)
         return True
+
+    def _open_before(self, messages: Sequence[Message]) -> None:
+        """Write the prompt before the first message, unless that is the prompt."""
+        first = next((each for each in messages if each.role != "event"), None)
+        if first is None or self._opening is None:
+            return
+        opening, self._opening = self._opening, None
+        if (first.role, first.text.strip()) != ("user", opening["message"]["content"].strip()):
+            self._put_line(opening)
+
+    def _put_line(self, line: Envelope) -> None:
+        """Add a line in the tool's session, with the time of a line that has none."""
+        if not self._enabled or not self._content:
+            return
+        mark = {name: line[name] for name in (MARK,) if name in line}
+        common = {"timestamp": line.get("timestamp") or _now(), "sessionId": self.session_id}
+        self._put({**line, **common, **mark})
 
     def _follow(self, session_id: str | None, cwd: str | None) -> None:
         """Go on in the session that a tool names, if its id can be that of one."""
@@ -291,3 +345,7 @@ class SessionWriter:
         except PerdureError as error:
             message = "run %s: %s: %s: %s"
             logger.error(message, self._lease.run_id, what_if_not, error.code, error.message)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -243,6 +243,24 @@ async def test_more_logs_than_open_files(
         assert [decode_json(each.body)["n"] for each in page.lines] == [0, 1, 2]
 
 
+async def test_a_line_that_names_its_original_has_one_mark(log: FileEventLog, root: Path) -> None:
+    digest = "ab" * 32
+    marked = [line(1, _perdure={"original": digest}), line(2, _perdure={"original": digest, "part": 2})]
+    await log.append(1, NAME, marked, attempt_id="at-1")
+    await log.append(1, NAME, [*marked[1:], line(3)], attempt_id="at-1", first=2)
+    # A line that ends as if it were numbered is not.
+    forged = line(4, _perdure={"original": digest, "line": ["at-1", 9]})
+    await log.append(1, NAME, [forged])
+    await log.close()
+    written = path_of(root).read_bytes().splitlines()
+    assert [each.count(b"_perdure") for each in written] == [1, 1, 1, 2]
+    assert decode_json(written[1])["_perdure"] == {"original": digest, "part": 2, "line": ["at-1", 2]}
+    reopened = FileEventLog(root, sync=False)
+    await reopened.append(1, NAME, [line(3), line(5)], attempt_id="at-1", first=3)
+    assert read(reopened)[0] == [*marked, line(3), forged, line(5)]
+    await reopened.close()
+
+
 DESCRIPTORS = """
 import asyncio, os, resource, sys
 from perdure.kernel.errors import StorageUnavailable

@@ -13,8 +13,9 @@ from perdure.cli.shell.output import ago, shorten
 from perdure.cli.shell.results import listing, pages, showing
 
 if TYPE_CHECKING:
+    from perdure.kernel.eventlog.port import LogName
     from perdure.sessions.model import Match, Session
-    from perdure.sessions.records import Message
+    from perdure.sessions.records import Message, Usage
     from perdure.sessions.service import Sessions
 
 EMPTY = """No sessions yet. Import a transcript of Claude Code, Codex, pi or the OpenAI Agents SDK:
@@ -22,6 +23,8 @@ EMPTY = """No sessions yet. Import a transcript of Claude Code, Codex, pi or the
   perdure session import ~/.claude/projects/*/*.jsonl"""
 COLUMNS = ("session_id", "project", "model", "messages", "updated", "first message")
 TAIL_SECONDS = 20.0
+RAW_LINES = 50
+"""Number of lines that tell whether a session was imported without translation."""
 IMPORT = "import"
 """The writer of imported lines: a file that is imported again adds what is new in it."""
 
@@ -113,9 +116,13 @@ async def _complete(sessions: Sessions, session: Session, messages: list[Message
             message.text = blob.content
 
 
+def _tokens(usage: Usage) -> str:
+    return f"{usage.input_tokens} in, {usage.output_tokens} out"
+
+
 def _facts(session: Session) -> tuple[tuple[str, Any], ...]:
     usage = session.usage
-    tokens = None if usage is None else f"{usage.input_tokens} in, {usage.output_tokens} out"
+    tokens = None if usage is None else _tokens(usage)
     cost = None if usage is None or usage.cost_usd is None else f"${usage.cost_usd:.4f}"
     return (
         ("session", session.session_id),
@@ -138,6 +145,9 @@ def _print(context: CommandContext, message: Message) -> None:
     label = message.role if message.kind is None else f"{message.role} ({message.kind})"
     if message.is_error:
         label += ", error"
+    if message.role == "result" and not message.text and message.usage is not None:
+        context.output.print(f"{label}: {_tokens(message.usage)}")
+        return
     for thought in message.reasoning:
         context.output.print(f"{label}, thinking: {thought}")
     if message.text or not (message.tool_calls or message.reasoning):
@@ -219,7 +229,7 @@ async def import_sessions(
     """
     from perdure.kernel.errors import InvalidInput
     from perdure.sessions.batches import in_batches
-    from perdure.sessions.transcripts.files import name_of, objects_of
+    from perdure.sessions.transcripts.files import lines_of, name_of, objects_of
 
     if session_id is not None and len(files) > 1:
         raise InvalidInput("--session-id is for a single file")
@@ -228,7 +238,9 @@ async def import_sessions(
         for file in files:
             name = name_of(file, project=project, session_id=session_id)
             number = 1
-            for batch in in_batches(objects_of(file)):
+            as_it_is = await _has_untranslated(connection.sessions, name)
+            lines = objects_of(file) if as_it_is else lines_of(file)
+            for batch in in_batches(lines):
                 await connection.sessions.append(
                     name.session_id,
                     batch,
@@ -244,6 +256,25 @@ async def import_sessions(
     listing(context, imported, columns, lambda row: tuple(row.values()), noun="files", empty=EMPTY)
 
 
+async def _has_untranslated(sessions: Sessions, name: LogName) -> bool:
+    """Whether the lines of a session are those of another tool, as 0.5.0 imported them.
+
+    What is new in its file is added in the same way, so that its lines keep their numbers.
+    """
+    from perdure.kernel.errors import NotFound
+    from perdure.sessions.transcripts.files import LONG_LINE
+    from perdure.sessions.transcripts.reading import is_foreign
+    from perdure.sessions.transcripts.values import mapping
+
+    try:
+        page = await sessions.lines(
+            name.session_id, project=name.project, sub_agent=name.subpath, limit=RAW_LINES
+        )
+    except NotFound:
+        return False
+    return any(len(line) <= LONG_LINE and is_foreign(mapping(line)) for line in page.items)
+
+
 @app.client_command("export")
 async def export_session(
     context: CommandContext,
@@ -253,6 +284,9 @@ async def export_session(
     output: Annotated[
         Path | None, text("FILE", "File to write (default: standard output).", "--output", "-o")
     ] = None,
+    original: Annotated[
+        bool, flag("--original", help="Write lines of other tools as they came, and cut ones whole.")
+    ] = False,
 ) -> None:
     """Write a session as JSON lines, as they were logged."""
     count, after = 0, 0
@@ -260,7 +294,12 @@ async def export_session(
     async with context.connect() as connection:
         while True:
             page = await connection.sessions.lines(
-                session_id, project=project, sub_agent=sub_agent, after=after, limit=500
+                session_id,
+                project=project,
+                sub_agent=sub_agent,
+                after=after,
+                limit=500,
+                original=original,
             )
             for line in page.items:
                 typer.echo(line, file=file)

@@ -12,11 +12,17 @@ from perdure.kernel.eventlog.port import MAX_BATCH, MAX_READ, Line, Lines
 CHUNK: Final = 256 << 10
 LOOK_BACK: Final = MAX_BATCH + (1 << 20)
 """How far back the last line of an attempt is looked for: further than a batch that was torn can reach."""
-MAX_STAMP: Final = 512
-"""More bytes than a stamp has."""
-_STAMP = re.compile(rb',"_perdure":\["([^"\\]*)",(\d+)\]\}\Z')
+MAX_STAMP: Final = 640
+"""More bytes than a stamp has, with the mark around it."""
+_NUMBERED: Final = rb'\["([^"\\]*)",(\d+)\]'
+_STAMP: Final = re.compile(rb',"_perdure":' + _NUMBERED + rb"\}\Z")
 """What a line ends with that is numbered within an attempt. Readers do not see it."""
-_STAMP_START: Final = b',"_perdure":['
+_ORIGINAL: Final = rb',"_perdure":\{"original":"[0-9a-f]{64}"(?:,"part":\d{1,9})?'
+_MARKED: Final = re.compile(_ORIGINAL + rb"\}\}\Z")
+"""What a line ends with that names its original."""
+_MARKED_STAMP: Final = re.compile(_ORIGINAL + rb'(,"line":' + _NUMBERED + rb")\}\}\Z")
+"""The stamp within such a mark."""
+_STAMP_START: Final = b',"_perdure":'
 _NO_ATTEMPT: Final = b',"_perdure":["",0]}\n'
 
 
@@ -66,17 +72,33 @@ def read_page(descriptor: int, begin: int, end: int, limit: int, max_bytes: int)
     return Lines(lines, reached, end)
 
 
+def stamped(body: bytes, attempt_id: bytes, number: int) -> bytes:
+    """The line of a body with the attempt that wrote it, and its number there."""
+    numbered = b'["' + attempt_id + b'",' + str(number).encode() + b"]"
+    at = body.rfind(_STAMP_START) if body.endswith(b"}}") else -1
+    if at >= 0 and _MARKED.match(body, at) is not None:
+        return body[:-2] + b',"line":' + numbered + b"}}\n"
+    return body[:-1] + _STAMP_START + numbered + b"}\n"
+
+
 def unstamped(line: bytes) -> tuple[bytes, str | None, int | None]:
     """A line without its stamp, and the attempt and number that it had.
 
     The pattern is looked for at the end alone: lists are many.
     """
-    at = line.rfind(_STAMP_START) if line.endswith(b"]}") else -1
-    found = _STAMP.match(line, at) if at >= 0 else None
-    if found is None:
+    if not line.endswith((b"]}", b"]}}")):
         return line, None, None
-    attempt_id = found[1].decode()
-    return line[:at] + b"}", attempt_id or None, int(found[2]) if attempt_id else None
+    at = line.rfind(_STAMP_START)
+    if at < 0:
+        return line, None, None
+    stamp = _STAMP.match(line, at)
+    if stamp is not None:
+        attempt_id, number = stamp[1].decode(), int(stamp[2])
+        return line[:at] + b"}", attempt_id or None, number if attempt_id else None
+    stamp = _MARKED_STAMP.match(line, at)
+    if stamp is not None:
+        return line[: stamp.start(1)] + b"}}", stamp[2].decode(), int(stamp[3])
+    return line, None, None
 
 
 def plain_line(body: bytes) -> bytes:
@@ -109,9 +131,9 @@ def last_number(descriptor: int, attempt_id: bytes) -> int:
         begin = max(floor, end - CHUNK)
         first, *lines = (read_bytes(descriptor, begin, end) + rest).split(b"\n")
         for line in reversed(lines if begin > floor else [first, *lines]):
-            found = _STAMP.search(line[-MAX_STAMP:])
-            if found is not None and found[1] == attempt_id:
-                return int(found[2])
+            _, attempt, number = unstamped(line[-MAX_STAMP:])
+            if attempt is not None and number is not None and attempt.encode() == attempt_id:
+                return number
         # A line that began before this chunk: its stamp is at its end.
         end, rest = begin, first[-MAX_STAMP:]
     return 0

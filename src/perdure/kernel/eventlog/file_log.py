@@ -22,10 +22,16 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from perdure.kernel.errors import InvalidInput, StorageClosed, StorageUnavailable
-from perdure.kernel.eventlog.file_lines import last_number, next_line, plain_line, read_bytes, read_page
+from perdure.kernel.eventlog.file_lines import (
+    last_number,
+    next_line,
+    plain_line,
+    read_bytes,
+    read_page,
+    stamped,
+)
 from perdure.kernel.eventlog.port import (
     EDGE_BYTES,
-    MAX_BLOB,
     PAGE_BYTES,
     PAGE_LINES,
     Edges,
@@ -33,6 +39,7 @@ from perdure.kernel.eventlog.port import (
     LogInfo,
     LogName,
     check_append,
+    check_blobs,
     check_digest,
     check_name,
     check_project,
@@ -126,6 +133,9 @@ class FileEventLog:
 
     async def put_blob(self, ns: int, content: bytes) -> str:
         return await self._call(self.put_blob_now, ns, content)
+
+    async def put_blobs(self, ns: int, contents: Sequence[bytes]) -> None:
+        await self._call(self.put_blobs_now, ns, contents)
 
     async def get_blob(self, ns: int, digest: str) -> bytes | None:
         return await self._call(self._get_blob, ns, check_digest(digest))
@@ -268,23 +278,40 @@ class FileEventLog:
 
     def put_blob_now(self, ns: int, content: bytes) -> str:
         """Store in this thread; see `put_blob`."""
-        if len(content) > MAX_BLOB:
-            raise InvalidInput(f"a blob must be at most {MAX_BLOB} bytes long, not {len(content)}")
-        digest = digest_of(content)
-        path = self._blob(ns, digest)
-        with self._blob_lock, contextlib.suppress(FileNotFoundError):
-            # It counts as stored now: what names it comes after this.
-            os.utime(path)
-            return digest
-        draft = path.with_name(f"{digest}.{os.getpid()}.{threading.get_ident()}")
+        self.put_blobs_now(ns, [content])
+        return digest_of(content)
+
+    def put_blobs_now(self, ns: int, contents: Sequence[bytes]) -> None:
+        """Store in this thread; see `put_blobs`.
+
+        All are written before the first is synchronized: the disk takes them together.
+        """
+        check_blobs(contents)
+        new = {digest_of(content): content for content in contents}
+        with self._blob_lock:
+            for digest in [*new]:
+                with contextlib.suppress(FileNotFoundError):
+                    # It counts as stored now: what names it comes after this.
+                    os.utime(self._blob(ns, digest))
+                    del new[digest]
         with _storage_errors():
-            make_folder(path.parent, self.root)
-            with _descriptor(draft, _APPEND | os.O_CREAT | os.O_TRUNC) as descriptor:
-                _write_all(descriptor, content)
-                os.fsync(descriptor)
-            draft.replace(path)
-            sync_folder(path.parent)
-        return digest
+            drafts = {self._blob(ns, digest): self._draft(ns, digest) for digest in new}
+            for draft, content in zip(drafts.values(), new.values(), strict=True):
+                with _descriptor(draft, _APPEND | os.O_CREAT | os.O_TRUNC) as descriptor:
+                    _write_all(descriptor, content)
+            for path, draft in drafts.items():
+                if self._sync:
+                    with _descriptor(draft, _READ) as descriptor:
+                        os.fsync(descriptor)
+                draft.replace(path)
+            for folder in {path.parent for path in drafts} if self._sync else ():
+                sync_folder(folder)
+
+    def _draft(self, ns: int, digest: str) -> Path:
+        """The file in which a blob is written, in its folder."""
+        path = self._blob(ns, digest)
+        make_folder(path.parent, self.root)
+        return path.with_name(f"{digest}.{os.getpid()}.{threading.get_ident()}")
 
     def _get_blob(self, ns: int, digest: str) -> bytes | None:
         with self._reading(self._blob(ns, digest)) as descriptor:
@@ -435,12 +462,9 @@ class _OpenFile:
         if attempt_id not in self._last:
             self._last[attempt_id] = last_number(descriptor, attempt_id.encode())
         known = self._last[attempt_id]
-        stamp = b',"_perdure":["' + attempt_id.encode() + b'",'
-        return [
-            body[:-1] + stamp + str(number).encode() + b"]}\n"
-            for number, body in enumerate(bodies, first)
-            if number > known
-        ]
+        attempt = attempt_id.encode()
+        numbered = [(number, body) for number, body in enumerate(bodies, first) if number > known]
+        return [stamped(body, attempt, number) for number, body in numbered]
 
     def _open(self) -> int:
         if self._descriptor is None:

@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from mmap import mmap
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeGuard
 
 from perdure.kernel.checks import check_number, check_text
 from perdure.kernel.codec import encode_json
@@ -159,6 +159,10 @@ class EventLog(Protocol):
         """Store content under the hash of it, which is returned."""
         ...
 
+    async def put_blobs(self, ns: int, contents: Sequence[bytes]) -> None:
+        """Store contents, each under its hash."""
+        ...
+
     async def get_blob(self, ns: int, digest: str) -> bytes | None:
         """The content with this hash, or None."""
         ...
@@ -207,8 +211,13 @@ def check_name(name: LogName) -> LogName:
     return name
 
 
+def is_digest(digest: object) -> TypeGuard[str]:
+    """Whether a value is the name of a blob."""
+    return isinstance(digest, str) and _HASH.fullmatch(digest) is not None
+
+
 def check_digest(digest: object) -> str:
-    if not isinstance(digest, str) or not _HASH.fullmatch(digest):
+    if not is_digest(digest):
         raise InvalidInput("a blob is named by the SHA-256 of its content, in hexadecimal")
     return digest
 
@@ -227,6 +236,13 @@ def check_append(bodies: Sequence[bytes], attempt_id: str, first: int) -> None:
             raise InvalidInput("a line must be a JSON object with at least one field, on one line")
     if sum(map(len, bodies)) > MAX_BATCH:
         raise InvalidInput(f"at most {MAX_BATCH} bytes can be appended at once")
+
+
+def check_blobs(contents: Sequence[bytes]) -> None:
+    """Refuse content that is too long to be kept aside."""
+    for content in contents:
+        if len(content) > MAX_BLOB:
+            raise InvalidInput(f"a blob must be at most {MAX_BLOB} bytes long, not {len(content)}")
 
 
 def _is_line(body: bytes) -> bool:

@@ -14,7 +14,6 @@ from perdure.kernel.eventlog import sql
 from perdure.kernel.eventlog.port import (
     CHANNEL,
     EDGE_BYTES,
-    MAX_BLOB,
     PAGE_BYTES,
     PAGE_LINES,
     Edges,
@@ -23,6 +22,7 @@ from perdure.kernel.eventlog.port import (
     LogInfo,
     LogName,
     check_append,
+    check_blobs,
     check_digest,
     check_name,
     check_project,
@@ -39,8 +39,10 @@ EDGE_LINES = 200
 REMOVED_LINES = 500
 """How many lines one transaction deletes."""
 REMOVED_BLOBS = 20
-BLOB_MARK = '"blob"'
-"""What a line has that names a blob."""
+STORED_BLOBS = 100
+"""Number of blobs that one transaction stores."""
+BLOB_MARKS = ('"blob"', '"original"')
+"""Text of a line that names a blob."""
 MAX_LISTED = 10_000
 """How many logs a list holds, the latest changed."""
 
@@ -130,8 +132,8 @@ async def logs_starting(tx: Tx, prefix: str, limit: int) -> list[LogRow]:
     return await tx.all(sql.LOGS_STARTING, first=prefix, last=prefix + "\x7f", limit=limit)
 
 
-async def put_blob(tx: Tx, digest: str, content: bytes) -> None:
-    await tx.write(sql.ADD_BLOBS.of([BlobRow(digest, tx.now, content)]))
+async def put_blobs(tx: Tx, contents: Sequence[tuple[str, bytes]]) -> None:
+    await tx.write(sql.ADD_BLOBS.of([BlobRow(digest, tx.now, content) for digest, content in contents]))
 
 
 async def get_blob(tx: Tx, digest: str) -> bytes | None:
@@ -172,7 +174,7 @@ async def old_blobs(tx: Tx, age: int, after: str) -> list[str]:
 
 async def named_blobs(tx: Tx, name: LogName) -> list[str]:
     """The lines of a log that may name blobs."""
-    return await tx.all(sql.NAMING_LINES, **_of(name), mark=BLOB_MARK)
+    return [line for mark in BLOB_MARKS for line in await tx.all(sql.NAMING_LINES, **_of(name), mark=mark)]
 
 
 async def logs_after(tx: Tx, after: LogName) -> list[LogRow]:
@@ -266,11 +268,15 @@ class TableEventLog:
         return dropped
 
     async def put_blob(self, ns: int, content: bytes) -> str:
-        if len(content) > MAX_BLOB:
-            raise InvalidInput(f"a blob must be at most {MAX_BLOB} bytes long, not {len(content)}")
-        digest = digest_of(content)
-        await self._storage.run(put_blob, digest, content, ns=ns)
-        return digest
+        await self.put_blobs(ns, [content])
+        return digest_of(content)
+
+    async def put_blobs(self, ns: int, contents: Sequence[bytes]) -> None:
+        check_blobs(contents)
+        # Rows are locked in the order of their keys.
+        named = sorted({digest_of(content): content for content in contents}.items())
+        for start in range(0, len(named), STORED_BLOBS):
+            await self._storage.run(put_blobs, named[start : start + STORED_BLOBS], ns=ns)
 
     async def get_blob(self, ns: int, digest: str) -> bytes | None:
         return await self._storage.read(get_blob, check_digest(digest), ns=ns)

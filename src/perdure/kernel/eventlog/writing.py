@@ -7,12 +7,26 @@ from typing import Any, Final
 
 from perdure.kernel import changes
 from perdure.kernel.codec import decode_json, encode_json
-from perdure.kernel.eventlog.port import CHANNEL, EventLog, LogName, encode_line, hint_key
+from perdure.kernel.eventlog.port import (
+    CHANNEL,
+    EventLog,
+    LogName,
+    digest_of,
+    encode_line,
+    hint_key,
+    is_digest,
+)
 from perdure.kernel.signals.port import Signals
 
 KIND: Final = "session"
 MAX_SHOWN: Final = 65_536
-"""How many characters of a tool's result a line shows."""
+"""Number of characters of a tool's result that a line shows."""
+MARK: Final = "_perdure"
+"""Field of a line for perdure. Its `original` names the blob with the line as a tool wrote it."""
+ORIGINAL: Final = "original"
+PART: Final = "part"
+"""Which of the lines that were made of one original this is, from the second on."""
+_MARK: Final = b'"_perdure"'
 
 
 async def append_lines(
@@ -24,9 +38,17 @@ async def append_lines(
     *,
     attempt_id: str = "",
     first: int = 1,
+    whole: bool = False,
 ) -> int:
-    """Append lines with their tool results cut, and wake the readers of the log."""
-    stored = [await with_cut_results(log, ns, body) for body in bodies]
+    """Append lines with their tool results cut and originals kept aside, and wake the readers of the log.
+
+    With `whole`, a line that is cut is kept aside too, as it came.
+    """
+    blobs: dict[str, bytes] = {}
+    stored = [stored_line(body, blobs, whole=whole) for body in bodies]
+    if blobs:
+        # A line is written after what it names.
+        await log.put_blobs(ns, [*blobs.values()])
     after = await log.append(ns, name, stored, attempt_id=attempt_id, first=first)
     wake_readers(signals, ns, name)
     return after
@@ -38,11 +60,45 @@ def wake_readers(signals: Signals, ns: int, name: LogName) -> None:
     changes.publish(signals, ns, KIND, name.session_id, "appended")
 
 
-async def with_cut_results(log: EventLog, ns: int, body: bytes) -> bytes:
-    """The line whose tool results are short enough to be shown. Each that was not names its blob."""
-    if len(body) <= MAX_SHOWN:
+def stored_line(body: bytes, blobs: dict[str, bytes], *, whole: bool = False) -> bytes:
+    """Return a line as it is stored, and add to `blobs` what is kept aside, by digest."""
+    if len(body) <= MAX_SHOWN and _MARK not in body:
         return body
     line = decode_json(body)
+    if not isinstance(line, dict):
+        return body
+    changed = _cut_results(line, blobs)
+    mark = line.get(MARK)
+    if isinstance(mark, dict) and isinstance(mark.get(ORIGINAL), dict):
+        line[MARK] = mark | {ORIGINAL: _keep(blobs, encode_line(mark[ORIGINAL]))}
+    elif changed and whole and mark is None:
+        line[MARK] = {ORIGINAL: _keep(blobs, body)}
+    elif not changed:
+        return body
+    if MARK in line:
+        # The log adds to a mark that stands last.
+        line[MARK] = line.pop(MARK)
+    return encode_line(line)
+
+
+def original_of(body: bytes) -> tuple[str | None, int]:
+    """Return the digest of the original of a line, or None, and which part of it the line is."""
+    if _MARK not in body:
+        return None, 1
+    line = decode_json(body)
+    mark = line.get(MARK) if isinstance(line, dict) else None
+    digest, part = (mark.get(ORIGINAL), mark.get(PART, 1)) if isinstance(mark, dict) else (None, 1)
+    return (digest, part) if is_digest(digest) and isinstance(part, int) else (None, 1)
+
+
+def _keep(blobs: dict[str, bytes], content: bytes) -> str:
+    digest = digest_of(content)
+    blobs[digest] = content
+    return digest
+
+
+def _cut_results(line: dict[str, Any], blobs: dict[str, bytes]) -> bool:
+    """Cut tool results to what is shown. Each that was cut names its blob."""
     cut = False
     for block in _tool_results(line):
         content = block.get("content")
@@ -50,9 +106,9 @@ async def with_cut_results(log: EventLog, ns: int, body: bytes) -> bytes:
         whole = content if isinstance(content, str) else encode_json(content)
         if len(whole) > MAX_SHOWN:
             block["content"] = cut_text(text)
-            block["blob"] = await log.put_blob(ns, whole.encode())
+            block["blob"] = _keep(blobs, whole.encode())
             cut = True
-    return encode_line(line) if cut else body
+    return cut
 
 
 def cut_text(text: str) -> str:

@@ -86,6 +86,7 @@ def _texts(content: Any) -> str:
 
 def _assistant(message: Mapping[str, Any], common: dict[str, Any]) -> list[Message]:
     parts = blocks(message.get("content"))
+    usage = mapping(message.get("usage"))
     return [
         Message(
             role="assistant",
@@ -97,7 +98,7 @@ def _assistant(message: Mapping[str, Any], common: dict[str, Any]) -> list[Messa
                 if each.get("type") == "tool_use"
             ],
             model=text_of(message.get("model")),
-            usage=usage_of(message.get("usage")),
+            usage=usage_of(usage, cost_usd=usage.get("cost_usd")),
             message_id=text_of(message.get("id")),
             **common,
         )
@@ -129,10 +130,15 @@ def _user(record: Mapping[str, Any], message: Mapping[str, Any], common: dict[st
 
 def _system(record: Mapping[str, Any], common: dict[str, Any]) -> Message:
     """A line of the system; the first of a stream tells the session, its model and its directory."""
-    kind = text_of(record.get("subtype"))
     text = shown(record.get("content"))
-    model = text_of(record.get("model"))
-    return Message(role="system" if text else "event", kind=kind, text=text, model=model, **common)
+    return Message(
+        role="system" if text else "event",
+        kind=text_of(record.get("subtype")),
+        text=text or shown(record.get("detail")),
+        model=text_of(record.get("model")),
+        is_error=bool(record.get("is_error")),
+        **common,
+    )
 
 
 def _result(record: Mapping[str, Any], common: dict[str, Any]) -> Message:

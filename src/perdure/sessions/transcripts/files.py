@@ -10,9 +10,11 @@ from typing import Any
 
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.eventlog.port import CHAT_PROJECT, LogName, check_name, project_of
-from perdure.sessions.transcripts.reading import messages_of
+from perdure.kernel.eventlog.port import CHAT_PROJECT, LogName, check_name, encode_line, project_of
+from perdure.sessions.transcripts.reading import Translator, messages_of
 
+LONG_LINE = 3 << 19
+"""Length of a record that is too long for a request beside its translation."""
 FIRST_LINES = 50
 """How many lines are read to find out the session and its directory."""
 UNREADABLE = "unreadable"
@@ -33,6 +35,20 @@ def name_of(file: Path, *, project: str | None = None, session_id: str | None = 
     if _SUB_AGENT.fullmatch(file.stem) and session_id is None and told is not None:
         return check_name(LogName(found_project, told, "subagents/" + file.stem))
     return check_name(LogName(found_project, found_id[:128]))
+
+
+def lines_of(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The lines of a session that a file becomes, each with about its length.
+
+    A record that is too long to be sent beside its translation is left as it is.
+    """
+    translator = Translator()
+    for length, record in objects_of(file):
+        lines = translator.translate_named(record)
+        if not lines or length > LONG_LINE:
+            yield length, record
+        else:
+            yield from ((len(encode_line(line)), line) for line in lines)
 
 
 def objects_of(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perdure.sessions.records import Message
+from perdure.sessions.transcripts.lines import (
+    SessionLine,
+    Transcript,
+    assistant_line,
+    event_line,
+    known_figures,
+    text_block,
+    thinking_blocks,
+    tool_result_line,
+    tool_use_block,
+    user_line,
+)
 from perdure.sessions.transcripts.values import (
     blocks,
     joined,
     mapping,
+    parsed,
     shown,
+    summaries,
     text_of,
-    time_of,
-    tool_call,
     usage_of,
 )
 
@@ -25,56 +36,52 @@ def recognises(kind: str, record: Mapping[str, Any]) -> bool:
     return kind in ITEMS or _is_trace(record) or ("role" in record and "content" in record)
 
 
-def messages(record: Mapping[str, Any]) -> list[Message]:
-    return [_span(record) if _is_trace(record) else _item(record)]
+def lines(record: Mapping[str, Any], transcript: Transcript) -> list[SessionLine]:
+    """Return the lines of a record; none for one that says nothing."""
+    return _span(record) if _is_trace(record) else _item(record, transcript)
 
 
 def _is_trace(record: Mapping[str, Any]) -> bool:
     return text_of(record.get("object")) in OBJECTS
 
 
-def _item(record: Mapping[str, Any]) -> Message:
-    kind = record.get("type", "message")
-    time = time_of(record.get("timestamp"))
+def _item(record: Mapping[str, Any], transcript: Transcript) -> list[SessionLine]:
+    kind = text_of(record.get("type")) or "message"
     if kind == "function_call":
-        call = tool_call(record.get("call_id"), record.get("name"), record.get("arguments"))
-        return Message(role="assistant", tool_calls=[call], time=time)
+        given = record.get("arguments")
+        input = parsed(given) if isinstance(given, str) else given
+        id, name = text_of(record.get("call_id")) or "", text_of(record.get("name")) or ""
+        return [assistant_line([tool_use_block(id, name, input)])]
     if kind == "function_call_output":
         call_id = text_of(record.get("call_id"))
-        return Message(role="tool", text=shown(record.get("output")), tool_call_id=call_id, time=time)
+        return [tool_result_line(call_id, shown(record.get("output")), is_error=False)]
     if kind == "reasoning":
-        thoughts = [text for each in blocks(record.get("summary")) if (text := text_of(each.get("text")))]
-        return Message(
-            role="assistant" if thoughts else "event", kind="reasoning", reasoning=thoughts, time=time
-        )
-    role = record.get("role")
+        thoughts = thinking_blocks(transcript, summaries(record.get("summary")))
+        return [assistant_line(thoughts)] if thoughts else [event_line(kind)]
     text = joined(each.get("text") for each in blocks(record.get("content")))
-    if role == "user":
-        return Message(role="user", text=text, time=time)
-    if role == "assistant":
-        return Message(role="assistant", text=text, message_id=text_of(record.get("id")), time=time)
-    return Message(role="system" if role in ("system", "developer") else "event", text=text, time=time)
+    match record.get("role"):
+        case "user":
+            return [user_line(text)]
+        case "assistant":
+            return [assistant_line([text_block(text)] if text else [], id=text_of(record.get("id")))]
+        case "system" | "developer":
+            return [event_line("message", content=text)]
+        case _:
+            return [event_line(kind, detail=text or None)]
 
 
-def _span(record: Mapping[str, Any]) -> Message:
+def _span(record: Mapping[str, Any]) -> list[SessionLine]:
     data = mapping(record.get("span_data"))
-    kind = text_of(data.get("type")) or text_of(record.get("object"))
-    common: dict[str, Any] = {
-        "kind": kind,
-        "time": time_of(record.get("started_at")),
-        "parent_id": text_of(record.get("parent_id")),
-    }
+    kind = text_of(data.get("type")) or text_of(record.get("object")) or "trace"
+    id = text_of(record.get("id"))
+    failure = mapping(record.get("error"))
     if kind == "generation":
-        return Message(
-            role="assistant",
-            text=joined(shown(each.get("content")) for each in blocks(data.get("output"))),
-            model=text_of(data.get("model")),
-            usage=usage_of(data.get("usage")),
-            message_id=text_of(record.get("id")),
-            **common,
-        )
+        text = joined(shown(each.get("content")) for each in blocks(data.get("output")))
+        usage = known_figures(usage_of(data.get("usage")))
+        content = [text_block(text)] if text else []
+        return [assistant_line(content, model=text_of(data.get("model")), usage=usage, id=id)]
     if kind == "function":
         failed = record.get("error") is not None
-        return Message(role="tool", text=shown(data.get("output")), is_error=failed, **common)
-    failure = mapping(record.get("error"))
-    return Message(role="event", text=shown(failure.get("message")), is_error=bool(failure), **common)
+        return [tool_result_line(id, shown(data.get("output")), is_error=failed)]
+    detail = text_of(shown(failure.get("message")))
+    return [event_line(kind, detail=detail, is_error=True if failure else None)]
