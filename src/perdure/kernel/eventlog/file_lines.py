@@ -38,6 +38,13 @@ def read_bytes(descriptor: int, begin: int, end: int) -> bytes:
     return b"".join(parts)
 
 
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write bytes at the end of a file, however many writes it takes."""
+    written = os.write(descriptor, data)
+    while written < len(data):
+        written += os.write(descriptor, data[written:])
+
+
 def _complete_lines(descriptor: int, begin: int, end: int) -> Iterator[Line]:
     """Lines that end before `end`. Of one that is longer than `MAX_READ`, the beginning is given."""
     buffer, start, dropped = b"", begin, 0

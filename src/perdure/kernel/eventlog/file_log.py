@@ -29,6 +29,7 @@ from perdure.kernel.eventlog.file_lines import (
     read_bytes,
     read_page,
     stamped,
+    write_all,
 )
 from perdure.kernel.eventlog.port import (
     EDGE_BYTES,
@@ -298,7 +299,7 @@ class FileEventLog:
             drafts = {self._blob(ns, digest): self._draft(ns, digest) for digest in new}
             for draft, content in zip(drafts.values(), new.values(), strict=True):
                 with _descriptor(draft, _APPEND | os.O_CREAT | os.O_TRUNC) as descriptor:
-                    _write_all(descriptor, content)
+                    write_all(descriptor, content)
             for path, draft in drafts.items():
                 if self._sync:
                     with _descriptor(draft, _READ) as descriptor:
@@ -449,7 +450,7 @@ class _OpenFile:
         else:
             lines = [plain_line(body) for body in bodies]
         if lines:
-            _write_all(descriptor, b"".join(lines))
+            write_all(descriptor, b"".join(lines))
         if lines and attempt_id:
             self._last[attempt_id] = first + len(bodies) - 1
         if sync:
@@ -472,7 +473,7 @@ class _OpenFile:
             size = os.fstat(descriptor).st_size
             if size and read_bytes(descriptor, size - 1, size) != b"\n":
                 # The half line of a crash stands alone; readers report it.
-                _write_all(descriptor, b"\n")
+                write_all(descriptor, b"\n")
             if not size:
                 sync_folder(self._path.parent)
         return self._descriptor
@@ -530,12 +531,6 @@ def _descriptor(path: Path, flags: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    written = os.write(descriptor, data)
-    while written < len(data):
-        written += os.write(descriptor, data[written:])
 
 
 def _sync(descriptor: int) -> None:
