@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 import asyncpg
 
@@ -35,12 +35,23 @@ _FAILURES = (
 )
 
 
+class SignalConnections(Protocol):
+    """Makes the connection that hints go over."""
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether a pooler shares the connection, known once it is made."""
+        ...
+
+    async def single(self) -> Any: ...
+
+
 class PostgresSignals(SharedSignals):
     """A local hub whose hints also reach the hubs of other processes on the same database."""
 
-    def __init__(self, background: Background, connect: Callable[[], Awaitable[Any]]) -> None:
+    def __init__(self, background: Background, connections: SignalConnections) -> None:
         super().__init__(background)
-        self._connect = connect
+        self._connections = connections
 
     async def _serve(self) -> None:
         """Keep one connection; reconnect with backoff when it is lost."""
@@ -57,13 +68,15 @@ class PostgresSignals(SharedSignals):
             await asyncio.sleep(pause)
 
     async def _converse(self) -> None:
-        connection = await self._connect()
+        connection = await self._connections.single()
         try:
             # A hint may be lost, so its commit need not wait for the disk.
-            await connection.execute(DO_NOT_WAIT)
+            # Through a pooler, the setting would stay with a session that commits what others write.
+            if not self._connections.is_pooled:
+                await connection.execute(DO_NOT_WAIT)
             await connection.add_listener(CHANNEL, self._receive)
             for payload in _payloads(self._origin, [(WANTED, "")]):
-                await connection.execute(NOTIFY, CHANNEL, payload)
+                await self._notify(connection, payload)
             await self._send_forever(connection)
         finally:
             connection.terminate()
@@ -73,11 +86,18 @@ class PostgresSignals(SharedSignals):
         connection.add_termination_listener(lambda _: self._wake_sender())
         while not connection.is_closed():
             for payload in _payloads(self._origin, list(self._take_outgoing())):
-                await connection.execute(NOTIFY, CHANNEL, payload)
+                await self._notify(connection, payload)
             if not self._outgoing:
                 self._wake.clear()
                 if not self._outgoing and not connection.is_closed():
                     await self._wake.wait()
+
+    async def _notify(self, connection: Any, payload: str) -> None:
+        if not self._connections.is_pooled:
+            await connection.execute(NOTIFY, CHANNEL, payload)
+            return
+        async with connection.transaction():
+            await connection.execute(NOTIFY, CHANNEL, payload)
 
     def _receive(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         origin, hints = json.loads(str(payload))

@@ -91,10 +91,9 @@ class PostgresStorage:
         self.timers = Background("perdure-background", busy=True)
         self.timers.reached = False
         self.signals: Signals = (
-            signals(self.timers) if signals else PostgresSignals(self.timers, self._connections.single)
+            signals(self.timers) if signals else PostgresSignals(self.timers, self._connections)
         )
-        self._begin_write = self._connections.begin(BEGIN_WRITE)
-        self._begin_read = self._connections.begin(BEGIN_READ)
+        self._begin_write = self._begin_read = ""
         self._probes = self.schema.probes
         self._write_prelude = prelude(XID, self._probes)
         self._read_prelude = prelude("NULL", self._probes)
@@ -230,7 +229,8 @@ class PostgresStorage:
         connection = await self._connections.single()
         try:
             number, _, era = xid.partition(" ")
-            state, now = await connection.fetchrow(_STATE, number)
+            async with connection.transaction():
+                state, now = await connection.fetchrow(_STATE, number)
             if now != era and state != "aborted":
                 raise errors.OutcomeUnknown(f"PostgreSQL at {self.where} crashed during the commit")
             return str(state)
@@ -241,6 +241,8 @@ class PostgresStorage:
             await connection.close(timeout=2.0)
 
     async def _prepare(self, pool: Pool) -> None:
+        self._begin_write = self._connections.begin(BEGIN_WRITE)
+        self._begin_read = self._connections.begin(BEGIN_READ)
         if not self._upgraded:
             async with pool.acquire() as connection:
                 missing = await upgrade(connection, self.schema)
@@ -257,14 +259,17 @@ class PostgresStorage:
         """
         pool = await self._connections.pool(self._prepare)
         async with pool.acquire(timeout=self._timeout) as connection:
-            for row in await connection.fetch(_UNKNOWN_TABLES, list(self.schema.tables)):
+            # In a transaction, since a pooler may give the parts of a statement to two sessions.
+            async with connection.transaction():
+                rows = await connection.fetch(_UNKNOWN_TABLES, list(self.schema.tables))
+            for row in rows:
                 await connection.execute("ANALYZE " + row[0])
 
     async def _build_indexes(self, missing: Sequence[tuple[Table, Any]]) -> None:
         connection = await self._connections.single()
         try:
             for table, index in missing:
-                while await connection.fetchval(_BUSY, table.name):  # noqa: ASYNC110 - nothing announces it
+                while await _is_busy(connection, table):  # noqa: ASYNC110 - nothing announces it
                     await asyncio.sleep(1.0)
                 text = ddl.create_index(table, index, concurrently=True)
                 await connection.execute(text, timeout=_BUILD_SECONDS)
@@ -307,6 +312,12 @@ class PostgresStorage:
         self._closed = True
         self.signals.close()
         self.timers.close(self._connections.close)
+
+
+async def _is_busy(connection: Connection, table: Table) -> bool:
+    """Return whether an index of a table is being built."""
+    async with connection.transaction():
+        return bool(await connection.fetchval(_BUSY, table.name))
 
 
 async def _abandon(connection: Connection, cause: BaseException) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
@@ -11,6 +12,14 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from perdure.kernel import errors
+
+POOLER = (
+    "a pooler stands before PostgreSQL at %s: statements are not prepared, and hints may not arrive, so "
+    "processes poll. pgbouncer=true says so without this check; redis_url, or the address of the server "
+    "itself, is faster"
+)
+
+logger = logging.getLogger(__name__)
 
 Pool: TypeAlias = Any
 Connection: TypeAlias = Any
@@ -120,7 +129,9 @@ class Connections:
         self.where = describe(dsn)
         self._size = size
         self._timeout = timeout
-        self._pgbouncer = pgbouncer
+        self._pooled = pgbouncer
+        """Whether a pooler may give each transaction another session of the server."""
+        self._looked = pgbouncer
         self._opening: asyncio.Task[Pool] | None = None
 
     async def pool(self, prepare: Callable[[Pool], Awaitable[None]]) -> Pool:
@@ -136,6 +147,7 @@ class Connections:
             raise
 
     async def _open(self, prepare: Callable[[Pool], Awaitable[None]]) -> Pool:
+        await self._look_for_pooler()
         pool = await asyncpg.create_pool(
             self.dsn,
             min_size=0,
@@ -154,6 +166,32 @@ class Connections:
             raise
         return pool
 
+    @property
+    def is_pooled(self) -> bool:
+        """Whether a pooler stands before the server, so that nothing may be set or prepared for a session."""
+        return self._pooled
+
+    async def _look_for_pooler(self) -> None:
+        """Find out, before the first connection is used, whether a pooler answers.
+
+        The process that a connection names when it begins is then not the one that executes its statements.
+        """
+        if self._looked:
+            return
+        options = self.options() | {"statement_cache_size": 0}
+        connection = await asyncpg.connect(
+            self.dsn, timeout=min(self._timeout, 10.0), command_timeout=self._timeout, **options
+        )
+        try:
+            async with connection.transaction():
+                server = await connection.fetchval("SELECT pg_backend_pid()")
+            if server != connection.get_server_pid() and not self._pooled:
+                logger.warning(POOLER, self.where)
+                self._pooled = True
+            self._looked = True
+        finally:
+            await connection.close(timeout=2.0)
+
     def sizes(self) -> dict[str, int]:
         """The pool's limit, size and idle connections."""
         task = self._opening
@@ -164,20 +202,21 @@ class Connections:
 
     async def single(self) -> Connection:
         """A connection outside the pool."""
+        await self._look_for_pooler()
         return await asyncpg.connect(self.dsn, timeout=5.0, command_timeout=5.0, **self.options())
 
     def begin(self, text: str) -> str:
         """The BEGIN of a transaction on a connection of the pool."""
-        return by_key(text) if self._pgbouncer else text
+        return by_key(text) if self._pooled else text
 
     async def _init(self, connection: Connection) -> None:
         keep_alive(connection)
-        if not self._pgbouncer:
+        if not self._pooled:
             await connection.execute("; ".join("SET " + name + " = off" for name in _CLOSED))
 
     def options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"server_settings": {"application_name": "perdure"}}
-        if self._pgbouncer:
+        if self._pooled:
             options["statement_cache_size"] = 0
         return options
 
