@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 from tests.support import unsteady
 from tests.support.databases import Databases
+from tests.support.redis_cluster import redis_cluster
 from tests.support.reporting import FastSelection, SlowestFiles
 
 from perdure.testing import redis_server, servers
@@ -181,6 +182,13 @@ def redis_url(request: pytest.FixtureRequest) -> str:
     server = request.config.stash[_REDIS]
     assert server is not None
     return server.url
+
+
+@pytest.fixture(scope="session")
+def redis_cluster_url() -> Iterator[str]:
+    """The URL of a node of a Redis Cluster, which the tests of one process share."""
+    with redis_cluster() as url:
+        yield url
 
 
 @pytest.fixture

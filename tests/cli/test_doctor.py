@@ -123,3 +123,13 @@ def test_what_langgraph_json_names_is_examined_and_said_at_start(tmp_path: Path)
     assert "http.app: there is no file" in server.errors
     assert "encryption is not supported here" in server.errors
     assert "agent 'lost'" in server.errors
+
+
+def test_it_says_that_a_redis_cluster_is_not_used(
+    tmp_path: Path, redis_cluster_url: str, database_url: str
+) -> None:
+    more = {"REDIS_URI": redis_cluster_url, "DATABASE_URI": database_url}
+    check = examine(tmp_path, 1, more=more)["checks"]["Redis"]
+    assert check["state"] == "failed"
+    assert "it is a Redis Cluster, which perdure does not use" in check["found"]
+    assert "redis_url" in check["found"]

@@ -11,7 +11,7 @@ from tests.kernel.proxy import Proxy
 from tests.kernel.redis_hubs import redis_client, redis_hub
 from tests.kernel.support import soon, until
 
-from perdure.kernel.signals.port import Watch
+from perdure.kernel.signals.port import CLUSTER_REASON, Watch
 from perdure.kernel.signals.redis import RedisSignals
 from perdure.kernel.signals.redis_keys import QUEUE, READY
 from perdure.kernel.signals.shared import MAX_OUTGOING
@@ -183,3 +183,18 @@ async def test_what_the_server_refuses_is_noted_once_and_the_rest_goes_on(
         publish_at_once(there)
         await until_up(here)
         assert await soon(work.changed()) == {QUEUE}
+
+
+async def test_a_cluster_is_named_once_and_polled_past(
+    redis_cluster_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with redis_hub(redis_cluster_url, "c:") as hub:
+        with hub.watch(READY, [QUEUE, "another"]):
+            for number in range(50):
+                publish_at_once(hub, f"{number}")
+            hub.mark_running([f"run-{number}" for number in range(50)], 5.0)
+            await until(lambda: hub.status() == ("down", CLUSTER_REASON))
+    said = [record.getMessage() for record in caplog.records if "Redis Cluster" in record.getMessage()]
+    assert len(said) == 1
+    assert "falling back to polling" in said[0]

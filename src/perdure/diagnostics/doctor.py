@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.kernel.clock import human_duration
 from perdure.kernel.record import Record
+from perdure.kernel.signals.port import CLUSTER_REASON
 
 if TYPE_CHECKING:
     from perdure.diagnostics.model import LiveWorkers
@@ -70,6 +71,8 @@ def check_redis(health: Mapping[str, Any]) -> Check:
         return Check("Redis", "ok", "not used")
     if state == "ok":
         return Check("Redis", "ok", "it answers")
+    if health.get("redis_reason") == CLUSTER_REASON:
+        return Check("Redis", "failed", f"{CLUSTER_REASON}; the database is polled instead")
     return Check("Redis", "note", "it does not answer; the database is polled instead")
 
 

@@ -85,14 +85,15 @@ def _inspect(path: Path, origin: str) -> RedisProgram | None:
 
 
 class RedisServer:
-    """A private server: `with RedisServer() as server: server.url`.
+    """A private server: `with RedisServer() as server: server.url`; a node with `cluster`.
 
     `stop` and `kill` leave the port in place for the next `start`, which begins empty; `pause` freezes the
     process with its connections open, as a half-dead machine would; `close` removes everything.
     """
 
-    def __init__(self, program: RedisProgram | None = None) -> None:
+    def __init__(self, program: RedisProgram | None = None, *, cluster: bool = False) -> None:
         self.program = program or find_redis()
+        self._cluster = cluster
         self._password = secrets.token_hex(16)
         self._home: Path | None = None
         self._guard: Guard | None = None
@@ -179,6 +180,7 @@ class RedisServer:
         config.write_text(
             f"port {self.port}\nbind 127.0.0.1\ndir {home}\nrequirepass {self._password}\n"
             'save ""\nappendonly no\nset-proc-title no\n'
+            f"cluster-enabled {'yes' if self._cluster else 'no'}\n"
         )
         with (home / "server.log").open("ab") as log:
             self._process = subprocess.Popen(

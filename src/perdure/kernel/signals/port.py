@@ -15,6 +15,10 @@ T = TypeVar("T")
 Hint = tuple[str, str]
 Wanted = Callable[[str], bool]
 CarrierStatus = Literal["ok", "down", "unknown"]
+CLUSTER_REASON = (
+    "it is a Redis Cluster, which perdure does not use, since a wait for work needs lists of several slots; "
+    "name a server without cluster mode in redis_url, or leave it out"
+)
 
 
 def nobody_wants(channel: str, /) -> bool:

@@ -22,12 +22,12 @@ import msgspec
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import AskError, ClusterCrossSlotError, MovedError, RedisError
 
 from perdure.kernel.background import Background
-from perdure.kernel.errors import InvalidInput
+from perdure.kernel.errors import InvalidInput, NotSupported
 from perdure.kernel.retry import Backoff
-from perdure.kernel.signals.port import CarrierStatus, Hint
+from perdure.kernel.signals.port import CLUSTER_REASON, CarrierStatus, Hint
 from perdure.kernel.signals.redis_keys import NAMED, Hub, Interests, Keys
 from perdure.kernel.signals.shared import MAX_OUTGOING, WANTED, SharedSignals
 
@@ -45,6 +45,8 @@ LONGEST_PAUSE = 2.0
 RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 
 _FAILURES = (OSError, TimeoutError, RedisError)
+_OF_CLUSTER = (MovedError, AskError, ClusterCrossSlotError)
+"""What only a node of a cluster answers."""
 _Message = tuple[str, list[Hint]]
 
 
@@ -77,6 +79,7 @@ class RedisSignals(SharedSignals):
         self._failures: dict[str, str] = {}
         self._refused: str | None = None
         self._heard = False
+        self._clustered = False
         self._closing = False
         self._listener: Any = None
         self._waited_for = asyncio.Event()
@@ -107,6 +110,8 @@ class RedisSignals(SharedSignals):
         await self._ask("EVAL", RELEASE, 1, self._keys.sweep, self._sweep)
 
     def status(self) -> tuple[CarrierStatus, str | None]:
+        if self._clustered:
+            return "down", CLUSTER_REASON
         reason = next(iter(list(self._failures.values())), None)
         if reason is not None:
             return "down", reason
@@ -184,10 +189,17 @@ class RedisSignals(SharedSignals):
             await self._pool.release(connection)
 
     def _note_failure(self, role: str, error: BaseException) -> None:
-        if not self._failures:
+        if isinstance(error, _OF_CLUSTER):
+            self._note_cluster()
+        elif not self._failures:
             text = "Redis at %s fails (%s: %s); falling back to polling"
             logger.warning(text, self.where, type(error).__name__, error)
         self._failures[role] = f"{type(error).__name__}: {error}"
+
+    def _note_cluster(self) -> None:
+        if not self._clustered:
+            logger.warning("Redis at %s: %s; falling back to polling", self.where, CLUSTER_REASON)
+        self._clustered = True
 
     def _note_answer(self, role: str) -> None:
         if self._failures.pop(role, None) is not None and not self._failures:
@@ -219,6 +231,9 @@ class RedisSignals(SharedSignals):
             self._put_back(hints, marks)
             raise
         self._note_answer("sending")
+        if any(isinstance(each, _OF_CLUSTER) for each in answers):
+            self._note_cluster()
+            return
         refused = next((str(each) for each in answers if isinstance(each, Exception)), None)
         if refused is not None and refused != self._refused:
             logger.warning("Redis at %s refuses some commands: %s", self.where, refused)
@@ -388,11 +403,13 @@ def _where(options: Mapping[str, Any]) -> str:
 
 
 async def examine(url: str, seconds: float = 2.0) -> tuple[float, str]:
-    """How long a round trip takes, and what answers; raises OSError if nothing does."""
+    """How long a round trip takes, and what answers; OSError if nothing does, NotSupported for a cluster."""
     pool = make_pool(url, LEAST_CONNECTIONS, seconds)
     client: Any = Redis(connection_pool=pool)
     try:
         about = await client.info("server")
+        if about.get("redis_mode") == "cluster" or about.get("server_mode") == "cluster":
+            raise NotSupported(CLUSTER_REASON)
         began = time.perf_counter()
         await client.execute_command("PING")
         taken = time.perf_counter() - began
