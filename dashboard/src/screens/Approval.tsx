@@ -66,6 +66,8 @@ export default function ApprovalScreen({ params }: { params: Params }) {
                 ["On expiry", approval.expires_at ? approval.on_expiry : null],
                 ["Answered", when(approval.responded_at)],
                 ["Answered by", approval.responded_by],
+                ["With", approval.responded_with && (approval.responded_with_id ? `${approval.responded_with} ${approval.responded_with_id}` : approval.responded_with)],
+                ["May be answered by", approval.answer_by?.length ? approval.answer_by.join(", ") : null],
               ]}
             />
           </Card>

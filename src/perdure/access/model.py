@@ -20,7 +20,12 @@ from perdure.kernel.record import Record
 Scope = Literal["read", "write", "worker", "admin"]
 """What a token allows: `admin` everything, the others only what bears their name."""
 
+Credential = Literal["key", "token", "local", "link", "login"]
+"""What a caller came with: the API key, a token, the local secret of the command, the link of an approval, or
+a login of the dashboard."""
+
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+CREDENTIALS: Final[tuple[Credential, ...]] = get_args(Credential)
 ALL_SCOPES: Final[frozenset[str]] = frozenset(SCOPES)
 ADMIN: Final = "admin"
 EVERY_NAMESPACE = "*"
@@ -62,6 +67,8 @@ class Caller(msgspec.Struct, frozen=True):
     scopes: frozenset[str]
     namespace: str
     namespaces: tuple[str, ...] | None
+    credential: Credential | None = None
+    """None for code of this process, and for a caller without a secret."""
 
     @classmethod
     def trusted(cls, actor: str, namespace: str = "default") -> Caller:

@@ -7,10 +7,11 @@ from typing import Final, Literal, NamedTuple, Protocol, cast, get_args
 
 import msgspec
 
+from perdure.access.model import Credential
 from perdure.kernel.checks import check_text
 from perdure.kernel.clock import to_iso, to_iso_or_none
 from perdure.kernel.cursors import read_cursor, write_cursor
-from perdure.kernel.errors import Conflict, InvalidInput
+from perdure.kernel.errors import Conflict, Forbidden, InvalidInput
 from perdure.kernel.machine import Machine
 from perdure.kernel.record import Record
 from perdure.kernel.storage.port import Tx
@@ -85,6 +86,12 @@ class Approval(Record, kw_only=True):
     responded_at: str | None = None
     response: str | None = None
     """The reply, the reason or the comment."""
+    responded_with: Credential | None = None
+    """The credential of the answer; null if nobody answered, or a caller without one."""
+    responded_with_id: str | None = None
+    """The id of that token or link; of a login, the id of its token."""
+    answer_by: list[Credential] = msgspec.field(default_factory=list)
+    """The credentials that may answer; empty is every one."""
 
 
 class ApprovalPage(msgspec.Struct, kw_only=True):
@@ -158,6 +165,8 @@ class NewGate(msgspec.Struct, frozen=True, kw_only=True):
     expires_after: int | None = None
     on_expiry: OnExpiry = "fail"
     remind_every: int | None = None
+    answer_by: Sequence[Credential] = ()
+    """The credentials that may answer; empty is every one."""
 
 
 class Decision(NamedTuple):
@@ -214,6 +223,9 @@ class ApprovalRow(msgspec.Struct):
     due_at: int | None
     summary: str
     response: str | None
+    responded_with: str | None
+    responded_with_id: str | None
+    answer_by: str | None
     artifact: str | None = None
     """It is written with the row and read by itself: no list needs it."""
 
@@ -221,6 +233,11 @@ class ApprovalRow(msgspec.Struct):
     def assigned(self) -> list[str]:
         """Who may decide; empty is everybody."""
         return self.assignees.split("\n") if self.assignees else []
+
+    @property
+    def allowed_credentials(self) -> list[str]:
+        """The credentials that may answer; empty is every one."""
+        return self.answer_by.split(",") if self.answer_by else []
 
     def resolve(self, event: str, now: int, response: str | None, actor: str | None) -> bool:
         """Move on with an event; False, and nothing changes, if it is resolved already."""
@@ -274,6 +291,9 @@ def new_row(id: str, run: GatedRun, node: str, gate: NewGate, now: int) -> Appro
         due_at=next_due(expires_at, gate.remind_every, now),
         summary=storable(gate.summary, MAX_SUMMARY),
         response=None,
+        responded_with=None,
+        responded_with_id=None,
+        answer_by=",".join(gate.answer_by) or None,
         artifact=None if gate.artifact is None else storable(gate.artifact, MAX_ARTIFACT),
     )
 
@@ -308,6 +328,9 @@ class Resolution(msgspec.Struct, frozen=True):
     response: str | None
     everybody: bool = True
     """Whether who answers need not be one of the assignees."""
+    credential: Credential | None = None
+    """What the caller came with; None for code of this process, and for a caller without a secret."""
+    credential_id: str | None = None
 
 
 def check_response(text: object, answer: str) -> str | None:
@@ -326,6 +349,26 @@ def check_kind(row: ApprovalRow, answer: Answer) -> None:
         raise InvalidInput(f"approval {row.id} asks for a reply: send a text")
     if answer == "reply" and row.kind == APPROVE:
         raise InvalidInput(f"approval {row.id} takes no reply: approve or reject it")
+
+
+NAMES: Final = {
+    "key": "the API key",
+    "token": "a token",
+    "local": "the command on the server's machine",
+    "link": "a link",
+    "login": "a login of the dashboard",
+    None: "a caller without a credential",
+}
+
+
+def check_credential(row: ApprovalRow, credential: Credential | None) -> None:
+    """Refuse an answer by a credential that the gate does not allow."""
+    allowed = row.allowed_credentials
+    if allowed and credential not in allowed:
+        raise Forbidden(
+            f"approval {row.id} is answered by {' or '.join(NAMES[name] for name in allowed)}, not by "
+            f"{NAMES[credential]}: so says answer_by of the gate {row.gate}"
+        )
 
 
 def already(row: ApprovalRow) -> Conflict:
@@ -357,6 +400,9 @@ def approval_of(row: ApprovalRow) -> Approval:
         responded_by=row.responded_by,
         responded_at=to_iso_or_none(row.responded_at),
         response=row.response,
+        responded_with=cast("Credential | None", row.responded_with),
+        responded_with_id=row.responded_with_id,
+        answer_by=cast("list[Credential]", row.allowed_credentials),
     )
 
 

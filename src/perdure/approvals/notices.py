@@ -62,6 +62,8 @@ class ApprovalNotices:
         """A fresh link for each assignee; none if the approval was resolved meanwhile."""
         if self._public_url is None or not approval.assignees:
             return []
+        if approval.answer_by and "link" not in approval.answer_by:
+            return []
         assignees = {_link_id(effect_id, name): name for name in approval.assignees}
         new, secrets = new_links(approval.approval_id, assignees)
         try:

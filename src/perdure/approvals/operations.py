@@ -18,6 +18,7 @@ from perdure.approvals.model import (
     Resumer,
     Wanted,
     already,
+    check_credential,
     check_kind,
     next_due,
 )
@@ -53,9 +54,11 @@ async def _resolve(tx: Tx, resolution: Resolution, resumer: Resumer) -> None:
     # An assignee is named as people know them, or by the id of their token.
     if not resolution.everybody and row.assigned and not {actor, name_of(actor)} & set(row.assigned):
         raise Forbidden(f"approval {row.id} is for {', '.join(row.assigned)}; an admin may answer it too")
+    check_credential(row, resolution.credential)
     check_kind(row, resolution.answer)
     if not row.resolve(EVENTS[resolution.answer], tx.now, resolution.response, name_of(actor)):
         raise already(row)
+    row.responded_with, row.responded_with_id = resolution.credential, resolution.credential_id
     await _resume(tx, row, resumer)
     await audit(tx, resolution.answer + "_approval", [row.id])
 
@@ -131,6 +134,7 @@ async def add_links(tx: Tx, links: Sequence[NewLink]) -> list[LinkRow]:
         raise not_found(approval_id)
     if not row.open:
         raise already(row)
+    check_credential(row, "link")
     for link in links:
         if row.assigned and link.assignee not in row.assigned:
             raise Conflict(f"approval {row.id} is for {', '.join(row.assigned)}, not for {link.assignee}")

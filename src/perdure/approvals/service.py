@@ -10,7 +10,7 @@ from msgspec import Meta, structs
 
 from perdure.access.base import Service
 from perdure.access.endpoints import GET, POST, call
-from perdure.access.model import ADMIN, Caller
+from perdure.access.model import ADMIN, Actor, Caller
 from perdure.approvals import link_model, model, operations
 from perdure.approvals.link_model import LinkRow, NewLink, Token
 from perdure.approvals.model import (
@@ -125,11 +125,16 @@ class Approvals(Service):
         return await self._resolve(approval_id, "reply", text, idempotency_key)
 
     async def _resolve(self, approval_id: str, answer: Answer, text: object, key: str | None) -> Approval:
+        caller = self.caller
+        credential = None if caller is None else caller.credential
+        has_id = caller is not None and isinstance(caller.actor, Actor) and credential is not None
         resolution = Resolution(
             check_id(approval_id, "approval_id"),
             answer,
             model.check_response(text, answer),
-            everybody=self.caller is None or ADMIN in self.caller.scopes,
+            everybody=caller is None or ADMIN in caller.scopes,
+            credential=credential,
+            credential_id=str(caller.actor) if caller is not None and has_id else None,
         )
         resolved: str = await self.write_once(
             key, operations.resolve, resolution, self.resumer, rows=BATCH_ROWS
@@ -146,7 +151,12 @@ class Approvals(Service):
         rows = await self.read(operations.list_links, checked, limit, check_id(after, "after"))
         return [link_model.link_of(row) for row in rows]
 
-    @call(POST("/approvals/{approval_id}/links"), scope="admin", status=201, errors=(NotFound, Conflict))
+    @call(
+        POST("/approvals/{approval_id}/links"),
+        scope="admin",
+        status=201,
+        errors=(NotFound, Conflict, Forbidden),
+    )
     async def create_link(
         self, approval_id: Id, assignee: str, *, expires_in: LinkSeconds = LINK_SECONDS
     ) -> CreatedLink:
@@ -210,7 +220,13 @@ class LinkedApprovals:
         link = await self._storage.read(operations.find_link, token)
         if link is None:
             raise NotFound("this link does not exist")
-        resolution = Resolution(link.approval_id, answer, model.check_response(text, answer))
+        resolution = Resolution(
+            link.approval_id,
+            answer,
+            model.check_response(text, answer),
+            credential="link",
+            credential_id=link.id,
+        )
         await self._storage.run(
             operations.resolve_by_link, link.id, resolution, self._resumer, ns=link.ns, actor=link.assignee
         )

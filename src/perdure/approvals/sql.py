@@ -13,7 +13,17 @@ ADD = BulkInsert(APPROVALS, ApprovalRow)
 MOVE = BulkUpdate(
     APPROVALS,
     ApprovalRow,
-    sets=("status", "responded_by", "responded_at", "open", "reminders", "due_at", "response"),
+    sets=(
+        "status",
+        "responded_by",
+        "responded_at",
+        "open",
+        "reminders",
+        "due_at",
+        "response",
+        "responded_with",
+        "responded_with_id",
+    ),
     keys=("ns", "id"),
 )
 # An approval.

@@ -13,7 +13,7 @@ from typing import Any
 
 from perdure.access.guesses import UNLIMITED, Guess, GuessLimits
 from perdure.access.logins import Login, prove
-from perdure.access.model import ALL_SCOPES, Actor, Caller, Token
+from perdure.access.model import ALL_SCOPES, Actor, Caller, Credential, Token
 from perdure.agents.http_section import HttpSection
 from perdure.agents.store_section import ItemSetup
 from perdure.graph_requests.graphs import Graphs
@@ -175,25 +175,27 @@ class StoreApp:
     async def _by_secret(self, secret: str, namespace: str | None, guess: Guess) -> Caller:
         key = self.settings.api_key
         if key is not None and compare_digest(secret.encode(), key.encode()):
-            return Caller(KEY_ACTOR, ALL_SCOPES, namespace or self.namespace, None)
+            return Caller(KEY_ACTOR, ALL_SCOPES, namespace or self.namespace, None, "key")
         local = self.local_secret
         if local is not None and compare_digest(secret.encode(), local.encode()):
-            return Caller(LOCAL_ACTOR, ALL_SCOPES, namespace or self.namespace, None)
+            return Caller(LOCAL_ACTOR, ALL_SCOPES, namespace or self.namespace, None, "local")
         token = await self._token_of(secret, guess)
         if token is None:
             raise Unauthorized("this token is not known, has expired or was revoked")
-        return _caller_of(token, namespace)
+        return _caller_of(token, namespace, "token")
 
     async def admit_login(self, secret: str, namespace: str | None, guess: Guess = UNLIMITED) -> Caller:
         """The caller with this login of the dashboard, in the requested namespace."""
         login = await self._login_of(secret, guess)
         if login is not None and login.token is not None:
-            return _caller_of(login.token, namespace)
+            return _caller_of(login.token, namespace, "login")
         known = {KEY_ACTOR: self.settings.api_key, LOCAL_ACTOR: self.local_secret}
         used = None if login is None else known.get(login.credential)
         if login is None or used is None or not compare_digest(login.proof, prove(secret, used)):
             raise Unauthorized("this login has ended; log in again")
-        return Caller(login.credential, ALL_SCOPES, namespace or self.namespace, None)
+        # What has read the local secret can log in with it, and is no person because of that.
+        credential: Credential = "local" if login.credential == LOCAL_ACTOR else "login"
+        return Caller(login.credential, ALL_SCOPES, namespace or self.namespace, None, credential)
 
     async def close(self) -> None:
         """Close the store, and what is open beside it."""
@@ -283,13 +285,13 @@ def app_of(store: LightningStore, settings: Settings | None = None) -> StoreApp:
     return App(store, settings) if isinstance(store, DatabaseLightningStore) else StoreApp(store, settings)
 
 
-def _caller_of(token: Token, namespace: str | None) -> Caller:
+def _caller_of(token: Token, namespace: str | None, credential: Credential) -> Caller:
     everywhere = "*" in token.namespaces
     chosen = namespace or ("default" if everywhere else token.namespaces[0])
     if not everywhere and chosen not in token.namespaces:
         raise Forbidden(f"this token does not reach the namespace {chosen!r}")
     allowed = None if everywhere else tuple(token.namespaces)
-    return Caller(Actor(token.token_id, token.name), frozenset(token.scopes), chosen, allowed)
+    return Caller(Actor(token.token_id, token.name), frozenset(token.scopes), chosen, allowed, credential)
 
 
 def is_loopback(host: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from perdure.access.model import Credential
 from perdure.workflows.graph import TriggerRule
 
 Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
@@ -220,6 +221,8 @@ class Phase(Strict, frozen=True, kw_only=True):
     assignees: Names = []
     expires_after: Seconds | None = None
     on_expiry: Literal["approve", "fail"] = "fail"
+    answer_by: Annotated[list[Credential], Meta(max_length=5)] = []
+    """The credentials that may answer the gates of the phase; without them, every one."""
     remind_every: Seconds | None = None
     """After how long without an answer others are reminded of an approval, again and again."""
     on_output: OnOutput | None = None

@@ -108,6 +108,8 @@ async def show_approval(context: CommandContext, approval_id: IdArgument) -> Non
         ("reminders", approval.reminders or None),
         ("answered", ago(seconds_of_or_none(approval.responded_at))),
         ("by", approval.responded_by),
+        ("with", " ".join(filter(None, (approval.responded_with, approval.responded_with_id))) or None),
+        ("answered by", ", ".join(approval.answer_by) or None),
         ("answer", None if approval.response is None else printable(approval.response)),
         ("question", printable(approval.summary)),
     )

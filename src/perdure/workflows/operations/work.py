@@ -278,6 +278,7 @@ class RunWork:
             expires_after=None if phase.expires_after is None else to_micros(phase.expires_after),
             on_expiry=phase.on_expiry,
             remind_every=None if phase.remind_every is None else to_micros(phase.remind_every),
+            answer_by=phase.answer_by,
         )
         node.started_at = node.started_at or self.tx.now
         self.board.move(node, "waits")
