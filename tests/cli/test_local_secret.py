@@ -62,6 +62,22 @@ def test_an_administrators_token_needs_no_confirmation(tmp_path: Path) -> None:
     assert json.loads(made.stdout)["first"] is True
 
 
+def test_with_an_api_key_the_first_token_may_be_a_workers(tmp_path: Path, runtime: dict[str, str]) -> None:
+    key = {"PERDURE_API_KEY": "the-operators-key-16"}
+    with Server(tmp_path, "serve", more=runtime | key) as server:
+        by_key = runtime | key | {"PERDURE_TOKEN": key["PERDURE_API_KEY"]}
+        made = server.json("token", "create", "w1", "--scope", "worker", more=by_key)
+        assert (made["scopes"], made["first"]) == (["worker"], False)
+        # The key goes on to work, and administers the token.
+        assert server.run("token", "revoke", made["token_id"], more=by_key).returncode == 0
+        server.stop()
+    create = ("token", "create", "w2", "--scope", "worker", "--database", "sqlite:///other.db")
+    assert run_here(tmp_path, *create).returncode == 1
+    direct = run_here(tmp_path, *create, more=key)
+    assert direct.returncode == 0
+    assert "from now on" not in direct.stderr
+
+
 # --- the command on the server's machine --------------------------------------------------------------------
 
 

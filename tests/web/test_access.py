@@ -161,3 +161,36 @@ async def test_a_server_that_goes_away_is_shown_and_recovered_from(browser: Brow
             await page.locator(f"[data-row={made['rollout_id']}]").wait_for()
             assert await page.evaluate("window.isTheSamePage")
             screen.errors = [error for error in screen.errors if "ERR_" not in error]
+
+
+async def test_the_first_token_is_shown_before_the_page_needs_it(browser: Browser) -> None:
+    async with filled_server() as world, opened(browser, world.visitor.url) as screen:
+        page = screen.page
+        await screen.open("/settings")
+        await page.locator("[data-feed=live]").wait_for()
+        await screen.press("Create a token")
+        await screen.sees("It is the first token")
+        assert not (found := await violations(page)), found
+        await screen.shot("first-token-form")
+        await page.get_by_role("textbox", name="Name", exact=True).fill("me")
+        await page.get_by_role("button", name="Create", exact=True).click()
+        secret = (await page.locator("[data-secret]").inner_text()).strip()
+        assert secret.startswith("pdr_")
+        # Everybody else needs a token since then, and this page has a login with the new one.
+        assert (await world.visitor.get("/api/v1/rollouts")).status == 401
+        await screen.sees("This page is logged in with it.")
+        await screen.shot("first-token-secret")
+        assert not (found := await violations(page)), found
+        await screen.press("Done")
+        await expect(page.locator("[data-token]")).to_contain_text("me", timeout=TIMEOUT)
+        await page.locator("[data-feed=live]").wait_for()
+        await screen.goes(f"/rollouts/{world.failed}")
+        await page.get_by_role("button", name="Retry", exact=True).wait_for()
+        assert await page.get_by_label("Token").count() == 0
+        await page.reload()
+        await screen.heading(world.failed)
+        await screen.press("Log out")
+        await page.get_by_label("Token").wait_for()
+        await log_in(screen, secret)
+        await screen.heading(world.failed)
+        screen.errors = [error for error in screen.errors if not re.search("401|503", error)]

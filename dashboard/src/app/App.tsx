@@ -9,7 +9,7 @@ import { Missing } from "../components/Problem";
 import { needsLogin } from "./connection";
 import { Login } from "./Login";
 import { SCREENS } from "./screens";
-import { useNamespace } from "./session";
+import { logins, useNamespace } from "./session";
 import { Shell } from "./Shell";
 import { useStore } from "./store";
 import { theme } from "./theme";
@@ -64,7 +64,8 @@ const unquoted = (params: Record<string, string>): Record<string, string> =>
 
 function Screens() {
   const space = useNamespace();
-  useEffect(() => followChanges(client), [space]);
+  const login = useStore(logins);
+  useEffect(() => followChanges(client), [space, login]);
   return (
     <Shell>
       <Crash>

@@ -1,9 +1,7 @@
 // Asks for a token where the server needs one. The screen behind it stays, and is shown again after the login.
 import { Button, PasswordInput, Text } from "@mantine/core";
 import { type FormEvent, useState } from "react";
-import { send } from "../api/client";
-import { needsLogin } from "./connection";
-import { chooseNamespace } from "./session";
+import { logIn } from "./session";
 
 export function Login({ onDone }: { onDone: () => void }) {
   const [token, setToken] = useState("");
@@ -13,11 +11,8 @@ export function Login({ onDone }: { onDone: () => void }) {
     event.preventDefault();
     setBusy(true);
     setProblem(null);
-    // The namespace of an earlier login may be out of the reach of this one.
-    chooseNamespace(null);
     try {
-      await send("POST", "/api/v1/login", { headers: { Authorization: `Bearer ${token.trim()}` } });
-      needsLogin.set(false);
+      await logIn(token);
       onDone();
     } catch (error) {
       setProblem((error as Error).message);

@@ -29,7 +29,25 @@ export function serverIsAway(): void {
   }
 }
 
-export const loginNeeded = (): void => needsLogin.set(true);
+let isHeld = false;
+let isMissed = false;
+
+export const loginNeeded = (): void => {
+  if (isHeld) isMissed = true;
+  else needsLogin.set(true);
+};
+
+/** Keep the page as it is, although the server asks for a login: it shows something once. */
+export function holdLogin(): void {
+  isHeld = true;
+  isMissed = false;
+}
+
+/** Ask for the login that was held back, unless the page has logged in since. */
+export function releaseLogin(isLoggedIn: boolean): void {
+  if (isHeld && isMissed && !isLoggedIn) needsLogin.set(true);
+  isHeld = false;
+}
 
 /** Load a part of the app. What could not be loaded because the server was away is loaded when it is back. */
 export async function loaded<T>(load: () => Promise<T>): Promise<T> {

@@ -1,6 +1,7 @@
 // Who uses the dashboard, and in which namespace.
 import { useQuery } from "@tanstack/react-query";
-import { api } from "../api/client";
+import { api, ApiError, send } from "../api/client";
+import { needsLogin } from "./connection";
 import { remembered, Store, useStore } from "./store";
 
 const chosen = new Store<string | null>(remembered.get("namespace"));
@@ -12,6 +13,28 @@ export const useNamespace = () => useStore(chosen);
 export function chooseNamespace(name: string | null): void {
   remembered.set("namespace", name);
   chosen.set(name);
+}
+
+/** How often this page has logged in. */
+export const logins = new Store(0);
+
+export async function logIn(token: string): Promise<void> {
+  // The namespace of an earlier login may be out of the reach of this one.
+  chooseNamespace(null);
+  await send("POST", "/api/v1/login", { headers: { Authorization: `Bearer ${token.trim()}` } });
+  needsLogin.set(false);
+  logins.set(logins.get() + 1);
+}
+
+/** Log in with a new token if the server asks for one since it exists; whether this page may go on. */
+export async function logInIfAsked(token: string): Promise<boolean> {
+  try {
+    await api.get("/api/v1/me");
+  } catch (error) {
+    if (!(error instanceof ApiError && error.status === 401)) return true;
+    return logIn(token).then(() => true, () => false);
+  }
+  return true;
 }
 
 export function useMe() {

@@ -2,7 +2,8 @@ import { Button, Checkbox, Modal, Select, TextInput } from "@mantine/core";
 import { useState } from "react";
 import { api, type Schema } from "../api/client";
 import { useAction, useOne } from "../api/queries";
-import { useMay, useMe } from "../app/session";
+import { holdLogin, releaseLogin } from "../app/connection";
+import { logInIfAsked, useMay, useMe } from "../app/session";
 import { Ago, Card, Empty, Facts, Head, Id, Loading, Snippet, Status, when } from "../components/basics";
 import { confirm } from "../components/Confirm";
 import { Problem } from "../components/Problem";
@@ -97,31 +98,46 @@ function Tokens() {
           {tokens.data && !items.length && <li><div className="quiet">There are no tokens: whoever reaches this server may use it, unless it has a key.</div></li>}
         </ul>
       )}
-      <Create isOpen={isCreating} close={() => setCreating(false)} />
+      <Create isOpen={isCreating} isFirst={!!tokens.data && !items.length} close={() => setCreating(false)} />
     </Card>
   );
 }
 
-function Create({ isOpen, close }: { isOpen: boolean; close: () => void }) {
+function Create({ isOpen, isFirst, close }: { isOpen: boolean; isFirst: boolean; close: () => void }) {
   const me = useMe().data;
+  const closesServer = isFirst && me?.actor === "anonymous";
   const [name, setName] = useState("");
-  const [scopes, setScopes] = useState<Scope[]>(["read"]);
+  const [chosenScopes, setScopes] = useState<Scope[] | null>(null);
+  const scopes: Scope[] = chosenScopes ?? (closesServer ? ["admin"] : ["read"]);
   const [namespaces, setNamespaces] = useState("");
-  const [lifetime, setLifetime] = useState<keyof typeof LIFETIMES | null>("30 days");
+  const [chosenLifetime, setLifetime] = useState<keyof typeof LIFETIMES | null>();
+  // The only administrator must not end by itself.
+  const lifetime = chosenLifetime === undefined ? (closesServer ? null : "30 days") : chosenLifetime;
   const [secret, setSecret] = useState<string | null>(null);
+  const [login, setLogin] = useState<"not needed" | "done" | "failed">("not needed");
   const named = namespaces.split(",").map((each) => each.trim()).filter(Boolean);
   const create = useAction(
-    () =>
-      api.post("/api/v1/tokens", {
+    async () => {
+      // After the first token the server asks this page for one: its secret is shown before anything else.
+      holdLogin();
+      const made = await api.post("/api/v1/tokens", {
         body: {
           name: name.trim(), scopes, expires_in: lifetime === null ? null : LIFETIMES[lifetime],
           namespaces: named.length ? named : null,
         },
-      }),
+      });
+      setSecret(made.secret);
+      if (made.first && closesServer) setLogin((await logInIfAsked(made.secret)) ? "done" : "failed");
+      return made;
+    },
     () => null,
   );
   const leave = () => {
+    releaseLogin(login === "done");
     setSecret(null);
+    setScopes(null);
+    setLifetime(undefined);
+    setLogin("not needed");
     setName("");
     close();
   };
@@ -132,9 +148,14 @@ function Create({ isOpen, close }: { isOpen: boolean; close: () => void }) {
           style={{ display: "grid", gap: 12 }}
           onSubmit={(event) => {
             event.preventDefault();
-            create.mutate(undefined, { onSuccess: (made) => setSecret(made.secret) });
+            create.mutate(undefined, { onError: () => releaseLogin(false) });
           }}
         >
+          {closesServer && (
+            <div className="quiet">
+              It is the first token: every caller needs one from then on, so it must have the scope admin. This page logs in with it.
+            </div>
+          )}
           <TextInput label="Name" data-autofocus required value={name} onChange={(event) => setName(event.currentTarget.value)} />
           <Checkbox.Group label="Scopes" value={scopes} onChange={(chosen) => setScopes(chosen as Scope[])}>
             <div style={{ display: "flex", gap: 14, marginTop: 4 }}>{SCOPES.map((scope) => <Checkbox key={scope} value={scope} label={scope} />)}</div>
@@ -150,6 +171,8 @@ function Create({ isOpen, close }: { isOpen: boolean; close: () => void }) {
         <div style={{ display: "grid", gap: 12 }}>
           <div>This is the secret of the token. It is shown this once.</div>
           <div data-secret><Snippet code={secret} label="Copy the secret" /></div>
+          {login === "done" && <div className="quiet">This page is logged in with it.</div>}
+          {login === "failed" && <div className="quiet">Every caller needs a token now, and this page could not log in with it. Copy the secret before you close this.</div>}
           <div style={{ display: "flex", justifyContent: "flex-end" }}><Button onClick={leave}>Done</Button></div>
         </div>
       )}

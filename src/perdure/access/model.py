@@ -28,6 +28,8 @@ SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 CREDENTIALS: Final[tuple[Credential, ...]] = get_args(Credential)
 ALL_SCOPES: Final[frozenset[str]] = frozenset(SCOPES)
 ADMIN: Final = "admin"
+KEY: Final = "key"
+"""The actor that has the API key."""
 EVERY_NAMESPACE = "*"
 MAX_NAME = 200
 MAX_NAMESPACES = 100
@@ -111,7 +113,7 @@ class CreatedToken(Token, kw_only=True):
 
     secret: str
     first: bool = False
-    """Whether it is the first of the database: from now on, every caller needs one."""
+    """Whether every caller needs a token from now on, because it is the first and there is no API key."""
 
 
 class AuditPage(msgspec.Struct, kw_only=True):

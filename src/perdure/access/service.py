@@ -15,6 +15,7 @@ from perdure.access.base import Service
 from perdure.access.endpoints import DELETE, GET, POST, PUT, call
 from perdure.access.logins import NewLogin, build_login_secret, parse_login_id, prove
 from perdure.access.model import (
+    KEY,
     MAX_LIFETIME,
     MAX_NAME,
     MAX_NAMESPACES,
@@ -107,7 +108,7 @@ class Access(Service):
         """Create a token. Its secret is shown here once, and never again.
 
         After the first one every caller needs a token, so the first must have the scope `admin`, unless
-        `without_admin` says that nobody needs to administer tokens.
+        `without_admin` says that nobody needs to administer tokens. A caller with the API key needs neither.
         Without `namespaces` it is for the caller's own; `*` is every one. It takes no idempotency key: the
         answer holds the secret, which is not stored, so that no second call could give it. If the answer is
         lost, revoke the token and create another.
@@ -125,8 +126,11 @@ class Access(Service):
         )
         if not self._reaches(token.namespaces):
             raise Forbidden("a token cannot reach further than the one that creates it")
-        added = await self._change(operations.create_token, token, without_admin)
-        return CreatedToken(**structs.asdict(model.token_of(added.row)), secret=secret, first=added.first)
+        # Where there is an API key, callers needed a secret before, and the key administers tokens.
+        has_key = self._who.credential is not None and self._who.actor == KEY
+        added = await self._change(operations.create_token, token, without_admin or has_key)
+        first = added.first and not has_key
+        return CreatedToken(**structs.asdict(model.token_of(added.row)), secret=secret, first=first)
 
     @call(GET("/tokens"), scope="admin")
     async def list_tokens(self, *, limit: Limit = 100, cursor: str | None = None) -> ListPart[Token]:

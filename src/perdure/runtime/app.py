@@ -13,7 +13,7 @@ from typing import Any
 
 from perdure.access.guesses import UNLIMITED, Guess, GuessLimits
 from perdure.access.logins import Login, prove
-from perdure.access.model import ALL_SCOPES, Actor, Caller, Credential, Token
+from perdure.access.model import ALL_SCOPES, KEY, Actor, Caller, Credential, Token
 from perdure.agents.http_section import HttpSection
 from perdure.agents.store_section import ItemSetup
 from perdure.graph_requests.graphs import Graphs
@@ -42,7 +42,6 @@ from perdure.worker.registry import Agents
 
 READY_SECONDS = 5.0
 """How long a database may take to answer a probe."""
-KEY_ACTOR = "key"
 LOCAL_ACTOR = "local"
 ANONYMOUS = "anonymous"
 
@@ -175,7 +174,7 @@ class StoreApp:
     async def _by_secret(self, secret: str, namespace: str | None, guess: Guess) -> Caller:
         key = self.settings.api_key
         if key is not None and compare_digest(secret.encode(), key.encode()):
-            return Caller(KEY_ACTOR, ALL_SCOPES, namespace or self.namespace, None, "key")
+            return Caller(KEY, ALL_SCOPES, namespace or self.namespace, None, "key")
         local = self.local_secret
         if local is not None and compare_digest(secret.encode(), local.encode()):
             return Caller(LOCAL_ACTOR, ALL_SCOPES, namespace or self.namespace, None, "local")
@@ -189,7 +188,7 @@ class StoreApp:
         login = await self._login_of(secret, guess)
         if login is not None and login.token is not None:
             return _caller_of(login.token, namespace, "login")
-        known = {KEY_ACTOR: self.settings.api_key, LOCAL_ACTOR: self.local_secret}
+        known = {KEY: self.settings.api_key, LOCAL_ACTOR: self.local_secret}
         used = None if login is None else known.get(login.credential)
         if login is None or used is None or not compare_digest(login.proof, prove(secret, used)):
             raise Unauthorized("this login has ended; log in again")

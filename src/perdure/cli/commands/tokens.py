@@ -47,18 +47,20 @@ async def create_token(
 ) -> None:
     """Create a token and print its secret, which is shown only once.
 
-    After the first token is created, every caller needs one; so it must have the scope admin.
+    After the first token is created, every caller needs one; so it must have the scope admin, unless the
+    server has an API key.
     """
     from perdure.access.model import SCOPES
 
     scopes = choices_of(scope or DEFAULT_SCOPES, SCOPES, "--scope")
+    has_key = context.target.database is not None and _has_key()
     async with context.connect(create=True) as connection:
         created = await connection.access.create_token(
             name,
             scopes=scopes or [],
             namespaces=namespace,
             expires_in=expires,
-            without_admin=yes,
+            without_admin=yes or has_key,
         )
     context.answer(created, created.secret)
     if not context.as_json:
@@ -68,8 +70,15 @@ async def create_token(
             "the header Authorization: Bearer.",
             err=True,
         )
-        if created.first:
+        if created.first and not has_key:
             typer.echo("It is the first token: from now on, every caller needs one.", err=True)
+
+
+def _has_key() -> bool:
+    """Whether the servers of this directory have an API key."""
+    from perdure.kernel.config import load_settings
+
+    return load_settings().api_key is not None
 
 
 @app.client_command("list")
