@@ -168,7 +168,7 @@ function Create({ isOpen, isFirst, close }: { isOpen: boolean; isFirst: boolean;
           </div>
         </form>
       ) : (
-        <div style={{ display: "grid", gap: 12 }}>
+        <div style={{ display: "grid", gridTemplateColumns: "minmax(0, 1fr)", gap: 12 }}>
           <div>This is the secret of the token. It is shown this once.</div>
           <div data-secret><Snippet code={secret} label="Copy the secret" /></div>
           {login === "done" && <div className="quiet">This page is logged in with it.</div>}

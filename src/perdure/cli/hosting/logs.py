@@ -29,7 +29,7 @@ _SCHEME = r"(?:(?:bearer|basic)\s+)?+"
 _NO_SCHEME_ALONE = r"(?!(?:bearer|basic)(?:[^\w.~+/=-]|$))"
 """Help that only names the scheme holds no secret."""
 _RULES = (
-    (re.compile(r"\b(pdr_[0-9a-f]{16}_)[A-Za-z0-9_-]+"), rf"\1{HIDDEN}"),
+    (re.compile(r"\b(pd[rl]_[0-9a-f]{16}_)[A-Za-z0-9_-]+"), rf"\1{HIDDEN}"),
     (re.compile(rf"(?i)(authorization{_IS}{_SCHEME}){_NO_SCHEME_ALONE}{_VALUE}"), rf"\1{HIDDEN}"),
     (re.compile(r"(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{8,}"), rf"\1{HIDDEN}"),
     (re.compile(rf"(?i)(api[-_]?key{_IS}){_VALUE}"), rf"\1{HIDDEN}"),

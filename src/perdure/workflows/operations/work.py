@@ -582,8 +582,7 @@ class RunWork:
     async def save(self) -> list[Write]:
         """Write what belongs to other tables, and give what is to be written of the run's own."""
         run = self.run
-        reasons = sorted({node.error or "" for node in self._skipped})
-        for reason in reasons:
+        for reason in sorted({node.error or "" for node in self._skipped}):
             nodes = [node for node in self._skipped if node.error == reason]
             await skip(self.tx, [seed_of(run, self._name(node)) for node in nodes], reason)
         for execution_id, error in self._marked:
