@@ -29,6 +29,8 @@ class Environment:
 
     name: str
     packages: tuple[str, ...]
+    pinned: bool = True
+    """Whether its dependencies are pinned; otherwise it gets the newest releases, as a new user does."""
 
     @property
     def title(self) -> str:
@@ -53,7 +55,7 @@ class Environment:
     def ensure(self) -> Path:
         """Make the environment if it is not there yet, and return its Python."""
         stamp = self.folder / "installed"
-        contents = "\n".join((*self.packages, self.pins.read_text()))
+        contents = "\n".join((*self.packages, self.pins.read_text() if self.pinned else ""))
         if not stamp.exists() or stamp.read_text() != contents:
             print(f"installing {self.title} into {self.folder.relative_to(ROOT)}", file=sys.stderr)
             make_scratch()
@@ -63,7 +65,7 @@ class Environment:
 
     def _install(self) -> None:
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(self.folder)], check=True)
-        for pins in (["--constraint", str(self.pins)], []):
+        for pins in [["--constraint", str(self.pins)], []] if self.pinned else [[]]:
             if any(self._run(command, pins) for command in self._installers()):
                 return
             # The pins are of one platform; on another the peer's own bounds have to do.

@@ -102,13 +102,29 @@ class PythonSdks:
         """Their server needs nothing."""
 
 
+@dataclass(frozen=True)
+class Frameworks:
+    """The agent frameworks of docs/frameworks.md, each with its newest release."""
+
+    title: str = "frameworks"
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "tests.conformance.framework_client"]
+
+    def furnish(self, folder: Path) -> None:
+        """Its server needs nothing: spans in a run need no setting."""
+
+
 CLIENTS: dict[str, Client] = {
     "agentlightning": AgentLightning(),
     "trainer": Trainer(),
     "langgraph": LangGraph(),
     "agent-sdks": PythonSdks(sdks.SDKS, "tests.conformance.sdk_client"),
     "mcp-adapters": PythonSdks(sdks.MCP_ADAPTERS, "tests.conformance.mcp_client"),
+    "frameworks": Frameworks(),
 }
+ON_REQUEST = ("frameworks",)
+"""Clients that run only with `--client`: these install eight frameworks, which takes 20 minutes."""
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -204,7 +220,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = arguments(argv)
     started = time.monotonic()
     engines = [options.engine] if options.engine else ENGINES
-    chosen = [options.client] if options.client else list(CLIENTS)
+    chosen = [options.client] if options.client else [name for name in CLIENTS if name not in ON_REQUEST]
     results: list[Result] = []
     try:
         for name in chosen:

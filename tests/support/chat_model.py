@@ -9,6 +9,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+FINAL = "final_answer"
+"""The tool by which smolagents ends a run."""
+OBSERVATION = "Observation:"
+"""How smolagents begins what a tool has answered."""
 USAGE = {"prompt_tokens": 40, "completion_tokens": 9, "total_tokens": 49}
 
 
@@ -23,7 +27,12 @@ class _Handler(BaseHTTPRequestHandler):
             return
         message = _message(body)
         reason = "tool_calls" if "tool_calls" in message else "stop"
-        common = {"id": "chatcmpl-1", "created": 1, "model": body["model"], "usage": USAGE}
+        common = {
+            "id": f"chatcmpl-{len(self.server.requests)}",
+            "created": 1,
+            "model": body["model"],
+            "usage": USAGE,
+        }
         if not body.get("stream"):
             choice = {"index": 0, "message": message, "finish_reason": reason}
             whole = {**common, "object": "chat.completion", "choices": [choice]}
@@ -49,15 +58,31 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _message(body: dict[str, Any]) -> dict[str, Any]:
+    """Build the next message: a call of the first tool, or an answer once a tool has answered."""
     last = body["messages"][-1]
-    if last["role"] == "tool" or not body.get("tools"):
-        return {"role": "assistant", "content": f"I looked it up: {last['content']}"}
-    function = body["tools"][0]["function"]
+    text = _text(last["content"])
+    tools = {tool["function"]["name"]: tool["function"] for tool in body.get("tools") or ()}
+    if last["role"] == "tool" or text.startswith(OBSERVATION) or not tools:
+        answer = f"I looked it up: {text.removeprefix(OBSERVATION).strip()}"
+        if FINAL not in tools:
+            return {"role": "assistant", "content": answer}
+        return _call(body, FINAL, {"answer": answer})
+    function = next(iter(tools.values()))
     (name,) = function["parameters"]["properties"]
-    word = str(last["content"]).rstrip("?").split()[-1]
-    call = {"name": function["name"], "arguments": json.dumps({name: word})}
-    calls = [{"id": f"call-{len(body['messages'])}", "type": "function", "function": call}]
+    return _call(body, function["name"], {name: text.rstrip("?").split()[-1]})
+
+
+def _call(body: dict[str, Any], name: str, arguments: dict[str, str]) -> dict[str, Any]:
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    calls = [{"id": f"call-{len(body['messages'])}", "type": "function", "function": function}]
     return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+def _text(content: Any) -> str:
+    """Return the text of a content, which may be a list of parts."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(part.get("text", "")) for part in content or ())
 
 
 class ChatModel(ThreadingHTTPServer):
