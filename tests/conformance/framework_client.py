@@ -68,11 +68,8 @@ def read_programs() -> list[FrameworkProgram]:
 
 def read_common() -> str:
     """Return the file that every program imports."""
-    return next(
-        block
-        for block in _BLOCK.findall(PAGE.read_text(encoding="utf-8"))
-        if block.startswith("# common.py\n")
-    )
+    blocks: list[str] = _BLOCK.findall(PAGE.read_text(encoding="utf-8"))
+    return next(block for block in blocks if block.startswith("# common.py\n"))
 
 
 def build_check(program: FrameworkProgram) -> Check:
