@@ -9,7 +9,7 @@ from pathlib import Path
 from perdure.agents.records import AgentSpec
 from perdure.embedding.perdure import Perdure
 
-from .command import ROOT, run_here
+from .command import ROOT, Server, run_here
 
 
 def test_files_are_checked_and_mistakes_have_their_lines(tmp_path: Path) -> None:
@@ -73,3 +73,17 @@ def test_the_schema_describes_both_kinds_of_file(tmp_path: Path) -> None:
     schema = json.loads(run_here(tmp_path, "workflow", "schema").stdout)
     assert schema["anyOf"] == [{"$ref": "#/$defs/Workflow"}, {"$ref": "#/$defs/Cron"}]
     assert "generic_loop" in schema["$defs"]["Phase"]["properties"]
+
+
+def test_a_run_keeps_what_it_is_about(tmp_path: Path) -> None:
+    (tmp_path / "workflows").mkdir()
+    (tmp_path / "workflows" / "w.yaml").write_text("name: w\nphases:\n  - {name: a, type: approval}\n")
+    options = ("--repo", "acme/shop", "--issue", "7", "--trigger-type", "webhook", "--trigger", "acme/shop#7")
+    with Server(tmp_path) as server:
+        run_id = server.json("workflow", "run", "w", *options)["workflow_run_id"]
+        run = server.json("workflow", "show", run_id)
+        assert (run["repo"], run["issue_number"], run["trigger_type"]) == ("acme/shop", 7, "webhook")
+        for wrong in (("--trigger-type", "mail"), ("--issue", "-1"), ("--issue", "x")):
+            refused = server.run("workflow", "run", "w", *wrong)
+            assert refused.returncode == 2, wrong
+            assert wrong[0] in refused.stderr

@@ -119,8 +119,8 @@ WRONG = {
     minimal("type: bash"): (4, "needs 'command'"),
     minimal("prompt: x ${nobody.output}"): (4, "${nobody.output} names no phase"),
     minimal("prompt: x") + "final_message: ${nobody.output} ${a.output}\n": (5, "${nobody.output} names"),
-    minimal("command: ls"): (4, "is for phases of type bash or command, not agent"),
-    minimal("runtime: js"): (4, "is for phases of type bash or command or script"),
+    minimal("command: ls"): (4, "is for phases of type bash, command or map, not agent"),
+    minimal("runtime: js"): (4, "is for phases of type bash, command, map or script"),
     minimal("type: wait"): (4, "needs 'seconds' or 'until_time'"),
     minimal("skill: x", "skills: [y]"): (4, "not both"),
     minimal("depends_on: [b]"): (4, "'b', which is no phase"),
@@ -224,3 +224,52 @@ def test_of_two_files_with_one_name_or_intent_the_first_counts(tmp_path: Path) -
 def test_an_intent_that_steers_runs_is_taken() -> None:
     loaded = load_text("name: a\nclassification:\n  intent: approve\nphases: [{name: p, prompt: x}]\n")
     assert [problem.line for problem in loaded.problems] == [3]
+
+
+MANY = """
+name: w
+statuschecklist: true
+max_parallel: none
+phases:
+  - name: a
+    typ: agent
+    command: x
+  - prompt: no name
+  - name: b
+    type: bash
+    retry: {max_attempts: 0, pause: 1}
+    command: "echo {{topics"
+  - name: c
+    type: callable
+  - name: d
+    prompt: "{{topics"
+    depends_on: [a, nobody]
+  - [not, a, phase]
+  - {name: e, type: map, items: "{{topics", prompt: x}
+  - {name: f, type: map, items: [1], prompt: x, command: y}
+"""
+
+
+def test_every_mistake_of_a_file_is_shown() -> None:
+    loaded = load_text(MANY)
+    assert loaded.definition is None
+    expected = [
+        (3, "did you mean 'status_checklist'"),
+        (4, "Expected"),
+        (7, "did you mean 'type'"),
+        (9, "missing required field `name`"),
+        (12, "max_attempts"),
+        (12, "unknown field 'pause'"),
+        (15, "needs 'callable'"),
+        (17, "{{ without }} in line 1"),
+        (18, "'nobody'"),
+        (19, "Expected `object`"),
+        (20, "{{ without }} in line 1"),
+        (21, "repeats one thing: give 'prompt' or 'command'"),
+    ]
+    shown = [(problem.line, problem.message) for problem in loaded.problems]
+    assert [line for line, _ in shown] == [line for line, _ in expected], shown
+    for (_, message), (_, part) in zip(shown, expected, strict=True):
+        assert part in message
+    many = "name: w\nphases:\n" + "".join(f"  - {{name: p{n}, typ: x}}\n" for n in range(300))
+    assert len(load_text(many).problems) == 100

@@ -158,6 +158,8 @@ def check_words(words: Sequence[BashWord], fed: Sequence[BashValue]) -> Iterator
     if not words:
         return
     name, *arguments = words
+    if SPLIT in name.text:
+        name.refuse("a substitution whose words are a command", "write the command itself")
     if name.text in _NO_VALUES:
         for word in arguments:
             word.refuse(_NO_VALUES[name.text] + f" ({name.text})")

@@ -8,6 +8,7 @@ from typing import Final
 
 from perdure.kernel.cron import check_expression, check_timezone
 from perdure.kernel.errors import InvalidInput
+from perdure.kernel.validation import one_of
 from perdure.workflows import expressions, templates
 from perdure.workflows.bash_rules import RefusedValue
 from perdure.workflows.definition import COMMANDS, Cron, Phase, Workflow
@@ -50,7 +51,8 @@ def find_mistakes(definition: Workflow | Cron) -> Iterator[FileMistake]:
         for name, text in (*phase.templates(), *prompts_of(phase), *phase.value_templates()):
             for message in unknown_outputs(text, outputs):
                 yield FileMistake(f"phase {phase.name!r}: {message}", ("phases", number, *steps_of(name)))
-    yield from _graph_mistakes(definition)
+    if len(set(names)) == len(names):
+        yield from _graph_mistakes(definition)
     if definition.classification is not None and definition.classification.intent in RESERVED_INTENTS:
         intent = definition.classification.intent
         yield FileMistake(f"the intent {intent!r} is taken: it steers runs", ("classification", "intent"))
@@ -123,16 +125,18 @@ _NEEDS: Final = {
 }
 """The field that a phase of a type must have."""
 _ONLY: Final = {
-    "command": COMMANDS,
-    "script": frozenset({"script"}),
-    "runtime": frozenset({"script"}) | COMMANDS,
-    "callable": frozenset({"callable"}),
-    "http": frozenset({"http"}),
+    "command": COMMANDS | {"map"},
+    "script": frozenset({"script", "map"}),
+    "runtime": frozenset({"script", "map"}) | COMMANDS,
+    "callable": frozenset({"callable", "map"}),
+    "http": frozenset({"http", "map"}),
     "items": frozenset({"map"}),
     "seconds": frozenset({"wait"}),
     "until_time": frozenset({"wait"}),
 }
 """The types that a field is for."""
+_REPEATED: Final = ("prompt", "command", "script", "callable", "http", "workflow")
+"""What a map phase can repeat."""
 
 
 def _phase_mistakes(phase: Phase) -> Iterator[tuple[str, str]]:
@@ -142,9 +146,12 @@ def _phase_mistakes(phase: Phase) -> Iterator[tuple[str, str]]:
         yield "type", f"a phase of type {phase.type} needs {needed!r}"
     for name, types in _ONLY.items():
         if getattr(phase, name) is not None and phase.type not in types:
-            yield name, f"{name!r} is for phases of type {' or '.join(sorted(types))}, not {phase.type}"
+            yield name, f"{name!r} is for phases of type {one_of(sorted(types))}, not {phase.type}"
     if phase.skill is not None and phase.skills:
         yield "skill", "give 'skill' or 'skills', not both"
+    given = [name for name in _REPEATED if getattr(phase, name) is not None]
+    if phase.type == "map" and len(given) > 1:
+        yield "type", f"a phase of type map repeats one thing: give {one_of(list(map(repr, given)))}"
     if phase.type == "wait" and (phase.seconds is None) == (phase.until_time is None):
         yield "type", "a phase of type wait needs 'seconds' or 'until_time'"
     yield from _loop_mistakes(phase)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -11,7 +10,6 @@ import msgspec
 import yaml
 
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.validation import explain
 from perdure.workflows import templates
 from perdure.workflows.checks import (
     FileMistake,
@@ -21,6 +19,7 @@ from perdure.workflows.checks import (
     prompts_of,
     unknown_outputs,
 )
+from perdure.workflows.conversion import convert_file
 from perdure.workflows.definition import KEPT, Cron, Phase, Workflow
 
 MAX_FILE: Final = 1 << 20
@@ -29,10 +28,7 @@ MAX_DEPTH: Final = 30
 SUFFIXES: Final = (".yaml", ".yml")
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_AT = re.compile(r"\$((?:\.\w+|\[\d+\])+)")
-_UNKNOWN = re.compile(r"unknown field `([^`]+)`")
 _BLOCK: Final = "|"
-_STEP = re.compile(r"\w+")
 
 Lines = Mapping[tuple[str | int, ...], int]
 """The line of each value of a file, by the path to it."""
@@ -112,14 +108,20 @@ def load_text(data: bytes | str, name: str = "workflow", *, folder: Path | None 
     except FileMistake as error:
         return _failed(name, _first(error.path), error.message)
     try:
-        definition = _convert(content)
-        found = list(find_mistakes(definition))
+        converted = convert_file(content)
+        definition = converted.definition
+        found = list(converted.mistakes)
+        if definition is None:
+            return Loaded(name, None, [Problem(name, _line(lines, m.path), m.message) for m in found], [])
+        more = list(find_mistakes(definition))
         notes = list(_notes(definition, folder))
         if folder is not None and isinstance(definition, Workflow):
             definition, wrong = _with_prompts(definition, folder)
-            found += wrong
+            more += wrong
     except FileMistake as error:
         return _failed(name, _line(lines, error.path), error.message)
+    found += [mistake for mistake in more if not converted.concerns(mistake)]
+    found.sort(key=lambda mistake: _text_line(lines, mistake))
     problems = [Problem(name, _text_line(lines, each), each.message) for each in found]
     warnings = [Problem(name, _line(lines, each.path), each.message) for each in notes]
     if problems:
@@ -133,11 +135,9 @@ def load_text(data: bytes | str, name: str = "workflow", *, folder: Path | None 
 
 def from_python(content: Mapping[str, Any]) -> Workflow:
     """A workflow that is given as plain data, checked like a file; InvalidInput if something is wrong."""
-    try:
-        definition = _convert(content)
+    definition, found = convert_file(content)
+    if definition is not None and not found:
         found = list(find_mistakes(definition))
-    except FileMistake as error:
-        raise InvalidInput(error.message) from None
     if found:
         raise InvalidInput("; ".join(each.message for each in found))
     if not isinstance(definition, Workflow):
@@ -240,27 +240,6 @@ def _scalar(node: yaml.Node) -> Any:
         loader.dispose()
     # Dates and the like are texts to a workflow.
     return value if isinstance(value, str | int | float | bool | None) else node.value
-
-
-def _convert(content: Mapping[str, Any]) -> Workflow | Cron:
-    kind: type[Workflow] | type[Cron] = Cron if content.get("kind") == "cron" else Workflow
-    try:
-        return msgspec.convert(content, kind)
-    except msgspec.ValidationError as error:
-        message = explain(error, kind, f"the {kind.__name__.lower()}")
-        raise FileMistake(message, _place(str(error), message)) from None
-
-
-def _place(error: str, message: str) -> tuple[str | int, ...]:
-    """The path that an error names: `$.phases[1].type`, or `phases.1.type` in our own words."""
-    found = _AT.search(error) or _AT.search("$." + message)
-    unknown = _UNKNOWN.search(error)
-    path = () if found is None else tuple(map(_step, _STEP.findall(found[1])))
-    return path if unknown is None else (*path, unknown[1])
-
-
-def _step(text: str) -> str | int:
-    return int(text) if text.isdecimal() else text
 
 
 # --- prompts -----------------------------------------------------------------------------------------------

@@ -213,13 +213,26 @@ async def run_workflow(
     trigger: Annotated[
         str | None, text("TRIGGER", "What starts it; its live run is reused.", "--trigger", "-t")
     ] = None,
+    trigger_type: Annotated[
+        str, text("TYPE", "Kind of the trigger: webhook, cron, chat or api.", "--trigger-type")
+    ] = "api",
+    repo: Annotated[str | None, text("REPO", "Repository that the run is about.", "--repo")] = None,
+    issue: Annotated[int | None, number("Issue that the run is about.", "--issue", min=0)] = None,
     watch: Annotated[bool, flag("--watch", help="Show its progress until it ends or waits.")] = False,
     timeout: TimeoutOption = None,
 ) -> None:
     """Run a workflow and print the ID of the run."""
+    from perdure.workflows.model import TRIGGER_TYPES
+
+    chosen = choice_of(trigger_type, TRIGGER_TYPES, "--trigger-type")
     async with context.connect(create=True) as connection:
         dispatched = await connection.workflows.run(
-            name, context=object_of(given, "--context") or {}, trigger_id=trigger
+            name,
+            context=object_of(given, "--context") or {},
+            trigger_id=trigger,
+            trigger_type=chosen,
+            repo=repo,
+            issue_number=issue,
         )
         run_id = dispatched.workflow_run_id
         if run_id is None:

@@ -22,6 +22,9 @@ SHORT = 18
 ENDED = ("succeeded", "failed", "cancelled")
 REDRAWS_A_SECOND = 2.0
 NODES_ENDED = (*ENDED, "skipped")
+ERROR_WIDTH = 40
+ERROR_LINES = 8
+ERROR_LINE_WIDTH = 200
 MARKS = {
     "pending": "·",
     "ready": "○",
@@ -148,11 +151,25 @@ def drawing(run: WorkflowRun) -> Text:
         Text(run.workflow_run_id, style="dim"),
     ]
     if run.error:
-        lines.append(Text(printable(run.error), style="red"))
+        lines.append(Text(printable(run.error.partition("\n")[0]), style="red"))
     edges = {each.node: each.depends_on for each in phases}
     depths = depths_of(list(edges), edges)
-    lines += [_line(node, depths.get(node.node, 0), edges.get(node.node, ())) for node in run.nodes]
+    for node in run.nodes:
+        depth = depths.get(node.node, 0)
+        lines.append(_line(node, depth, edges.get(node.node, ())))
+        lines += _error_lines(node, depth)
     return Text("\n").join(lines)
+
+
+def _error_lines(node: NodeInfo, depth: int) -> list[Text]:
+    """The end of an error that is too long for the line of its phase, such as what a command wrote."""
+    from rich.text import Text
+
+    if node.error is None or ("\n" not in node.error and len(node.error) <= ERROR_WIDTH):
+        return []
+    indent = "  " + "   " * depth + "  "
+    last = node.error.strip().splitlines()[-ERROR_LINES:]
+    return [Text(indent + shorten(printable(line), ERROR_LINE_WIDTH), style="red") for line in last]
 
 
 def depths_of(names: Sequence[str], edges: Mapping[str, Sequence[str]]) -> dict[str, int]:
@@ -186,8 +203,8 @@ def _line(node: NodeInfo, depth: int, after: Sequence[str]) -> Text:
     lasted = _lasted(node)
     label = f" ({printable(node.label)})" if node.label and node.label != node.node else ""
     joins = f"  ← {', '.join(map(printable, after))}" if len(after) > 1 else ""
-    reason = printable(node.error).removeprefix(f"{node.status}: ") if node.error else ""
-    error = f"  {shorten(reason, 40)}" if reason else ""
+    reason = printable(node.error.partition("\n")[0]).removeprefix(f"{node.status}: ") if node.error else ""
+    error = f"  {shorten(reason, ERROR_WIDTH)}" if reason else ""
     return Text.assemble(
         "  " + "   " * depth,
         (f"{mark} ", NODE_STYLES.get(node.status, "")),
