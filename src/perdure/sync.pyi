@@ -1030,6 +1030,7 @@ class Traces:
         name: str | None = ...,
         name_contains: str | None = ...,
         service: str | None = ...,
+        session_id: str | None = ...,
         error: bool | None = ...,
         since: float | None = ...,
         until: float | None = ...,

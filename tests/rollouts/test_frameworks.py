@@ -86,6 +86,41 @@ async def test_a_framework(
         assert kept["end_time"] - kept["start_time"] == pytest.approx(trace["end_time"] - trace["start_time"])
 
 
+@pytest.mark.parametrize("framework", ["agno", "langgraph", "pydantic_ai"])
+async def test_traces_are_found_by_their_conversation(
+    framework: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    for engine in ENGINES:
+        async with (
+            opened(engine, request, tmp_path) as store,
+            serving(store, keep_traces=True) as visitor,
+        ):
+            trace = await sent(visitor, framework)
+            assert trace["session_id"] == "talk-1"
+            found = await visitor.get("/api/v1/traces", params={"session_id": "talk-1"})
+            assert [each["trace_id"] for each in found.body["items"]] == [trace["trace_id"]]
+            other = await visitor.get("/api/v1/traces", params={"session_id": "talk-2"})
+            assert other.body["items"] == []
+
+
+async def test_a_model_call_has_the_agent_of_the_span_above_it(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    for engine in ENGINES:
+        async with (
+            opened(engine, request, tmp_path) as store,
+            serving(store, keep_traces=True) as visitor,
+        ):
+            for framework in ("agno", "autogen", "crewai", "openai_agents", "pydantic_ai"):
+                trace = await sent(visitor, framework)
+                steps = await visitor.get(f"/api/v1/traces/{trace['trace_id']}/steps")
+                calls = [step for step in steps.body["items"] if step["kind"] == "llm"]
+                assert {step["agent"] for step in calls} == {"guide"}, framework
+                assert len(calls) == 2
+            usage = await visitor.get("/api/v1/stats/usage", params={"by": "agent"})
+            assert usage.status == 200
+
+
 async def test_messages_of_one_span_are_those_of_the_trace(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

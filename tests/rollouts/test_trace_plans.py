@@ -22,6 +22,7 @@ EXPECTED = {
     "LIST_NAMES": {"trace_names_start"},
     "NAMES_OF_TRACES": {"trace_names_pkey"},
     "STARTS_OF_NAMES": {"trace_names_pkey"},
+    "LIST_SESSION_TRACES": {"traces_session"},
     "GET_TRACE": {"traces_pkey"},
     "GET_TRACES": {"traces_pkey"},
     "BEGINNING_TRACES": {"traces_pkey"},
@@ -36,7 +37,9 @@ async def _fill(tx: Tx, ns: int, start: int) -> None:
     for number in range(start, start + CHUNK):
         id = f"{number * 2654435761 % 2**32:08x}{number:024x}"
         sums = (number * 10**6, number * 10**6 + 5, 3, int(number % 50 == 0), 10, 5, 1, -1, None)
-        traces.append((ns, id, *sums, f"ro-{number}", f"service-{number % 20}", f"name-{number % 30}", 0, 0))
+        session = f"session-{number % 40}" if number % 2 else None
+        labels = (f"ro-{number}", f"service-{number % 20}", f"name-{number % 30}")
+        traces.append((ns, id, *sums, *labels, 0, 0, session))
         names += [(ns, id, f"name-{number % 30}", number * 10**6), (ns, id, "chat", number * 10**6)]
         figures.append((ns, f"ro-{number}", 10, 5, -1, None, 0, 0))
     await tx.insert_many(tables.TRACES, traces)
@@ -56,6 +59,7 @@ async def use(storage: Storage) -> None:
     assert [len((await traces.list(limit=10, cursor=page.next)).items), len(page.items)] == [10, 10]
     for wanted in (
         {"service": "service-7"},
+        {"session_id": "session-7"},
         {"error": True},
         {"name": "chat"},
         {"name_contains": "HA"},
@@ -67,7 +71,13 @@ async def use(storage: Storage) -> None:
     assert found == await traces.get(page.items[0].trace_id)
     assert len(await traces.read(operations.get_figures, ["ro-7", "ro-8"])) == 2
     some = Wanted(
-        name=None, part=None, service=None, failed=False, since=10**9, place=TracePlace(2 * 10**9, "")
+        name=None,
+        part=None,
+        service=None,
+        session_id=None,
+        failed=False,
+        since=10**9,
+        place=TracePlace(2 * 10**9, ""),
     )
     assert len((await traces.read(operations.list_traces, some, 10))[0]) == 10
 

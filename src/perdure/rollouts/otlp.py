@@ -22,7 +22,7 @@ from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.otlp_figures import figures_in
 from perdure.rollouts.rows import part_hash
 from perdure.rollouts.spans import StatusCode
-from perdure.rollouts.traces.figures import ATTRIBUTES, Figures
+from perdure.rollouts.traces.figures import AGENT, ATTRIBUTES, SESSIONS, Figures, label_of, step_of
 
 __all__ = ["STATUS_CODES", "Received", "Traces", "figures_of_body", "parse", "receive"]
 
@@ -40,6 +40,9 @@ TOO_MANY = "more attributes, events or links than a span may have"
 UNREADABLE = "Unable to parse OTLP traces payload: it is damaged, or its values are nested too deeply"
 
 _HOME = frozenset({ROLLOUT_ID, ATTEMPT_ID, SEQUENCE_ID})
+_AGENTS = frozenset(AGENT)
+_DEEPEST = 64
+"""How many spans above a model call are looked at for its agent."""
 _LAST = 2**63 - 1
 _NO_SPAN = "0" * 16
 NO_TRACE = "0" * 32
@@ -50,7 +53,7 @@ _TAGS = (b"J", b"Z", b"j")
 """The bytes that each attribute, event and link of a span begins with."""
 STATUS_CODES: Mapping[int, StatusCode] = {0: "UNSET", 1: "OK", 2: "ERROR"}
 
-wanted_in = (ATTRIBUTES | _HOME).intersection
+wanted_in = (ATTRIBUTES | _HOME | frozenset(SESSIONS)).intersection
 """The names of those attributes of a span that are looked at."""
 
 
@@ -64,6 +67,8 @@ class Received(msgspec.Struct):
     parts: dict[str, bytes]
     refused: dict[str, int]
     unattributed: list[NewSpan]
+    agents: dict[str, str]
+    """The agents that spans name, by the ids of the spans."""
 
     def refuse(self, reason: str, count: int = 1) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + count
@@ -86,7 +91,7 @@ def parse(data: bytes) -> Traces:
 
 def receive(traces: Traces) -> Received:
     """The spans of a batch. Of the attributes, only those that are wanted are looked at."""
-    received = Received([], {}, {}, [])
+    received = Received([], {}, {}, [], {})
     for group, bodies in zip(traces.spans.resource_spans, traces.bodies.resource_spans, strict=True):
         resource = _keep_part(received, _resource_part(group))
         home = _home({each.key: each.value for each in group.resource.attributes}, _Home())
@@ -94,6 +99,8 @@ def receive(traces: Traces) -> Received:
             scope = _keep_part(received, _scope_part(scoped))
             for span, body in zip(scoped.spans, own.spans, strict=True):
                 _receive(received, span, body, resource, scope, home)
+    if received.agents:
+        _inherit_agents(received)
     return received
 
 
@@ -194,8 +201,40 @@ def _receive(
             OTLP,
             body,
             figures_in(span, attributes, wanted) if wanted else None,
+            "",
+            _session_in(attributes, wanted) if wanted else "",
         )
     )
+    if wanted and not _AGENTS.isdisjoint(wanted):
+        received.agents[span_id] = next(
+            (label_of(attributes[key].string_value) for key in AGENT if key in wanted), ""
+        )
+
+
+def _session_in(attributes: Any, wanted: frozenset[str]) -> str:
+    for name in SESSIONS:
+        if name in wanted:
+            return label_of(attributes[name].string_value)
+    return ""
+
+
+def _inherit_agents(received: Received) -> None:
+    """Let model calls that name no agent have the one of the nearest span above them in the batch."""
+    spans = [*received.spans, *received.unattributed]
+    parents = {span.span_id: span.parent_id for span in spans}
+    for span in spans:
+        figures = span.figures
+        if figures is None or figures.step.agent or not figures.step.model:
+            continue
+        above, seen = span.parent_id, 0
+        while above is not None and seen < _DEEPEST:
+            agent = received.agents.get(above)
+            if agent:
+                step = figures.step
+                inherited = step_of(step.kind, step.model, agent, step.user_id)
+                span.figures = msgspec.structs.replace(figures, step=inherited)
+                break
+            above, seen = parents.get(above), seen + 1
 
 
 def figures_of_body(body: bytes) -> Figures | None:

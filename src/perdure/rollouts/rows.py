@@ -567,6 +567,7 @@ class TraceRow(msgspec.Struct):
     name: str
     cached_tokens: int
     cost: int
+    session_id: str | None
 
 
 class UsageRow(UsageSums):

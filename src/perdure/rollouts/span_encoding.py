@@ -18,7 +18,14 @@ from perdure.rollouts.operations.model_calls import call_row
 from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.rows import PartRow, SpanView, part_hash
 from perdure.rollouts.spans import AnySpan, OtelResource, Span, TraceStatus, record_of
-from perdure.rollouts.traces.figures import Figures, figures_if_any, figures_in, may_have_figures
+from perdure.rollouts.traces.figures import (
+    SESSIONS,
+    Figures,
+    figures_if_any,
+    figures_in,
+    label_in,
+    may_have_figures,
+)
 
 MAX_SPAN_BYTES = 64 << 20
 MAX_SERVICE = 250
@@ -74,6 +81,8 @@ def new_span(
         FORM if form else JSON,
         body,
         _figures(form, body, span.name, span.attributes),
+        "",
+        label_in(span.attributes, SESSIONS),
     )
 
 
@@ -97,6 +106,8 @@ def recorded_span(span: RecordedSpan, rollout_id: str, attempt_id: str, part: Pa
         FORM if form else JSON,
         body,
         _figures(form, body, span.name, span.attributes),
+        "",
+        label_in(span.attributes, SESSIONS),
     )
 
 

@@ -289,10 +289,12 @@ TRACES = Table(
         text("name"),
         integer("cached_tokens", default=0),
         integer("cost", default=0),
+        text("session_id", null=True),
     ),
     key=("ns", "trace_id"),
     in_key=True,
     indexes=(
+        Index("traces_session", ("ns", "session_id", "start_ns", "trace_id"), "session_id IS NOT NULL"),
         Index("traces_start", ("ns", "start_ns", "trace_id")),
         Index("traces_service", ("ns", "service", "start_ns", "trace_id")),
         Index("traces_errors", ("ns", "start_ns", "trace_id"), "errors > 0"),

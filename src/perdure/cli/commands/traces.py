@@ -46,6 +46,9 @@ async def search_traces(
     context: CommandContext,
     name: Annotated[str | None, text("TEXT", "Part of the name of a span in the trace.", "--name")] = None,
     service: Annotated[str | None, text("NAME", "Service of the trace.", "--service")] = None,
+    session: Annotated[
+        str | None, text("ID", "Conversation of the trace, such as a thread.", "--session")
+    ] = None,
     error: Annotated[bool, flag("--error", help="Only traces in which a span has failed.")] = False,
     since: SinceOption = None,
     until: Annotated[float | None, duration("Only traces started before this time", "--until")] = None,
@@ -62,6 +65,7 @@ async def search_traces(
     wanted = {
         "name_contains": name,
         "service": service,
+        "session_id": session,
         "error": error or None,
         "since": _start(since),
         "until": _start(until),
@@ -127,6 +131,7 @@ async def show_trace(context: CommandContext, trace_id: IdArgument, limit: Limit
         ("trace", trace.trace_id),
         ("service", trace.service or None),
         ("rollout", trace.rollout_id),
+        ("session", trace.session_id),
         ("started", ago(trace.start_time)),
         ("took", span_duration(trace.end_time - trace.start_time)),
         ("spans", f"{trace.spans}, {trace.errors} failed" if trace.errors else str(trace.spans)),

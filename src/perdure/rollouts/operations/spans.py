@@ -52,6 +52,8 @@ class NewSpan(msgspec.Struct, gc=False):
     figures: Figures | None = None
     service: str = ""
     """The name of the service in its resource."""
+    session: str = ""
+    """The conversation that it is part of."""
 
 
 Stored = list[int | None]

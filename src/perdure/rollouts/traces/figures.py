@@ -58,6 +58,10 @@ MODEL = (
     "llm.request.model",
 )
 AGENT = ("gen_ai.agent.name", "agent.name", "traceloop.association.properties.agent_name")
+AGENT_NAMES = (*AGENT, "graph.node.id")
+"""Attributes that name the agent of a span of an agent, whose model calls may name none."""
+SESSIONS = ("gen_ai.conversation.id", "session.id")
+"""The conversation that a span is part of."""
 USER = ("user.id", "enduser.id", "traceloop.association.properties.user_id")
 RESPONSE = "gen_ai.response.id"
 """Identifies a model call, whichever instrumentation reports it."""
@@ -185,9 +189,11 @@ def figures_of(name: str, attributes: Mapping[str, Any]) -> Figures:
         output_tokens,
         reward,
         min(_tokens(attributes, CACHED), input_tokens),
-        step_of(kind or LLM, _label(attributes, MODEL), _label(attributes, AGENT), _label(attributes, USER)),
+        step_of(
+            kind or LLM, label_in(attributes, MODEL), label_in(attributes, AGENT), label_in(attributes, USER)
+        ),
         _cost(attributes),
-        _label(attributes, (RESPONSE,)),
+        label_in(attributes, (RESPONSE,)),
     )
 
 
@@ -231,7 +237,8 @@ def _tokens(attributes: Mapping[str, Any], names: Sequence[str]) -> int:
     return 0
 
 
-def _label(attributes: Mapping[str, Any], names: Sequence[str]) -> str:
+def label_in(attributes: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return the first of these attributes that is a text, as a column can hold it."""
     for name in names:
         told = attributes.get(name)
         if told and isinstance(told, str):

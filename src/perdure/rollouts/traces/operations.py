@@ -45,6 +45,7 @@ class Wanted(msgspec.Struct, frozen=True):
     part: str | None
     """What the name of a span contains, in small letters."""
     service: str | None
+    session_id: str | None
     failed: bool
     since: int
     place: TracePlace
@@ -68,6 +69,8 @@ async def list_traces(tx: Tx, wanted: Wanted, window: int) -> Found:
         return await _list_by_part(tx, wanted, wanted.part, bound)
     if wanted.name is not None:
         places = await tx.all(sql.LIST_NAMED_TRACES, name=wanted.name, **bound)
+    elif wanted.session_id is not None:
+        places = await tx.all(sql.LIST_SESSION_TRACES, session_id=wanted.session_id, **bound)
     elif wanted.service is not None:
         places = await tx.all(sql.LIST_SERVICE_TRACES, service=wanted.service, **bound)
     elif wanted.failed:
@@ -119,7 +122,11 @@ async def _last_places(tx: Tx, places: Sequence[TracePlace], names: Sequence[str
 
 
 def _matches(row: TraceRow, wanted: Wanted) -> bool:
-    return (wanted.service is None or row.service == wanted.service) and (not wanted.failed or row.errors > 0)
+    return (
+        (wanted.service is None or row.service == wanted.service)
+        and (wanted.session_id is None or row.session_id == wanted.session_id)
+        and (not wanted.failed or row.errors > 0)
+    )
 
 
 async def trace_spans(

@@ -52,6 +52,9 @@ class SpanStep(Record, kw_only=True):
     span_id: str
     kind: str
     model: str
+    """The model of a call; one that names none has that of the nearest span above it."""
+    agent: str = ""
+    """The agent, or that of the nearest span above it."""
     input_tokens: int
     output_tokens: int
     cached_tokens: int
@@ -66,13 +69,14 @@ class SpanSteps(Record, kw_only=True):
     total: int
 
 
-def step_from(span_id: str, figures: Figures, prices: Prices) -> SpanStep:
+def step_from(span_id: str, figures: Figures, prices: Prices, model: str, agent: str) -> SpanStep:
     tokens = Tokens(figures.input_tokens, figures.output_tokens, figures.cached_tokens)
     cost = prices.cost(figures.step.model, tokens) if figures.cost is None else figures.cost
     return SpanStep(
         span_id=span_id,
         kind=figures.step.kind,
-        model=figures.step.model,
+        model=model,
+        agent=agent,
         input_tokens=figures.input_tokens,
         output_tokens=figures.output_tokens,
         cached_tokens=figures.cached_tokens,

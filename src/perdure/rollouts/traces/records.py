@@ -30,6 +30,8 @@ class Trace(Record, kw_only=True):
     name: str
     service: str
     rollout_id: str
+    session_id: str | None = None
+    """The conversation that it is part of, such as the thread of a run."""
     start_time: float
     end_time: float
     spans: int
@@ -71,6 +73,7 @@ def trace_from(row: TraceRow) -> Trace:
         name=row.name,
         service=row.service,
         rollout_id=row.rollout_id,
+        session_id=row.session_id,
         start_time=row.start_ns / 1e9,
         end_time=row.end_ns / 1e9,
         spans=row.spans,

@@ -21,6 +21,14 @@ from perdure.rollouts.records import PaginatedResult
 from perdure.rollouts.rows import SpanView, TracePlace
 from perdure.rollouts.spans import Span
 from perdure.rollouts.traces import operations
+from perdure.rollouts.traces.figures import (
+    AGENT_NAMES,
+    AGENT_STEP,
+    CALLS,
+    Figures,
+    label_in,
+    label_of,
+)
 from perdure.rollouts.traces.messages import (
     SpanMessage,
     SpanMessages,
@@ -28,7 +36,7 @@ from perdure.rollouts.traces.messages import (
     messages_of_span,
 )
 from perdure.rollouts.traces.operations import PlacedTrace, Wanted
-from perdure.rollouts.traces.outline import SpanOutline, SpanSteps, outline_from, step_from
+from perdure.rollouts.traces.outline import SpanOutline, SpanStep, SpanSteps, outline_from, step_from
 from perdure.rollouts.traces.prices import Prices
 from perdure.rollouts.traces.records import Trace, TracePage, trace_from
 from perdure.rollouts.traces.sums import MAX_NAME
@@ -44,6 +52,8 @@ SEARCHED_AT_ONCE = 250
 SEARCH_SECONDS = 1.0
 """After this time a call looks at no further trace for attributes."""
 MAX_ATTRIBUTES = 10
+DEEPEST = 64
+"""How many spans above one are looked at for its agent and its model."""
 LAST_NS = 2**63 - 1
 _TRACES, _SPANS = "traces", "spans of a trace"
 
@@ -74,6 +84,7 @@ class Traces(Service):
         name: str | None = None,
         name_contains: str | None = None,
         service: str | None = None,
+        session_id: str | None = None,
         error: bool | None = None,
         since: float | None = None,
         until: float | None = None,
@@ -84,11 +95,12 @@ class Traces(Service):
         """List traces, the newest first.
 
         `name` is the name of any of its spans, `name_contains` a part of it in any case of letters: where
-        spans have thousands of names, a call looks through 100 traces for it. `error` asks for those in which
-        a span has failed, `since` and `until` are epoch seconds. An `attribute` is `key=value`; all of them
-        must be in one span. Attributes have no index: a call looks for at most a second, through up to 100
-        traces and 2,000 spans of each; `searched` is how many traces it looked through. A page may have fewer
-        items than `limit`, and even none; `next` is the cursor of the next.
+        spans have thousands of names, a call looks through 100 traces for it. `session_id` is that of a
+        conversation (`gen_ai.conversation.id`, `session.id`), such as the thread of runs. `error`
+        asks for those in which a span has failed, `since` and `until` are epoch seconds. An `attribute` is
+        `key=value`; all of them must be in one span. Attributes have no index: a call looks for at most a
+        second, through up to 100 traces and 2,000 spans of each; `searched` is how many traces it looked
+        through. A page may have fewer items than `limit`, and even none; `next` is the cursor of the next.
         """
         check_page(limit, 0)
         newest = TracePlace(_nanoseconds(until, "until", LAST_NS), "")
@@ -96,6 +108,7 @@ class Traces(Service):
             name=None if name is None else check_text(name, "name")[:MAX_NAME],
             part=check_text(name_contains, "name_contains").lower() if name_contains else None,
             service=optional_text(service, "service"),
+            session_id=None if session_id is None else label_of(check_text(session_id, "session_id")),
             failed=bool(error),
             since=_nanoseconds(since, "since", 0),
             place=_place(cursor, newest),
@@ -104,7 +117,7 @@ class Traces(Service):
         if name is not None and name_contains is not None:
             raise InvalidInput("give either a name or a part of one, not both")
         by_name = wanted.name is not None or wanted.part is not None
-        filters = sum((by_name, wanted.service is not None, wanted.failed))
+        filters = sum((by_name, wanted.service is not None, wanted.session_id is not None, wanted.failed))
         window = WINDOW if filters > 1 and not attributes else limit
         if attributes:
             window = min(SEARCHED_TRACES, max(limit, 1))
@@ -209,8 +222,7 @@ class Traces(Service):
         (rows, total), parts = await self.read(operations.trace_spans, trace_id, None, limit, offset)
         if not total:
             raise NotFound(f"Trace {trace_id} not found")
-        found = zip(rows, span_encoding.figures_from(rows, parts), strict=True)
-        items = [step_from(row.span_id, figures, self._prices) for row, figures in found if figures]
+        items = _steps_in(rows, span_encoding.figures_from(rows, parts), parts, self._prices)
         return SpanSteps(items=items, total=total)
 
     @call(GET("/traces/{trace_id}/messages"), scope="read", errors=(NotFound,))
@@ -247,6 +259,48 @@ def attributes_from(given: Sequence[str]) -> dict[str, str]:
         if not key or not separator:
             raise InvalidInput(f"an attribute must be key=value, not {key!r}")
     return {key: value for key, _, value in pairs}
+
+
+def _steps_in(
+    rows: Sequence[SpanView],
+    counted: Sequence[Figures | None],
+    parts: Mapping[str, bytes],
+    prices: Prices,
+) -> list[SpanStep]:
+    """Return the steps of spans; what names no agent and no model has those of the nearest span above."""
+    parents = {row.span_id: row.parent_id for row in rows}
+    agents: dict[str, str] = {}
+    models: dict[str, str] = {}
+    for row, figures in zip(rows, counted, strict=True):
+        if figures is None:
+            continue
+        models[row.span_id], agents[row.span_id] = figures.step.model, figures.step.agent
+        if figures.step.kind == AGENT_STEP:
+            (span,) = span_encoding.spans_from([row], parts)
+            agents[row.span_id] = label_in(span.attributes, AGENT_NAMES)
+    return [
+        step_from(
+            row.span_id,
+            figures,
+            prices,
+            _inherited(row.span_id, models, parents) if figures.step.kind in CALLS else "",
+            _inherited(row.span_id, agents, parents),
+        )
+        for row, figures in zip(rows, counted, strict=True)
+        if figures is not None
+    ]
+
+
+def _inherited(span_id: str, labels: Mapping[str, str], parents: Mapping[str, str | None]) -> str:
+    """Return the label of a span, or of the nearest one above it that has one."""
+    above: str | None = span_id
+    for _ in range(DEEPEST):
+        if above is None:
+            break
+        if labels.get(above):
+            return labels[above]
+        above = parents.get(above)
+    return ""
 
 
 def _messages_in(rows: Sequence[SpanView], parts: Mapping[str, bytes], one: bool) -> Sequence[SpanMessage]:

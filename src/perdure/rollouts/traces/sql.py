@@ -55,10 +55,12 @@ ADD_TRACES.sets_seldom(
         OR (excluded.rooted = traces.rooted AND excluded.start_ns < traces.start_ns)
         THEN excluded.rollout_id ELSE traces.rollout_id END,
       rooted = {larger:traces.rooted,excluded.rooted},
+      session_id = coalesce(traces.session_id, excluded.session_id),
       start_ns = CASE WHEN excluded.start_ns < traces.start_ns
         THEN excluded.start_ns ELSE traces.start_ns END
     """,
-    when="excluded.rooted > traces.rooted OR excluded.start_ns < traces.start_ns",
+    when="excluded.rooted > traces.rooted OR excluded.start_ns < traces.start_ns"
+    " OR (traces.session_id IS NULL AND excluded.session_id IS NOT NULL)",
 )
 # The names of spans in traces, which may be stored already.
 ADD_TRACE_NAMES = BulkInsert(TRACE_NAMES, rows.TraceNameRow, on_conflict="NOTHING", folds=False)
@@ -109,6 +111,16 @@ LIST_SERVICE_TRACES = statement(
     """
     SELECT {columns} FROM traces
     WHERE ns = :ns AND service = :service AND start_ns >= :since
+      AND (start_ns, trace_id) < (:start_ns, :trace_id)
+    ORDER BY start_ns DESC, trace_id DESC LIMIT :n
+    """,
+    row=rows.TracePlace,
+)
+# The same of the traces of a session.
+LIST_SESSION_TRACES = statement(
+    """
+    SELECT {columns} FROM traces
+    WHERE ns = :ns AND session_id IS NOT NULL AND session_id = :session_id AND start_ns >= :since
       AND (start_ns, trace_id) < (:start_ns, :trace_id)
     ORDER BY start_ns DESC, trace_id DESC LIMIT :n
     """,

@@ -72,9 +72,12 @@ def sums_of(spans: Iterable[NewSpan], numbers: Mapping[int, int], now: int, pric
         if trace is None:
             service = span.service
             trace = traces[trace_id] = TraceRow(
-                trace_id, start, start, 0, 0, 0, 0, 0, NO_REWARD, None, span.rollout_id, service, name, 0, 0
+                *(trace_id, start, start, 0, 0, 0, 0, 0, NO_REWARD, None),
+                *(span.rollout_id, service, name, 0, 0, None),
             )
         _add_span(trace, span, start, name)
+        if span.session and trace.session_id is None:
+            trace.session_id = span.session
         if start < names.get((trace_id, name), start + 1):
             names[trace_id, name] = start
         figures = span.figures
