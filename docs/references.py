@@ -77,7 +77,8 @@ ABOUT: Mapping[str, Mapping[str, str]] = {
         "jobs_per_worker": "runs that a worker executes at once; by default one per core",
         "job_interval": "seconds between two looks into the queue, if no hint arrives",
         "job_heartbeat": "seconds that a lease lasts without a heartbeat",
-        "job_timeout": "seconds that a run may take",
+        "job_timeout": "seconds that an attempt may take if neither its run nor its agent sets a timeout; "
+        "by default 300, and 86,400 for graphs of a `langgraph.json`",
         "job_max_retries": "attempts of a run, the first included; set it where runs are created",
         "job_isolated_loops": "execute each agent in an event loop of its own",
         "job_retriable": "names of further exceptions that are retried, separated by commas",

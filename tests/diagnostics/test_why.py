@@ -146,7 +146,7 @@ SITUATIONS: list[tuple[Situation, str, str, str]] = [
         "running",
         "running",
         f"{RUN}: attempt 1 of 3 is running on worker w1 since {T}, last heard from at {T}; its lease "
-        f"lasts until {T}; its timeout is at {T}.",
+        f"lasts until {T}; its timeout is that of its agent.",
     ),
     (
         situations.overdue,

@@ -72,7 +72,7 @@ def test_nothing_given_means_the_defaults(tmp_path: Path) -> None:
         "jobs_per_worker": os.cpu_count(),
         "job_interval": 5.0,
         "job_heartbeat": 10.0,
-        "job_timeout": 300.0,
+        "job_timeout": None,
         "job_max_retries": 3,
         "job_isolated_loops": False,
         "job_retriable": (),

@@ -24,6 +24,7 @@ from perdure.agents.commands import Command
 from perdure.agents.failures import explain_failure, own_traceback
 from perdure.agents.isolated import isolated
 from perdure.agents.project import PROJECT
+from perdure.agents.records import DEFAULT_TIMEOUT, GRAPH_TIMEOUT
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import InvalidInput, PerdureError
 
@@ -39,7 +40,14 @@ class Registry(Protocol):
         ...
 
     def register(
-        self, name: str, target: Any, *, description: str | None = None, is_factory: bool = False
+        self,
+        name: str,
+        target: Any,
+        *,
+        description: str | None = None,
+        timeout: float | None = None,
+        is_factory: bool = False,
+        default_timeout: float = DEFAULT_TIMEOUT,
     ) -> Any: ...
 
     def register_handler(self, name: str, function: Any) -> None: ...
@@ -92,6 +100,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     isolated: bool = False
     cwd: str | None = None
     env: dict[str, str] = msgspec.field(default_factory=dict)
+    timeout: float | None = None
 
 
 class _Graph(msgspec.Struct):
@@ -185,7 +194,7 @@ def _register(agents: Registry, name: str, entry: _Entry, directory: Path) -> No
         target = isolated(str(entry.path), directory=directory)
     else:
         target = import_target(str(entry.path), directory)
-    agents.register(name, target, description=entry.description)
+    agents.register(name, target, description=entry.description, timeout=entry.timeout)
 
 
 # --- langgraph.json ---------------------------------------------------------------------------------------
@@ -198,7 +207,13 @@ def _load_graphs(path: Path, loaded: Loaded[Any]) -> None:
             with _reported(loaded, name, str(path)):
                 graph = _converted({"path": given} if isinstance(given, str) else given, _Graph)
                 target = import_target(graph.path, path.parent)
-                loaded.agents.register(name, target, description=graph.description, is_factory=True)
+                loaded.agents.register(
+                    name,
+                    target,
+                    description=graph.description,
+                    is_factory=True,
+                    default_timeout=GRAPH_TIMEOUT,
+                )
 
 
 def prepare(path: Path) -> _GraphsFile:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+
+DEFAULT_TIMEOUT: Final = 300.0
+GRAPH_TIMEOUT: Final = 86_400.0
+"""Default of the graphs of a `langgraph.json`, as on LangGraph's server."""
+MAX_TIMEOUT: Final = 86_400.0
+"""Longest timeout of an agent; that of a run may be longer."""
+AgentTimeout = Annotated[float, msgspec.Meta(gt=0, le=MAX_TIMEOUT)]
 
 
 class AgentSpec(msgspec.Struct, kw_only=True, frozen=True):
@@ -15,6 +22,10 @@ class AgentSpec(msgspec.Struct, kw_only=True, frozen=True):
     kind: str = "function"
     """function, graph or command."""
     input_schema: dict[str, Any] | None = None
+    timeout: AgentTimeout | None = None
+    """Timeout of an attempt in seconds, for runs that have none of their own."""
+    default_timeout: AgentTimeout = DEFAULT_TIMEOUT
+    """Timeout in seconds if neither the run, nor the agent, nor the server sets one."""
 
 
 class AgentDescription(msgspec.Struct, kw_only=True, frozen=True):

@@ -265,6 +265,9 @@ def _deadlines(facts: RolloutFacts, latest: AttemptFacts, now: int) -> list[str]
     seconds = limits.timeout_seconds if facts.run is None else facts.run.timeout
     if seconds is not None:
         found.append(f"its timeout is at {at(latest.start_time + to_micros(seconds), now)}")
+    elif facts.run is not None:
+        # Only the worker that executes the attempt knows what its agent says.
+        found.append("its timeout is that of its agent")
     return found or ["it has no timeout"]
 
 

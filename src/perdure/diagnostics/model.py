@@ -258,7 +258,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     thread_id: str
     agent: str
     strategy: str
-    timeout: float
+    timeout: float | None
     gone_at: int | None
     temporary: bool
     failure: Failure | None
@@ -464,11 +464,12 @@ def _failure_in(metadata: str | None) -> Failure | None:
 
 
 def _run_facts(run: RunRow) -> RunFacts:
+    limits = run_limits(run)
     return RunFacts(
         thread_id=run.thread_id,
         agent=run.agent,
         strategy=run.strategy,
-        timeout=run_limits(run).run_timeout,
+        timeout=limits.run_timeout or limits.server_timeout,
         gone_at=run.gone_at,
         temporary=run.temporary is not None,
         failure=failure_of(run.error),

@@ -151,7 +151,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     jobs_per_worker: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = msgspec.field(default_factory=_cores)
     job_interval: Seconds = 5.0
     job_heartbeat: Seconds = 10.0
-    job_timeout: Annotated[float, msgspec.Meta(gt=0, le=30 * 86_400)] = 300.0
+    job_timeout: Annotated[float, msgspec.Meta(gt=0, le=30 * 86_400)] | None = None
     job_max_retries: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 3
     job_isolated_loops: bool = False
     job_retriable: tuple[str, ...] = ()

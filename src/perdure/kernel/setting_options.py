@@ -49,7 +49,7 @@ class SettingOptions(TypedDict, total=False):
     jobs_per_worker: int
     job_interval: float
     job_heartbeat: float
-    job_timeout: float
+    job_timeout: float | None
     job_max_retries: int
     job_isolated_loops: bool
     job_retriable: tuple[str, ...]

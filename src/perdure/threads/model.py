@@ -158,10 +158,10 @@ RETRY_BACKOFF: Final = Backoff(0.5, 60.0)
 SILENT: Final = Failure(error="WorkerLost", message="the worker that executed it fell silent")
 
 
-def took_too_long(seconds: float | None) -> Failure:
-    return Failure(
-        error="RunTimeout", message=f"the run took longer than {seconds:g} s" if seconds else "timeout"
-    )
+def took_too_long(seconds: float | None, source: str | None = None) -> Failure:
+    """The failure of a run that took longer than a limit, which `source` names."""
+    limit = f"the run took longer than {seconds:g} s" if seconds else "timeout"
+    return Failure(error="RunTimeout", message=limit if source is None else f"{limit} ({source})")
 
 
 def merged(*parts: Mapping[str, Any] | None) -> dict[str, Any]:

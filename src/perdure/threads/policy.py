@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import msgspec
 
+from perdure.agents.records import GRAPH_TIMEOUT, MAX_TIMEOUT
 from perdure.kernel.clock import to_micros
 from perdure.rollouts.model import TIMEOUT, UNRESPONSIVE
 from perdure.threads.records import Lifetime, RunRequest
@@ -27,7 +28,8 @@ def backstop(timeout: float, lease: float) -> float:
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The limits that hold for a run whose request names no others."""
 
-    timeout: float = 300.0
+    timeout: float | None = None
+    """The timeout that the server sets for all runs that have none of their own, nor of their agent."""
     max_attempts: int = 3
     lease: float = 10.0
     grace: float = 10.0
@@ -63,12 +65,15 @@ def limits_of_phase(
 
 def limits_of(request: RunRequest, policy: Policy) -> str:
     """The limits of a run, as they are stored."""
-    timeout = request.timeout_seconds or policy.timeout
+    own = request.timeout_seconds
+    # Without one, the worker that claims the run knows what its agent sets; the watchdog knows the bound.
+    longest = own or max(policy.timeout or 0.0, MAX_TIMEOUT, GRAPH_TIMEOUT)
     limits = RunLimits(
-        timeout_seconds=backstop(timeout, policy.lease),
+        timeout_seconds=backstop(longest, policy.lease),
         unresponsive_seconds=policy.lease,
         max_attempts=request.max_attempts or policy.max_attempts,
         retry_condition=(UNRESPONSIVE,),
-        run_timeout=timeout,
+        run_timeout=own or 0.0,
+        server_timeout=policy.timeout,
     )
     return msgspec.json.encode(limits).decode()

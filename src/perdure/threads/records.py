@@ -82,7 +82,7 @@ class RunRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     """What only the kind of agent understands, such as stream_subgraphs or interrupt_before of a graph."""
     priority: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] = 0
     timeout_seconds: Limit | None = None
-    """How long an attempt may take; by default BG_JOB_TIMEOUT_SECS."""
+    """How long an attempt may take; by default what its agent or the server says."""
     max_attempts: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
     """How often it is tried; by default BG_JOB_MAX_RETRIES."""
     traceparent: str | None = None

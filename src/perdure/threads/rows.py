@@ -408,8 +408,11 @@ class RunLimits(msgspec.Struct, frozen=True, omit_defaults=True):
     max_attempts: int
     retry_condition: tuple[str, ...]
     run_timeout: float
+    """The run's own timeout; 0 if it has none, and the worker that claims it decides."""
     free_lapses: int = 0
     retry_after: float | None = None
+    server_timeout: float | None = None
+    """What the settings of the server say of runs that have none of their own."""
 
 
 _limits = msgspec.json.Decoder(RunLimits)

@@ -74,6 +74,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Of the assistant, the thread and the run; the latter wins."""
     context: dict[str, Any]
     timeout_seconds: float | None
+    """The run's own timeout."""
     lease_seconds: float
     origin: str
     """The run whose kept steps count: itself, or the interrupted one that it resumes."""
@@ -93,6 +94,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Whether that event tells already that this attempt has begun."""
     phase: PhaseFacts | None = None
     """What a phase is a part of; None for a run."""
+    server_timeout_seconds: float | None = None
+    """The timeout that the server sets for runs that have none of their own, nor of their agent."""
 
     @property
     def held(self) -> Lease:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from perdure.agents.agent import Agent
 from perdure.agents.context import AgentError, Cancelled, Interrupted, Retriable
+from perdure.agents.records import AgentSpec
 from perdure.graphs.records import GraphSteps
 from perdure.kernel.clock import boottime, human_duration
 from perdure.kernel.codec import encode_json
@@ -72,6 +73,28 @@ class WorkerDeps(msgspec.Struct, frozen=True, kw_only=True):
     workspaces: Workspaces = Workspaces(None)
 
 
+class TimeLimit(NamedTuple):
+    """How long an attempt may take, and what says so."""
+
+    seconds: float | None
+    source: str | None
+
+
+NO_LIMIT: Final = TimeLimit(None, None)
+
+
+def find_limit(assignment: Assignment, spec: AgentSpec, setting: float | None) -> TimeLimit:
+    """Return the limit of an attempt: that of the run, the agent, the settings, or the agent's default."""
+    if assignment.timeout_seconds:
+        return TimeLimit(assignment.timeout_seconds, None)
+    if spec.timeout is not None:
+        return TimeLimit(spec.timeout, f"timeout of agent {spec.name}")
+    set_by_server = assignment.server_timeout_seconds or setting
+    if set_by_server is not None:
+        return TimeLimit(set_by_server, "setting BG_JOB_TIMEOUT_SECS")
+    return TimeLimit(spec.default_timeout, "default; set BG_JOB_TIMEOUT_SECS or the timeout of the agent")
+
+
 class AgentResult(msgspec.Struct, frozen=True):
     """The return value of an agent, and the same as JSON."""
 
@@ -93,6 +116,7 @@ class Execution:
         self._deps = deps
         self._stop_request: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._concluding = False
+        self._limit = NO_LIMIT
         run = assignment.run
         self.name = f"run {run.run_id} of agent {run.agent}"
         self._emitter = Emitter(
@@ -125,10 +149,6 @@ class Execution:
     def stop_action(self) -> str | None:
         """The action of the request to stop, if there was one."""
         return self._stop_request.result() if self._stop_request.done() else None
-
-    @property
-    def timeout(self) -> float | None:
-        return self.assignment.timeout_seconds or self._deps.options.timeout
 
     def request_stop(self, action: str) -> None:
         """Stop: interrupt, rollback, timeout, shutdown, or the lease is lost. The first request counts."""
@@ -192,9 +212,10 @@ class Execution:
         if not assignment.begun:
             self._emitter.begin(begin_event(assignment.run.run_id, assignment.attempt))
         agent = self._agent()
+        self._limit = find_limit(assignment, agent.spec, self._deps.options.timeout)
         job = self._deps.loops.start(lambda: self._main(agent), self.name)
         await asyncio.wait(
-            (job.done, self._stop_request), timeout=self.timeout, return_when=asyncio.FIRST_COMPLETED
+            (job.done, self._stop_request), timeout=self._limit.seconds, return_when=asyncio.FIRST_COMPLETED
         )
         if not job.done.done():
             self.request_stop(TIMEOUT)
@@ -261,7 +282,7 @@ class Execution:
             await self._finish(await self._with_report(stopped, ended))
             return "stopped"
         if action == TIMEOUT:
-            failure = took_too_long(self.timeout)
+            failure = took_too_long(self._limit.seconds, self._limit.source)
             late = Ending(held=self.lease, result="timeout", error=failure)
             return await self._end(await self._with_report(late, ended))
         if action == SHUTDOWN and ended.error is not None and not isinstance(ended.error, Interrupted):

@@ -28,8 +28,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Duration of a lease; leases are renewed three times as often."""
     interval: float = 5.0
     """Polling interval when no signal arrives."""
-    timeout: float | None = 300.0
-    """Timeout of an attempt, unless the run has its own."""
+    timeout: float | None = None
+    """Timeout of an attempt, unless the run, its agent or the server sets one."""
     grace: float = 5.0
     """How long runs may continue when the worker stops."""
     cancel_grace: float = 3.0

@@ -6,10 +6,12 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
+import msgspec
+
 from perdure.agents.agent import Agent
 from perdure.agents.commands import Command, CommandAgent
 from perdure.agents.functions import FunctionAgent
-from perdure.agents.records import AgentSpec
+from perdure.agents.records import DEFAULT_TIMEOUT, MAX_TIMEOUT, AgentSpec
 from perdure.assistants.model import check_description
 from perdure.executions.model import check_not_built_in
 from perdure.kernel.checks import check_name
@@ -85,25 +87,37 @@ class Agents(Mapping[str, Agent]):
     @overload
     def agent(self, name: C, /) -> C: ...
     @overload
-    def agent(self, name: str | None = None, *, description: str | None = None) -> Callable[[T], T]: ...
-    def agent(self, name: Any = None, *, description: str | None = None) -> Any:
-        """Register the decorated object, and return it unchanged. Without a name, it has the function's."""
+    def agent(
+        self, name: str | None = None, *, description: str | None = None, timeout: float | None = None
+    ) -> Callable[[T], T]: ...
+    def agent(self, name: Any = None, *, description: str | None = None, timeout: float | None = None) -> Any:
+        """Register the decorated object, and return it unchanged. Without a name, it has the function's.
+
+        `timeout` is how many seconds an attempt may take, if its run has no timeout of its own.
+        """
 
         def decorate(target: T) -> T:
-            self.register(
-                name if isinstance(name, str) else _name_of(target), target, description=description
-            )
+            known = name if isinstance(name, str) else _name_of(target)
+            self.register(known, target, description=description, timeout=timeout)
             return target
 
         return decorate if name is None or isinstance(name, str) else decorate(name)
 
     def register(
-        self, name: str, target: Any, *, description: str | None = None, is_factory: bool = False
+        self,
+        name: str,
+        target: Any,
+        *,
+        description: str | None = None,
+        timeout: float | None = None,
+        is_factory: bool = False,
+        default_timeout: float = DEFAULT_TIMEOUT,
     ) -> Agent:
         """Add an agent: a function `(ctx, input)`, a LangGraph graph or a factory of one, or a `Command`.
 
         From another registry, the agent with the same name is taken. `is_factory` says that a function with
-        one parameter creates graphs, whatever the parameter is called.
+        one parameter creates graphs, whatever the parameter is called. `timeout` is how many seconds an
+        attempt may take, if its run has no timeout of its own; `default_timeout`, if the server sets none.
         """
         check_not_built_in(check_name(name, "the name of an agent"))
         if name in self._agents:
@@ -113,6 +127,9 @@ class Agents(Mapping[str, Agent]):
         else:
             text = description if description is not None else _summary(target)
             agent = make_agent(name, target, check_description(text), is_factory=is_factory)
+            agent.spec = msgspec.structs.replace(agent.spec, default_timeout=default_timeout)
+        if timeout is not None:
+            agent.spec = msgspec.structs.replace(agent.spec, timeout=_check_timeout(name, timeout))
         self._agents[name] = agent
         return agent
 
@@ -156,6 +173,13 @@ class Agents(Mapping[str, Agent]):
 
     def __len__(self) -> int:
         return len(self._agents)
+
+
+def _check_timeout(name: str, timeout: object) -> float:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= MAX_TIMEOUT:
+        limits = f"a number of seconds above 0, at most {MAX_TIMEOUT:g}"
+        raise InvalidInput(f"the timeout of agent {name!r} is {timeout!r}; it must be {limits}")
+    return float(timeout)
 
 
 def _decorator(register: Callable[[str, Callable[..., Any]], None], name: str) -> Callable[[C], C]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perdure.agents.records import DEFAULT_TIMEOUT
 from perdure.assistants.model import AssistantRow
 from perdure.assistants.operations import resolve
 from perdure.executions.model import PHASE, WORKFLOWS_QUEUE, NewPhase
@@ -124,7 +125,7 @@ def _rollout(tx: Tx, request: NewPhase, thread: ThreadRow, agent: str, policy: P
     return NewRollout(
         input='{"input":' + request.input + modes + command + "}",
         config=limits_of_phase(
-            request.timeout_seconds or policy.timeout,
+            request.timeout_seconds or policy.timeout or DEFAULT_TIMEOUT,
             policy.lease,
             request.max_attempts,
             request.retry_seconds,

@@ -261,7 +261,7 @@ def _reason(run: RunRow) -> Failure | None:
     if run.outcome == UNRESPONSIVE:
         return exceeded(run.id, run.limits.max_attempts, SILENT)
     if run.outcome == TIMEOUT:
-        return took_too_long(run_limits(run).run_timeout)
+        return took_too_long(run_limits(run).run_timeout or None)
     return None
 
 
