@@ -72,6 +72,7 @@ PANELS: dict[str, dict[str, str]] = {
         "mcp": COMMANDS + "mcp:mcp",
         "doctor": HOSTING + "doctor:doctor",
         "token": COMMANDS + "tokens:app",
+        "audit": COMMANDS + "audit:audit",
         "version": COMMANDS + "about:version",
         "machines": COMMANDS + "about:machines",
         "completion": COMMANDS + "completion:completion",

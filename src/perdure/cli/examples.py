@@ -122,6 +122,7 @@ EXAMPLES: Final[dict[str, str]] = {
     "stats": "perdure stats --json",
     "usage": "perdure usage --by agent --since 7d",
     "health": "perdure health --url http://127.0.0.1:4747",
+    "audit": "perdure audit --action create_token",
     "outbox list": "perdure outbox list --dead",
     "outbox show": "perdure outbox show last",
     "outbox retry": "perdure outbox retry --dead",

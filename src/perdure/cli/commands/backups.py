@@ -104,11 +104,15 @@ async def database_of(context: CommandContext) -> str:
     if context.target.database is not None:
         return context.target.database
     from perdure.kernel.config import load_settings
-    from perdure.kernel.errors import InvalidInput
+    from perdure.kernel.errors import InvalidInput, Unreachable
     from perdure.runtime.backups import is_here
 
-    async with context.connect() as connection:
-        stats = await connection.upkeep.stats()
+    try:
+        async with context.connect() as connection:
+            stats = await connection.upkeep.stats()
+    except Unreachable as error:
+        named = "name the database with --database, such as sqlite:///perdure.db"
+        raise Unreachable(f"{error.message}; where no server runs, {named}") from None
     if stats.engine == "sqlite" and is_here(stats.database):
         return stats.database
     configured = str(load_settings().database_url)

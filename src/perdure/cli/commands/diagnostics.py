@@ -25,6 +25,16 @@ if TYPE_CHECKING:
 INTERVAL_SECONDS = 2.0
 HEALTHY = ("ok", "ready", "healthy")
 SERVING = "SERVING"
+COUNTED = {
+    "total_rollouts": "rollouts of the queue",
+    "total_attempts": "attempts of rollouts, runs and phases",
+    "total_spans": "spans",
+    "total_resources": "versions of resources",
+    "total_workers": "workers, alive or not",
+    "total_span_bytes": "size of the spans",
+    "name": "store",
+}
+"""What the statistics of a namespace count, in words: rollouts of other kinds are runs and phases."""
 NOT_CHECKED = "not checked: pip install 'perdure[grpc]'"
 
 
@@ -214,7 +224,8 @@ async def health(
     if context.as_json:
         context.output.document(document)
     else:
-        showing(context, document, [(name.replace("_", " "), _fact(name, value)) for name, value in rows])
+        shown = [(COUNTED.get(name, name.replace("_", " ")), _fact(name, value)) for name, value in rows]
+        showing(context, document, shown)
     if facts.get("status", "ok") not in HEALTHY or facts.get("grpc", SERVING) not in (SERVING, NOT_CHECKED):
         raise typer.Exit(1)
 

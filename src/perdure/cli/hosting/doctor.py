@@ -8,13 +8,13 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perdure.cli.commands.about import versions_line, versions_of
 from perdure.cli.hosting.agents import load_quietly
-from perdure.cli.shell.options import CommandContext, client_command
+from perdure.cli.shell.options import CommandContext, client_command, flag
 from perdure.cli.shell.output import human_duration
 from perdure.diagnostics.doctor import SKEW_SECONDS, Check, check_health, check_skew, check_space
 from perdure.kernel.errors import DatabaseOwned, PerdureError
@@ -39,8 +39,11 @@ MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "failed": ("FAILED",
 
 
 @client_command
-async def doctor(context: CommandContext) -> None:
-    """Show settings and their sources; check database, Redis, ports and agents.
+async def doctor(
+    context: CommandContext,
+    all_: Annotated[bool, flag("--all", help="Show settings that have their default, too.")] = False,
+) -> None:
+    """Check database, Redis, ports and agents; show the settings that were given, and their sources.
 
     A server that --url names tells what it finds of its own: database, clock, disk, Redis, workers, queues.
     """
@@ -53,7 +56,7 @@ async def doctor(context: CommandContext) -> None:
         found = {"settings": _shown(settings), "versions": versions_of(PACKAGES)}
         context.output.document({**found, "checks": checks})
     else:
-        _print(context, settings, checks)
+        _print(context, settings, checks, all_)
     if any(each.state == "failed" for each in checks):
         raise typer.Exit(1)
 
@@ -70,14 +73,21 @@ def _shown(settings: Settings) -> dict[str, dict[str, Any]]:
     return {name: {"value": shown(value), "source": settings.sources[name]} for name, value in values.items()}
 
 
-def _print(context: CommandContext, settings: Settings, checks: list[Check]) -> None:
+def _print(context: CommandContext, settings: Settings, checks: list[Check], with_defaults: bool) -> None:
+    _print_checks(context, checks)
     rows = [
         (name, each["source"], None if each["value"] in ((), {}, "") else each["value"])
         for name, each in _shown(settings).items()
+        if with_defaults or each["source"] != "default"
     ]
-    context.output.table(("setting", "from", "value"), rows)
-    context.output.print(f"\n{versions_line(versions_of(PACKAGES))}\n")
-    _print_checks(context, checks)
+    context.output.print("")
+    if rows:
+        context.output.table(("setting", "from", "value"), rows)
+    if not with_defaults:
+        context.output.print(
+            f"{'All other' if rows else 'All'} settings have their defaults: --all shows them."
+        )
+    context.output.print(f"\n{versions_line(versions_of(PACKAGES))}")
 
 
 def _print_checks(context: CommandContext, checks: Sequence[Check]) -> None:

@@ -16,6 +16,7 @@ IGNORED = """\
 # perdure's database, and its files beside it
 perdure.db*
 sessions/
+agent-sessions/
 __pycache__/
 .env
 """

@@ -10,6 +10,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterable
+from types import TracebackType
 from typing import TextIO
 from urllib.parse import unquote, urlsplit
 
@@ -69,6 +70,8 @@ class PlainFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One JSON object a line, for log collectors."""
 
+    is_json = True
+
     def __init__(self, redaction: Redaction) -> None:
         super().__init__()
         self._redaction = redaction
@@ -119,12 +122,20 @@ def configure(settings: Settings, stream: TextIO | None = None) -> logging.Handl
     plain = PlainFormatter(redaction, dated=_is_file(handler.stream))
     handler.setFormatter(JsonFormatter(redaction) if settings.log_json else plain)
     handler.addFilter(LogFields())
+    if settings.log_json:
+        # A collector of JSON takes no other lines.
+        logging.captureWarnings(True)
+        sys.excepthook = _log_uncaught
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level.upper())
     for name in QUIET:
         logging.getLogger(name).setLevel("DEBUG" if settings.log_level == "debug" else "WARNING")
     return handler
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    logging.getLogger(__name__).critical("the process ends with an error", exc_info=(kind, error, trace))
 
 
 def _is_file(stream: TextIO) -> bool:

@@ -183,7 +183,7 @@ def serve_with(
     from perdure.cli.hosting.process_secrets import protect_process
 
     protect_process(settings)
-    host = host or Terminal(as_json=as_json)
+    host = host or Terminal(as_json=as_json or settings.log_json)
     if workers > 1:
         server.check_process_count(settings)
     logs.configure(settings)

@@ -26,6 +26,12 @@ NO_ATTEMPTS_HERE = (
     "decides how many attempts it has; set it there, or max_attempts of the run"
 )
 
+SCOPE_HINT = (
+    "A worker needs a token with the scope worker: create one with `perdure token create NAME --scope "
+    "worker`, and set PERDURE_TOKEN or --token. It never uses the secret of the command on the server's "
+    "machine, which is an administrator's"
+)
+
 if TYPE_CHECKING:
     from perdure.kernel.config import Settings
     from perdure.kernel.metrics import Metrics
@@ -117,7 +123,8 @@ def start(
     reloads.add("log level", logs.reload, settings=logs.SETTINGS)
     process = ServiceProcess([*services, worker], timeout=settings.seconds_to_stop, reloads=reloads)
 
-    process.when_running(lambda: _announce(settings, found, place, worker, port, as_json=as_json))
+    says_json = as_json or settings.log_json
+    process.when_running(lambda: _announce(settings, found, place, worker, port, as_json=says_json))
     run(process)
 
 
@@ -157,7 +164,8 @@ def _remote(
     )
     port = _port(worker, settings, metrics)
     opened = [] if port is None else [port]
-    return worker, [_Open(store.close), *opened, InPhase(Phase.SUPPORT, loopback)], port
+    check = _TokenCheck(url, token, namespace)
+    return worker, [check, _Open(store.close), *opened, InPhase(Phase.SUPPORT, loopback)], port
 
 
 def _port(
@@ -195,6 +203,35 @@ def _direct(
         InPhase(Phase.SUPPORT, app.services.deliveries),
     ]
     return worker, services, port
+
+
+class _TokenCheck:
+    """Refuses the start of a worker without a token that allows it to work. It waits for no server."""
+
+    def __init__(self, url: str, token: str | None, namespace: str | None) -> None:
+        self._url, self._token, self._namespace = url, token, namespace
+
+    async def start(self) -> None:
+        """Ask the server who the worker is."""
+        from perdure.access.model import allows
+        from perdure.cli.shell.remote import Remote
+        from perdure.kernel.errors import PerdureError, StartRefused, Unauthorized
+
+        connection = Remote(self._url, self._token, self._namespace)
+        try:
+            caller = await connection.access.whoami()
+        except Unauthorized as error:
+            raise StartRefused(f"{error.message.rstrip('.')}. {SCOPE_HINT}") from None
+        except PerdureError:
+            # It cannot be reached yet, or the token only allows to work.
+            return
+        finally:
+            await connection.close()
+        if not allows(caller.scopes, "worker"):
+            raise StartRefused(f"this token has the scopes {', '.join(caller.scopes)} only. {SCOPE_HINT}")
+
+    async def stop(self) -> None:
+        """Nothing is open."""
 
 
 class _Open:

@@ -190,7 +190,11 @@ def _one_of(kinds: Sequence[Kind]) -> str:
 
 
 def _ambiguous(text: str, found: Sequence[FoundId]) -> str:
-    named = ", ".join(f"{each.kind.replace('_', ' ')} {_id(each)}" for each in found[:SHOWN])
+    # A schedule is called by its name elsewhere; here it is listed because of its id.
+    named = ", ".join(
+        f"{each.kind.replace('_', ' ')} {each.id if each.id.startswith(text) else _id(each)}"
+        for each in found[:SHOWN]
+    )
     more = " and more" if len(found) > SHOWN else ""
     return f"{text!r} is the beginning of several ids: {named}{more}; give more characters"
 

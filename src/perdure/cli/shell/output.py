@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 import time
@@ -160,7 +161,10 @@ def wants_json() -> bool:
 def print_error(code: str, message: str, exit_code: int) -> None:
     """Print an error on stderr: one line for people, or with --json one JSON document on a line."""
     if not wants_json():
-        warn(f"{code}: {message}")
+        if any(getattr(handler.formatter, "is_json", False) for handler in logging.getLogger().handlers):
+            logging.getLogger("perdure").error("%s: %s", code, message)
+        else:
+            warn(f"{code}: {message}")
         return
     from perdure.kernel.codec import encode_wire
 
