@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.rollouts.test_frameworks import ANSWER, FRAMEWORKS, QUESTION, RESULT,
 
 from .command import ROOT, Server
 
+PATIENCE = 60.0
 HEAD = "| framework | spans by | spans | tokens | cost | messages |\n|---|---|---|---|---|---|\n"
 NAMES = {
     "agno": ("Agno", "OpenInference"),
@@ -24,6 +26,16 @@ NAMES = {
     "pydantic_ai": ("Pydantic AI", "its own spans"),
     "smolagents": ("smolagents", "OpenInference"),
 }
+AGENTS = """
+from perdure import Agents
+
+agents = Agents()
+
+
+@agents.agent("echo")
+async def echo(ctx, input):
+    return input
+"""
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +43,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
     with Server(folder, more={"PERDURE_KEEP_TRACES": "1"}) as server:
         for framework in FRAMEWORKS:
-            request = urllib.request.Request(
-                server.url + "/v1/traces",
-                json.dumps(recorded(framework)).encode(),
-                {"Content-Type": "application/json"},
-            )
-            with urllib.request.urlopen(request) as answer:
-                assert json.load(answer) == {}
+            send(server, recorded(framework))
         yield server
+
+
+def send(server: Server, spans: dict[str, Any]) -> None:
+    """Export spans to a server, which takes all."""
+    request = urllib.request.Request(
+        server.url + "/v1/traces", json.dumps(spans).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request) as answer:
+        assert json.load(answer) == {}
 
 
 def trace_of(server: Server, framework: str) -> dict[str, Any]:
@@ -82,3 +97,35 @@ def test_a_trace_of_a_framework_is_shown_with_its_messages(server: Server, frame
 def test_the_documentation_has_the_table_of_frameworks(server: Server) -> None:
     table = HEAD + "".join(row_of(framework, trace_of(server, framework)) for framework in FRAMEWORKS)
     assert table in (Path(ROOT) / "docs" / "traces.md").read_text(), table
+
+
+def root_of(server: Server, run_id: str) -> dict[str, Any]:
+    """The span of a run's attempt, which its worker stores a moment after the end."""
+    ends = time.monotonic() + PATIENCE
+    while time.monotonic() < ends:
+        spans: list[dict[str, Any]] = server.json("span", "list", run_id)["items"]
+        if spans:
+            return spans[0]
+    raise AssertionError(f"run {run_id} has no span")
+
+
+def test_a_run_is_shown_with_the_spans_of_its_framework(tmp_path: Path) -> None:
+    """The spans name nothing: they are part of the run's trace, and below its own span."""
+    (tmp_path / "agents.py").write_text(AGENTS)
+    with Server(tmp_path, "serve", "--agents", "./agents.py:agents") as server:
+        run = server.json("run", "create", "echo", "{}", "--wait")["run"]["run_id"]
+        root = root_of(server, run)
+        request = recorded("crewai")
+        for group in request["resourceSpans"]:
+            for span in (span for scope in group["scopeSpans"] for span in scope["spans"]):
+                span["traceId"] = root["trace_id"]
+                span["parentSpanId"] = span.get("parentSpanId") or root["span_id"]
+        send(server, request)
+        shown = server.run("run", "show", run).stdout
+        for words in ("31 in, 8 out", "$0.0002", f"perdure span list {run}", root["trace_id"]):
+            assert words in shown, shown
+        document = server.json("run", "show", run)
+        assert (document["spans"], document["kept_trace"]) == (6, None)
+        assert "ChatCompletion" in server.run("span", "list", run).stdout
+        figures = document["figures"]
+        assert (figures["input_tokens"], figures["output_tokens"]) == (31, 8)

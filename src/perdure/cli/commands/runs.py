@@ -25,7 +25,17 @@ from perdure.cli.shell.options import (
     number,
     text,
 )
-from perdure.cli.shell.output import TIMED_OUT, ago, error_text, human_duration, print_error, shorten, warn
+from perdure.cli.shell.output import (
+    TIMED_OUT,
+    ago,
+    cost_text,
+    error_text,
+    human_duration,
+    print_error,
+    shorten,
+    tokens_text,
+    warn,
+)
 from perdure.cli.shell.results import listing, pages, removing, showing
 
 if TYPE_CHECKING:
@@ -192,10 +202,13 @@ def _took(run: Run) -> str | None:
 
 @app.client_command("show")
 async def show_run(context: CommandContext, run_id: IdArgument) -> None:
-    """Show a run, and why it is waiting or how it ended."""
+    """Show a run, why it is waiting or how it ended, and what its spans count."""
     async with context.connect() as connection:
         run = await connection.threads.get_run(run_id)
         why = await connection.diagnostics.why(run_id)
+        figures = next(iter(await connection.rollouts.figures(rollout_id=[run.run_id])), None)
+        spans, trace_id = await _spans_of(connection, run.run_id)
+        kept = await _kept_trace(connection, trace_id)
     rows = (
         ("run", run.run_id),
         ("status", run.status),
@@ -213,8 +226,40 @@ async def show_run(context: CommandContext, run_id: IdArgument) -> None:
         ("webhook", run.webhook),
         ("metadata", run.metadata or None),
         ("input", run.kwargs.input),
+        ("tokens", figures and tokens_text(figures.input_tokens, figures.output_tokens)),
+        ("cost", figures and cost_text(figures.cost)),
+        ("spans", f"{spans}; perdure span list {run.run_id}" if spans else None),
+        ("trace", trace_id),
+        ("kept apart", kept and f"{kept}; its spans belong to no attempt alone"),
     )
-    showing(context, {"run": run, "why": why}, rows)
+    document = {
+        "run": run,
+        "why": why,
+        "figures": figures,
+        "spans": spans,
+        "trace_id": trace_id,
+        "kept_trace": kept,
+    }
+    showing(context, document, rows)
+
+
+async def _spans_of(connection: Connection, run_id: str) -> tuple[int | None, str | None]:
+    """Return how many spans a run has, and their trace; nothing if they were deleted."""
+    from perdure.errors import SpansEvicted
+
+    try:
+        page = await connection.store.query_spans(run_id, limit=1)
+    except SpansEvicted:
+        return None, None
+    return page.total, next((span.trace_id for span in page), None)
+
+
+async def _kept_trace(connection: Connection, trace_id: str | None) -> str | None:
+    """Return the rollout that has spans of a trace which belong to no attempt."""
+    if trace_id is None:
+        return None
+    kept = await connection.store.get_rollout_by_id(f"ro-{trace_id}")
+    return None if kept is None else kept.rollout_id
 
 
 @app.client_command("watch", "stream")
