@@ -373,3 +373,18 @@ async def test_a_graph_that_asks_goes_on_with_the_answer_in_its_own_thread(world
     run = await world.workflows.get(run_id)
     assert run.status == "succeeded"
     assert world.seen[-1][1]["prompt"] == "painted"
+
+
+async def test_a_fix_and_its_review_have_assistants_of_their_own(world: WorkflowWorld) -> None:
+    named = REVIEW.replace("fix_model: big", "fix_assistant: '{{fixer}}', re_review_assistant: echo")
+    world.script |= {"review": "VERDICT: REQUEST_CHANGES", "review_recheck_1": "APPROVED"}
+    await world.start(named.replace("loop:", "assistant: other\n    loop:"), context={"fixer": "echo"})
+    agents: dict[str, str] = {}
+    while claimed := await world.claim_phases():
+        for assignment in claimed:
+            assert assignment.phase is not None
+            agents[str(assignment.phase.label)] = assignment.run.assistant_id
+            await world.execute(assignment)
+    reviewer, other = agents["review"], agents["after"]
+    assert reviewer != other
+    assert agents == {"review": reviewer, "review_fix_1": other, "review_recheck_1": other, "after": other}

@@ -133,6 +133,10 @@ class OnRequestChanges(Strict, frozen=True, kw_only=True):
     re_review_prompt: Text
     fix_model: Text | None = None
     fix_variant: Text | None = None
+    fix_assistant: Text | None = None
+    """The assistant that fixes; without one, that of the phase."""
+    re_review_assistant: Text | None = None
+    """The assistant that reviews a fix; without one, that of the phase."""
 
 
 class ReviewLoop(Strict, frozen=True, kw_only=True):
@@ -246,6 +250,14 @@ class Phase(Strict, frozen=True, kw_only=True):
             return []
         return [self.skip_if] if isinstance(self.skip_if, str) else list(self.skip_if)
 
+    def assistant_of(self, role: str) -> str | None:
+        """Return the assistant that the phase names for a role of its loop, or for itself."""
+        changes = None if self.loop is None else self.loop.on_request_changes
+        if changes is None or role not in ("fix", "recheck"):
+            return self.assistant
+        named = changes.fix_assistant if role == "fix" else changes.re_review_assistant
+        return named or self.assistant
+
     def templates(self) -> Iterator[tuple[str, str]]:
         """The fields that are templates, with their text."""
         for name in (
@@ -270,8 +282,8 @@ class Phase(Strict, frozen=True, kw_only=True):
             changes = self.loop.on_request_changes
             yield from (
                 (f"loop.on_request_changes.{name}", value)
-                for name, value in (("fix_model", changes.fix_model), ("fix_variant", changes.fix_variant))
-                if value is not None
+                for name in ("fix_model", "fix_variant", "fix_assistant", "re_review_assistant")
+                if (value := getattr(changes, name)) is not None
             )
             yield from _texts("loop.messages", self.loop.messages)
 

@@ -341,9 +341,10 @@ def _notes(definition: Workflow | Cron, folder: Path | None) -> Iterator[FileMis
 def _assistants(definition: Workflow | Cron) -> Iterator[tuple[str, FileMistake]]:
     """The assistants that phases name, without those that a template gives."""
     for number, phase in enumerate(definition.phases if isinstance(definition, Workflow) else ()):
-        if phase.assistant is not None and not templates.parse(phase.assistant).paths():
-            message = f"phase {phase.name!r}: there is no assistant or agent {phase.assistant!r}"
-            yield phase.assistant, FileMistake(message, ("phases", number, "assistant"))
+        for field, assistant in phase.templates():
+            if field.endswith("assistant") and not templates.parse(assistant).paths():
+                message = f"phase {phase.name!r}: there is no assistant or agent {assistant!r}"
+                yield assistant, FileMistake(message, ("phases", number, *field.split(".")))
 
 
 def _helpers(field: tuple[str, str]) -> frozenset[str]:

@@ -519,7 +519,7 @@ class RunWork:
         """What a worker is to execute, or why it cannot be."""
         planned = self.plan[node.node]
         try:
-            (assistant,) = await self.values.render(planned, [planned.phase.assistant])
+            (assistant,) = await self.values.render(planned, [planned.phase.assistant_of(step.role)])
         except PerdureError as error:
             return error.message
         context = await self.values.context() if steps.reads_context(planned.phase) else {}
