@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 BLOCKED_SECONDS = 1.0
 """A loop that has not responded for this long gets no more runs."""
+SETTLING_SECONDS = 1.0
+"""A loop that is younger may still import what its agents need."""
 CLOSE_SECONDS = 2.0
 
 IDLE_SECONDS = 10.0
@@ -97,6 +100,14 @@ class DaemonThreads(ThreadPoolExecutor):
             call.future.set_result(result)
 
 
+class _Ping(NamedTuple):
+    """A look at a loop: when, which task ran then, and how long its thread had waited for a core."""
+
+    at: float
+    task: asyncio.Task[Any] | None
+    delay: float
+
+
 class AgentLoop:
     """An event loop in a daemon thread, for the code of agents."""
 
@@ -107,7 +118,8 @@ class AgentLoop:
         self.loop.set_default_executor(DaemonThreads())
         self.jobs: set[Job] = set()
         self.retired = False
-        self._pinged_at: float | None = None
+        self._ping: _Ping | None = None
+        self._created = time.monotonic()
         name = f"perdure-agents-{next(self._numbers)}"
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
@@ -138,19 +150,35 @@ class AgentLoop:
             self.loop.call_soon_threadsafe(action)
 
     def look(self) -> None:
-        """Ping the loop, unless the last ping is still unanswered."""
-        if self._pinged_at is None:
-            self._pinged_at = time.monotonic()
+        """Ping the loop, unless it still executes what it executed at the last ping."""
+        ping, task = self._ping, self._current_task()
+        if ping is None or ping.task is not task:
+            self._ping = _Ping(time.monotonic(), task, self._delay())
             self.call_soon(self._answer)
 
     def _answer(self) -> None:
-        self._pinged_at = None
+        self._ping = None
 
     @property
     def blocked(self) -> bool:
-        """Whether the loop has not responded for too long."""
-        pinged = self._pinged_at
-        return pinged is not None and time.monotonic() - pinged > BLOCKED_SECONDS
+        """Whether one callback has held the loop for too long; time without a core does not count."""
+        ping, now = self._ping, time.monotonic()
+        if ping is None or now - self._created < SETTLING_SECONDS:
+            return False
+        held = now - ping.at - (self._delay() - ping.delay)
+        return held > BLOCKED_SECONDS and self._current_task() is ping.task
+
+    def _current_task(self) -> asyncio.Task[Any] | None:
+        """The task whose step runs now, seen from any thread."""
+        return asyncio.current_task(self.loop)
+
+    def _delay(self) -> float:
+        """How many seconds the thread has waited for a core since it began; 0 where that is not known."""
+        try:
+            text = Path(f"/proc/self/task/{self._thread.native_id}/schedstat").read_text()
+            return int(text.split()[1]) / 1e9
+        except (OSError, IndexError, ValueError):
+            return 0.0
 
     @property
     def alive(self) -> bool:
