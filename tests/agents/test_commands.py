@@ -16,7 +16,7 @@ from tests.agents.support import PATIENCE, MemoryContext, Thread, run, start
 from perdure.agents.agent import Agent
 from perdure.agents.commands import Command
 from perdure.agents.context import AgentError, Cancelled, Interrupted
-from perdure.agents.processes import secret_variables
+from perdure.kernel.config import secret_variables
 from perdure.kernel.errors import InvalidInput
 from perdure.worker.registry import Agents
 

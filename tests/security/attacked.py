@@ -46,6 +46,11 @@ class AttackedProject:
         shutil.copy(attacker.__file__, self.folder / "attacker.py")
         self.server: Server | None = None
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether an attacker has written into the project itself."""
+        return (self.folder / "planted").exists()
+
     def configure(
         self,
         *,
@@ -53,7 +58,7 @@ class AttackedProject:
         agent: str = "",
         phase: str = "",
         agent_phase: str = "",
-        name: str = "attack",
+        python: str = sys.executable,
     ) -> Self:
         """Write `perdure.toml` and the workflow; the arguments are further lines of each."""
         (self.folder / "perdure.toml").write_text(
@@ -61,14 +66,15 @@ class AttackedProject:
             f'[perdure.agents.spy]\npath = "./attacker.py:isolated_attack"\nisolated = true\n{agent}\n'
         )
         (self.folder / "workflows").mkdir(exist_ok=True)
-        text = WORKFLOW.format(python=sys.executable, phase=phase, agent_phase=agent_phase)
+        text = WORKFLOW.format(python=python, phase=phase, agent_phase=agent_phase)
         text = text.replace("attacker.py", str(self.folder / "attacker.py"))
-        (self.folder / "workflows" / f"{name}.yaml").write_text(text)
+        (self.folder / "workflows" / "attack.yaml").write_text(text)
         return self
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
         own = {"PERDURE_WEBHOOK_SECRET": WEBHOOKS, "XDG_RUNTIME_DIR": str(self.runtime)}
-        return {**own, "HOME": str(self.home), **more}
+        homes = {name: str(self.home) for name in ("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")}
+        return {**own, **homes, **more}
 
     def serve(
         self, *arguments: str, more: Mapping[str, str], popen: Callable[..., Any] = subprocess.Popen

@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import Any
 
 MARKS = ("key-of-the-server", "secret-of-webhooks", "password-of-the-database")
-PRIVATE_FILES = ("perdure.toml", ".env", "perdure.db", "perdure.db-wal", "state", "deep/.env", "keys/api.key")
+PRIVATE_FILES = (
+    "perdure.toml",
+    ".env",
+    "perdure.db",
+    "perdure.db-wal",
+    "state/agent-sessions",
+    "deep/.env",
+    "keys/api.key",
+)
 LONGEST_WALK = 20
 
 
@@ -142,6 +150,7 @@ def attack(server: str, project: str, runtime: str, home: str) -> dict[str, Any]
         "approved": [approve(server, secret) for secret in (*secrets, *stolen, None)],
         "reaches_server": reaches(server),
         "reads": [name for name in PRIVATE_FILES if os.path.exists(os.path.join(project, name))],
+        "reads_contents": [name for name in PRIVATE_FILES if read(os.path.join(project, name)) is not None],
         "reads_home": os.path.exists(os.path.join(home, "private.txt")),
         "reads_project": os.path.exists(os.path.join(project, "attacker.py")),
         "writes_project": can_write(os.path.join(project, "planted")),

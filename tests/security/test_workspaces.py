@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from perdure.agents.context import AgentError
-from perdure.agents.processes import environment, secret_variables
+from perdure.agents.processes import environment
+from perdure.kernel.config import secret_variables
 from perdure.worker.built_in import built_in_agents
 from perdure.worker.http_agent import HttpRules
 from perdure.worker.workspaces import Workspaces

@@ -42,13 +42,18 @@ async def browsing(*arguments: str) -> AsyncIterator[Browser]:
             await browser.close()
 
 
-def commands() -> list[list[str]]:
-    """What installs a browser: Debian's package where we may install it, else Playwright's own."""
+def debian_commands(package: str) -> list[list[str]]:
+    """What installs a package of Debian; nothing where there is none, or where we may not."""
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     if is_root and shutil.which("apt-get") and platform.freedesktop_os_release().get("ID") == "debian":
-        install = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", "chromium"]
+        install = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", package]
         return [["apt-get", "update", "--quiet"], install]
-    return [[sys.executable, "-m", "playwright", "install", "chromium"]]
+    return []
+
+
+def commands() -> list[list[str]]:
+    """What installs a browser: Debian's package where we may install it, else Playwright's own."""
+    return debian_commands("chromium") or [[sys.executable, "-m", "playwright", "install", "chromium"]]
 
 
 def main() -> None:

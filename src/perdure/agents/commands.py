@@ -23,6 +23,15 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from perdure.agents.confinement import (
+    BUBBLEWRAP,
+    NO_SANDBOX,
+    SANDBOXES,
+    SandboxChoice,
+    check_sandbox,
+    confinement_of,
+    find_user,
+)
 from perdure.agents.context import (
     AgentError,
     Cancelled,
@@ -65,6 +74,7 @@ from perdure.agents.processes import (
     wait_for_exit,
 )
 from perdure.agents.records import AgentSpec
+from perdure.kernel.checks import check_choice
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput, NotSupported
 
@@ -91,6 +101,12 @@ class Command:
     max_line: int = MAX_LINE
     whole: bool = False
     """Whether the start line contains the checkpoint, with its state in base64."""
+    sandbox: SandboxChoice | None = None
+    """`bubblewrap`, or `none` whatever the setting `command_sandbox` says. A start checks that it works."""
+    network: bool = False
+    """Whether the command has a network in its sandbox."""
+    uid: int | str | None = None
+    """The user that executes it, for a worker that runs as root."""
 
     def __post_init__(self) -> None:
         if (
@@ -105,6 +121,11 @@ class Command:
             isinstance(text, str) for pair in self.env.items() for text in pair
         ):
             raise InvalidInput("the env of a command must be an object with strings")
+        check_choice(self.sandbox or NO_SANDBOX, SANDBOXES, "the sandbox of a command")
+        if self.sandbox == BUBBLEWRAP:
+            check_sandbox()
+        if self.uid is not None:
+            find_user(str(self.uid))
 
 
 # --- the agent --------------------------------------------------------------------------------------------
@@ -114,6 +135,7 @@ class CommandAgent:
     """Runs a command as an agent."""
 
     blocking = False
+    is_process = True
 
     def __init__(self, spec: AgentSpec, command: Command) -> None:
         self.spec = spec
@@ -131,7 +153,18 @@ class CommandAgent:
             ctx.end_replay()
             start["values"] = await ctx.load()
         command = self.command
-        process = await start_process(command.argv, cwd=command.cwd, env=command.env, limit=command.max_line)
+        process = await start_process(
+            command.argv,
+            cwd=command.cwd,
+            env=command.env,
+            limit=command.max_line,
+            confinement=confinement_of(ctx).for_command(
+                command.sandbox,
+                network=command.network,
+                user=None if command.uid is None else str(command.uid),
+                project=command.cwd,
+            ),
+        )
         conversation = _Conversation(ctx, process, self.command)
         async with conversation.until_it_ends():
             return await conversation.exchange(start)

@@ -6,12 +6,20 @@ import os
 import sys
 
 from perdure.agents.commands import MAX_LINE, Command
+from perdure.agents.confinement import SandboxChoice
 
 CHILD = "perdure.worker.child"
 """The program that runs one attempt of an agent."""
 
 
-def isolated(path: str, *, directory: str | os.PathLike[str] | None = None) -> Command:
+def isolated(
+    path: str,
+    *,
+    directory: str | os.PathLike[str] | None = None,
+    sandbox: SandboxChoice | None = None,
+    network: bool = False,
+    uid: int | str | None = None,
+) -> Command:
     """An agent that a separate process imports by its path (`module:name` or `./file.py:name`).
 
     ```python
@@ -19,6 +27,7 @@ def isolated(path: str, *, directory: str | os.PathLike[str] | None = None) -> C
     ```
 
     Each attempt gets a process. If it blocks, runs out of memory or is killed, the run ends with an error,
-    and the worker continues.
+    and the worker continues. `sandbox`, `network` and `uid` are those of a `Command`.
     """
-    return Command([sys.executable, "-m", CHILD, path], cwd=directory, max_line=4 * MAX_LINE, whole=True)
+    argv, limit = [sys.executable, "-m", CHILD, path], 4 * MAX_LINE
+    return Command(argv, cwd=directory, max_line=limit, whole=True, sandbox=sandbox, network=network, uid=uid)

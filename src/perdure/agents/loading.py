@@ -21,6 +21,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from perdure.agents.commands import Command
+from perdure.agents.confinement import BUBBLEWRAP, SandboxChoice
 from perdure.agents.failures import explain_failure, own_traceback
 from perdure.agents.isolated import isolated
 from perdure.agents.project import PROJECT
@@ -101,6 +102,9 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     cwd: str | None = None
     env: dict[str, str] = msgspec.field(default_factory=dict)
     timeout: float | None = None
+    sandbox: SandboxChoice | None = None
+    network: bool = False
+    uid: int | str | None = None
 
 
 class _Graph(msgspec.Struct):
@@ -187,11 +191,16 @@ def _entry(given: Any) -> _Entry:
 
 
 def _register(agents: Registry, name: str, entry: _Entry, directory: Path) -> None:
+    apart: Any = {"sandbox": entry.sandbox, "network": entry.network, "uid": entry.uid}
     if entry.command is not None:
         cwd = directory / entry.cwd if entry.cwd else directory
-        target: Any = Command(entry.command, cwd=cwd, env=entry.env)
+        target: Any = Command(entry.command, cwd=cwd, env=entry.env, **apart)
     elif entry.isolated:
-        target = isolated(str(entry.path), directory=directory)
+        target = isolated(str(entry.path), directory=directory, **apart)
+    elif entry.sandbox == BUBBLEWRAP or entry.uid is not None:
+        raise InvalidInput(
+            "a sandbox or a uid is for a process of its own: add isolated = true, or a command"
+        )
     else:
         target = import_target(str(entry.path), directory)
     agents.register(name, target, description=entry.description, timeout=entry.timeout)

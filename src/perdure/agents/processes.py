@@ -9,11 +9,13 @@ import signal
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from perdure.agents.confinement import NOT_CONFINED, Confinement, confine
 from perdure.agents.context import AgentError
-from perdure.kernel.config import PREFIX, SECRETS, VARIABLES
+from perdure.kernel.config import secret_variables
+from perdure.kernel.errors import InvalidInput
 
-DATABASE_PASSWORD: Final = "PGPASSWORD"  # noqa: S105 - the name of a variable
-"""The variable from which drivers of PostgreSQL take a password that is not in the URL."""
+NOT_STARTED: Final = "ConfinementRefused"
+"""The error of a command that cannot be kept apart as it is asked to be."""
 LOOK_SECONDS: Final = 0.05
 CHUNK: Final = 1 << 16
 STREAM_LIMIT: Final = 1 << 16
@@ -30,9 +32,18 @@ async def start_process(
     env: Mapping[str, str],
     stdin: int = asyncio.subprocess.PIPE,
     limit: int = STREAM_LIMIT,
+    confinement: Confinement = NOT_CONFINED,
 ) -> asyncio.subprocess.Process:
-    """Start a process in a group of its own; AgentError if it cannot be started."""
+    """Start a process in a group of its own, confined as asked; AgentError if it cannot be started."""
     pipe = asyncio.subprocess.PIPE
+    variables = environment(env)
+    if confinement.sandbox or confinement.user is not None:
+        try:
+            confined = await asyncio.to_thread(confine, argv, cwd, variables, confinement)
+        except (InvalidInput, OSError) as error:
+            reason = error.message if isinstance(error, InvalidInput) else str(error)
+            raise AgentError(f"{argv[0]!r} is not executed: {reason}", error=NOT_STARTED) from error
+        argv, cwd, variables = confined
     try:
         return await asyncio.create_subprocess_exec(
             *argv,
@@ -41,7 +52,7 @@ async def start_process(
             stderr=pipe,
             limit=limit,
             cwd=cwd,
-            env=environment(env),
+            env=variables,
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
@@ -53,12 +64,6 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
     """The worker's environment without perdure's secrets, and what is given."""
     secret = secret_variables()
     return {name: text for name, text in os.environ.items() if name not in secret} | dict(given)
-
-
-def secret_variables() -> frozenset[str]:
-    """Names of the environment variables with perdure's secrets, or with paths of secret files."""
-    names = [name for secret in SECRETS for name in VARIABLES.get(secret, (PREFIX + secret.upper(),))]
-    return frozenset((*names, *(name + "_FILE" for name in names), PREFIX + "TOKEN", DATABASE_PASSWORD))
 
 
 async def wait_for_exit(
@@ -90,6 +95,17 @@ def signal_group(process: asyncio.subprocess.Process, number: signal.Signals = s
             os.killpg(process.pid, number)
         elif process.returncode is None:
             process.kill()
+
+
+def signal_inside(leader: int, number: signal.Signals) -> None:
+    """Send a signal to the members of a group, except its leader: that is the sandbox around them."""
+    for entry in os.scandir("/proc"):
+        if entry.name.isdecimal() and int(entry.name) != leader:
+            with contextlib.suppress(OSError, IndexError):
+                with open(f"/proc/{entry.name}/stat", "rb") as file:
+                    group = int(file.read().rpartition(b")")[2].split()[2])
+                if group == leader:
+                    os.kill(int(entry.name), number)
 
 
 def how_it_ended(code: int | None) -> str:
@@ -160,9 +176,12 @@ async def run_captured(
     env: Mapping[str, str],
     limit: int,
     timeout: float | None = None,
+    confinement: Confinement = NOT_CONFINED,
 ) -> Captured:
     """Run a command to its end. It is killed with its children if it takes too long or is cancelled."""
-    process = await start_process(argv, cwd=cwd, env=env, stdin=asyncio.subprocess.DEVNULL)
+    process = await start_process(
+        argv, cwd=cwd, env=env, stdin=asyncio.subprocess.DEVNULL, confinement=confinement
+    )
     assert process.stdout is not None
     assert process.stderr is not None
     out, err = Kept(limit), Kept(limit)
@@ -175,7 +194,7 @@ async def run_captured(
             f"it took longer than {timeout:g} s", error="TimeoutError", output=out.text() or None
         ) from error
     finally:
-        await _end(process, reading)
+        await _end(process, reading, inside=confinement.sandbox)
     code = process.returncode or 0
     return Captured(exit_code(code), out.text(), err.text(), how_it_ended(code))
 
@@ -195,11 +214,14 @@ async def _ended(process: asyncio.subprocess.Process, reading: asyncio.Future[An
     await asyncio.wait([reading], timeout=LAST_SECONDS)
 
 
-async def _end(process: asyncio.subprocess.Process, reading: asyncio.Future[Any]) -> None:
-    """End the process and its child processes, gently if it still runs."""
+async def _end(process: asyncio.subprocess.Process, reading: asyncio.Future[Any], *, inside: bool) -> None:
+    """End the process and its child processes, gently if it still runs; `inside` a sandbox, or not."""
     try:
         if process.returncode is None:
-            signal_group(process, signal.SIGTERM)
+            if inside:
+                await asyncio.to_thread(signal_inside, process.pid, signal.SIGTERM)
+            else:
+                signal_group(process, signal.SIGTERM)
             await asyncio.wait([asyncio.ensure_future(process.wait())], timeout=GRACE_SECONDS)
     finally:
         signal_group(process)

@@ -66,6 +66,8 @@ VARIABLES = {
 SECRETS = frozenset(
     {"database_url", "api_key", "redis_url", "webhook_secret", "memory_model_key", "approval_webhook_url"}
 )
+DATABASE_PASSWORD = "PGPASSWORD"  # noqa: S105 - the name of a variable
+"""The variable from which drivers of PostgreSQL take a password that is not in the URL."""
 MAX_URL = 16_384
 SHUTDOWN_SECONDS = 30.0
 AFTER_GRACE_SECONDS = 10.0
@@ -74,6 +76,12 @@ AFTER_GRACE_SECONDS = 10.0
 _IN_URL = re.compile(r"(?s)^([^:/?#]+://[^:]*:).*(@.*)$")
 _IN_WORDS = re.compile(r"(?i)(\b\w*(?:password|passwd|pwd|secret|token)=)[^&\s]*")
 _SWITCHES = {"yes": "true", "on": "true", "no": "false", "off": "false"}
+
+
+def secret_variables() -> frozenset[str]:
+    """Return the names of the environment variables with perdure's secrets, or with paths of secret files."""
+    names = [name for secret in SECRETS for name in VARIABLES.get(secret, (PREFIX + secret.upper(),))]
+    return frozenset((*names, *(name + "_FILE" for name in names), PREFIX + "TOKEN", DATABASE_PASSWORD))
 
 
 def mask_url(url: str) -> str:
@@ -126,6 +134,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls_client_ca_file: str | None = None
     api_key: Annotated[str, msgspec.Meta(min_length=16)] | None = None
     insecure_no_auth: bool = False
+    command_sandbox: Literal["bubblewrap"] | None = None
+    command_network: bool = False
+    command_uid: int | str | None = None
     local_secret: Literal["auto", "on", "off"] = "auto"  # noqa: S105 - a choice
     allow_core_dumps: bool = False
     cors_allow_origins: tuple[str, ...] = ()

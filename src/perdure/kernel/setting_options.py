@@ -24,6 +24,9 @@ class SettingOptions(TypedDict, total=False):
     tls_client_ca_file: str | None
     api_key: str | None
     insecure_no_auth: bool
+    command_sandbox: Literal["bubblewrap"] | None
+    command_network: bool
+    command_uid: int | str | None
     local_secret: Literal["auto", "on", "off"]
     allow_core_dumps: bool
     cors_allow_origins: tuple[str, ...]

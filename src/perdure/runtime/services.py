@@ -319,6 +319,7 @@ def workflow_config(settings: Settings) -> Config:
         variants=dict(settings.workflow_variants),
         assistants=dict(settings.workflow_assistants),
         sandbox=settings.workflow_sandbox,
+        command_sandbox=settings.command_sandbox,
         sandbox_images=settings.workflow_sandbox_images,
     )
 

@@ -47,17 +47,23 @@ class PhaseFacts(msgspec.Struct, frozen=True, kw_only=True):
     workflow_run_id: str | None = None
     label: str | None = None
     iteration: int = 0
+    sandbox: str | None = None
+    """The sandbox in which it must be executed."""
+    network: bool = False
+    """Whether it has a network there."""
 
 
 def phase_facts(run: Run) -> PhaseFacts:
     """What the pointer of a phase says of it; what it does not say is left out."""
     pointer = run.kwargs.input
     known = pointer if isinstance(pointer, dict) else {}
-    label, iteration = known.get("label"), known.get("iteration")
+    label, iteration, sandbox = known.get("label"), known.get("iteration"), known.get("sandbox")
     return PhaseFacts(
         workflow_run_id=run.parent,
         label=label if isinstance(label, str) else None,
         iteration=iteration if isinstance(iteration, int) else 0,
+        sandbox=sandbox if isinstance(sandbox, str) else None,
+        network=known.get("network") is True,
     )
 
 

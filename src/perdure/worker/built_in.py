@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from perdure.agents.agent import Agent
+from perdure.agents.confinement import confinement_of
 from perdure.agents.context import AgentError, Context
 from perdure.agents.functions import in_thread
-from perdure.agents.processes import Captured, run_captured, secret_variables
+from perdure.agents.processes import Captured, run_captured
 from perdure.agents.records import AgentSpec
 from perdure.executions.model import BUILT_IN, CONDITION_MET, CONDITION_NOT_MET, EXIT
+from perdure.kernel.config import secret_variables
 from perdure.threads.work import MAX_OUTPUT
 from perdure.worker.http_agent import HttpAgent, HttpRules
 from perdure.worker.outputs import safe_output
@@ -110,6 +112,7 @@ class CommandAgent:
     """Executes a shell command in the workspace of the workflow run."""
 
     blocking = False
+    is_process = True
 
     def __init__(self) -> None:
         self.spec = AgentSpec(name=COMMAND, kind="command", description="Executes the commands of phases.")
@@ -125,6 +128,7 @@ class ScriptAgent:
     """Executes a script in the workspace of the workflow run."""
 
     blocking = False
+    is_process = True
 
     def __init__(self) -> None:
         self.spec = AgentSpec(name=SCRIPT, kind="command", description="Executes the scripts of phases.")
@@ -137,7 +141,7 @@ class ScriptAgent:
         with tempfile.TemporaryDirectory(prefix="perdure-script-") as folder:
             file = Path(folder) / ("script" + suffix)
             file.write_text(script, encoding="utf-8", errors="replace")
-            ended = await _execute(ctx, [*interpreter, str(file)], input, None)
+            ended = await _execute(ctx, [*interpreter, str(file)], input, None, folder)
         return await _result(ctx, ended)
 
 
@@ -145,6 +149,7 @@ class CheckAgent:
     """Executes the condition of a loop: it is met if the command exits with 0."""
 
     blocking = False
+    is_process = True
 
     def __init__(self) -> None:
         self.spec = AgentSpec(name=CHECK, kind="command", description="Checks the conditions of loops.")
@@ -182,14 +187,16 @@ def interpreter_of(runtime: str) -> tuple[list[str], str]:
 
 
 async def _execute(
-    ctx: Context, argv: Sequence[str], input: Mapping[str, Any], default: float | None
+    ctx: Context, argv: Sequence[str], input: Mapping[str, Any], default: float | None, *shown: str
 ) -> Captured:
+    """Execute a program in the workspace, kept apart as the worker and the phase say; it may read `shown`."""
     return await run_captured(
         argv,
         cwd=_directory(ctx),
         env=_variables(ctx, input),
         limit=CAPTURED,
         timeout=_seconds(input, default),
+        confinement=confinement_of(ctx).showing(*shown),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 
+from perdure.agents.confinement import NOT_CONFINED, Confinement
 from perdure.agents.context import (
     Cancelled,
     Interrupted,
@@ -174,8 +175,11 @@ class RunContext:
         memory: Memory | None = None,
         still_owned: Callable[[], bool] = lambda: True,
         lease_over: Callable[[], bool] = lambda: False,
+        confinement: Confinement = NOT_CONFINED,
     ) -> None:
         run = assignment.run
+        self.confinement = confinement
+        """How a process that executes the agent is kept apart."""
         self.run_id = run.run_id
         self.thread_id = run.thread_id
         self.assistant_id = run.assistant_id

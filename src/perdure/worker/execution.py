@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from perdure.agents.agent import Agent
+from perdure.agents.confinement import Confinement
 from perdure.agents.context import AgentError, Cancelled, Interrupted, Retriable
 from perdure.agents.records import AgentSpec
 from perdure.graphs.records import GraphSteps
@@ -143,6 +144,15 @@ class Execution:
             memory=deps.memory,
             still_owned=self._still_owned,
             lease_over=self.lease_over,
+            confinement=self._confinement(),
+        )
+
+    def _confinement(self) -> Confinement:
+        facts, phase = self.assignment.phase, self._phase
+        return self._deps.options.confinement(
+            required=facts is not None and facts.sandbox is not None,
+            network=facts is not None and facts.network,
+            workspace=None if phase is None else phase.place(),
         )
 
     @property

@@ -5,17 +5,28 @@ from __future__ import annotations
 import os
 import socket
 from secrets import token_hex
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from perdure.agents.confinement import Confinement, SandboxName
+from perdure.agents.private_paths import private_paths_of
 from perdure.kernel.config import Settings
 from perdure.threads.model import RUN_QUEUES, QueueName
+
+STATE: Final = ("agent-sessions", "backups")
 
 
 def make_worker_id() -> str:
     """Create a unique worker id: the host name, the process id and random digits."""
     return f"{socket.gethostname()}-{os.getpid()}-{token_hex(3)}"
+
+
+def _state_folders(workspaces: str | None) -> list[str]:
+    """Folders with state beside that of the workspaces."""
+    return (
+        [] if workspaces is None else [workspaces, *(os.path.join(workspaces, "..", name) for name in STATE)]
+    )
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +65,15 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     http_allowed_hosts: tuple[str, ...] = ()
     """The hosts to which they may go; none is all."""
 
+    command_sandbox: SandboxName | None = None
+    """The sandbox of commands, scripts and checks, and of agents in processes of their own."""
+    command_network: bool = False
+    """Whether processes in the sandbox have a network."""
+    command_uid: int | str | None = None
+    """The user that executes them, if the worker runs as root."""
+    private_paths: tuple[str, ...] = ()
+    """Files and folders that no sandbox shows."""
+
     session_log: bool = True
     """Whether what agents say is written to sessions."""
     session_content: bool = True
@@ -75,7 +95,23 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             "trace_content": settings.trace_content,
             "http_allow_private": settings.webhook_allow_private,
             "http_allowed_hosts": tuple(settings.webhook_allowed_hosts),
+            "command_sandbox": settings.command_sandbox,
+            "command_network": settings.command_network,
+            "command_uid": settings.command_uid,
+            "private_paths": private_paths_of(settings, *_state_folders(more.get("workspaces"))),
             "session_log": settings.session_log,
             "session_content": settings.session_content,
         }
         return cls(**{**found, **{name: value for name, value in more.items() if value is not None}})
+
+    def confinement(self, *, required: bool, network: bool, workspace: str | None) -> Confinement:
+        """How the process of an attempt is kept apart; `required` and `network` are what its phase says."""
+        return Confinement(
+            sandbox=required or self.command_sandbox is not None,
+            required=required,
+            network=network or self.command_network,
+            user=None if self.command_uid is None else str(self.command_uid),
+            writable=() if workspace is None else (workspace,),
+            private=self.private_paths,
+            variables=(("PERDURE_JOB_RETRIABLE", ",".join(self.retriable)),),
+        )

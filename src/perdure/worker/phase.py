@@ -10,6 +10,7 @@ import msgspec
 
 from perdure.agents.agent import Agent
 from perdure.agents.context import AgentError, Interrupted
+from perdure.agents.processes import NOT_STARTED
 from perdure.agents.records import Phase
 from perdure.executions.model import FATAL, SUCCESS
 from perdure.graphs.records import GraphState
@@ -84,6 +85,12 @@ class PhaseWork:
         if self._session.meter is not None:
             self._session.meter.counts_turns = not built_in
         facts, given = self._assignment.phase, self._assignment.run.kwargs.input
+        if facts is not None and facts.sandbox is not None and not getattr(agent, "is_process", False):
+            raise AgentError(
+                f"the phase must be executed in the sandbox {facts.sandbox}, but agent {agent.spec.name!r} "
+                "runs inside its worker: make it isolated, or a command",
+                error=NOT_STARTED,
+            )
         if facts is not None and facts.workflow_run_id is not None:
             try:
                 self._session.work_in(self._workspaces.open(facts.workflow_run_id))

@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from perdure.agents.confinement import check_sandbox, find_user
 from perdure.executions.model import WORKFLOWS_QUEUE
 from perdure.graph_requests.service import GraphRequests
 from perdure.kernel.background import Background
 from perdure.kernel.clock import boottime
-from perdure.kernel.errors import PerdureError
+from perdure.kernel.errors import InvalidInput, PerdureError, StartRefused
 from perdure.kernel.metrics import Metrics
 from perdure.kernel.retry import LONGEST_PAUSE, Backoff, retry_until
 from perdure.memory.service import Memory
@@ -128,8 +129,22 @@ class Worker:
         return len(self._executions)
 
     async def start(self) -> None:
-        """Register the agents and start claiming; retries until the queue can be reached."""
+        """Register the agents and start claiming; retries until the queue can be reached.
+
+        StartRefused if commands cannot be kept apart as the options ask.
+        """
+        await asyncio.to_thread(self._check_confinement)
         await self._control.ask(self._start)
+
+    def _check_confinement(self) -> None:
+        options = self.options
+        try:
+            if options.command_sandbox is not None:
+                check_sandbox()
+            if options.command_uid is not None:
+                find_user(str(options.command_uid))
+        except InvalidInput as error:
+            raise StartRefused(f"{error.message} (settings command_sandbox and command_uid)") from error
 
     async def stop_claiming(self) -> None:
         """Claim no more; what it executes continues until `stop`."""

@@ -133,6 +133,8 @@ _ONLY: Final = {
     "items": frozenset({"map"}),
     "seconds": frozenset({"wait"}),
     "until_time": frozenset({"wait"}),
+    "sandbox": frozenset({"agent", "map", "script"}) | COMMANDS,
+    "network": frozenset({"agent", "map", "script"}) | COMMANDS,
 }
 """The types that a field is for."""
 _REPEATED: Final = ("prompt", "command", "script", "callable", "http", "workflow")

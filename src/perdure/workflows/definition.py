@@ -240,6 +240,10 @@ class Phase(Strict, frozen=True, kw_only=True):
     web_search: Any = None
     requires_sandbox: Sandbox | bool | None = None
     """The sandbox that the phase needs: it is skipped where the settings name another one, or none."""
+    sandbox: Literal["bubblewrap"] | None = None
+    """The sandbox that the worker starts for each command or agent of the phase."""
+    network: bool | None = None
+    """Whether these have a network in their sandbox."""
     sandbox_image: Sandbox | None = None
     """The image that the phase needs: it is skipped where the settings do not name it."""
 

@@ -163,6 +163,9 @@ class Pointer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     item: int = 0
     iteration: int = 0
     cycle: int = 0
+    sandbox: str | None = None
+    """The sandbox in which the phase must be executed."""
+    network: bool = False
 
     @property
     def text(self) -> str:

@@ -37,6 +37,9 @@ MAX_TITLE: Final = 1000
 EXECUTES: Final = frozenset({"agent", "command", "bash", "script", "callable", "http"})
 """The types of phases that a worker executes."""
 
+CONFINED: Final = EXECUTES - {"callable", "http"} | {"map"}
+"""The types of phases whose executions are processes, or may be."""
+
 _VERDICT = re.compile(
     r"^\s*VERDICT:\s*(?P<verdict>APPROVED|REQUEST_CHANGES)\s*$", re.IGNORECASE | re.MULTILINE
 )
@@ -173,9 +176,17 @@ class View(Protocol):
 # --- what a phase needs -----------------------------------------------------------------------------------
 
 
+def own_sandbox(phase: Phase, config: Config) -> str | None:
+    """The sandbox that workers start for a phase: its own, or that of the settings if it requires one."""
+    if phase.sandbox is not None:
+        return phase.sandbox
+    is_required = phase.requires_sandbox is True or phase.requires_sandbox == config.command_sandbox
+    return config.command_sandbox if is_required and phase.type in CONFINED else None
+
+
 def lacking(phase: Phase, config: Config) -> str | None:
     """What a phase needs of a sandbox that the settings do not name, or None."""
-    needed, there = phase.requires_sandbox, config.sandbox
+    needed, there = phase.requires_sandbox, own_sandbox(phase, config) or config.sandbox
     if needed is True and there is None:
         return "it requires a sandbox; there is none"
     if isinstance(needed, str) and needed != (there or NO_SANDBOX):

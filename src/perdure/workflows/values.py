@@ -36,6 +36,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The assistant of each phase, by its name; `default` is that of all others."""
     sandbox: str | None = None
     """The sandbox in which the agents of phases run, if they run in one."""
+    command_sandbox: str | None = None
+    """The sandbox that workers start for commands and isolated agents."""
     sandbox_images: tuple[str, ...] = ()
     """The images that this sandbox has beside its default one."""
 

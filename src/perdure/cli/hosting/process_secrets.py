@@ -19,8 +19,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from perdure.agents.processes import secret_variables
-from perdure.kernel.config import Settings, mask_url
+from perdure.kernel.config import Settings, mask_url, secret_variables
 from perdure.kernel.errors import StartRefused
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from perdure.executions.model import ExecutionSeed, NewPhase, TriggerType
 from perdure.workflows.definition import COMMANDS, Phase
 from perdure.workflows.model import Pointer, skill_of
 from perdure.workflows.rows import NodeRow, RunRow
-from perdure.workflows.steps import Execute, seconds_of
+from perdure.workflows.steps import Execute, own_sandbox, seconds_of
 from perdure.workflows.values import Config
 
 COMMAND: Final = "perdure.command"
@@ -75,6 +75,8 @@ def new_phase(
         role=step.role,
         iteration=node.iteration,
         cycle=node.cycle,
+        sandbox=own_sandbox(phase, config),
+        network=bool(phase.network),
     )
     retry = phase.retry if step.role != "check" else None
     return NewPhase(

@@ -1,0 +1,34 @@
+"""Executes a command as another user: `as_user.py UID GID DIRECTORY PROGRAM [ARGUMENT ...]`, started as root.
+
+It is a program of its own, since the process of a server cannot become another user for one of its children.
+It imports the standard library alone.
+"""
+
+import ctypes
+import os
+import sys
+
+PR_SET_NO_NEW_PRIVS = 38
+CANNOT_EXECUTE = 126
+
+
+def main() -> None:
+    """Give up all rights of root for good, and become the command."""
+    user, group, directory, *command = sys.argv[1:]
+    os.setgroups([])
+    os.setresgid(int(group), int(group), int(group))
+    os.setresuid(int(user), int(user), int(user))
+    # No program of root's, such as sudo, gives rights back.
+    if ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        sys.exit("perdure: this system cannot forbid new rights to a command")
+    try:
+        os.chdir(directory)
+        os.execvp(command[0], command)  # noqa: S606 - the command of an agent or a phase
+    except OSError as error:
+        what = f"user {user} cannot execute {command[0]} in {directory}: {error.strerror}"
+        sys.stderr.write(f"perdure: {what}\n")
+        sys.exit(CANNOT_EXECUTE)
+
+
+if __name__ == "__main__":
+    main()

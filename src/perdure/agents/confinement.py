@@ -1,0 +1,300 @@
+"""How commands and isolated agents are kept apart from their server: in a sandbox, or as another user.
+
+A process of the server's user can do whatever the server can: read its database, settings and secrets. In the
+sandbox of bubblewrap it sees the programs of the system, the project without its private files, and its own
+workspace, and it has no network unless it is allowed. A server that runs as root gives it another user.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, get_args
+
+import msgspec
+
+from perdure.agents.private_paths import PrivatePaths
+from perdure.agents.project import PROJECT
+from perdure.kernel.errors import InvalidInput
+
+BUBBLEWRAP: Final = "bubblewrap"
+SandboxName = Literal["bubblewrap"]
+SandboxChoice = Literal["bubblewrap", "none"]
+
+NO_SANDBOX: Final = "none"
+SANDBOXES: Final[tuple[SandboxChoice, ...]] = get_args(SandboxChoice)
+
+NOBODY: Final = "nobody"
+NOBODY_ID: Final = 65_534
+MAX_USER_ID: Final = (1 << 31) - 1
+PROBE_SECONDS: Final = 20.0
+SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc")
+"""What a command sees of the system, read-only."""
+TEMPORARY: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - folders of the sandbox
+_NAMES: Final = "/etc/resolv.conf"
+_OURS: Final = str(Path(__file__).resolve().parent.parent)
+_LEFT_OUT: Final = ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "PERDURE_CONFIG", "TMPDIR")
+"""Variables that name files and folders that are not there."""
+
+
+class User(NamedTuple):
+    """The user that executes a command."""
+
+    uid: int
+    gid: int
+    name: str
+    home: str
+
+
+class Confinement(msgspec.Struct, frozen=True, kw_only=True):
+    """How one process is kept apart. Without a sandbox and a user it is not."""
+
+    sandbox: bool = False
+    required: bool = False
+    """Whether its phase asks for the sandbox, so that its agent cannot do without."""
+    network: bool = False
+    user: str | None = None
+    """The name or the number of a user, for a server that runs as root."""
+    writable: tuple[str, ...] = ()
+    readable: tuple[str, ...] = ()
+    project: str | None = None
+    private: tuple[str, ...] = ()
+    """Files and folders that the sandbox never shows."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """Variables in place of the settings that are not there."""
+
+    def for_command(
+        self,
+        sandbox: SandboxChoice | None,
+        *,
+        network: bool,
+        user: str | None,
+        project: str | os.PathLike[str] | None,
+    ) -> Confinement:
+        """The confinement of an agent with these settings of its own; what its phase asks for is kept."""
+        is_inside = self.required or sandbox == BUBBLEWRAP or (self.sandbox and sandbox is None)
+        return msgspec.structs.replace(
+            self,
+            sandbox=is_inside,
+            network=self.network or network,
+            user=user or self.user,
+            project=self.project if project is None else os.fspath(project),
+        )
+
+    def showing(self, *places: str) -> Confinement:
+        """The same, with files or folders that the process may read."""
+        return msgspec.structs.replace(self, readable=(*self.readable, *places))
+
+    @property
+    def owner(self) -> User | None:
+        """The user that the process gets; None if it keeps that of the server."""
+        if self.user is not None:
+            return find_user(self.user)
+        return find_user(NOBODY) if self.sandbox and _is_root() else None
+
+
+class ConfinedCommand(NamedTuple):
+    """A command as it is started: with what keeps it apart before it."""
+
+    argv: list[str]
+    cwd: str | None
+    env: dict[str, str]
+
+
+NOT_CONFINED: Final = Confinement()
+
+
+def confinement_of(ctx: object) -> Confinement:
+    """The confinement that a worker gives to an attempt; none for a context that no worker made."""
+    found = getattr(ctx, "confinement", None)
+    return found if isinstance(found, Confinement) else NOT_CONFINED
+
+
+def confine(
+    argv: Sequence[str],
+    cwd: str | os.PathLike[str] | None,
+    env: Mapping[str, str],
+    confinement: Confinement,
+) -> ConfinedCommand:
+    """Put before a command what keeps it apart; InvalidInput says why that is not possible here."""
+    user = confinement.owner
+    directory = None if cwd is None else os.fspath(cwd)
+    if user is not None:
+        for place in confinement.writable:
+            _give(place, user)
+        for place in confinement.readable:
+            _show(place, user)
+        if not confinement.sandbox:
+            for place in confinement.writable:
+                _open_way(place)
+    if not confinement.sandbox:
+        if user is None:
+            return ConfinedCommand(list(argv), directory, dict(env))
+        own = {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}
+        return ConfinedCommand([*_become(user, directory or os.getcwd()), *argv], None, {**env, **own})
+    check_sandbox()
+    directory = os.path.realpath(directory or confinement.project or os.getcwd())
+    inside = {name: value for name, value in env.items() if name not in _LEFT_OUT}
+    inside |= {**dict(confinement.variables), "HOME": TEMPORARY[0], "TMPDIR": TEMPORARY[0]}
+    start = [*_bubblewrap(network=confinement.network, drops=user is not None), *_mounts(confinement)]
+    start += ["--remount-ro", "/"]
+    if user is None:
+        return ConfinedCommand([*start, "--chdir", directory, "--", *argv], None, inside)
+    return ConfinedCommand([*start, "--chdir", "/", "--", *_become(user, directory), *argv], None, inside)
+
+
+def _is_root() -> bool:
+    return hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+# --- another user -----------------------------------------------------------------------------------------
+
+
+def find_user(given: str) -> User:
+    """The user of a name or number; InvalidInput if a command cannot be executed as that user."""
+    if not _is_root():
+        raise InvalidInput(f"uid {given} needs a server that runs as root: other users cannot change theirs")
+    import pwd  # Windows has none.
+
+    try:
+        entry = pwd.getpwuid(int(given)) if given.isdecimal() else pwd.getpwnam(given)
+        user = User(entry.pw_uid, entry.pw_gid, entry.pw_name, entry.pw_dir)
+    except (KeyError, OverflowError):
+        if given == NOBODY:
+            user = User(NOBODY_ID, NOBODY_ID, NOBODY, "/")
+        elif given.isdecimal() and int(given) <= MAX_USER_ID:
+            user = User(int(given), int(given), given, "/")
+        else:
+            raise InvalidInput(f"uid {given[:64]!r} is no user of this machine") from None
+    if user.uid == 0 or user.gid == 0:
+        raise InvalidInput(f"uid {given} has the rights of root: name a user that has its own")
+    return user
+
+
+def _become(user: User, directory: str) -> list[str]:
+    """What becomes the user and enters the directory, before a command."""
+    launcher = os.path.join(_OURS, "agents", "as_user.py")
+    return [sys.executable, "-I", "-S", launcher, str(user.uid), str(user.gid), directory]
+
+
+def _give(folder: str, user: User) -> None:
+    """Give a folder of root's to a user. What is in it stays as it is."""
+    status = os.lstat(folder)
+    if status.st_uid == 0:
+        os.chown(folder, user.uid, user.gid, follow_symlinks=False)
+
+
+def _show(folder: str, user: User) -> None:
+    """Let a user read a folder that this process has just made, and the files in it."""
+    for place in (folder, *(os.path.join(folder, name) for name in os.listdir(folder))):
+        os.chown(place, user.uid, user.gid, follow_symlinks=False)
+
+
+def _open_way(workspace: str) -> None:
+    """Let others pass through the folder of workspaces and the one above it, which they still cannot list."""
+    for folder in list(Path(workspace).parents)[:2]:
+        status = folder.lstat()
+        if status.st_uid == 0 and not status.st_mode & 0o001:
+            folder.chmod(status.st_mode & 0o7777 | 0o011)
+
+
+# --- the sandbox ------------------------------------------------------------------------------------------
+
+
+def check_sandbox() -> None:
+    """Start the sandbox, since a container may forbid it; InvalidInput says why it does not work."""
+    _probe(os.environ.get("PATH"))
+
+
+@cache
+def _probe(path: str | None) -> None:
+    """Start the sandbox with the programs of a path; only what worked is not tried again."""
+    reason = _failure()
+    if reason is not None:
+        raise InvalidInput(f"the sandbox bubblewrap does not work here: {reason}")
+
+
+def _failure() -> str | None:
+    """Why the sandbox does not start; None if it does."""
+    if sys.platform != "linux":
+        return "it needs Linux"
+    if shutil.which("bwrap") is None:
+        return "there is no program bwrap; install the package bubblewrap"
+    user = find_user(NOBODY) if _is_root() else None
+    nothing = PrivatePaths()
+    shown = [*_system(nothing), *_python(nothing)]
+    command = [*_bubblewrap(network=False, drops=user is not None), *shown]
+    command += ["--chdir", "/", "--", *(_become(user, "/") if user is not None else ()), "true"]
+    try:
+        ended = subprocess.run(  # noqa: S603 - our own command
+            command, capture_output=True, timeout=PROBE_SECONDS, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"bwrap cannot be started: {error}"
+    if ended.returncode == 0:
+        return None
+    said = ended.stderr.decode(errors="replace").strip().splitlines()
+    why = said[-1][:300] if said else f"bwrap exited with {ended.returncode}"
+    return f"{why}; containers and some systems forbid the namespaces that it needs"
+
+
+def _bubblewrap(*, network: bool, drops: bool) -> list[str]:
+    """The program with namespaces of its own and no capabilities, except to become another user."""
+    program = shutil.which("bwrap") or "bwrap"
+    # Root mounts what other users cannot enter, and gives up its rights inside.
+    rights = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if drops else ["--unshare-user"]
+    apart = ["--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]
+    if not network:
+        apart.append("--unshare-net")
+    own = ["--proc", "/proc", "--dev", "/dev"]
+    for folder in TEMPORARY:
+        own += ["--perms", "1777", "--tmpfs", folder]
+    return [program, *apart, "--cap-drop", "ALL", *rights, "--die-with-parent", *own]
+
+
+def _mounts(confinement: Confinement) -> Iterator[str]:
+    project = os.path.realpath(confinement.project or os.getcwd())
+    private = PrivatePaths(confinement.private)
+    private.check_project(project)
+    yield from _system(private)
+    yield from _python(private)
+    covered = [*SYSTEM, *_python_folders()]
+    # What code is imported from is the project's too, where it is in no private folder.
+    for entry in (project, *PROJECT.folders, *sys.path):
+        folder = os.path.realpath(entry) if entry else project
+        is_new = not any(Path(folder).is_relative_to(known) for known in covered)
+        if is_new and os.path.isdir(folder) and private.may_show(folder):
+            covered.append(folder)
+            private.search(folder)
+            yield from private.bind(folder)
+    if confinement.network and os.path.islink(_NAMES) and os.path.isfile(names := os.path.realpath(_NAMES)):
+        yield from (*private.make_way(names), "--ro-bind", names, names)
+    for place in confinement.readable:
+        yield from (*private.make_way(place), "--ro-bind", place, place)
+    for place in confinement.writable:
+        yield from (*private.make_way(place), "--bind-try", place, place)
+
+
+def _system(private: PrivatePaths) -> Iterator[str]:
+    for folder in SYSTEM:
+        if os.path.lexists(folder):
+            yield from private.bind(folder)
+
+
+def _python_folders() -> list[str]:
+    """Where this Python, its packages and perdure are."""
+    found = (sys.prefix, sys.base_prefix, sys.exec_prefix, _OURS)
+    return [folder for folder in dict.fromkeys(found) if not Path(folder).is_relative_to("/usr")]
+
+
+def _python(private: PrivatePaths) -> Iterator[str]:
+    for folder in _python_folders():
+        yield from private.bind(folder)
+        real = os.path.realpath(folder)
+        if real != folder:
+            yield from private.bind(real)
