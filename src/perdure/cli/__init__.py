@@ -70,6 +70,7 @@ PANELS: dict[str, dict[str, str]] = {
         "view": COMMANDS + "views:app",
         "db": COMMANDS + "database:app",
         "mcp": COMMANDS + "mcp:mcp",
+        "import": COMMANDS + "imports:app",
         "doctor": HOSTING + "doctor:doctor",
         "token": COMMANDS + "tokens:app",
         "audit": COMMANDS + "audit:audit",

@@ -262,6 +262,15 @@ async def skip(tx: Tx, seeds: Sequence[ExecutionSeed], error: str = "skipped") -
     return [row.id for row in rows]
 
 
+async def add_past(tx: Tx, rows: Sequence[WholeExecution]) -> int:
+    """Add executions that have ended elsewhere, except those that are there; return how many."""
+    known = {row.id for row in await tx.all(sql.LOCK, ids=sorted({row.id for row in rows}))}
+    new = list({row.id: row for row in rows if row.id not in known}.values())
+    await tx.defer(sql.ADD.of(new))
+    await count(tx, new)
+    return len(new)
+
+
 async def finish(tx: Tx, execution_id: str, ending: Finish) -> None:
     """End an execution; one that has ended is written over, and counts anew. NotFound if there is none."""
     (row,) = await _locked(tx, [execution_id])

@@ -38,6 +38,11 @@ async def get(tx: Tx, execution_id: str) -> WholeExecution:
     return row
 
 
+async def find_by_ids(tx: Tx, execution_ids: Sequence[str]) -> list[str]:
+    """The ids of those of the executions that exist."""
+    return [row.id for row in await tx.all(sql.GET_OUTPUTS, ids=sorted(set(execution_ids)))]
+
+
 async def page(
     tx: Tx, listing: Statement[ExecutionRow], value: str | None, place: Place, limit: int
 ) -> list[ExecutionRow]:

@@ -22,6 +22,7 @@ from perdure.executions.records import (
     ExecutionStats,
     Figures,
 )
+from perdure.executions.rows import WholeExecution
 from perdure.kernel.checks import (
     Id,
     Limit,
@@ -151,6 +152,15 @@ class Executions(Service):
         return await self.read(queries.consecutive_failures, check_text(skill, "skill"))
 
     # --- statistics -------------------------------------------------------------------------------------
+
+    async def add_past(self, rows: Sequence[WholeExecution]) -> int:
+        """Add executions that have ended elsewhere, except those that are there; return how many."""
+        added: int = await self.write(operations.add_past, rows)
+        return added
+
+    async def find_known(self, execution_ids: Sequence[str]) -> set[str]:
+        """Return those of the ids that are executions."""
+        return {*await self.read(queries.find_by_ids, execution_ids)}
 
     @call(GET("/executions/stats"), scope="read")
     async def stats(self) -> ExecutionStats:

@@ -129,6 +129,10 @@ class Memory(Service):
             raise InvalidInput(f"a batch has at most {MAX_BATCH} events, not {len(events)}")
         return await self._ingest([check_event(event, self.max_event_bytes) for event in events])
 
+    async def find_known(self, event_ids: Sequence[str]) -> set[str]:
+        """Return those of the ids that are events."""
+        return {*await self.read(event_operations.get_events, event_ids)}
+
     async def _ingest(self, events: Sequence[CheckedEvent]) -> list[Ingested]:
         if not events:
             return []

@@ -59,6 +59,11 @@ class Direct:
         self.workflow_overrides = self._services.workflow_overrides
 
     @property
+    def own_services(self) -> Services:
+        """The services on the database, without a server between."""
+        return self._services
+
+    @property
     def graphs(self) -> Graphs:
         """Only a server asks workers for their graphs."""
         raise NotSupported("graphs are read by a server, which asks its workers: use --url")

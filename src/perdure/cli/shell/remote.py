@@ -15,7 +15,7 @@ from perdure.client.one_shot import OneShotSession
 from perdure.client.outage import Outage
 from perdure.client.session import Answer, HttpSession
 from perdure.client.transport import HttpTransport
-from perdure.kernel.errors import OutcomeUnknown, PerdureError
+from perdure.kernel.errors import NotSupported, OutcomeUnknown, PerdureError
 
 if TYPE_CHECKING:
     from perdure.access.base import Service
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from perdure.rollouts.service import Rollouts
     from perdure.rollouts.traces.service import Traces
     from perdure.rollouts.workers import Workers
+    from perdure.runtime.services import Services
     from perdure.schedules.service import Schedules
     from perdure.sessions.service import Sessions
     from perdure.threads.bulk import Bulk
@@ -176,6 +177,13 @@ class Remote:
         from perdure.access.service import Access
 
         return self._over(Access)
+
+    @property
+    def own_services(self) -> Services:
+        """An import writes past the server."""
+        raise NotSupported(
+            "an import writes to the database itself: give it with --database, without its server"
+        )
 
     @cached_property
     def graphs(self) -> Graphs:

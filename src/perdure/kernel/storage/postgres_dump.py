@@ -29,7 +29,7 @@ WHERE datname = current_database() AND application_name = 'perdure' AND pid <> p
 
 
 @asynccontextmanager
-async def _connected(dsn: str) -> AsyncIterator[Connection]:
+async def connected(dsn: str) -> AsyncIterator[Connection]:
     connections = Connections(dsn, size=1, timeout=30.0, pgbouncer=False)
     try:
         connection = await connections.single()
@@ -43,7 +43,7 @@ async def _connected(dsn: str) -> AsyncIterator[Connection]:
 
 async def dump(dsn: str, schema: Schema, write: Write) -> None:
     """Give every row of every table, all of one moment, to `write`. Writers are not stopped."""
-    async with _connected(dsn) as connection:
+    async with connected(dsn) as connection:
         await connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
         async with connection.transaction(isolation="repeatable_read", readonly=True):
             present = {tuple(row) for row in await connection.fetch(_PRESENT)}
@@ -61,7 +61,7 @@ async def dump(dsn: str, schema: Schema, write: Write) -> None:
 
 async def is_empty(dsn: str) -> bool:
     """Whether a database has no perdure tables, or nothing in them."""
-    async with _connected(dsn) as connection:
+    async with connected(dsn) as connection:
         if await connection.fetchval("SELECT to_regclass('namespaces')") is None:
             return True
         return not await connection.fetchval("SELECT EXISTS (SELECT 1 FROM namespaces)")
@@ -69,7 +69,7 @@ async def is_empty(dsn: str) -> bool:
 
 async def load(dsn: str, schema: Schema, rows_of: Callable[[Table], Iterable[Rows]]) -> None:
     """Replace all rows by those given, in one transaction; refused while a server or worker is connected."""
-    async with _connected(dsn) as connection:
+    async with connected(dsn) as connection:
         others = await connection.fetchval(_OTHERS)
         if others:
             raise Conflict(
