@@ -12,7 +12,6 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -26,9 +25,9 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 BLOCKED_SECONDS = 1.0
-"""A loop that has not responded for this long gets no more runs."""
-SETTLING_SECONDS = 1.0
-"""A loop that is younger may still import what its agents need."""
+"""A loop that one callback has held for this long gets no more runs."""
+NEW_SECONDS = 1.0
+"""A loop that is younger is not judged: agents import and load what they need in their first run."""
 CLOSE_SECONDS = 2.0
 
 IDLE_SECONDS = 10.0
@@ -100,12 +99,35 @@ class DaemonThreads(ThreadPoolExecutor):
             call.future.set_result(result)
 
 
-class _Ping(NamedTuple):
-    """A look at a loop: when, which task ran then, and how long its thread had waited for a core."""
+class ThreadUsage(NamedTuple):
+    """What a thread has done so far, in seconds."""
 
-    at: float
-    task: asyncio.Task[Any] | None
+    sleeps: bool
+    """Whether it waits for something else than a core, such as the end of a blocking call."""
+    on_core: float
     delay: float
+    """For how long it was ready to run, but had no core. Linux adds a delay when it has ended."""
+
+
+def read_usage(thread: int | None) -> ThreadUsage:
+    """Return the usage of a thread by its native id; where the system does not say, it counts as asleep."""
+    try:
+        with open(f"/proc/self/task/{thread}/schedstat", encoding="ascii") as file:
+            on_core, delay, _ = map(int, file.read().split())
+        with open(f"/proc/self/task/{thread}/stat", encoding="utf-8", errors="replace") as file:
+            state = file.read().rpartition(")")[2].split()[0]
+    except (OSError, ValueError, IndexError):
+        return ThreadUsage(True, 0.0, 0.0)
+    return ThreadUsage(state != "R", on_core / 1e9, delay / 1e9)
+
+
+class _Held(NamedTuple):
+    """A callback that holds a loop: its task, when it was last seen, and how long it has held the loop."""
+
+    holder: object
+    seen_at: float
+    usage: ThreadUsage
+    seconds: float
 
 
 class AgentLoop:
@@ -118,8 +140,10 @@ class AgentLoop:
         self.loop.set_default_executor(DaemonThreads())
         self.jobs: set[Job] = set()
         self.retired = False
-        self._ping: _Ping | None = None
-        self._created = time.monotonic()
+        self._unanswered = False
+        self._held: _Held | None = None
+        """What held the loop when it was first seen not to respond."""
+        self._started_at = time.monotonic()
         name = f"perdure-agents-{next(self._numbers)}"
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
@@ -149,36 +173,37 @@ class AgentLoop:
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(action)
 
-    def look(self) -> None:
-        """Ping the loop, unless it still executes what it executed at the last ping."""
-        ping, task = self._ping, self._current_task()
-        if ping is None or ping.task is not task:
-            self._ping = _Ping(time.monotonic(), task, self._delay())
+    def look(self) -> bool:
+        """Return whether one callback has held the loop for too long; ping the loop if it has responded.
+
+        Time in which the thread waits for a core is not counted: a busy machine blocks no loop.
+        """
+        now = time.monotonic()
+        if now - self._started_at < NEW_SECONDS:
+            return False
+        if not self._unanswered:
+            self._unanswered, self._held = True, None
             self.call_soon(self._answer)
+            return False
+        holder, usage = self._holder(), read_usage(self._thread.native_id)
+        before = self._held
+        if before is None or before.holder is not holder:
+            # Another callback runs now, so that the one before has returned.
+            self._held = _Held(holder, now, usage, 0.0)
+            return False
+        seconds = before.seconds + usage.on_core - before.usage.on_core
+        if usage.sleeps:
+            # A blocking call: all the time counts, except what was spent waiting for a core before it.
+            seconds = before.seconds + max(0.0, now - before.seen_at - usage.delay + before.usage.delay)
+        self._held = _Held(holder, now, usage, seconds)
+        return seconds > BLOCKED_SECONDS
 
     def _answer(self) -> None:
-        self._ping = None
+        self._unanswered = False
 
-    @property
-    def blocked(self) -> bool:
-        """Whether one callback has held the loop for too long; time without a core does not count."""
-        ping, now = self._ping, time.monotonic()
-        if ping is None or now - self._created < SETTLING_SECONDS:
-            return False
-        held = now - ping.at - (self._delay() - ping.delay)
-        return held > BLOCKED_SECONDS and self._current_task() is ping.task
-
-    def _current_task(self) -> asyncio.Task[Any] | None:
-        """The task whose step runs now, seen from any thread."""
-        return asyncio.current_task(self.loop)
-
-    def _delay(self) -> float:
-        """How many seconds the thread has waited for a core since it began; 0 where that is not known."""
-        try:
-            text = Path(f"/proc/self/task/{self._thread.native_id}/schedstat").read_text()
-            return int(text.split()[1]) / 1e9
-        except (OSError, IndexError, ValueError):
-            return 0.0
+    def _holder(self) -> object:
+        """Return the task that the loop executes; the loop itself outside of tasks."""
+        return asyncio.current_task(self.loop) or self.loop
 
     @property
     def alive(self) -> bool:
@@ -294,10 +319,8 @@ class AgentLoops:
         loop = self._shared
         if loop is None or loop.retired:
             return
-        if loop.blocked:
+        if loop.look():
             self._replace(loop)
-        else:
-            loop.look()
 
     def _replace(self, blocked: AgentLoop) -> None:
         """Retire a blocked loop; jobs that have not started move to another loop."""
