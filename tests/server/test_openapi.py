@@ -9,7 +9,7 @@ from typing import Any
 from docs.regenerate import OPENAPI, openapi
 
 ROOT = Path(__file__).resolve().parents[2]
-LAST_RELEASE = ROOT / "tests" / "fixtures" / "openapi-0.4.0.json"
+LAST_RELEASE = ROOT / "tests" / "fixtures" / "openapi-0.5.0.json"
 PREFIX = "/api/v1"
 Surface = dict[str, dict[str, Any]]
 """What callers may rely on: by operation, each parameter and field with its default."""

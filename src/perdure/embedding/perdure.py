@@ -112,11 +112,8 @@ class Perdure:
         return port, {"served_at": port.url} if is_file else {}
 
     @property
-    def url(self) -> str:
-        """The URL at which `serve` serves the database, such as http://127.0.0.1:4747."""
-        if self._url is None:
-            reason = "it is not open" if self._serve is not None else "it serves no port; pass serve=4747"
-            raise StorageClosed(f"there is no URL: {reason}")
+    def url(self) -> str | None:
+        """The URL at which `serve` serves the database, such as http://127.0.0.1:4747, or None."""
         return self._url
 
     @property
