@@ -16,8 +16,8 @@ from perdure.kernel.clock import MICROS
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.runtime.job_target import JobTarget
 from perdure.runtime.stores import open_store
+from perdure.schedules.job_target import JobTarget
 from perdure.schedules.model import Targets
 from perdure.schedules.service import Schedules
 from perdure.schedules.timer import ScheduleTimer

@@ -14,9 +14,9 @@ from bench.measures import Figures, Measure, Row
 from bench.sizes import Sizes
 from bench.timing import Side, interleave, milliseconds
 from perdure import Perdure
+from perdure.eventlog.file_log import FileEventLog
+from perdure.eventlog.port import LogName
 from perdure.kernel.codec import encode_json
-from perdure.kernel.eventlog.file_log import FileEventLog
-from perdure.kernel.eventlog.port import LogName
 from perdure.sessions.service import Sessions
 
 BATCH = 20

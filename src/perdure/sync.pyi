@@ -64,11 +64,11 @@ from perdure.graph_requests.records import GraphError
 from perdure.graph_requests.records import RequestLease
 from perdure.graph_requests.service import AgentNames
 from perdure.graph_requests.service import Leases as Leases2
-from perdure.graphs.records import GraphDelta
-from perdure.graphs.records import GraphDeltaQuery
-from perdure.graphs.records import GraphQuery
-from perdure.graphs.records import GraphSteps
-from perdure.graphs.records import GraphTuple
+from perdure.checkpoints.records import GraphDelta
+from perdure.checkpoints.records import GraphDeltaQuery
+from perdure.checkpoints.records import GraphQuery
+from perdure.checkpoints.records import GraphSteps
+from perdure.checkpoints.records import GraphTuple
 from perdure.items.records import Item
 from perdure.items.records import ItemOp
 from perdure.items.records import ItemResult

@@ -14,10 +14,17 @@ from perdure.access.tables import TABLES as ACCESS_TABLES
 from perdure.agents.agent import Agent
 from perdure.agents.context import Cancelled, Context, Interrupted
 from perdure.agents.records import Phase, RecordedSpan
-from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphState, GraphSteps, GraphTuple
-from perdure.graphs.service import Graphs
-from perdure.graphs.tables import TABLES as GRAPH_TABLES
-from perdure.graphs.view import state_values
+from perdure.checkpoints.records import (
+    GraphDelta,
+    GraphDeltaQuery,
+    GraphQuery,
+    GraphState,
+    GraphSteps,
+    GraphTuple,
+)
+from perdure.checkpoints.service import Graphs
+from perdure.checkpoints.tables import TABLES as GRAPH_TABLES
+from perdure.checkpoints.view import state_values
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict
 from perdure.kernel.storage.sqlite import SqliteStorage

@@ -12,8 +12,8 @@ from tests.support.python_process import PythonProcess
 
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
-from perdure.runtime.job_target import JobTarget
 from perdure.runtime.stores import open_store
+from perdure.schedules.job_target import JobTarget
 from perdure.schedules.model import Targets
 from perdure.schedules.service import Schedules
 from perdure.schedules.timer import ScheduleTimer

@@ -19,10 +19,10 @@ from perdure.access.model import Caller
 from perdure.agents.records import AgentSpec
 from perdure.diagnostics import find_sql
 from perdure.diagnostics.finding import KINDS, Kind
+from perdure.eventlog import sql as log_sql
 from perdure.executions.model import ExecutionSeed, NewPhase
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import BadQuery, InvalidInput
-from perdure.kernel.eventlog import sql as log_sql
 from perdure.kernel.ids import derived_ulid
 from perdure.kernel.storage.dialect import Statement
 from perdure.kernel.storage.port import Tx

@@ -11,8 +11,8 @@ import pytest_asyncio
 
 from perdure.access.model import ALL_SCOPES, Caller
 from perdure.agents.records import AgentSpec
+from perdure.checkpoints.records import GraphChanges, GraphPut, GraphState, GraphSteps
 from perdure.graph_requests.records import GraphAssignment, GraphCall, UpdateState
-from perdure.graphs.records import GraphChanges, GraphPut, GraphState, GraphSteps
 from perdure.kernel.config import Settings
 from perdure.kernel.ids import RandomIds
 from perdure.kernel.ids import uuid as new_uuid

@@ -18,8 +18,8 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
-from perdure.graphs.records import GraphQuery
-from perdure.graphs.service import Graphs
+from perdure.checkpoints.records import GraphQuery
+from perdure.checkpoints.service import Graphs
 from perdure.importing.checkpoints import import_checkpoints
 from perdure.importing.langgraph_postgres import check_tables, import_threads, read_postgres_checkpoints
 from perdure.importing.langgraph_sqlite import read_sqlite_checkpoints

@@ -10,8 +10,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
-from perdure.graphs.model import covered, piece_key
-from perdure.graphs.rows import ranges_of
+from perdure.checkpoints.model import covered, piece_key
+from perdure.checkpoints.rows import ranges_of
 from perdure.integrations.langgraph import PerdureSaver
 from perdure.kernel.codec import decode_json
 from perdure.kernel.storage.dialect import statement

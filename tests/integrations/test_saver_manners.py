@@ -18,7 +18,7 @@ from tests.integrations import programs
 from tests.integrations.support import config_for, new_thread, put, rows_of
 
 from perdure import InMemoryLightningStore, Perdure, open_store
-from perdure.graphs.records import GraphChanges, GraphPut, Piece
+from perdure.checkpoints.records import GraphChanges, GraphPut, Piece
 from perdure.integrations.langgraph import PerdureSaver
 from perdure.kernel.errors import InvalidInput, StorageClosed
 from perdure.kernel.storage.sqlite import SqliteStorage

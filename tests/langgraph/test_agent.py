@@ -26,7 +26,7 @@ from typing_extensions import TypedDict
 
 from perdure.agents.agent import Agent
 from perdure.agents.context import AgentError, Cancelled
-from perdure.graphs.records import GraphChanges, GraphPut, GraphQuery
+from perdure.checkpoints.records import GraphChanges, GraphPut, GraphQuery
 from perdure.kernel.errors import InvalidInput
 from perdure.langgraph.shapes import schemas
 from perdure.worker.registry import Agents

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from perdure.graphs.records import GraphTuple, GraphValue
+from perdure.checkpoints.records import GraphTuple, GraphValue
 from perdure.langgraph.codec import GraphCodec, config_of
 
 VERSIONS = {"number": "00000001.a"}

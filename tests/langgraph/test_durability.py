@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 
 from perdure.agents.agent import Agent
 from perdure.agents.context import AgentError
-from perdure.graphs.records import GraphQuery
+from perdure.checkpoints.records import GraphQuery
 from perdure.langgraph.revival import strict_serializer
 from perdure.worker.registry import Agents
 

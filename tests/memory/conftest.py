@@ -18,7 +18,7 @@ from perdure.memory.calendar import MONTH, SEGMENT, WEEK, YEAR
 from perdure.memory.records import NewMemoryEvent, TocNode
 from perdure.memory.service import Memory
 from perdure.memory.summarisers.port import Summariser
-from perdure.runtime.memory_work import MemoryWork
+from perdure.memory.wiring import MemoryWork
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_store
 

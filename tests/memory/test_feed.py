@@ -11,8 +11,8 @@ from tests.kernel.support import until_true
 from perdure import Agents, Perdure
 from perdure.memory.feed import FEED_CONSUMER
 from perdure.memory.records import MemoryEvent
-from perdure.runtime.memory_feed import text_of
-from perdure.runtime.session_feed import SessionFeed
+from perdure.memory.run_feed import text_of
+from perdure.memory.session_feed import SessionFeed
 from perdure.workflows.definition import Phase, Workflow
 from perdure.workflows.loading import load_text
 from perdure.workflows.operations.ends import ENDS_CONSUMER

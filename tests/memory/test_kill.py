@@ -13,8 +13,8 @@ from tests.support.python_process import PythonProcess
 from perdure.kernel.config import Settings
 from perdure.memory.model import INDEX_CONSUMER, TOC_CONSUMER
 from perdure.memory.service import Memory
+from perdure.memory.wiring import MemoryWork
 from perdure.outbox.service import Outbox
-from perdure.runtime.memory_work import MemoryWork
 from perdure.runtime.stores import open_store
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from perdure.memory.operations import events as event_operations
 from perdure.memory.records import NewMemoryEvent
 from perdure.memory.service import Memory
 from perdure.memory.vector_search import MemoryVectors
-from perdure.runtime.memory_work import MemoryWork
+from perdure.memory.wiring import MemoryWork
 from perdure.runtime.stores import TABLES, open_store
 
 EVENTS = 20_000

@@ -42,7 +42,7 @@ from perdure.memory.summarisers.port import (
     Timeout,
     shorten,
 )
-from perdure.runtime.memory_work import summariser_of
+from perdure.memory.wiring import summariser_of
 
 TALK = [
     ("user", "Please fix the login bug: users with an umlaut in their name cannot sign in."),

@@ -19,7 +19,7 @@ from perdure.memory.operations import maintenance
 from perdure.memory.operations import search as search_operations
 from perdure.memory.records import SearchMode
 from perdure.memory.vector_search import MemoryVectors
-from perdure.runtime.memory_work import vectors_of
+from perdure.memory.wiring import vectors_of
 
 TOPICS = ("cat", "dog", "fish")
 

@@ -10,9 +10,9 @@ from tests.kernel.support import soon
 from tests.messaging.support import MessagingWorld
 from tests.threads.support import told
 
+from perdure.eventlog.port import default_session_id
 from perdure.executions.operations import Progress, record_progress
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
-from perdure.kernel.eventlog.port import default_session_id
 from perdure.messaging.model import MAX_CONTENT
 from perdure.messaging.operations.turns import LOST_WORKERS
 from perdure.threads.records import Interrupt, NewCheckpoint

@@ -9,20 +9,20 @@ from typing import Any, Literal
 from tests.server.native.support import AGENT, Worker, request
 from tests.workflows.support import workflow
 
+from perdure.eventlog.port import LogName, encode_line
+from perdure.eventlog.writing import append_lines
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import Conflict, Fenced, NotFound
-from perdure.kernel.eventlog.port import LogName, encode_line
-from perdure.kernel.eventlog.writing import append_lines
 from perdure.kernel.ids import derived_ulid
 from perdure.kernel.retention import Retention
 from perdure.kernel.storage.dialect import Statement, statement
 from perdure.kernel.storage.port import Tx
 from perdure.memory.records import NewMemoryEvent
+from perdure.memory.wiring import MemoryWork
 from perdure.retention.records import GcReport
 from perdure.retention.service import Upkeep
 from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.records import AttemptedRollout
-from perdure.runtime.memory_work import MemoryWork
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_store
 from perdure.threads.model import RUN_QUEUES

@@ -9,11 +9,11 @@ from tests.retention.support import EVERYTHING
 from tests.support.plans import SMALL, Subject, plans_of, row_of
 
 from perdure.approvals import tables as approval_tables
+from perdure.eventlog import sql as log_sql
+from perdure.eventlog import tables as log_tables
+from perdure.eventlog.table_log import TableEventLog
 from perdure.executions import tables as execution_tables
 from perdure.kernel.clock import MICROS
-from perdure.kernel.eventlog import sql as log_sql
-from perdure.kernel.eventlog import tables as log_tables
-from perdure.kernel.eventlog.table_log import TableEventLog
 from perdure.kernel.retention import Retention
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.kernel.storage.schema import Table

@@ -7,8 +7,8 @@ from tests.retention.support import AT_ONCE, World
 from tests.retention.test_ages import only
 
 from perdure.executions.operations import Progress, record_progress
+from perdure.memory.session_feed import SessionFeed
 from perdure.retention import session_sweep
-from perdure.runtime.session_feed import SessionFeed
 
 
 async def kept(world: World, *session_ids: str) -> list[str]:

@@ -14,10 +14,10 @@ import apsw
 import pytest
 
 from perdure import PostgresLightningStore, SqliteLightningStore, open_store
+from perdure.eventlog.port import LogName, digest_of
 from perdure.jobs.model import JobContext
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import Conflict, InvalidInput, NotADatabase, NotFound, StorageFull
-from perdure.kernel.eventlog.port import LogName, digest_of
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime import backups
 from perdure.runtime.backup_job import ScheduledBackup

@@ -17,8 +17,8 @@ from perdure.embedding.perdure import Perdure
 from perdure.jobs.model import JobContext
 from perdure.kernel.config import Settings, config_file
 from perdure.kernel.errors import JobNotFound, NotFound
-from perdure.runtime.definition_files import Definitions, folders_of, read_definitions
 from perdure.worker.registry import Agents
+from perdure.workflows.definition_files import Definitions, folders_of, read_definitions
 
 CRON = """
 kind: cron

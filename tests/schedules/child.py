@@ -13,8 +13,8 @@ from tests.threads.support import POLICY, open_storage
 
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.storage.port import Tx
-from perdure.runtime.run_target import RunTarget
 from perdure.schedules.model import Targets
+from perdure.schedules.run_target import RunTarget
 from perdure.schedules.timer import ScheduleTimer
 from perdure.threads.operations.create import NewRun
 

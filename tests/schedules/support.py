@@ -10,12 +10,12 @@ from tests.threads.support import POLICY, World
 from perdure.kernel.clock import to_micros, to_seconds
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Storage, Tx
-from perdure.runtime.job_target import JobTarget
-from perdure.runtime.rollout_target import RolloutTarget
-from perdure.runtime.run_target import RunTarget
 from perdure.schedules.conditions import Conditions
+from perdure.schedules.job_target import JobTarget
 from perdure.schedules.model import Targets
 from perdure.schedules.records import Firing, JobStatus, Schedule
+from perdure.schedules.rollout_target import RolloutTarget
+from perdure.schedules.run_target import RunTarget
 from perdure.schedules.service import Schedules
 from perdure.schedules.timer import ScheduleTimer
 from perdure.testing.clock import ManualClock

@@ -10,8 +10,8 @@ from tests.support.kinds import KINDS
 
 from perdure.jobs.service import Jobs
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.runtime.run_target import RunTarget
 from perdure.schedules.model import FILE, Targets
+from perdure.schedules.run_target import RunTarget
 from perdure.schedules.service import Schedules
 from perdure.threads.policy import Policy
 from perdure.threads.service import Threads

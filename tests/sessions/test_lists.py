@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from perdure import Perdure
+from perdure.eventlog.file_log import FileEventLog
+from perdure.eventlog.port import LogInfo, LogName
 from perdure.kernel.checks import MAX_PAGE
-from perdure.kernel.eventlog.file_log import FileEventLog
-from perdure.kernel.eventlog.port import LogInfo, LogName
 from perdure.sessions.described import MAX_DESCRIBED, DescribedSessions
 from perdure.sessions.model import Session
 

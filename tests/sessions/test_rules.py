@@ -8,9 +8,9 @@ from typing import Any
 from tests.kernel.support import soon
 
 from perdure import Perdure
+from perdure.eventlog.port import MAX_LINES
 from perdure.kernel import changes
 from perdure.kernel.changes import Change
-from perdure.kernel.eventlog.port import MAX_LINES
 from perdure.sessions.batches import BATCH_BYTES, BATCH_LINES, in_batches
 from perdure.sessions.records import Message, Totals, Usage
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from perdure.eventlog.port import LogName
 from perdure.kernel.codec import decode_json
-from perdure.kernel.eventlog.port import LogName
 from perdure.sessions.model import totals_of
 from perdure.sessions.records import Message, Usage
 from perdure.sessions.transcripts.files import name_of, objects_of

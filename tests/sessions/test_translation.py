@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from perdure import Perdure
+from perdure.eventlog.port import LogName, encode_line
 from perdure.integrations.openai_agents import PerdureSession
-from perdure.kernel.eventlog.port import LogName, encode_line
 from perdure.sessions.records import Message, Usage
 from perdure.sessions.service import Sessions
 from perdure.sessions.transcripts.files import lines_of, objects_of

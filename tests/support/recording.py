@@ -15,7 +15,7 @@ import msgspec
 from tests.support.history import History, Recorder
 
 from perdure.agents.records import AgentSpec
-from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
+from perdure.checkpoints.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.items.records import ItemOp, ItemResult
 from perdure.streams.model import NewEvent
 from perdure.threads.model import RUN_QUEUES, QueueName

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from tests.threads.support import AGENT_NAMES, ATTEMPTS, STEPS, World, told
 
-from perdure.graphs.records import GraphState, GraphSteps
+from perdure.checkpoints.records import GraphState, GraphSteps
 from perdure.kernel.errors import Conflict, Fenced
 from perdure.threads.records import Failure, NewCheckpoint
 from perdure.threads.work import Ending, Lease

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.threads.support import World, told
 
-from perdure.graphs.records import GraphChanges, GraphPut, GraphQuery, GraphState, GraphSteps, Piece
+from perdure.checkpoints.records import GraphChanges, GraphPut, GraphQuery, GraphState, GraphSteps, Piece
 from perdure.kernel.errors import Conflict, Fenced, InvalidInput
 from perdure.threads.encoding import INLINE_BYTES
 from perdure.threads.records import RunEnd

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from tests.threads.support import World, told
 
-from perdure.graphs.packs import MAX_BYTES
-from perdure.graphs.records import (
+from perdure.checkpoints.packs import MAX_BYTES
+from perdure.checkpoints.records import (
     GraphChanges,
     GraphPut,
     GraphQuery,
@@ -22,7 +22,7 @@ from perdure.graphs.records import (
     Piece,
     Version,
 )
-from perdure.graphs.service import Graphs
+from perdure.checkpoints.service import Graphs
 from perdure.kernel.codec import encode_json
 from perdure.kernel.storage.dialect import statement
 from perdure.streams.model import REFERENCE_SIZE, NewEvent, Shown

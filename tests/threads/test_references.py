@@ -10,8 +10,8 @@ import pytest
 from tests.kernel.support import soon
 from tests.threads.support import World, told
 
-from perdure.graphs.records import GraphChanges, GraphPut, GraphState, GraphSteps, Piece, Span
-from perdure.graphs.service import Graphs
+from perdure.checkpoints.records import GraphChanges, GraphPut, GraphState, GraphSteps, Piece, Span
+from perdure.checkpoints.service import Graphs
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.dialect import statement

@@ -11,7 +11,7 @@ from perdure.kernel.config import Settings
 from perdure.kernel.ids import derived_ulid
 from perdure.memory.records import NewMemoryEvent
 from perdure.memory.service import REBUILD_JOB
-from perdure.runtime.memory_work import MemoryWork
+from perdure.memory.wiring import MemoryWork
 from perdure.runtime.services import Services
 
 NOON = 1_771_934_400_000

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from perdure.agents.records import AgentSpec
-from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
+from perdure.checkpoints.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.items.records import ItemOp, ItemResult
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict, Fenced, NotSupported, OutcomeUnknown, PerdureError

@@ -12,10 +12,10 @@ from tests.server.native.support import housed
 from tests.worker.graph_agents import Graphs
 
 from perdure.agents.isolated import isolated
+from perdure.checkpoints.records import GraphQuery
+from perdure.checkpoints.service import Graphs as GraphService
 from perdure.client.run_queue import RemoteRunQueue
 from perdure.embedding.perdure import Perdure
-from perdure.graphs.records import GraphQuery
-from perdure.graphs.service import Graphs as GraphService
 from perdure.kernel.errors import NotFound, StorageUnavailable
 from perdure.runtime.embedded_worker import worker_of
 from perdure.runtime.stores import open_store

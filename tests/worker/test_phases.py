@@ -21,11 +21,11 @@ from tests.worker import phase_agents
 from perdure.agents.commands import Command
 from perdure.agents.isolated import isolated
 from perdure.client.run_queue import RemoteRunQueue
+from perdure.eventlog.file_log import FileEventLog
 from perdure.executions.model import ExecutionSeed, NewPhase, PhaseInput, PhaseOrder
 from perdure.executions.records import ExecutionDetail
 from perdure.executions.service import Executions
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.eventlog.file_log import FileEventLog
 from perdure.runtime.phases import ThreadPhases
 from perdure.runtime.stores import open_store
 from perdure.sessions.envelopes import TOKENS

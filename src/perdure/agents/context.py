@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Any, Final, Protocol, TypeVar
 
 from perdure.agents.records import Phase, RecordedSpan
-from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
+from perdure.checkpoints.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.items.calls import ItemCalls
 from perdure.kernel.errors import PerdureError
 from perdure.streams.model import Shown

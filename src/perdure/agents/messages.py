@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from perdure.agents.records import RecordedSpan
-from perdure.graphs.records import GraphDeltaQuery, GraphQuery, GraphSteps
+from perdure.checkpoints.records import GraphDeltaQuery, GraphQuery, GraphSteps
 from perdure.items.records import ItemOp
 from perdure.streams.model import Shown
 

@@ -30,6 +30,7 @@ from perdure.diagnostics.model import (
 from perdure.diagnostics.path import RolloutPath, path_of
 from perdure.diagnostics.totals import ThreadFigures, thread_figures
 from perdure.diagnostics.workflow_explain import FoundWorkflowRun, explain_approval, explain_workflow_run
+from perdure.eventlog.port import EventLog, LogName
 from perdure.kernel.checks import (
     MAX_ID,
     Id,
@@ -45,7 +46,6 @@ from perdure.kernel.checks import (
 )
 from perdure.kernel.clock import to_micros, to_seconds
 from perdure.kernel.errors import NotFound, SpansEvicted
-from perdure.kernel.eventlog.port import EventLog, LogName
 from perdure.kernel.storage.port import Operation, Storage
 from perdure.outbox.model import DEAD, PENDING
 from perdure.rollouts.model import Kinds

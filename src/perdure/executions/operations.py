@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from perdure.eventlog.port import default_session_id
 from perdure.executions import sql
 from perdure.executions.model import (
     CHAT,
@@ -35,7 +36,6 @@ from perdure.executions.rows import (
 )
 from perdure.kernel import changes, ids
 from perdure.kernel.errors import NotFound
-from perdure.kernel.eventlog.port import default_session_id
 from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import (

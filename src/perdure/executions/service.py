@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from perdure.access.base import Service
 from perdure.access.endpoints import GET, call, under
+from perdure.eventlog.port import check_session_id
 from perdure.executions import operations, queries, sql, views
 from perdure.executions.model import ExecutionSeed
 from perdure.executions.operations import DAY, HOUR, SKILL_DAYS, WORKFLOW_DAYS, Finish, Readiness
@@ -34,7 +35,6 @@ from perdure.kernel.checks import (
 )
 from perdure.kernel.cursors import write_cursor
 from perdure.kernel.errors import InvalidInput, NotFound
-from perdure.kernel.eventlog.port import check_session_id
 
 MAX_OUTPUT = 1 << 20
 """How long an output may be, in bytes."""

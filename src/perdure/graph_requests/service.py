@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from perdure.access.endpoints import MAX_BATCH, POST, Acknowledged, call, under
+from perdure.checkpoints.records import GraphSteps
 from perdure.graph_requests import operations
 from perdure.graph_requests.model import (
     DEADLINE_SECONDS,
@@ -31,7 +32,6 @@ from perdure.graph_requests.records import (
     RequestLease,
     check_lease,
 )
-from perdure.graphs.records import GraphSteps
 from perdure.kernel import ids
 from perdure.kernel.checks import Id, check_id, check_name, check_text
 from perdure.kernel.clock import MICROS, to_micros

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.graphs.records import GraphChanges, GraphPut, GraphQuery, GraphWrite, Piece, Typed
-from perdure.graphs.service import Graphs
+from perdure.checkpoints.records import GraphChanges, GraphPut, GraphQuery, GraphWrite, Piece, Typed
+from perdure.checkpoints.service import Graphs
 from perdure.importing.records import ImportReport
 from perdure.kernel.errors import InvalidInput
 from perdure.langgraph.splitting import SplitCheckpoint

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import apsw
 
+from perdure.eventlog.port import LogName, check_name
 from perdure.executions.rows import WholeExecution
 from perdure.executions.service import Executions
 from perdure.importing.langgraph_sqlite import open_foreign_sqlite
 from perdure.importing.records import ImportReport
 from perdure.kernel.errors import InvalidInput, NotFound
-from perdure.kernel.eventlog.port import LogName, check_name
 from perdure.sessions.batches import in_batches
 from perdure.sessions.service import Sessions
 from perdure.sessions.transcripts.files import lines_of

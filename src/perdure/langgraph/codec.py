@@ -24,7 +24,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from perdure.graphs.records import (
+from perdure.checkpoints.records import (
     GraphDelta,
     GraphDeltaQuery,
     GraphPut,

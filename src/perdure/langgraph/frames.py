@@ -12,7 +12,7 @@ from typing import Any
 
 import ormsgpack
 
-from perdure.graphs.view import FRAME, FRAMES
+from perdure.checkpoints.view import FRAME, FRAMES
 
 INSTALL = "pip install 'perdure[dataframes]'"
 

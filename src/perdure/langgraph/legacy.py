@@ -9,7 +9,7 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from perdure.agents.context import AgentError
-from perdure.graphs.records import GraphChanges, GraphPut, GraphWrite, Typed
+from perdure.checkpoints.records import GraphChanges, GraphPut, GraphWrite, Typed
 from perdure.langgraph.codec import GraphCodec, config_of
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import ormsgpack
 from pydantic import BaseModel
 
-from perdure.graphs.records import Span
+from perdure.checkpoints.records import Span
 
 Print = bytes
 """The fingerprint of an item."""

@@ -20,6 +20,7 @@ from langgraph.types import StateUpdate
 from pydantic import ValidationError
 
 from perdure.agents.context import AgentError, GraphCheckpoints
+from perdure.checkpoints.records import GraphChanges, GraphPut, GraphState, GraphSteps, Typed
 from perdure.graph_requests.model import UnreadableState
 from perdure.graph_requests.records import (
     GraphCall,
@@ -28,7 +29,6 @@ from perdure.graph_requests.records import (
     ReadState,
     UpdateState,
 )
-from perdure.graphs.records import GraphChanges, GraphPut, GraphState, GraphSteps, Typed
 from perdure.kernel.errors import BadRequest, NotFound, PerdureError
 from perdure.langgraph.agent import GraphAgent, command_of, with_checkpointer
 from perdure.langgraph.codec import GraphCodec, config_of, place_of

@@ -23,7 +23,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import BaseModel
 
 from perdure.agents.project import PROJECT
-from perdure.graphs.view import FRAMES
+from perdure.checkpoints.view import FRAMES
 from perdure.langgraph import frames
 from perdure.langgraph.wire import expect_named_tuples
 

@@ -19,7 +19,7 @@ from langgraph.checkpoint.base import (
 from langgraph.types import Command
 
 from perdure.agents.context import Context, GraphCheckpoints
-from perdure.graphs.records import (
+from perdure.checkpoints.records import (
     GraphChanges,
     GraphPut,
     GraphQuery,

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from perdure.graphs.records import GraphPut, GraphTuple, GraphValue, Piece, Typed
-from perdure.graphs.texts import encode_keys, item_texts, key_text, list_text, text_of, value_text
+from perdure.checkpoints.records import GraphPut, GraphTuple, GraphValue, Piece, Typed
+from perdure.checkpoints.texts import encode_keys, item_texts, key_text, list_text, text_of, value_text
 from perdure.kernel.errors import InvalidInput, NotSupported
 from perdure.streams.model import REFERENCE_SIZE, Shown
 

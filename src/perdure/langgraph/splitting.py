@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 import ormsgpack
 
-from perdure.graphs.records import Typed
+from perdure.checkpoints.records import Typed
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput
 

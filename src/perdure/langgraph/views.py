@@ -19,10 +19,10 @@ from perdure.agents.agent import Agent
 from perdure.agents.records import AgentDescription
 from perdure.assistants.records import Assistant
 from perdure.assistants.service import Assistants
+from perdure.checkpoints.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.graph_requests.model import UnreadableState
 from perdure.graph_requests.records import ApplySupersteps, GraphCall, ListStates, ReadState, UpdateState
 from perdure.graph_requests.service import GraphRequests
-from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.items.service import Items
 from perdure.kernel.errors import AgentUnavailable, Conflict, InvalidInput, NotFound, NotSupported
 from perdure.langgraph.descriptions import (

@@ -15,13 +15,13 @@ from perdure.access.model import Caller
 from perdure.access.operations import add_entry, list_namespaces
 from perdure.access.service import SYSTEM_ACTOR
 from perdure.access.tables import SYSTEM
+from perdure.eventlog.file_log import FileEventLog
+from perdure.eventlog.port import EventLog
+from perdure.eventlog.table_log import TableEventLog
 from perdure.jobs.model import JobContext
 from perdure.kernel.checks import Limit, check_choice, check_page, check_text, optional_text
 from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.eventlog.file_log import FileEventLog
-from perdure.kernel.eventlog.port import EventLog
-from perdure.kernel.eventlog.table_log import TableEventLog
 from perdure.kernel.retention import DAY, Retention
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.retention import sql

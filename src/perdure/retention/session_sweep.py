@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from perdure.access.operations import list_namespaces
+from perdure.eventlog.port import EventLog, LogInfo, default_session_id, hint_key
+from perdure.eventlog.writing import KIND
 from perdure.kernel import changes
-from perdure.kernel.eventlog.port import EventLog, LogInfo, default_session_id, hint_key
-from perdure.kernel.eventlog.writing import KIND
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.memory.operations.feeds import forget_feeds
 from perdure.retention import sql

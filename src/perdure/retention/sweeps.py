@@ -10,8 +10,8 @@ from typing import Any
 
 from perdure.access import operations as access
 from perdure.access.tables import SYSTEM
+from perdure.eventlog.port import EventLog
 from perdure.jobs import operations as jobs
-from perdure.kernel.eventlog.port import EventLog
 from perdure.kernel.retention import Retention
 from perdure.kernel.storage.dialect import Statement
 from perdure.kernel.storage.port import Storage, Tx

@@ -14,10 +14,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from perdure.eventlog.moving import logs_to_files, logs_to_tables
 from perdure.kernel import errors
 from perdure.kernel.clock import to_micros
 from perdure.kernel.config import Settings, mask_url
-from perdure.kernel.eventlog.moving import logs_to_files, logs_to_tables
 from perdure.kernel.record import Record
 from perdure.kernel.storage import backup_file
 from perdure.kernel.storage.ownership import Ownership, owner_of

@@ -10,18 +10,18 @@ from perdure.approvals.notices import ApprovalNotices
 from perdure.jobs.model import JobFunction
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.lifecycle import Component, InPhase, Phase, Step, name_of, steps_of
+from perdure.memory.run_feed import run_feed, workflow_feed
+from perdure.memory.session_feed import SessionFeed
+from perdure.memory.wiring import MemoryWork
 from perdure.outbox.webhooks.sender import WebhookSender
 from perdure.retention.service import RETENTION_JOB, SCHEDULE
 from perdure.runtime.app import App
 from perdure.runtime.backup_job import BACKUP_JOB, BACKUP_SECONDS, ScheduledBackup
-from perdure.runtime.definition_files import KnownAssistants
 from perdure.runtime.embedded_worker import EmbeddedWorker, Takeover
-from perdure.runtime.memory_feed import run_feed, workflow_feed
-from perdure.runtime.memory_work import MemoryWork
 from perdure.runtime.services import Services, public_url_of
-from perdure.runtime.session_feed import SessionFeed
 from perdure.schedules.conditions import Predicate
 from perdure.worker.registry import Agents
+from perdure.workflows.definition_files import KnownAssistants
 
 __all__ = ["Component", "components_of", "running", "stop_in_phases"]
 

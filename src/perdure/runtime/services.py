@@ -21,6 +21,9 @@ from perdure.approvals.service import Approvals, LinkedApprovals
 from perdure.assistants.service import Assistants
 from perdure.diagnostics.model import pools_of
 from perdure.diagnostics.service import Diagnostics
+from perdure.eventlog.file_log import FileEventLog
+from perdure.eventlog.port import EventLog
+from perdure.eventlog.table_log import TableEventLog
 from perdure.executions.service import Executions
 from perdure.graph_requests.service import GraphRequests
 from perdure.items.service import Items
@@ -28,13 +31,11 @@ from perdure.jobs.executor import JobExecutor
 from perdure.jobs.model import JobRegistry
 from perdure.jobs.service import Jobs
 from perdure.kernel.config import Settings, config_file
-from perdure.kernel.eventlog.file_log import FileEventLog
-from perdure.kernel.eventlog.port import EventLog
-from perdure.kernel.eventlog.table_log import TableEventLog
 from perdure.kernel.retention import Retention
 from perdure.kernel.storage.port import Storage
 from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.memory.service import Memory
+from perdure.memory.wiring import vectors_of
 from perdure.messaging.inputs import TurnInputs
 from perdure.messaging.service import Messaging
 from perdure.outbox.delivery import Deliveries
@@ -48,21 +49,19 @@ from perdure.rollouts.traces.prices import FILE_NAME as PRICE_FILE
 from perdure.rollouts.traces.prices import Price, read_prices
 from perdure.rollouts.traces.service import Traces
 from perdure.rollouts.workers import Workers
-from perdure.runtime.cron_files import CronFiles
-from perdure.runtime.definition_files import DefinitionFiles, Definitions
-from perdure.runtime.job_target import JobTarget
-from perdure.runtime.memory_work import vectors_of
 from perdure.runtime.phases import ComposedInputs
 from perdure.runtime.private_files import state_directory
-from perdure.runtime.rollout_target import RolloutTarget
-from perdure.runtime.run_target import RunTarget
-from perdure.runtime.scheduled_jobs import ScheduledJobs
 from perdure.runtime.stores import DatabaseKinds, open_configured
-from perdure.runtime.workflow_target import WorkflowTarget
 from perdure.schedules.conditions import Conditions
+from perdure.schedules.cron_files import CronFiles
+from perdure.schedules.job_target import JobTarget
 from perdure.schedules.model import Targets
+from perdure.schedules.rollout_target import RolloutTarget
+from perdure.schedules.run_target import RunTarget
+from perdure.schedules.scheduled_jobs import ScheduledJobs
 from perdure.schedules.service import Schedules
 from perdure.schedules.timer import ScheduleTimer
+from perdure.schedules.workflow_target import WorkflowTarget
 from perdure.sessions.service import Sessions
 from perdure.statistics.recorder import Recorder
 from perdure.threads.bulk import Bulk
@@ -70,6 +69,7 @@ from perdure.threads.policy import Policy
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import Lifetime
 from perdure.threads.service import Threads
+from perdure.workflows.definition_files import DefinitionFiles, Definitions
 from perdure.workflows.inputs import WorkflowInputs
 from perdure.workflows.override_service import WorkflowOverrides
 from perdure.workflows.registry import WorkflowRegistry

@@ -12,11 +12,12 @@ from perdure.access.service import start_retention
 from perdure.access.tables import TABLES as ACCESS_TABLES
 from perdure.approvals.tables import TABLES as APPROVAL_TABLES
 from perdure.assistants.tables import TABLES as ASSISTANT_TABLES
+from perdure.checkpoints.tables import TABLES as GRAPH_TABLES
+from perdure.eventlog.tables import TABLES as SESSION_TABLES
 from perdure.executions.operations import EXECUTIONS
 from perdure.executions.tables import TABLES as EXECUTION_TABLES
 from perdure.graph_requests.model import GRAPH_REQUEST_KIND
 from perdure.graph_requests.tables import TABLES as GRAPH_REQUEST_TABLES
-from perdure.graphs.tables import TABLES as GRAPH_TABLES
 from perdure.items.tables import TABLES as ITEM_TABLES
 from perdure.jobs.operations import JOB_KIND
 from perdure.jobs.tables import TABLES as JOB_TABLES
@@ -24,7 +25,6 @@ from perdure.kernel.background import Background
 from perdure.kernel.clock import Clock
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.eventlog.tables import TABLES as SESSION_TABLES
 from perdure.kernel.ids import Ids
 from perdure.kernel.retention import Retention
 from perdure.kernel.signals.port import Signals

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-from perdure.kernel.eventlog.port import LogInfo, LogName
+from perdure.eventlog.port import LogInfo, LogName
 from perdure.sessions.model import Session
 
 MAX_DESCRIBED: Final = 1_000

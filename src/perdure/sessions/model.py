@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from perdure.eventlog.port import CHAT_PROJECT, Edges, Line, LogInfo, LogName
 from perdure.kernel.clock import to_seconds
-from perdure.kernel.eventlog.port import CHAT_PROJECT, Edges, Line, LogInfo, LogName
 from perdure.sessions.records import Message, Totals, Usage
 from perdure.sessions.transcripts.reading import messages_in
 

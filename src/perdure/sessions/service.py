@@ -11,19 +11,7 @@ from msgspec import Meta, structs
 
 from perdure.access.base import Service
 from perdure.access.endpoints import GET, POST, call
-from perdure.kernel.checks import (
-    MAX_PAGE,
-    Id,
-    Limit,
-    Offset,
-    check_choice,
-    check_number,
-    check_page,
-    check_text,
-)
-from perdure.kernel.cursors import read_cursor, write_cursor
-from perdure.kernel.errors import Conflict, InvalidInput, NotFound
-from perdure.kernel.eventlog.port import (
+from perdure.eventlog.port import (
     CHANNEL,
     CHAT_PROJECT,
     EDGE_BYTES,
@@ -37,7 +25,19 @@ from perdure.kernel.eventlog.port import (
     hint_key,
     project_of,
 )
-from perdure.kernel.eventlog.writing import append_lines, original_of
+from perdure.eventlog.writing import append_lines, original_of
+from perdure.kernel.checks import (
+    MAX_PAGE,
+    Id,
+    Limit,
+    Offset,
+    check_choice,
+    check_number,
+    check_page,
+    check_text,
+)
+from perdure.kernel.cursors import read_cursor, write_cursor
+from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.pages import PaginatedResult
 from perdure.kernel.signals.port import until
 from perdure.kernel.storage.port import Storage

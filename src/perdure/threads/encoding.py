@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from perdure.graphs.packs import encode_packed, superseded
-from perdure.graphs.records import GraphState, GraphSteps
-from perdure.graphs.rows import encode_changes
-from perdure.graphs.texts import decode_keys, encode_keys
+from perdure.checkpoints.packs import encode_packed, superseded
+from perdure.checkpoints.records import GraphState, GraphSteps
+from perdure.checkpoints.rows import encode_changes
+from perdure.checkpoints.texts import decode_keys, encode_keys
 from perdure.kernel.checks import (
     check_choice,
     check_id,

@@ -15,15 +15,15 @@ from perdure.access.model import MAX_NAME, Caller
 from perdure.agents.records import AgentDescription, AgentSpec
 from perdure.assistants.model import description_rows, registrations
 from perdure.assistants.operations import describe, is_described, outdated, register
+from perdure.checkpoints.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
+from perdure.eventlog.port import EventLog
+from perdure.eventlog.table_log import TableEventLog
 from perdure.executions.model import WORKFLOWS_QUEUE, PhaseInputs, check_not_built_in
-from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.items.records import ItemOp, ItemResult
 from perdure.items.service import Items
 from perdure.kernel.checks import Id, check_id, check_ids, check_text, optional_text
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Fenced, NotFound, PerdureError
-from perdure.kernel.eventlog.port import EventLog
-from perdure.kernel.eventlog.table_log import TableEventLog
 from perdure.kernel.ids import process_id
 from perdure.kernel.signals.port import until
 from perdure.kernel.storage.port import Storage

@@ -8,9 +8,9 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from perdure.assistants.model import AssistantRow
-from perdure.graphs.rows import FoundCheckpoint, tuple_of
-from perdure.graphs.texts import decode_keys
-from perdure.graphs.view import state_values
+from perdure.checkpoints.rows import FoundCheckpoint, tuple_of
+from perdure.checkpoints.texts import decode_keys
+from perdure.checkpoints.view import state_values
 from perdure.kernel.clock import to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json, encode_json, encode_wire
 from perdure.outbox.webhooks.urls import mask_target

@@ -23,7 +23,7 @@ from perdure.access.endpoints import (
 )
 from perdure.access.model import Caller
 from perdure.assistants.records import IfExists
-from perdure.graphs.records import GraphSteps
+from perdure.checkpoints.records import GraphSteps
 from perdure.kernel.checks import (
     Id,
     Limit,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perdure.eventlog.port import EventLog, LogName, check_name, check_session_id
+from perdure.eventlog.writing import append_lines
 from perdure.kernel.codec import check_json
 from perdure.kernel.errors import PerdureError
-from perdure.kernel.eventlog.port import EventLog, LogName, check_name, check_session_id
-from perdure.kernel.eventlog.writing import append_lines
 from perdure.kernel.signals.port import Signals
 from perdure.threads.encoding import check_lease
 from perdure.threads.work import SessionLines, UsageReport

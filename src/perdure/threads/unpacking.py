@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from perdure.access.base import Service
-from perdure.graphs import queries
-from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphTuple
-from perdure.graphs.rows import tuple_of
-from perdure.graphs.service import find_unpacked
+from perdure.checkpoints import queries
+from perdure.checkpoints.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphTuple
+from perdure.checkpoints.rows import tuple_of
+from perdure.checkpoints.service import find_unpacked
 from perdure.threads.operations.packed import is_packed, unpack_states
 
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import field
 
 from perdure.access.endpoints import MAX_BATCH, Refusal, WireForm
-from perdure.graphs.records import GraphSteps
+from perdure.checkpoints.records import GraphSteps
 from perdure.kernel.errors import PerdureError
 from perdure.streams.model import NewEvent
 from perdure.threads.records import Checkpoint, Failure, NewCheckpoint, Run

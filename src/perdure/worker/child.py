@@ -28,7 +28,7 @@ from perdure.agents.context import (
 )
 from perdure.agents.loading import import_target
 from perdure.agents.records import Phase, RecordedSpan
-from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
+from perdure.checkpoints.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.items.calls import ItemCalls
 from perdure.items.records import ItemOp, ItemResult
 from perdure.kernel.codec import decode_json, encode_json

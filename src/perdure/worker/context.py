@@ -22,8 +22,15 @@ from perdure.agents.context import (
     executing,
 )
 from perdure.agents.records import Phase, RecordedSpan
-from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphState, GraphSteps, GraphTuple
-from perdure.graphs.view import state_values
+from perdure.checkpoints.records import (
+    GraphDelta,
+    GraphDeltaQuery,
+    GraphQuery,
+    GraphState,
+    GraphSteps,
+    GraphTuple,
+)
+from perdure.checkpoints.view import state_values
 from perdure.items.calls import ItemCalls
 from perdure.items.records import ItemOp, ItemResult
 from perdure.kernel.checks import check_text

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.graphs.records import GraphChanges, GraphPut, GraphState, GraphSteps, GraphWrite
+from perdure.checkpoints.records import GraphChanges, GraphPut, GraphState, GraphSteps, GraphWrite
 from perdure.kernel.errors import Fenced, PerdureError
 from perdure.kernel.retry import retry_until
 from perdure.streams.model import NewEvent

@@ -13,7 +13,7 @@ from perdure.agents.agent import Agent
 from perdure.agents.confinement import Confinement
 from perdure.agents.context import AgentError, Cancelled, Interrupted, Retriable
 from perdure.agents.records import AgentSpec
-from perdure.graphs.records import GraphSteps
+from perdure.checkpoints.records import GraphSteps
 from perdure.kernel.clock import boottime, human_duration
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Conflict, Fenced, PerdureError

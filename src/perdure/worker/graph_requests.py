@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.agents.context import AgentError
+from perdure.checkpoints.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.graph_requests.model import MAX_ANSWER
 from perdure.graph_requests.records import GraphAssignment, GraphError, RequestLease
 from perdure.graph_requests.service import GraphRequests
-from perdure.graphs.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
 from perdure.kernel.clock import boottime
 from perdure.kernel.errors import Fenced, NotSupported, PerdureError
 from perdure.kernel.retry import Backoff, retry_until

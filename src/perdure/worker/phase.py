@@ -12,8 +12,8 @@ from perdure.agents.agent import Agent
 from perdure.agents.context import AgentError, Interrupted
 from perdure.agents.processes import NOT_STARTED
 from perdure.agents.records import Phase
+from perdure.checkpoints.records import GraphState
 from perdure.executions.model import FATAL, SUCCESS
-from perdure.graphs.records import GraphState
 from perdure.kernel.codec import decode_json
 from perdure.threads.records import Failure
 from perdure.threads.work import Assignment, Ending

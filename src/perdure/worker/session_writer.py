@@ -10,17 +10,11 @@ from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any, NamedTuple
 
+from perdure.eventlog.port import CHAT_PROJECT, LogName, check_session_id, default_session_id, project_of
+from perdure.eventlog.writing import MARK
 from perdure.kernel.clock import boottime
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Fenced, InvalidInput, PerdureError
-from perdure.kernel.eventlog.port import (
-    CHAT_PROJECT,
-    LogName,
-    check_session_id,
-    default_session_id,
-    project_of,
-)
-from perdure.kernel.eventlog.writing import MARK
 from perdure.kernel.retry import retry_until
 from perdure.sessions import envelopes
 from perdure.sessions.envelopes import Envelope, without_content

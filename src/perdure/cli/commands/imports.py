@@ -13,7 +13,7 @@ from perdure.cli.shell.options import CommandContext, CommandGroup, flag, text
 from perdure.cli.shell.results import listing
 
 if TYPE_CHECKING:
-    from perdure.graphs.service import Graphs
+    from perdure.checkpoints.service import Graphs
     from perdure.importing.records import ImportReport
     from perdure.runtime.services import Services
 
@@ -52,7 +52,7 @@ def _row(count: Any) -> tuple[Any, ...]:
 
 
 def _checkpoints(services: Services) -> Graphs:
-    from perdure.graphs.service import Graphs
+    from perdure.checkpoints.service import Graphs
 
     return Graphs(services.storage, namespace=services.threads.namespace)
 

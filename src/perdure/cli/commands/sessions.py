@@ -13,7 +13,7 @@ from perdure.cli.shell.output import ago, shorten
 from perdure.cli.shell.results import listing, pages, showing
 
 if TYPE_CHECKING:
-    from perdure.kernel.eventlog.port import LogName
+    from perdure.eventlog.port import LogName
     from perdure.sessions.model import Match, Session
     from perdure.sessions.records import Message, Usage
     from perdure.sessions.service import Sessions

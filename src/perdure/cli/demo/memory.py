@@ -12,7 +12,7 @@ from perdure.kernel.ids import derived_ulid
 from perdure.kernel.storage.port import Storage
 from perdure.memory.records import NewMemoryEvent, SearchHit
 from perdure.memory.service import REBUILD_JOB, Memory
-from perdure.runtime.memory_work import MemoryWork
+from perdure.memory.wiring import MemoryWork
 
 QUESTION = "what did the agents do today"
 SHOWN = 3

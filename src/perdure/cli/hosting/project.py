@@ -20,10 +20,10 @@ from perdure.kernel.config import FILE_VARIABLE, Settings, config_file
 from perdure.kernel.errors import InvalidInput, StartRefused
 from perdure.langgraph.custom_auth import GraphAuth
 from perdure.runtime.app import App
-from perdure.runtime.definition_files import folders_of
 from perdure.runtime.embedded_worker import EmbeddedWorker
 from perdure.runtime.reloads import ReloadReport
 from perdure.worker.registry import Agents
+from perdure.workflows.definition_files import folders_of
 
 logger = logging.getLogger(__name__)
 

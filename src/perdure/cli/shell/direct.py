@@ -10,8 +10,8 @@ from perdure.graph_requests.graphs import Graphs
 from perdure.jobs.records import Job
 from perdure.kernel.config import load_settings, mask_url
 from perdure.kernel.errors import NotFound, NotSupported
+from perdure.memory.wiring import MemoryWork
 from perdure.rollouts.contract import LightningStore
-from perdure.runtime.memory_work import MemoryWork
 from perdure.runtime.services import Services
 from perdure.runtime.stores import sqlite_file
 

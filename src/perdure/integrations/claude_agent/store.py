@@ -8,9 +8,9 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from perdure.eventlog.port import LogName, check_name, check_project, project_of
 from perdure.integrations.session_log import PAGE, SessionLog
 from perdure.kernel.errors import InvalidInput, NotFound
-from perdure.kernel.eventlog.port import LogName, check_name, check_project, project_of
 from perdure.sessions.model import Session
 from perdure.sessions.service import Sessions
 

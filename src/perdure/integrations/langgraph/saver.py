@@ -19,9 +19,9 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from msgspec import structs
 
 from perdure.agents.project import PROJECT
-from perdure.graphs.model import check_strategy
-from perdure.graphs.records import GraphChanges, GraphQuery, GraphTuple
-from perdure.graphs.service import Graphs
+from perdure.checkpoints.model import check_strategy
+from perdure.checkpoints.records import GraphChanges, GraphQuery, GraphTuple
+from perdure.checkpoints.service import Graphs
 from perdure.integrations.langgraph.opening import Opened, Place
 from perdure.kernel.errors import Conflict
 from perdure.langgraph.codec import (

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
+from perdure.eventlog.port import CHAT_PROJECT, check_session_id
 from perdure.integrations.session_log import SessionLog
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.eventlog.port import CHAT_PROJECT, check_session_id
 from perdure.sessions.service import Sessions
 
 POPPED = "perdure.item_popped"

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import msgspec
 
 from perdure.access.operations import audit, keyed_as
+from perdure.eventlog.port import default_session_id
 from perdure.executions.model import ExecutionSeed, NewPhase, PhaseReport, PhaseStarter
 from perdure.kernel.errors import Conflict, NotFound
-from perdure.kernel.eventlog.port import default_session_id
 from perdure.kernel.storage.port import Tx
 from perdure.messaging import sql
 from perdure.messaging.model import LATEST, MAX_TURN, MessageRow, NewMessage, SessionRow, storable

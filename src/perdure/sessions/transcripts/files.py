@@ -8,9 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from perdure.eventlog.port import CHAT_PROJECT, LogName, check_name, encode_line, project_of
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.eventlog.port import CHAT_PROJECT, LogName, check_name, encode_line, project_of
 from perdure.sessions.transcripts.reading import Translator, messages_of
 
 LONG_LINE = 3 << 19

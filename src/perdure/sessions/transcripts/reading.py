@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from perdure.eventlog.port import Line, digest_of, encode_line
+from perdure.eventlog.writing import MARK, ORIGINAL, PART
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.eventlog.port import Line, digest_of, encode_line
-from perdure.kernel.eventlog.writing import MARK, ORIGINAL, PART
 from perdure.sessions.records import Message
 from perdure.sessions.transcripts import claude, codex, openai_agents, pi
 from perdure.sessions.transcripts.lines import SessionLine, Transcript, event_line, iso_time

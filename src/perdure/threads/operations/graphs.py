@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from perdure.graphs import operations as graphs
-from perdure.graphs.rows import EncodedChanges
+from perdure.checkpoints import operations as graphs
+from perdure.checkpoints.rows import EncodedChanges
 from perdure.kernel import changes
 from perdure.kernel.errors import Conflict, Fenced
 from perdure.kernel.storage.dialect import Write

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.access.operations import audit
-from perdure.graphs.operations import prune as prune_graphs
+from perdure.checkpoints.operations import prune as prune_graphs
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import Kinds

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from perdure.graphs.operations import Unpacked, is_packed, unpack
+from perdure.checkpoints.operations import Unpacked, is_packed, unpack
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.threads import sql

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from perdure.access.operations import audit
+from perdure.checkpoints.operations import delete_threads as delete_graph_threads
 from perdure.executions.model import PHASE
-from perdure.graphs.operations import delete_threads as delete_graph_threads
 from perdure.kernel import changes
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.labels import drop_labels

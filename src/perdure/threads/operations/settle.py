@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from perdure.checkpoints.operations import delete_runs as delete_graph_runs
 from perdure.executions.model import PHASE, PhaseReport
-from perdure.graphs.operations import delete_runs as delete_graph_runs
 from perdure.kernel import changes
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.storage.port import Tx

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
-from perdure.graphs import references as graph_references
-from perdure.graphs.operations import stored_by
-from perdure.graphs.rows import StoredRow
+from perdure.checkpoints import references as graph_references
+from perdure.checkpoints.operations import stored_by
+from perdure.checkpoints.rows import StoredRow
 from perdure.kernel.storage.port import Tx
 from perdure.streams.model import REFERENCE_SIZE, VALUES, NewEvent, Reference, Shown
 from perdure.streams.operations import store_bodies

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from perdure.access.operations import audit, keyed_as
-from perdure.graphs.operations import copy_thread as copy_graphs
+from perdure.checkpoints.operations import copy_thread as copy_graphs
 from perdure.kernel import changes, ids
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.match import has

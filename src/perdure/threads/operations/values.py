@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from perdure.graphs.queries import find
-from perdure.graphs.records import GraphQuery
+from perdure.checkpoints.queries import find
+from perdure.checkpoints.records import GraphQuery
 from perdure.kernel.storage.port import Tx
 from perdure.threads.rows import IN_PIECES, StateRow, values_text
 

@@ -1,0 +1,342 @@
+"""Operations on the checkpoints of graphs: store, copy, remove.
+
+Each locks the threads concerned first, in the order of their ids: so nothing that a new checkpoint builds on
+is removed at the same time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from perdure.checkpoints import model, sql
+from perdure.checkpoints.model import Known, Range, piece_key
+from perdure.checkpoints.packs import PackedCheckpoint, read_pack, unpacked
+from perdure.checkpoints.records import GraphPut, Piece, PruneStrategy
+from perdure.checkpoints.references import Place, store_all_states, store_states
+from perdure.checkpoints.rows import (
+    EncodedChanges,
+    ItemRow,
+    PieceRow,
+    StoredRow,
+    ThreadRow,
+    first_writes,
+    metadata_of,
+    ranges_of,
+    ranges_text,
+    versions_of,
+)
+from perdure.kernel.checks import check_text
+from perdure.kernel.errors import Conflict
+from perdure.kernel.storage.port import Tx
+
+# The bases of so many threads are asked for at once: each asks the index for the pieces of all.
+THREADS_AT_ONCE = 16
+
+# --- storing ----------------------------------------------------------------------------------------------
+
+
+class _Log(msgspec.Struct):
+    """The items of a list, and where what is new goes."""
+
+    name: str
+    end: int
+
+
+class _List(NamedTuple):
+    """A version of a list."""
+
+    log: _Log
+    ranges: list[Range]
+
+
+Key = tuple[str, str, str]
+"""A piece: its thread, its namespace, and what it is found by there."""
+
+
+async def put(tx: Tx, changes: Sequence[EncodedChanges]) -> None:
+    """Store checkpoints and writes. A key that exists is replaced; a base that is gone is a Conflict."""
+    puts = [put for each in changes for put in each.puts]
+    checkpoints = {
+        (row.thread_id, row.checkpoint_ns, row.id): row for each in changes for row in each.checkpoints
+    }
+    writes = first_writes(write for each in changes for write in each.writes)
+    threads = {put.thread_id for put in puts} | {write.thread_id for write in writes}
+    known = await _lock(tx, threads)
+    pieces, items = await _pieces(tx, puts)
+    await tx.defer(
+        sql.ADD_THREADS.of([ThreadRow(thread_id) for thread_id in sorted(threads - known)]),
+        sql.PUT_CHECKPOINTS.of(list(checkpoints.values())),
+        sql.PUT_PIECES.of(pieces),
+        sql.ADD_ITEMS.of(items),
+        sql.PUT_WRITES.of(writes),
+    )
+
+
+async def _lock(tx: Tx, threads: Iterable[str]) -> set[str]:
+    """Lock threads; returns those that exist."""
+    wanted = sorted({model.check_thread(thread_id) for thread_id in threads})
+    return set(await tx.all(sql.LOCK_THREADS, thread_ids=wanted))
+
+
+async def _pieces(tx: Tx, puts: Sequence[GraphPut]) -> tuple[list[PieceRow], list[ItemRow]]:
+    """The rows of new versions, and of the items that are new with them."""
+    lists = await _bases(tx, puts)
+    rows: dict[Key, PieceRow] = {}
+    items: list[ItemRow] = []
+    for put, piece in _each(puts):
+        key = _key(put, piece.channel, piece.version)
+        if piece.spans is not None:
+            made = lists[key] = _grown(tx, put, piece, lists)
+            items += _new_items(put, piece, made.log)
+            rows[key] = _piece_row(key, log=made.log.name, ranges=ranges_text(made.ranges))
+        elif piece.value is not None:
+            form, body = piece.value
+            rows[key] = _piece_row(key, form=form, body=body)
+    return list(rows.values()), items
+
+
+def _piece_row(
+    key: Key,
+    *,
+    log: str | None = None,
+    ranges: str | None = None,
+    form: str | None = None,
+    body: bytes | None = None,
+) -> PieceRow:
+    thread_id, checkpoint_ns, piece = key
+    return PieceRow(thread_id, checkpoint_ns, piece, log=log, ranges=ranges, form=form, body=body)
+
+
+def _each(puts: Sequence[GraphPut]) -> Iterator[tuple[GraphPut, Piece]]:
+    return ((put, piece) for put in puts for piece in put.pieces)
+
+
+def _key(put: GraphPut, channel: str, version: str) -> Key:
+    return put.thread_id, put.checkpoint_ns, piece_key(channel, version)
+
+
+async def _bases(tx: Tx, puts: Sequence[GraphPut]) -> dict[Key, _List]:
+    """The earlier versions whose items are used again."""
+    wanted = {_key(put, each.channel, each.base) for put, each in _each(puts) if each.base is not None}
+    threads = sorted({thread_id for thread_id, _, _ in wanted})
+    found: dict[Key, _List] = {}
+    logs: dict[tuple[str, str], _Log] = {}
+    for start in range(0, len(threads), THREADS_AT_ONCE):
+        chosen = set(threads[start : start + THREADS_AT_ONCE])
+        keys = [(thread_id, *rest) for thread_id, *rest in wanted if thread_id in chosen]
+        rows = await tx.all(
+            sql.FIND_BASES,
+            thread_ids=sorted(chosen),
+            namespaces=sorted({namespace for _, namespace, _ in keys}),
+            pieces=sorted({piece for _, _, piece in keys}),
+        )
+        for row in rows:
+            shared = logs.setdefault((row.thread_id, row.log), _Log(row.log, row.stop or 0))
+            found[row.thread_id, row.checkpoint_ns, row.piece] = _List(shared, ranges_of(row.ranges))
+    return found
+
+
+def _grown(tx: Tx, put: GraphPut, piece: Piece, lists: Mapping[Key, _List]) -> _List:
+    """Where the items of a new version lie."""
+    spans = piece.spans or []
+    if piece.base is None:
+        return _List(_Log(tx.ids.hex(16), 0), model.laid_out(spans, [], 0))
+    base = lists.get(_key(put, piece.channel, piece.base))
+    if base is None:
+        what = f"the version {piece.base} of channel {piece.channel}"
+        raise Conflict(f"thread {put.thread_id}: {what} is not there to build on")
+    return _List(base.log, model.laid_out(spans, base.ranges, base.log.end))
+
+
+def _new_items(put: GraphPut, piece: Piece, log: _Log) -> list[ItemRow]:
+    if piece.value is None or piece.count == 0:
+        return []
+    form, body = piece.value
+    position = log.end
+    log.end += piece.count
+    return [ItemRow(put.thread_id, log.name, position=position, count=piece.count, form=form, body=body)]
+
+
+async def stored_by(tx: Tx, wanted: Sequence[StoredRow]) -> dict[str, set[tuple[str, str]]]:
+    """Those of the checkpoints that their runs have stored: by run, their namespaces and ids. The threads are
+    locked, so that none is removed before this transaction ends."""
+    threads = sorted({each.thread_id for each in wanted})
+    await _lock(tx, threads)
+    rows = await tx.all(
+        sql.STORED_BY,
+        thread_ids=threads,
+        run_ids=sorted({each.run_id for each in wanted}),
+        namespaces=sorted({each.checkpoint_ns for each in wanted}),
+        ids=sorted({each.id for each in wanted}),
+    )
+    stored: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for row in set(rows) & set(wanted):
+        stored[row.run_id].add((row.checkpoint_ns, row.id))
+    return stored
+
+
+# --- unpacking --------------------------------------------------------------------------------------------
+
+
+class Unpacked(NamedTuple):
+    """Checkpoints that were packed with the checkpoint `id`."""
+
+    thread_id: str
+    id: str
+    checkpoints: list[PackedCheckpoint]
+    states: bytes | None
+
+
+async def is_packed(tx: Tx, thread_ids: Sequence[str]) -> bool:
+    """Whether some of the checkpoints of these threads have no rows of their own."""
+    wanted = sorted({model.check_thread(thread_id) for thread_id in thread_ids})
+    return await tx.one(sql.IS_PACKED, thread_ids=wanted) is not None
+
+
+async def unpack(tx: Tx, thread_ids: Sequence[str], *, with_states: bool = False) -> list[Unpacked]:
+    """Give all checkpoints of these threads rows of their own.
+
+    The packs stay where their states are still to be unpacked; `with_states` says that the caller does so.
+    """
+    known = sorted(await _lock(tx, thread_ids))
+    found = await tx.all(sql.PACKED, thread_ids=known) if known else []
+    if not found:
+        return []
+    # Decoded here: it happens once for each pack, and what is packed is small.
+    packs = [(row, read_pack(row)) for row in found]
+    rows = [unpacked(row, pack) for row, pack in packs]
+    await tx.write(
+        sql.ADD_CHECKPOINTS.of([row for each in rows for row in each.checkpoints]),
+        sql.ADD_PIECES.of([row for each in rows for row in each.pieces]),
+        sql.ADD_WRITES.of([row for each in rows for row in each.writes]),
+    )
+    await tx.execute(sql.CLEAR_ALL_PACKS if with_states else sql.CLEAR_PACKS, thread_ids=known)
+    return [
+        Unpacked(row.thread_id, row.id, pack.checkpoints, pack.states or row.states) for row, pack in packs
+    ]
+
+
+# --- removing ---------------------------------------------------------------------------------------------
+
+
+async def delete_threads(tx: Tx, thread_ids: Sequence[str]) -> None:
+    """Remove everything that graphs have kept in these threads."""
+    known = sorted(await _lock(tx, thread_ids)) if thread_ids else []
+    if known:
+        await store_all_states(tx, known)
+        for each in (
+            sql.DROP_ALL_CHECKPOINTS,
+            sql.DROP_ALL_PIECES,
+            sql.DROP_ALL_ITEMS,
+            sql.DROP_ALL_WRITES,
+            sql.DROP_THREADS,
+        ):
+            await tx.execute(each, thread_ids=known)
+
+
+async def delete_runs(tx: Tx, run_ids: Sequence[str]) -> list[str]:
+    """Remove the checkpoints of these runs; gives the threads they were in. Later ones stay readable."""
+    runs = sorted({check_text(run_id, "run_id") for run_id in run_ids})
+    threads = sorted({row.thread_id for row in await tx.all(sql.OF_RUNS, run_ids=runs)}) if runs else []
+    if not threads:
+        return []
+    await _lock(tx, threads)
+    gone: dict[Place, set[str]] = defaultdict(set)
+    for row in await tx.all(sql.OF_RUNS, run_ids=runs):
+        gone[row.thread_id, row.checkpoint_ns].add(row.id)
+    await _drop(tx, gone)
+    for thread_id in threads:
+        await _sweep(tx, thread_id)
+    return threads
+
+
+async def prune(tx: Tx, thread_ids: Sequence[str], strategy: PruneStrategy) -> None:
+    """Remove all of these threads, or all but the newest checkpoint of each namespace and what it needs."""
+    if model.check_strategy(strategy) == "delete":
+        await delete_threads(tx, thread_ids)
+        return
+    for thread_id in sorted(await _lock(tx, thread_ids)) if thread_ids else []:
+        await _keep_latest(tx, thread_id)
+
+
+async def _keep_latest(tx: Tx, thread_id: str) -> None:
+    # What is packed is older than what is kept.
+    await tx.execute(sql.CLEAR_ALL_PACKS, thread_ids=[thread_id])
+    known: dict[str, dict[str, Known]] = defaultdict(dict)
+    for row in await tx.all(sql.OF_THREAD, thread_id=thread_id):
+        known[row.checkpoint_ns][row.id] = Known(
+            row.parent_id, versions_of(row.versions), metadata_of(row.metadata)
+        )
+    pieces: dict[str, set[str]] = defaultdict(set)
+    for piece in await tx.all(sql.PIECES_OF_THREAD, thread_id=thread_id):
+        pieces[piece.checkpoint_ns].add(piece.piece)
+    kept = {ns: model.needed(max(found), found, pieces[ns]) for ns, found in known.items()}
+    places: dict[Place, set[str]] = {(thread_id, ns): found.keys() - kept[ns] for ns, found in known.items()}
+    for written in await tx.all(sql.PLACES_WRITTEN, thread_id=thread_id):
+        if written.checkpoint_id not in kept.get(written.checkpoint_ns, ()):
+            places.setdefault((thread_id, written.checkpoint_ns), set()).add(written.checkpoint_id)
+    await _drop(tx, places)
+    await _sweep(tx, thread_id)
+
+
+async def _drop(tx: Tx, places: Mapping[Place, Iterable[str]]) -> None:
+    """Remove checkpoints with what was written after them; events that show them get their states first."""
+    await store_states(tx, {place: set(found) for place, found in places.items()})
+    for (thread_id, namespace), found in sorted(places.items()):
+        checkpoint_ids = sorted(found)
+        if checkpoint_ids:
+            at = {"thread_id": thread_id, "checkpoint_ns": namespace, "ids": checkpoint_ids}
+            await tx.execute(sql.DROP_CHECKPOINTS, **at)
+            await tx.execute(sql.DROP_WRITES, **at)
+
+
+async def _sweep(tx: Tx, thread_id: str) -> None:
+    """Remove the pieces and items of a thread that no checkpoint needs any more."""
+    await unpack(tx, [thread_id])
+    rows = await tx.all(sql.VERSIONS_OF_THREAD, thread_id=thread_id)
+    if not rows:
+        await delete_threads(tx, [thread_id])
+        return
+    used: set[tuple[str, str]] = set()
+    for row in rows:
+        used |= {(row.checkpoint_ns, piece_key(*each)) for each in versions_of(row.versions).items()}
+    left: dict[str, list[str]] = defaultdict(list)
+    ranges: dict[str, list[Range]] = defaultdict(list)
+    for piece in await tx.all(sql.PIECES_OF_THREAD, thread_id=thread_id):
+        if (piece.checkpoint_ns, piece.piece) not in used:
+            left[piece.checkpoint_ns].append(piece.piece)
+        elif piece.log is not None and piece.ranges is not None:
+            ranges[piece.log] += ranges_of(piece.ranges)
+    for namespace, pieces in sorted(left.items()):
+        await tx.execute(sql.DROP_PIECES, thread_id=thread_id, checkpoint_ns=namespace, pieces=pieces)
+    await _sweep_items(tx, thread_id, ranges)
+
+
+async def _sweep_items(tx: Tx, thread_id: str, ranges: Mapping[str, list[Range]]) -> None:
+    segments: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for item in await tx.all(sql.ITEMS_OF_THREAD, thread_id=thread_id):
+        segments[item.log].append((item.position, item.count))
+    for log, found in sorted(segments.items()):
+        positions = model.unneeded(found, ranges.get(log, ()))
+        if positions:
+            await tx.execute(sql.DROP_ITEMS, thread_id=thread_id, log=log, positions=positions)
+
+
+# --- copying ----------------------------------------------------------------------------------------------
+
+
+async def copy_thread(tx: Tx, source: str, target: str) -> None:
+    """Give another thread, which has no checkpoints yet, all that graphs have kept in this one."""
+    known = await _lock(tx, [source, target])
+    if target in known:
+        raise Conflict(f"Thread {target} has checkpoints already")
+    if source not in known:
+        return
+    await unpack(tx, [source])
+    await tx.write(sql.ADD_THREADS.of([ThreadRow(target)]))
+    for each in (sql.COPY_CHECKPOINTS, sql.COPY_PIECES, sql.COPY_ITEMS, sql.COPY_WRITES):
+        await tx.execute(each, source=source, target=target)

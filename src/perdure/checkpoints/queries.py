@@ -1,0 +1,206 @@
+"""Reading the checkpoints of graphs, with the values of their channels."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from perdure.checkpoints import sql
+from perdure.checkpoints.model import GAP, Range, Segment, check_query, covered, parts_of, piece_key
+from perdure.checkpoints.records import (
+    GraphDelta,
+    GraphDeltaQuery,
+    GraphQuery,
+    GraphValue,
+    GraphWrite,
+    Version,
+)
+from perdure.checkpoints.rows import CheckpointRow, FoundCheckpoint, ranges_of, versions_of, write_of
+from perdure.kernel.checks import MAX_ROWS
+from perdure.kernel.storage.filters import given, where
+from perdure.kernel.storage.port import Tx
+
+LAST = "\U0010ffff"
+"""What comes after every id."""
+PAGE = 100
+"""How many checkpoints are read at once where each has to be looked at."""
+STEPS = 64
+"""How many ancestors are read at once."""
+
+
+async def find(tx: Tx, query: GraphQuery) -> list[FoundCheckpoint]:
+    """The checkpoints that match, the newest first, each with its values and the writes after it."""
+    check_query(query)
+    rows = await _chosen(tx, query)
+    places: dict[tuple[str, str], list[CheckpointRow]] = defaultdict(list)
+    for row in rows:
+        places[row.thread_id, row.checkpoint_ns].append(row)
+    found: dict[tuple[str, str, str], FoundCheckpoint] = {}
+    for (thread_id, namespace), group in places.items():
+        for each in await _with_values(tx, thread_id, namespace, group):
+            found[thread_id, namespace, each.row.id] = each
+    return [found[row.thread_id, row.checkpoint_ns, row.id] for row in rows]
+
+
+async def _chosen(tx: Tx, query: GraphQuery) -> list[CheckpointRow]:
+    limit = MAX_ROWS if query.limit is None else max(query.limit, 0)
+    conditions = given(
+        ("thread_id", "exact", query.thread_id),
+        ("checkpoint_ns", "exact", query.checkpoint_ns),
+        ("checkpoint_id", "exact", query.checkpoint_id),
+    )
+    clause = where(sql.FIELDS, conditions, "and")
+    size = limit if not query.filter else PAGE
+    page, values = sql.LIST_CHECKPOINTS.page(clause, sql.NEWEST_FIRST, size, 0)
+    found: list[CheckpointRow] = []
+    offset = 0
+    while len(found) < limit:
+        rows = await tx.all(page, before=query.before or LAST, **{**values, "offset": offset})
+        found += [row for row in rows if row.has_metadata(query.filter)]
+        if len(rows) < size or not query.filter:
+            break
+        offset += size
+    return found[:limit]
+
+
+async def _with_values(
+    tx: Tx, thread_id: str, namespace: str, rows: Sequence[CheckpointRow]
+) -> list[FoundCheckpoint]:
+    versions = [versions_of(row.versions) for row in rows]
+    wanted = [each for found in versions for each in found.items()]
+    values = await read_values(tx, thread_id, namespace, wanted)
+    writes = await _writes(tx, thread_id, namespace, [row.id for row in rows])
+    return [
+        FoundCheckpoint(
+            row,
+            versions=found,
+            values=[values[key] for key in map(_key, found.items()) if key in values],
+            writes=writes.get(row.id, []),
+        )
+        for row, found in zip(rows, versions, strict=True)
+    ]
+
+
+def _key(item: tuple[str, Version]) -> str:
+    return piece_key(*item)
+
+
+async def read_values(
+    tx: Tx, thread_id: str, namespace: str, wanted: Sequence[tuple[str, Version]]
+) -> dict[str, GraphValue]:
+    """The values of versions of channels, by the keys of their pieces; what is empty is not among them."""
+    names = {_key(each): each for each in wanted}
+    if not names:
+        return {}
+    at = {"thread_id": thread_id, "checkpoint_ns": namespace}
+    rows = await tx.all(sql.READ_PIECES, pieces=sorted(names), **at)
+    lists = {row.piece: _List(row.log, ranges_of(row.ranges)) for row in rows if row.log and row.ranges}
+    segments = await _segments(tx, thread_id, list(lists.values()))
+    values: dict[str, GraphValue] = {}
+    for row in rows:
+        channel, version = names[row.piece]
+        value, parts, spans = None, None, 0
+        if row.piece in lists:
+            log, ranges = lists[row.piece]
+            parts, spans = parts_of(ranges, segments.get(log, [])), len(ranges)
+        elif row.form is not None and row.body is not None:
+            value = (row.form, row.body)
+        values[row.piece] = GraphValue(
+            channel=channel, version=str(version), value=value, parts=parts, spans=spans
+        )
+    return values
+
+
+class _List(NamedTuple):
+    """Where the items of a list are."""
+
+    log: str
+    ranges: list[Range]
+
+
+async def _segments(tx: Tx, thread_id: str, lists: Sequence[_List]) -> dict[str, list[Segment]]:
+    """The items of these ranges of logs, by log, in their order."""
+    wanted: dict[str, list[Range]] = defaultdict(list)
+    for log, ranges in lists:
+        wanted[log] += ranges
+    found: dict[str, list[Segment]] = {}
+    for log, ranges in wanted.items():
+        rows: dict[int, Segment] = {}
+        for start, stop in covered(ranges, GAP):
+            for row in await tx.all(sql.READ_ITEMS, thread_id=thread_id, log=log, start=start, stop=stop):
+                rows[row.position] = Segment(row.position, row.position + row.count, (row.form, row.body))
+        found[log] = [rows[position] for position in sorted(rows)]
+    return found
+
+
+async def _writes(
+    tx: Tx, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
+) -> dict[str, list[GraphWrite]]:
+    """What was written after checkpoints, by their ids, in the order in which it is applied."""
+    at: dict[str, Any] = {"thread_id": thread_id, "checkpoint_ns": namespace}
+    found: dict[str, list[GraphWrite]] = defaultdict(list)
+    for row in await tx.all(sql.READ_WRITES, ids=sorted(set(checkpoint_ids)), **at):
+        found[row.checkpoint_id].append(write_of(row))
+    return found
+
+
+# --- channels that are kept as changes --------------------------------------------------------------------
+
+
+async def delta(tx: Tx, query: GraphDeltaQuery) -> list[GraphDelta]:
+    """For each channel its nearest value among the ancestors, and what was written from there on."""
+    check_query(query)
+    at = {"thread_id": query.thread_id, "checkpoint_ns": query.checkpoint_ns}
+    start = query.checkpoint_id or await tx.one(sql.LATEST_ID, **at)
+    line = _Line(query.channels)
+    place, first = start, True
+    while place is not None and line.open:
+        rows = await tx.all(sql.ANCESTORS, id=place, depth=STEPS, **at)
+        place = rows[-1].parent_id if rows else None
+        # What is written at the checkpoint itself belongs to the step after it.
+        steps = [(row.id, versions_of(row.versions)) for row in (rows[1:] if first else rows)]
+        first = False
+        await _walk(tx, query, line, steps)
+    return [line.of(channel) for channel in query.channels]
+
+
+class _Line:
+    """What is known of the channels, on the way from a checkpoint to its first ancestor."""
+
+    def __init__(self, channels: Sequence[str]) -> None:
+        self.open = set(channels)
+        self.seeds: dict[str, GraphValue] = {}
+        self.writes: dict[str, list[GraphWrite]] = {channel: [] for channel in channels}
+
+    def take(self, writes: Sequence[GraphWrite]) -> None:
+        """The writes of the next ancestor, from the last to the first."""
+        for write in reversed(writes):
+            if write.channel in self.open:
+                self.writes[write.channel].append(write)
+
+    def close(self, value: GraphValue) -> None:
+        self.seeds[value.channel] = value
+        self.open.discard(value.channel)
+
+    def of(self, channel: str) -> GraphDelta:
+        return GraphDelta(
+            channel=channel, seed=self.seeds.get(channel), writes=list(reversed(self.writes[channel]))
+        )
+
+
+async def _walk(
+    tx: Tx, query: GraphDeltaQuery, line: _Line, steps: Sequence[tuple[str, Mapping[str, Version]]]
+) -> None:
+    place = (query.thread_id, query.checkpoint_ns)
+    wanted = [
+        (channel, versions[channel]) for _, versions in steps for channel in line.open & versions.keys()
+    ]
+    values = await read_values(tx, *place, wanted)
+    writes = await _writes(tx, *place, [checkpoint_id for checkpoint_id, _ in steps])
+    for checkpoint_id, versions in steps:
+        line.take(writes.get(checkpoint_id, []))
+        for channel in line.open & versions.keys():
+            value = values.get(piece_key(channel, versions[channel]))
+            if value is not None:
+                line.close(value)

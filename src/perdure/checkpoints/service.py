@@ -1,0 +1,110 @@
+"""The service of graph checkpoints: those of one namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from perdure.access.base import Service
+from perdure.access.operations import audit
+from perdure.checkpoints import model, operations, queries
+from perdure.checkpoints.records import (
+    GraphChanges,
+    GraphDelta,
+    GraphDeltaQuery,
+    GraphQuery,
+    GraphTuple,
+    PruneStrategy,
+)
+from perdure.checkpoints.rows import EncodedChanges, FoundCheckpoint, encode_changes, tuple_of
+from perdure.kernel.storage.port import Operation, Tx
+
+
+class Graphs(Service):
+    """The checkpoints of LangGraph graphs in one namespace; every removal and copy leaves an audit entry."""
+
+    # --- storing and reading ---------------------------------------------------------------------------
+
+    async def put(self, changes: GraphChanges) -> None:
+        """Store checkpoints and writes; they are durable when this returns.
+
+        A list whose base version no longer exists is a Conflict: send the whole list.
+        """
+        rows = sum(1 + len(put.pieces) for put in changes.puts) + len(changes.writes)
+        encoded = encode_changes(changes)
+        await self._merger.call("put", self._put_batch, encoded, rows=rows, size=_size(encoded))
+
+    async def _put_batch(self, batch: Sequence[EncodedChanges]) -> Sequence[None]:
+        await self.write(operations.put, batch)
+        return [None] * len(batch)
+
+    async def find(self, query: GraphQuery) -> list[GraphTuple]:
+        """The checkpoints that match a query, the newest first."""
+        return [tuple_of(found) for found in await find_unpacked(self, query, self._unpack)]
+
+    async def delta(self, query: GraphDeltaQuery) -> list[GraphDelta]:
+        """The changes that the ancestors of a checkpoint stored, for channels that are stored as changes."""
+        await self._unpack(query.thread_id)
+        return await self.read(queries.delta, query)
+
+    async def _unpack(self, thread_id: str) -> None:
+        if await self.read(operations.is_packed, [thread_id]):
+            await self.write(operations.unpack, [thread_id])
+
+    # --- removing and copying ---------------------------------------------------------------------------
+
+    async def delete_threads(self, thread_ids: Sequence[str]) -> None:
+        """Delete all checkpoints of these threads."""
+        threads = list(thread_ids)
+        await self._audited("delete_graph_thread", threads, operations.delete_threads, threads)
+
+    async def delete_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints that these runs created; later ones stay readable."""
+        runs = list(run_ids)
+        await self._audited("delete_graph_run", runs, operations.delete_runs, runs)
+
+    async def copy_thread(self, source: str, target: str) -> None:
+        """Copy all checkpoints of a thread to another. Conflict if that one has any."""
+        await self._audited("copy_graph_thread", [target], operations.copy_thread, source, target)
+
+    async def prune(self, thread_ids: Sequence[str], strategy: PruneStrategy = "keep_latest") -> None:
+        """Delete all checkpoints of these threads, or all but the newest of each checkpoint namespace."""
+        threads, chosen = list(thread_ids), model.check_strategy(strategy)
+        await self._audited("prune_graph_thread", threads, operations.prune, threads, chosen)
+
+    async def _audited(
+        self, action: str, objects: list[str], operation: Operation[..., Any], *args: Any
+    ) -> None:
+        if objects:
+            await self.write(_audited, action, objects, operation, args)
+
+
+async def find_unpacked(
+    service: Service, query: GraphQuery, unpack: Callable[[str], Awaitable[None]]
+) -> list[FoundCheckpoint]:
+    """The checkpoints that match a query; what is packed is unpacked before, if it may be among them."""
+    if query.thread_id is None:
+        return await service.read(queries.find, query)
+    if query.checkpoint_ns or (query.checkpoint_id is None and _is_newest(query)):
+        return await service.read(queries.find, query)
+    if query.checkpoint_id is not None and (found := await service.read(queries.find, query)):
+        return found
+    await unpack(query.thread_id)
+    return await service.read(queries.find, query)
+
+
+def _is_newest(query: GraphQuery) -> bool:
+    """Whether a query asks for the newest checkpoint, which has a row of its own."""
+    return query.limit == 1 and query.before is None and not query.filter and query.checkpoint_ns is not None
+
+
+async def _audited(
+    tx: Tx, action: str, objects: Sequence[str], operation: Operation[..., Any], args: tuple[Any, ...]
+) -> None:
+    await operation(tx, *args)
+    await audit(tx, action, objects)
+
+
+def _size(changes: EncodedChanges) -> int:
+    values = [piece.value for put in changes.puts for piece in put.pieces if piece.value]
+    return sum(len(body) for _, body in values) + sum(len(write.body) for write in changes.writes)

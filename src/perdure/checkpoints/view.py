@@ -1,0 +1,132 @@
+"""Values of graphs as plain data: nothing is imported or revived to show them.
+
+LangGraph writes MessagePack in which an object is the data that its constructor takes, under the name of its
+class. The data is what is shown here: a message is its fields, a set a list, an id a text.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from perdure.checkpoints.records import GraphTuple, GraphValue, Typed
+from perdure.kernel.errors import InvalidInput, NotSupported
+
+# What LangGraph numbers the forms of objects by: an argument, arguments, named ones, a method's argument,
+# the fields of a pydantic model in two generations, an array of numbers, a value of many changes.
+_ONE, _MANY, _NAMED, _METHOD, _FIELDS_V1, _FIELDS, _ARRAY, _SNAPSHOT = range(8)
+
+FRAMES = "msgpack-arrow"
+"""The form of values that hold DataFrames."""
+FRAME = 32
+"""The number of a DataFrame: the names of its columns, the number of its rows, and its bytes."""
+
+_UUID = ["uuid", "UUID"]
+_TIMEDELTA = ["datetime", "timedelta"]
+
+_ROOT, _END = "__root__", "__end__"
+"""The channels that are a graph's whole state, where it has no others."""
+
+
+def view(typed: Typed) -> Any:
+    """A serialized value as plain data. NotSupported if it is encrypted or of an unknown form."""
+    form, body = typed
+    if form == "null":
+        return None
+    if form in ("bytes", "bytearray"):
+        return _plain(bytes(body))
+    if form == "json":
+        return _decoded(msgspec.json.decode, body)
+    if form in ("msgpack", FRAMES):
+        return _plain(_decoded(_unpack, body))
+    raise NotSupported(f"a value of the form {form!r} cannot be shown")
+
+
+def view_value(value: GraphValue) -> Any:
+    """The value of a channel as plain data."""
+    if value.parts is None:
+        return None if value.value is None else view(value.value)
+    return [item for part in value.parts for item in view(part.items)[part.start : part.stop]]
+
+
+def view_values(found: GraphTuple) -> dict[str, Any]:
+    """The values of all channels of a checkpoint as plain data."""
+    return {value.channel: view_value(value) for value in found.values}
+
+
+def state_values(found: GraphTuple) -> Any:
+    """What a thread shows of a checkpoint: the channels that its graph declares, not those that steer it."""
+    known = {value.channel: value for value in found.values}
+    for alone in (_ROOT, _END):
+        if alone in known:
+            return view_value(known[alone])
+    return {name: view_value(known[name]) for name in known if not _is_internal(name)}
+
+
+def _is_internal(channel: str) -> bool:
+    return channel.startswith("__") or ":" in channel
+
+
+def _unpack(body: bytes) -> Any:
+    return _decoder.decode(body)
+
+
+def _decoded(decode: Any, body: bytes) -> Any:
+    try:
+        return decode(body)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError) as error:
+        raise InvalidInput(f"the value cannot be read: {error}") from error
+
+
+def _object(code: int, data: memoryview) -> Any:
+    """What is shown of an object."""
+    content = _unpack(bytes(data))
+    if code == _SNAPSHOT:
+        return content
+    if not isinstance(content, list) or len(content) < 3:
+        return content
+    if code == FRAME:
+        return {"columns": content[0], "rows": content[1]}
+    if code == _ARRAY:
+        return {"dtype": content[0], "shape": content[1]}
+    if code == _ONE and content[:2] == _UUID:
+        return _uuid(content[2])
+    if code == _MANY and content[:2] == _TIMEDELTA:
+        return _seconds(content[2])
+    return content[2]
+
+
+def _uuid(digits: Any) -> Any:
+    if not isinstance(digits, str) or len(digits) != 32:
+        return digits
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _seconds(parts: Any) -> Any:
+    """The seconds of a timedelta, which is stored as days, seconds and microseconds."""
+    if not isinstance(parts, list) or len(parts) != 3 or not all(type(part) is int for part in parts):
+        return parts
+    days, seconds, microseconds = parts
+    # As `timedelta.total_seconds` computes it, so that both give the same text.
+    return ((days * 86400 + seconds) * 10**6 + microseconds) / 10**6
+
+
+def _plain(value: Any) -> Any:
+    """The same with nothing in it that JSON does not have: names are texts, bytes are base64."""
+    if isinstance(value, dict):
+        return _plain_dict(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def _plain_dict(value: Mapping[Any, Any]) -> dict[str, Any]:
+    return {key if isinstance(key, str) else str(key): _plain(item) for key, item in value.items()}
+
+
+_decoder = msgspec.msgpack.Decoder(ext_hook=_object)

@@ -1,0 +1,194 @@
+"""Feeds memory from sessions: what was said in them, and which tools were called."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from perdure.access.operations import list_namespaces
+from perdure.eventlog.port import CHANNEL, LogInfo, LogName, hint_key
+from perdure.kernel.clock import MICROS
+from perdure.kernel.codec import encode_json
+from perdure.kernel.errors import NotFound, PerdureError, StorageClosed
+from perdure.kernel.ids import derived_ulid
+from perdure.kernel.signals.port import Stream
+from perdure.memory.model import FeedRow, storable
+from perdure.memory.operations import feeds
+from perdure.memory.records import EventRole, EventType, NewMemoryEvent
+from perdure.memory.run_feed import TEXT, run_event_id
+from perdure.memory.service import Memory
+from perdure.sessions.records import Message
+from perdure.sessions.service import Sessions
+from perdure.sessions.transcripts.reading import messages_in
+from perdure.threads.records import Run
+from perdure.threads.service import Threads
+
+KINDS: dict[str, tuple[EventRole, EventType]] = {
+    "user": ("user", "user_message"),
+    "assistant": ("assistant", "assistant_message"),
+    "tool": ("tool", "tool_result"),
+}
+"""The messages that are remembered, by their roles."""
+GATHER_SECONDS = 0.5
+"""How long lines may gather before they are read."""
+RETRY_SECONDS = 10.0
+FOLLOWED = 10_000
+PAGE_LINES = 500
+KNOWN_RUNS = 1000
+LATE_SECONDS = 60
+"""A log that changed less than this before it was read is looked at again after a restart."""
+
+logger = logging.getLogger(__name__)
+
+
+class SessionFeed:
+    """Stores what sessions say as events, from `start` to `stop`.
+
+    It hears when a log grows, and remembers how far it has read it; what was written while nobody listened
+    is read at the start. An event has an id of its own place, so that reading twice stores it once.
+    """
+
+    def __init__(self, sessions: Sessions, threads: Threads, memory: Memory) -> None:
+        self._sessions = sessions
+        self._threads = threads
+        self._memory = memory
+        self._runs: OrderedDict[str, Run | None] = OrderedDict()
+        self._following: Stream | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to read what sessions say."""
+        if self._task is None:
+            self._following = self._memory.storage.signals.follow(CHANNEL, "", FOLLOWED)
+            self._task = asyncio.get_running_loop().create_task(self._keep_reading(self._following))
+
+    async def stop(self) -> None:
+        """Stop reading. What was not read is read by the next process."""
+        task, self._task = self._task, None
+        following, self._following = self._following, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        if following is not None:
+            following.close()
+
+    async def _keep_reading(self, following: Stream) -> None:
+        keys: list[str] | None = None
+        while True:
+            try:
+                await (self.catch_up() if keys is None else self.read(keys))
+            except StorageClosed:
+                return
+            except (PerdureError, OSError) as error:
+                logger.warning("sessions cannot be remembered, trying again: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+                keys = None
+                continue
+            first = await following.next()
+            await asyncio.sleep(GATHER_SECONDS)
+            more = await following.next(0)
+            keys = None if first is None or more is None else [*first, *more]
+
+    async def catch_up(self) -> None:
+        """Read every session that has changed since it was read."""
+        for ns, namespace in (await self._memory.storage.read(list_namespaces)).items():
+            found = await self._sessions.log.logs(ns)
+            for start in range(0, len(found), PAGE_LINES):
+                await self._read_changed(ns, namespace, found[start : start + PAGE_LINES])
+
+    async def _read_changed(self, ns: int, namespace: str, logs: Sequence[LogInfo]) -> None:
+        known = await self._memory.storage.read(feeds.get_feeds, [_source(each.name) for each in logs], ns=ns)
+        for info in logs:
+            feed = known.get(_source(info.name))
+            if feed is None or feed.read_at <= info.updated_at:
+                await self._read(ns, namespace, info.name)
+                for each in await self._sessions.log.sub_agents(ns, info.name):
+                    await self._read(ns, namespace, each.name)
+
+    async def read(self, keys: Iterable[str]) -> None:
+        """Read the logs of hints."""
+        namespaces = await self._memory.storage.read(list_namespaces)
+        for key in dict.fromkeys(keys):
+            ns, project, session_id, subpath = key.split("/", 3)
+            if int(ns) in namespaces:
+                await self._read(int(ns), namespaces[int(ns)], LogName(project, session_id, subpath))
+
+    async def _read(self, ns: int, namespace: str, name: LogName) -> None:
+        """Store what a log says from where it was read last."""
+        source, memory = _source(name), self._memory.in_namespace(namespace)
+        feed = (await self._memory.storage.read(feeds.get_feeds, [source], ns=ns)).get(source)
+        position = 0 if feed is None else feed.position
+        while True:
+            begun = time.time()
+            lines = await self._sessions.log.read(ns, name, after=position, limit=PAGE_LINES)
+            if lines is None or not lines.lines:
+                return
+            events: list[NewMemoryEvent] = []
+            for message in messages_in(lines.lines):
+                run = await self._run(namespace, message.run_id) if message.run_id else None
+                event = event_of(name, message, run, int(begun * 1000))
+                events += [event] if event is not None else []
+            if events:
+                await memory.ingest_many(events)
+            position = lines.reached
+            read_at = int((begun - LATE_SECONDS) * MICROS)
+            await self._memory.storage.background(feeds.set_feed, FeedRow(source, position, read_at), ns=ns)
+
+    async def _run(self, namespace: str, run_id: str) -> Run | None:
+        """The run that said something; None if it is gone."""
+        if run_id not in self._runs:
+            try:
+                self._runs[run_id] = await self._threads.in_namespace(namespace).get_run(run_id)
+            except NotFound:
+                self._runs[run_id] = None
+            if len(self._runs) > KNOWN_RUNS:
+                self._runs.popitem(last=False)
+        return self._runs[run_id]
+
+
+def _source(name: LogName) -> str:
+    return hint_key(0, name)
+
+
+def event_of(name: LogName, message: Message, run: Run | None, now_ms: int) -> NewMemoryEvent | None:
+    """What a message of a session says; None if that is nothing to remember."""
+    text = _text(message)
+    if message.role not in KINDS or not text:
+        return None
+    role, event_type = KINDS[message.role]
+    time_ms = now_ms if message.time is None else max(int(message.time * 1000), 0)
+    if run is not None:
+        event_id = run_event_id(run, role, text)
+    else:
+        stamp = 0 if message.time is None else time_ms
+        event_id = derived_ulid(stamp, "session", *name, str(message.position), role, text)
+    metadata = {"project": name.project}
+    if name.subpath:
+        metadata["sub_agent"] = name.subpath
+    if message.run_id:
+        metadata["run_id"] = message.run_id
+    return NewMemoryEvent(
+        event_id=event_id,
+        session_id=name.session_id,
+        timestamp_ms=time_ms,
+        event_type=event_type,
+        role=role,
+        text=text,
+        metadata=metadata,
+        agent=None if run is None else run.agent,
+    )
+
+
+def _text(message: Message) -> str:
+    """What a message says, and the tools that it calls."""
+    calls = [f"{call.name}({_input(call.input)})" for call in message.tool_calls]
+    return storable("\n".join([*([message.text] if message.text else []), *calls])[:TEXT])
+
+
+def _input(given: object) -> str:
+    if given is None:
+        return ""
+    return given if isinstance(given, str) else encode_json(given, what="the input of a tool", nan="keep")
