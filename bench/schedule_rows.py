@@ -11,7 +11,6 @@ from bench.host import Host
 from bench.http_servers import Engine
 from bench.measures import Figures, Measure, Row
 from bench.sizes import Sizes
-from perdure.access.operations import ensure_namespace
 from perdure.kernel.clock import MICROS
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
@@ -21,6 +20,7 @@ from perdure.schedules.job_target import JobTarget
 from perdure.schedules.model import Targets
 from perdure.schedules.service import Schedules
 from perdure.schedules.timer import ScheduleTimer
+from perdure.service.namespaces import ensure_namespace
 
 TARGETS = Targets(JobTarget())
 SPREAD = 10

@@ -13,7 +13,6 @@ from prometheus_client.core import Metric
 from starlette.requests import Request
 
 from perdure import InMemoryLightningStore
-from perdure.access.model import Caller
 from perdure.cli import app as command_line
 from perdure.cli.examples import EXAMPLES
 from perdure.kernel.config import PREFIX, SECRETS, VARIABLES, Settings
@@ -23,6 +22,7 @@ from perdure.server.native.metrics import families_of
 from perdure.server.native.run_metrics import known_of_runs
 from perdure.server.native.wire import MetricsQuery
 from perdure.server.table import ROUTES
+from perdure.service.callers import Caller
 
 GENERATED = "<!-- Written by docs/regenerate.py: change the code, not this page. -->\n\n"
 

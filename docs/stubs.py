@@ -16,14 +16,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from perdure.access.base import Service
-from perdure.access.endpoints import endpoints
 from perdure.client.native import PerdureClient
 from perdure.embedding.perdure import Perdure
 from perdure.kernel.config import Settings
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.services import Services
+from perdure.service.base import Service
+from perdure.service.endpoints import endpoints
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "perdure"
 WIDTH = 110

@@ -12,13 +12,13 @@ from msgspec import UnsetType
 
 from starlette.types import ASGIApp
 
-from perdure.access.endpoints import Acknowledged
-from perdure.access.endpoints import MetadataFilter
-from perdure.access.model import AuditPage
-from perdure.access.model import Caller
+from perdure.service.endpoints import Acknowledged
+from perdure.service.endpoints import MetadataFilter
+from perdure.service.audit import AuditPage
+from perdure.service.callers import Caller
 from perdure.access.model import CreatedToken
 from perdure.access.model import Me
-from perdure.access.model import Scope as Scope2
+from perdure.service.callers import Scope as Scope2
 from perdure.access.model import Token
 from perdure.access.service import Name
 from perdure.access.views import SavedView

@@ -9,13 +9,15 @@ import msgspec
 
 from perdure import open_store
 from perdure.access.authentication import CACHE_SECONDS, Authentication
-from perdure.access.model import AuditEntry, Caller, Token
+from perdure.access.model import Token
 from perdure.access.service import Access
 from perdure.kernel.clock import to_micros
 from perdure.kernel.storage.dialect import Statement, statement
 from perdure.kernel.storage.port import Row, Storage, Tx
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.app import StoreApp
+from perdure.service.audit import AuditEntry
+from perdure.service.callers import Caller
 
 __all__ = ["AccessHelper", "access_of", "age", "everything_stored", "open_engine", "rows_of"]
 

@@ -10,10 +10,10 @@ import pytest
 from tests.access.support import AccessHelper, age, open_engine
 
 from perdure import AttemptedRollout, EnqueueRolloutRequest, LightningStoreThreaded, PromptTemplate, errors
-from perdure.access.model import Caller
 from perdure.access.service import retain
 from perdure.kernel.retention import Retention
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.service.callers import Caller
 from perdure.testing.contract.support import make_span
 from perdure.testing.faults import IOERR, Fault, FaultyStatements
 

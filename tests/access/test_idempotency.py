@@ -10,13 +10,13 @@ import pytest
 from tests.access.support import AccessHelper, age, open_engine, rows_of
 
 from perdure import LightningStoreThreaded, PromptTemplate, RolloutConfig, errors
-from perdure.access.base import Service
-from perdure.access.model import Caller
-from perdure.access.operations import keyed_as
 from perdure.access.service import retain
 from perdure.kernel.retention import Retention
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.service.base import Service
+from perdure.service.callers import Caller
+from perdure.service.idempotency import keyed_as
 from perdure.testing.contract.support import soon
 
 Store = DatabaseLightningStore

@@ -7,18 +7,9 @@ from typing import Any
 import pytest
 
 from perdure import errors
-from perdure.access.model import (
-    SCOPES,
-    Token,
-    allows,
-    fits,
-    hash_of,
-    is_live,
-    new_token,
-    objects_text,
-    secret_of,
-    token_id_of,
-)
+from perdure.access.model import Token, fits, hash_of, is_live, new_token, secret_of, token_id_of
+from perdure.service.audit import objects_text
+from perdure.service.callers import SCOPES, allows
 
 TOKEN_ID = "0123456789abcdef"
 CHANCE = "a-B_" + "x" * 39

@@ -13,9 +13,10 @@ from tests.kernel.support import until_true
 
 from perdure import errors
 from perdure.access import authentication
-from perdure.access.model import Caller, Token
+from perdure.access.model import Token
 from perdure.kernel.storage.port import Operation
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.service.callers import Caller
 from perdure.testing.contract.support import soon
 
 

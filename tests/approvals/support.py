@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-from perdure.access.model import Caller
-from perdure.access.operations import ensure_namespace
 from perdure.approvals.due import DueApprovals
 from perdure.approvals.gates import open_gate, withdraw_gates
 from perdure.approvals.model import Approval, ApprovalRow, Decision, NewGate
@@ -14,6 +12,8 @@ from perdure.approvals.service import Approvals, LinkedApprovals
 from perdure.kernel.clock import to_micros
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Storage, Tx
+from perdure.service.callers import Caller
+from perdure.service.namespaces import ensure_namespace
 from perdure.testing.clock import ManualClock
 
 ADD_RUN = statement(

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.approvals.support import ApprovalWorld, Run
 
-from perdure.access.model import Actor, Caller
 from perdure.approvals.model import MAX_RESPONSE
 from perdure.approvals.service import Approvals
 from perdure.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
+from perdure.service.callers import Actor, Caller
 
 RUN = Run("run-1")
 MINUTE = 60_000_000

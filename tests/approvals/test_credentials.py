@@ -12,10 +12,10 @@ from tests.server.support import Answer, Visitor, serving
 from tests.server.web.test_login import OWN, cookie_of, login
 from tests.workflows.support import workflow
 
-from perdure.access.model import CREDENTIALS
 from perdure.kernel.config import Key
 from perdure.kernel.errors import Forbidden
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.service.callers import CREDENTIALS
 from perdure.workflows.loading import load_text
 
 KEY = Key("only-the-operator-knows")

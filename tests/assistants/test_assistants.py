@@ -9,7 +9,6 @@ from uuid import UUID, uuid5
 import pytest
 from tests.assistants.conftest import AGENTS
 
-from perdure.access.model import Caller
 from perdure.access.service import Access
 from perdure.agents.records import AgentSpec
 from perdure.assistants import operations
@@ -19,6 +18,7 @@ from perdure.assistants.service import Assistants
 from perdure.kernel import changes
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.storage.port import Storage
+from perdure.service.callers import Caller
 
 RESEARCH = str(uuid5(UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8"), "research"))
 

@@ -10,7 +10,6 @@ import pytest
 from tests.checkpoints.support import changes, checkpoint, grown, shown, typed, whole, write
 from tests.kernel.support import Database
 
-from perdure.access.model import Caller
 from perdure.access.service import Access
 from perdure.access.tables import TABLES as ACCESS_TABLES
 from perdure.checkpoints import operations
@@ -22,6 +21,7 @@ from perdure.checkpoints.view import view, view_value
 from perdure.kernel.errors import Conflict, InvalidInput
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Storage, Tx
+from perdure.service.callers import Caller
 
 ALL = GraphQuery(thread_id="t")
 NAMED = ("thread_id", "checkpoint_ns", "checkpoint_id", "before")

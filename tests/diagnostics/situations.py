@@ -7,7 +7,6 @@ from typing import Any
 from tests.kernel.support import until_true
 from tests.support.kinds import KINDS
 
-from perdure.access.model import Caller
 from perdure.agents.records import AgentSpec
 from perdure.diagnostics.service import Diagnostics
 from perdure.executions.model import ExecutionSeed, NewPhase
@@ -20,6 +19,7 @@ from perdure.rollouts.records import RolloutConfig
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.workers import Workers
 from perdure.runtime.phases import ThreadPhases
+from perdure.service.callers import Caller
 from perdure.threads.policy import Policy
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import Failure, Interrupt, NewCheckpoint, Run, RunRequest

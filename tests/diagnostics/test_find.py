@@ -15,7 +15,6 @@ from tests.support.kinds import KINDS as KINDS_OF_ROLLOUTS
 from tests.support.plans import of_postgres, of_sqlite
 from tests.workflows.support import workflow
 
-from perdure.access.model import Caller
 from perdure.agents.records import AgentSpec
 from perdure.diagnostics import find_sql
 from perdure.diagnostics.finding import KINDS, Kind
@@ -33,6 +32,7 @@ from perdure.rollouts import tables as rollout_tables
 from perdure.runtime.phases import ThreadPhases
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_store
+from perdure.service.callers import Caller
 from perdure.threads.records import RunRequest
 
 GATED = "{name: gated, phases: [{name: gate, type: approval}, {name: after, prompt: go}]}"

@@ -12,7 +12,6 @@ from tests.diagnostics import situations
 from tests.diagnostics.situations import House
 from tests.kernel.support import until, until_true
 
-from perdure.access.model import Caller
 from perdure.agents.records import AgentSpec
 from perdure.assistants.service import Assistants
 from perdure.diagnostics.comparison import MOST_SPANS, align
@@ -24,6 +23,7 @@ from perdure.rollouts.service import Rollouts
 from perdure.rollouts.spans import Span, TraceStatus
 from perdure.rollouts.traces.outline import SpanOutlineRow
 from perdure.runtime.stores import open_store
+from perdure.service.callers import Caller
 
 Situation = Callable[[House], Awaitable[str]]
 

@@ -9,7 +9,6 @@ from tests.support.kinds import KINDS
 from tests.support.plans import SMALL, Subject, plans_of
 from tests.threads.support import AGENT_NAMES, AGENTS, POLICY, open_storage
 
-from perdure.access.operations import ensure_namespace
 from perdure.executions import sql, tables
 from perdure.executions.model import ExecutionSeed, NewPhase
 from perdure.executions.operations import (
@@ -27,6 +26,7 @@ from perdure.executions.service import Executions
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.rollouts import sql as rollout_sql
 from perdure.runtime.phases import ThreadPhases
+from perdure.service.namespaces import ensure_namespace
 from perdure.threads import sql as thread_sql
 from perdure.threads.queue import RunQueue
 from perdure.threads.service import Threads

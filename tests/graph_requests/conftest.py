@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest_asyncio
 
-from perdure.access.model import ALL_SCOPES, Caller
 from perdure.agents.records import AgentSpec
 from perdure.checkpoints.records import GraphChanges, GraphPut, GraphState, GraphSteps
 from perdure.graph_requests.records import GraphAssignment, GraphCall, UpdateState
@@ -18,6 +17,7 @@ from perdure.kernel.ids import RandomIds
 from perdure.kernel.ids import uuid as new_uuid
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_store
+from perdure.service.callers import ALL_SCOPES, Caller
 
 AGENT, OTHER = "thinker", "painter"
 PATIENCE = 20.0

@@ -8,7 +8,6 @@ import pytest
 from tests.graph_requests.conftest import AGENT, OTHER, World, steps_in
 from tests.kernel.support import until_true
 
-from perdure.access.model import ALL_SCOPES, Caller
 from perdure.agents.context import AgentError
 from perdure.graph_requests import operations, service
 from perdure.graph_requests.model import DEADLINE_SECONDS, GRAPH_REQUEST, LIMITS, MAX_ANSWER, RequestRow
@@ -23,6 +22,7 @@ from perdure.kernel.errors import (
 )
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
+from perdure.service.callers import ALL_SCOPES, Caller
 from perdure.threads.records import RunRequest
 
 TOTAL = statement("SELECT sum(total) FROM rollout_counts WHERE ns = :ns AND kind = :kind", row=int)

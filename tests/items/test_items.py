@@ -10,7 +10,6 @@ import pytest
 from tests.items.support import age, audit_of, rows_of
 from tests.kernel.support import until_true
 
-from perdure.access.model import Caller
 from perdure.errors import InvalidInput
 from perdure.items import operations, service
 from perdure.items.records import (
@@ -25,6 +24,7 @@ from perdure.items.records import (
 )
 from perdure.items.service import Items
 from perdure.kernel.storage.port import Storage
+from perdure.service.callers import Caller
 
 
 async def keys(items: Items, prefix: tuple[str, ...] = (), **terms: Any) -> list[str]:

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from perdure.access.model import Caller
-from perdure.access.operations import ensure_namespace
 from perdure.access.tables import TABLES as ACCESS_TABLES
 from perdure.kernel.clock import Clock, to_micros
 from perdure.kernel.ids import Ids
@@ -21,6 +19,8 @@ from perdure.outbox.model import BatchConsumer, Consumer, DeliveryPolicy, Effect
 from perdure.outbox.operations import NewEffect, put
 from perdure.outbox.service import Outbox
 from perdure.outbox.tables import TABLES as OUTBOX_TABLES
+from perdure.service.callers import Caller
+from perdure.service.namespaces import ensure_namespace
 
 TABLES = (*ACCESS_TABLES, *OUTBOX_TABLES)
 PATIENCE = 20.0

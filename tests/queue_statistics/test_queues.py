@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.queue_statistics.support import age
 
-from perdure.access.tables import SYSTEM
 from perdure.kernel.clock import MICROS
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import InvalidInput
@@ -18,6 +17,7 @@ from perdure.kernel.storage.port import Tx
 from perdure.kernel.tally import SECONDS_BUCKETS
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_store
+from perdure.service.tables import SYSTEM
 from perdure.statistics.model import MINUTE, STEPS, quantile, window_of
 from perdure.statistics.operations import Counted, Waits, record_minute
 from perdure.statistics.recorder import Recorder

@@ -21,7 +21,6 @@ from perdure import (
     SqliteLightningStore,
 )
 from perdure.access.authentication import Authentication
-from perdure.access.operations import ensure_namespace
 from perdure.access.service import Access
 from perdure.kernel import clock
 from perdure.kernel.clock import boottime_ns
@@ -30,6 +29,7 @@ from perdure.outbox.model import Retries
 from perdure.outbox.operations import NewEffect, claim_due, put
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import TABLES, wire
+from perdure.service.namespaces import ensure_namespace
 from perdure.testing.clock import ManualClock, SeededIds
 from perdure.testing.contract.support import claim, drain, finish, latest, make_span, retrying, rollout_of
 

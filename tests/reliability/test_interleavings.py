@@ -10,7 +10,6 @@ import asyncpg
 import pytest
 from tests.reliability.interleaving import SECOND, START, Laboratory, Operation, Pair, Wrong
 
-from perdure.access.operations import ensure_namespace
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.storage.postgres_schema import upgrade
 from perdure.kernel.storage.schema import Schema
@@ -24,6 +23,7 @@ from perdure.rollouts.operations.report import AttemptReport, RolloutChange
 from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.traces.prices import Prices
 from perdure.runtime.stores import TABLES
+from perdure.service.namespaces import ensure_namespace
 
 KINDS = Kinds(Kind(TASK))
 CONFIG = (

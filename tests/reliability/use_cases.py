@@ -17,11 +17,12 @@ from perdure import (
     PromptTemplate,
     RolloutConfig,
 )
-from perdure.access.model import Caller, new_token
+from perdure.access.model import new_token
 from perdure.access.operations import create_token, revoke_token
-from perdure.access.tables import SYSTEM
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.service.callers import Caller
+from perdure.service.tables import SYSTEM
 from perdure.testing.clock import ManualClock
 from perdure.testing.contract.support import make_span
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from tests.retention.support import AT_ONCE, World, deleted_of
 
-from perdure.access.model import Caller
 from perdure.kernel import changes
 from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import InvalidInput, NotFound, SpansEvicted
@@ -18,6 +17,7 @@ from perdure.kernel.storage.port import Tx
 from perdure.memory.operations import toc
 from perdure.retention import service, workflow_walks
 from perdure.rollouts.operations import remove
+from perdure.service.callers import Caller
 
 DAY_MS = 86_400_000
 LONG_AGO = 1_705_276_800_000

@@ -10,7 +10,6 @@ import pytest
 from tests.retention.support import NEW_KINDS
 from tests.server.native.support import Worker, request
 
-from perdure.access.model import Caller
 from perdure.jobs.model import JobContext
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.retention import DAY, Retention
@@ -23,6 +22,7 @@ from perdure.runtime.app import App
 from perdure.runtime.components import components_of, running
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_store
+from perdure.service.callers import Caller
 from perdure.streams.model import NewEvent
 from perdure.streams.operations import Append, append
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from perdure.access.model import Caller
 from perdure.agents.records import AgentSpec
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_store
+from perdure.service.callers import Caller
 from perdure.threads.records import RunRequest
 
 

@@ -11,12 +11,12 @@ from tests.kernel.support import until_true
 from tests.schedules.support import TARGETS, YEARLY, ScheduleWorld
 from tests.support.kinds import KINDS
 
-from perdure.access.model import Caller
 from perdure.jobs.executor import JobExecutor
 from perdure.jobs.model import JobContext, JobRegistry
 from perdure.kernel.errors import Conflict, InvalidCron, InvalidInput, JobNotFound
 from perdure.schedules.model import CODE, FILE, NewSchedule
 from perdure.schedules.timer import ScheduleTimer
+from perdure.service.callers import Caller
 
 
 def defined(world: ScheduleWorld, name: str, expression: str = YEARLY, **fields: Any) -> NewSchedule:

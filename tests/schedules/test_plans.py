@@ -9,13 +9,13 @@ from tests.schedules.support import TARGETS
 from tests.support.plans import Plan, Subject, plans_of
 from tests.threads.support import AGENTS, open_storage
 
-from perdure.access.operations import ensure_namespace
 from perdure.assistants.service import Assistants
 from perdure.kernel.clock import MICROS
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.schedules import sql, tables
 from perdure.schedules.service import Schedules
 from perdure.schedules.timer import ScheduleTimer
+from perdure.service.namespaces import ensure_namespace
 
 SCHEDULES = 50_000
 CHUNK = 5_000

@@ -10,13 +10,13 @@ from tests.kernel.support import until_true
 from tests.schedules.support import TARGETS, YEARLY, ScheduleWorld
 from tests.support.kinds import KINDS
 
-from perdure.access.model import Caller
 from perdure.kernel.errors import Conflict, InvalidCron, InvalidInput, InvalidTimezone, JobNotFound
 from perdure.kernel.storage.dialect import statement
 from perdure.rollouts.service import Rollouts
 from perdure.schedules.model import FIRING, LATE, SCHEDULER, jitter_of, skip_event, status_after
 from perdure.schedules.records import Schedule
 from perdure.schedules.timer import ScheduleTimer
+from perdure.service.callers import Caller
 from perdure.threads.records import Failure
 
 HOUR = 3600.0

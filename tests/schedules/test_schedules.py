@@ -9,9 +9,9 @@ import pytest
 from tests.schedules.support import YEARLY, ScheduleWorld
 from tests.threads.support import AUDIT
 
-from perdure.access.model import Caller
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.storage.dialect import statement
+from perdure.service.callers import Caller
 
 LABELS = statement("SELECT id, key, value FROM labels WHERE ns = :ns AND kind = 'schedule'")
 DAY = 86_400.0

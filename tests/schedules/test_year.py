@@ -10,12 +10,12 @@ from zoneinfo import ZoneInfo
 
 from tests.threads.support import INLINE, open_storage
 
-from perdure.access.operations import ensure_namespace
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.storage.port import Tx
 from perdure.schedules.model import SUCCESS, Order, Outcome, Targets
 from perdure.schedules.service import Schedules
 from perdure.schedules.timer import ScheduleTimer
+from perdure.service.namespaces import ensure_namespace
 from perdure.testing.clock import ManualClock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -24,8 +24,8 @@ from tests.security.workflows import ANSWERED, WORKFLOW, workflow_lines
 from tests.server.support import Visitor, serving
 
 from perdure import AttemptedRollout, InMemoryLightningStore
-from perdure.access.model import AuditEntry
 from perdure.server.table import ROUTES
+from perdure.service.audit import AuditEntry
 from perdure.testing.contract.support import make_span
 
 PROMPT = {"prompt": {"resource_type": "prompt_template", "template": "hello", "engine": "f-string"}}

@@ -11,7 +11,6 @@ import pytest
 import pytest_asyncio
 from tests.server.support import Answer, Visitor, serving
 
-from perdure.access.base import NO_NAMESPACE
 from perdure.agents.records import AgentSpec
 from perdure.items.records import ListNamespaces, Match
 from perdure.kernel.checks import MAX_FILTER_CHOICES, MAX_FILTER_KEYS, MAX_FILTER_PARTS
@@ -22,6 +21,7 @@ from perdure.kernel.storage.labels import MAX_BYTES, MAX_KEYS, labelled, set_lab
 from perdure.kernel.storage.port import Tx
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_store
+from perdure.service.base import NO_NAMESPACE
 from perdure.threads.operations.search import ThreadSearch
 from perdure.threads.records import RunRequest
 

@@ -15,11 +15,11 @@ from tests.server.native.support import Worker, request
 from tests.server.support import Answer, Visitor, serving
 
 from perdure import AttemptedRollout, InMemoryLightningStore, PromptTemplate, SqliteLightningStore
-from perdure.access.model import SCOPES
 from perdure.assistants.service import Assistants
 from perdure.kernel.config import Key
 from perdure.server.http.routes import Route
 from perdure.server.table import ROUTES
+from perdure.service.callers import SCOPES
 from perdure.testing.contract.support import make_span
 from perdure.threads.queue import RunQueue
 

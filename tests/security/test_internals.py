@@ -13,7 +13,6 @@ import pytest_asyncio
 from tests.server.otlp_support import Batch, Home
 from tests.server.support import Answer, Visitor, serving
 
-from perdure.access.endpoints import Refusal
 from perdure.kernel import errors
 from perdure.kernel.errors import error_text
 from perdure.runtime.stores import open_store
@@ -21,6 +20,7 @@ from perdure.server.grpc.otlp import TRACE_SERVICE
 from perdure.server.grpc.server import GrpcServer
 from perdure.server.http.bodies import encode
 from perdure.server.table import ROUTES
+from perdure.service.endpoints import Refusal
 from perdure.testing.servers import free_port
 from perdure.worker.retry_policy import failure_of
 

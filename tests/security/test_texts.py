@@ -12,13 +12,13 @@ import pytest
 import pytest_asyncio
 from tests.server.support import Visitor, serving
 
-from perdure.access.base import Service
-from perdure.access.endpoints import Endpoint, endpoints
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_store
 from perdure.server.table import ROUTES
+from perdure.service.base import Service
+from perdure.service.endpoints import Endpoint, endpoints
 
 HOSTILE = {"NUL": "a\0b", "a lone surrogate": "a\ud800b"}
 FREE = {

@@ -9,11 +9,11 @@ from msgspec import field
 from tests.support.events import stored_events
 from tests.support.invariants import broken_rules
 
-from perdure.access.operations import list_namespaces
 from perdure.kernel.codec import decode_json
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.rollouts.model import limits_of
+from perdure.service.namespaces import list_namespaces
 from perdure.threads.model import run_status
 from perdure.threads.operations.settle import thread_stream
 

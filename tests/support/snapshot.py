@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import msgspec
 from tests.support.invariants import broken_rules
 
-from perdure.access.operations import list_namespaces
 from perdure.kernel.codec import decode_json
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Storage, Tx
+from perdure.service.namespaces import list_namespaces
 
 _ROLLOUTS = statement("SELECT id, status, input, metadata FROM rollouts WHERE ns = :ns")
 _ATTEMPTS = statement(

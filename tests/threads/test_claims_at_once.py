@@ -10,10 +10,10 @@ import pytest
 from tests.kernel.support import soon, until
 from tests.threads.support import ATTEMPTS, AUDIT, World
 
-from perdure.access.model import Caller
 from perdure.kernel.errors import Conflict, StorageError
 from perdure.kernel.storage.dialect import statement
 from perdure.rollouts.operations import holds
+from perdure.service.callers import Caller
 from perdure.threads.claimer import Claimer
 from perdure.threads.operations import assign
 from perdure.threads.records import RunRequest

@@ -10,11 +10,11 @@ import pytest
 from tests.kernel.support import soon
 from tests.threads.support import AGENT_NAMES, AUDIT, EFFECTS, World, told
 
-from perdure.access.model import Caller
 from perdure.assistants.service import Assistants
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.merge import Merger
 from perdure.kernel.storage.dialect import statement
+from perdure.service.callers import Caller
 from perdure.threads.model import GATHER_SECONDS
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import Failure, Run, RunRequest

@@ -11,9 +11,9 @@ import pytest
 from asyncpg.connection import Connection
 
 from perdure import Agents, Perdure
-from perdure.access.model import Caller
 from perdure.kernel.signals.postgres import NOTIFY
 from perdure.kernel.storage.sqlite_engine import Job, SqliteEngine
+from perdure.service.callers import Caller
 from perdure.threads.records import RunRequest
 from perdure.threads.service import Threads
 

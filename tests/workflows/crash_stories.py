@@ -8,11 +8,11 @@ from typing import Any, Final
 from tests.workflows.crash_world import CrashWorld, Step, Story
 from tests.workflows.support import Done
 
-from perdure.access.model import Caller
 from perdure.approvals.link_model import PATH, token_of
 from perdure.approvals.model import Approval
 from perdure.executions.model import ExecutionSeed
 from perdure.executions.operations import Finish
+from perdure.service.callers import Caller
 
 # --- steps ------------------------------------------------------------------------------------------------
 

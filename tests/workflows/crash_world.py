@@ -17,7 +17,6 @@ from tests.threads.support import age
 from tests.workflows.support import AGENT, Done, WorkflowWorld, age_runs
 
 import perdure
-from perdure.access.operations import once
 from perdure.approvals.due import DueApprovals
 from perdure.approvals.model import ApprovalRow
 from perdure.approvals.service import Approvals, LinkedApprovals
@@ -29,6 +28,7 @@ from perdure.messaging.service import Messaging
 from perdure.rollouts.operations import claim, report
 from perdure.rollouts.operations.conditions import unless_overdue
 from perdure.runtime.phases import ComposedInputs
+from perdure.service.idempotency import once
 from perdure.testing.clock import ManualClock
 from perdure.threads.operations import assign, finish
 from perdure.threads.policy import Policy

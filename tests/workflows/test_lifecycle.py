@@ -10,12 +10,12 @@ import pytest
 from tests.support.kinds import PHASES
 from tests.workflows.support import Done, WorkflowWorld, workflow
 
-from perdure.access.model import Caller
 from perdure.cli.commands.workflow_watch import drawing
 from perdure.cli.shell.times import seconds_of
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.schedules.model import Order
 from perdure.schedules.workflow_target import WorkflowTarget
+from perdure.service.callers import Caller
 from perdure.workflows.override_service import WorkflowOverrides
 from perdure.workflows.service import Workflows
 from perdure.workflows.values import Config

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.workflows.support import WorkflowWorld
 
-from perdure.access.model import Caller
 from perdure.kernel.errors import InvalidInput, NotFound
+from perdure.service.callers import Caller
 
 
 async def test_a_workflow_is_enabled_until_it_is_switched_off(world: WorkflowWorld) -> None:

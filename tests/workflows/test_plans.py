@@ -13,8 +13,6 @@ from tests.support.plans import SMALL, Subject, plans_of
 from tests.threads.support import open_storage
 from tests.workflows.support import Done, TestResumer, WorkflowWorld
 
-from perdure.access import sql as access_sql
-from perdure.access.model import Caller
 from perdure.approvals import sql as approval_sql
 from perdure.approvals import tables as approval_tables
 from perdure.approvals.due import DueApprovals
@@ -26,6 +24,8 @@ from perdure.kernel.storage.port import Storage, Tx
 from perdure.kernel.storage.schema import Table
 from perdure.messaging import sql as messaging_sql
 from perdure.rollouts import sql as rollout_sql
+from perdure.service import sql as service_sql
+from perdure.service.callers import Caller
 from perdure.streams import sql as stream_sql
 from perdure.testing.clock import ManualClock
 from perdure.threads import sql as thread_sql
@@ -83,7 +83,7 @@ EXPECTED = {
     "FIND_LINK": {"approval_links_id"},
 }
 """An empty set wants any index: two of them begin with the run."""
-OTHERS = (override_sql, execution_sql, rollout_sql, thread_sql, stream_sql, messaging_sql, access_sql)
+OTHERS = (override_sql, execution_sql, rollout_sql, thread_sql, stream_sql, messaging_sql, service_sql)
 """Whose statements run beside them, on tables that are small here."""
 SMALL_HERE = frozenset(
     {"workflow_overrides", "assistants", "rollouts", "attempts", "workers", "resources", "running"}

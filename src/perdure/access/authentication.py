@@ -13,11 +13,11 @@ from perdure.access import model, operations
 from perdure.access.guesses import UNLIMITED, Guess
 from perdure.access.logins import FoundLogin, Login, parse_login_id
 from perdure.access.model import FoundToken, Token
-from perdure.access.tables import SYSTEM
 from perdure.kernel.clock import MICROS, to_seconds
 from perdure.kernel.errors import StorageError
 from perdure.kernel.merge import Merger
 from perdure.kernel.storage.port import Operation, Storage
+from perdure.service.tables import SYSTEM
 
 CACHE_SECONDS = 5.0
 CACHE_SIZE = 1024

@@ -6,64 +6,24 @@ everything else: so neither makes another transaction wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
-
-import msgspec
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from perdure.access import sql
 from perdure.access.logins import LIFETIME, MOST_LOGINS, FoundLogin, LoginRow, NewLogin
-from perdure.access.model import (
-    ADMIN,
-    AuditRow,
-    FoundToken,
-    KeyRow,
-    NamespaceRow,
-    NewEntry,
-    NewToken,
-    StoredAnswer,
-    TokenRow,
-    encode_answer,
-    objects_text,
-)
+from perdure.access.model import FoundToken, NewToken, TokenRow
 from perdure.access.views import MAX_VIEWS, ViewRow
 from perdure.kernel import changes
 from perdure.kernel.clock import to_micros
-from perdure.kernel.errors import Conflict, InvalidInput, NotFound, StorageError
-from perdure.kernel.storage.filters import given, where
+from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.storage.port import Tx
-
-F = TypeVar("F", bound=Callable[..., Any])
+from perdure.service.audit import audit
+from perdure.service.callers import ADMIN
+from perdure.service.tables import TRIM_ROWS
 
 KIND = "token"
 TOKENS_CHANNEL = "access.tokens"
 ANY_TOKEN = "any"  # noqa: S105 - the one key of the channel
-TRIM_ROWS = 500
-LAST_ID = 2**63 - 1
-
-
-# --- namespaces -------------------------------------------------------------------------------------------
-
-
-async def ensure_namespace(tx: Tx, name: str) -> int:
-    """The number of a namespace, which is created if it does not exist."""
-    known = await tx.one(sql.FIND_NAMESPACE, name=name)
-    if known is not None:
-        return known
-    number = await tx.one(sql.NEXT_NAMESPACE) or 1
-    await tx.write(sql.ADD_NAMESPACES.of([NamespaceRow(id=number, name=name, create_time=tx.now)]))
-    return number
-
-
-async def find_namespace(tx: Tx, name: str) -> int | None:
-    """The number of a namespace, if it exists."""
-    return await tx.one(sql.FIND_NAMESPACE, name=name)
-
-
-async def list_namespaces(tx: Tx) -> dict[int, str]:
-    """The names of all namespaces by their number."""
-    return {row.id: row.name for row in await tx.all(sql.LIST_NAMESPACES)}
 
 
 # --- tokens, in the namespace of the system ---------------------------------------------------------------
@@ -187,52 +147,6 @@ async def trim_logins(tx: Tx, _age: int) -> int:
     return await tx.execute(sql.TRIM_LOGINS, n=TRIM_ROWS)
 
 
-# --- the audit --------------------------------------------------------------------------------------------
-
-
-async def add_entry(tx: Tx, actor: str, action: str, objects: Sequence[str]) -> None:
-    """Write down who does what to which objects, as the last thing that a transaction does.
-
-    An entry's id is its time; where two transactions have the same, one takes the next that is free.
-    """
-    entry = NewEntry(tx.now, actor, action, len(objects), objects_text(objects))
-    await tx.expect(sql.ADD_ENTRIES.of([entry]), partial(_add_later, tx, entry))
-
-
-async def _add_later(tx: Tx, entry: NewEntry) -> None:
-    """Add an entry whose time is taken."""
-    written = 0
-    while not written:
-        entry = msgspec.structs.replace(entry, id=entry.id + 1)
-        (written,) = await tx.write(sql.ADD_ENTRIES.of([entry]))
-
-
-async def audit(tx: Tx, action: str, objects: Iterable[str]) -> None:
-    """Record that the transaction's actor did something to these objects; perdure itself leaves no entry."""
-    if tx.actor is not None and (named := list(objects)):
-        await add_entry(tx, str(tx.actor), action, named)
-
-
-async def query_audit(
-    tx: Tx, namespace: str | None, actor: str | None, action: str | None, limit: int, before: int | None
-) -> list[AuditRow]:
-    """The newest entries before an id."""
-    number = None
-    if namespace is not None:
-        number = await tx.one(sql.FIND_NAMESPACE, name=namespace)
-        if number is None:
-            return []
-    conditions = given(("namespace", "exact", number), ("actor", "exact", actor), ("action", "exact", action))
-    clause = where(sql.AUDIT_FIELDS, conditions, "and")
-    page, values = sql.LIST_AUDIT.page(clause, sql.AUDIT_ORDER, limit, 0)
-    return await tx.all(page, before=LAST_ID if before is None else before, **values)
-
-
-async def trim_audit(tx: Tx, age: int) -> int:
-    """Drop some of the entries that are older than `age` microseconds; returns how many."""
-    return await tx.execute(sql.TRIM_AUDIT, before=tx.now - age, n=TRIM_ROWS)
-
-
 # --- saved views ------------------------------------------------------------------------------------------
 
 
@@ -258,83 +172,3 @@ async def delete_view(tx: Tx, owner: str, screen: str, name: str) -> None:
         raise NotFound(f"View {name} of {screen} not found")
     await audit(tx, "delete_view", [name])
     changes.tell(tx, "view", [(name, "deleted")])
-
-
-# --- idempotency keys -------------------------------------------------------------------------------------
-
-
-def action_of(operation: Callable[..., Any]) -> str:
-    """The name under which an operation's idempotency keys are stored."""
-    return getattr(operation, "action", operation.__name__)
-
-
-def keyed_as(action: str, answer: Any = Any) -> Callable[[F], F]:
-    """Name the action of an operation's idempotency keys, and the type of its answer for one item."""
-
-    def name(operation: F) -> F:
-        operation.action, operation.answer = action, answer  # type: ignore[attr-defined]
-        return operation
-
-    return name
-
-
-def answer_type(operation: Callable[..., Any]) -> Any:
-    """What a stored answer of an operation is decoded as."""
-    return getattr(operation, "answer", Any)
-
-
-async def once(
-    tx: Tx, keys: Sequence[str], action: str, call: tuple[Any, ...], items: Sequence[Any], *rest: Any
-) -> list[Any]:
-    """Run an operation on a list, each item under its key; a key that is known gives its `StoredAnswer`.
-
-    `call` is the operation with the arguments that come before the items. An error, and an answer that holds
-    nothing at all, leave no trace of the key: nothing was done.
-    """
-    wanted = sorted(set(keys))
-    await tx.execute_many(sql.TAKE_KEY, [{"key": key, "action": action} for key in wanted])
-    known = {row.key: row for row in await tx.all(sql.FIND_KEYS, keys=wanted)}
-    fresh: dict[str, Any] = {}
-    for key, item in zip(keys, items, strict=True):
-        # What others committed has an answer; without one it is ours.
-        if key in known and known[key].answer is None:
-            fresh.setdefault(key, item)
-    answers: dict[str, Any] = {}
-    if fresh:
-        operation, *first = call
-        answers = dict(zip(fresh, await operation(tx, *first, list(fresh.values()), *rest), strict=True))
-        await _store_answers(tx, action, answers)
-    return [answers[key] if key in answers else _stored(key, action, known.get(key)) for key in keys]
-
-
-async def is_used(tx: Tx, key: str) -> bool:
-    """Whether something was done under an idempotency key."""
-    return bool(await tx.all(sql.FIND_KEYS, keys=[key]))
-
-
-async def _store_answers(tx: Tx, action: str, answers: Mapping[str, Any]) -> None:
-    done = {key: answer for key, answer in answers.items() if not _did_nothing(answer)}
-    if done:
-        rows = [KeyRow(key, action, encode_answer(answer)) for key, answer in done.items()]
-        await tx.update_many(sql.KEEP_ANSWERS, rows)
-    if len(done) < len(answers):
-        await tx.execute(sql.DROP_KEYS, keys=[key for key in answers if key not in done])
-
-
-def _stored(key: str, action: str, known: KeyRow | None) -> StoredAnswer | StorageError | Conflict:
-    if known is None or known.answer is None:
-        return StorageError(f"the idempotency key {key} was dropped while it was looked for; try again")
-    if known.action != action:
-        return Conflict(f"the idempotency key {key} was used for {known.action} before, and not for {action}")
-    return StoredAnswer(known.answer)
-
-
-def _did_nothing(answer: Any) -> bool:
-    if isinstance(answer, list | tuple):
-        return all(map(_did_nothing, answer))
-    return isinstance(answer, Exception)
-
-
-async def trim_keys(tx: Tx, age: int) -> int:
-    """Forget some of the keys that are older than `age` microseconds; returns how many."""
-    return await tx.execute(sql.TRIM_KEYS, before=tx.now - age, n=TRIM_ROWS)

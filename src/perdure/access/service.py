@@ -11,23 +11,8 @@ from msgspec import Meta, structs
 
 from perdure.access import model, operations
 from perdure.access.authentication import Authentication
-from perdure.access.base import Service
-from perdure.access.endpoints import DELETE, GET, POST, PUT, call
 from perdure.access.logins import NewLogin, build_login_secret, parse_login_id, prove
-from perdure.access.model import (
-    KEY,
-    MAX_LIFETIME,
-    MAX_NAME,
-    MAX_NAMESPACES,
-    AuditPage,
-    Caller,
-    CreatedToken,
-    Me,
-    Scope,
-    Token,
-    TokenRow,
-)
-from perdure.access.tables import SYSTEM
+from perdure.access.model import MAX_LIFETIME, MAX_NAMESPACES, CreatedToken, Me, Token, TokenRow
 from perdure.access.views import (
     MAX_QUERY,
     MAX_SCREEN,
@@ -46,6 +31,13 @@ from perdure.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
 from perdure.kernel.pages import ListPart
 from perdure.kernel.retention import Retention
 from perdure.kernel.storage.port import Operation, Storage
+from perdure.service.audit import LAST_ID, AuditPage, entry_of, query_audit, trim_audit
+from perdure.service.base import Service
+from perdure.service.callers import KEY, MAX_NAME, Caller, Scope
+from perdure.service.endpoints import DELETE, GET, POST, PUT, call
+from perdure.service.idempotency import trim_keys
+from perdure.service.namespaces import list_namespaces
+from perdure.service.tables import SYSTEM, TRIM_ROWS
 
 RETENTION_SECONDS = 3600.0
 TOKEN_ID_DIGITS = 16
@@ -232,7 +224,7 @@ class Access(Service):
         """List the namespaces that the caller reaches, by name. `next` is the cursor of the next page."""
         check_page(limit)
         (last,) = read_cursor(cursor, _NAMESPACES, str) or ("",)
-        names = await self.storage.read(operations.list_namespaces)
+        names = await self.storage.read(list_namespaces)
         found = sorted(name for name in names.values() if name > last and self._reaches([name]))
         more = 0 < limit < len(found)
         return ListPart(found[:limit], write_cursor(_NAMESPACES, found[limit - 1]) if more else None)
@@ -245,7 +237,7 @@ class Access(Service):
         actor: str | None = None,
         action: str | None = None,
         limit: Limit = 100,
-        before: Annotated[int, Meta(ge=0, le=operations.LAST_ID)] | None = None,
+        before: Annotated[int, Meta(ge=0, le=LAST_ID)] | None = None,
     ) -> AuditPage:
         """List the audit, the newest entry first; `before` of a page leads to the next one."""
         for what, value in (("namespace", namespace), ("actor", actor), ("action", action)):
@@ -259,14 +251,14 @@ class Access(Service):
         if namespace is not None and not self._reaches([namespace]):
             raise Forbidden(f"this token does not reach the namespace {namespace!r}")
         asked = (namespace, actor, action, limit, before)
-        rows = await self.storage.read(operations.query_audit, *asked, ns=SYSTEM)
-        entries = [model.entry_of(row) for row in rows]
+        rows = await self.storage.read(query_audit, *asked, ns=SYSTEM)
+        entries = [entry_of(row) for row in rows]
         is_full = bool(entries) and len(entries) == limit
         return AuditPage(items=entries, before=entries[-1].id if is_full else None)
 
 
 def _is_id(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= operations.LAST_ID
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LAST_ID
 
 
 # --- what is kept, and for how long -----------------------------------------------------------------------
@@ -279,13 +271,13 @@ def start_retention(storage: Storage, retention: Retention) -> None:
 
 async def retain(storage: Storage, retention: Retention) -> None:
     """Drop what is older than it is kept, in chunks that let callers in between."""
-    await _trim(storage, operations.trim_audit, retention.audit)
-    await _trim(storage, operations.trim_keys, retention.keys)
+    await _trim(storage, trim_audit, retention.audit)
+    await _trim(storage, trim_keys, retention.keys)
     await _trim(storage, operations.trim_logins, 0.0)
 
 
 async def _trim(storage: Storage, operation: Operation[..., int], seconds: float | None) -> None:
     if seconds is not None:
         age = to_micros(seconds)
-        while await storage.background(operation, age, ns=SYSTEM) >= operations.TRIM_ROWS:
+        while await storage.background(operation, age, ns=SYSTEM) >= TRIM_ROWS:
             pass

@@ -1,16 +1,7 @@
 """The tables of access. What belongs to no namespace has the number of the system in `ns`."""
 
 from perdure.kernel.storage.schema import Index, Table, integer, text
-
-SYSTEM = 0
-"""The `ns` of tokens and of what is done to them; namespaces are counted from 1."""
-
-NAMESPACES = Table(
-    "namespaces",
-    (integer("id"), text("name"), integer("create_time")),
-    key=("id",),
-    indexes=(Index("namespaces_name", ("name",), unique=True),),
-)
+from perdure.service.tables import AUDIT, IDEMPOTENCY, NAMESPACES
 
 TOKENS = Table(
     "tokens",
@@ -51,27 +42,6 @@ LOGINS = Table(
 )
 """Logins of the dashboard. `expire_time` is `idle` after the last use, and never after `end_time`."""
 
-AUDIT = Table(
-    "audit",
-    (
-        integer("ns"),
-        integer("id"),
-        text("actor"),
-        text("action"),
-        integer("count"),
-        text("object"),
-    ),
-    key=("ns", "id"),
-    indexes=(Index("audit_order", ("id",), unique=True), Index("audit_actor", ("actor", "id"))),
-)
-
-IDEMPOTENCY = Table(
-    "idempotency",
-    (integer("ns"), text("key"), integer("time"), text("action"), text("answer", null=True)),
-    key=("ns", "key"),
-    indexes=(Index("idempotency_time", ("time",)),),
-    hot=True,
-)
 
 SAVED_VIEWS = Table(
     "saved_views",

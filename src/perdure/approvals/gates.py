@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from perdure.access.model import name_of
 from perdure.approvals import sql
 from perdure.approvals.model import ApprovalRow, GatedRun, NewGate, new_row
 from perdure.kernel import changes, ids
 from perdure.kernel.storage.port import Tx
 from perdure.outbox.operations import NewEffect
 from perdure.outbox.operations import put as put_effects
+from perdure.service.callers import name_of
 
 KIND: Final = "approval"
 CHANNEL: Final = "approvals"

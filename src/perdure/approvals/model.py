@@ -7,7 +7,6 @@ from typing import Final, Literal, NamedTuple, Protocol, cast, get_args
 
 import msgspec
 
-from perdure.access.model import Credential
 from perdure.kernel.checks import check_text
 from perdure.kernel.clock import to_iso, to_iso_or_none
 from perdure.kernel.cursors import read_cursor, write_cursor
@@ -15,6 +14,7 @@ from perdure.kernel.errors import Conflict, Forbidden, InvalidInput
 from perdure.kernel.machine import Machine
 from perdure.kernel.record import Record
 from perdure.kernel.storage.port import Tx
+from perdure.service.callers import Credential
 
 ApprovalStatus = Literal["pending", "approved", "rejected", "expired", "withdrawn"]
 ApprovalKind = Literal["approve", "reply"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from perdure.access.model import name_of
-from perdure.access.operations import audit, keyed_as
 from perdure.approvals import link_model, sql
 from perdure.approvals.gates import REMINDER, RESOLVED, tell
 from perdure.approvals.link_model import LinkRow, NewLink
@@ -25,6 +23,9 @@ from perdure.approvals.model import (
 from perdure.kernel.clock import MICROS, to_seconds
 from perdure.kernel.errors import Conflict, Forbidden, NotFound
 from perdure.kernel.storage.port import Tx
+from perdure.service.audit import audit
+from perdure.service.callers import name_of
+from perdure.service.idempotency import keyed_as
 
 SYSTEM_ACTOR = "system"
 """Who answers an approval from inside of this process, where nobody else is named."""

@@ -8,9 +8,6 @@ from typing import Annotated, get_args
 
 from msgspec import Meta, structs
 
-from perdure.access.base import Service
-from perdure.access.endpoints import GET, POST, call
-from perdure.access.model import ADMIN, Actor, Caller
 from perdure.approvals import link_model, model, operations
 from perdure.approvals.link_model import LinkRow, NewLink, Token
 from perdure.approvals.model import (
@@ -35,6 +32,9 @@ from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
 from perdure.kernel.merge import BATCH_ROWS
 from perdure.kernel.storage.port import Storage
+from perdure.service.base import Service
+from perdure.service.callers import ADMIN, Actor, Caller
+from perdure.service.endpoints import GET, POST, call
 
 Links = list[ApprovalLink]
 LinkSeconds = Annotated[float, Meta(gt=0, le=MAX_LINK_SECONDS)]

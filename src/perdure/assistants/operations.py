@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perdure.access.operations import audit, keyed_as
 from perdure.agents.records import AgentSpec
 from perdure.assistants import model, sql
 from perdure.assistants.model import (
@@ -26,6 +25,8 @@ from perdure.kernel.errors import Conflict, NotFound, PerdureError
 from perdure.kernel.storage.filters import Clause, given, where
 from perdure.kernel.storage.labels import drop_labels, labelled, set_labels
 from perdure.kernel.storage.port import Tx
+from perdure.service.audit import audit
+from perdure.service.idempotency import keyed_as
 
 KIND = "assistant"
 CHANNEL = "assistants"

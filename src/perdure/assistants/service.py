@@ -7,8 +7,6 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta
 
-from perdure.access.base import Service
-from perdure.access.endpoints import DELETE, GET, PATCH, POST, MetadataFilter, call
 from perdure.agents.records import AgentDescription, AgentSpec
 from perdure.assistants import model, operations, sql
 from perdure.assistants.model import AssistantRow, Body, Change, NewAssistant, Search, VersionRow, version_of
@@ -31,6 +29,8 @@ from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.match import has
 from perdure.kernel.pages import ListPart, PaginatedResult
 from perdure.kernel.storage.labels import encode_metadata
+from perdure.service.base import Service
+from perdure.service.endpoints import DELETE, GET, PATCH, POST, MetadataFilter, call
 
 MAX_VERSIONS = 1000
 """How many versions a search by metadata reads."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from perdure.access.base import Service
-from perdure.access.operations import audit
 from perdure.checkpoints import model, operations, queries
 from perdure.checkpoints.records import (
     GraphChanges,
@@ -18,6 +16,8 @@ from perdure.checkpoints.records import (
 )
 from perdure.checkpoints.rows import EncodedChanges, FoundCheckpoint, encode_changes, tuple_of
 from perdure.kernel.storage.port import Operation, Tx
+from perdure.service.audit import audit
+from perdure.service.base import Service
 
 
 class Graphs(Service):

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from perdure.access.base import remote
 from perdure.access.service import Access
 from perdure.approvals.service import Approvals
 from perdure.assistants.service import Assistants
@@ -27,6 +26,7 @@ from perdure.retention.service import Upkeep
 from perdure.rollouts.traces.service import Traces
 from perdure.rollouts.workers import Workers
 from perdure.schedules.service import Schedules
+from perdure.service.base import remote
 from perdure.sessions.service import Sessions
 from perdure.streams.model import Event
 from perdure.threads import asking

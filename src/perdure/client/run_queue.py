@@ -11,8 +11,6 @@ from uuid import uuid4
 
 from msgspec import Raw, structs
 
-from perdure.access.base import remote
-from perdure.access.endpoints import KEY, MAX_BATCH, Endpoint, endpoints, wire_of
 from perdure.client.session import Answer, Effect, HttpSession
 from perdure.client.transport import HttpTransport
 from perdure.graph_requests.service import GraphRequests
@@ -29,6 +27,8 @@ from perdure.kernel.errors import (
 from perdure.kernel.ids import RandomIds, uuid
 from perdure.kernel.merge import Merger
 from perdure.memory.service import Memory
+from perdure.service.base import remote
+from perdure.service.endpoints import KEY, MAX_BATCH, Endpoint, endpoints, wire_of
 from perdure.threads.queue import MAX_WAIT_SECONDS, RunQueue
 from perdure.threads.records import Checkpoint, NewCheckpoint
 from perdure.threads.work import Append, Assignment, Ending, Lease, SessionLines

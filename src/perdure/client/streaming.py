@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from perdure.access.endpoints import Endpoint
 from perdure.client.outage import LONGEST_PAUSE, OnAway, Outage
 from perdure.client.session import Query, error_from
 from perdure.client.sse import Resumed
@@ -17,6 +16,7 @@ from perdure.client.transport import HttpTransport, Sender, decode_answer, key_h
 from perdure.kernel.checks import check_timeout
 from perdure.kernel.errors import PerdureError
 from perdure.messaging.service import Messaging
+from perdure.service.endpoints import Endpoint
 from perdure.streams.model import Burst
 from perdure.threads.records import Run, RunEnd
 from perdure.threads.service import BEGINNING, Threads

@@ -9,12 +9,12 @@ from uuid import uuid4
 
 import msgspec
 
-from perdure.access.endpoints import KEY, PREFIX, Endpoint, wire_of
 from perdure.client.session import Answer, Effect, HttpSession, in_header, path_segment
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput, Unreachable
 from perdure.kernel.pages import ListPart, PaginatedResult
 from perdure.kernel.record import open_record
+from perdure.service.endpoints import KEY, PREFIX, Endpoint, wire_of
 
 Sender = Callable[["HttpTransport", Endpoint, dict[str, Any]], Any]
 """Sends the calls of a method whose two ends are written by hand; what it returns is awaited or iterated."""

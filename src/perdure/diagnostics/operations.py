@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from perdure.access.operations import list_namespaces
 from perdure.approvals import sql as approval_sql
 from perdure.approvals.model import ApprovalRow
 from perdure.diagnostics import sql
@@ -36,6 +35,7 @@ from perdure.rollouts.operations.holds import QUEUE, WORKER, held, holds
 from perdure.rollouts.operations.overview import Depth, queues_here
 from perdure.schedules.operations.queries import find as find_schedule
 from perdure.schedules.rows import ScheduleRow
+from perdure.service.namespaces import list_namespaces
 from perdure.threads.model import RUN, RUN_KINDS
 from perdure.threads.operations.queries import QueueStats, check_thread
 from perdure.threads.operations.queries import stats as queue_stats

@@ -9,9 +9,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 from msgspec.structs import asdict
 
-from perdure.access.endpoints import GET, call
-from perdure.access.model import Caller, token_of
-from perdure.access.tables import SYSTEM
+from perdure.access.model import token_of
 from perdure.approvals.model import ApprovalRow
 from perdure.diagnostics import comparing, doctor, finding, model, operations
 from perdure.diagnostics.comparison import Comparison, align, comparison_of, readable
@@ -52,6 +50,9 @@ from perdure.rollouts.model import Kinds
 from perdure.rollouts.span_encoding import spans_from
 from perdure.rollouts.watchdog import Watchdog, WatchedService
 from perdure.schedules.rows import ScheduleRow, schedule_of
+from perdure.service.callers import Caller
+from perdure.service.endpoints import GET, call
+from perdure.service.tables import SYSTEM
 from perdure.sessions.model import described
 from perdure.statistics.model import USAGE_BY, QueueHistory, UsageBy, UsageHistory
 from perdure.statistics.operations import queue_history, usage_history

@@ -12,12 +12,12 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Self, cast
 
-from perdure.access.base import Service
 from perdure.client.native import PerdureClient as AsyncPerdureClient
 from perdure.embedding.perdure import Perdure as AsyncPerdure
 from perdure.kernel.background import Background
 from perdure.rollouts.contract import LightningStore
 from perdure.runtime.services import Services
+from perdure.service.base import Service
 
 _END = object()
 

@@ -7,8 +7,6 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from perdure.access.base import Service
-from perdure.access.endpoints import GET, call, under
 from perdure.eventlog.port import check_session_id
 from perdure.executions import operations, queries, sql, views
 from perdure.executions.model import ExecutionSeed
@@ -35,6 +33,8 @@ from perdure.kernel.checks import (
 )
 from perdure.kernel.cursors import write_cursor
 from perdure.kernel.errors import InvalidInput, NotFound
+from perdure.service.base import Service
+from perdure.service.endpoints import GET, call, under
 
 MAX_OUTPUT = 1 << 20
 """How long an output may be, in bytes."""

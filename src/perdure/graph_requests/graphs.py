@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Protocol
 
-from perdure.access.base import Service
-from perdure.access.endpoints import GET, POST, call, under
-from perdure.access.model import Caller
 from perdure.kernel.checks import Id, check_id, optional_id, optional_text
 from perdure.kernel.errors import AgentUnavailable, BadRequest, Conflict, NotFound, NotSupported
 from perdure.kernel.record import Record
 from perdure.kernel.storage.port import Storage
+from perdure.service.base import Service
+from perdure.service.callers import Caller
+from perdure.service.endpoints import GET, POST, call, under
 
 
 class Drawing(Record, kw_only=True):

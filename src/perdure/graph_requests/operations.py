@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from perdure.access.operations import add_entry
 from perdure.assistants.operations import known_agents
 from perdure.graph_requests import sql
 from perdure.graph_requests.model import (
@@ -30,6 +29,7 @@ from perdure.rollouts.operations.report import save_all
 from perdure.rollouts.operations.work import Work
 from perdure.rollouts.operations.workers import Workers
 from perdure.rollouts.rows import HeartbeatRow
+from perdure.service.audit import add_entry
 from perdure.threads.operations.graphs import Steps
 from perdure.threads.operations.settle import load_threads
 from perdure.threads.operations.states import change_graph, latest_states

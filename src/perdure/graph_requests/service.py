@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from perdure.access.endpoints import MAX_BATCH, POST, Acknowledged, call, under
 from perdure.checkpoints.records import GraphSteps
 from perdure.graph_requests import operations
 from perdure.graph_requests.model import (
@@ -41,6 +40,7 @@ from perdure.kernel.signals.port import until
 from perdure.rollouts.operations.claim import Claim, release_rollouts
 from perdure.rollouts.operations.work import ENDED_CHANNEL, READY_CHANNEL, ended_key, ready_key
 from perdure.rollouts.watchdog import WatchedService
+from perdure.service.endpoints import MAX_BATCH, POST, Acknowledged, call, under
 from perdure.threads.encoding import check_states, steps_of
 from perdure.threads.queue import MAX_BODY, WORK, Wait, WorkerId
 from perdure.threads.rows import checkpoint_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from perdure.access.operations import audit
 from perdure.items import sql
 from perdure.items.model import ItemRow, NewItem, NewItemRow, ValuedVectorRow, VectorRow, shown
 from perdure.items.tables import ITEMS
@@ -13,6 +12,7 @@ from perdure.kernel import changes
 from perdure.kernel.checks import MAX_ROWS
 from perdure.kernel.storage.filters import Clause, Condition, where
 from perdure.kernel.storage.port import Tx
+from perdure.service.audit import audit
 
 KIND = "item"
 EXPIRE_ROWS = 500

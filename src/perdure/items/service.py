@@ -8,9 +8,6 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import UNSET, Meta, UnsetType
 
-from perdure.access.base import Service
-from perdure.access.endpoints import DELETE, GET, POST, PUT, WireForm, call
-from perdure.access.model import Caller
 from perdure.items import model, operations
 from perdure.items.model import (
     MAX_KEY,
@@ -54,6 +51,9 @@ from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.match import matches
 from perdure.kernel.pages import ListPart
 from perdure.kernel.storage.port import Storage
+from perdure.service.base import Service
+from perdure.service.callers import Caller
+from perdure.service.endpoints import DELETE, GET, POST, PUT, WireForm, call
 
 SCAN_ROWS = 200
 """How many items are looked at first where the database cannot tell which ones fit."""

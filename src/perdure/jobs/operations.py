@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.access.operations import audit
 from perdure.jobs import sql
 from perdure.jobs.model import (
     CANCELLED_TEXT,
@@ -46,6 +45,7 @@ from perdure.rollouts.operations.report import save_all
 from perdure.rollouts.operations.work import AttemptRow, RolloutRow, Work
 from perdure.rollouts.operations.workers import Workers
 from perdure.rollouts.rows import HeartbeatRow
+from perdure.service.audit import audit
 
 REMOVE_ROWS = 100
 

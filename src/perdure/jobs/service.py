@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perdure.access.endpoints import GET, POST, call
 from perdure.jobs import model, operations
 from perdure.jobs.records import Job
 from perdure.kernel.checks import Id, check_id
@@ -14,6 +13,7 @@ from perdure.kernel.signals.port import until
 from perdure.rollouts.model import ENDED
 from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
 from perdure.rollouts.watchdog import WatchedService
+from perdure.service.endpoints import GET, POST, call
 
 POLL_SECONDS = 1.0
 

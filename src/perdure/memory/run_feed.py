@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from perdure.access.operations import list_namespaces
 from perdure.kernel.clock import from_iso
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import NotFound
@@ -16,6 +15,7 @@ from perdure.memory.model import storable
 from perdure.memory.records import EventRole, NewMemoryEvent
 from perdure.memory.service import Memory
 from perdure.outbox.model import ENDLESS, DeliveryPolicy, Effect
+from perdure.service.namespaces import list_namespaces
 from perdure.threads.records import Run, RunEnd
 from perdure.threads.service import Threads
 from perdure.workflows.operations.ends import ENDS_CHANNEL, ENDS_CONSUMER

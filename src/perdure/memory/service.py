@@ -7,9 +7,6 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from perdure.access.base import Service
-from perdure.access.endpoints import GET, MAX_BATCH, POST, call
-from perdure.access.model import Caller
 from perdure.jobs.model import job_of, new_job
 from perdure.jobs.records import Job
 from perdure.kernel.checks import (
@@ -69,6 +66,9 @@ from perdure.memory.search import (
     query_words,
 )
 from perdure.memory.vector_search import MemoryVectors
+from perdure.service.base import Service
+from perdure.service.callers import Caller
+from perdure.service.endpoints import GET, MAX_BATCH, POST, call
 
 MAX_BODY = 32 << 20
 """How large an event and a batch of events may be over HTTP."""

@@ -8,7 +8,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from perdure.access.operations import list_namespaces
 from perdure.eventlog.port import CHANNEL, LogInfo, LogName, hint_key
 from perdure.kernel.clock import MICROS
 from perdure.kernel.codec import encode_json
@@ -20,6 +19,7 @@ from perdure.memory.operations import feeds
 from perdure.memory.records import EventRole, EventType, NewMemoryEvent
 from perdure.memory.run_feed import TEXT, run_event_id
 from perdure.memory.service import Memory
+from perdure.service.namespaces import list_namespaces
 from perdure.sessions.records import Message
 from perdure.sessions.service import Sessions
 from perdure.sessions.transcripts.reading import messages_in

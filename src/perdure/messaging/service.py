@@ -7,9 +7,6 @@ from typing import Annotated, Any, Protocol, Self
 
 from msgspec import Meta
 
-from perdure.access.base import Service
-from perdure.access.endpoints import GET, POST, PUT, call
-from perdure.access.model import Caller
 from perdure.executions.model import PhaseStarter
 from perdure.kernel.checks import (
     Id,
@@ -43,6 +40,9 @@ from perdure.messaging.records import (
     SessionPage,
     TurnEnd,
 )
+from perdure.service.base import Service
+from perdure.service.callers import Caller
+from perdure.service.endpoints import GET, POST, PUT, call
 from perdure.streams.model import Burst
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]

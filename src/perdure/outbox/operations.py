@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from perdure.access.operations import audit
 from perdure.kernel import changes
 from perdure.kernel.clock import to_micros, to_seconds
 from perdure.kernel.cursors import Place
@@ -37,6 +36,7 @@ from perdure.outbox.model import (
     Outcome,
     Retries,
 )
+from perdure.service.audit import audit
 
 KIND: Final = "effect"
 OUTBOX_CHANNEL = "outbox"

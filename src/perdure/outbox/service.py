@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from perdure.access.base import Service
-from perdure.access.endpoints import GET, POST, call
 from perdure.kernel.checks import Id, Limit, Offset, check_choice, check_page, check_text
 from perdure.kernel.cursors import read_cursor, write_cursor
 from perdure.kernel.errors import Conflict, NotFound
@@ -12,6 +10,8 @@ from perdure.kernel.record import Record
 from perdure.kernel.storage.filters import given
 from perdure.outbox import model, operations
 from perdure.outbox.model import EFFECT_STATES, Effect, EffectState, EffectStatus
+from perdure.service.base import Service
+from perdure.service.endpoints import GET, POST, call
 
 Statuses = list[EffectStatus]
 _EFFECTS = "effects"

@@ -9,12 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from perdure.access.base import Service
-from perdure.access.endpoints import GET, POST, call
-from perdure.access.model import Caller
-from perdure.access.operations import add_entry, list_namespaces
 from perdure.access.service import SYSTEM_ACTOR
-from perdure.access.tables import SYSTEM
 from perdure.eventlog.file_log import FileEventLog
 from perdure.eventlog.port import EventLog
 from perdure.eventlog.table_log import TableEventLog
@@ -38,6 +33,12 @@ from perdure.retention.records import (
 )
 from perdure.retention.sweeps import kinds_of
 from perdure.retention.walking import Budget, Swept
+from perdure.service.audit import add_entry
+from perdure.service.base import Service
+from perdure.service.callers import Caller
+from perdure.service.endpoints import GET, POST, call
+from perdure.service.namespaces import list_namespaces
+from perdure.service.tables import SYSTEM
 
 RETENTION_JOB = "retention"
 CALL_SECONDS = 10.0

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from perdure.access.operations import list_namespaces
 from perdure.eventlog.port import EventLog, LogInfo, default_session_id, hint_key
 from perdure.eventlog.writing import KIND
 from perdure.kernel import changes
@@ -17,6 +16,7 @@ from perdure.kernel.storage.port import Storage, Tx
 from perdure.memory.operations.feeds import forget_feeds
 from perdure.retention import sql
 from perdure.retention.walking import Budget, Swept
+from perdure.service.namespaces import list_namespaces
 
 FOUND_SESSIONS = 1000
 RUNS_AT_ONCE = 1000

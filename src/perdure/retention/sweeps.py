@@ -8,8 +8,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from perdure.access import operations as access
-from perdure.access.tables import SYSTEM
 from perdure.eventlog.port import EventLog
 from perdure.jobs import operations as jobs
 from perdure.kernel.retention import Retention
@@ -24,6 +22,9 @@ from perdure.retention.session_sweep import SessionKind
 from perdure.retention.thread_walks import MESSAGING, THREADS
 from perdure.retention.walking import Chunk, ChunkedKind, Kind, WalkedKind
 from perdure.retention.workflow_walks import WORKFLOW_RUNS
+from perdure.service.audit import trim_audit
+from perdure.service.idempotency import trim_keys
+from perdure.service.tables import SYSTEM
 from perdure.statistics import operations as statistics
 from perdure.statistics import sql as statistics_sql
 from perdure.threads.operations import remove
@@ -56,8 +57,8 @@ def kinds_of(retention: Retention, log: EventLog, cleaned: set[int]) -> list[Kin
     effects = partial(_counting, sql.OLD_EFFECTS)
     runs = retention.threads if retention.runs is None else retention.runs
     return [
-        ChunkedKind("audit", retention.audit, _counting(sql.OLD_AUDIT), system(access.trim_audit)),
-        ChunkedKind("keys", retention.keys, _counting(sql.OLD_KEYS), system(access.trim_keys)),
+        ChunkedKind("audit", retention.audit, _counting(sql.OLD_AUDIT), system(trim_audit)),
+        ChunkedKind("keys", retention.keys, _counting(sql.OLD_KEYS), system(trim_keys)),
         ChunkedKind(
             "delivered", retention.delivered, effects(status=DELIVERED), _deleting(outbox.trim, DELIVERED)
         ),

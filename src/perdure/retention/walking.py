@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from perdure.access.operations import list_namespaces
 from perdure.kernel.clock import to_micros
 from perdure.kernel.storage.port import Storage
+from perdure.service.namespaces import list_namespaces
 
 
 class Due(NamedTuple):

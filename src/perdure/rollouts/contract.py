@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from perdure.access.model import Caller
 from perdure.rollouts.records import (
     UNSET,
     Attempt,
@@ -27,6 +26,7 @@ from perdure.rollouts.records import (
 )
 from perdure.rollouts.resources import NamedResources, ResourcesUpdate
 from perdure.rollouts.spans import Span
+from perdure.service.callers import Caller
 
 FilterLogic = Literal["and", "or"]
 SortOrder = Literal["asc", "desc"]

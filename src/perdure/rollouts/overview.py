@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from perdure.access.operations import find_namespace, list_namespaces
-from perdure.access.tables import SYSTEM
 from perdure.kernel.changes import changed_in, follow
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.record import Record
@@ -13,6 +11,8 @@ from perdure.kernel.signals.port import Stream
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts.operations import overview
 from perdure.rollouts.operations.overview import Depth, States
+from perdure.service.namespaces import find_namespace, list_namespaces
+from perdure.service.tables import SYSTEM
 
 
 class QueueState(Record, kw_only=True):

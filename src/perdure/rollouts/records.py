@@ -8,11 +8,11 @@ from typing import Annotated, Any, Final, Literal, TypedDict, cast, get_args
 from msgspec import UNSET, Meta, Raw, Struct, field, structs
 from msgspec import UnsetType as Unset
 
-from perdure.access.endpoints import Refusal, WireForm
 from perdure.kernel.checks import MAX_TEXT, check_choice, check_text
 from perdure.kernel.errors import InvalidInput, PerdureError
 from perdure.kernel.pages import PaginatedResult
 from perdure.kernel.record import Record
+from perdure.service.endpoints import Refusal, WireForm
 
 __all__ = [
     "ATTEMPT_STATUSES",

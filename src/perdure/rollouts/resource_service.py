@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, cast
 
-from perdure.access.endpoints import GET, POST, PUT, WholeBody, call
 from perdure.kernel.checks import Id, Limit, Offset, check_page, check_text
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.filters import given
@@ -16,6 +15,7 @@ from perdure.rollouts.records import PaginatedResult as Pages
 from perdure.rollouts.resources import ResourcesUpdate
 from perdure.rollouts.rows import ResourcesRow
 from perdure.rollouts.watchdog import WatchedService
+from perdure.service.endpoints import GET, POST, PUT, WholeBody, call
 
 _LARGEST_VERSION = 2**63 - 1
 Bundle = Annotated[dict[str, Any], WholeBody]

@@ -14,8 +14,6 @@ from typing import Annotated, Any, Literal, cast
 
 from msgspec import UNSET, Meta, UnsetType
 
-from perdure.access.endpoints import GET, PATCH, POST, WholeBody, call
-from perdure.access.model import Caller
 from perdure.kernel.checks import (
     MAX_PAGE,
     Id,
@@ -81,6 +79,8 @@ from perdure.rollouts.spans import Span
 from perdure.rollouts.traces import operations as trace_ops
 from perdure.rollouts.traces.prices import Prices
 from perdure.rollouts.traces.records import RolloutFigures, figures_from
+from perdure.service.callers import Caller
+from perdure.service.endpoints import GET, PATCH, POST, WholeBody, call
 
 _UNENDED = frozenset(ROLLOUT_STATUSES) - ENDED
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Self
 
-from perdure.access.model import Caller
 from perdure.kernel.checks import check_text
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.port import Storage
@@ -24,6 +23,7 @@ from perdure.rollouts.span_writer import Answer, Eviction, SpanWriter
 from perdure.rollouts.spans import AnySpan
 from perdure.rollouts.traces.prices import Prices
 from perdure.rollouts.watchdog import WatchedService
+from perdure.service.callers import Caller
 
 ROWS = 1000
 """How many items one transaction takes."""

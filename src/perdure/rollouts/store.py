@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Self
 
-from perdure.access.model import Caller
 from perdure.kernel.checks import check_text
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.port import Storage
@@ -27,6 +26,7 @@ from perdure.rollouts.service import Rollouts
 from perdure.rollouts.spans import Span
 from perdure.rollouts.watchdog import Watchdog
 from perdure.rollouts.workers import Workers
+from perdure.service.callers import Caller
 
 MAX_CLAIM = 1000
 _STATUSES: Mapping[str, Sequence[str]] = {"rollouts": ROLLOUT_STATUSES, "workers": WORKER_STATUSES}

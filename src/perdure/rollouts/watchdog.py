@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
 
-from perdure.access.base import Access, Service, keyed
-from perdure.access.model import Caller
 from perdure.kernel.retry import Backoff, retry_until
 from perdure.kernel.signals.port import carrier_of
 from perdure.kernel.storage.port import Storage
@@ -18,6 +16,8 @@ from perdure.rollouts.operations import claim, queries, report
 from perdure.rollouts.operations.conditions import LinesNeeded, SweepDue, unless_overdue
 from perdure.rollouts.operations.report import Swept
 from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
+from perdure.service.base import Access, Service, keyed
+from perdure.service.callers import Caller
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
-from perdure.access.endpoints import GET, POST, call
 from perdure.kernel.checks import Id, Limit, Offset, check_name, check_page, check_text
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.errors import NotFound
@@ -21,6 +20,7 @@ from perdure.rollouts.records import WORKER_STATUSES, Worker, WorkerDetails, Wor
 from perdure.rollouts.records import PaginatedResult as Pages
 from perdure.rollouts.rows import HeldRow, WorkerRow
 from perdure.rollouts.watchdog import WatchedService
+from perdure.service.endpoints import GET, POST, call
 
 
 class PausedQueue(Record, kw_only=True):

@@ -13,7 +13,7 @@ from typing import Any
 
 from perdure.access.guesses import UNLIMITED, Guess, GuessLimits
 from perdure.access.logins import Login, prove
-from perdure.access.model import ALL_SCOPES, KEY, Actor, Caller, Credential, Token
+from perdure.access.model import Token
 from perdure.agents.http_section import HttpSection
 from perdure.agents.store_section import ItemSetup
 from perdure.graph_requests.graphs import Graphs
@@ -37,6 +37,7 @@ from perdure.runtime.reloads import Reloads
 from perdure.runtime.services import Services
 from perdure.runtime.tls import SETTINGS as TLS_SETTINGS
 from perdure.runtime.tls import Tls
+from perdure.service.callers import ALL_SCOPES, KEY, Actor, Caller, Credential
 from perdure.threads.records import Lifetime
 from perdure.worker.registry import Agents
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Self
 
 from perdure.access.authentication import Authentication
-from perdure.access.model import Caller
-from perdure.access.operations import list_namespaces
 from perdure.access.service import Access
 from perdure.agents.http_section import HttpSection
 from perdure.agents.store_section import ItemSetup
@@ -62,6 +60,8 @@ from perdure.schedules.scheduled_jobs import ScheduledJobs
 from perdure.schedules.service import Schedules
 from perdure.schedules.timer import ScheduleTimer
 from perdure.schedules.workflow_target import WorkflowTarget
+from perdure.service.callers import Caller
+from perdure.service.namespaces import list_namespaces
 from perdure.sessions.service import Sessions
 from perdure.statistics.recorder import Recorder
 from perdure.threads.bulk import Bulk

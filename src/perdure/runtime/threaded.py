@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any
 
-from perdure.access.model import Caller
 from perdure.kernel.background import Background
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.records import LightningStoreCapabilities
+from perdure.service.callers import Caller
 
 _LOCKED = frozenset(
     {

@@ -8,9 +8,6 @@ from typing import Annotated, Any, Literal, Protocol, get_args
 
 from msgspec import UNSET, Meta, UnsetType, structs
 
-from perdure.access.base import Service
-from perdure.access.endpoints import DELETE, GET, PATCH, POST, MetadataFilter, call
-from perdure.access.model import Caller
 from perdure.kernel.checks import (
     Id,
     Limit,
@@ -52,6 +49,9 @@ from perdure.schedules.operations.fire import Trigger, Triggered
 from perdure.schedules.records import CronOverride, Firing, Schedule, SchedulerStatus, Upcoming
 from perdure.schedules.rows import ScheduleRow
 from perdure.schedules.settling import Settling
+from perdure.service.base import Service
+from perdure.service.callers import Caller
+from perdure.service.endpoints import DELETE, GET, PATCH, POST, MetadataFilter, call
 
 RUN = "run"
 _SCHEDULES, _FIRINGS = "schedules", "firings"

@@ -9,8 +9,6 @@ from typing import Annotated, Any
 
 from msgspec import Meta, structs
 
-from perdure.access.base import Service
-from perdure.access.endpoints import GET, POST, call
 from perdure.eventlog.port import (
     CHANNEL,
     CHAT_PROJECT,
@@ -41,6 +39,8 @@ from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.pages import PaginatedResult
 from perdure.kernel.signals.port import until
 from perdure.kernel.storage.port import Storage
+from perdure.service.base import Service
+from perdure.service.endpoints import GET, POST, call
 from perdure.sessions.described import DescribedSessions
 from perdure.sessions.model import (
     FEW_BYTES,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from perdure.access.tables import SYSTEM
 from perdure.kernel.storage.dialect import Statement
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.tally import Place
 from perdure.rollouts.model import CANCELLED, SUCCEEDED
 from perdure.rollouts.operations.overview import depths
 from perdure.rollouts.traces.figures import CALLS
+from perdure.service.tables import SYSTEM
 from perdure.statistics import sql
 from perdure.statistics.model import (
     ALL,

@@ -8,13 +8,13 @@ from typing import Annotated, TypeVar
 
 from msgspec import Meta
 
-from perdure.access.base import Service
-from perdure.access.endpoints import MAX_BATCH, POST, call
 from perdure.kernel.checks import Id, check_choice, check_ids, check_number
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound, PerdureError
 from perdure.kernel.record import Record
 from perdure.rollouts.records import RolloutStatus
 from perdure.rollouts.service import Rollouts
+from perdure.service.base import Service
+from perdure.service.endpoints import MAX_BATCH, POST, call
 from perdure.threads.model import LIVE_STATUSES
 from perdure.threads.records import MULTITASK_STRATEGIES, MultitaskStrategy, Run, RunRequest, RunStatus
 from perdure.threads.service import Threads

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from perdure.access.base import Access
 from perdure.kernel.checks import check_id, check_name, check_text
 from perdure.kernel.signals.port import Watch
 from perdure.kernel.storage.port import Storage
@@ -21,6 +20,7 @@ from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.claim import Claim
 from perdure.rollouts.operations.work import READY_CHANNEL, ready_key
 from perdure.rollouts.watchdog import WatchedService
+from perdure.service.base import Access
 from perdure.streams.service import Streams
 from perdure.threads.encoding import check_queues
 from perdure.threads.model import GATHER_SECONDS

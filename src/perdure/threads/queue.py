@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 from msgspec import Meta
 from msgspec.structs import replace
 
-from perdure.access.endpoints import MAX_BATCH, POST, Acknowledged, call, under
-from perdure.access.model import MAX_NAME, Caller
 from perdure.agents.records import AgentDescription, AgentSpec
 from perdure.assistants.model import description_rows, registrations
 from perdure.assistants.operations import describe, is_described, outdated, register
@@ -32,6 +30,8 @@ from perdure.rollouts.operations import report, workers
 from perdure.rollouts.operations.claim import Claim
 from perdure.rollouts.operations.workers import Registration
 from perdure.rollouts.watchdog import Watchdog, WatchedService
+from perdure.service.callers import MAX_NAME, Caller
+from perdure.service.endpoints import MAX_BATCH, POST, Acknowledged, call, under
 from perdure.streams.model import NewEvent
 from perdure.streams.operations import PAGE_BYTES
 from perdure.streams.operations import read as read_stream

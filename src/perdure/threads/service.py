@@ -9,19 +9,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from perdure.access.endpoints import (
-    DELETE,
-    GET,
-    ID_FILTER,
-    MAX_BATCH,
-    PATCH,
-    POST,
-    MetadataFilter,
-    WireName,
-    call,
-    under,
-)
-from perdure.access.model import Caller
 from perdure.assistants.records import IfExists
 from perdure.checkpoints.records import GraphSteps
 from perdure.kernel.checks import (
@@ -45,6 +32,19 @@ from perdure.kernel.pages import PaginatedResult
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts.model import LIVE, QUEUED, Kinds
 from perdure.rollouts.watchdog import Watchdog
+from perdure.service.callers import Caller
+from perdure.service.endpoints import (
+    DELETE,
+    GET,
+    ID_FILTER,
+    MAX_BATCH,
+    PATCH,
+    POST,
+    MetadataFilter,
+    WireName,
+    call,
+    under,
+)
 from perdure.streams.model import Burst, NewEvent, seq_of
 from perdure.streams.service import Follower, Streams
 from perdure.threads.encoding import (

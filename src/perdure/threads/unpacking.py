@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from perdure.access.base import Service
 from perdure.checkpoints import queries
 from perdure.checkpoints.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphTuple
 from perdure.checkpoints.rows import tuple_of
 from perdure.checkpoints.service import find_unpacked
+from perdure.service.base import Service
 from perdure.threads.operations.packed import is_packed, unpack_states
 
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 import msgspec
 from msgspec import field
 
-from perdure.access.endpoints import MAX_BATCH, Refusal, WireForm
 from perdure.checkpoints.records import GraphSteps
 from perdure.kernel.errors import PerdureError
+from perdure.service.endpoints import MAX_BATCH, Refusal, WireForm
 from perdure.streams.model import NewEvent
 from perdure.threads.records import Checkpoint, Failure, NewCheckpoint, Run
 

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from perdure.access.base import Service
-from perdure.access.endpoints import DELETE, GET, PUT, call
 from perdure.kernel.checks import Limit, check_flag, check_name, check_page, check_text
 from perdure.kernel.errors import NotFound
+from perdure.service.base import Service
+from perdure.service.endpoints import DELETE, GET, PUT, call
 from perdure.workflows.operations import overrides
 from perdure.workflows.override_model import WorkflowOverride, override_of
 

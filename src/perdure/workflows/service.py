@@ -7,9 +7,6 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, to_builtins
 
-from perdure.access.base import Service
-from perdure.access.endpoints import GET, PATCH, POST, Acknowledged, call
-from perdure.access.model import Caller
 from perdure.executions.model import PhaseStarter
 from perdure.kernel.checks import (
     Id,
@@ -28,6 +25,9 @@ from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.ids import uuid
 from perdure.kernel.storage.port import Storage
+from perdure.service.base import Service
+from perdure.service.callers import Caller
+from perdure.service.endpoints import GET, PATCH, POST, Acknowledged, call
 from perdure.workflows import views
 from perdure.workflows.model import (
     DEFAULT_CAP,

@@ -12,7 +12,7 @@ import pytest
 from tests.kernel.support import PATIENCE, soon, until, until_true
 from tests.server.native.support import AGENT, API, House
 
-from perdure.access.base import Service
+from perdure.service.base import Service
 from perdure.threads.queue import WORK
 from perdure.threads.records import RunRequest
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 from tests.server.native.support import API, House
 
-from perdure.access.base import Service
-from perdure.access.endpoints import PREFIX, Endpoint, endpoints
 from perdure.client.native import PerdureClient
 from perdure.client.run_queue import RemoteRunQueue
 from perdure.kernel.errors import NotSupported
 from perdure.server.native.derive import handler_of
 from perdure.server.native.routes import ROUTES
+from perdure.service.base import Service
+from perdure.service.endpoints import PREFIX, Endpoint, endpoints
 from perdure.threads.queue import RunQueue
 from perdure.threads.service import Threads
 

@@ -13,7 +13,7 @@ from tests.server.otlp_support import ENGINES, opened
 from tests.server.support import Visitor, serving
 
 from perdure import InMemoryLightningStore, LightningStore
-from perdure.access.endpoints import MAX_BATCH
+from perdure.service.endpoints import MAX_BATCH
 
 PROMPT = {"main": {"resource_type": "prompt_template", "template": "Hello {name}", "engine": "f-string"}}
 

@@ -9,8 +9,8 @@ from perdure.cli.shell.output import ago, printable, shorten
 from perdure.cli.shell.results import listing, pages
 
 if TYPE_CHECKING:
-    from perdure.access.model import AuditEntry
     from perdure.kernel.pages import ListPart
+    from perdure.service.audit import AuditEntry
 
 EMPTY = """The audit is empty. Each change through a server is written down here: who, what, which object."""
 COLUMNS = ("when", "actor", "action", "object", "count", "namespace")

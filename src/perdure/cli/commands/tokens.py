@@ -50,7 +50,7 @@ async def create_token(
     After the first token is created, every caller needs one; so it must have the scope admin, unless the
     server has an API key.
     """
-    from perdure.access.model import SCOPES
+    from perdure.service.callers import SCOPES
 
     scopes = choices_of(scope or DEFAULT_SCOPES, SCOPES, "--scope")
     has_key = context.target.database is not None and _has_key()

@@ -213,9 +213,9 @@ class _TokenCheck:
 
     async def start(self) -> None:
         """Ask the server who the worker is."""
-        from perdure.access.model import allows
         from perdure.cli.shell.remote import Remote
         from perdure.kernel.errors import PerdureError, StartRefused, Unauthorized
+        from perdure.service.callers import allows
 
         connection = Remote(self._url, self._token, self._namespace)
         try:

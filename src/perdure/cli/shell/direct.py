@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from perdure.access.model import Caller
 from perdure.graph_requests.graphs import Graphs
 from perdure.jobs.records import Job
 from perdure.kernel.config import load_settings, mask_url
@@ -14,6 +13,7 @@ from perdure.memory.wiring import MemoryWork
 from perdure.rollouts.contract import LightningStore
 from perdure.runtime.services import Services
 from perdure.runtime.stores import sqlite_file
+from perdure.service.callers import Caller
 
 Document = dict[str, Any]
 

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from perdure.access.endpoints import KEY, Endpoint
 from perdure.cli.shell.output import warn
 from perdure.client.one_shot import OneShotSession
 from perdure.client.outage import Outage
 from perdure.client.session import Answer, HttpSession
 from perdure.client.transport import HttpTransport
 from perdure.kernel.errors import NotSupported, OutcomeUnknown, PerdureError
+from perdure.service.endpoints import KEY, Endpoint
 
 if TYPE_CHECKING:
-    from perdure.access.base import Service
     from perdure.access.service import Access
     from perdure.approvals.service import Approvals
     from perdure.assistants.service import Assistants
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from perdure.rollouts.workers import Workers
     from perdure.runtime.services import Services
     from perdure.schedules.service import Schedules
+    from perdure.service.base import Service
     from perdure.sessions.service import Sessions
     from perdure.threads.bulk import Bulk
     from perdure.threads.service import Threads

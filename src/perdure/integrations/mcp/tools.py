@@ -9,12 +9,12 @@ from typing import Any, Final, Protocol, get_type_hints
 
 import msgspec
 
-from perdure.access.endpoints import Endpoint, endpoints
-from perdure.access.model import allows
 from perdure.approvals.service import Approvals
 from perdure.diagnostics.service import Diagnostics
 from perdure.kernel.errors import Forbidden, InvalidInput, NotFound
 from perdure.memory.service import Memory
+from perdure.service.callers import allows
+from perdure.service.endpoints import Endpoint, endpoints
 from perdure.threads.service import Threads
 
 LEFT_OUT: Final = frozenset({"self", "idempotency_key"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from perdure.access.operations import audit
 from perdure.jobs.model import JobView, NewJob
 from perdure.jobs.operations import enqueue_jobs, get_jobs
 from perdure.kernel.storage.port import Tx
@@ -11,6 +10,7 @@ from perdure.memory.model import PlaceRow, places_of
 from perdure.memory.nodes import AGAIN, built_again
 from perdure.memory.operations.index import INDEX_ROWS, lock_counter
 from perdure.memory.tables import TEXTS
+from perdure.service.audit import audit
 
 STALE_ROWS = 500
 

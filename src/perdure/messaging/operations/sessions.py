@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from perdure.access.operations import audit, keyed_as
 from perdure.kernel import changes, ids
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.messaging import sql
 from perdure.messaging.model import Key, MessageRow, NewMessage, Place, SessionRow
+from perdure.service.audit import audit
+from perdure.service.idempotency import keyed_as
 
 KIND = "messaging_session"
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from perdure.access.operations import audit, keyed_as
 from perdure.eventlog.port import default_session_id
 from perdure.executions.model import ExecutionSeed, NewPhase, PhaseReport, PhaseStarter
 from perdure.kernel.errors import Conflict, NotFound
@@ -21,6 +20,8 @@ from perdure.messaging.model import LATEST, MAX_TURN, MessageRow, NewMessage, Se
 from perdure.messaging.operations.sessions import append, get, lock, save
 from perdure.rollouts.model import SUCCEEDED, AttemptStart, Ended, Listener
 from perdure.rollouts.operations.lines import lock_lines
+from perdure.service.audit import audit
+from perdure.service.idempotency import keyed_as
 
 SKILL = "chat"
 STREAM_MODE = '["messages-tuple","custom"]'

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from perdure.access.operations import audit, keyed_as
 from perdure.kernel import changes
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.errors import NotFound
@@ -41,6 +40,8 @@ from perdure.rollouts.operations.work import (
 )
 from perdure.rollouts.operations.workers import Workers
 from perdure.rollouts.rows import AttemptRow, Claimed, ClaimedRow, LineRow, ReturnedRow
+from perdure.service.audit import audit
+from perdure.service.idempotency import keyed_as
 
 _PLACE = attrgetter("kind", "queued_as", "status")
 DUE_ROWS = 500

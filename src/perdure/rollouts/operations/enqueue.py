@@ -7,7 +7,6 @@ from operator import attrgetter
 
 import msgspec
 
-from perdure.access.operations import audit, keyed_as
 from perdure.kernel import changes, ids
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.port import Tx
@@ -36,6 +35,8 @@ from perdure.rollouts.rows import (
     RolloutRow,
     RolloutView,
 )
+from perdure.service.audit import audit
+from perdure.service.idempotency import keyed_as
 
 _stored = attrgetter(*(name for name in columns_of(ClaimedRow) if name != "more"))
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from perdure.access.operations import audit
 from perdure.kernel import changes
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import hold_sql, sql, tables
 from perdure.rollouts.hold_sql import HoldRow
 from perdure.rollouts.operations.work import READY_CHANNEL, ready_key
+from perdure.service.audit import audit
 
 HoldKind = Literal["queue", "worker"]
 QUEUE: Final = "queue"

@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 
-from perdure.access.operations import audit
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import joining_sql as sql
@@ -36,6 +35,7 @@ from perdure.rollouts.operations.work import ATTEMPTS_TOTAL, ROLLOUT_ENDED, add_
 from perdure.rollouts.rows import AttemptRow, NewRolloutRow
 from perdure.rollouts.traces.prices import Prices
 from perdure.rollouts.traces.sums import ERROR
+from perdure.service.audit import audit
 
 MAX_ROLLOUTS = 1000
 """How many rollouts whose callers began the traces of a batch are looked at."""

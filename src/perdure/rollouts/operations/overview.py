@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from perdure.access.operations import list_namespaces
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
 from perdure.rollouts.operations.holds import QUEUE, held, holds
 from perdure.rollouts.rows import NamespaceCount, ReadyCount
+from perdure.service.namespaces import list_namespaces
 
 States = dict[str, dict[str, int]]
 """For each namespace, how many there are in each state."""

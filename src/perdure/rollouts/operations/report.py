@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from perdure.access.operations import audit
 from perdure.kernel.changes import tell
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.port import Tx
@@ -32,6 +31,7 @@ from perdure.rollouts.operations.lines import leave
 from perdure.rollouts.operations.work import Work
 from perdure.rollouts.operations.workers import Workers
 from perdure.rollouts.rows import AttemptRow, AttemptView, RolloutBodies, RolloutRow, RolloutView
+from perdure.service.audit import audit
 
 SWEEP_ROWS = 500
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.access.operations import audit, keyed_as
 from perdure.kernel import changes, ids
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
 from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.rows import ResourcesRow, VersionRow
+from perdure.service.audit import audit
+from perdure.service.idempotency import keyed_as
 
 
 @keyed_as("add_resources", ResourcesRow)

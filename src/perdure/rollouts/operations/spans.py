@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from perdure.access.operations import audit
 from perdure.kernel import changes
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.dialect import Write
@@ -24,6 +23,7 @@ from perdure.rollouts.traces import sql as trace_sql
 from perdure.rollouts.traces.figures import Figures
 from perdure.rollouts.traces.prices import Prices
 from perdure.rollouts.traces.sums import sums_of
+from perdure.service.audit import audit
 
 EVICTION_ROWS = 50
 ALL_SPANS = 2**62

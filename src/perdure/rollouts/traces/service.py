@@ -9,9 +9,6 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from perdure.access.base import Service
-from perdure.access.endpoints import GET, call
-from perdure.access.model import Caller
 from perdure.kernel.checks import Id, Limit, Offset, check_id, check_page, check_text, optional_text
 from perdure.kernel.cursors import read_cursor, write_cursor
 from perdure.kernel.errors import InvalidInput, NotFound
@@ -40,6 +37,9 @@ from perdure.rollouts.traces.outline import SpanOutline, SpanStep, SpanSteps, ou
 from perdure.rollouts.traces.prices import Prices
 from perdure.rollouts.traces.records import Trace, TracePage, trace_from
 from perdure.rollouts.traces.sums import MAX_NAME
+from perdure.service.base import Service
+from perdure.service.callers import Caller
+from perdure.service.endpoints import GET, call
 
 WINDOW = 1000
 """How many traces of an index one call looks at, where more than one filter is given."""

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
-from perdure.access.operations import audit, keyed_as
 from perdure.assistants.operations import resolve
 from perdure.kernel import changes, ids
 from perdure.kernel.cron import next_time
@@ -18,6 +17,8 @@ from perdure.schedules import sql
 from perdure.schedules.model import FILE, Change, NewSchedule, Targets
 from perdure.schedules.operations.queries import locked, overridden
 from perdure.schedules.rows import ScheduleRow
+from perdure.service.audit import audit
+from perdure.service.idempotency import keyed_as
 
 KIND = "schedule"
 CHANNEL = "schedules"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from perdure.access.model import name_of
-from perdure.access.operations import audit, keyed_as
 from perdure.kernel import changes
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.errors import InvalidInput, PerdureError, error_text
@@ -28,6 +26,9 @@ from perdure.schedules.operations.queries import locked, overridden
 from perdure.schedules.operations.settle import Outcomes, apply
 from perdure.schedules.rows import FiringRow, Prepared, ScheduleRow
 from perdure.schedules.tables import FIRINGS
+from perdure.service.audit import audit
+from perdure.service.callers import name_of
+from perdure.service.idempotency import keyed_as
 
 STARTED = "started"
 CRON_FIRED = "schedules.fired"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from perdure.access.model import name_of
 from perdure.kernel.errors import Conflict
 from perdure.kernel.storage.port import Tx
 from perdure.schedules import sql
@@ -12,6 +11,7 @@ from perdure.schedules.model import OverrideChange
 from perdure.schedules.operations.edit import move, written
 from perdure.schedules.operations.queries import find, locked, not_found
 from perdure.schedules.rows import OverrideRow, ScheduleRow
+from perdure.service.callers import name_of
 
 
 async def set_override(tx: Tx, name: str, change: OverrideChange) -> OverrideRow:

@@ -16,7 +16,6 @@ from urllib.parse import unquote
 import grpc
 from google.protobuf.message import DecodeError
 
-from perdure.access.model import Caller, Scope, allows
 from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, RequestTimeout
 from perdure.runtime.app import StoreApp
 from perdure.server.grpc.drain import CallsInFlight
@@ -24,6 +23,7 @@ from perdure.server.http.gate import Gate, Sender
 from perdure.server.http.problems import internal_error, public_error
 from perdure.server.otlp.answers import encode_status, grpc_code
 from perdure.server.otlp.decode import PROTOBUF_FORM
+from perdure.service.callers import Caller, Scope, allows
 
 ERROR_CODE = "perdure-error"
 """The trailing metadata with the code of an error."""

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from perdure.access.model import Caller, Scope
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import AgentUnavailable, Conflict, InvalidInput, NotFound
 from perdure.memory import message_records as wire
@@ -19,6 +18,7 @@ from perdure.runtime.app import App
 from perdure.runtime.services import Services
 from perdure.schedules.records import JobStatus
 from perdure.server.grpc.calls import Calls, Requests, parse
+from perdure.service.callers import Caller, Scope
 
 MEMORY_SERVICE = m.SERVICE
 FILE = m.Event.DESCRIPTOR.file

@@ -7,11 +7,11 @@ from typing import Any
 import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
-from perdure.access.model import Caller, Scope
 from perdure.server.grpc.calls import Calls
 from perdure.server.otlp.answers import encode_outcome
 from perdure.server.otlp.decode import PROTOBUF_FORM, decode
 from perdure.server.otlp.ingest import ingest
+from perdure.service.callers import Caller, Scope
 
 FILE = trace_service_pb2.DESCRIPTOR
 TRACE_SERVICE: str = FILE.services_by_name["TraceService"].full_name

@@ -21,7 +21,6 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Connection
 
-from perdure.access.model import Caller, allows
 from perdure.agents.http_section import Cors
 from perdure.kernel.errors import (
     Forbidden,
@@ -51,6 +50,7 @@ from perdure.server.http.routes import (
     Stopping,
     Table,
 )
+from perdure.service.callers import Caller, allows
 
 logger = logging.getLogger(__name__)
 

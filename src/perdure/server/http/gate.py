@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from perdure.access.guesses import UNLIMITED, Guess, RateBucket
-from perdure.access.model import Caller
 from perdure.kernel.checks import check_text
 from perdure.kernel.errors import Forbidden, TooManyRequests, Unauthorized
 from perdure.runtime.app import ANONYMOUS, StoreApp, is_loopback
 from perdure.server.http.addresses import TrustedProxies
 from perdure.server.http.cookies import secret_in_cookie
 from perdure.server.http.origins import LOCAL_NAMES, Origins, is_own, origin_of
+from perdure.service.callers import Caller
 
 MAX_ORIGIN = 200
 MOUNTED = (

@@ -11,7 +11,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from perdure.access.model import Caller, Scope
 from perdure.assistants.service import Assistants
 from perdure.items.service import Items
 from perdure.kernel.errors import MethodNotAllowed, PerdureError, UnknownRoute
@@ -19,6 +18,7 @@ from perdure.rollouts.contract import LightningStore
 from perdure.runtime.app import StoreApp
 from perdure.runtime.services import Services
 from perdure.schedules.service import Schedules
+from perdure.service.callers import Caller, Scope
 from perdure.threads.service import Threads
 
 STOPPING = "stopping"

@@ -7,7 +7,6 @@ from typing import cast
 from starlette.requests import Request
 from starlette.responses import Response
 
-from perdure.access.model import Caller
 from perdure.kernel.checks import check_text
 from perdure.kernel.errors import BadBody, BadQuery, PerdureError
 from perdure.langgraph.custom_auth import User
@@ -16,6 +15,7 @@ from perdure.server.http.bodies import encode
 from perdure.server.http.mounted import USER
 from perdure.server.http.problems import headers_of
 from perdure.server.http.routes import Call
+from perdure.service.callers import Caller
 
 UNPROCESSABLE = 422
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar
 
-from perdure.access.model import Scope
 from perdure.kernel.errors import NotSupported, PerdureError
 from perdure.langgraph.loopback import LOOPBACK
 from perdure.server.http.routes import Call, Handler, Route
 from perdure.server.langgraph.authorization import Authorization, Rule
 from perdure.server.langgraph.protocol import PROTOCOL
 from perdure.server.langgraph.wire import check_uuid, is_uuid
+from perdure.service.callers import Scope
 
 IDS = ("assistant_id", "thread_id", "run_id", "cron_id")
 _PARAMETER = re.compile(r"\{(\w+)\}")

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from perdure.access.endpoints import MAX_BATCH
 from perdure.kernel.errors import BadRequest, InvalidInput
 from perdure.server.langgraph.wire import Body, CheckpointBody, check_uuid_or_none
+from perdure.service.endpoints import MAX_BATCH
 from perdure.threads.records import (
     Command,
     Delay,

@@ -13,7 +13,6 @@ from msgspec import Meta
 from starlette.responses import Response
 from starlette.types import Send
 
-from perdure.access.endpoints import MAX_BATCH
 from perdure.kernel.checks import optional_choice
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import BadRequest, Conflict, Forbidden, InvalidInput, NotFound
@@ -47,6 +46,7 @@ from perdure.server.langgraph.wire import (
     selected,
     uuid_or_none,
 )
+from perdure.service.endpoints import MAX_BATCH
 from perdure.threads.model import FAILURES, LIVE_STATUSES
 from perdure.threads.operations.queries import RunSearch
 from perdure.threads.records import (

@@ -17,7 +17,6 @@ from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import Response
 
-from perdure.access.model import Scope
 from perdure.client.lightning_wire import PREFIX
 from perdure.kernel.errors import (
     BadBody,
@@ -32,6 +31,7 @@ from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.server.http.bodies import encode
 from perdure.server.http.routes import Call, Handler, Route
+from perdure.service.callers import Scope
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Handler)

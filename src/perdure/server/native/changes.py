@@ -6,13 +6,13 @@ import asyncio
 
 from starlette.responses import Response
 
-from perdure.access.model import ADMIN, allows
 from perdure.kernel.changes import changes_from
 from perdure.kernel.signals.port import Stream
 from perdure.rollouts.overview import Overview
 from perdure.server.http.bodies import encode
 from perdure.server.http.routes import Call
 from perdure.server.http.sse import MEDIA_TYPE, EventStreamResponse, frame
+from perdure.service.callers import ADMIN, allows
 
 FEEDS_AN_ACTOR = 32
 KEPT_CHANGES = 1000

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from perdure.access.endpoints import PREFIX
-from perdure.access.model import Scope
 from perdure.server.http.problems import NATIVE
 from perdure.server.http.routes import Handler, Route
+from perdure.service.callers import Scope
+from perdure.service.endpoints import PREFIX
 
 
 def declaring(tag: str, prefix: str = PREFIX) -> Callable[..., Route]:

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 from starlette.responses import Response
 
-from perdure.access.base import Service
-from perdure.access.endpoints import KEY, PREFIX, Endpoint, Items, WireForm, arguments_of, endpoints
 from perdure.kernel.pages import Page, PaginatedResult, Part
 from perdure.server.http.bodies import encode
 from perdure.server.http.problems import NATIVE
 from perdure.server.http.routes import Call, Handler, Route
+from perdure.service.base import Service
+from perdure.service.endpoints import KEY, PREFIX, Endpoint, Items, WireForm, arguments_of, endpoints
 
 S = TypeVar("S", bound=Service)
 

@@ -7,7 +7,6 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from perdure.access.endpoints import PREFIX
 from perdure.messaging.records import SentMessage, TurnEnd
 from perdure.messaging.service import Messaging
 from perdure.server.http.delayed_json import DelayedJson
@@ -15,6 +14,7 @@ from perdure.server.http.routes import Call, Route
 from perdure.server.http.sse import MEDIA_TYPE as EVENT_STREAM
 from perdure.server.native.derive import ByHand, arguments_for, endpoint_of, routes_of
 from perdure.server.native.events import streaming
+from perdure.service.endpoints import PREFIX
 
 
 def _places(sent: SentMessage, rest: str) -> dict[str, str]:

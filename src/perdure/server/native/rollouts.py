@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.access.endpoints import Items
 from perdure.rollouts.encoding import answer_from
 from perdure.rollouts.records import RolloutAnswer, StoredSpans
 from perdure.rollouts.resource_service import Resources
@@ -12,6 +11,7 @@ from perdure.rollouts.service import Rollouts
 from perdure.rollouts.workers import Workers
 from perdure.server.http.routes import Call
 from perdure.server.native.derive import ByHand, arguments_for, endpoint_of, routes_of
+from perdure.service.endpoints import Items
 
 JSON_SOURCE = "json"
 """What spans that come as JSON are counted under."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.access.endpoints import PREFIX
 from perdure.access.service import Access
 from perdure.approvals.service import Approvals
 from perdure.assistants.service import Assistants
@@ -35,6 +34,7 @@ from perdure.server.native.messaging_routes import MESSAGING_ROUTES
 from perdure.server.native.rollouts import ROLLOUT_ROUTES
 from perdure.server.native.run_queue_routes import GRAPH_REQUEST_ROUTES, RUN_QUEUE_ROUTES
 from perdure.server.native.thread_routes import THREAD_ROUTES
+from perdure.service.endpoints import PREFIX
 from perdure.sessions.service import Sessions
 from perdure.threads.bulk import Bulk
 from perdure.workflows.override_service import WorkflowOverrides

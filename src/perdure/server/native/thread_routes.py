@@ -9,7 +9,6 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import Response
 
-from perdure.access.endpoints import PREFIX
 from perdure.server.http.bodies import encode
 from perdure.server.http.delayed_json import MEDIA_TYPE, DelayedJson
 from perdure.server.http.disconnect import OnDisconnect, cancel_on_disconnect
@@ -17,6 +16,7 @@ from perdure.server.http.routes import Call, Route
 from perdure.server.http.sse import MEDIA_TYPE as EVENT_STREAM
 from perdure.server.native.derive import ByHand, routes_of
 from perdure.server.native.events import Since, streaming
+from perdure.service.endpoints import PREFIX
 from perdure.threads.records import Run, RunEnd, RunRequest
 from perdure.threads.service import Threads
 

@@ -7,8 +7,8 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from perdure.access.endpoints import Ok as Ok
 from perdure.kernel.signals.port import CarrierStatus
+from perdure.service.endpoints import Ok as Ok
 
 HealthStatus = Literal["ok", "degraded"]
 Readiness = Literal["ok", "degraded", "stopping"]

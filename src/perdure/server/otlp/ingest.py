@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from perdure.access.model import Caller
 from perdure.kernel.errors import NotFound
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.operations.joining import NOT_KEPT, Answer
@@ -24,6 +23,7 @@ from perdure.rollouts.otlp import (
 from perdure.rollouts.otlp_reader import records
 from perdure.rollouts.service import Rollouts
 from perdure.runtime.app import StoreApp
+from perdure.service.callers import Caller
 
 __all__ = ["Outcome", "ingest"]
 

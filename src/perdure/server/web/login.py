@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from perdure.access.endpoints import PREFIX
 from perdure.access.logins import LIFETIME
 from perdure.server.http.bodies import encode
 from perdure.server.http.cookies import cookie_name, secret_in_cookie
 from perdure.server.http.gate import credentials_from
 from perdure.server.http.routes import Call
+from perdure.service.endpoints import PREFIX
 
 
 async def login(call: Call) -> Response:

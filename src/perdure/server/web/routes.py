@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from perdure.access.endpoints import Ok
 from perdure.access.model import Me
 from perdure.kernel.errors import NotFound
 from perdure.server.http.problems import NATIVE
 from perdure.server.http.routes import Handler, Route
 from perdure.server.web import login, pages
+from perdure.service.endpoints import Ok
 
 TAG = "dashboard"
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
-from perdure.access.operations import audit, is_used, keyed_as
 from perdure.assistants.model import AssistantRow
 from perdure.assistants.operations import resolve
 from perdure.kernel.storage.port import Operation, Tx
@@ -19,6 +18,8 @@ from perdure.rollouts.operations.enqueue import Taking
 from perdure.rollouts.operations.work import READY_CHANNEL, ready_key
 from perdure.rollouts.rows import Claimed, ClaimedRow
 from perdure.rollouts.tables import DUE, HELD, OVERDUE
+from perdure.service.audit import audit
+from perdure.service.idempotency import is_used, keyed_as
 from perdure.streams.model import Head
 from perdure.streams.operations import Append, append, heads
 from perdure.threads import sql

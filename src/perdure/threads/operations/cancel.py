@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.access.operations import audit
 from perdure.executions.model import PHASE
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.port import Tx
@@ -13,6 +12,7 @@ from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.operations.report import save_all
 from perdure.rollouts.operations.work import RolloutRow, Work
 from perdure.rollouts.operations.workers import Workers
+from perdure.service.audit import audit
 from perdure.threads import sql
 from perdure.threads.model import RUN, run_status
 from perdure.threads.operations.settle import Note

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from perdure.access.operations import audit, keyed_as
 from perdure.assistants.model import AssistantRow
 from perdure.assistants.operations import resolve
 from perdure.kernel import changes, ids
@@ -21,6 +20,8 @@ from perdure.rollouts.operations.lines import lock_lines
 from perdure.rollouts.operations.report import save_all
 from perdure.rollouts.operations.work import Work
 from perdure.rollouts.operations.workers import Workers
+from perdure.service.audit import audit
+from perdure.service.idempotency import keyed_as
 from perdure.streams.model import NewEvent
 from perdure.threads import sql
 from perdure.threads.model import AGENTS_QUEUE, OF_PHASES, RUN, TEMPORARY

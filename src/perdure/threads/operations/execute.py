@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from perdure.access.operations import audit
 from perdure.kernel import ids
 from perdure.kernel.errors import Conflict, Fenced
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import LIVE
 from perdure.rollouts.operations import workers
+from perdure.service.audit import audit
 from perdure.streams.model import NewEvent, SentEvent
 from perdure.streams.operations import Append, append, heads, sent_after
 from perdure.threads import sql

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from perdure.access.operations import audit
 from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import Conflict, Fenced, PerdureError
 from perdure.kernel.storage.port import Tx
@@ -26,6 +25,7 @@ from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.operations.report import save_all
 from perdure.rollouts.operations.work import AttemptRow, RolloutRow, Work
 from perdure.rollouts.operations.workers import Workers
+from perdure.service.audit import audit
 from perdure.streams.model import NewEvent
 from perdure.streams.operations import Append, append
 from perdure.threads import sql

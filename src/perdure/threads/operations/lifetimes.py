@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.access.operations import audit
 from perdure.checkpoints.operations import prune as prune_graphs
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.lines import lock_lines
+from perdure.service.audit import audit
 from perdure.threads import sql
 from perdure.threads.model import OF_PHASES
 from perdure.threads.operations.remove import remove_thread

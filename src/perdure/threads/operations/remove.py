@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from perdure.access.operations import audit
 from perdure.checkpoints.operations import delete_threads as delete_graph_threads
 from perdure.executions.model import PHASE
 from perdure.kernel import changes
@@ -20,6 +19,7 @@ from perdure.rollouts.operations.lines import lock_lines
 from perdure.rollouts.operations.report import save_all
 from perdure.rollouts.operations.work import Work
 from perdure.rollouts.operations.workers import Workers
+from perdure.service.audit import audit
 from perdure.streams.operations import drop as drop_streams
 from perdure.threads import removal_sql, sql
 from perdure.threads.model import INTERRUPT, OF_PHASES, ROLLBACK, RUN

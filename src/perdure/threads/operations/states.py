@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from perdure.access.operations import audit, keyed_as
 from perdure.checkpoints.operations import copy_thread as copy_graphs
 from perdure.kernel import changes, ids
 from perdure.kernel.errors import Conflict, NotFound
@@ -16,6 +15,8 @@ from perdure.kernel.storage.filters import Clause
 from perdure.kernel.storage.labels import encode_metadata, set_labels
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.operations.lines import lock_lines
+from perdure.service.audit import audit
+from perdure.service.idempotency import keyed_as
 from perdure.streams.model import NewEvent
 from perdure.streams.operations import Append, append
 from perdure.threads import sql

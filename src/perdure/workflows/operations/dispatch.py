@@ -7,12 +7,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from perdure.access.operations import audit, keyed_as
 from perdure.executions.model import PhaseStarter
 from perdure.kernel import changes, ids
 from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.storage.port import Tx
+from perdure.service.audit import audit
+from perdure.service.idempotency import keyed_as
 from perdure.workflows import sql
 from perdure.workflows.hints import CHANNEL, DUE, KIND
 from perdure.workflows.model import PENDING, QUEUE_SECONDS, QUEUED, RUN, RUNNING

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from perdure.access.model import name_of
-from perdure.access.operations import audit
 from perdure.executions.model import PhaseStarter
 from perdure.kernel.errors import Conflict
 from perdure.kernel.storage.port import Tx
+from perdure.service.audit import audit
+from perdure.service.callers import name_of
 from perdure.workflows import sql
 from perdure.workflows.model import CANCELLED, FAILED, MAX_LIVE, NOT_ENDED, PAUSED, RUN, RUNNING
 from perdure.workflows.operations.dispatch import lock_admission

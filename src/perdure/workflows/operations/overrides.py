@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from perdure.access.model import name_of
-from perdure.access.operations import audit
 from perdure.kernel import changes
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Tx
+from perdure.service.audit import audit
+from perdure.service.callers import name_of
 from perdure.workflows import override_sql as sql
 from perdure.workflows.override_model import OverrideRow
 

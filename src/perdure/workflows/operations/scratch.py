@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perdure.access.operations import audit
 from perdure.kernel.storage.port import Tx
+from perdure.service.audit import audit
 from perdure.workflows import sql
 from perdure.workflows.operations.runs import lock_run, not_found
 from perdure.workflows.rows import OutputRow

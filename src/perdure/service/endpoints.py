@@ -2,7 +2,7 @@
 
 `@call` writes an `Endpoint` on a method of a service and returns the same function. The native routes, the
 OpenAPI document, the scopes, the idempotency keys and the Python client are derived from it, so that a method
-is written once. See `Service` in `perdure.access.base`.
+is written once. See `Service` in `perdure.service.base`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, get_ar
 import msgspec
 from msgspec import UNSET
 
-from perdure.access.model import Scope
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import InvalidInput, PerdureError, error_named
 from perdure.kernel.pages import ListPart, Page, PaginatedResult, Part
+from perdure.service.callers import Scope
 
 PREFIX = "/api/v1"
 """The path under which the native API stands."""

@@ -9,13 +9,14 @@ from functools import cache, partial, wraps
 from inspect import signature
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
 
-from perdure.access.endpoints import Endpoint, endpoints
-from perdure.access.model import Caller, decode_answers, name_of
-from perdure.access.operations import action_of, answer_type, ensure_namespace, find_namespace, once
 from perdure.kernel.checks import check_text
 from perdure.kernel.errors import NotSupported
 from perdure.kernel.merge import Merger
 from perdure.kernel.storage.port import Operation, Storage, Tx
+from perdure.service.callers import Caller, name_of
+from perdure.service.endpoints import Endpoint, endpoints
+from perdure.service.idempotency import action_of, answer_type, decode_answers, once
+from perdure.service.namespaces import ensure_namespace, find_namespace
 
 T = TypeVar("T")
 P = ParamSpec("P")

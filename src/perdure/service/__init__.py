@@ -1,0 +1,1 @@
+"""What services and operations share: @call, namespace, caller, idempotency key, audit."""

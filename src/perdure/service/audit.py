@@ -1,0 +1,104 @@
+"""The audit: one entry for each transaction, written in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import msgspec
+
+from perdure.kernel.clock import to_seconds
+from perdure.kernel.record import Record
+from perdure.kernel.storage.filters import given, where
+from perdure.kernel.storage.port import Tx
+from perdure.service import sql
+from perdure.service.rows import AuditRow, NewEntry
+from perdure.service.tables import TRIM_ROWS
+
+LAST_ID = 2**63 - 1
+NAMED_OBJECTS = 20
+"""How many ids of a batch an audit entry names; it counts them all."""
+
+
+class AuditEntry(Record, kw_only=True):
+    """One transaction of one actor: what was done to which objects."""
+
+    id: int
+    """Its place in the audit: a later entry has a larger one."""
+    time: float
+    namespace: str | None
+    """None for what concerns the whole database, such as tokens."""
+    actor: str
+    action: str
+    object: str
+    """The id of what was changed; of a batch, the first few ids, separated by commas."""
+    count: int
+    """How many changes the transaction made."""
+
+
+class AuditPage(msgspec.Struct, kw_only=True):
+    """Entries of the audit, the newest first. `before` leads to the next page; null on the last one."""
+
+    items: list[AuditEntry]
+    before: int | None
+
+
+def entry_of(row: AuditRow) -> AuditEntry:
+    """An audit entry as callers see it."""
+    return AuditEntry(
+        id=row.id,
+        time=to_seconds(row.id),
+        namespace=row.namespace,
+        actor=row.actor,
+        action=row.action,
+        object=row.object,
+        count=row.count,
+    )
+
+
+def objects_text(objects: Sequence[str]) -> str:
+    """The ids that an entry names: the first few of them, each once."""
+    return ",".join(list(dict.fromkeys(objects))[:NAMED_OBJECTS])
+
+
+async def add_entry(tx: Tx, actor: str, action: str, objects: Sequence[str]) -> None:
+    """Write down who does what to which objects, as the last thing that a transaction does.
+
+    An entry's id is its time; where two transactions have the same, one takes the next that is free.
+    """
+    entry = NewEntry(tx.now, actor, action, len(objects), objects_text(objects))
+    await tx.expect(sql.ADD_ENTRIES.of([entry]), partial(_add_later, tx, entry))
+
+
+async def _add_later(tx: Tx, entry: NewEntry) -> None:
+    """Add an entry whose time is taken."""
+    written = 0
+    while not written:
+        entry = msgspec.structs.replace(entry, id=entry.id + 1)
+        (written,) = await tx.write(sql.ADD_ENTRIES.of([entry]))
+
+
+async def audit(tx: Tx, action: str, objects: Iterable[str]) -> None:
+    """Record that the transaction's actor did something to these objects; perdure itself leaves no entry."""
+    if tx.actor is not None and (named := list(objects)):
+        await add_entry(tx, str(tx.actor), action, named)
+
+
+async def query_audit(
+    tx: Tx, namespace: str | None, actor: str | None, action: str | None, limit: int, before: int | None
+) -> list[AuditRow]:
+    """The newest entries before an id."""
+    number = None
+    if namespace is not None:
+        number = await tx.one(sql.FIND_NAMESPACE, name=namespace)
+        if number is None:
+            return []
+    conditions = given(("namespace", "exact", number), ("actor", "exact", actor), ("action", "exact", action))
+    clause = where(sql.AUDIT_FIELDS, conditions, "and")
+    page, values = sql.LIST_AUDIT.page(clause, sql.AUDIT_ORDER, limit, 0)
+    return await tx.all(page, before=LAST_ID if before is None else before, **values)
+
+
+async def trim_audit(tx: Tx, age: int) -> int:
+    """Drop some of the entries that are older than `age` microseconds; returns how many."""
+    return await tx.execute(sql.TRIM_AUDIT, before=tx.now - age, n=TRIM_ROWS)
