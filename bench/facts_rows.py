@@ -19,9 +19,9 @@ from bench.http_servers import SERVE, START_SECONDS, new_url, running
 from bench.measures import Figures, Measure, Row
 from bench.sizes import Sizes
 from bench.work import span_attributes
-from perdure.rollouts import otlp
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import open_store
+from perdure.spans import otlp
 from perdure.statistics.recorder import Recorder
 from perdure.testing.serving import ServerProcess
 

@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from perdure.rollouts.resources import PromptTemplate as PromptTemplate
     from perdure.rollouts.resources import ProxyLLM as ProxyLLM
     from perdure.rollouts.resources import ResourcesUpdate as ResourcesUpdate
-    from perdure.rollouts.spans import Event as Event
-    from perdure.rollouts.spans import Link as Link
-    from perdure.rollouts.spans import OtelResource as OtelResource
-    from perdure.rollouts.spans import Span as Span
-    from perdure.rollouts.spans import SpanContext as SpanContext
-    from perdure.rollouts.spans import SpanCoreFields as SpanCoreFields
-    from perdure.rollouts.spans import TraceStatus as TraceStatus
     from perdure.runtime.stores import InMemoryLightningStore as InMemoryLightningStore
     from perdure.runtime.stores import PostgresLightningStore as PostgresLightningStore
     from perdure.runtime.stores import SqliteLightningStore as SqliteLightningStore
     from perdure.runtime.stores import open_store as open_store
     from perdure.runtime.threaded import LightningStoreThreaded as LightningStoreThreaded
     from perdure.server.lightning.server import LightningStoreServer as LightningStoreServer
+    from perdure.spans.records import Event as Event
+    from perdure.spans.records import Link as Link
+    from perdure.spans.records import OtelResource as OtelResource
+    from perdure.spans.records import Span as Span
+    from perdure.spans.records import SpanContext as SpanContext
+    from perdure.spans.records import SpanCoreFields as SpanCoreFields
+    from perdure.spans.records import TraceStatus as TraceStatus
     from perdure.threads.records import Lifetime as Lifetime
     from perdure.threads.records import Run as Run
     from perdure.threads.records import RunEnd as RunEnd
@@ -77,7 +77,7 @@ _HOMES = {
         "is_running",
     ),
     "perdure.rollouts.resources": ("LLM", "NamedResources", "PromptTemplate", "ProxyLLM", "ResourcesUpdate"),
-    "perdure.rollouts.spans": (
+    "perdure.spans.records": (
         "Event",
         "Link",
         "OtelResource",

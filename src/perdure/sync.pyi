@@ -160,14 +160,14 @@ from perdure.rollouts.service import Metadata
 from perdure.rollouts.service import Reports
 from perdure.rollouts.service import RolloutIds
 from perdure.rollouts.service import SortOrder as SortOrder4
-from perdure.rollouts.spans import Span
-from perdure.rollouts.traces.messages import SpanMessages
-from perdure.rollouts.traces.outline import SpanOutline
-from perdure.rollouts.traces.outline import SpanSteps
-from perdure.rollouts.traces.records import RolloutFigures
-from perdure.rollouts.traces.records import Trace
-from perdure.rollouts.traces.records import TracePage
-from perdure.rollouts.traces.service import AttributeFilters
+from perdure.spans.records import Span
+from perdure.traces.messages import SpanMessages
+from perdure.traces.outline import SpanOutline
+from perdure.traces.outline import SpanSteps
+from perdure.spans.rollout_figures import RolloutFigures
+from perdure.traces.records import Trace
+from perdure.traces.records import TracePage
+from perdure.traces.service import AttributeFilters
 from perdure.rollouts.workers import PausedQueue
 from perdure.schedules.conditions import Predicate
 from perdure.schedules.model import Misfire

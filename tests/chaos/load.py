@@ -22,7 +22,7 @@ from perdure.rollouts.records import (
     RolloutConfig,
 )
 from perdure.rollouts.resources import LLM
-from perdure.rollouts.spans import Span
+from perdure.spans.records import Span
 
 RESOURCES = "rs-000000000000"
 PAUSE_AFTER_FAILURE = 0.02

@@ -20,7 +20,7 @@ from perdure.client.native import PerdureClient
 from perdure.kernel.ids import RandomIds, ulid
 from perdure.memory.records import NewMemoryEvent
 from perdure.rollouts.records import EnqueueRolloutRequest
-from perdure.rollouts.spans import Span as LightningSpan
+from perdure.spans.records import Span as LightningSpan
 from perdure.threads.records import RunRequest
 
 NAMESPACES = 8

@@ -17,8 +17,8 @@ from tests.support.snapshot import Snapshot
 
 from perdure.rollouts.records import AttemptedRollout, EnqueueRolloutRequest
 from perdure.rollouts.resources import LLM
-from perdure.rollouts.spans import Span
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.spans.records import Span
 
 NAMESPACE = "torn"
 ROUNDS = 30

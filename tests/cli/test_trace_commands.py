@@ -12,7 +12,7 @@ import pytest
 from perdure import Span, TraceStatus
 from perdure.client.lightning import LightningStoreClient
 from perdure.client.native import PerdureClient
-from perdure.rollouts.spans import Event, OtelResource
+from perdure.spans.records import Event, OtelResource
 
 from .command import Server, Terminal
 

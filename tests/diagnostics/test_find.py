@@ -28,11 +28,11 @@ from perdure.kernel.storage.port import Tx
 from perdure.memory import tables as memory_tables
 from perdure.memory.records import NewMemoryEvent
 from perdure.outbox.operations import NewEffect, put
-from perdure.rollouts import tables as rollout_tables
 from perdure.runtime.phases import ThreadPhases
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_store
 from perdure.service.callers import Caller
+from perdure.spans import tables as span_tables
 from perdure.threads.records import RunRequest
 
 GATED = "{name: gated, phases: [{name: gate, type: approval}, {name: after, prompt: go}]}"
@@ -51,7 +51,7 @@ async def services(engine_url: str) -> AsyncIterator[Services]:
 async def _rows(tx: Tx, ns: int) -> None:
     """What consumers and jobs write in their own time."""
     trace = (ns, "abcd" * 8, 4 * 10**18, 5 * 10**18, 1, 0, 0, 0, 1, -1, None, "ro-0", "svc", "GET /", 0, 0)
-    await tx.insert_many(rollout_tables.TRACES, [trace])
+    await tx.insert_many(span_tables.TRACES, [trace])
     node = (ns, "toc:day:2026-01-10", 4, None, EVENT_MS, EVENT_MS + 1, "complete", 1, 0, 0, None, None, None)
     await tx.insert_many(memory_tables.NODES, [(*node, 0, None, None, None, None, 0, 0, None, None, None)])
     grip = (ns, GRIP, "toc:day:2026-01-10", EVENT_MS, "s", "bullet", "[]", "A walk")

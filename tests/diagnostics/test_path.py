@@ -20,10 +20,10 @@ from perdure.kernel.errors import NotFound
 from perdure.rollouts.model import ROLLOUT
 from perdure.rollouts.records import RolloutConfig
 from perdure.rollouts.service import Rollouts
-from perdure.rollouts.spans import Span, TraceStatus
-from perdure.rollouts.traces.outline import SpanOutlineRow
 from perdure.runtime.stores import open_store
 from perdure.service.callers import Caller
+from perdure.spans.records import Span, TraceStatus
+from perdure.traces.outline import SpanOutlineRow
 
 Situation = Callable[[House], Awaitable[str]]
 

@@ -20,10 +20,10 @@ from perdure.rollouts.operations import report as reports
 from perdure.rollouts.operations import resources, spans, workers
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.operations.report import AttemptReport, RolloutChange
-from perdure.rollouts.operations.spans import NewSpan
-from perdure.rollouts.traces.prices import Prices
 from perdure.runtime.stores import TABLES
 from perdure.service.namespaces import ensure_namespace
+from perdure.spans.prices import Prices
+from perdure.spans.rows import NewSpan
 
 KINDS = Kinds(Kind(TASK))
 CONFIG = (

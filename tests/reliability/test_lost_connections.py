@@ -21,8 +21,8 @@ from tests.reliability.use_cases import USE_CASES
 
 from perdure import PostgresLightningStore
 from perdure.kernel.storage.postgres_connection import PlainConnection
-from perdure.rollouts.forms import Forms
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.spans.forms import Forms
 from perdure.testing.clock import ManualClock
 from perdure.testing.faults import Fault
 

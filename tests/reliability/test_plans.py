@@ -22,6 +22,7 @@ from perdure.rollouts.overview import Overview
 from perdure.rollouts.records import RolloutStatus
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.spans import tables as span_tables
 from perdure.testing.contract.support import make_span
 
 ROLLOUTS = 50_000
@@ -137,7 +138,7 @@ def _attempt(number: int, ns: int, now: int) -> tuple[Any, ...] | None:
 def _span(number: int, ns: int, now: int) -> tuple[Any, ...]:
     owner = number % 5000
     return row_of(
-        tables.SPANS,
+        span_tables.SPANS,
         ns=ns,
         born=now - (ROLLOUTS - owner) * MICROS,
         rollout_id=rollout_id(owner),
@@ -153,7 +154,7 @@ def _span(number: int, ns: int, now: int) -> tuple[Any, ...]:
 
 
 def _chunks(ns: int, now: int) -> Iterator[tuple[Table, list[tuple[Any, ...]]]]:
-    makers = ((tables.ROLLOUTS, _rollout), (tables.ATTEMPTS, _attempt), (tables.SPANS, _span))
+    makers = ((tables.ROLLOUTS, _rollout), (tables.ATTEMPTS, _attempt), (span_tables.SPANS, _span))
     for table, make in makers:
         for start in range(0, ROLLOUTS, CHUNK):
             rows = [make(number, ns, now) for number in range(start, start + CHUNK)]

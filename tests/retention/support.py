@@ -21,10 +21,10 @@ from perdure.memory.records import NewMemoryEvent
 from perdure.memory.wiring import MemoryWork
 from perdure.retention.records import GcReport
 from perdure.retention.service import Upkeep
-from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.records import AttemptedRollout
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_store
+from perdure.spans.rows import NewSpan
 from perdure.threads.model import RUN_QUEUES
 from perdure.threads.records import NewCheckpoint
 from perdure.threads.work import Assignment, Ending

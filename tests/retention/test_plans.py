@@ -30,6 +30,7 @@ from perdure.rollouts import sql as rollout_sql
 from perdure.rollouts import tables as rollout_tables
 from perdure.runtime.stores import open_store
 from perdure.schedules import tables as schedule_tables
+from perdure.spans import tables as span_tables
 from perdure.streams import sql as stream_sql
 from perdure.threads import removal_sql as thread_removal_sql
 from perdure.threads import sql as thread_sql
@@ -182,7 +183,7 @@ def _attempt(number: int, ns: int, now: int) -> tuple[Any, ...]:
 
 def _span(number: int, ns: int, now: int) -> tuple[Any, ...]:
     return row_of(
-        rollout_tables.SPANS,
+        span_tables.SPANS,
         ns=ns,
         born=_began(number, now),
         rollout_id=f"ro-{number:08}",
@@ -199,12 +200,12 @@ def _span(number: int, ns: int, now: int) -> tuple[Any, ...]:
 def _makers() -> Iterator[tuple[Table, Maker]]:
     yield rollout_tables.ROLLOUTS, _rollout
     yield rollout_tables.ATTEMPTS, _attempt
-    yield rollout_tables.SPANS, _span
-    yield rollout_tables.SPAN_COUNTERS, _of(rollout_tables.SPAN_COUNTERS, "rollout_id", "ro-", spans=1)
+    yield span_tables.SPANS, _span
+    yield span_tables.SPAN_COUNTERS, _of(span_tables.SPAN_COUNTERS, "rollout_id", "ro-", spans=1)
     yield (
-        rollout_tables.TRACES,
+        span_tables.TRACES,
         lambda number, ns, now: row_of(
-            rollout_tables.TRACES, ns=ns, trace_id=f"{number:032x}", spans=2, rollout_id=f"ro-{number:08}"
+            span_tables.TRACES, ns=ns, trace_id=f"{number:032x}", spans=2, rollout_id=f"ro-{number:08}"
         ),
     )
     yield rollout_tables.LINES, _of(rollout_tables.LINES, "line", "line-")

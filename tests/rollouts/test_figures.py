@@ -15,9 +15,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from tests.rollouts.attributes import CHAT, REWARD, put
 
 from perdure.kernel.errors import InvalidInput
-from perdure.rollouts import otlp
-from perdure.rollouts.traces import plans
-from perdure.rollouts.traces.figures import (
+from perdure.spans import otlp, plans
+from perdure.spans.figures import (
     AGENT,
     ATTRIBUTES,
     CACHED,
@@ -35,8 +34,8 @@ from perdure.rollouts.traces.figures import (
     figures_of,
     may_have_figures,
 )
-from perdure.rollouts.traces.plans import may_count, plan_of
-from perdure.rollouts.traces.prices import Prices, Tokens, read_prices
+from perdure.spans.plans import may_count, plan_of
+from perdure.spans.prices import Prices, Tokens, read_prices
 
 
 def test_every_dialect_has_its_figures() -> None:

@@ -14,11 +14,10 @@ from tests.rollouts.test_traces import span, started
 from perdure import Perdure
 from perdure.agents.records import RecordedSpan
 from perdure.kernel.errors import NotADatabase
-from perdure.rollouts.forms import FORM, JSON, MOST_BYTES, MOST_FORMS, USED_FROM, Forms
-from perdure.rollouts.operations.spans import NewSpan
-from perdure.rollouts.rows import PartRow, SpanView
-from perdure.rollouts.span_encoding import new_span, recorded_span, spans_from
-from perdure.rollouts.spans import OtelResource, Span, TraceStatus
+from perdure.spans.encoding import new_span, recorded_span, spans_from
+from perdure.spans.forms import FORM, JSON, MOST_BYTES, MOST_FORMS, USED_FROM, Forms
+from perdure.spans.records import OtelResource, Span, TraceStatus
+from perdure.spans.rows import NewSpan, PartRow, SpanView
 from perdure.worker.span_queue import SpanQueue
 
 VALUES: tuple[Any, ...] = ("", "ü\n", 0, -(2**63), 2**64 - 1, 0.1, 1e300, True, [], [1, "a", False, 2.5])

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from perdure import Span
-from perdure.rollouts.spans import Event
-from perdure.rollouts.traces.messages import conversation_of, messages_of_span
+from perdure.spans.records import Event
+from perdure.traces.messages import conversation_of, messages_of_span
 
 MODEL = {"gen_ai.operation.name": "chat"}
 TOOL = {"gen_ai.operation.name": "execute_tool"}

@@ -16,7 +16,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Status, StatusCode
 
 from perdure.kernel.codec import decode_json, encode_json
-from perdure.rollouts.spans import Event, Link, OtelResource, Span, SpanContext, TraceStatus
+from perdure.spans.records import Event, Link, OtelResource, Span, SpanContext, TraceStatus
 
 START, MIDDLE, END = 1_700_000_000_123_456_789, 1_700_000_000_223_456_789, 1_700_000_001_987_654_321
 REMOTE = api.SpanContext(

@@ -29,7 +29,7 @@ from perdure.rollouts.records import (
     is_running,
 )
 from perdure.rollouts.resources import LLM, PromptTemplate, ProxyLLM, ResourcesUpdate
-from perdure.rollouts.spans import TraceStatus
+from perdure.spans.records import TraceStatus
 
 
 def rollout(**fields: Any) -> Rollout:

@@ -6,10 +6,10 @@ import random
 from typing import Any
 
 from perdure.kernel.codec import decode_json
-from perdure.rollouts.forms import FORM, Forms
-from perdure.rollouts.rows import SpanView
-from perdure.rollouts.span_encoding import new_span, spans_from
-from perdure.rollouts.spans import OtelResource, Span, TraceStatus
+from perdure.spans.encoding import new_span, spans_from
+from perdure.spans.forms import FORM, Forms
+from perdure.spans.records import OtelResource, Span, TraceStatus
+from perdure.spans.rows import SpanView
 
 
 def _span(start: float | None, end: float | None) -> Span:

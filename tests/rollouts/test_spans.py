@@ -20,9 +20,10 @@ from msgspec.structs import asdict
 from perdure.kernel.codec import decode_json, encode_json, encode_wire
 from perdure.kernel.errors import InvalidInput, PerdureError
 from perdure.kernel.record import OpenRecord, usual_decoder
-from perdure.rollouts import span_encoding
-from perdure.rollouts.forms import Forms
-from perdure.rollouts.spans import (
+from perdure.server.http import bodies
+from perdure.spans import encoding as span_encoding
+from perdure.spans.forms import Forms
+from perdure.spans.records import (
     Event,
     Link,
     OtelResource,
@@ -33,7 +34,6 @@ from perdure.rollouts.spans import (
     record_of,
     seconds_from,
 )
-from perdure.server.http import bodies
 
 CONTEXT = {
     "trace_id": "0" * 31 + "1",
@@ -368,7 +368,7 @@ def test_a_span_of_core_fields() -> None:
 
 
 def test_spans_load_no_opentelemetry() -> None:
-    script = "import sys, perdure.rollouts.spans; sys.exit('opentelemetry' in sys.modules)"
+    script = "import sys, perdure.spans.records; sys.exit('opentelemetry' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 

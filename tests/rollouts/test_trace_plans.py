@@ -6,11 +6,12 @@ from tests.support.plans import Subject, plans_of
 
 from perdure import open_store
 from perdure.kernel.storage.port import Storage, Tx
-from perdure.rollouts import tables
-from perdure.rollouts.rows import TracePlace
-from perdure.rollouts.traces import operations, sql
-from perdure.rollouts.traces.operations import Wanted
-from perdure.rollouts.traces.service import Traces
+from perdure.rollouts.operations import queries
+from perdure.spans import tables as span_tables
+from perdure.spans.rows import TracePlace
+from perdure.traces import operations, sql
+from perdure.traces.operations import Wanted
+from perdure.traces.service import Traces
 
 TRACES = 50_000
 CHUNK = 5_000
@@ -42,9 +43,9 @@ async def _fill(tx: Tx, ns: int, start: int) -> None:
         traces.append((ns, id, *sums, *labels, 0, 0, session))
         names += [(ns, id, f"name-{number % 30}", number * 10**6), (ns, id, "chat", number * 10**6)]
         figures.append((ns, f"ro-{number}", 10, 5, -1, None, 0, 0))
-    await tx.insert_many(tables.TRACES, traces)
-    await tx.insert_many(tables.TRACE_NAMES, names)
-    await tx.insert_many(tables.ROLLOUT_FIGURES, figures)
+    await tx.insert_many(span_tables.TRACES, traces)
+    await tx.insert_many(span_tables.TRACE_NAMES, names)
+    await tx.insert_many(span_tables.ROLLOUT_FIGURES, figures)
 
 
 async def fill(storage: Storage) -> None:
@@ -69,7 +70,7 @@ async def use(storage: Storage) -> None:
         assert (await traces.list(limit=10, **wanted)).items, wanted
     found = await traces.get(page.items[0].trace_id[:20])
     assert found == await traces.get(page.items[0].trace_id)
-    assert len(await traces.read(operations.get_figures, ["ro-7", "ro-8"])) == 2
+    assert len(await traces.read(queries.get_figures, ["ro-7", "ro-8"])) == 2
     some = Wanted(
         name=None,
         part=None,

@@ -16,13 +16,13 @@ from tests.rollouts.attributes import CHAT, REWARD, put
 from perdure import AttemptedRollout, Perdure, Span, open_store
 from perdure.kernel.config import load_settings
 from perdure.kernel.errors import InvalidInput, NotFound
-from perdure.rollouts import otlp
-from perdure.rollouts.spans import OtelResource, TraceStatus
-from perdure.rollouts.traces import operations, service
-from perdure.rollouts.traces.service import WINDOW
 from perdure.runtime.services import Services
+from perdure.spans import otlp
+from perdure.spans.records import OtelResource, TraceStatus
 from perdure.statistics.model import UsageHistory
 from perdure.statistics.operations import USAGE_ROWS
+from perdure.traces import operations, service
+from perdure.traces.service import WINDOW
 
 FAILED = TraceStatus(status_code="ERROR")
 

@@ -16,9 +16,9 @@ from tests.server.otlp_support import ENGINES, START, Batch, Home, begun, field,
 
 from perdure import InMemoryLightningStore, Span
 from perdure.kernel.errors import InvalidInput, NotFound
-from perdure.rollouts.otlp import BAD_ID, NO_ROLLOUT, TOO_MANY, parse, receive
-from perdure.rollouts.otlp_reader import records
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.spans.otlp import BAD_ID, NO_ROLLOUT, TOO_MANY, parse, receive
+from perdure.spans.otlp_reader import records
 
 
 @pytest_asyncio.fixture(params=ENGINES)

@@ -18,9 +18,9 @@ from perdure.kernel.storage.port import Row, Storage, Tx
 from perdure.kernel.storage.postgres import PostgresStorage
 from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.rollouts.model import Kinds
-from perdure.rollouts.operations.spans import NewSpan
 from perdure.rollouts.service import Rollouts
 from perdure.runtime.stores import TABLES
+from perdure.spans.rows import NewSpan
 from perdure.streams.model import Event, NewEvent
 from perdure.testing.clock import ManualClock, SeededIds
 from perdure.threads.policy import Policy

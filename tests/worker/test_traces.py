@@ -15,7 +15,7 @@ from perdure import PromptTemplate, Span
 from perdure.agents.commands import Command
 from perdure.agents.isolated import isolated
 from perdure.embedding.perdure import Perdure
-from perdure.rollouts.recording import parse_traceparent
+from perdure.spans.recording import parse_traceparent
 from perdure.threads.records import Command as RunCommand
 from perdure.threads.records import RunEnd, RunRequest
 from perdure.worker.tracing import is_sampled

@@ -30,7 +30,7 @@ from perdure.rollouts.records import (
     Worker,
 )
 from perdure.rollouts.resources import NamedResources, ResourcesUpdate
-from perdure.rollouts.spans import Span
+from perdure.spans.records import Span
 
 MAX_CLAIM = 1000
 WAIT_SECONDS = 30.0

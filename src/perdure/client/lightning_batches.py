@@ -17,7 +17,7 @@ from perdure.kernel.checks import check_text
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound, PerdureError, TooLarge
 from perdure.kernel.merge import Merger
 from perdure.rollouts.records import Attempt, AttemptedRollout, EnqueueRolloutRequest, Rollout, StoredSpans
-from perdure.rollouts.spans import Span
+from perdure.spans.records import Span
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from perdure.rollouts.records import (
     RolloutStatus,
     TaskInput,
 )
-from perdure.rollouts.spans import Span
+from perdure.spans.records import Span
 
 PREFIX = "/v1/agl"
 """Where the protocol is spoken."""

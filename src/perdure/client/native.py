@@ -23,7 +23,6 @@ from perdure.memory.service import Memory
 from perdure.messaging.service import Messaging
 from perdure.outbox.service import Outbox
 from perdure.retention.service import Upkeep
-from perdure.rollouts.traces.service import Traces
 from perdure.rollouts.workers import Workers
 from perdure.schedules.service import Schedules
 from perdure.service.base import remote
@@ -34,6 +33,7 @@ from perdure.threads.asking import RunOptions
 from perdure.threads.bulk import Bulk
 from perdure.threads.records import RunEnd
 from perdure.threads.service import Threads
+from perdure.traces.service import Traces
 from perdure.workflows.override_service import WorkflowOverrides
 from perdure.workflows.service import Workflows
 

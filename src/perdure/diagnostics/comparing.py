@@ -10,8 +10,8 @@ from perdure.diagnostics.model import AttemptRow, RolloutRow
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.operations.queries import refuse_deleted, shared_parts
-from perdure.rollouts.rows import SpanView
-from perdure.rollouts.traces.outline import SpanOutlineRow
+from perdure.spans.rows import SpanView
+from perdure.traces.outline import SpanOutlineRow
 
 
 async def find(tx: Tx, rollout_id: str, left: str | None, right: str | None) -> tuple[FoundSide, FoundSide]:

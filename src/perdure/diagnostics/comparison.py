@@ -11,8 +11,8 @@ from perdure.kernel.clock import to_seconds, to_seconds_or_none
 from perdure.kernel.codec import encode_json
 from perdure.kernel.record import Record
 from perdure.rollouts.records import AttemptStatus
-from perdure.rollouts.spans import Span
-from perdure.rollouts.traces.outline import SpanOutline, SpanOutlineRow, outline_from
+from perdure.spans.records import Span
+from perdure.traces.outline import SpanOutline, SpanOutlineRow, outline_from
 
 MOST_SPANS = 500
 """How many spans of each attempt are compared, the first ones."""

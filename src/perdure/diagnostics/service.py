@@ -47,13 +47,13 @@ from perdure.kernel.errors import NotFound, SpansEvicted
 from perdure.kernel.storage.port import Operation, Storage
 from perdure.outbox.model import DEAD, PENDING
 from perdure.rollouts.model import Kinds
-from perdure.rollouts.span_encoding import spans_from
 from perdure.rollouts.watchdog import Watchdog, WatchedService
 from perdure.schedules.rows import ScheduleRow, schedule_of
 from perdure.service.callers import Caller
 from perdure.service.endpoints import GET, call
 from perdure.service.tables import SYSTEM
 from perdure.sessions.model import described
+from perdure.spans.encoding import spans_from
 from perdure.statistics.model import USAGE_BY, QueueHistory, UsageBy, UsageHistory
 from perdure.statistics.operations import queue_history, usage_history
 from perdure.threads.policy import Policy

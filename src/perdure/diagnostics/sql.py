@@ -15,8 +15,8 @@ from perdure.diagnostics.model import (
 )
 from perdure.diagnostics.totals import ThreadTotals
 from perdure.kernel.storage.dialect import name_statements, statement
-from perdure.rollouts.rows import SpanView
-from perdure.rollouts.traces.outline import SpanOutlineRow
+from perdure.spans.rows import SpanView
+from perdure.traces.outline import SpanOutlineRow
 
 # A rollout.
 GET_ROLLOUT = statement("SELECT {columns} FROM rollouts WHERE ns = :ns AND id = :id", row=RolloutRow)

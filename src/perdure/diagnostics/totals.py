@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from perdure.kernel.record import Record
-from perdure.rollouts.traces.records import dollars
+from perdure.spans.rollout_figures import dollars
 
 
 class ThreadTotals(NamedTuple):

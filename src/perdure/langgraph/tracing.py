@@ -18,7 +18,7 @@ from langgraph.errors import GraphBubbleUp
 
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput
-from perdure.rollouts.recording import OpenSpan, Recorder, SpanRef, current_span, enter_span
+from perdure.spans.recording import OpenSpan, Recorder, SpanRef, current_span, enter_span
 
 STEP_TAG = "graph:step:"
 """How LangGraph marks the run of a node."""

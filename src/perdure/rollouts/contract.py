@@ -25,8 +25,8 @@ from perdure.rollouts.records import (
     WorkerStatus,
 )
 from perdure.rollouts.resources import NamedResources, ResourcesUpdate
-from perdure.rollouts.spans import Span
 from perdure.service.callers import Caller
+from perdure.spans.records import Span
 
 FilterLogic = Literal["and", "or"]
 SortOrder = Literal["asc", "desc"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, cast
 
 import msgspec
 
@@ -15,8 +15,9 @@ from perdure.kernel.codec import (
     encode_decoded,
     encode_json,
 )
-from perdure.kernel.errors import InvalidInput, NotADatabase
+from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.labels import check_size
+from perdure.kernel.storage.rows import stored
 from perdure.rollouts.model import DEFAULT_QUEUE
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.records import (
@@ -43,9 +44,6 @@ from perdure.rollouts.rows import (
     RolloutView,
     WorkerRow,
 )
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _config_from = msgspec.json.Decoder(RolloutConfig).decode
 
@@ -164,19 +162,6 @@ def encode_resources(resources: Any) -> str:
 
 
 # --- what tables hold -------------------------------------------------------------------------------------
-
-
-def stored(decode: Callable[P, T]) -> Callable[P, T]:
-    """What is stored was valid when it was written: where it is not, the database is damaged."""
-
-    @wraps(decode)
-    def decoded(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return decode(*args, **kwargs)
-        except (ValueError, TypeError, KeyError) as error:
-            raise NotADatabase(f"a stored record is damaged: {error}") from error
-
-    return decoded
 
 
 @stored

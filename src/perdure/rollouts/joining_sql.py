@@ -8,7 +8,9 @@ import msgspec
 
 from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
 from perdure.rollouts import rows
-from perdure.rollouts.tables import ATTEMPTS, KEPT_TRACES, MODEL_CALLS, ROLLOUTS
+from perdure.rollouts.tables import ATTEMPTS, KEPT_TRACES, ROLLOUTS
+from perdure.spans.rows import ModelCallRow
+from perdure.spans.tables import MODEL_CALLS
 
 
 class TraceRollout(NamedTuple):
@@ -49,18 +51,6 @@ class KeptTraceRow(msgspec.Struct):
     end_ns: int
     rooted: int
     linked: str | None
-
-
-class ModelCallRow(NamedTuple):
-    """A model call of an attempt."""
-
-    rollout_id: str
-    attempt_id: str
-    span_id: str
-    parent_id: str | None
-    start_ns: int
-    end_ns: int
-    response_id: str
 
 
 class SpanParent(NamedTuple):

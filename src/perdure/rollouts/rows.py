@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
-from hashlib import blake2b
 from typing import NamedTuple
 
 import msgspec
 
 from perdure.kernel.storage.rows import projection
 from perdure.rollouts.model import ENDED, LIVE, UNKNOWN, Limits, deadline_of, limits_of
-from perdure.rollouts.traces.usage import UsageSums
 
 # --- rollouts ---------------------------------------------------------------------------------------------
 
@@ -433,79 +430,6 @@ class VersionRow(NamedTuple):
 # --- spans ------------------------------------------------------------------------------------------------
 
 
-class SpanRow(msgspec.Struct):
-    """A span that is inserted; `born` is when its rollout was created."""
-
-    born: int
-    rollout_id: str
-    attempt_id: str
-    span_id: str
-    sequence_id: int
-    ordinal: int
-    trace_id: str
-    parent_id: str | None
-    name: str
-    start_ns: int | None
-    end_ns: int | None
-    status_code: str
-    size: int
-    resource_hash: str | None
-    scope_hash: str | None
-    format: str
-    body: bytes
-
-
-class SpanView(NamedTuple):
-    """What is read of a span."""
-
-    rollout_id: str
-    attempt_id: str
-    sequence_id: int
-    trace_id: str
-    span_id: str
-    parent_id: str | None
-    name: str
-    resource_hash: str | None
-    scope_hash: str | None
-    format: str
-    body: bytes
-    start_ns: int | None = None
-    end_ns: int | None = None
-    ordinal: int = 0
-    status_code: str = ""
-
-
-class PartRow(NamedTuple):
-    """What spans share, by its hash."""
-
-    hash: str
-    body: bytes
-
-
-def part_hash(body: bytes) -> str:
-    """What a part is found by. It is short, since each span names those that it shares."""
-    return urlsafe_b64encode(blake2b(body, digest_size=16).digest()).decode().rstrip("=")
-
-
-class CounterRow(NamedTuple):
-    """What is added to the counter of a rollout's spans."""
-
-    rollout_id: str
-    sequence: int
-    spans: int
-    bytes: int
-    evicted: int
-
-
-class EvictionRow(NamedTuple):
-    """A rollout whose spans may be dropped."""
-
-    ns: int
-    rollout_id: str
-    bytes: int
-    start_time: int
-
-
 # --- counts of many namespaces ----------------------------------------------------------------------------
 
 
@@ -535,62 +459,3 @@ class QueueCount(NamedTuple):
 
 
 # --- figures and traces -----------------------------------------------------------------------------------
-
-
-class RolloutFiguresRow(msgspec.Struct):
-    """The figures of a rollout; `reward_at` is the number of the span that has the reward, or -1."""
-
-    rollout_id: str
-    input_tokens: int
-    output_tokens: int
-    reward_at: int
-    reward: str | None
-    cached_tokens: int
-    cost: int
-
-
-class TraceRow(msgspec.Struct):
-    """A trace. Its name, service and rollout are those of its first span, `rooted` if that has no parent."""
-
-    trace_id: str
-    start_ns: int
-    end_ns: int
-    spans: int
-    errors: int
-    input_tokens: int
-    output_tokens: int
-    rooted: int
-    reward_at: int
-    reward: str | None
-    rollout_id: str
-    service: str
-    name: str
-    cached_tokens: int
-    cost: int
-    session_id: str | None
-
-
-class UsageRow(UsageSums):
-    """What spans of one kind of step, model, agent and user of a rollout took in an hour."""
-
-    rollout_id: str
-    hour: int
-    kind: str
-    model: str
-    agent: str
-    user_id: str
-
-
-class TraceNameRow(NamedTuple):
-    """A name that spans of a trace have."""
-
-    trace_id: str
-    name: str
-    start_ns: int
-
-
-class TracePlace(NamedTuple):
-    """Where a trace stands among all: they are listed by their start."""
-
-    start_ns: int
-    trace_id: str

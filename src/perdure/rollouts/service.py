@@ -31,7 +31,7 @@ from perdure.kernel.errors import Conflict, NotFound, PerdureError, SpansEvicted
 from perdure.kernel.signals.port import until
 from perdure.kernel.storage.filters import given
 from perdure.kernel.storage.port import Storage
-from perdure.rollouts import arguments, encoding, span_encoding
+from perdure.rollouts import arguments, encoding
 from perdure.rollouts.model import (
     CANCELLED,
     DEFAULT_QUEUE,
@@ -75,12 +75,12 @@ from perdure.rollouts.records import PaginatedResult as Pages
 from perdure.rollouts.rows import AttemptView, Claimed, RolloutView
 from perdure.rollouts.span_service import ROWS, SpanService
 from perdure.rollouts.span_writer import Eviction
-from perdure.rollouts.spans import Span
-from perdure.rollouts.traces import operations as trace_ops
-from perdure.rollouts.traces.prices import Prices
-from perdure.rollouts.traces.records import RolloutFigures, figures_from
 from perdure.service.callers import Caller
 from perdure.service.endpoints import GET, PATCH, POST, WholeBody, call
+from perdure.spans import encoding as span_encoding
+from perdure.spans.prices import Prices
+from perdure.spans.records import Span
+from perdure.spans.rollout_figures import RolloutFigures, figures_from
 
 _UNENDED = frozenset(ROLLOUT_STATUSES) - ENDED
 
@@ -522,7 +522,7 @@ class Rollouts(SpanService):
         left out."""
         ids = check_texts(rollout_id, "rollout_id")
         check_number(len(ids), "the number of rollouts", 0, MAX_PAGE)
-        return [figures_from(row) for row in await self.read(trace_ops.get_figures, ids)]
+        return [figures_from(row) for row in await self.read(queries.get_figures, ids)]
 
     # --- counts -----------------------------------------------------------------------------------------
 

@@ -9,21 +9,22 @@ from typing import Self
 from perdure.kernel.checks import check_text
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.port import Storage
-from perdure.rollouts import span_encoding
-from perdure.rollouts.forms import Forms
 from perdure.rollouts.kept_traces import KeptTrace, is_kept_id, show_kept, show_kept_attempt
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations import joining, queries
 from perdure.rollouts.operations import spans as span_ops
 from perdure.rollouts.operations.model_calls import AttemptKey
 from perdure.rollouts.operations.queries import Query
-from perdure.rollouts.operations.spans import NewSpan, Stored
+from perdure.rollouts.operations.spans import Stored
 from perdure.rollouts.records import Attempt, Rollout
 from perdure.rollouts.span_writer import Answer, Eviction, SpanWriter
-from perdure.rollouts.spans import AnySpan
-from perdure.rollouts.traces.prices import Prices
 from perdure.rollouts.watchdog import WatchedService
 from perdure.service.callers import Caller
+from perdure.spans import encoding as span_encoding
+from perdure.spans.forms import Forms
+from perdure.spans.prices import Prices
+from perdure.spans.records import AnySpan
+from perdure.spans.rows import NewSpan
 
 ROWS = 1000
 """How many items one transaction takes."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import asdict
 
 from perdure.kernel.errors import NotFound
-from perdure.rollouts import span_encoding
-from perdure.rollouts.operations.spans import NewSpan
-from perdure.rollouts.spans import AnySpan, OtelResource, Span, record_of
+from perdure.spans import encoding as span_encoding
+from perdure.spans.records import AnySpan, OtelResource, Span, record_of
+from perdure.spans.rows import NewSpan
 
 if TYPE_CHECKING:
     from perdure.rollouts.operations import joining

@@ -15,12 +15,11 @@ from perdure.rollouts.tables import (
     RESOURCE_VERSIONS,
     RESOURCES,
     ROLLOUTS,
-    SPAN_COUNTERS,
-    SPAN_PARTS,
-    SPANS,
     TOTALS,
     WORKERS,
 )
+from perdure.spans.rows import CounterRow, EvictionRow, PartRow, SpanRow, SpanView
+from perdure.spans.tables import SPAN_COUNTERS, SPAN_PARTS, SPANS
 
 # --- rollouts and attempts: reading under a lock, writing back --------------------------------------------
 
@@ -404,11 +403,11 @@ SAVE_RESOURCES = statement(
 # --- spans ------------------------------------------------------------------------------------------------
 
 # Spans that may be stored already.
-ADD_SPANS = BulkInsert(SPANS, rows.SpanRow, on_conflict="NOTHING")
+ADD_SPANS = BulkInsert(SPANS, SpanRow, on_conflict="NOTHING")
 # Add to the counters of rollouts' spans.
 ADD_TO_COUNTERS = BulkInsert(
     SPAN_COUNTERS,
-    rows.CounterRow,
+    CounterRow,
     on_conflict="""
     UPDATE SET sequence = {larger:span_counters.sequence,excluded.sequence},
       spans = span_counters.spans + excluded.spans, bytes = span_counters.bytes + excluded.bytes
@@ -427,11 +426,9 @@ TAKE_SEQUENCES = statement(
     row=int,
 )
 # What spans share, which may be stored already.
-SAVE_PARTS = BulkInsert(SPAN_PARTS, rows.PartRow, on_conflict="NOTHING")
+SAVE_PARTS = BulkInsert(SPAN_PARTS, PartRow, on_conflict="NOTHING")
 # What spans share, by its hashes.
-GET_PARTS = statement(
-    "SELECT {columns} FROM span_parts WHERE ns = :ns AND hash {among:hashes}", row=rows.PartRow
-)
+GET_PARTS = statement("SELECT {columns} FROM span_parts WHERE ns = :ns AND hash {among:hashes}", row=PartRow)
 # Whether the spans of a rollout were evicted.
 IS_EVICTED = statement(
     "SELECT evicted FROM span_counters WHERE ns = :ns AND rollout_id = :rollout_id", row=int
@@ -446,7 +443,7 @@ EVICTION_ORDER = statement(
     ORDER BY r.start_time
     LIMIT :n
     """,
-    row=rows.EvictionRow,
+    row=EvictionRow,
 )
 # Mark the spans of rollouts as evicted.
 MARK_EVICTED = statement(
@@ -470,9 +467,9 @@ LIST_CHILDREN = Listing(
 # The attempts of a rollout.
 LIST_ATTEMPTS = Listing("{columns}", "attempts WHERE ns = :ns AND rollout_id = :rollout_id", rows.AttemptView)
 # The spans of a rollout.
-LIST_SPANS = Listing("{columns}", _SPANS_OF, rows.SpanView)
+LIST_SPANS = Listing("{columns}", _SPANS_OF, SpanView)
 # The spans of an attempt.
-LIST_ATTEMPT_SPANS = Listing("{columns}", _SPANS_OF + " AND attempt_id = :attempt_id", rows.SpanView)
+LIST_ATTEMPT_SPANS = Listing("{columns}", _SPANS_OF + " AND attempt_id = :attempt_id", SpanView)
 # Resources.
 LIST_RESOURCES = Listing("{columns}", "resources WHERE ns = :ns", rows.ResourcesRow)
 # Workers.

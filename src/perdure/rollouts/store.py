@@ -23,10 +23,10 @@ from perdure.rollouts.records import (
 )
 from perdure.rollouts.resource_service import Resources
 from perdure.rollouts.service import Rollouts
-from perdure.rollouts.spans import Span
 from perdure.rollouts.watchdog import Watchdog
 from perdure.rollouts.workers import Workers
 from perdure.service.callers import Caller
+from perdure.spans.records import Span
 
 MAX_CLAIM = 1000
 _STATUSES: Mapping[str, Sequence[str]] = {"rollouts": ROLLOUT_STATUSES, "workers": WORKER_STATUSES}

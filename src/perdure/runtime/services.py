@@ -43,9 +43,6 @@ from perdure.retention.service import Upkeep
 from perdure.rollouts.resource_service import Resources
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.rollouts.traces.prices import FILE_NAME as PRICE_FILE
-from perdure.rollouts.traces.prices import Price, read_prices
-from perdure.rollouts.traces.service import Traces
 from perdure.rollouts.workers import Workers
 from perdure.runtime.phases import ComposedInputs
 from perdure.runtime.private_files import state_directory
@@ -63,12 +60,15 @@ from perdure.schedules.workflow_target import WorkflowTarget
 from perdure.service.callers import Caller
 from perdure.service.namespaces import list_namespaces
 from perdure.sessions.service import Sessions
+from perdure.spans.prices import FILE_NAME as PRICE_FILE
+from perdure.spans.prices import Price, read_prices
 from perdure.statistics.recorder import Recorder
 from perdure.threads.bulk import Bulk
 from perdure.threads.policy import Policy
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import Lifetime
 from perdure.threads.service import Threads
+from perdure.traces.service import Traces
 from perdure.workflows.definition_files import DefinitionFiles, Definitions
 from perdure.workflows.inputs import WorkflowInputs
 from perdure.workflows.override_service import WorkflowOverrides

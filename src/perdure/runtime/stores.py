@@ -40,11 +40,11 @@ from perdure.rollouts.model import KEPT_TRACE, TASK, Kind, Kinds
 from perdure.rollouts.records import LightningStoreStatistics
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.span_writer import Eviction
-from perdure.rollouts.spans import Span
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.tables import TABLES as ROLLOUT_TABLES
 from perdure.runtime.phases import ThreadPhases
 from perdure.schedules.tables import TABLES as SCHEDULE_TABLES
+from perdure.spans.records import Span
 from perdure.statistics.tables import TABLES as STATISTICS_TABLES
 from perdure.streams.tables import TABLES as STREAM_TABLES
 from perdure.threads.operations.settle import PHASE_KIND, RUN_KIND

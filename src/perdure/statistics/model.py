@@ -10,8 +10,8 @@ from perdure.kernel.clock import MICROS, to_micros, to_seconds
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.record import Record
 from perdure.kernel.tally import SECONDS_BUCKETS
-from perdure.rollouts.traces.records import dollars
-from perdure.rollouts.traces.usage import NOTHING, UsageSums
+from perdure.spans.rollout_figures import dollars
+from perdure.spans.usage import NOTHING, UsageSums
 
 MINUTE = 60 * MICROS
 STEPS = (MINUTE, 5 * MINUTE, 15 * MINUTE, 60 * MINUTE, 360 * MINUTE, 1440 * MINUTE)

@@ -10,8 +10,8 @@ from perdure.kernel.storage.port import Tx
 from perdure.kernel.tally import Place
 from perdure.rollouts.model import CANCELLED, SUCCEEDED
 from perdure.rollouts.operations.overview import depths
-from perdure.rollouts.traces.figures import CALLS
 from perdure.service.tables import SYSTEM
+from perdure.spans.figures import CALLS
 from perdure.statistics import sql
 from perdure.statistics.model import (
     ALL,

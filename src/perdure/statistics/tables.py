@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.kernel.storage.schema import Index, Table, integer, text
-from perdure.rollouts.traces import usage
+from perdure.spans import usage
 
 QUEUE_MINUTES = Table(
     "queue_minutes",

@@ -25,7 +25,7 @@ from perdure.kernel.clock import to_micros
 from perdure.kernel.codec import check_json, encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.labels import encode_metadata
-from perdure.rollouts.recording import parse_traceparent
+from perdure.spans.recording import parse_traceparent
 from perdure.streams.model import METADATA, REFERENCE_SIZE, VALUES, NewEvent
 from perdure.threads.kwargs import kwargs_text
 from perdure.threads.model import RUN_QUEUES

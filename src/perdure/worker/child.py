@@ -36,10 +36,10 @@ from perdure.kernel.config import load_settings
 from perdure.kernel.errors import InvalidInput, NotSupported
 from perdure.kernel.garbage import settle_garbage_collector
 from perdure.memory.records import SearchResult
-from perdure.rollouts.recording import Recorder, enter_span, parse_traceparent, share_span
 from perdure.rollouts.resources import validate_resources
 from perdure.sessions import envelopes
 from perdure.sessions.transcripts.reading import format_of
+from perdure.spans.recording import Recorder, enter_span, parse_traceparent, share_span
 from perdure.streams.model import Shown
 from perdure.threads.records import Checkpoint
 from perdure.worker.registry import make_agent

@@ -15,10 +15,10 @@ from urllib.parse import unquote
 from perdure.agents.records import RecordedSpan
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.version import VERSION
-from perdure.rollouts import span_encoding
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.service import Rollouts
-from perdure.rollouts.spans import OtelResource
+from perdure.spans import encoding as span_encoding
+from perdure.spans.records import OtelResource
 
 MAX_SPANS = 10_000
 """How many spans may wait; more are dropped, which is logged."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from perdure.agents.context import StepResult
 from perdure.agents.records import RecordedSpan
-from perdure.rollouts.recording import (
+from perdure.spans.recording import (
     OpenSpan,
     Recorder,
     SpanRef,
@@ -204,7 +204,7 @@ def follow_langchain(recorder: Recorder) -> None:
 def make_tracer(take: Callable[[RecordedSpan], None], trace_id: str) -> Any:
     """A tracer of OpenTelemetry that hands over what it records, or one that records nothing without it."""
     try:
-        from perdure.rollouts.otel_tracer import tracer_of
+        from perdure.spans.otel_tracer import tracer_of
     except ModuleNotFoundError:
         return NoTracer()
     return tracer_of(take, trace_id)

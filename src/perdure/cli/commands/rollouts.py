@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from perdure.diagnostics.comparison import Pair
     from perdure.diagnostics.path import PathState
     from perdure.rollouts.records import RolloutStatus
-    from perdure.rollouts.traces.records import RolloutFigures
+    from perdure.spans.rollout_figures import RolloutFigures
 
 SPANS_SEARCHED = 500
 EMPTY = """No rollouts yet. Try:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
     from perdure import Attempt, Rollout, Span
-    from perdure.rollouts.spans import Event
-    from perdure.rollouts.traces.messages import SpanMessage
+    from perdure.spans.records import Event
+    from perdure.traces.messages import SpanMessage
 
 EMPTY = "No spans yet. Workers add them, or any OpenTelemetry exporter that sends OTLP to /v1/traces."
 
@@ -80,8 +80,8 @@ async def show_span(
     ],
 ) -> None:
     """Show a span with its attributes, events and exceptions."""
-    from perdure.rollouts.traces.figures import figures_of
-    from perdure.rollouts.traces.messages import messages_of_span
+    from perdure.spans.figures import figures_of
+    from perdure.traces.messages import messages_of_span
 
     async with context.connect() as connection:
         span = await _find_span(connection, id, span_id.lower())
@@ -232,7 +232,7 @@ def add_spans(tree: Tree, spans: Sequence[Span]) -> None:
 def _span_line(span: Span) -> Text:
     from rich.text import Text
 
-    from perdure.rollouts.traces.figures import figures_of
+    from perdure.spans.figures import figures_of
 
     line = Text(span.name)
     if span.start_time is not None and span.end_time is not None:

@@ -15,7 +15,7 @@ from perdure.cli.shell.target import Connection
 
 if TYPE_CHECKING:
     from perdure import Span
-    from perdure.rollouts.traces.records import Trace
+    from perdure.traces.records import Trace
 
 EMPTY = """No traces yet. A worker traces the runs that it executes:
 

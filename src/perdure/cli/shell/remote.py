@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from perdure.rollouts.contract import LightningStore
     from perdure.rollouts.resource_service import Resources
     from perdure.rollouts.service import Rollouts
-    from perdure.rollouts.traces.service import Traces
     from perdure.rollouts.workers import Workers
     from perdure.runtime.services import Services
     from perdure.schedules.service import Schedules
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from perdure.sessions.service import Sessions
     from perdure.threads.bulk import Bulk
     from perdure.threads.service import Threads
+    from perdure.traces.service import Traces
     from perdure.workflows.override_service import WorkflowOverrides
     from perdure.workflows.service import Workflows
 
@@ -193,7 +193,7 @@ class Remote:
 
     @cached_property
     def traces(self) -> Traces:
-        from perdure.rollouts.traces.service import Traces
+        from perdure.traces.service import Traces
 
         return self._over(Traces)
 

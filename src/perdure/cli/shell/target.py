@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from perdure.rollouts.contract import LightningStore
     from perdure.rollouts.resource_service import Resources
     from perdure.rollouts.service import Rollouts
-    from perdure.rollouts.traces.service import Traces
     from perdure.rollouts.workers import Workers
     from perdure.runtime.services import Services
     from perdure.schedules.service import Schedules
     from perdure.sessions.service import Sessions
     from perdure.threads.bulk import Bulk
     from perdure.threads.service import Threads
+    from perdure.traces.service import Traces
     from perdure.workflows.override_service import WorkflowOverrides
     from perdure.workflows.service import Workflows
 

@@ -8,16 +8,19 @@ default are no columns.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import partial, wraps
 from itertools import starmap
 from operator import attrgetter, itemgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import msgspec
+
+from perdure.kernel.errors import NotADatabase
 
 Row = Sequence[Any]
 """A row of a statement without a row class."""
 
+P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
@@ -115,3 +118,16 @@ def _reader_of(row: type[Any], names: tuple[str, ...]) -> Callable[[Any], tuple[
         return msgspec.structs.astuple
     # With one name it would return the value alone.
     return attrgetter(*names) if len(names) > 1 else lambda record: (getattr(record, names[0]),)
+
+
+def stored(decode: Callable[P, R]) -> Callable[P, R]:
+    """What is stored was valid when it was written: where it is not, the database is damaged."""
+
+    @wraps(decode)
+    def decoded(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return decode(*args, **kwargs)
+        except (ValueError, TypeError, KeyError) as error:
+            raise NotADatabase(f"a stored record is damaged: {error}") from error
+
+    return decoded

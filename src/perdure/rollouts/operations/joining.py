@@ -15,7 +15,6 @@ import msgspec
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import joining_sql as sql
-from perdure.rollouts import tables
 from perdure.rollouts.joining_sql import KeptTraceRow
 from perdure.rollouts.model import (
     FAILED,
@@ -28,14 +27,17 @@ from perdure.rollouts.model import (
 )
 from perdure.rollouts.operations.conditions import locks_lines
 from perdure.rollouts.operations.enqueue import NewRollout, new_attempt, new_row, tell_of_new
-from perdure.rollouts.operations.model_calls import AttemptKey, call_row
+from perdure.rollouts.operations.model_calls import AttemptKey
 from perdure.rollouts.operations.report import set_status
-from perdure.rollouts.operations.spans import Adding, CareNeeded, NewSpan
+from perdure.rollouts.operations.spans import Adding, CareNeeded
 from perdure.rollouts.operations.work import ATTEMPTS_TOTAL, ROLLOUT_ENDED, add_total
 from perdure.rollouts.rows import AttemptRow, NewRolloutRow
-from perdure.rollouts.traces.prices import Prices
-from perdure.rollouts.traces.sums import ERROR
 from perdure.service.audit import audit
+from perdure.spans.encoding import call_row
+from perdure.spans.prices import Prices
+from perdure.spans.rows import ModelCallRow, NewSpan
+from perdure.spans.sums import ERROR
+from perdure.spans.tables import SPANS
 
 MAX_ROLLOUTS = 1000
 """How many rollouts whose callers began the traces of a batch are looked at."""
@@ -116,7 +118,7 @@ async def join_attempts(tx: Tx, keys: Sequence[AttemptKey]) -> None:
         await tx.execute(sql.JOIN_ATTEMPT, rollout_id=rollout_id, attempt_id=attempt_id)
 
 
-async def add_model_calls(tx: Tx, calls: Sequence[sql.ModelCallRow]) -> None:
+async def add_model_calls(tx: Tx, calls: Sequence[ModelCallRow]) -> None:
     """Note model calls that were counted before."""
     await tx.write(sql.ADD_MODEL_CALLS.of(calls))
 
@@ -250,7 +252,7 @@ class _Joining:
                 keys += [(*home, span_id) for span_id in sorted(wanted[trace_id])]
                 self._adding.attempts[attempt.rollout_id, attempt.id] = attempt
         if keys:
-            for _, _, rollout_id, attempt_id, span_id in await self._tx.existing(tables.SPANS, keys):
+            for _, _, rollout_id, attempt_id, span_id in await self._tx.existing(SPANS, keys):
                 place = AttemptKey(rollout_id, attempt_id)
                 self._places[traces[place], span_id] = place
 

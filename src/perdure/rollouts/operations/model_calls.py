@@ -12,12 +12,12 @@ import msgspec
 
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import joining_sql as sql
-from perdure.rollouts.joining_sql import ModelCallRow
-from perdure.rollouts.rows import AttemptRow, SpanView
-from perdure.rollouts.traces.figures import Figures
+from perdure.rollouts.rows import AttemptRow
+from perdure.spans.encoding import call_row
+from perdure.spans.rows import ModelCallRow
 
 if TYPE_CHECKING:
-    from perdure.rollouts.operations.spans import NewSpan
+    from perdure.spans.rows import NewSpan
 
 MAX_KNOWN = 1000
 """How many known calls new ones are compared with."""
@@ -55,22 +55,6 @@ async def count_calls_once(
         msgspec.structs.replace(span, figures=None) if id(span) in repeated else span for span in spans
     ]
     return counted, rows
-
-
-def call_row(span: NewSpan | SpanView, figures: Figures | None) -> ModelCallRow | None:
-    """Return the row of a model call that counts; None for any other span."""
-    if figures is None or not (figures.input_tokens or figures.output_tokens or figures.cost):
-        return None
-    start = span.start_ns or span.end_ns or 0
-    return ModelCallRow(
-        span.rollout_id,
-        span.attempt_id,
-        span.span_id,
-        span.parent_id,
-        start,
-        max(start, span.end_ns or 0),
-        figures.response_id,
-    )
 
 
 class _Comparison:

@@ -16,14 +16,9 @@ from perdure.rollouts.model import ENDED, LIVE
 from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.operations.work import ATTEMPTS_TOTAL, BYTES_TOTAL, SPANS_TOTAL
 from perdure.rollouts.records import ROLLOUT_STATUSES
-from perdure.rollouts.rows import (
-    AttemptView,
-    HeldRow,
-    ResourcesRow,
-    RolloutView,
-    SpanView,
-    WorkerRow,
-)
+from perdure.rollouts.rows import AttemptView, HeldRow, ResourcesRow, RolloutView, WorkerRow
+from perdure.spans import sql as span_sql
+from perdure.spans.rows import RolloutFiguresRow, SpanView
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,3 +343,8 @@ async def statistics(tx: Tx, kind: str) -> dict[str, int]:
         "total_workers": await tx.one(sql.COUNT_WORKERS) or 0,
         "total_span_bytes": totals[BYTES_TOTAL],
     }
+
+
+async def get_figures(tx: Tx, rollout_ids: Sequence[str]) -> list[RolloutFiguresRow]:
+    """The figures of those of the rollouts that have some."""
+    return await tx.all(span_sql.GET_FIGURES, ids=list(rollout_ids)) if rollout_ids else []

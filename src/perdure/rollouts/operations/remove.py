@@ -11,7 +11,7 @@ from perdure.rollouts import joining_sql, removal_sql, sql
 from perdure.rollouts.model import ENDED, LIVE
 from perdure.rollouts.operations.work import ATTEMPTS_TOTAL, BYTES_TOTAL, SPANS_TOTAL, add_counts, add_total
 from perdure.rollouts.removal_sql import DroppedSpan, OldRollout, SpanPlace
-from perdure.rollouts.traces.sums import ERROR
+from perdure.spans.sums import ERROR
 
 FOUND_ROLLOUTS = 1000
 """How many rollouts a page has of what is too old."""

@@ -10,50 +10,25 @@ from perdure.kernel import changes
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts import joining_sql, sql, tables
-from perdure.rollouts.joining_sql import ModelCallRow
+from perdure.rollouts import joining_sql, sql
 from perdure.rollouts.model import ATTEMPT, Kinds, span_event
 from perdure.rollouts.operations.conditions import locks_lines
 from perdure.rollouts.operations.model_calls import count_calls_once
 from perdure.rollouts.operations.remove import delete_spans
 from perdure.rollouts.operations.work import BYTES_TOTAL, SPANS_TOTAL, Work, add_total
 from perdure.rollouts.removal_sql import OldRollout
-from perdure.rollouts.rows import AttemptRow, CounterRow, HeartbeatRow, PartRow, SpanRow
-from perdure.rollouts.traces import sql as trace_sql
-from perdure.rollouts.traces.figures import Figures
-from perdure.rollouts.traces.prices import Prices
-from perdure.rollouts.traces.sums import sums_of
+from perdure.rollouts.rows import AttemptRow, HeartbeatRow
 from perdure.service.audit import audit
+from perdure.spans import sql as span_sql
+from perdure.spans.prices import Prices
+from perdure.spans.rows import CounterRow, ModelCallRow, NewSpan, PartRow, SpanRow
+from perdure.spans.sums import sums_of
+from perdure.spans.tables import SPANS
 
 EVICTION_ROWS = 50
 ALL_SPANS = 2**62
 USAGE_WRITTEN = "spans.usage"
 """The name under which transactions are counted that added to what is to be added to the hours."""
-
-
-class NewSpan(msgspec.Struct, gc=False):
-    """A span ready to be stored: a few scalar columns, and the rest as it came."""
-
-    rollout_id: str
-    attempt_id: str
-    span_id: str
-    sequence_id: int | None
-    trace_id: str
-    parent_id: str | None
-    name: str
-    start_ns: int | None
-    end_ns: int | None
-    status_code: str
-    size: int
-    resource_hash: str | None
-    scope_hash: str | None
-    format: str
-    body: bytes
-    figures: Figures | None = None
-    service: str = ""
-    """The name of the service in its resource."""
-    session: str = ""
-    """The conversation that it is part of."""
 
 
 Stored = list[int | None]
@@ -186,7 +161,7 @@ class Adding:
             ): span
             for span in each_once(spans)
         }
-        for key in await self.tx.existing(tables.SPANS, list(keyed)):
+        for key in await self.tx.existing(SPANS, list(keyed)):
             del keyed[key]
         return list(keyed.values())
 
@@ -208,10 +183,10 @@ class Adding:
             sql.HEARTBEAT.of(beats),
             sql.ADD_TO_COUNTERS.of(tallies),
             sql.SAVE_PARTS.of([PartRow(*part) for part in sorted(set(parts))]),
-            trace_sql.ADD_ROLLOUT_FIGURES.of(sums.rollouts),
-            trace_sql.ADD_TRACES.of(sums.traces),
-            trace_sql.ADD_TRACE_NAMES.of(sums.names),
-            trace_sql.ADD_USAGE.of(sums.usage),
+            span_sql.ADD_ROLLOUT_FIGURES.of(sums.rollouts),
+            span_sql.ADD_TRACES.of(sums.traces),
+            span_sql.ADD_TRACE_NAMES.of(sums.names),
+            span_sql.ADD_USAGE.of(sums.usage),
             joining_sql.ADD_MODEL_CALLS.of(calls),
             *more,
         )

@@ -15,8 +15,8 @@ from perdure.kernel.pages import QueryPage
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.records import Attempt, PaginatedResult, Rollout, Worker
 from perdure.rollouts.resources import ResourcesUpdate
-from perdure.rollouts.spans import Span
 from perdure.server.http.bodies import encode
+from perdure.spans.records import Span
 
 PAGE = 1000
 """How many items are in memory at once."""

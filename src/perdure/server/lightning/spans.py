@@ -9,11 +9,11 @@ from perdure.kernel.errors import BadQuery, NotFound, TooLarge
 from perdure.kernel.pages import QueryPage
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.records import MAX_SPANS, StoredSpans
-from perdure.rollouts.spans import AnySpan, Span, record_of
 from perdure.server.http.routes import Call
 from perdure.server.lightning import listing
 from perdure.server.lightning.listing import listed
 from perdure.server.lightning.protocol import Resource, ours
+from perdure.spans.records import AnySpan, Span, record_of
 
 JSON_SOURCE = "json"
 """What spans that come one by one or in lists are counted under."""

@@ -23,7 +23,6 @@ from perdure.kernel.errors import (
 from perdure.memory.service import Memory
 from perdure.outbox.service import Outbox
 from perdure.retention.service import Upkeep
-from perdure.rollouts.traces.service import Traces
 from perdure.schedules.service import Schedules
 from perdure.server.http.routes import Route
 from perdure.server.http.sse import MEDIA_TYPE
@@ -37,6 +36,7 @@ from perdure.server.native.thread_routes import THREAD_ROUTES
 from perdure.service.endpoints import PREFIX
 from perdure.sessions.service import Sessions
 from perdure.threads.bulk import Bulk
+from perdure.traces.service import Traces
 from perdure.workflows.override_service import WorkflowOverrides
 from perdure.workflows.service import Workflows
 

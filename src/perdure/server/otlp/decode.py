@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status, TracesData
 
 from perdure.kernel.errors import InvalidInput, TooLarge
-from perdure.rollouts.otlp import UNREADABLE, Traces, parse
+from perdure.spans.otlp import UNREADABLE, Traces, parse
 
 __all__ = ["JSON_FORM", "MAX_SPANS", "PROTOBUF_FORM", "Form", "decode", "form_of"]
 

@@ -9,21 +9,12 @@ from typing import NamedTuple
 from perdure.kernel.errors import NotFound
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.operations.joining import NOT_KEPT, Answer
-from perdure.rollouts.operations.spans import NewSpan
-from perdure.rollouts.otlp import (
-    BAD_ID,
-    NO_ROLLOUT,
-    NO_TRACE,
-    NO_TRACE_ID,
-    TOO_MANY,
-    Received,
-    Traces,
-    receive,
-)
-from perdure.rollouts.otlp_reader import records
 from perdure.rollouts.service import Rollouts
 from perdure.runtime.app import StoreApp
 from perdure.service.callers import Caller
+from perdure.spans.otlp import BAD_ID, NO_ROLLOUT, NO_TRACE, NO_TRACE_ID, TOO_MANY, Received, Traces, receive
+from perdure.spans.otlp_reader import records
+from perdure.spans.rows import NewSpan
 
 __all__ = ["Outcome", "ingest"]
 

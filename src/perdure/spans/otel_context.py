@@ -12,7 +12,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from perdure.rollouts.recording import Current, OpenSpan, SpanRef, live, ref_of
+from perdure.spans.recording import Current, OpenSpan, SpanRef, live, ref_of
 
 __all__ = ["attach_span", "current_span"]
 

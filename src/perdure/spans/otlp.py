@@ -16,13 +16,12 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as Message
 
 from perdure.kernel.checks import MAX_TEXT
 from perdure.kernel.errors import InvalidInput
-from perdure.rollouts import otlp_schema
-from perdure.rollouts.forms import OTLP
-from perdure.rollouts.operations.spans import NewSpan
-from perdure.rollouts.otlp_figures import figures_in
-from perdure.rollouts.rows import part_hash
-from perdure.rollouts.spans import StatusCode
-from perdure.rollouts.traces.figures import AGENT, ATTRIBUTES, SESSIONS, Figures, label_of, step_of
+from perdure.spans import otlp_schema
+from perdure.spans.figures import AGENT, ATTRIBUTES, SESSIONS, Figures, label_of, step_of
+from perdure.spans.forms import OTLP
+from perdure.spans.otlp_figures import figures_in
+from perdure.spans.records import StatusCode
+from perdure.spans.rows import NewSpan, part_hash
 
 __all__ = ["STATUS_CODES", "Received", "Traces", "figures_of_body", "parse", "receive"]
 

@@ -1,6 +1,6 @@
 """Records of spans that OTLP brought: stored as bytes, they are decoded when somebody reads them.
 
-They have the same fields and keys as the spans of OpenTelemetry's SDK; see `perdure.rollouts.otel`.
+They have the same fields and keys as the spans of OpenTelemetry's SDK; see `perdure.spans.otel`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,10 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as Message
 
-from perdure.rollouts.operations.spans import NewSpan
-from perdure.rollouts.otlp import STATUS_CODES
-from perdure.rollouts.otlp_values import attributes_of
-from perdure.rollouts.rows import SpanView
-from perdure.rollouts.spans import (
-    Event,
-    Link,
-    OtelResource,
-    Span,
-    SpanContext,
-    TraceStatus,
-    seconds_from,
-)
+from perdure.spans.otlp import STATUS_CODES
+from perdure.spans.otlp_values import attributes_of
+from perdure.spans.records import Event, Link, OtelResource, Span, SpanContext, TraceStatus, seconds_from
+from perdure.spans.rows import NewSpan, SpanView
 
 __all__ = ["Reader", "records", "resource_in"]
 

@@ -112,7 +112,7 @@ class SpanContext(OpenRecord):
     @classmethod
     def from_opentelemetry(cls, src: Any) -> SpanContext:
         """Make the context of an OpenTelemetry one."""
-        from perdure.rollouts.otel import context_from
+        from perdure.spans.otel import context_from
 
         return context_from(src)
 
@@ -131,7 +131,7 @@ class TraceStatus(OpenRecord):
     @classmethod
     def from_opentelemetry(cls, src: Any) -> TraceStatus:
         """Make the status of an OpenTelemetry one."""
-        from perdure.rollouts.otel import status_from
+        from perdure.spans.otel import status_from
 
         return status_from(src)
 
@@ -152,7 +152,7 @@ class Event(OpenRecord):
     @classmethod
     def from_opentelemetry(cls, src: Any) -> Event:
         """Make the event of an OpenTelemetry one."""
-        from perdure.rollouts.otel import event_from
+        from perdure.spans.otel import event_from
 
         return event_from(src)
 
@@ -171,7 +171,7 @@ class Link(OpenRecord):
     @classmethod
     def from_opentelemetry(cls, src: Any) -> Link:
         """Make the link of an OpenTelemetry one."""
-        from perdure.rollouts.otel import link_from
+        from perdure.spans.otel import link_from
 
         return link_from(src)
 
@@ -187,7 +187,7 @@ class OtelResource(OpenRecord):
     @classmethod
     def from_opentelemetry(cls, src: Any) -> OtelResource:
         """Make the resource of an OpenTelemetry one."""
-        from perdure.rollouts.otel import resource_from
+        from perdure.spans.otel import resource_from
 
         return resource_from(src)
 
@@ -305,7 +305,7 @@ class Span(OpenRecord):
     @classmethod
     def from_opentelemetry(cls, src: Any, rollout_id: str, attempt_id: str, sequence_id: int) -> Span:
         """Make the span of an OpenTelemetry one, keeping everything that it holds."""
-        from perdure.rollouts.otel import span_from
+        from perdure.spans.otel import span_from
 
         return span_from(src, rollout_id, attempt_id, sequence_id)
 

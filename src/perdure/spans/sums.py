@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from perdure.kernel.clock import MICROS
-from perdure.rollouts.rows import RolloutFiguresRow, TraceNameRow, TraceRow, UsageRow
-from perdure.rollouts.traces.figures import Figures, Step
-from perdure.rollouts.traces.prices import Prices, Tokens
+from perdure.spans.figures import Figures, Step
+from perdure.spans.prices import Prices, Tokens
+from perdure.spans.rows import RolloutFiguresRow, TraceNameRow, TraceRow, UsageRow
 
 if TYPE_CHECKING:
-    from perdure.rollouts.operations.spans import NewSpan
+    from perdure.spans.rows import NewSpan
 
 MAX_NAME = 250
 """How many characters of a span's name are listed."""

@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from perdure.kernel.record import Record
-from perdure.rollouts.rows import RolloutFiguresRow, TraceRow
-from perdure.rollouts.traces.figures import NANOS
-
-
-class RolloutFigures(Record, kw_only=True):
-    """What the spans of a rollout count."""
-
-    rollout_id: str
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    """The part of the input that the provider had in its cache."""
-    cost: float | None = None
-    """In US dollars, by the price table; none if no price is known."""
-    reward: float | None = None
-    """The last reward of Agent-lightning."""
+from perdure.spans.rollout_figures import _reward, dollars
+from perdure.spans.rows import TraceRow
 
 
 class Trace(Record, kw_only=True):
@@ -56,17 +40,6 @@ class TracePage(Record, kw_only=True):
     """By attributes only: how many traces were looked through. There may be matches beyond: see `next`."""
 
 
-def figures_from(row: RolloutFiguresRow) -> RolloutFigures:
-    return RolloutFigures(
-        rollout_id=row.rollout_id,
-        input_tokens=row.input_tokens,
-        output_tokens=row.output_tokens,
-        cached_tokens=row.cached_tokens,
-        cost=dollars(row.cost),
-        reward=_reward(row.reward),
-    )
-
-
 def trace_from(row: TraceRow) -> Trace:
     return Trace(
         trace_id=row.trace_id,
@@ -84,12 +57,3 @@ def trace_from(row: TraceRow) -> Trace:
         cost=dollars(row.cost),
         reward=_reward(row.reward),
     )
-
-
-def dollars(cost: int) -> float | None:
-    """A cost in US dollars; none where nothing has a known price."""
-    return cost / NANOS if cost else None
-
-
-def _reward(text: str | None) -> float | None:
-    return None if text is None else msgspec.convert(text, float, strict=False)

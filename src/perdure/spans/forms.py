@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from perdure.kernel.codec import decode_json, encode_wire
-from perdure.rollouts.rows import PartRow, part_hash
-from perdure.rollouts.traces.plans import Plan, may_count, plan_of
+from perdure.spans.plans import Plan, may_count, plan_of
+from perdure.spans.rows import PartRow, part_hash
 
 JSON, OTLP, FORM = "json", "otlp", "form"
 """What the body of a span is: an object; bytes as OTLP has them; or a list of the values of its attributes,

@@ -13,33 +13,22 @@ from perdure.kernel.checks import Id, Limit, Offset, check_id, check_page, check
 from perdure.kernel.cursors import read_cursor, write_cursor
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.storage.port import Storage
-from perdure.rollouts import encoding, span_encoding
+from perdure.rollouts import encoding
 from perdure.rollouts.records import PaginatedResult
-from perdure.rollouts.rows import SpanView, TracePlace
-from perdure.rollouts.spans import Span
-from perdure.rollouts.traces import operations
-from perdure.rollouts.traces.figures import (
-    AGENT_NAMES,
-    AGENT_STEP,
-    CALLS,
-    Figures,
-    label_in,
-    label_of,
-)
-from perdure.rollouts.traces.messages import (
-    SpanMessage,
-    SpanMessages,
-    conversation_of,
-    messages_of_span,
-)
-from perdure.rollouts.traces.operations import PlacedTrace, Wanted
-from perdure.rollouts.traces.outline import SpanOutline, SpanStep, SpanSteps, outline_from, step_from
-from perdure.rollouts.traces.prices import Prices
-from perdure.rollouts.traces.records import Trace, TracePage, trace_from
-from perdure.rollouts.traces.sums import MAX_NAME
 from perdure.service.base import Service
 from perdure.service.callers import Caller
 from perdure.service.endpoints import GET, call
+from perdure.spans import encoding as span_encoding
+from perdure.spans.figures import AGENT_NAMES, AGENT_STEP, CALLS, Figures, label_in, label_of
+from perdure.spans.prices import Prices
+from perdure.spans.records import Span
+from perdure.spans.rows import SpanView, TracePlace
+from perdure.spans.sums import MAX_NAME
+from perdure.traces import operations
+from perdure.traces.messages import SpanMessage, SpanMessages, conversation_of, messages_of_span
+from perdure.traces.operations import PlacedTrace, Wanted
+from perdure.traces.outline import SpanOutline, SpanStep, SpanSteps, outline_from, step_from
+from perdure.traces.records import Trace, TracePage, trace_from
 
 WINDOW = 1000
 """How many traces of an index one call looks at, where more than one filter is given."""

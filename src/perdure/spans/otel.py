@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput
-from perdure.rollouts.spans import Event, Link, OtelResource, Span, SpanContext, TraceStatus, seconds_from
+from perdure.spans.records import Event, Link, OtelResource, Span, SpanContext, TraceStatus, seconds_from
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource

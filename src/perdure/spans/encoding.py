@@ -11,21 +11,11 @@ from perdure.agents.records import RecordedSpan
 from perdure.kernel.checks import check_text, optional_text
 from perdure.kernel.codec import decode_json, encode_json, encode_scalar_values, encode_scalars
 from perdure.kernel.errors import InvalidInput
-from perdure.rollouts.encoding import stored
-from perdure.rollouts.forms import FORM, JSON, OTLP, Form, Forms, Shared, shared_in
-from perdure.rollouts.joining_sql import ModelCallRow
-from perdure.rollouts.operations.model_calls import call_row
-from perdure.rollouts.operations.spans import NewSpan
-from perdure.rollouts.rows import PartRow, SpanView, part_hash
-from perdure.rollouts.spans import AnySpan, OtelResource, Span, TraceStatus, record_of
-from perdure.rollouts.traces.figures import (
-    SESSIONS,
-    Figures,
-    figures_if_any,
-    figures_in,
-    label_in,
-    may_have_figures,
-)
+from perdure.kernel.storage.rows import stored
+from perdure.spans.figures import SESSIONS, Figures, figures_if_any, figures_in, label_in, may_have_figures
+from perdure.spans.forms import FORM, JSON, OTLP, Form, Forms, Shared, shared_in
+from perdure.spans.records import AnySpan, OtelResource, Span, TraceStatus, record_of
+from perdure.spans.rows import ModelCallRow, NewSpan, PartRow, SpanView, part_hash
 
 MAX_SPAN_BYTES = 64 << 20
 MAX_SERVICE = 250
@@ -235,7 +225,7 @@ def service_of(part: bytes) -> str | None:
     if part.startswith(b"{"):
         attributes = decode_json(part).get("attributes") or {}
     else:
-        from perdure.rollouts.otlp_reader import resource_in
+        from perdure.spans.otlp_reader import resource_in
 
         attributes = resource_in(part)["attributes"]
     found = attributes.get("service.name")
@@ -275,7 +265,7 @@ def spans_from(rows: Sequence[SpanView], parts: Mapping[str, bytes]) -> list[Spa
     ]
     if len(ours) == len(rows):
         return made
-    from perdure.rollouts.otlp_reader import Reader
+    from perdure.spans.otlp_reader import Reader
 
     read, left = Reader(parts).read, iter(made)
     return [read(row) if row.format == OTLP else next(left) for row in rows]
@@ -320,7 +310,7 @@ def _figures_from(row: SpanView, shared: Mapping[str | None, Shared]) -> Figures
         return figures_if_any(row.name, shared[row.scope_hash].attributes_of(body))
     if row.format == JSON:
         return figures_if_any(row.name, decode_json(body)["attributes"]) if may_have_figures(body) else None
-    from perdure.rollouts.otlp import figures_of_body
+    from perdure.spans.otlp import figures_of_body
 
     return figures_of_body(body)
 
@@ -375,4 +365,20 @@ def _span(row: SpanView, resource: OtelResource) -> Span:
             **_in_columns(row),
             "resource": _copied(resource),
         }
+    )
+
+
+def call_row(span: NewSpan | SpanView, figures: Figures | None) -> ModelCallRow | None:
+    """Return the row of a model call that counts; None for any other span."""
+    if figures is None or not (figures.input_tokens or figures.output_tokens or figures.cost):
+        return None
+    start = span.start_ns or span.end_ns or 0
+    return ModelCallRow(
+        span.rollout_id,
+        span.attempt_id,
+        span.span_id,
+        span.parent_id,
+        start,
+        max(start, span.end_ns or 0),
+        figures.response_id,
     )

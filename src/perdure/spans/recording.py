@@ -169,7 +169,7 @@ def _otel() -> ModuleType | None:
     """The bridge to OpenTelemetry's context, if this process has loaded OpenTelemetry."""
     global _bridge
     if _bridge is None and OTEL in sys.modules:
-        from perdure.rollouts import otel_context
+        from perdure.spans import otel_context
 
         _bridge = otel_context
     return _bridge

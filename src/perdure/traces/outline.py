@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from perdure.kernel.record import Record
-from perdure.rollouts.traces.figures import NANOS, Figures
-from perdure.rollouts.traces.prices import Prices, Tokens
-from perdure.rollouts.traces.sums import ERROR
+from perdure.spans.figures import NANOS, Figures
+from perdure.spans.prices import Prices, Tokens
+from perdure.spans.sums import ERROR
 
 
 class SpanOutlineRow(NamedTuple):

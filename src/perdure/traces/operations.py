@@ -11,9 +11,9 @@ from perdure.kernel.cursors import Place
 from perdure.kernel.storage.filters import Clause
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.operations.queries import SPANS, Page, shared_parts
-from perdure.rollouts.rows import RolloutFiguresRow, SpanView, TracePlace, TraceRow
-from perdure.rollouts.traces import sql
-from perdure.rollouts.traces.outline import SpanOutlineRow
+from perdure.spans.rows import SpanView, TracePlace, TraceRow
+from perdure.traces import sql
+from perdure.traces.outline import SpanOutlineRow
 
 MOST_NAMES = 2000
 MOST_MATCHING = 20
@@ -22,11 +22,6 @@ MOST_LOOKED_THROUGH = 100
 """How many traces one call looks through where there are more names."""
 TRACE_ORDER = SPANS.order("start_time", "asc")
 """The order of the spans of a trace."""
-
-
-async def get_figures(tx: Tx, rollout_ids: Sequence[str]) -> list[RolloutFiguresRow]:
-    """The figures of those of the rollouts that have some."""
-    return await tx.all(sql.GET_FIGURES, ids=list(rollout_ids)) if rollout_ids else []
 
 
 async def get_traces(tx: Tx, trace_id: str) -> list[TraceRow]:

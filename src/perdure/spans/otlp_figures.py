@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from perdure.rollouts.otlp_values import value_of
-from perdure.rollouts.traces.figures import (
+from perdure.spans.figures import (
     AGENT,
     CACHED,
     CALLS,
@@ -32,6 +31,7 @@ from perdure.rollouts.traces.figures import (
     label_of,
     step_of,
 )
+from perdure.spans.otlp_values import value_of
 
 REMEMBERED = 4096
 _UNUSUAL = frozenset({*REWARDS, *OUTPUTS, *COST})

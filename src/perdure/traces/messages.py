@@ -21,8 +21,8 @@ from msgspec import field
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.record import Record
-from perdure.rollouts.spans import Span
-from perdure.rollouts.traces.figures import LLM, TOOL, figures_of
+from perdure.spans.figures import LLM, TOOL, figures_of
+from perdure.spans.records import Span
 
 MAX_MESSAGES = 500
 """How many messages of a span are shown, and how many calls and parts of each."""

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Tracer
 
 from perdure.agents.records import RecordedSpan
-from perdure.rollouts.otel import span_from
+from perdure.spans.otel import span_from
 
 __all__ = ["recorded_from", "tracer_of"]
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from perdure.rollouts.traces.figures import (
+from perdure.spans.figures import (
     AGENT,
     ATTRIBUTES,
     CACHED,

@@ -1,1 +1,0 @@
-"""Traces and figures: what lists show of spans, in rows beside them."""

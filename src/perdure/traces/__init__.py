@@ -1,0 +1,1 @@
+"""Traces: the list of traces, their outline and their messages."""
