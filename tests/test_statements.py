@@ -77,4 +77,4 @@ async def test_on_postgres(postgres_url: str) -> None:
 
 def test_there_are_statements_to_check() -> None:
     names = {statement.name for statement in _statements()}
-    assert {"streams.GET_HEAD", "outbox.LIST_EFFECTS", "graphs.FIND_BASES"} <= names
+    assert {"streams.GET_HEAD", "outbox.LIST_EFFECTS", "checkpoints.FIND_BASES"} <= names

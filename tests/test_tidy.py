@@ -44,7 +44,7 @@ ENGINES = {
     "opentelemetry": re.compile(
         r"rollouts/ot(el\w*|lp\w*)\.py|server/otlp/.*\.py|server/grpc/otlp\.py|testing/.*\.py"
     ),
-    "google": re.compile(r"rollouts/otlp\w*\.py|server/(otlp|grpc)/.*\.py|memory/messages\.py"),
+    "google": re.compile(r"spans/otlp\w*\.py|server/(otlp|grpc)/.*\.py|memory/messages\.py"),
     "redis": re.compile(r"kernel/signals/redis\.py"),
     "langgraph": re.compile(r"langgraph/\w+\.py|integrations/langgraph/\w+\.py"),
     "langgraph_sdk": re.compile(r"langgraph/(custom_auth|factory)\.py"),
