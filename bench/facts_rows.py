@@ -22,7 +22,7 @@ from bench.work import span_attributes
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import open_store
 from perdure.spans import otlp
-from perdure.statistics.recorder import Recorder
+from perdure.statistics.recorder import StatisticsRecorder
 from perdure.testing.serving import ServerProcess
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -114,7 +114,7 @@ class _Side:
     def __init__(self, store: DatabaseLightningStore, spans: ScopeSpans) -> None:
         self._store = store
         self._spans = spans
-        self._recorder = Recorder(store.storage)
+        self._recorder = StatisticsRecorder(store.storage)
 
     async def cpu(self, batches: int) -> float:
         """Microseconds a span, of all threads; the facts are in their hours at the end."""

@@ -17,12 +17,12 @@ from perdure.kernel.storage.port import Tx
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import open_store
 from perdure.schedules.job_target import JobTarget
-from perdure.schedules.model import Targets
+from perdure.schedules.model import ScheduleTargets
 from perdure.schedules.service import Schedules
 from perdure.schedules.timer import ScheduleTimer
 from perdure.service.namespaces import ensure_namespace
 
-TARGETS = Targets(JobTarget())
+TARGETS = ScheduleTargets(JobTarget())
 SPREAD = 10
 """How many schedules are due each second."""
 CHUNK = 500

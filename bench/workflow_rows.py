@@ -25,7 +25,7 @@ from perdure.kernel.config import load_settings
 from perdure.kernel.signals.port import until
 from perdure.kernel.storage.port import Tx
 from perdure.runtime.app import App
-from perdure.runtime.components import components_of, running
+from perdure.runtime.components import build_components, running
 from perdure.runtime.embedded_worker import EmbeddedWorker
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_configured
@@ -118,7 +118,7 @@ async def _opened(host: Host, workers: int = 1) -> AsyncIterator[Services]:
     app = App(store, settings)
     more = [EmbeddedWorker(app, _agents()) for _ in range(workers)]
     try:
-        async with running([*components_of(app, files=False), *more]):
+        async with running([*build_components(app, files=False), *more]):
             yield app.services
     finally:
         await app.services.finish()

@@ -16,9 +16,9 @@ from perdure import InMemoryLightningStore
 from perdure.cli import app as command_line
 from perdure.cli.examples import EXAMPLES
 from perdure.kernel.config import PREFIX, SECRETS, VARIABLES, Settings
-from perdure.runtime.app import app_of
+from perdure.runtime.app import build_app
 from perdure.server.http.routes import Call, Route
-from perdure.server.native.metrics import families_of
+from perdure.server.native.metrics import list_families
 from perdure.server.native.run_metrics import known_of_runs
 from perdure.server.native.wire import MetricsQuery
 from perdure.server.table import ROUTES
@@ -320,11 +320,11 @@ class Family(NamedTuple):
 async def _families() -> list[Family]:
     """The families that a server in memory shows."""
     async with InMemoryLightningStore() as store:
-        app = app_of(store, Settings())
+        app = build_app(store, Settings())
         request = Request({"type": "http", "method": "GET", "path": "/metrics", "headers": []})
         call = Call(request, app, Caller("docs", frozenset({"admin"}), app.namespace, None), {}, "docs")
         call.query = MetricsQuery(aliases=True)
-        metrics = await families_of(call, await known_of_runs(call))
+        metrics = await list_families(call, await known_of_runs(call))
         # What is collected does not know its labels if nothing was counted; its collector does.
         collectors = app.metrics.registry._names_to_collectors
         families = [

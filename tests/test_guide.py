@@ -15,10 +15,10 @@ from tests.server.support import Visitor, serving
 from tests.support.browser import browsing
 
 from perdure import InMemoryLightningStore
-from perdure.kernel.config import Key
+from perdure.kernel.config import SecretKey
 from perdure.server.native import guide
 
-KEY = Key("only-the-operator-knows")
+KEY = SecretKey("only-the-operator-knows")
 TASKS = [
     "Start",
     "Serve LangGraph",

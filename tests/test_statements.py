@@ -14,10 +14,10 @@ import asyncpg
 
 import perdure
 from perdure.kernel.storage.dialect import Statement
-from perdure.kernel.storage.filters import Clause, Key, Listing, Order
+from perdure.kernel.storage.filters import Clause, Listing, SortKey, SortOrder
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.storage.postgres import PostgresStorage
-from perdure.kernel.storage.rows import VALUES, columns_of
+from perdure.kernel.storage.rows import VALUES, get_columns
 from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.runtime.stores import TABLES
 
@@ -28,7 +28,7 @@ def _statements() -> Iterator[Statement[Any]]:
         if module.name.endswith("sql"):
             for value in vars(importlib.import_module(module.name)).values():
                 if isinstance(value, Listing):
-                    value, _ = value.page(Clause("TRUE", {}), Order((Key("1", "int"),)), -1, 0)
+                    value, _ = value.page(Clause("TRUE", {}), SortOrder((SortKey("1", "int"),)), -1, 0)
                 if isinstance(value, Statement) and value.row is not None:
                     yield value
 
@@ -37,7 +37,7 @@ def _is_wrong(statement: Statement[Any], found: list[str]) -> bool:
     if statement.row in VALUES:
         return len(found) != 1
     assert statement.row is not None
-    return tuple(found) != columns_of(statement.row)
+    return tuple(found) != get_columns(statement.row)
 
 
 async def _ready(tx: Tx) -> None:

@@ -12,13 +12,8 @@ from msgspec import UnsetType
 
 from starlette.types import ASGIApp
 
-from perdure.service.endpoints import Acknowledged
-from perdure.service.endpoints import MetadataFilter
-from perdure.service.audit import AuditPage
-from perdure.service.callers import Caller
 from perdure.access.model import CreatedToken
 from perdure.access.model import Me
-from perdure.service.callers import Scope as Scope2
 from perdure.access.model import Token
 from perdure.access.service import Name
 from perdure.access.views import SavedView
@@ -37,10 +32,15 @@ from perdure.approvals.service import Links
 from perdure.assistants.records import Assistant
 from perdure.assistants.records import IfExists
 from perdure.assistants.service import SortField as SortField2
+from perdure.checkpoints.records import CheckpointQuery
+from perdure.checkpoints.records import GraphDelta
+from perdure.checkpoints.records import GraphDeltaQuery
+from perdure.checkpoints.records import GraphSteps
+from perdure.checkpoints.records import GraphTuple
 from perdure.client.tls import ClientTls
 from perdure.diagnostics.comparison import Comparison
 from perdure.diagnostics.doctor import Findings
-from perdure.diagnostics.finding import FoundId
+from perdure.diagnostics.finding import IdMatch
 from perdure.diagnostics.finding import Kind
 from perdure.diagnostics.model import Why
 from perdure.diagnostics.path import RolloutPath
@@ -51,9 +51,9 @@ from perdure.diagnostics.totals import ThreadFigures
 from perdure.executions.records import ChatPage
 from perdure.executions.records import ChatThread
 from perdure.executions.records import ExecutionDetail
+from perdure.executions.records import ExecutionFigures
 from perdure.executions.records import ExecutionPage
 from perdure.executions.records import ExecutionStats
-from perdure.executions.records import Figures
 from perdure.executions.service import Buckets
 from perdure.executions.service import Days
 from perdure.executions.service import Hours
@@ -64,11 +64,6 @@ from perdure.graph_requests.records import GraphError
 from perdure.graph_requests.records import RequestLease
 from perdure.graph_requests.service import AgentNames
 from perdure.graph_requests.service import Leases as Leases2
-from perdure.checkpoints.records import GraphDelta
-from perdure.checkpoints.records import GraphDeltaQuery
-from perdure.checkpoints.records import GraphQuery
-from perdure.checkpoints.records import GraphSteps
-from perdure.checkpoints.records import GraphTuple
 from perdure.items.records import Item
 from perdure.items.records import ItemOp
 from perdure.items.records import ItemResult
@@ -107,7 +102,7 @@ from perdure.memory.service import Query
 from perdure.memory.service import Tokens
 from perdure.memory.service import Weight
 from perdure.messaging.records import ChatMessage
-from perdure.messaging.records import MessagePage as MessagePage2
+from perdure.messaging.records import ChatMessagePage
 from perdure.messaging.records import MessagingSession
 from perdure.messaging.records import Role
 from perdure.messaging.records import SentMessage
@@ -160,14 +155,6 @@ from perdure.rollouts.service import Metadata
 from perdure.rollouts.service import Reports
 from perdure.rollouts.service import RolloutIds
 from perdure.rollouts.service import SortOrder as SortOrder4
-from perdure.spans.records import Span
-from perdure.traces.messages import SpanMessages
-from perdure.traces.outline import SpanOutline
-from perdure.traces.outline import SpanSteps
-from perdure.spans.rollout_figures import RolloutFigures
-from perdure.traces.records import Trace
-from perdure.traces.records import TracePage
-from perdure.traces.service import AttributeFilters
 from perdure.rollouts.workers import PausedQueue
 from perdure.schedules.conditions import Predicate
 from perdure.schedules.model import Misfire
@@ -183,9 +170,14 @@ from perdure.schedules.service import Seconds as Seconds2
 from perdure.schedules.service import SortField
 from perdure.schedules.service import Target
 from perdure.schedules.service import Times
-from perdure.sessions.model import Appended
+from perdure.service.audit import AuditPage
+from perdure.service.callers import Caller
+from perdure.service.callers import Scope as Scope2
+from perdure.service.endpoints import Acknowledged
+from perdure.service.endpoints import MetadataFilter
 from perdure.sessions.model import Blob
 from perdure.sessions.model import LinePage
+from perdure.sessions.model import LogPosition
 from perdure.sessions.model import Matches
 from perdure.sessions.model import MessagePage
 from perdure.sessions.model import Scope
@@ -197,12 +189,14 @@ from perdure.sessions.service import Position
 from perdure.sessions.service import Project
 from perdure.sessions.service import Wait
 from perdure.sessions.service import Words
+from perdure.spans.records import Span
+from perdure.spans.rollout_figures import RolloutFigures
 from perdure.statistics.model import QueueHistory
 from perdure.statistics.model import UsageBy
 from perdure.statistics.model import UsageHistory
 from perdure.streams.model import Burst
-from perdure.streams.model import Event
 from perdure.streams.model import NewEvent
+from perdure.streams.model import StreamEvent
 from perdure.threads.asking import RunOptions
 from perdure.threads.bulk import BulkAnswer
 from perdure.threads.bulk import Ids as Ids2
@@ -230,13 +224,19 @@ from perdure.threads.service import LiveStatus
 from perdure.threads.service import Seconds
 from perdure.threads.service import SortOrder as SortOrder2
 from perdure.threads.service import ThreadSortField
-from perdure.threads.work import Append
 from perdure.threads.work import Assignment
 from perdure.threads.work import Ending
 from perdure.threads.work import Lease
+from perdure.threads.work import RunAppend
 from perdure.threads.work import SessionLines
 from perdure.threads.work import UsageReport
 from perdure.threads.work import Verdict
+from perdure.traces.messages import SpanMessages
+from perdure.traces.outline import SpanOutline
+from perdure.traces.outline import SpanSteps
+from perdure.traces.records import Trace
+from perdure.traces.records import TracePage
+from perdure.traces.service import AttributeFilters
 from perdure.worker.registry import Agents
 from perdure.workflows.model import TriggerType
 from perdure.workflows.override_model import WorkflowOverride
@@ -287,7 +287,9 @@ class Perdure:
     def why(self, id: str) -> Why: ...
     def stats(self) -> dict[str, Any]: ...
     def run(self, assistant: str, input: Any = ..., **options: Unpack[RunOptions]) -> RunEnd: ...
-    def stream(self, assistant: str, input: Any = ..., **options: Unpack[RunOptions]) -> Iterator[Event]: ...
+    def stream(
+        self, assistant: str, input: Any = ..., **options: Unpack[RunOptions]
+    ) -> Iterator[StreamEvent]: ...
     def stream_bursts(
         self, assistant: str, input: Any = ..., **options: Unpack[RunOptions]
     ) -> Iterator[Burst]: ...
@@ -312,7 +314,7 @@ class PerdureClient(Threads):
     @property
     def assistants(self) -> Assistants: ...
     @property
-    def graphs(self) -> Graphs: ...
+    def graphs(self) -> AgentGraphs: ...
     @property
     def items(self) -> Items: ...
     @property
@@ -352,7 +354,7 @@ class PerdureClient(Threads):
     def run(self, assistant: str, input: Any = ..., **options: Unpack[RunOptions]) -> RunEnd: ...
     def stream_events(
         self, assistant: str, input: Any = ..., **options: Unpack[RunOptions]
-    ) -> Iterator[Event]: ...
+    ) -> Iterator[StreamEvent]: ...
     def why(self, id: str) -> Why: ...
     def stats(self) -> dict[str, Any]: ...
     def __init__(
@@ -752,7 +754,7 @@ class Sessions:
         sub_agent: str = ...,
         writer: str = ...,
         first: int = ...,
-    ) -> Appended: ...
+    ) -> LogPosition: ...
     def in_namespace(self, namespace: str) -> Self: ...
 
 class Memory:
@@ -945,7 +947,7 @@ class Assistants:
     ) -> ListPart[Assistant]: ...
     def in_namespace(self, namespace: str) -> Self: ...
 
-class Graphs:
+class AgentGraphs:
     def drawing(self, assistant_id: Id) -> Drawing: ...
     def schemas(self, assistant_id: Id) -> GraphSchemas: ...
     def update_state(
@@ -977,8 +979,8 @@ class Executions:
     def stats(self) -> ExecutionStats: ...
     def daily_stats(self, *, days: Days = ..., workflow: str | None = ...) -> Buckets: ...
     def hourly_stats(self, *, hours: Hours = ..., workflow: str | None = ...) -> Buckets: ...
-    def stats_by_skill(self, *, days: Days = ...) -> dict[str, Figures]: ...
-    def stats_by_workflow(self, *, days: Days = ...) -> dict[str, Figures]: ...
+    def stats_by_skill(self, *, days: Days = ...) -> dict[str, ExecutionFigures]: ...
+    def stats_by_workflow(self, *, days: Days = ...) -> dict[str, ExecutionFigures]: ...
     def list_chat_threads(self, *, limit: Limit = ..., cursor: str | None = ...) -> ChatPage: ...
     def get_chat_thread(self, trigger_id: Id) -> ChatThread: ...
     def in_namespace(self, namespace: str) -> Self: ...
@@ -1139,7 +1141,7 @@ class Messaging:
     def get(self, session_id: Id) -> MessagingSession: ...
     def deactivate(self, session_id: Id) -> MessagingSession: ...
     def set_agent_session_id(self, session_id: Id, agent_session_id: str | None) -> MessagingSession: ...
-    def history(self, session_id: Id, *, limit: Limit = ..., cursor: str | None = ...) -> MessagePage2: ...
+    def history(self, session_id: Id, *, limit: Limit = ..., cursor: str | None = ...) -> ChatMessagePage: ...
     def add_message(
         self,
         session_id: Id,
@@ -1254,7 +1256,7 @@ class Diagnostics:
     ) -> Comparison: ...
     def find(
         self, q: Beginning, *, kind: list[Kind] | None = ..., limit: FindLimit = ...
-    ) -> list[FoundId]: ...
+    ) -> list[IdMatch]: ...
     def stats(self) -> dict[str, Any]: ...
     def thread_figures(self, thread_id: Id) -> ThreadFigures: ...
     def queue_history(self, *, since: Moment | None = ..., until: Moment | None = ...) -> QueueHistory: ...
@@ -1288,14 +1290,14 @@ class RunQueue:
     def hand_back(self, held: Leases) -> Acknowledged: ...
     def renew(self, worker_id: WorkerId, held: Leases) -> list[Verdict]: ...
     def controls(self, held: Leases, wait: Wait2 = ...) -> dict[str, Verdict]: ...
-    def append_all(self, appends: Sequence[Append]) -> list[int | PerdureError]: ...
+    def append_all(self, appends: Sequence[RunAppend]) -> list[int | PerdureError]: ...
     def save(
         self, held: Lease, checkpoint: NewCheckpoint, events: Events = ..., after: After | None = ...
     ) -> Checkpoint: ...
     def record(
         self, held: Lease, steps: GraphSteps, events: Events = ..., after: After | None = ...
     ) -> int: ...
-    def find_graphs(self, held: Lease, query: GraphQuery) -> list[GraphTuple]: ...
+    def find_graphs(self, held: Lease, query: CheckpointQuery) -> list[GraphTuple]: ...
     def find_deltas(self, held: Lease, query: GraphDeltaQuery) -> list[GraphDelta]: ...
     def do_items(self, ops: Sequence[ItemOp]) -> list[ItemResult]: ...
     def keep(

@@ -17,13 +17,13 @@ from tests.server.test_otlp_grpc import EXPORT
 from perdure import InMemoryLightningStore
 from perdure.access import authentication, guesses
 from perdure.access.guesses import FAILURES_AT_ONCE, LOOK_UPS_A_SECOND, Guess, GuessLimits
-from perdure.kernel.config import Key
+from perdure.kernel.config import SecretKey
 from perdure.kernel.errors import StartRefused, TooManyRequests
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.server.grpc.server import GrpcServer
 from perdure.server.http.addresses import TrustedProxies
 
-KEY = Key("only-the-operator-knows")
+KEY = SecretKey("only-the-operator-knows")
 LOCAL = "the-secret-of-the-command-on-this-machine"
 TOO_MANY = int(FAILURES_AT_ONCE) + 1
 HERE = "127.0.0.1"

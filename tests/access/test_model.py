@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure import errors
-from perdure.access.model import Token, fits, hash_of, is_live, new_token, secret_of, token_id_of
+from perdure.access.model import Token, build_secret, fits, hash_secret, is_live, new_token, parse_token_id
 from perdure.service.audit import objects_text
 from perdure.service.callers import SCOPES, allows
 
@@ -32,9 +32,9 @@ def test_what_is_public_needs_nothing() -> None:
 
 
 def test_a_secret_tells_its_token() -> None:
-    secret = secret_of(TOKEN_ID, CHANCE)
+    secret = build_secret(TOKEN_ID, CHANCE)
     assert secret == f"pdr_{TOKEN_ID}_{CHANCE}"
-    assert token_id_of(secret) == TOKEN_ID
+    assert parse_token_id(secret) == TOKEN_ID
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,14 @@ def test_a_secret_tells_its_token() -> None:
     ],
 )
 def test_what_is_no_secret_tells_nothing(secret: str) -> None:
-    assert token_id_of(secret) is None
+    assert parse_token_id(secret) is None
 
 
 def test_a_hash_fits_its_own_secret_only() -> None:
-    stored = hash_of(secret_of(TOKEN_ID, CHANCE))
+    stored = hash_secret(build_secret(TOKEN_ID, CHANCE))
     assert len(stored) == 64
-    assert fits(hash_of(secret_of(TOKEN_ID, CHANCE)), stored)
-    assert not fits(hash_of(secret_of(TOKEN_ID, CHANCE[:-1] + "y")), stored)
+    assert fits(hash_secret(build_secret(TOKEN_ID, CHANCE)), stored)
+    assert not fits(hash_secret(build_secret(TOKEN_ID, CHANCE[:-1] + "y")), stored)
 
 
 def test_a_life_ends_with_its_time_or_by_hand() -> None:

@@ -13,22 +13,22 @@ import msgspec
 from perdure.access.tables import TABLES as ACCESS_TABLES
 from perdure.agents.agent import Agent
 from perdure.agents.context import Cancelled, Context, Interrupted
-from perdure.agents.records import Phase, RecordedSpan
+from perdure.agents.records import PhaseContext, RecordedSpan
 from perdure.checkpoints.records import (
+    CheckpointQuery,
     GraphDelta,
     GraphDeltaQuery,
-    GraphQuery,
     GraphState,
     GraphSteps,
     GraphTuple,
 )
-from perdure.checkpoints.service import Graphs
+from perdure.checkpoints.service import StoredCheckpoints
 from perdure.checkpoints.tables import TABLES as GRAPH_TABLES
 from perdure.checkpoints.view import state_values
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict
 from perdure.kernel.storage.sqlite import SqliteStorage
-from perdure.sessions.transcripts.reading import format_of
+from perdure.sessions.transcripts.reading import find_format
 from perdure.streams.model import Shown
 from perdure.streams.tables import TABLES as STREAM_TABLES
 from perdure.worker.emitter import joined
@@ -60,13 +60,13 @@ class Thread:
     def __init__(self) -> None:
         self.checkpoints: list[Checkpoint] = []
         self.steps: dict[str, str] = {}
-        self._graphs: Graphs | None = None
+        self._graphs: StoredCheckpoints | None = None
 
     @property
-    def graphs(self) -> Graphs:
+    def graphs(self) -> StoredCheckpoints:
         if self._graphs is None:
             OPENED.append(SqliteStorage(":memory:", (*ACCESS_TABLES, *STREAM_TABLES, *GRAPH_TABLES)))
-            self._graphs = Graphs(OPENED[-1])
+            self._graphs = StoredCheckpoints(OPENED[-1])
         return self._graphs
 
 
@@ -118,7 +118,9 @@ class MemoryGraphs:
             thread.checkpoints.append(shown)
             found = [shown]
         found[0].next, found[0].interrupts = tuple(state.next), state.interrupts
-        query = GraphQuery(thread_id=self._ctx.thread_id, checkpoint_ns="", checkpoint_id=state.checkpoint_id)
+        query = CheckpointQuery(
+            thread_id=self._ctx.thread_id, checkpoint_ns="", checkpoint_id=state.checkpoint_id
+        )
         kept = await thread.graphs.find(query)
         found[0].values = decode_json(encode_json(state_values(kept[0])))
         if state.body is not None:
@@ -127,7 +129,7 @@ class MemoryGraphs:
             assert state.whole or not isinstance(body, dict) or {**body, **pieces} == body
             found[0].values = body
 
-    async def find(self, query: GraphQuery) -> list[GraphTuple]:
+    async def find(self, query: CheckpointQuery) -> list[GraphTuple]:
         self.reads += 1
         return await self._ctx.thread.graphs.find(query)
 
@@ -174,7 +176,7 @@ class MemoryContext:
         self.stream_mode = tuple(stream_mode)
         self.command = command
         self.logger = logging.LoggerAdapter(logging.getLogger("tests.agent"), {})
-        self.phase: Phase | None = None
+        self.phase: PhaseContext | None = None
         self.answers = list(answers)
         self.events: list[tuple[str, Any]] = []
         self.shown: list[Shown | None] = []
@@ -225,7 +227,7 @@ class MemoryContext:
         self.logged.append(("usage", told))
 
     async def transcript(self, line: Mapping[str, Any]) -> bool:
-        known = format_of(line) is not None or bool(self.logged)
+        known = find_format(line) is not None or bool(self.logged)
         if known:
             self.logged.append(("transcript", line))
         return known

@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure.agents.commands import Command
+from perdure.agents.commands import AgentCommand
 from perdure.agents.confinement import Confinement, confine, find_user
 from perdure.agents.context import AgentError
 from perdure.agents.isolated import isolated
-from perdure.agents.private_paths import MAX_ENTRIES, PrivatePaths, private_paths_of
+from perdure.agents.private_paths import MAX_ENTRIES, PrivatePaths, list_private_paths
 from perdure.agents.processes import NOT_STARTED, run_captured
 from perdure.kernel.config import load_settings
 from perdure.kernel.errors import InvalidInput
@@ -40,7 +40,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def sandboxed(folder: Path, **more: Any) -> Confinement:
-    private = private_paths_of(load_settings({"database_url": f"sqlite:///{folder}/data/perdure.db"}))
+    private = list_private_paths(load_settings({"database_url": f"sqlite:///{folder}/data/perdure.db"}))
     place = str(folder / "work")
     given = {"project": str(folder), "private": private, "writable": (place,), **more}
     return Confinement(sandbox=True, **given)
@@ -163,7 +163,7 @@ def test_too_many_names_beside_private_files_are_refused(project: Path) -> None:
     ],
 )
 def test_the_database_is_private(url: str, file: str | None, project: Path) -> None:
-    found = private_paths_of(load_settings({"database_url": url}))
+    found = list_private_paths(load_settings({"database_url": url}))
     assert [path for path in found if path.endswith("*")] == ([] if file is None else [os.path.abspath(file)])
     assert PrivatePaths(found).may_show(str(project))
 
@@ -231,7 +231,7 @@ def test_what_a_phase_asks_for_wins_over_an_agent_that_opts_out() -> None:
 
 def test_a_sandbox_that_nobody_knows_is_refused(project: Path) -> None:
     with pytest.raises(InvalidInput, match="bubblewrap"):
-        Command(["true"], sandbox="docker")  # type: ignore[arg-type]
+        AgentCommand(["true"], sandbox="docker")  # type: ignore[arg-type]
     assert isolated("a:b", sandbox="bubblewrap", network=True).network
 
 
@@ -240,7 +240,7 @@ async def test_without_the_program_nothing_is_executed(
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(InvalidInput, match="install the package bubblewrap"):
-        Command(["true"], sandbox="bubblewrap")
+        AgentCommand(["true"], sandbox="bubblewrap")
     with pytest.raises(
         AgentError, match="is not executed: the sandbox bubblewrap does not work here"
     ) as raised:

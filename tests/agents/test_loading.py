@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.agents.support import MemoryContext, run
 
-from perdure.agents.loading import Loaded, import_target, load_agents
+from perdure.agents.loading import LoadedAgents, import_target, load_agents
 from perdure.agents.project import PROJECT
 from perdure.agents.sections import unsupported
 from perdure.cli.hosting.agents import include
@@ -77,7 +77,7 @@ def module(tmp_path: Path) -> str:
 
 def load(
     directory: Path, toml: str = "", graphs: Any = None, registry: Agents | None = None
-) -> Loaded[Agents]:
+) -> LoadedAgents[Agents]:
     (directory / "perdure.toml").write_text(toml)
     if graphs is not None:
         text = graphs if isinstance(graphs, str) else json.dumps(graphs)

@@ -12,13 +12,13 @@ from tests.server.support import Answer, Visitor, serving
 from tests.server.web.test_login import OWN, cookie_of, login
 from tests.workflows.support import workflow
 
-from perdure.kernel.config import Key
+from perdure.kernel.config import SecretKey
 from perdure.kernel.errors import Forbidden
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.service.callers import CREDENTIALS
 from perdure.workflows.loading import load_text
 
-KEY = Key("only-the-operator-knows")
+KEY = SecretKey("only-the-operator-knows")
 LOCAL = "the-secret-of-the-command-on-this-machine"
 ASKING = """
 name: asking

@@ -9,7 +9,7 @@ import pytest
 from tests.approvals.support import ApprovalWorld, Run
 from tests.threads.support import open_storage
 
-from perdure.approvals.link_model import Token, token_of
+from perdure.approvals.link_model import LinkToken, parse_link_token
 from perdure.approvals.model import CreatedLink
 from perdure.kernel.errors import Conflict, InvalidInput
 from perdure.testing.clock import ManualClock
@@ -17,8 +17,8 @@ from perdure.testing.clock import ManualClock
 RUN = Run("run-1")
 
 
-def token(link: CreatedLink) -> Token:
-    found = token_of(link.path.removeprefix("/approve/"))
+def token(link: CreatedLink) -> LinkToken:
+    found = parse_link_token(link.path.removeprefix("/approve/"))
     assert found is not None
     return found
 
@@ -94,4 +94,4 @@ async def test_the_secret_is_in_no_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "0" * 24, "0" * 24 + "-" + "a" * 42, "g" * 24 + "-" + "a" * 43])
 def test_what_is_no_token_is_not_looked_for(text: str) -> None:
-    assert token_of(text) is None
+    assert parse_link_token(text) is None

@@ -17,7 +17,7 @@ from perdure.kernel.config import load_settings
 from perdure.outbox.model import DeliveryPolicy, Retries
 from perdure.outbox.webhooks import verify
 from perdure.runtime.app import App
-from perdure.runtime.components import components_of, running
+from perdure.runtime.components import build_components, running
 from perdure.runtime.stores import open_configured
 
 PUBLIC = "https://perdure.test"
@@ -46,7 +46,7 @@ async def serving(folder: Path, receiver: Receiver) -> AsyncIterator[Any]:
     store = open_configured(settings)
     app = App(store, settings)
     try:
-        async with running(components_of(app, agents, files=False)):
+        async with running(build_components(app, agents, files=False)):
             yield app
     finally:
         await app.services.finish()

@@ -287,11 +287,11 @@ async def test_the_feed_tells_of_changes(assistants: Assistants, storage: Storag
     stream = changes.follow(storage.signals, [await assistants.ns("write")], 100)
     try:
         await assistants.create("research", assistant_id="mine")
-        told: list[changes.Change] = []
+        told: list[changes.ObjectChange] = []
         async with asyncio.timeout(20):
             while not told:
                 told = changes.changes_from(await stream.next(1.0) or ())
-        assert told == [changes.Change("assistant", "mine", "added")]
+        assert told == [changes.ObjectChange("assistant", "mine", "added")]
     finally:
         stream.close()
 

@@ -23,7 +23,7 @@ from tests.support.recording import EffectLog
 
 from perdure.embedding.perdure import Perdure
 from perdure.kernel.errors import Conflict, PerdureError, StorageError, TooManyRequests, Unreachable
-from perdure.streams.model import Event
+from perdure.streams.model import StreamEvent
 from perdure.threads.records import CANCEL_ACTIONS, Run, RunRequest
 
 ENDED = b"ended\n"
@@ -224,7 +224,7 @@ class Client:
             except PASSING:
                 await asyncio.sleep(PAUSE)
 
-    def _note(self, reader: str, stream: str, events: Sequence[Event]) -> None:
+    def _note(self, reader: str, stream: str, events: Sequence[StreamEvent]) -> None:
         told = [[event.seq, event.event, event.body] for event in events]
         self._recorder.did("read", reader=reader, stream=stream, events=told)
 

@@ -14,7 +14,7 @@ from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
 from perdure.runtime.stores import open_store
 from perdure.schedules.job_target import JobTarget
-from perdure.schedules.model import Targets
+from perdure.schedules.model import ScheduleTargets
 from perdure.schedules.service import Schedules
 from perdure.schedules.timer import ScheduleTimer
 from perdure.testing.servers import PostgresServer
@@ -27,7 +27,7 @@ BETWEEN = 0.4
 SECONDS = 900.0
 """How long all of it may take: on a busy machine much is still due after the last kill."""
 ROOT = Path(__file__).resolve().parents[2]
-TARGETS = Targets(JobTarget())
+TARGETS = ScheduleTargets(JobTarget())
 PAYLOADS = statement("SELECT payload FROM jobs WHERE ns = :ns")
 COUNT = statement("SELECT count(*) FROM jobs WHERE ns = :ns", row=int)
 

@@ -7,7 +7,7 @@ from tests.chaos.stores import open_storage, store_over
 
 from perdure.runtime.app import App
 from perdure.server.http.server import HttpServer
-from perdure.server.table import application_of
+from perdure.server.table import build_application
 
 
 def arguments() -> argparse.Namespace:
@@ -21,7 +21,7 @@ def arguments() -> argparse.Namespace:
 async def serve(database: str, watchdog_interval: float, port: int) -> None:
     store = store_over(open_storage(database), "default", watchdog_interval)
     try:
-        await HttpServer(application_of(App(store)), port=port).serve()
+        await HttpServer(build_application(App(store)), port=port).serve()
     finally:
         await store.close()
 

@@ -10,7 +10,7 @@ from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.kernel.storage.schema import Table, integer, text
 from perdure.kernel.storage.sqlite import SqliteStorage
-from perdure.rollouts.model import TASK, Ended, Kind
+from perdure.rollouts.model import TASK, EndedRollout, RolloutKind
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import TABLES as PERDURE_TABLES
@@ -26,7 +26,7 @@ _QUICK_CHECK = statement("PRAGMA quick_check")
 _ALL = statement("SELECT rollout_id, status FROM chaos_endings")
 
 
-async def _write_down(tx: Tx, ended: Sequence[Ended]) -> None:
+async def _write_down(tx: Tx, ended: Sequence[EndedRollout]) -> None:
     rows = [(tx.ns, rollout_id, tx.ids.hex(24), status) for rollout_id, status, *_ in ended]
     await tx.insert_many(ENDINGS, rows)
 
@@ -49,7 +49,7 @@ def open_storage(url: str, *, timeout: float = 10.0) -> Storage:
 
 def store_over(storage: Storage, namespace: str, watchdog_interval: float) -> DatabaseLightningStore:
     """The contract over an open database."""
-    kinds = DatabaseKinds(Kind(TASK, on_ended=_write_down))
+    kinds = DatabaseKinds(RolloutKind(TASK, on_ended=_write_down))
     rollouts = Rollouts(storage, kinds, namespace=namespace)
     rollouts.watchdog.start(watchdog_interval)
     return DatabaseLightningStore(rollouts)

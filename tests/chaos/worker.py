@@ -23,7 +23,7 @@ from perdure.kernel.config import load_settings
 from perdure.runtime.app import App
 from perdure.runtime.stores import open_configured
 from perdure.worker.options import WorkerOptions
-from perdure.worker.worker import Worker
+from perdure.worker.worker import RunWorker
 
 READY = b"ready"
 
@@ -37,7 +37,7 @@ class WorkerPlan(msgspec.Struct):
 
 
 @asynccontextmanager
-async def opened(plan: WorkerPlan, recorder: Recorder) -> AsyncIterator[Worker]:
+async def opened(plan: WorkerPlan, recorder: Recorder) -> AsyncIterator[RunWorker]:
     """The worker, as the settings in the environment want it."""
     settings = load_settings()
     agents = make_agents(recorder)
@@ -47,12 +47,12 @@ async def opened(plan: WorkerPlan, recorder: Recorder) -> AsyncIterator[Worker]:
         from perdure.client.run_queue import RemoteRunQueue
 
         async with LightningStoreClient(plan.url) as client:
-            yield Worker(RecordingQueue(RemoteRunQueue(plan.url), recorder), agents, options, store=client)
+            yield RunWorker(RecordingQueue(RemoteRunQueue(plan.url), recorder), agents, options, store=client)
         return
     store = open_configured(settings)
     try:
         queue = App(store, settings).services.run_queue
-        yield Worker(RecordingQueue(queue, recorder), agents, options, store=store)
+        yield RunWorker(RecordingQueue(queue, recorder), agents, options, store=store)
     finally:
         await store.close()
 

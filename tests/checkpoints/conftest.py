@@ -8,7 +8,7 @@ import pytest
 from tests.kernel.support import Database
 
 from perdure.access.tables import TABLES as ACCESS_TABLES
-from perdure.checkpoints.service import Graphs
+from perdure.checkpoints.service import StoredCheckpoints
 from perdure.checkpoints.tables import TABLES
 from perdure.kernel.storage.port import Storage
 from perdure.streams.tables import TABLES as STREAM_TABLES
@@ -27,5 +27,5 @@ async def storage(database: Database) -> AsyncIterator[Storage]:
 
 
 @pytest.fixture
-def graphs(storage: Storage) -> Graphs:
-    return Graphs(storage)
+def graphs(storage: Storage) -> StoredCheckpoints:
+    return StoredCheckpoints(storage)

@@ -6,7 +6,15 @@ from typing import Any
 
 import msgspec
 
-from perdure.checkpoints.records import GraphChanges, GraphPut, GraphTuple, GraphWrite, Piece, Span, Typed
+from perdure.checkpoints.records import (
+    GraphChanges,
+    GraphPut,
+    GraphTuple,
+    GraphWrite,
+    Piece,
+    SpliceRange,
+    Typed,
+)
 from perdure.checkpoints.view import view_values
 
 
@@ -20,12 +28,12 @@ def whole(channel: str, version: str, value: Any) -> Piece:
 
 def grown(version: str, base: str | None, kept: int, *items: Any, channel: str = "list") -> Piece:
     """A list with the first items of an earlier version, and new ones."""
-    spans = [Span(False, 0, kept)] if kept else []
+    spans = [SpliceRange(False, 0, kept)] if kept else []
     return Piece(
         channel=channel,
         version=version,
         value=typed(list(items)) if items else None,
-        spans=[*spans, Span(True, 0, len(items))] if items else spans,
+        spans=[*spans, SpliceRange(True, 0, len(items))] if items else spans,
         count=len(items),
         base=base,
     )

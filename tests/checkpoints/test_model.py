@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.checkpoints import model
-from perdure.checkpoints.model import DELTA_COUNTERS, Known, Range, Segment
-from perdure.checkpoints.records import Span
+from perdure.checkpoints.model import DELTA_COUNTERS, KnownCheckpoint, LogSegment, Range
+from perdure.checkpoints.records import SpliceRange
 from perdure.kernel.errors import InvalidInput, NotADatabase
 
 RANGES = st.lists(
@@ -57,29 +57,34 @@ def test_what_is_unneeded_has_no_item_of_any_range(ranges: list[Range], counts: 
 
 
 def test_what_is_new_goes_to_the_end_of_the_log() -> None:
-    spans = [Span(False, 0, 2), Span(True, 0, 1), Span(False, 3, 5), Span(True, 1, 3)]
+    spans = [
+        SpliceRange(False, 0, 2),
+        SpliceRange(True, 0, 1),
+        SpliceRange(False, 3, 5),
+        SpliceRange(True, 1, 3),
+    ]
     assert model.laid_out(spans, [(0, 5)], 9) == [(0, 2), (9, 10), (3, 5), (10, 12)]
-    assert model.laid_out([Span(False, 0, 5), Span(True, 0, 2)], [(0, 5)], 5) == [(0, 7)]
+    assert model.laid_out([SpliceRange(False, 0, 5), SpliceRange(True, 0, 2)], [(0, 5)], 5) == [(0, 7)]
 
 
 def test_an_earlier_version_does_not_have_more_items_than_it_has() -> None:
     with pytest.raises(InvalidInput):
-        model.laid_out([Span(False, 0, 6)], [(0, 5)], 5)
+        model.laid_out([SpliceRange(False, 0, 6)], [(0, 5)], 5)
 
 
 def test_a_missing_item_is_damage() -> None:
-    segments = [Segment(0, 2, ("msgpack", b"")), Segment(4, 6, ("msgpack", b""))]
-    assert [(part.start, part.stop) for part in model.parts_of([(1, 2), (4, 5)], segments)] == [
+    segments = [LogSegment(0, 2, ("msgpack", b"")), LogSegment(4, 6, ("msgpack", b""))]
+    assert [(part.start, part.stop) for part in model.build_slices([(1, 2), (4, 5)], segments)] == [
         (1, 2),
         (0, 1),
     ]
     for ranges in ([(1, 3)], [(2, 3)], [(5, 7)]):
         with pytest.raises(NotADatabase):
-            model.parts_of(ranges, segments)
+            model.build_slices(ranges, segments)
 
 
-def _known(parent: str | None, version: int, counters: dict[str, list[int]] | None = None) -> Known:
-    return Known(parent, {"log": version}, {} if counters is None else {DELTA_COUNTERS: counters})
+def _known(parent: str | None, version: int, counters: dict[str, list[int]] | None = None) -> KnownCheckpoint:
+    return KnownCheckpoint(parent, {"log": version}, {} if counters is None else {DELTA_COUNTERS: counters})
 
 
 def test_a_channel_that_is_kept_as_changes_needs_its_ancestors_up_to_a_value() -> None:

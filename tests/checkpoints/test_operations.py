@@ -13,9 +13,9 @@ from tests.kernel.support import Database
 from perdure.access.service import Access
 from perdure.access.tables import TABLES as ACCESS_TABLES
 from perdure.checkpoints import operations
-from perdure.checkpoints.records import GraphChanges, GraphDeltaQuery, GraphQuery, Piece, Span
+from perdure.checkpoints.records import CheckpointQuery, GraphChanges, GraphDeltaQuery, Piece, SpliceRange
 from perdure.checkpoints.rows import encode_changes
-from perdure.checkpoints.service import Graphs
+from perdure.checkpoints.service import StoredCheckpoints
 from perdure.checkpoints.tables import TABLES
 from perdure.checkpoints.view import view, view_value
 from perdure.kernel.errors import Conflict, InvalidInput
@@ -23,7 +23,7 @@ from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.service.callers import Caller
 
-ALL = GraphQuery(thread_id="t")
+ALL = CheckpointQuery(thread_id="t")
 NAMED = ("thread_id", "checkpoint_ns", "checkpoint_id", "before")
 COUNTS = {
     name: statement("SELECT count(*) FROM graph_" + name)
@@ -39,14 +39,14 @@ async def _counts(tx: Tx) -> dict[str, int]:
     return found
 
 
-async def counts(graphs: Graphs) -> dict[str, int]:
+async def counts(graphs: StoredCheckpoints) -> dict[str, int]:
     found = await graphs.storage.read(_counts)
     # A thread is known as long as it has something.
     assert bool(found.pop("threads")) == any(found.values())
     return found
 
 
-async def test_a_checkpoint_comes_back_as_it_was(graphs: Graphs) -> None:
+async def test_a_checkpoint_comes_back_as_it_was(graphs: StoredCheckpoints) -> None:
     put = checkpoint(
         1,
         whole("a", "1.x", {"ключ": "значение \u0000 \U0001f600"}),
@@ -64,7 +64,7 @@ async def test_a_checkpoint_comes_back_as_it_was(graphs: Graphs) -> None:
     assert found.writes == []
 
 
-async def test_a_list_grows_by_what_is_new(graphs: Graphs) -> None:
+async def test_a_list_grows_by_what_is_new(graphs: StoredCheckpoints) -> None:
     await graphs.put(changes(checkpoint(0, grown("0", None, 0, "item 0"))))
     for number in range(1, 40):
         piece = grown(str(number), str(number - 1), number, f"item {number}")
@@ -72,11 +72,11 @@ async def test_a_list_grows_by_what_is_new(graphs: Graphs) -> None:
     assert await counts(graphs) == {"checkpoints": 40, "pieces": 40, "items": 40, "writes": 0}
     found = shown(await graphs.find(ALL))
     assert all(found[f"c{n:04}"]["list"] == [f"item {m}" for m in range(n + 1)] for n in range(40))
-    (last,) = await graphs.find(GraphQuery(thread_id="t", checkpoint_ns="", limit=1))
+    (last,) = await graphs.find(CheckpointQuery(thread_id="t", checkpoint_ns="", limit=1))
     assert last.values[0].spans == 1
 
 
-async def test_forks_and_edits_share_what_they_have_in_common(graphs: Graphs) -> None:
+async def test_forks_and_edits_share_what_they_have_in_common(graphs: StoredCheckpoints) -> None:
     await graphs.put(changes(checkpoint(1, grown("1", None, 0, "a", "b", "c"))))
     fork = grown("2", "1", 3, "left")
     other = grown("3", "1", 2, "right")
@@ -84,7 +84,12 @@ async def test_forks_and_edits_share_what_they_have_in_common(graphs: Graphs) ->
         channel="list",
         version="4",
         value=typed(["new", "last"]),
-        spans=[Span(False, 1, 2), Span(True, 0, 1), Span(False, 2, 3), Span(True, 1, 2)],
+        spans=[
+            SpliceRange(False, 1, 2),
+            SpliceRange(True, 0, 1),
+            SpliceRange(False, 2, 3),
+            SpliceRange(True, 1, 2),
+        ],
         count=2,
         base="3",
     )
@@ -103,7 +108,7 @@ async def test_forks_and_edits_share_what_they_have_in_common(graphs: Graphs) ->
     assert (await counts(graphs))["items"] == 4
 
 
-async def test_a_checkpoint_that_is_kept_again_is_replaced(graphs: Graphs) -> None:
+async def test_a_checkpoint_that_is_kept_again_is_replaced(graphs: StoredCheckpoints) -> None:
     await graphs.put(changes(checkpoint(1, whole("a", "1", "old"), metadata={"n": 1})))
     again = checkpoint(1, whole("a", "1", "new"), metadata={"n": 2})
     await graphs.put(changes(again, again))
@@ -111,7 +116,7 @@ async def test_a_checkpoint_that_is_kept_again_is_replaced(graphs: Graphs) -> No
     assert (shown([found]), found.metadata) == ({"c0001": {"a": "new"}}, {"n": 2})
 
 
-async def test_writes_are_in_the_order_in_which_they_are_applied(graphs: Graphs) -> None:
+async def test_writes_are_in_the_order_in_which_they_are_applied(graphs: StoredCheckpoints) -> None:
     first = [
         write(1, "t2", 0, "b"),
         write(1, "t1", 1, "d", task_path="z"),
@@ -124,13 +129,15 @@ async def test_writes_are_in_the_order_in_which_they_are_applied(graphs: Graphs)
     assert [view(each.value) for each in found.writes] == ["another", "b", "c", "d"]
 
 
-async def test_a_listing_is_filtered_limited_and_ends_before_a_checkpoint(graphs: Graphs) -> None:
+async def test_a_listing_is_filtered_limited_and_ends_before_a_checkpoint(graphs: StoredCheckpoints) -> None:
     for number in range(250):
         await graphs.put(changes(checkpoint(number, metadata={"step": number, "odd": bool(number % 2)})))
     await graphs.put(changes(checkpoint(500, checkpoint_ns="sub:1"), checkpoint(501, thread_id="other")))
 
     async def ids(**query: Any) -> list[str]:
-        return [each.checkpoint_id for each in await graphs.find(GraphQuery(**{"thread_id": "t", **query}))]
+        return [
+            each.checkpoint_id for each in await graphs.find(CheckpointQuery(**{"thread_id": "t", **query}))
+        ]
 
     assert await ids(limit=2) == ["c0500", "c0249"]
     assert await ids(checkpoint_ns="", limit=2) == ["c0249", "c0248"]
@@ -144,7 +151,7 @@ async def test_a_listing_is_filtered_limited_and_ends_before_a_checkpoint(graphs
     assert (await ids(thread_id=None, limit=1)) == ["c0501"]
 
 
-async def test_a_base_that_is_not_there_changes_nothing(graphs: Graphs) -> None:
+async def test_a_base_that_is_not_there_changes_nothing(graphs: StoredCheckpoints) -> None:
     good = checkpoint(1, whole("a", "1", 1), thread_id="other")
     bad = checkpoint(2, grown("2", "1", 3, "x"))
     # Merged into one call, neither is the other's concern.
@@ -163,23 +170,23 @@ BAD: list[dict[str, Any]] = [
     {"checkpoint_id": "x" * 300},
     {"versions": {"a": "with space"}},
     {"versions": {"with \0": 1}},
-    {"pieces": [Piece(channel="a", version="1", spans=[Span(False, 0, 1)])]},
-    {"pieces": [Piece(channel="a", version="1", value=typed([1]), spans=[Span(True, 0, 2)], count=1)]},
+    {"pieces": [Piece(channel="a", version="1", spans=[SpliceRange(False, 0, 1)])]},
+    {"pieces": [Piece(channel="a", version="1", value=typed([1]), spans=[SpliceRange(True, 0, 2)], count=1)]},
     {"metadata": {"a": b"bytes"}},
 ]
 
 
-async def test_bad_input_changes_nothing(graphs: Graphs) -> None:
+async def test_bad_input_changes_nothing(graphs: StoredCheckpoints) -> None:
     for bad in BAD:
         with pytest.raises(InvalidInput):
             await graphs.put(changes(checkpoint(1, **bad)))
     assert not any((await counts(graphs)).values())
 
 
-async def test_names_that_nothing_can_have(graphs: Graphs) -> None:
+async def test_names_that_nothing_can_have(graphs: StoredCheckpoints) -> None:
     for name in ("with \0", "\ud800", "x" * 2000):
         calls = [
-            *(graphs.find(GraphQuery(**{field: name})) for field in NAMED),  # type: ignore[arg-type]
+            *(graphs.find(CheckpointQuery(**{field: name})) for field in NAMED),  # type: ignore[arg-type]
             graphs.delete_threads([name]),
             graphs.delete_runs([name]),
             graphs.prune([name]),
@@ -191,7 +198,7 @@ async def test_names_that_nothing_can_have(graphs: Graphs) -> None:
         assert {type(answer) for answer in answers} == {InvalidInput}
 
 
-async def test_long_names_are_kept(graphs: Graphs) -> None:
+async def test_long_names_are_kept(graphs: StoredCheckpoints) -> None:
     names: dict[str, Any] = {
         "thread_id": "т" * 256,
         "checkpoint_ns": "|".join(f"node{n}:{n:032}" for n in range(24)),
@@ -199,11 +206,11 @@ async def test_long_names_are_kept(graphs: Graphs) -> None:
     piece = whole("ч" * 200, "1" * 128, "deep")
     put = checkpoint(1, piece, **names)
     await graphs.put(changes(put, writes=[write(1, "x" * 256, 0, 1, **names)]))
-    (found,) = await graphs.find(GraphQuery(**names))
+    (found,) = await graphs.find(CheckpointQuery(**names))
     assert (view_value(found.values[0]), len(found.writes)) == ("deep", 1)
 
 
-async def test_a_large_value(graphs: Graphs) -> None:
+async def test_a_large_value(graphs: StoredCheckpoints) -> None:
     value = "x" * 3_000_000
     await graphs.put(changes(checkpoint(1, whole("a", "1", value), grown("1", None, 0, value))))
     assert shown(await graphs.find(ALL)) == {"c0001": {"a": value, "list": [value]}}
@@ -212,7 +219,7 @@ async def test_a_large_value(graphs: Graphs) -> None:
 # --- removing ---------------------------------------------------------------------------------------------
 
 
-async def _thread(graphs: Graphs, thread_id: str = "t", steps: int = 6) -> None:
+async def _thread(graphs: StoredCheckpoints, thread_id: str = "t", steps: int = 6) -> None:
     """A list that grows, and a channel that changes every other step; two steps are one run."""
     versions: dict[str, Any] = {}
     for number in range(steps):
@@ -229,7 +236,7 @@ async def _thread(graphs: Graphs, thread_id: str = "t", steps: int = 6) -> None:
         await graphs.put(changes(put, writes=[write(number, "task", 0, number, thread_id=thread_id)]))
 
 
-async def test_removed_runs_leave_what_later_ones_need(graphs: Graphs) -> None:
+async def test_removed_runs_leave_what_later_ones_need(graphs: StoredCheckpoints) -> None:
     await _thread(graphs)
     await graphs.delete_runs(["run 1", "unknown"])
     found = shown(await graphs.find(ALL))
@@ -240,7 +247,7 @@ async def test_removed_runs_leave_what_later_ones_need(graphs: Graphs) -> None:
     assert await counts(graphs) == {"checkpoints": 2, "pieces": 3, "items": 2, "writes": 2}
 
 
-async def test_pruned_threads_keep_the_newest_of_each_namespace(graphs: Graphs) -> None:
+async def test_pruned_threads_keep_the_newest_of_each_namespace(graphs: StoredCheckpoints) -> None:
     await _thread(graphs)
     await _thread(graphs, "untouched")
     await graphs.put(
@@ -267,12 +274,12 @@ async def test_pruned_threads_keep_the_newest_of_each_namespace(graphs: Graphs) 
     assert not any((await counts(graphs)).values())
 
 
-async def test_a_strategy_that_does_not_exist(graphs: Graphs) -> None:
+async def test_a_strategy_that_does_not_exist(graphs: StoredCheckpoints) -> None:
     with pytest.raises(InvalidInput, match="keep_latest"):
         await graphs.prune(["t"], "keep_all")  # type: ignore[arg-type]
 
 
-async def test_a_copy_has_a_life_of_its_own(graphs: Graphs) -> None:
+async def test_a_copy_has_a_life_of_its_own(graphs: StoredCheckpoints) -> None:
     await _thread(graphs)
     await graphs.copy_thread("t", "copy")
     await graphs.copy_thread("nothing", "nobody")
@@ -280,14 +287,14 @@ async def test_a_copy_has_a_life_of_its_own(graphs: Graphs) -> None:
         await graphs.copy_thread("t", "copy")
     await graphs.delete_runs(["run 0", "run 1", "run 2"])
     assert await graphs.find(ALL) == []
-    copied = GraphQuery(thread_id="copy")
+    copied = CheckpointQuery(thread_id="copy")
     assert len(await graphs.find(copied)) == 6
     more = checkpoint(6, grown("6", "5", 6, "item 6"), parent=5, thread_id="copy")
     await graphs.put(changes(more))
     assert shown(await graphs.find(copied))["c0006"]["list"] == [f"item {n}" for n in range(7)]
 
 
-async def test_who_removed_and_copied_is_on_record(graphs: Graphs) -> None:
+async def test_who_removed_and_copied_is_on_record(graphs: StoredCheckpoints) -> None:
     named = graphs.acting_as(Caller.trusted("somebody", "default"))
     await _thread(named)
     await named.copy_thread("t", "copy")
@@ -307,7 +314,7 @@ async def test_who_removed_and_copied_is_on_record(graphs: Graphs) -> None:
 # --- channels that are kept as changes --------------------------------------------------------------------
 
 
-async def test_changes_are_collected_up_to_the_nearest_value(graphs: Graphs) -> None:
+async def test_changes_are_collected_up_to_the_nearest_value(graphs: StoredCheckpoints) -> None:
     versions = {"log": 0, "other": 0}
     for number in range(200):
         pieces = [whole("log", f"v{number}", "seed")] if number == 20 else []
@@ -351,7 +358,7 @@ async def _counted(tx: Tx, put: GraphChanges) -> list[str]:
     return counting.asked
 
 
-async def test_a_step_costs_few_statements(graphs: Graphs) -> None:
+async def test_a_step_costs_few_statements(graphs: StoredCheckpoints) -> None:
     await _thread(graphs)
     ns = await graphs.ns("write")
     small = changes(checkpoint(6, whole("even", "e6", 6), parent=5), writes=[write(6, "task", 0, 1)])
@@ -363,7 +370,8 @@ async def test_a_step_costs_few_statements(graphs: Graphs) -> None:
 async def test_two_who_build_on_one_version_at_once(database: Database) -> None:
     one = database.open((*ACCESS_TABLES, *TABLES))
     others = [
-        Graphs(one if database.kind != "postgres" else database.open((*ACCESS_TABLES, *TABLES))) for _ in "ab"
+        StoredCheckpoints(one if database.kind != "postgres" else database.open((*ACCESS_TABLES, *TABLES)))
+        for _ in "ab"
     ]
     try:
         await others[0].put(changes(checkpoint(0, grown("0", None, 0, "base"))))

@@ -8,7 +8,7 @@ from tests.checkpoints.support import changes, checkpoint, grown, whole, write
 from tests.support.plans import of_postgres, of_sqlite
 
 from perdure.checkpoints import sql
-from perdure.checkpoints.service import Graphs
+from perdure.checkpoints.service import StoredCheckpoints
 from perdure.kernel.storage.dialect import Statement
 from perdure.kernel.storage.port import Tx
 
@@ -67,7 +67,7 @@ async def _explain(tx: Tx, statement: Statement[Any], engine: str) -> tuple[set[
     return set(plan.indexes), set(plan.scanned) & TABLES
 
 
-async def test_every_statement_goes_by_its_index(graphs: Graphs) -> None:
+async def test_every_statement_goes_by_its_index(graphs: StoredCheckpoints) -> None:
     for thread in range(5):
         puts = [
             checkpoint(

@@ -18,7 +18,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Interrupt, Send
 from pydantic import BaseModel
 
-from perdure.checkpoints.records import GraphValue, Part
+from perdure.checkpoints.records import GraphValue, ListSlice
 from perdure.checkpoints.view import view, view_value
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput, NotSupported
@@ -78,7 +78,7 @@ def test_a_message_is_its_fields() -> None:
 
 
 def test_a_list_in_parts_is_one_list() -> None:
-    parts = [Part(SERDE.dumps_typed(["a", "b", "c"]), 1, 3), Part(SERDE.dumps_typed(["d"]), 0, 1)]
+    parts = [ListSlice(SERDE.dumps_typed(["a", "b", "c"]), 1, 3), ListSlice(SERDE.dumps_typed(["d"]), 0, 1)]
     assert view_value(GraphValue(channel="x", version="1", parts=parts)) == ["b", "c", "d"]
 
 

@@ -15,7 +15,7 @@ import pytest
 from perdure import open_store
 from perdure.cli.commands.spans import span_duration
 from perdure.cli.demo import play as demo
-from perdure.cli.demo.agents import CONFIG, Plan
+from perdure.cli.demo.agents import CONFIG, DemoPlan
 
 from .command import COLOR, Terminal, new_perdure, perdure, run_here, start
 
@@ -130,7 +130,7 @@ def test_a_warning_stays_out_of_what_the_demo_prints(tmp_path: Path, monkeypatch
     """Such as that the clock was set, which may happen at any moment."""
     log, play = logging.getLogger("perdure.kernel.storage"), demo.play
 
-    async def warning_play(*arguments: Any) -> demo.Report:
+    async def warning_play(*arguments: Any) -> demo.DemoReport:
         log.warning("the clock was set")
         log.error("the disk is full")
         return await play(*arguments)
@@ -195,7 +195,7 @@ def test_an_interrupt_without_a_terminal_ends_it_cleanly(tmp_path: Path) -> None
 
 def test_a_seed_decides_what_fails() -> None:
     def fates(seed: int) -> list[float]:
-        plan = Plan(rollouts=24, seed=seed)
+        plan = DemoPlan(rollouts=24, seed=seed)
         return [plan.chance(number, attempt).random() for number in range(24) for attempt in (1, 2, 3)]
 
     assert fates(1) == fates(1)
@@ -204,7 +204,7 @@ def test_a_seed_decides_what_fails() -> None:
 
 @pytest.mark.parametrize("rollouts", [1, 2, 3, 24, 10_000])
 def test_exactly_one_attempt_falls_silent(rollouts: int) -> None:
-    plan = Plan(rollouts=rollouts, seed=1)
+    plan = DemoPlan(rollouts=rollouts, seed=1)
     attempts = [(number, attempt) for number in range(rollouts) for attempt in (1, 2, 3)]
     assert sum(plan.falls_silent(*each) for each in attempts) == 1
     assert len(plan.inputs()) == rollouts

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure.runtime.local_secret import LocalSecret, local_secret_of
+from perdure.runtime.local_secret import LocalSecret, read_local_secret
 
 from .command import Server, run_here
 
@@ -157,13 +157,13 @@ def place(runtime: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_each_start_has_a_secret_of_its_own(place: Path) -> None:
     first, second = LocalSecret(URL), LocalSecret(URL)
-    assert local_secret_of(URL) is None
+    assert read_local_secret(URL) is None
     first.publish()
-    assert local_secret_of(URL) == first.value
+    assert read_local_secret(URL) == first.value
     second.publish()
-    assert local_secret_of(URL) == second.value != first.value
+    assert read_local_secret(URL) == second.value != first.value
     first.remove()
-    assert local_secret_of(URL) == second.value
+    assert read_local_secret(URL) == second.value
     second.remove()
     assert not list(place.parent.iterdir())
 
@@ -174,7 +174,7 @@ def test_each_start_has_a_secret_of_its_own(place: Path) -> None:
 )
 def test_it_is_for_loopback_addresses_alone(place: Path, url: str) -> None:
     LocalSecret(URL).publish()
-    assert local_secret_of(url) is None
+    assert read_local_secret(url) is None
     LocalSecret(url).publish()
     assert [each.name for each in place.parent.iterdir()] == [place.name]
 
@@ -182,27 +182,27 @@ def test_it_is_for_loopback_addresses_alone(place: Path, url: str) -> None:
 def test_addresses_are_told_apart(place: Path) -> None:
     six = LocalSecret("http://[::1]:4747")
     six.publish()
-    assert local_secret_of("http://[::1]:4747") == six.value
-    assert local_secret_of(URL) is None
+    assert read_local_secret("http://[::1]:4747") == six.value
+    assert read_local_secret(URL) is None
 
 
 def test_what_others_could_have_written_is_not_read(place: Path) -> None:
     secret = LocalSecret(URL)
     secret.publish()
     place.chmod(0o644)
-    assert local_secret_of(URL) is None
+    assert read_local_secret(URL) is None
     place.chmod(0o600)
     place.parent.chmod(0o755)
-    assert local_secret_of(URL) is None
+    assert read_local_secret(URL) is None
     place.parent.chmod(0o700)
-    assert local_secret_of(URL) == secret.value
+    assert read_local_secret(URL) == secret.value
     kept = place.rename(place.with_name("kept"))
     place.symlink_to(kept)
-    assert local_secret_of(URL) is None
+    assert read_local_secret(URL) is None
     place.unlink()
     place.write_text("not a number")
     place.chmod(0o600)
-    assert local_secret_of(URL) is None
+    assert read_local_secret(URL) is None
 
 
 def test_a_directory_that_others_could_write_to_is_not_written_to(
@@ -221,7 +221,7 @@ def test_a_directory_that_others_could_only_read_is_closed_to_them(place: Path) 
     place.parent.chmod(0o755)
     secret = LocalSecret(URL)
     secret.publish()
-    assert local_secret_of(URL) == secret.value
+    assert read_local_secret(URL) == secret.value
     assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
 
 
@@ -233,6 +233,6 @@ def test_what_a_killed_server_left_is_not_sent_and_goes_with_the_next_start(plac
     place.parent.mkdir(mode=0o700)
     place.touch(mode=0o600)
     place.write_text(f"{child} left\n")
-    assert local_secret_of(URL) is None
+    assert read_local_secret(URL) is None
     LocalSecret("http://127.0.0.1:4748").publish()
     assert [each.name for each in place.parent.iterdir()] == ["127.0.0.1-4748.secret"]

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from perdure import Agents, Context, Perdure, PostgresLightningStore
-from perdure.cli.hosting.logs import Redaction, configure, secrets_of
-from perdure.kernel.config import Key, Secret, Settings
+from perdure.cli.hosting.logs import Redaction, configure, list_secrets
+from perdure.kernel.config import Secret, SecretKey, Settings
 from perdure.kernel.errors import Unauthorized
 from perdure.kernel.log_fields import LOG_FIELDS
 from perdure.runtime.services import Services
@@ -19,7 +19,7 @@ from perdure.threads.records import RunRequest
 TOKEN = "pdr_0123456789abcdef_" + "A" * 43
 SETTINGS = Settings(
     database_url=Secret("postgresql://anna:p%40ss+word@db.example/agents"),
-    api_key=Key("a-key-of-the-server-1"),
+    api_key=SecretKey("a-key-of-the-server-1"),
 )
 
 
@@ -64,7 +64,7 @@ def test_what_is_none_is_left_alone(text: str) -> None:
 
 
 def test_what_the_settings_hold_is_hidden_wherever_it_stands() -> None:
-    redaction = Redaction(secrets_of(SETTINGS))
+    redaction = Redaction(list_secrets(SETTINGS))
     shown = redaction("the words p%40ss+word, p@ss+word and a-key-of-the-server-1 stand alone")
     assert shown == "the words ***, *** and *** stand alone"
 

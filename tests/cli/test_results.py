@@ -8,7 +8,7 @@ import pytest
 from perdure.cli.shell.options import CommandContext
 from perdure.cli.shell.output import Output
 from perdure.cli.shell.results import PAGE_SIZE, listing, pages, showing
-from perdure.cli.shell.target import Target
+from perdure.cli.shell.target import CommandTarget
 from perdure.kernel.pages import PaginatedResult
 
 EVERYTHING = range(2500)
@@ -54,7 +54,7 @@ async def test_fetching_stops_at_the_first_that_is_not_kept() -> None:
 def printed(
     capsys: pytest.CaptureFixture[str], found: list[int] | PaginatedResult[int], **options: Any
 ) -> str:
-    context = CommandContext(Target(), Output(as_json=options.pop("as_json", False)))
+    context = CommandContext(CommandTarget(), Output(as_json=options.pop("as_json", False)))
     listing(context, found, ("n",), lambda n: (n,), noun="numbers", empty="No numbers yet.", **options)
     return capsys.readouterr().out
 
@@ -70,7 +70,7 @@ def test_a_list_is_a_table_with_a_hint_or_json(capsys: pytest.CaptureFixture[str
 
 
 def test_one_thing_is_its_properties_and_a_table_below_them(capsys: pytest.CaptureFixture[str]) -> None:
-    context = CommandContext(Target(), Output())
+    context = CommandContext(CommandTarget(), Output())
     showing(context, {}, [("name", "n"), ("missing", None)], ("a",), [(1,)])
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines == [["name", "n"], [], ["a"], ["1"]]

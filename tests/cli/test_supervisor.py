@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from perdure import open_store
-from perdure.cli.hosting.supervisor import environment_of
+from perdure.cli.hosting.supervisor import build_environment
 from perdure.client.lightning import LightningStoreClient
 from perdure.kernel.config import load_settings
 
@@ -154,7 +154,7 @@ def test_arguments_reach_workers_through_the_environment() -> None:
         "cors_allow_origins": ["http://a", "http://b"],
     }
     settings = load_settings(given, environment={})
-    passed = environment_of(settings, environment)
+    passed = build_environment(settings, environment)
     assert passed == {
         "PERDURE_DATABASE_URL": "postgresql://x/y",
         "PERDURE_KEEP_TRACES": "true",

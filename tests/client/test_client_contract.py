@@ -11,7 +11,7 @@ import pytest
 from tests.rollouts.engines import Engine, Engines
 
 from perdure import LightningStore, LightningStoreClient
-from perdure.runtime.app import app_of
+from perdure.runtime.app import build_app
 from perdure.server.http.server import HttpServer, make_application
 from perdure.server.lightning.routes import ROUTES
 from perdure.testing.contract import *  # noqa: F403
@@ -28,7 +28,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 @pytest.fixture(scope="module")
 def client(engine: Engine) -> Iterator[LightningStoreClient]:
     """A client of one server; a server and a client serve any event loop."""
-    server = HttpServer(make_application(app_of(engine.store), ROUTES))
+    server = HttpServer(make_application(build_app(engine.store), ROUTES))
     server.start()
     made = LightningStoreClient(server.url)
     yield made

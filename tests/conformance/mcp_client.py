@@ -61,15 +61,15 @@ async def the_adapters_over_http_with_a_server_of_the_same_sdk(server: CheckedSe
     import httpx
 
     from perdure import InMemoryLightningStore
-    from perdure.kernel.config import Key, Settings
+    from perdure.kernel.config import SecretKey, Settings
     from perdure.runtime.app import App
     from perdure.server.http.server import HttpServer
-    from perdure.server.table import application_of
+    from perdure.server.table import build_application
 
     headers = {"Authorization": f"Bearer {server.key}"}
     async with InMemoryLightningStore() as store:
-        settings = Settings(api_key=Key(server.key), max_body_bytes=100_000)
-        async with HttpServer(application_of(App(store, settings))) as http:
+        settings = Settings(api_key=SecretKey(server.key), max_body_bytes=100_000)
+        async with HttpServer(build_application(App(store, settings))) as http:
             url = f"{http.url}/api/v1/mcp"
             await check_tools({"transport": "streamable_http", "url": url, "headers": headers})
             async with httpx.AsyncClient(headers=headers) as client:

@@ -14,7 +14,7 @@ from perdure.graph_requests.model import RequestRow
 from perdure.graph_requests.operations import ask
 from perdure.graph_requests.service import GraphRequests
 from perdure.kernel.clock import to_micros
-from perdure.rollouts.model import TASK, Kind, Kinds
+from perdure.rollouts.model import TASK, Kinds, RolloutKind
 from perdure.rollouts.records import RolloutConfig
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.workers import Workers
@@ -225,7 +225,7 @@ async def overdue(house: House) -> str:
 
 async def unknown_kind(house: House) -> str:
     run = await house.run()
-    house.threads = house.service(60.0, Kinds(Kind(TASK)))
+    house.threads = house.service(60.0, Kinds(RolloutKind(TASK)))
     return run.run_id
 
 

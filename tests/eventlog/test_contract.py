@@ -10,7 +10,15 @@ import pytest
 from tests.kernel.support import open_database
 
 from perdure.eventlog.file_log import FileEventLog
-from perdure.eventlog.port import CHAT_PROJECT, MAX_LINES, EventLog, Lines, LogName, encode_line, project_of
+from perdure.eventlog.port import (
+    CHAT_PROJECT,
+    MAX_LINES,
+    EventLog,
+    Lines,
+    LogName,
+    build_project_name,
+    encode_line,
+)
 from perdure.eventlog.table_log import TableEventLog
 from perdure.eventlog.tables import TABLES
 from perdure.kernel.codec import decode_json
@@ -243,9 +251,9 @@ class TestTable(Contract):
 
 
 def test_the_project_of_a_directory_is_its_path_with_dashes() -> None:
-    assert project_of("/app") == CHAT_PROJECT
-    assert project_of("/srv/agent/workspace") == "-srv-agent-workspace"
-    assert project_of("..") == "-.."
-    long = project_of("/" + "é" * 300)
+    assert build_project_name("/app") == CHAT_PROJECT
+    assert build_project_name("/srv/agent/workspace") == "-srv-agent-workspace"
+    assert build_project_name("..") == "-.."
+    long = build_project_name("/" + "é" * 300)
     assert len(long.encode()) <= 200
-    assert long != project_of("/" + "é" * 301)
+    assert long != build_project_name("/" + "é" * 301)

@@ -10,14 +10,14 @@ import pytest
 from tests.support.kinds import KINDS
 from tests.threads.support import AGENT_NAMES, AGENTS, POLICY, age, open_storage
 
-from perdure.executions.model import ExecutionSeed, NewPhase, is_soft, outcome_of
+from perdure.executions.model import ExecutionSeed, NewPhase, get_outcome, is_soft
 from perdure.executions.operations import (
     DAY,
     EXECUTIONS,
     HOUR,
-    Finish,
-    Progress,
-    Usage,
+    ExecutionFinish,
+    ExecutionProgress,
+    ExecutionUsage,
     mark_failed,
     outputs,
     record_progress,
@@ -158,10 +158,10 @@ async def test_every_way_to_end_closes_an_execution(house: House) -> None:
 async def test_a_lost_worker_closes_its_execution_with_what_it_has_cost(house: House) -> None:
     made = await house.phase(seed(), free_lapses=1)
     taken = await house.take()
-    usage = Usage(cost_usd=0.25, input_tokens=100, output_tokens=20, turns=1)
-    progress = Progress(rollout_id=made, attempt_id=taken.attempt_id, session_id="s-1", usage=usage)
+    usage = ExecutionUsage(cost_usd=0.25, input_tokens=100, output_tokens=20, turns=1)
+    progress = ExecutionProgress(rollout_id=made, attempt_id=taken.attempt_id, session_id="s-1", usage=usage)
     await house.queue.write(record_progress, [progress])
-    await house.queue.write(record_progress, [Progress(rollout_id=made, attempt_id="at-another")])
+    await house.queue.write(record_progress, [ExecutionProgress(rollout_id=made, attempt_id="at-another")])
     if house.storage.engine == "sqlite":
         house.clock.advance(61)
     else:
@@ -190,8 +190,10 @@ async def test_what_is_said_of_an_earlier_attempt_does_not_touch_the_execution_o
     first = await house.take()
     await house.finish(first, result="error", error=Failure(error="ValueError", message="no such city"))
     second = await house.take()
-    usage = Usage(cost_usd=9.0, input_tokens=900)
-    late = Progress(rollout_id=rollout_id, attempt_id=first.attempt_id, session_id="late", usage=usage)
+    usage = ExecutionUsage(cost_usd=9.0, input_tokens=900)
+    late = ExecutionProgress(
+        rollout_id=rollout_id, attempt_id=first.attempt_id, session_id="late", usage=usage
+    )
     await house.queue.write(record_progress, [late])
     end = AttemptEnd(
         rollout_id=rollout_id,
@@ -263,9 +265,9 @@ async def test_an_execution_is_recorded_step_by_step(house: House) -> None:
     assert await executions.is_running("build:plan", "acme/app#7")
     await executions.record_session_id(started, "session-1")
     await executions.record_output_text(started, "so far")
-    usage = Usage(cost_usd=0.5, turns=4)
-    await executions.record_finish(started, Finish(success=True, stop_reason="success", usage=usage))
-    await executions.record_finish(started, Finish(success=False, error="late", duration_ms=12))
+    usage = ExecutionUsage(cost_usd=0.5, turns=4)
+    await executions.record_finish(started, ExecutionFinish(success=True, stop_reason="success", usage=usage))
+    await executions.record_finish(started, ExecutionFinish(success=False, error="late", duration_ms=12))
     row = await executions.get(started)
     assert shown(row, "success", "error", "stop_reason", "cost_usd", "turns", "duration_ms") == (
         False,
@@ -305,7 +307,7 @@ async def test_stale_executions_are_marked_as_failed(house: House) -> None:
 async def test_the_newest_execution_is_marked_as_failed(house: House) -> None:
     executions = house.executions
     for _ in range(2):
-        await executions.record_finish(await executions.record_start(seed()), Finish(success=True))
+        await executions.record_finish(await executions.record_start(seed()), ExecutionFinish(success=True))
     assert await executions.mark_latest_failed("build:plan", "acme/app#7", "blocked", "w1") == 1
     assert [each.success for each in await house.all()] == [True, False]
     assert await executions.is_completed("build:plan", "acme/app#7")
@@ -318,7 +320,7 @@ async def test_an_execution_that_goes_on_does_not_fail_in_hindsight(house: House
     assert await executions.mark_latest_failed("build:plan", "acme/app#7", "blocked") == 0
     assert await executions.is_running("build:plan", "acme/app#7")
     assert (await executions.stats()).all.failed == 0
-    await executions.record_finish(going, Finish(success=True))
+    await executions.record_finish(going, ExecutionFinish(success=True))
     figures = (await executions.stats()).all
     assert (figures.total, figures.succeeded, figures.failed) == (1, 1, 0)
 
@@ -328,7 +330,7 @@ async def test_failures_in_a_row_end_at_the_first_that_is_none(house: House) -> 
 
     async def end(success: bool, stop_reason: str | None = None) -> None:
         started = await executions.record_start(seed())
-        await executions.record_finish(started, Finish(success=success, stop_reason=stop_reason))
+        await executions.record_finish(started, ExecutionFinish(success=success, stop_reason=stop_reason))
 
     assert await executions.consecutive_failures("build:plan") == 0
     await end(True)
@@ -365,7 +367,7 @@ async def test_lists_page_by_cursor_and_filter_by_one_thing(house: House) -> Non
     ]
     assert len((await executions.list(trigger_id="acme/app#7")).items) == 7
     assert [each.execution_id for each in await executions.recent("build:0", 1)] == [made[6]]
-    await executions.record_finish(made[6], Finish(success=True))
+    await executions.record_finish(made[6], ExecutionFinish(success=True))
     assert [each.execution_id for each in await executions.running(2)] == [made[5], made[4]]
     for bad in (
         executions.list(skill="a", trigger_id="b"),
@@ -404,7 +406,9 @@ async def test_statistics_have_every_hour_and_day_and_count_by_skill_and_trigger
 
     async def end(skill: str, success: bool, **usage: Any) -> None:
         started = await executions.record_start(seed(skill, trigger_type="cron" if success else "api"))
-        await executions.record_finish(started, Finish(success=success, usage=Usage(**usage)))
+        await executions.record_finish(
+            started, ExecutionFinish(success=success, usage=ExecutionUsage(**usage))
+        )
 
     await end("build:plan", True, cost_usd=0.5, input_tokens=10)
     await end("build:plan", False, output_tokens=5)
@@ -447,7 +451,7 @@ async def test_an_execution_counts_in_the_hour_and_the_day_of_its_start(house: H
         house.clock.advance(3600.0)
     else:
         await house.queue.write(_begin_earlier, started)
-    await house.executions.record_finish(started, Finish(success=True))
+    await house.executions.record_finish(started, ExecutionFinish(success=True))
     begun = (await house.executions.get(started)).started_at
     hours = {each.at: each.total for each in await house.executions.hourly_stats(hours=3)}
     assert {at for at, total in hours.items() if total} == {begun[:13]}
@@ -472,8 +476,8 @@ async def test_chats_sum_up_their_turns(house: House) -> None:
 
     async def turn(chat: str, text: str, cost: float) -> str:
         started = await executions.record_start(seed("chat", trigger_id=chat, workflow_run_id=None))
-        usage = Usage(cost_usd=cost, input_tokens=10, output_tokens=1)
-        await executions.record_finish(started, Finish(success=True, output=text, usage=usage))
+        usage = ExecutionUsage(cost_usd=cost, input_tokens=10, output_tokens=1)
+        await executions.record_finish(started, ExecutionFinish(success=True, output=text, usage=usage))
         return started
 
     await turn("slack:a", "hello", 0.25)
@@ -499,7 +503,7 @@ async def test_chats_sum_up_their_turns(house: House) -> None:
 
 def test_outcomes_and_soft_failures() -> None:
     assert [
-        outcome_of(*each) for each in ((1, "success"), (0, "skipped"), (0, "error_quota"), (0, None))
+        get_outcome(*each) for each in ((1, "success"), (0, "skipped"), (0, "error_quota"), (0, None))
     ] == [
         "succeeded",
         "skipped",
@@ -507,7 +511,7 @@ def test_outcomes_and_soft_failures() -> None:
         "failed",
     ]
     # A check that was red has succeeded: it ran.
-    assert outcome_of(1, "condition_not_met") == "succeeded"
+    assert get_outcome(1, "condition_not_met") == "succeeded"
     reasons = ("unknown", "error_truncated", "error_fatal", "error_exit_1", None)
     assert [is_soft(False, reason) for reason in reasons] == [True, True, False, False, False]
     assert not is_soft(True, "unknown")

@@ -14,9 +14,9 @@ from perdure.executions.model import ExecutionSeed, NewPhase
 from perdure.executions.operations import (
     DAY,
     HOUR,
-    Finish,
-    Progress,
-    Usage,
+    ExecutionFinish,
+    ExecutionProgress,
+    ExecutionUsage,
     mark_failed,
     outputs,
     record_progress,
@@ -117,7 +117,9 @@ async def use(storage: Storage) -> None:
     for text in ("done", None):
         (taken,) = await queue.claim("w1", AGENT_NAMES, 1, 0, ["workflows"])
         held = taken.held
-        progress = Progress(rollout_id=held.run_id, attempt_id=held.attempt_id, usage=Usage(input_tokens=5))
+        progress = ExecutionProgress(
+            rollout_id=held.run_id, attempt_id=held.attempt_id, usage=ExecutionUsage(input_tokens=5)
+        )
         await queue.write(record_progress, [progress])
         await queue.finish(Ending(held=held, result="success", output_text=text))
     (skipped,) = await queue.write(skip, [seed], "skipped")
@@ -126,7 +128,7 @@ async def use(storage: Storage) -> None:
     started = await executions.record_start(seed)
     await executions.record_session_id(started, "s")
     await executions.record_output_text(started, "text")
-    await executions.record_finish(started, Finish(success=True))
+    await executions.record_finish(started, ExecutionFinish(success=True))
     await executions.mark_all_stale_failed("trigger-8", "stale")
     await executions.mark_latest_failed("build:7", "trigger-7", "blocked")
     await executions.readiness("build:7", "trigger-7")

@@ -18,8 +18,8 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
-from perdure.checkpoints.records import GraphQuery
-from perdure.checkpoints.service import Graphs
+from perdure.checkpoints.records import CheckpointQuery
+from perdure.checkpoints.service import StoredCheckpoints
 from perdure.importing.checkpoints import import_checkpoints
 from perdure.importing.langgraph_postgres import check_tables, import_threads, read_postgres_checkpoints
 from perdure.importing.langgraph_sqlite import read_sqlite_checkpoints
@@ -91,7 +91,7 @@ async def storage(engine_url: str) -> AsyncIterator[Any]:
 
 
 async def check_import(storage: Any, read: Callable[[], Any], expected: Any) -> None:
-    graphs = Graphs(storage)
+    graphs = StoredCheckpoints(storage)
 
     async def imported(*, dry_run: bool = False) -> tuple[int, int, int]:
         report = ImportReport(source="test", dry_run=dry_run)
@@ -102,7 +102,7 @@ async def check_import(storage: Any, read: Callable[[], Any], expected: Any) -> 
 
     total = sum(map(len, expected))
     assert await imported(dry_run=True) == (total, total, 0)
-    assert await graphs.find(GraphQuery(thread_id="t-1")) == []
+    assert await graphs.find(CheckpointQuery(thread_id="t-1")) == []
     assert await imported() == (total, total, 0)
     saver = PerdureSaver(storage)
     graph = builder.compile(checkpointer=saver)
@@ -153,10 +153,12 @@ async def test_nothing_is_unpickled_and_what_cannot_be_read_is_named(storage: An
     connection.execute(value, (checkpoint_id, body))
     connection.commit()
     connection.close()
-    report, graphs = ImportReport(source="test"), Graphs(storage)
+    report, graphs = ImportReport(source="test"), StoredCheckpoints(storage)
     await import_checkpoints(graphs, read_sqlite_checkpoints(file), report)
     assert [each.id for each in report.refusals] == ["c-1", "c-2", "c-3"]
-    (found,) = await graphs.find(GraphQuery(thread_id="t-2", checkpoint_ns="", checkpoint_id=checkpoint_id))
+    (found,) = await graphs.find(
+        CheckpointQuery(thread_id="t-2", checkpoint_ns="", checkpoint_id=checkpoint_id)
+    )
     assert [write.value for write in found.writes if write.channel == "channel"] == [("pickle", body)]
     assert not marker.exists()
 

@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, empty_chec
 from langgraph.checkpoint.base.id import uuid6
 
 from perdure.checkpoints.model import covered, piece_key
-from perdure.checkpoints.rows import ranges_of
+from perdure.checkpoints.rows import decode_ranges
 from perdure.integrations.langgraph import PerdureSaver
 from perdure.kernel.codec import decode_json
 from perdure.kernel.storage.dialect import statement
@@ -90,7 +90,7 @@ def check_nothing_is_left_over(saver: PerdureSaver, thread_id: str) -> None:
     ranges: dict[str, list[tuple[int, int]]] = {}
     for _, _, log, text in rows["pieces"]:
         if log is not None:
-            ranges.setdefault(log, []).extend(ranges_of(text))
+            ranges.setdefault(log, []).extend(decode_ranges(text))
     for log, position, count in rows["items"]:
         assert any(
             start < position + count and position < stop for start, stop in covered(ranges.get(log, ()))

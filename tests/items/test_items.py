@@ -18,7 +18,7 @@ from perdure.items.records import (
     ItemOp,
     ItemPolicy,
     ListNamespaces,
-    Match,
+    NamespaceMatch,
     PutItem,
     SearchItems,
 )
@@ -319,7 +319,7 @@ async def test_a_batch_reads_what_was_there_before_it_writes(items: Items) -> No
             GetItem(namespace=["a"], key="old"),
             DeleteItem(namespace=["a"], key="old"),
             SearchItems(namespace_prefix=["a"]),
-            ListNamespaces(matches=[Match(kind="prefix", path=["a"])]),
+            ListNamespaces(matches=[NamespaceMatch(kind="prefix", path=["a"])]),
             PutItem(namespace=["a"], key="new", value={"n": 3}),
         ]
     )

@@ -10,7 +10,7 @@ from tests.kernel.support import open_database
 from tests.support.plans import SMALL, Plan, Subject, plans_of
 
 from perdure.items import operations, sql, tables
-from perdure.items.model import path_of
+from perdure.items.model import encode_namespace
 from perdure.items.service import Items
 from perdure.items.vectors import ItemIndex
 from perdure.kernel.clock import MICROS
@@ -40,7 +40,7 @@ def _rows(now: int) -> Iterator[tuple[list[tuple[Any, ...]], list[tuple[Any, ...
             user = "crowd" if number % 5 == 0 else f"user-{number % 1000:03}"
             ttl = MICROS * 60 if number % 100 == 1 else None
             expires = None if ttl is None else now + (number % 1000 - 50) * 600 * MICROS
-            path, key = path_of(("users", user)), f"k{number}"
+            path, key = encode_namespace(("users", user)), f"k{number}"
             items.append((1, path, key, now, now + number, expires, ttl, "{}"))
             vectors.append((1, path, key, "text", b"\0\0\0\0"))
         yield items, vectors

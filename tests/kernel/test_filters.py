@@ -17,11 +17,11 @@ from perdure.kernel.errors import BadQuery, InvalidInput
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.filters import (
     Clause,
-    Condition,
-    Field,
-    Key,
+    FilterCondition,
+    ListField,
     Listing,
-    Order,
+    SortKey,
+    SortOrder,
     Test,
     given,
     order_by,
@@ -31,12 +31,12 @@ from perdure.kernel.storage.port import Storage, Tx
 from perdure.rollouts.operations import queries
 
 FIELDS = {
-    "name": Field("id", "text"),
-    "size": Field("size", "int", null=True),
-    "note": Field("note", "text", null=True),
-    "ended": Field("size", "time", null=True),
+    "name": ListField("id", "text"),
+    "size": ListField("size", "int", null=True),
+    "note": ListField("note", "text", null=True),
+    "ended": ListField("size", "time", null=True),
 }
-BY_ID = Order((Key("id", "text"),))
+BY_ID = SortOrder((SortKey("id", "text"),))
 HOSTILE = (
     "id; DROP TABLE things",
     "id) OR 1=1 --",
@@ -58,14 +58,14 @@ NOT_NAMES: tuple[Any, ...] = (5, True, b"name", ["name"], {"name": 1}, ("name",)
 
 def test_conditions_that_are_not_given_are_left_out() -> None:
     conditions = given(("name", "exact", "a"), ("note", "contains", None), ("size", "within", []))
-    assert conditions == [Condition("name", "exact", "a"), Condition("size", "within", [])]
+    assert conditions == [FilterCondition("name", "exact", "a"), FilterCondition("size", "within", [])]
 
 
 def test_one_pool_joined_by_its_logic() -> None:
     conditions = [
-        Condition("name", "exact", "a"),
-        Condition("note", "contains", "b"),
-        Condition("size", "within", [1]),
+        FilterCondition("name", "exact", "a"),
+        FilterCondition("note", "contains", "b"),
+        FilterCondition("size", "within", [1]),
     ]
     expected = "id = :f0 {} {{has:note,f1}} {} size {{among:f2}}"
     for logic in ("and", "or"):
@@ -87,7 +87,7 @@ def test_an_unknown_logic_is_refused(logic: Any) -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_condition_on_a_field_that_is_not_allowed_is_refused(name: str) -> None:
     with pytest.raises(BadQuery):
-        where(FIELDS, [Condition(name, "exact", 1)], "and")
+        where(FIELDS, [FilterCondition(name, "exact", 1)], "and")
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, *NOT_NAMES])
@@ -117,7 +117,7 @@ def test_an_unknown_order_is_refused(order: Any) -> None:
 def test_a_missing_time_sorts_last_and_any_other_missing_value_first(
     sort_by: str | None, sort_order: str, sql: str
 ) -> None:
-    ties = Order((Key("position", "int"), Key("id", "text")))
+    ties = SortOrder((SortKey("position", "int"), SortKey("id", "text")))
     assert order_by(FIELDS, sort_by, sort_order, ties).sql == sql
 
 
@@ -156,7 +156,7 @@ async def test_pages_by_their_cursors_are_the_whole_list(storage: Storage, heads
         rows = [(NS, f"n{n:02}", sizes[n % 7], notes[n % 5], None) for n in range(40)]
         await tx.insert_many(THINGS, [row for row in rows if not heads or row[3] is not None])
 
-    async def walk(tx: Tx, order: Order, limit: int) -> list[str]:
+    async def walk(tx: Tx, order: SortOrder, limit: int) -> list[str]:
         everything = Clause("TRUE", {})
         walked: list[str] = []
         cursor = None
@@ -175,7 +175,7 @@ async def test_pages_by_their_cursors_are_the_whole_list(storage: Storage, heads
     await storage.run(fill, ns=NS)
     for sort_by in FIELDS:
         for sort_order in ("asc", "desc"):
-            for ties in (BY_ID, Order((Key("id", "text", descending=True),))):
+            for ties in (BY_ID, SortOrder((SortKey("id", "text", descending=True),))):
                 order = order_by(FIELDS, sort_by, sort_order, ties)
                 page, values = listing.page(Clause("TRUE", {}), order, -1, 0)
 
@@ -203,8 +203,8 @@ def test_a_cursor_of_another_list_or_order_is_refused() -> None:
     assert BY_ID.place("things", cursor) == ("a",)
     for what, order in (
         ("others", BY_ID),
-        ("things", Order((Key("id", "text", descending=True),))),
-        ("things", Order((Key("size", "int"), Key("id", "text")))),
+        ("things", SortOrder((SortKey("id", "text", descending=True),))),
+        ("things", SortOrder((SortKey("size", "int"), SortKey("id", "text")))),
     ):
         with pytest.raises(InvalidInput, match="not a cursor of this list"):
             order.place(what, cursor)
@@ -215,12 +215,12 @@ def test_a_cursor_with_values_of_another_kind_is_refused(values: tuple[Any, ...]
     with pytest.raises(InvalidInput):
         BY_ID.place("things", write_cursor("things" + BY_ID.sql, *values))
     with pytest.raises(InvalidInput):
-        Order((Key("size", "int"),)).place("things", write_cursor("things ORDER BY size", 2**63))
+        SortOrder((SortKey("size", "int"),)).place("things", write_cursor("things ORDER BY size", 2**63))
 
 
 async def test_the_heads_of_each_value_make_the_same_page_as_a_scan(storage: Storage) -> None:
     listing = Listing("id, size", "things WHERE ns = :ns")
-    order = Order((Key("size", "int", descending=True), Key("id", "text")))
+    order = SortOrder((SortKey("size", "int", descending=True), SortKey("id", "text")))
 
     async def ask(tx: Tx) -> list[tuple[Any, Any]]:
         rows = [(NS, f"n{n:03}", n % 17, "abcd"[n % 4], None) for n in range(200)]
@@ -228,7 +228,7 @@ async def test_the_heads_of_each_value_make_the_same_page_as_a_scan(storage: Sto
         pages = []
         for limit, offset in ((5, 0), (10, 30), (200, 0), (3, 148), (5, 500)):
             heads, bound = listing.heads("note", ["a", "c", "d", "missing"], order, limit, offset)
-            clause = where(FIELDS, [Condition("note", "within", ["a", "c", "d"])], "and")
+            clause = where(FIELDS, [FilterCondition("note", "within", ["a", "c", "d"])], "and")
             scan, values = listing.page(clause, order, limit, offset)
             pages.append((await tx.all(heads, **bound), await tx.all(scan, **values)))
         return pages
@@ -268,7 +268,7 @@ def test_the_largest_page_still_fits_the_engines() -> None:
 
 conditions_of = st.lists(
     st.builds(
-        Condition,
+        FilterCondition,
         st.sampled_from(sorted(FIELDS)),
         st.sampled_from(get_args(Test)),
         st.text(min_size=8) | st.lists(st.text(min_size=8), min_size=1),
@@ -278,7 +278,7 @@ conditions_of = st.lists(
 
 
 @property_of(conditions_of, st.sampled_from(["and", "or"]))
-def test_no_value_ever_stands_in_the_sql(conditions: list[Condition], logic: str) -> None:
+def test_no_value_ever_stands_in_the_sql(conditions: list[FilterCondition], logic: str) -> None:
     clause = where(FIELDS, conditions, logic)
     assert list(clause.values.values()) == [condition.value for condition in conditions]
     words = r"TRUE|\(|\)| AND | OR |(id|size|note) (= :f\d|\{among:f\d\})|\{has:(id|size|note),f\d\}"
@@ -297,7 +297,7 @@ def test_no_value_ever_stands_in_the_sql(conditions: list[Condition], logic: str
         queries.WORKER_FIELDS,
     ],
 )
-def test_the_rooms_allow_plain_columns_only(fields: dict[str, Field]) -> None:
+def test_the_rooms_allow_plain_columns_only(fields: dict[str, ListField]) -> None:
     assert all(re.fullmatch("[a-z_]+", field.column) for field in fields.values())
 
 
@@ -309,7 +309,7 @@ async def test_hostile_values_are_only_compared(storage: Storage) -> None:
         found = []
         for value in values:
             for test, bound in (("exact", value), ("within", [value]), ("contains", value)):
-                condition = Condition("note", test, bound)  # type: ignore[arg-type]
+                condition = FilterCondition("note", test, bound)  # type: ignore[arg-type]
                 clause = where(FIELDS, [condition], "and")
                 sql = statement("SELECT id FROM things WHERE ns = :ns AND " + clause.sql)
                 found.append([row[0] for row in await tx.all(sql, **clause.values)])

@@ -10,7 +10,7 @@ from tests.kernel.support import NS, THINGS, put
 
 from perdure.kernel.storage import dialect
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
-from perdure.kernel.storage.filters import Clause, Key, Listing, Order
+from perdure.kernel.storage.filters import Clause, Listing, SortKey, SortOrder
 from perdure.kernel.storage.port import Storage, Tx
 
 
@@ -161,7 +161,7 @@ async def test_a_page_of_records_and_their_number(storage: Storage) -> None:
     async def ask(tx: Tx) -> tuple[list[ThingRow], int | None]:
         await _fill(tx)
         clause = Clause("TRUE", {})
-        page, values = LIST.page(clause, Order((Key("id", "text", descending=True),)), 1, 0)
+        page, values = LIST.page(clause, SortOrder((SortKey("id", "text", descending=True),)), 1, 0)
         assert page.name == "test_rows.LIST"
         return await tx.all(page, **values), await tx.one(LIST.count(clause))
 

@@ -27,7 +27,7 @@ from tests.kernel.support import (
 from perdure.kernel.errors import OutcomeUnknown, StorageClosed, StorageError
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.kernel.storage.sqlite import SqliteStorage
-from perdure.kernel.storage.sqlite_engine import Job
+from perdure.kernel.storage.sqlite_engine import WriterJob
 
 OPEN_CONNECTIONS = """
 SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'perdure'
@@ -272,7 +272,7 @@ async def test_calls_fail_at_once_when_the_writer_dies(
     queued.append(asyncio.ensure_future(sqlite.background(put, "background", ns=NS)))
     await _let_tasks_run()
 
-    def die(jobs: Sequence[Job]) -> None:
+    def die(jobs: Sequence[WriterJob]) -> None:
         raise Broken("the thread is gone")
 
     monkeypatch.setattr(sqlite._engine, "commit_group", die)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.kernel.support import NS, THINGS, in_thread, soon, until
 
-from perdure.kernel.changes import CHANNEL, Change, changes_from, follow, tell
+from perdure.kernel.changes import CHANNEL, ObjectChange, changes_from, follow, tell
 from perdure.kernel.signals import shared
 from perdure.kernel.signals.local import LocalSignals
 from perdure.kernel.storage.port import Storage, Tx
@@ -91,7 +91,7 @@ async def test_an_operation_tells_of_changes_when_they_are_wanted(storage: Stora
     assert await storage.run(tell_of, "d", ns=NS + 1) is True
     keys = await soon(stream.next())
     assert keys is not None
-    assert changes_from(keys) == [Change("thing", "a", "new"), Change("thing", "b/c", "new")]
+    assert changes_from(keys) == [ObjectChange("thing", "a", "new"), ObjectChange("thing", "b/c", "new")]
     stream.close()
     assert await storage.run(tell_of, "a", ns=NS) is False
 

@@ -1,13 +1,15 @@
 """Counts of operations: callers choose names of queues, so that a process keeps a bounded number of them."""
 
-from perdure.kernel.tally import MAX_PLACES, OTHER, Note, Tally
+from perdure.kernel.tally import MAX_PLACES, OTHER, Tally, TallyEntry
 
 
 def test_counts_beyond_the_bound_share_one_label() -> None:
     tally = Tally()
     for number in range(MAX_PLACES + 50):
-        tally.add([Note("ended", 1, f"queue-{number}"), Note("waited", 1, f"queue-{number}", 2.0)])
-    tally.add([Note("ended", 1, "queue-0", times=2), Note("waited", 1, "queue-0", 1.0)])
+        tally.add(
+            [TallyEntry("ended", 1, f"queue-{number}"), TallyEntry("waited", 1, f"queue-{number}", 2.0)]
+        )
+    tally.add([TallyEntry("ended", 1, "queue-0", times=2), TallyEntry("waited", 1, "queue-0", 1.0)])
     counts, durations = tally.counts("ended"), tally.durations("waited")
     assert len(counts) == len(durations) == MAX_PLACES + 1
     assert counts[OTHER] == sum(durations[OTHER].buckets) == 50
@@ -18,6 +20,6 @@ def test_counts_beyond_the_bound_share_one_label() -> None:
 
 def test_the_rest_is_kept_by_namespace() -> None:
     tally = Tally()
-    tally.add(Note("ended", 1, f"queue-{number}") for number in range(MAX_PLACES))
-    tally.add([Note("ended", 2, "another"), Note("ended", 3, "another")])
+    tally.add(TallyEntry("ended", 1, f"queue-{number}") for number in range(MAX_PLACES))
+    tally.add([TallyEntry("ended", 2, "another"), TallyEntry("ended", 3, "another")])
     assert tally.counts_by_place("ended")[2, OTHER] == tally.counts_by_place("ended")[3, OTHER] == 1

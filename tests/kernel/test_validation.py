@@ -5,7 +5,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from perdure.kernel.validation import detail_of, explain, one_of, place_of
+from perdure.kernel.validation import build_detail, explain, one_of, parse_place
 
 
 class Step(msgspec.Struct, forbid_unknown_fields=True):
@@ -41,8 +41,8 @@ def test_what_is_wrong_is_named_with_what_would_be_right(value: Any, message: st
 
 def test_choices_are_found_below_lists_and_maps() -> None:
     for value in ({"steps": [{"mode": "x"}]}, {"named": {"a": {"mode": "x"}}}):
-        text, steps = place_of(refusal(value))
-        assert detail_of(text, steps, Request) == "must be one of fast or slow, not 'x'"
+        text, steps = parse_place(refusal(value))
+        assert build_detail(text, steps, Request) == "must be one of fast or slow, not 'x'"
 
 
 def test_choices_read_as_a_sentence() -> None:

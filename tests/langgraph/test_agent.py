@@ -26,7 +26,7 @@ from typing_extensions import TypedDict
 
 from perdure.agents.agent import Agent
 from perdure.agents.context import AgentError, Cancelled
-from perdure.checkpoints.records import GraphChanges, GraphPut, GraphQuery
+from perdure.checkpoints.records import CheckpointQuery, GraphChanges, GraphPut
 from perdure.kernel.errors import InvalidInput
 from perdure.langgraph.shapes import schemas
 from perdure.worker.registry import Agents
@@ -280,7 +280,7 @@ async def test_the_types_of_a_graph_come_back() -> None:
 async def test_stored_bytes_are_never_code() -> None:
     thread, agent = Thread(), agent_of(two_steps())
     await run(agent, MemoryContext(thread, run_id="a"), {"said": ["0"]})
-    (newest,) = await thread.graphs.find(GraphQuery(checkpoint_ns="", limit=1))
+    (newest,) = await thread.graphs.find(CheckpointQuery(checkpoint_ns="", limit=1))
     put = GraphPut(
         thread_id=newest.thread_id,
         checkpoint_id=newest.checkpoint_id,

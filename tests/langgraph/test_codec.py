@@ -8,7 +8,7 @@ import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from perdure.checkpoints.records import GraphTuple, GraphValue
-from perdure.langgraph.codec import GraphCodec, config_of
+from perdure.langgraph.codec import GraphCodec, build_config
 
 VERSIONS = {"number": "00000001.a"}
 USUAL = {
@@ -35,7 +35,7 @@ USUAL = {
 def test_a_checkpoint_comes_back_as_it_was(changes: Any, left_out: str | None, form: type) -> None:
     codec = GraphCodec(JsonPlusSerializer())
     given: Any = {name: part for name, part in {**USUAL, **changes}.items() if name != left_out}
-    put = codec.put(config_of("t", "", None), given, {}, {**VERSIONS})
+    put = codec.put(build_config("t", "", None), given, {}, {**VERSIONS})
     assert type(codec.serde.loads_typed(put.checkpoint)) is form
     stored = GraphTuple(
         thread_id="t",

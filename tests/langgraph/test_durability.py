@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 
 from perdure.agents.agent import Agent
 from perdure.agents.context import AgentError
-from perdure.checkpoints.records import GraphQuery
+from perdure.checkpoints.records import CheckpointQuery
 from perdure.langgraph.revival import strict_serializer
 from perdure.worker.registry import Agents
 
@@ -202,7 +202,7 @@ async def test_a_subgraph_that_remembers() -> None:
     thread, agent = Thread(), agent_of(outer)
     for name in ("a", "b"):
         await run(agent, MemoryContext(thread, run_id=name), {"answer": name})
-    found = await thread.graphs.find(GraphQuery(checkpoint_ns="inner"))
+    found = await thread.graphs.find(CheckpointQuery(checkpoint_ns="inner"))
     assert {each.run_id for each in found} == {"a", "b"}
 
 

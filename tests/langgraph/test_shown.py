@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 from perdure.embedding.perdure import Perdure
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
-from perdure.streams.model import REFERENCE_SIZE, Event
+from perdure.streams.model import REFERENCE_SIZE, StreamEvent
 from perdure.threads.records import RunRequest
 from perdure.worker.registry import Agents
 
@@ -130,7 +130,7 @@ async def _rows(tx: Tx, stream: str) -> list[Any]:
 
 async def run(
     perdure: Perdure, name: str, thread_id: str | None = None, **options: Any
-) -> tuple[list[Event], list[tuple[str, str, str | None]]]:
+) -> tuple[list[StreamEvent], list[tuple[str, str, str | None]]]:
     """The `values` events of a run, as its reader saw them, and as they are stored."""
     threads = perdure.threads
     said = {"messages": [{"role": "human", "content": "hi", "id": "m0"}]}

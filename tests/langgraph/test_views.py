@@ -16,10 +16,10 @@ from tests.worker.graph_agents import Graphs, State
 
 from perdure.assistants.service import Assistants
 from perdure.embedding.perdure import Perdure
-from perdure.graph_requests.graphs import Graphs as GraphService
+from perdure.graph_requests.graphs import AgentGraphs as GraphService
 from perdure.graph_requests.service import GraphRequests
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
-from perdure.langgraph.views import CheckpointRef, GraphViews
+from perdure.langgraph.views import CheckpointRef, NamespaceGraphs
 from perdure.threads.records import Command, RunRequest
 from perdure.worker.registry import Agents
 
@@ -53,7 +53,7 @@ async def perdure(request: pytest.FixtureRequest, tmp_path: Path, graphs: Graphs
 @pytest_asyncio.fixture(params=["here", "elsewhere"])
 async def views(
     request: pytest.FixtureRequest, perdure: Perdure, graphs: Graphs, monkeypatch: pytest.MonkeyPatch
-) -> GraphViews:
+) -> NamespaceGraphs:
     """The views of a process that has the graphs, which asks nobody, and of one that asks a worker."""
     await described(perdure, "plain")
     if request.param == "here":
@@ -62,9 +62,11 @@ async def views(
     return views_of(perdure, graphs.agents if request.param == "here" else None)
 
 
-def views_of(perdure: Perdure, agents: Agents | None) -> GraphViews:
+def views_of(perdure: Perdure, agents: Agents | None) -> NamespaceGraphs:
     services = perdure.services
-    return GraphViews(agents, services.threads, services.assistants, services.graph_requests, services.items)
+    return NamespaceGraphs(
+        agents, services.threads, services.assistants, services.graph_requests, services.items
+    )
 
 
 async def thread_of(perdure: Perdure, **more: Any) -> str:
@@ -84,7 +86,7 @@ async def assistant_of(perdure: Perdure, agent: str) -> str:
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-async def test_a_thread_without_a_state(perdure: Perdure, views: GraphViews) -> None:
+async def test_a_thread_without_a_state(perdure: Perdure, views: NamespaceGraphs) -> None:
     thread = await thread_of(perdure)
     state = await views.state(thread)
     assert (state["values"], state["next"], state["tasks"], state["checkpoint"]) == ({}, [], [], None)
@@ -98,7 +100,7 @@ async def test_a_thread_without_a_state(perdure: Perdure, views: GraphViews) -> 
 
 
 async def test_a_state_with_its_tasks_and_subgraphs(
-    perdure: Perdure, views: GraphViews, graphs: Graphs
+    perdure: Perdure, views: NamespaceGraphs, graphs: Graphs
 ) -> None:
     thread = await thread_of(perdure)
     end = await perdure.run("nested", {"said": ["0"]}, thread_id=thread)
@@ -127,7 +129,7 @@ async def test_a_state_with_its_tasks_and_subgraphs(
     assert [each["metadata"]["source"] for each in history] == ["loop", "input"]
 
 
-async def test_earlier_states(perdure: Perdure, views: GraphViews) -> None:
+async def test_earlier_states(perdure: Perdure, views: NamespaceGraphs) -> None:
     thread = await thread_of(perdure)
     for word in ("a", "b"):
         await perdure.run("steps", {"said": [word]}, thread_id=thread)
@@ -150,7 +152,7 @@ async def test_earlier_states(perdure: Perdure, views: GraphViews) -> None:
 # --- changing ---------------------------------------------------------------------------------------------
 
 
-async def test_a_state_is_changed(perdure: Perdure, views: GraphViews) -> None:
+async def test_a_state_is_changed(perdure: Perdure, views: NamespaceGraphs) -> None:
     thread = await thread_of(perdure)
     await perdure.run("asks", {"said": ["0"]}, thread_id=thread)
     made = await views.update_state(thread, {"said": ["told"]}, as_node="one")
@@ -173,7 +175,7 @@ async def test_a_state_is_changed(perdure: Perdure, views: GraphViews) -> None:
     assert kept[0].parent_id == made["checkpoint_id"]
 
 
-async def test_a_fork_from_an_earlier_state(perdure: Perdure, views: GraphViews) -> None:
+async def test_a_fork_from_an_earlier_state(perdure: Perdure, views: NamespaceGraphs) -> None:
     thread = await thread_of(perdure)
     await perdure.run("steps", {"said": ["0"]}, thread_id=thread)
     early = next(each for each in await views.history(thread) if each["next"] == ["two"])
@@ -183,7 +185,7 @@ async def test_a_fork_from_an_earlier_state(perdure: Perdure, views: GraphViews)
     assert (end.run.status, end.values["said"]) == ("success", ["0", "one", "other", "two"])
 
 
-async def test_the_service_draws_describes_and_changes(perdure: Perdure, views: GraphViews) -> None:
+async def test_the_service_draws_describes_and_changes(perdure: Perdure, views: NamespaceGraphs) -> None:
     service = GraphService(perdure.services.storage, views)
     assistant = await assistant_of(perdure, "steps")
     drawn = await service.drawing(assistant)
@@ -206,7 +208,7 @@ async def test_the_service_draws_describes_and_changes(perdure: Perdure, views: 
             await asked
 
 
-async def test_an_update_that_does_not_fit(perdure: Perdure, views: GraphViews) -> None:
+async def test_an_update_that_does_not_fit(perdure: Perdure, views: NamespaceGraphs) -> None:
     thread = await thread_of(perdure)
     await perdure.run("steps", {"said": ["0"]}, thread_id=thread)
     before = await perdure.threads.get_thread(thread)
@@ -216,7 +218,7 @@ async def test_an_update_that_does_not_fit(perdure: Perdure, views: GraphViews) 
     assert (await perdure.threads.get_thread(thread)).checkpoint_id == before.checkpoint_id
 
 
-async def test_a_busy_thread_is_left_alone(perdure: Perdure, views: GraphViews, graphs: Graphs) -> None:
+async def test_a_busy_thread_is_left_alone(perdure: Perdure, views: NamespaceGraphs, graphs: Graphs) -> None:
     thread = await thread_of(perdure)
     request = RunRequest(assistant_id="slow", thread_id=thread, input={"said": ["0"]})
     run = await perdure.threads.create_run(request)
@@ -232,7 +234,7 @@ async def test_a_busy_thread_is_left_alone(perdure: Perdure, views: GraphViews, 
     assert end.values["said"] == ["0", "one", "waited", "two"]
 
 
-async def test_supersteps(perdure: Perdure, views: GraphViews) -> None:
+async def test_supersteps(perdure: Perdure, views: NamespaceGraphs) -> None:
     thread = await thread_of(perdure, metadata={"graph_id": "asks"})
     made = await views.supersteps(
         thread,
@@ -254,7 +256,7 @@ async def test_supersteps(perdure: Perdure, views: GraphViews) -> None:
         await views.supersteps(await thread_of(perdure), [{"updates": [{"values": {}}]}])
 
 
-async def test_values_that_no_graph_made_are_updated_by_one(perdure: Perdure, views: GraphViews) -> None:
+async def test_values_that_no_graph_made_are_updated_by_one(perdure: Perdure, views: NamespaceGraphs) -> None:
     thread = await thread_of(perdure, metadata={"graph_id": "steps"}, values={"said": ["native"]})
     assert (await views.state(thread))["values"] == {"said": ["native"]}
     await views.update_state(thread, {"said": ["more"]}, as_node="two")
@@ -266,7 +268,7 @@ async def test_values_that_no_graph_made_are_updated_by_one(perdure: Perdure, vi
 # --- agents that are no graphs, or are elsewhere ----------------------------------------------------------
 
 
-async def test_an_agent_that_is_no_graph(perdure: Perdure, views: GraphViews) -> None:
+async def test_an_agent_that_is_no_graph(perdure: Perdure, views: NamespaceGraphs) -> None:
     thread = await thread_of(perdure)
     await perdure.run("plain", "x", thread_id=thread)
     state = await views.state(thread)
@@ -300,7 +302,7 @@ async def test_a_graph_that_is_elsewhere(perdure: Perdure, graphs: Graphs) -> No
 # --- shapes -----------------------------------------------------------------------------------------------
 
 
-async def test_the_shape_of_a_graph(perdure: Perdure, views: GraphViews) -> None:
+async def test_the_shape_of_a_graph(perdure: Perdure, views: NamespaceGraphs) -> None:
     assistant = await assistant_of(perdure, "nested")
     drawn = await views.graph(assistant)
     assert [node["id"] for node in drawn["nodes"]] == ["__start__", "one", "inner", "__end__"]

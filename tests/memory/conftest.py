@@ -12,7 +12,7 @@ import pytest
 
 from perdure.kernel.config import Settings
 from perdure.kernel.ids import derived_ulid
-from perdure.memory.builder import Outcome
+from perdure.memory.builder import BuildOutcome
 from perdure.memory.calendar import DAY as DAY_LEVEL
 from perdure.memory.calendar import MONTH, SEGMENT, WEEK, YEAR
 from perdure.memory.records import NewMemoryEvent, TocNode
@@ -64,15 +64,15 @@ class World:
         await self.work.updater.update(await self.memory.ns(), [(time, time) for time in times])
         return [answer.event_id for answer in answers]
 
-    async def build(self, *levels: int, builder: str = "job", by: Summariser | None = None) -> Outcome:
+    async def build(self, *levels: int, builder: str = "job", by: Summariser | None = None) -> BuildOutcome:
         """Build what is stale, whether its time is over or not."""
         if by is not None:
             self.work.builder.summariser = by
-        total = Outcome()
+        total = BuildOutcome()
         for level in levels or (SEGMENT, DAY_LEVEL, WEEK, MONTH, YEAR):
             ns = await self.memory.ns()
             outcome = await self.work.builder.build_due(level, "test", builder, ns=ns)
-            total = Outcome(*map(sum, zip(total, outcome, strict=True)))
+            total = BuildOutcome(*map(sum, zip(total, outcome, strict=True)))
         return total
 
     async def segments(self, day: str = f"toc:day:{DAY}") -> list[TocNode]:

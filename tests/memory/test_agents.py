@@ -16,7 +16,7 @@ from perdure.kernel.ids import derived_ulid
 from perdure.memory.index import MemoryIndexer
 from perdure.memory.records import NewMemoryEvent
 from perdure.worker.options import WorkerOptions
-from perdure.worker.worker import Worker
+from perdure.worker.worker import RunWorker
 
 ROOT = Path(__file__).parents[2]
 EVENT = NewMemoryEvent(
@@ -55,7 +55,7 @@ async def test_in_a_worker_without_a_database() -> None:
         await services.memory.ingest(EVENT)
         await MemoryIndexer(services.storage).index(await services.memory.ns())
         queue = RemoteRunQueue(house.visitor.url)
-        worker = Worker(queue, agents, WorkerOptions(heartbeat=5.0, interval=1.0), memory=queue.memory)
+        worker = RunWorker(queue, agents, WorkerOptions(heartbeat=5.0, interval=1.0), memory=queue.memory)
         await worker.start()
         try:
             run = await house.client.create_run(RunRequest(assistant_id="far", input={"query": "zebra"}))

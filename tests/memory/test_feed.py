@@ -11,7 +11,7 @@ from tests.kernel.support import until_true
 from perdure import Agents, Perdure
 from perdure.memory.feed import FEED_CONSUMER
 from perdure.memory.records import MemoryEvent
-from perdure.memory.run_feed import text_of
+from perdure.memory.run_feed import extract_text
 from perdure.memory.session_feed import SessionFeed
 from perdure.workflows.definition import Phase, Workflow
 from perdure.workflows.loading import load_text
@@ -181,8 +181,8 @@ async def test_without_the_setting_the_end_of_a_run_leaves_nothing_in_the_outbox
 
 
 def test_the_text_of_a_value() -> None:
-    assert text_of("plain") == "plain"
-    assert text_of({"messages": [{"content": [{"type": "text", "text": "deep"}]}]}) == "deep"
-    assert text_of({"n": 5}) == '{"n":5}'
-    assert text_of(None) == text_of({}) == text_of([]) == ""
-    assert text_of({"text": "\ud83d"}) == "\ufffd"
+    assert extract_text("plain") == "plain"
+    assert extract_text({"messages": [{"content": [{"type": "text", "text": "deep"}]}]}) == "deep"
+    assert extract_text({"n": 5}) == '{"n":5}'
+    assert extract_text(None) == extract_text({}) == extract_text([]) == ""
+    assert extract_text({"text": "\ud83d"}) == "\ufffd"

@@ -89,13 +89,13 @@ def test_records_come_back_from_messages() -> None:
         metadata={"a": "b"},
         agent="x",
     )
-    assert wire.new_event_of(wire.event_message(new)) == new
+    assert wire.message_to_new_event(wire.event_message(new)) == new
     event = MemoryEvent(**{name: getattr(new, name) for name in new.__struct_fields__})
-    assert wire.event_of(wire.event_message(event)) == event
+    assert wire.message_to_event(wire.event_message(event)) == event
     cited = Citation(event_id="e", session_id="s", timestamp_ms=5)
     for each in ("event", "node", "grip"):
         hit = SearchHit(kind=each, id="i", score=0.5, text="t", timestamp_ms=5, agent=None, events=[cited])
-        assert wire.hit_of(wire.match_message(hit)) == hit
-        assert wire.kinds_of(wire.teleport_result(hit).doc_type) == [each]
-    assert wire.kinds_of(0) == wire.kinds_of(3) == ["node", "grip"]
-    assert wire.kinds_of(wire.ALL_KINDS) == [None]
+        assert wire.message_to_hit(wire.match_message(hit)) == hit
+        assert wire.parse_kinds(wire.teleport_result(hit).doc_type) == [each]
+    assert wire.parse_kinds(0) == wire.parse_kinds(3) == ["node", "grip"]
+    assert wire.parse_kinds(wire.ALL_KINDS) == [None]

@@ -12,7 +12,7 @@ from perdure.kernel.ids import derived_ulid
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.kernel.vectors import Embedder
 from perdure.memory import sql, tables
-from perdure.memory.model import places_of, tags_of
+from perdure.memory.model import build_document_range, build_tags
 from perdure.memory.nodes import new_node
 from perdure.memory.operations import builds, maintenance
 from perdure.memory.operations import events as event_operations
@@ -54,14 +54,14 @@ SUBJECT = Subject(
 
 
 def _rows(ns: int, start: int) -> tuple[list[tuple[Any, ...]], ...]:
-    low, _ = places_of(ns)
+    low, _ = build_document_range(ns)
     events, texts, nodes = [], [], []
     for number in range(start, start + CHUNK):
         ms = START + number * 60_000
         id = derived_ulid(ms, f"{ns} {number}")
         events.append((ns, id, f"s{number % 100}", ms, 2, 1, None, 10, 0, "{}"))
         body = f"common word{number % 5000} text{number}"
-        texts.append((ns, id, "event", ms, None, low + number + 1, tags_of("event", []), body))
+        texts.append((ns, id, "event", ms, None, low + number + 1, build_tags("event", []), body))
         node = new_node(f"toc:segment:2024-01-{1 + number % 28:02}:{id}", 0)
         nodes.append((ns, *node._replace(start_ms=ms, end_ms=ms, stale=int(number % 500 == 0))))
     return events, texts, nodes
@@ -82,7 +82,7 @@ async def fill(storage: Storage) -> None:
         ns = await Memory(storage, namespace=name).ns("write")
         for start in range(0, EVENTS, CHUNK):
             await storage.run(_fill, *_rows(ns, start), ns=ns)
-        low, _ = places_of(ns)
+        low, _ = build_document_range(ns)
         await storage.run(_count, low + EVENTS, ns=ns)
 
 
@@ -104,9 +104,9 @@ async def use(storage: Storage) -> None:
     assert (await memory.search("word77", mode="text", since_ms=START)).items
     assert (await memory.search("word77", mode="vector")).items
     assert (await memory.browse("toc:day:2024-01-15", limit=5)).items
-    assert await storage.read(builds.due, 5, None, 0, builds.Place())
+    assert await storage.read(builds.due, 5, None, 0, builds.DueNodeCursor())
     assert await storage.read(maintenance.next_event, START, ns=ns) == START
-    assert await storage.background(maintenance.index_again, places_of(ns)[0] + 100, ns=ns)
+    assert await storage.background(maintenance.index_again, build_document_range(ns)[0] + 100, ns=ns)
 
 
 async def test_plans(new_engine_url: str) -> None:

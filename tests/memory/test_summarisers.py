@@ -28,8 +28,8 @@ from perdure.memory.summarisers.extractive import (
     ASKED,
     BULLET_LENGTH,
     ExtractiveSummariser,
+    build_summary,
     rolled_up,
-    summary_of,
 )
 from perdure.memory.summarisers.port import (
     ApiError,
@@ -42,7 +42,7 @@ from perdure.memory.summarisers.port import (
     Timeout,
     shorten,
 )
-from perdure.memory.wiring import summariser_of
+from perdure.memory.wiring import build_summariser
 
 TALK = [
     ("user", "Please fix the login bug: users with an umlaut in their name cannot sign in."),
@@ -66,7 +66,7 @@ def said(*lines: tuple[str, str], session: str = "s") -> list[Said]:
 
 
 def test_what_was_asked_what_was_found_and_what_came_of_it() -> None:
-    summary = summary_of(said(*TALK))
+    summary = build_summary(said(*TALK))
     assert summary.title == "Fix the login bug: users with an umlaut in their name cannot sign in"
     assert summary.bullets == (
         "Asked: Fix the login bug: users with an umlaut in their name cannot sign in.",
@@ -75,20 +75,20 @@ def test_what_was_asked_what_was_found_and_what_came_of_it() -> None:
         "Deployed version 1.4.2 to staging; the health check is green.",
     )
     assert {"login", "umlaut"} <= set(summary.keywords)
-    assert summary == summary_of(said(*TALK))
+    assert summary == build_summary(said(*TALK))
 
 
 def test_what_is_repeated_from_before_is_not_summarised() -> None:
     before = said(("user", "Something about an elephant"))[0]._replace(repeated=True)
-    summary = summary_of([before, *said(*TALK)])
+    summary = build_summary([before, *said(*TALK)])
     assert not any("elephant" in text for text in (summary.title, *summary.bullets))
 
 
 def test_events_without_prose_have_a_summary_too() -> None:
-    assert summary_of(said(("tool", "{}"), ("tool", "[1, 2]"))).title == "2 events"
-    assert summary_of(said(("user", ""))).bullets == ()
-    assert summary_of(said(("user", "ok"), ("assistant", "```\ncode = 1\n```"))).title
-    assert summary_of(said(("user", "搜索引擎怎么工作？ 它建立索引。"))).bullets
+    assert build_summary(said(("tool", "{}"), ("tool", "[1, 2]"))).title == "2 events"
+    assert build_summary(said(("user", ""))).bullets == ()
+    assert build_summary(said(("user", "ok"), ("assistant", "```\ncode = 1\n```"))).title
+    assert build_summary(said(("user", "搜索引擎怎么工作？ 它建立索引。"))).bullets
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_lines_excerpts_and_keywords_have_whole_words_of_scripts_without_spaces(
     ):
         words = set(split_words(text))
         events = said(("user", text))
-        summary = summary_of(events)
+        summary = build_summary(events)
         (bullet,) = summary.bullets
         grip = grip_for("toc:x", bullet, events)
         for cut in (bullet.removeprefix(ASKED), summary.title, grip.excerpt.removesuffix("...")):
@@ -181,7 +181,7 @@ TEXTS = st.text(st.sampled_from("ab .!?\n`*_-#é漢😀👨\u200d👩\ufe0f🏽\
 )
 def test_any_text_is_summarised_and_tied_to_its_events(lines: list[tuple[str, str]]) -> None:
     events = said(*lines)
-    summary = summary_of(events)
+    summary = build_summary(events)
     for bullet in summary.bullets:
         assert len(bullet) <= BULLET_LENGTH
         bullet.encode()
@@ -386,9 +386,9 @@ async def test_what_passes_is_asked_again(endpoint: Endpoint) -> None:
 
 
 def test_settings_choose_the_summariser() -> None:
-    assert isinstance(summariser_of(Settings()), ExtractiveSummariser)
-    chosen = summariser_of(Settings(memory_model="m", memory_model_url="http://127.0.0.1:1/v1"))
+    assert isinstance(build_summariser(Settings()), ExtractiveSummariser)
+    chosen = build_summariser(Settings(memory_model="m", memory_model_url="http://127.0.0.1:1/v1"))
     assert isinstance(chosen, EndpointSummariser)
     for wrong in (None, "", "127.0.0.1", "file:///x"):
         with pytest.raises(ConfigError):
-            summariser_of(Settings(memory_model="m", memory_model_url=wrong))
+            build_summariser(Settings(memory_model="m", memory_model_url=wrong))

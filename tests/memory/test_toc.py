@@ -15,7 +15,7 @@ from perdure.jobs.model import JobContext
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
 from perdure.memory import nodes
-from perdure.memory.builder import Outcome
+from perdure.memory.builder import BuildOutcome
 from perdure.memory.calendar import DAY as DAY_LEVEL
 from perdure.memory.calendar import SEGMENT
 from perdure.memory.operations import builds, toc
@@ -52,7 +52,7 @@ async def test_events_become_segments_and_these_the_days_weeks_months_and_years(
     assert [bullet.text for bullet in morning.bullets] == [nodes.PENDING_TEXT]
     assert (morning.start_time_ms, morning.end_time_ms) == (ms(f"{DAY} 10:00"), ms(f"{DAY} 10:02"))
     assert [(await world.node(id)).status for id in ABOVE] == ["draft"] * 4
-    assert await world.build() == Outcome(built=6)
+    assert await world.build() == BuildOutcome(built=6)
     segment = await world.node(morning.node_id)
     assert (segment.status, segment.version, segment.error) == ("complete", 1, None)
     assert segment.title == "Fix the login bug: users with an umlaut in their name cannot sign in"
@@ -71,10 +71,10 @@ async def test_events_become_segments_and_these_the_days_weeks_months_and_years(
 async def test_a_late_child_rolls_its_ancestors_up_again_and_nothing_else(world: World) -> None:
     await world.arrive(*talk(world), *talk(world, "2024-01-16 10:00"), *talk(world, "2024-03-05 10:00"))
     await world.build()
-    assert await world.build() == Outcome()
+    assert await world.build() == BuildOutcome()
     late = world.event("A late question about the deployment of the billing service", f"{DAY} 06:00")
     await world.arrive(late)
-    assert await world.build() == Outcome(built=5)
+    assert await world.build() == BuildOutcome(built=5)
     first, second = await world.segments()
     assert (first.version, second.version) == (1, 1)
     assert [(await world.node(id)).version for id in ABOVE] == [2, 2, 2, 2]
@@ -83,7 +83,7 @@ async def test_a_late_child_rolls_its_ancestors_up_again_and_nothing_else(world:
     # Without a change nothing gains a version, also if it is looked at again.
     ns = await world.memory.ns()
     await world.storage.run(_mark, ABOVE, ns=ns)
-    assert await world.build() == Outcome(unchanged=4)
+    assert await world.build() == BuildOutcome(unchanged=4)
     assert [(await world.node(id)).version for id in ABOVE] == [2, 2, 2, 2]
 
 
@@ -246,10 +246,10 @@ async def test_a_summariser_that_fails_leaves_what_was_there_and_is_asked_again(
 async def test_a_node_that_fails_alone_holds_up_no_other(world: World) -> None:
     await world.arrive(*talk(world), *talk(world, f"{DAY} 12:00"), *talk(world, f"{DAY} 14:00"))
     outcome = await world.build(SEGMENT, by=Broken(ParseError("nonsense")))
-    assert outcome == Outcome(built=2, failed=1)
+    assert outcome == BuildOutcome(built=2, failed=1)
     assert [node.status for node in await world.segments()] == ["failed", "complete", "complete"]
     # It waits before it is tried again; the day is made of the others meanwhile.
-    assert await world.build(SEGMENT, DAY_LEVEL) == Outcome(built=1)
+    assert await world.build(SEGMENT, DAY_LEVEL) == BuildOutcome(built=1)
 
 
 async def test_a_build_belongs_to_one_job_and_goes_on_in_its_next_attempt(world: World) -> None:
@@ -258,14 +258,14 @@ async def test_a_build_belongs_to_one_job_and_goes_on_in_its_next_attempt(world:
     ns = await world.memory.ns()
     assert await world.storage.run(builds.start, segment.node_id, "first", 10**9, ns=ns) is not None
     assert (await world.node(segment.node_id)).status == "building"
-    assert await world.build(SEGMENT, builder="second") == Outcome()
-    assert await world.build(SEGMENT, builder="first") == Outcome(built=1)
+    assert await world.build(SEGMENT, builder="second") == BuildOutcome()
+    assert await world.build(SEGMENT, builder="first") == BuildOutcome(built=1)
     # One that was thought lost changes nothing any more.
     await world.arrive(world.event("and another thing to remember", f"{DAY} 10:03"))
     row = await world.storage.run(builds.start, segment.node_id, "slow", 0, ns=ns)
     assert row is not None
     late = await world.work.builder._segment(row, ns)
-    assert await world.build(SEGMENT, builder="quick") == Outcome(built=1)
+    assert await world.build(SEGMENT, builder="quick") == BuildOutcome(built=1)
     assert await world.storage.run(builds.finish, late._replace(builder="slow", job="x"), ns=ns) is None
     assert (await world.node(segment.node_id)).version == 2
 
@@ -295,7 +295,7 @@ async def test_what_changes_while_it_is_built_is_built_again(world: World) -> No
     made = await world.work.builder._segment(row, ns)
     await world.arrive(world.event("meanwhile something else was said", f"{DAY} 10:05"))
     assert await world.storage.run(builds.finish, made._replace(builder="job", job="x"), ns=ns) == 1
-    assert await world.build(SEGMENT) == Outcome(built=1)
+    assert await world.build(SEGMENT) == BuildOutcome(built=1)
 
 
 def context(world: World, name: str, ns: int) -> JobContext:

@@ -10,7 +10,7 @@ from tests.memory.conftest import ms
 
 from perdure.kernel.ids import derived_ulid
 from perdure.memory import calendar
-from perdure.memory.calendar import ancestors_of, day_id, parent_of, parse_id, segment_id, title_of
+from perdure.memory.calendar import build_title, day_id, get_parent_id, list_ancestors, parse_id, segment_id
 from perdure.memory.model import LATEST_MS
 from perdure.memory.segments import (
     GAP_MS,
@@ -35,29 +35,29 @@ def test_titles_and_boundaries_follow_from_the_id() -> None:
     for id, (title, start, end) in expected.items():
         period = parse_id(id)
         assert period is not None
-        assert (title_of(id), period.start_ms, period.end_ms) == (title, ms(start), ms(end) - 1)
+        assert (build_title(id), period.start_ms, period.end_ms) == (title, ms(start), ms(end) - 1)
 
 
 def test_a_week_belongs_to_the_month_of_its_thursday() -> None:
     # January 29 is in the week whose Thursday is February 1.
-    assert ancestors_of("toc:day:2024-01-29") == ["toc:week:2024:W05", "toc:month:2024:02", "toc:year:2024"]
-    assert ancestors_of("toc:day:2024-12-30") == ["toc:week:2025:W01", "toc:month:2025:01", "toc:year:2025"]
-    assert ancestors_of("toc:day:2021-01-03") == ["toc:week:2020:W53", "toc:month:2020:12", "toc:year:2020"]
-    assert ancestors_of(day_id(0)) == ["toc:week:1970:W01", "toc:month:1970:01", "toc:year:1970"]
+    assert list_ancestors("toc:day:2024-01-29") == ["toc:week:2024:W05", "toc:month:2024:02", "toc:year:2024"]
+    assert list_ancestors("toc:day:2024-12-30") == ["toc:week:2025:W01", "toc:month:2025:01", "toc:year:2025"]
+    assert list_ancestors("toc:day:2021-01-03") == ["toc:week:2020:W53", "toc:month:2020:12", "toc:year:2020"]
+    assert list_ancestors(day_id(0)) == ["toc:week:1970:W01", "toc:month:1970:01", "toc:year:1970"]
 
 
 @given(st.integers(0, LATEST_MS))
 def test_every_time_has_its_place(at: int) -> None:
     day = datetime.fromtimestamp(at / 1000, UTC).date()
     id = segment_id(at, derived_ulid(at, "x"))
-    assert parent_of(id) == day_id(at) == f"toc:day:{day}"
-    for level, each in enumerate(reversed([id, *ancestors_of(id)]), 1):
+    assert get_parent_id(id) == day_id(at) == f"toc:day:{day}"
+    for level, each in enumerate(reversed([id, *list_ancestors(id)]), 1):
         period = parse_id(each)
         assert period is not None
         assert period.level == level
         if level in (calendar.WEEK, calendar.DAY, calendar.SEGMENT):
             assert period.start_ms <= at <= period.end_ms
-    week = parse_id(ancestors_of(id)[1])
+    week = parse_id(list_ancestors(id)[1])
     assert week is not None
     assert week.first + timedelta(days=6) == week.last
     assert week.first.weekday() == 0
@@ -112,7 +112,7 @@ def test_a_segment_is_full_before_it_has_more_tokens_than_allowed() -> None:
 def test_a_day_ends_its_last_segment() -> None:
     midnight = ms("2024-01-16 00:00")
     found = cut([size(midnight - 1), size(midnight)])
-    assert [parent_of(each.id) for each in found] == ["toc:day:2024-01-15", "toc:day:2024-01-16"]
+    assert [get_parent_id(each.id) for each in found] == ["toc:day:2024-01-15", "toc:day:2024-01-16"]
 
 
 def test_a_segment_repeats_the_last_minutes_of_the_one_before() -> None:

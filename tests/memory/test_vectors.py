@@ -14,12 +14,12 @@ from perdure.kernel.config import Settings
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.vectors import Embedder, VectorTable, hashed, nearness, packed
 from perdure.memory import vector_search
-from perdure.memory.model import places_of
+from perdure.memory.model import build_document_range
 from perdure.memory.operations import maintenance
 from perdure.memory.operations import search as search_operations
 from perdure.memory.records import SearchMode
 from perdure.memory.vector_search import MemoryVectors
-from perdure.memory.wiring import vectors_of
+from perdure.memory.wiring import build_vectors
 
 TOPICS = ("cat", "dog", "fish")
 
@@ -155,7 +155,7 @@ async def test_many_new_vectors_and_those_of_replaced_documents_are_noticed(
     await world.ingest(*(world.event(f"cat {number}") for number in range(1, 8)))
     assert len(await world.found("feline", mode="vector")) == 8
     ns = await world.memory.ns()
-    first, _ = places_of(ns)
+    first, _ = build_document_range(ns)
     while await world.storage.run(maintenance.index_again, first + 8, ns=ns):
         pass
     await world.index()
@@ -222,11 +222,11 @@ def test_hashed_vectors_are_near_where_words_are_alike() -> None:
 
 
 async def test_the_settings_name_the_embedder(world: World) -> None:
-    assert vectors_of(world.storage, Settings()) is None
-    made = vectors_of(world.storage, Settings(memory_embedder="hashed"))
+    assert build_vectors(world.storage, Settings()) is None
+    made = build_vectors(world.storage, Settings(memory_embedder="hashed"))
     assert made is not None
     assert len(await made.embedder.of_query("some words")) == 384
-    named = vectors_of(world.storage, Settings(memory_embedder="tests.memory.test_vectors:by_topic"))
+    named = build_vectors(world.storage, Settings(memory_embedder="tests.memory.test_vectors:by_topic"))
     assert named is not None
     with pytest.raises(ValueError, match="cannot be loaded"):
-        vectors_of(world.storage, Settings(memory_embedder="nowhere.py:nothing"))
+        build_vectors(world.storage, Settings(memory_embedder="nowhere.py:nothing"))

@@ -16,16 +16,16 @@ from perdure.assistants.model import registrations
 from perdure.assistants.operations import register
 from perdure.executions.model import WORKFLOWS_QUEUE
 from perdure.kernel.storage.port import Tx
-from perdure.messaging.model import Key, NewMessage
+from perdure.messaging.model import ConversationKey, NewMessage
 from perdure.messaging.operations import sessions, turns
 from perdure.messaging.operations.turns import NewTurn
 from perdure.rollouts.operations.claim import Claim
 from perdure.runtime.phases import ThreadPhases
-from perdure.threads.encoding import finish_of
+from perdure.threads.encoding import encode_finish
 from perdure.threads.operations import assign, finish
 from perdure.threads.work import Ending, Lease
 
-KEY = Key("slack", "general", None, "ann")
+KEY = ConversationKey("slack", "general", None, "ann")
 IDLE = 10_000_000
 LATER = 20
 """Seconds after which the session of the setup is stale."""
@@ -62,7 +62,7 @@ def claim(limit: int = 1) -> Operation:
 
 async def end(tx: Tx, given: Any, lined: bool) -> Any:
     ending = Ending(held=given["lease"], result="success", output_text="done")
-    return [type(each).__name__ for each in await finish.finish_runs(tx, [finish_of(ending)], KINDS)]
+    return [type(each).__name__ for each in await finish.finish_runs(tx, [encode_finish(ending)], KINDS)]
 
 
 async def cancel(tx: Tx, given: Any, lined: bool) -> Any:

@@ -11,7 +11,7 @@ from tests.messaging.support import MessagingWorld
 from tests.threads.support import told
 
 from perdure.eventlog.port import default_session_id
-from perdure.executions.operations import Progress, record_progress
+from perdure.executions.operations import ExecutionProgress, record_progress
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.messaging.model import MAX_CONTENT
 from perdure.messaging.operations.turns import LOST_WORKERS
@@ -70,7 +70,7 @@ async def test_turns_of_a_session_never_overlap_and_those_of_others_do(world: Me
     await world.messaging.send(bob, "b1")
     assert prompt(await world.take()) == "b1"
     held = running.held
-    named = Progress(rollout_id=held.run_id, attempt_id=held.attempt_id, session_id="claude-1")
+    named = ExecutionProgress(rollout_id=held.run_id, attempt_id=held.attempt_id, session_id="claude-1")
     await world.queue.write(record_progress, [named])
     await world.finish(held, output_text="done")
     assert (await world.messaging.get(ann)).agent_session_id == "claude-1"

@@ -10,15 +10,17 @@ import sys
 from tests.outbox.support import OutboxWithDeliveries, open_storage
 
 from perdure.kernel.config import Settings
-from perdure.outbox.model import DeliveryPolicy, Outcome
-from perdure.outbox.operations import Claimed
+from perdure.outbox.model import DeliveryOutcome, DeliveryPolicy
+from perdure.outbox.operations import ClaimedEffect
 from perdure.outbox.webhooks.sender import WebhookSender
 
 
 class Doomed(OutboxWithDeliveries):
     """Dies with the delivery done and nothing written down."""
 
-    async def settle(self, claimed: Claimed, outcome: Outcome, policy: DeliveryPolicy, lease: float) -> None:
+    async def settle(
+        self, claimed: ClaimedEffect, outcome: DeliveryOutcome, policy: DeliveryPolicy, lease: float
+    ) -> None:
         assert outcome.event == "delivered", outcome
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -18,15 +18,15 @@ from perdure.outbox.model import (
     MAX_ERROR,
     MAX_WAIT,
     PENDING,
+    DeliveryOutcome,
     EffectRow,
-    Outcome,
     Retries,
     TryLater,
+    compute_state,
     error_text,
     retried,
     settled,
     shown_body,
-    state_of,
     statuses_from,
     unanswered,
 )
@@ -58,8 +58,8 @@ def state(
     )
 
 
-def outcome(event: str, attempt: int = 1, wait: float = 0.0) -> Outcome:
-    return Outcome("ef", attempt, event, None if event == "delivered" else "now", wait)  # type: ignore[arg-type]
+def outcome(event: str, attempt: int = 1, wait: float = 0.0) -> DeliveryOutcome:
+    return DeliveryOutcome("ef", attempt, event, None if event == "delivered" else "now", wait)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("status", EFFECT_STATUSES)
@@ -206,14 +206,14 @@ def _moved(row: EffectRow, step: str, now: int) -> tuple[EffectRow, str | None]:
 def test_what_callers_see_moves_by_its_table(steps: list[str]) -> None:
     now = NOW
     row = state(attempts=0)._replace(answered=0, due_at=now)
-    assert state_of(row, now) == EFFECT_VIEW.start["put"]
+    assert compute_state(row, now) == EFFECT_VIEW.start["put"]
     for step in steps:
-        before, now = state_of(row, now), now + MICROS
-        if state_of(row, now) != before:
-            assert EFFECT_VIEW.step(before, "lease ended") == state_of(row, now)
-        before = state_of(row, now)
+        before, now = compute_state(row, now), now + MICROS
+        if compute_state(row, now) != before:
+            assert EFFECT_VIEW.step(before, "lease ended") == compute_state(row, now)
+        before = compute_state(row, now)
         if step == "wait":
-            later = state_of(row, now + LEASE)
+            later = compute_state(row, now + LEASE)
             assert later in (before, EFFECT_VIEW.step(before, "lease ended"))
             now += LEASE
             continue
@@ -221,7 +221,7 @@ def test_what_callers_see_moves_by_its_table(steps: list[str]) -> None:
             continue
         after, event = _moved(row, step, now)
         if after != row and event is not None:
-            assert state_of(after, now) == EFFECT_VIEW.step(before, event)
+            assert compute_state(after, now) == EFFECT_VIEW.step(before, event)
         row = after
 
 

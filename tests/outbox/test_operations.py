@@ -13,26 +13,28 @@ from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.outbox import operations
-from perdure.outbox.model import DEAD, DELIVERED, PENDING, Effect, Outcome, Retries
-from perdure.outbox.operations import Claimed, Due, NewEffect
+from perdure.outbox.model import DEAD, DELIVERED, PENDING, DeliveryOutcome, Effect, Retries
+from perdure.outbox.operations import ClaimedEffect, DueEffects, NewEffect
 
 TRIES = 3
 RETRIES = Retries(tries=TRIES)
 LEASE = 60.0
 
 
-async def claim(storage: Storage, n: int = 10, consumer: str = "recorder") -> Due:
+async def claim(storage: Storage, n: int = 10, consumer: str = "recorder") -> DueEffects:
     return await storage.run(operations.claim_due, consumer, n, LEASE, RETRIES)
 
 
-async def settle(storage: Storage, claimed: Claimed, event: str, error: str | None = None) -> str | None:
+async def settle(
+    storage: Storage, claimed: ClaimedEffect, event: str, error: str | None = None
+) -> str | None:
     effect = claimed.effect
-    outcome = Outcome(effect.id, effect.attempts, event, error)  # type: ignore[arg-type]
+    outcome = DeliveryOutcome(effect.id, effect.attempts, event, error)  # type: ignore[arg-type]
     answers: Sequence[str | None] = await storage.run(operations.settle, [outcome], RETRIES, ns=claimed.ns)
     return answers[0]
 
 
-async def get(storage: Storage, claimed: Claimed) -> Effect:
+async def get(storage: Storage, claimed: ClaimedEffect) -> Effect:
     effect = await storage.read(operations.get_effect, claimed.effect.id, ns=claimed.ns)
     assert effect is not None
     return effect
@@ -136,7 +138,11 @@ async def test_outcomes_in_one_list_apply_in_its_order(storage: Storage) -> None
     await add(storage, '"a"')
     (claimed,) = (await claim(storage)).claimed
     id = claimed.effect.id
-    outcomes = [Outcome(id, 1, "delivered"), Outcome(id, 1, "failed", "x"), Outcome("none", 1, "delivered")]
+    outcomes = [
+        DeliveryOutcome(id, 1, "delivered"),
+        DeliveryOutcome(id, 1, "failed", "x"),
+        DeliveryOutcome("none", 1, "delivered"),
+    ]
     assert await storage.run(operations.settle, outcomes, RETRIES, ns=claimed.ns) == [DELIVERED, None, None]
     assert await storage.run(operations.settle, outcomes, RETRIES, ns=claimed.ns + 1) == [None, None, None]
 

@@ -11,7 +11,7 @@ from tests.support.plans import Plan, Subject, plans_of
 from perdure.kernel.clock import MICROS
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.outbox import operations, sql, tables
-from perdure.outbox.model import EFFECT_STATES, EFFECT_STATUSES, Outcome, Retries
+from perdure.outbox.model import EFFECT_STATES, EFFECT_STATUSES, DeliveryOutcome, Retries
 
 EFFECTS = 50_000
 CHUNK = 5_000
@@ -69,7 +69,7 @@ async def use(storage: Storage) -> None:
     retries = Retries()
     due = await storage.run(operations.claim_due, "webhook", 20, 60.0, retries)
     assert len(due.claimed) == 20
-    outcomes = [Outcome(each.effect.id, each.effect.attempts, "delivered") for each in due.claimed]
+    outcomes = [DeliveryOutcome(each.effect.id, each.effect.attempts, "delivered") for each in due.claimed]
     await storage.run(operations.settle, outcomes, retries, ns=1)
     for lane in (operations.NEW, operations.AGAIN):
         await storage.run(operations.claim_due, "webhook", 20, 60.0, retries, lane)

@@ -21,8 +21,8 @@ from tests.reliability.test_model import size
 from perdure.kernel.clock import MICROS
 from perdure.kernel.storage.port import Storage
 from perdure.outbox import operations, sql
-from perdure.outbox.model import Effect, Outcome, Retries
-from perdure.outbox.operations import Claimed, NewEffect
+from perdure.outbox.model import DeliveryOutcome, Effect, Retries
+from perdure.outbox.operations import ClaimedEffect, NewEffect
 from perdure.testing.clock import ManualClock, SeededIds
 
 T = TypeVar("T")
@@ -168,7 +168,7 @@ class OutboxMachine(RuleBasedStateMachine):
             each.tries += 1
         return over
 
-    def _claimed(self, claimed: Claimed) -> None:
+    def _claimed(self, claimed: ClaimedEffect) -> None:
         each = self.known[claimed.effect.id]
         each.attempts += 1
         each.tries += 1
@@ -195,12 +195,12 @@ class OutboxMachine(RuleBasedStateMachine):
         held = self.held[pick % len(self.held)]
         if not keeps:
             self.held.remove(held)
-        outcome = Outcome(held.effect.id, held.effect.attempts, event, "why")  # type: ignore[arg-type]
+        outcome = DeliveryOutcome(held.effect.id, held.effect.attempts, event, "why")  # type: ignore[arg-type]
         (answer,) = self._run(operations.settle, [outcome], RETRIES, ns=held.ns)
         assert answer == self._settled(self.known[held.effect.id], outcome)
         self._compare()
 
-    def _settled(self, each: Known, outcome: Outcome) -> str | None:
+    def _settled(self, each: Known, outcome: DeliveryOutcome) -> str | None:
         if outcome.event == "delivered":
             moved = each.status != "delivered"
             each.status, each.due = "delivered", None

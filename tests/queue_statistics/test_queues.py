@@ -18,9 +18,9 @@ from perdure.kernel.tally import SECONDS_BUCKETS
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_store
 from perdure.service.tables import SYSTEM
-from perdure.statistics.model import MINUTE, STEPS, quantile, window_of
+from perdure.statistics.model import MINUTE, STEPS, build_window, quantile
 from perdure.statistics.operations import Counted, Waits, record_minute
-from perdure.statistics.recorder import Recorder
+from perdure.statistics.recorder import StatisticsRecorder
 
 LOOKS = statement("SELECT count(*) FROM queue_minutes WHERE ns = :system", row=int)
 
@@ -69,7 +69,7 @@ async def test_processes_write_the_depths_of_a_minute_once_and_add_what_they_cou
     for _ in range(3):
         await services.store.enqueue_rollout({})
     ns = await services.diagnostics.ns("write")
-    recorders = [Recorder(services.storage) for _ in range(4)]
+    recorders = [StatisticsRecorder(services.storage) for _ in range(4)]
     looked = await asyncio.gather(*(recorder.record() for recorder in recorders))
     assert 1 <= sum(looked) == await services.storage.read(_looks) <= 2
     waits = Waits([0, 2, *[0] * (len(SECONDS_BUCKETS) - 1)], 30_000)
@@ -108,7 +108,7 @@ async def test_minutes_are_put_together_in_steps_and_deleted_when_they_are_old(s
 def test_windows_have_steps_and_quantiles_lie_within_their_buckets() -> None:
     now = 1_000_000 * MINUTE + 30 * MICROS
     for minutes in (1, 60, 1440, 10_080, 44_640, 576_000):
-        window = window_of((now - minutes * MINUTE) / MICROS, None, now)
+        window = build_window((now - minutes * MINUTE) / MICROS, None, now)
         assert window.step in STEPS
         assert window.since % window.step == 0
         assert window.until >= now

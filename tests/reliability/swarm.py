@@ -24,7 +24,7 @@ from tests.support.simulation import (
 from perdure import AttemptedRollout, RolloutConfig, errors
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.storage.sqlite_tx import SqliteTx, drive
-from perdure.rollouts.model import LIVE, PREPARING, TASK, AttemptEnd, Ended, Kind, Kinds
+from perdure.rollouts.model import LIVE, PREPARING, TASK, AttemptEnd, EndedRollout, Kinds, RolloutKind
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.records import AttemptStatus
 from perdure.rollouts.service import Rollouts
@@ -156,7 +156,9 @@ class Swarm:
         self.clock = SimulatedClock()
         self.faults = Faults()
         self.ledger = Ledger()
-        self.kinds = Kinds(Kind(TASK, on_attempt_ended=self._on_attempt_ended, on_ended=self._on_ended))
+        self.kinds = Kinds(
+            RolloutKind(TASK, on_attempt_ended=self._on_attempt_ended, on_ended=self._on_ended)
+        )
         self.database = SimulatedDatabase(TABLES, self.clock, SeededIds(seed), self.chance, self.trace)
         self.database.after_commit = self._after_commit
         self.calm = False
@@ -176,7 +178,7 @@ class Swarm:
             if process.task.done() and not process.task.cancelled():
                 process.task.result()
 
-    async def _on_ended(self, tx: Tx, rollouts: Sequence[Ended]) -> None:
+    async def _on_ended(self, tx: Tx, rollouts: Sequence[EndedRollout]) -> None:
         self.ledger.endings += [(end.rollout_id, end.status) for end in rollouts]
 
     async def _on_attempt_ended(self, tx: Tx, ends: Sequence[AttemptEnd]) -> None:

@@ -23,9 +23,8 @@ from tests.support.simulation import InlineStorage
 from perdure import SqliteLightningStore, errors
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
-from perdure.kernel.storage.sqlite_engine import Job
-from perdure.rollouts.model import TASK, Kinds
-from perdure.rollouts.model import Kind as RolloutKind
+from perdure.kernel.storage.sqlite_engine import WriterJob
+from perdure.rollouts.model import TASK, Kinds, RolloutKind
 from perdure.rollouts.operations import claim, enqueue, spans, workers
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.store import DatabaseLightningStore
@@ -58,7 +57,7 @@ class RecordingStorage(InlineStorage):
 
     states: list[Dump]
 
-    def commit(self, jobs: list[Job]) -> None:
+    def commit(self, jobs: list[WriterJob]) -> None:
         super().commit(jobs)
         self.states.append(dump(self.database.connection))
 
@@ -228,15 +227,15 @@ async def refuse(tx: Tx) -> None:
     raise ValueError("not this one")
 
 
-def group() -> list[Job]:
+def group() -> list[WriterJob]:
     """Operations of five callers who came at the same time."""
     return [
-        Job(enqueue.enqueue_rollouts, ([new("a"), new("b", "k")], TASKS), 1),
-        Job(claim.claim_rollouts, ([claim.Claim("w", 1)], "default", TASK, TASKS), 1),
-        Job(refuse, (), 1),
-        Job(enqueue.start_rollouts, ([new("c")], TASKS), 1),
-        Job(spans.next_sequence_ids, (["ro-any", "ro-any"],), 1),
-        Job(workers.beat, ([workers.Beat("w", None), workers.Beat("x", "{}")],), 1),
+        WriterJob(enqueue.enqueue_rollouts, ([new("a"), new("b", "k")], TASKS), 1),
+        WriterJob(claim.claim_rollouts, ([claim.Claim("w", 1)], "default", TASK, TASKS), 1),
+        WriterJob(refuse, (), 1),
+        WriterJob(enqueue.start_rollouts, ([new("c")], TASKS), 1),
+        WriterJob(spans.next_sequence_ids, (["ro-any", "ro-any"],), 1),
+        WriterJob(workers.beat, ([workers.Beat("w", None), workers.Beat("x", "{}")],), 1),
     ]
 
 
@@ -248,7 +247,7 @@ def shape(state: Dump) -> dict[str, list[str]]:
     }
 
 
-def committed(path: Path, now: float, jobs: list[Job]) -> Dump:
+def committed(path: Path, now: float, jobs: list[WriterJob]) -> Dump:
     """What the group leaves behind when nothing fails."""
     copy = path.with_name("clean.db")
     shutil.copy(path, copy)
@@ -278,7 +277,7 @@ def test_a_group_of_operations(kind: str, tmp_path: Path) -> None:
             fault.at = 0
             asyncio.run(world.storage.run(look))
             state = shape(world.dump())
-            answered = [job if job.error is None else Job(refuse, (), 1) for job in group_again(jobs)]
+            answered = [job if job.error is None else WriterJob(refuse, (), 1) for job in group_again(jobs)]
             after = shape(committed(prepared.path, prepared.now, answered))
             unknown = [isinstance(job.error, errors.OutcomeUnknown) for job in jobs]
             if all(unknown):
@@ -294,7 +293,7 @@ def test_a_group_of_operations(kind: str, tmp_path: Path) -> None:
         assert len(list(sweep(scenario))) > 1
 
 
-def group_again(jobs: list[Job]) -> list[Job]:
+def group_again(jobs: list[WriterJob]) -> list[WriterJob]:
     """The same group, not yet run, with the errors of the first run."""
     again = group()
     for job, done in zip(again, jobs, strict=True):

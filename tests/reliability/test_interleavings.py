@@ -13,7 +13,7 @@ from tests.reliability.interleaving import SECOND, START, Laboratory, Operation,
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.storage.postgres_schema import upgrade
 from perdure.kernel.storage.schema import Schema
-from perdure.rollouts.model import TASK, Kind, Kinds
+from perdure.rollouts.model import TASK, Kinds, RolloutKind
 from perdure.rollouts.operations import claim as claims
 from perdure.rollouts.operations import enqueue as enqueues
 from perdure.rollouts.operations import report as reports
@@ -25,7 +25,7 @@ from perdure.service.namespaces import ensure_namespace
 from perdure.spans.prices import Prices
 from perdure.spans.rows import NewSpan
 
-KINDS = Kinds(Kind(TASK))
+KINDS = Kinds(RolloutKind(TASK))
 CONFIG = (
     '{"timeout_seconds":null,"unresponsive_seconds":10.0,"max_attempts":3,'
     '"retry_condition":["failed","unresponsive"]}'

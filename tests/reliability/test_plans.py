@@ -9,7 +9,7 @@ from tests.support.plans import Subject, plans_of, row_of
 
 from perdure import RolloutConfig, open_store
 from perdure.kernel.clock import MICROS
-from perdure.kernel.storage.filters import Condition
+from perdure.kernel.storage.filters import FilterCondition
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.kernel.storage.schema import Table
 from perdure.rollouts import claim_sql, completion_sql, sql, tables
@@ -274,8 +274,8 @@ async def read_after_cursors(rollouts: Rollouts, rollout: str) -> None:
 
 
 async def read_spans(rollouts: Rollouts, rollout: str) -> None:
-    named = Condition("name", "contains", "st")
-    traced = Condition("trace_id", "exact", f"{0:032x}")
+    named = FilterCondition("name", "contains", "st")
+    traced = FilterCondition("trace_id", "exact", f"{0:032x}")
     for attempt in (None, "latest", f"at-{0:08x}"):
         rows = await rollouts.query_spans(rollout, attempt, Query(sort_by="sequence_id"))
         assert len(rows) == ROLLOUTS // 5000

@@ -17,7 +17,7 @@ from tests.support.run_snapshot import take_runs
 from perdure.embedding.perdure import Perdure
 from perdure.kernel.errors import NotFound
 from perdure.worker.options import WorkerOptions
-from perdure.worker.worker import Worker
+from perdure.worker.worker import RunWorker
 
 RUNS = 16
 LEASE = 0.4
@@ -42,7 +42,7 @@ DOUBLED = ("claim_runs", "save_checkpoints")
 async def working(perdure: Perdure, recorder: Recorder) -> AsyncIterator[None]:
     queue = RecordingQueue(perdure.services.run_queue, recorder)
     options = WorkerOptions(worker_id="w1", concurrency=4, heartbeat=LEASE, interval=0.05, grace=0.1)
-    worker = Worker(queue, make_agents(recorder), options, store=perdure.store)
+    worker = RunWorker(queue, make_agents(recorder), options, store=perdure.store)
     await worker.start()
     try:
         yield

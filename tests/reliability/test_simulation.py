@@ -84,15 +84,15 @@ def test_finds_counts_that_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_finds_a_watchdog_that_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def asleep(tx: Any, *_: Any) -> report.Swept:
-        return report.Swept(0)
+    async def asleep(tx: Any, *_: Any) -> report.WatchdogSweep:
+        return report.WatchdogSweep(0)
 
     monkeypatch.setattr(report, "sweep", asleep)
     assert "not ended after three leases" in str(storms_until_broken())
 
 
 def test_finds_a_completion_that_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work.Work, "is_latest", lambda self, attempt: True)
+    monkeypatch.setattr(work.LockedRollouts, "is_latest", lambda self, attempt: True)
     assert storms_until_broken(300, "was succeeded and is")
 
 

@@ -6,7 +6,7 @@ from tests.retention.support import AT_ONCE, World
 from tests.retention.test_ages import only
 
 from perdure.executions.model import ExecutionSeed
-from perdure.executions.operations import Finish
+from perdure.executions.operations import ExecutionFinish
 from perdure.kernel.clock import to_micros
 from perdure.retention.thread_walks import THREADS
 from perdure.retention.walking import Dropped
@@ -48,7 +48,7 @@ async def test_a_workflow_run_is_kept_while_an_execution_of_it_is_open(world: Wo
     seed = ExecutionSeed(trigger_type="api", trigger_id="t", skill="child:after", workflow_run_id=run_id)
     execution_id = await executions.record_start(seed)
     assert "workflow_runs" not in await world.gc(only(workflow_runs=AT_ONCE))
-    await executions.record_finish(execution_id, Finish(success=True))
+    await executions.record_finish(execution_id, ExecutionFinish(success=True))
     assert (await world.gc(only(workflow_runs=AT_ONCE)))["workflow_runs"] == 1
 
 

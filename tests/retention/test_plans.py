@@ -19,8 +19,8 @@ from perdure.kernel.storage.port import Storage, Tx
 from perdure.kernel.storage.schema import Table
 from perdure.memory import sql as memory_sql
 from perdure.memory import tables as memory_tables
-from perdure.memory.calendar import day_id, parent_of, segment_id
-from perdure.memory.model import places_of
+from perdure.memory.calendar import day_id, get_parent_id, segment_id
+from perdure.memory.model import build_document_range
 from perdure.messaging import sql as messaging_sql
 from perdure.messaging import tables as messaging_tables
 from perdure.retention import sql
@@ -325,7 +325,7 @@ def _other_makers() -> Iterator[tuple[Table, Maker]]:
             id=f"{number:026}",
             kind="event",
             timestamp_ms=number,
-            place=places_of(ns)[0] + number + 1,
+            place=build_document_range(ns)[0] + number + 1,
         ),
     )
     yield memory_tables.NODES, _node
@@ -371,7 +371,7 @@ def _node(number: int, ns: int, now: int) -> tuple[Any, ...]:
     id = segment_id(ms, f"{number:026}") if number else day_id(ms)
     level = 5 if number else 4
     return row_of(
-        memory_tables.NODES, ns=ns, id=id, level=level, parent_id=parent_of(id), start_ms=ms, end_ms=ms
+        memory_tables.NODES, ns=ns, id=id, level=level, parent_id=get_parent_id(id), start_ms=ms, end_ms=ms
     )
 
 

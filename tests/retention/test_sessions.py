@@ -6,7 +6,7 @@ import pytest
 from tests.retention.support import AT_ONCE, World
 from tests.retention.test_ages import only
 
-from perdure.executions.operations import Progress, record_progress
+from perdure.executions.operations import ExecutionProgress, record_progress
 from perdure.memory.session_feed import SessionFeed
 from perdure.retention import session_sweep
 
@@ -25,7 +25,9 @@ async def test_the_session_of_a_chat_is_kept_while_a_turn_of_it_is_open(world: W
     own = turn.run.thread_id
     await world.log(own)
     assert await kept(world, own) == [own]
-    named = Progress(rollout_id=turn.run.run_id, attempt_id=turn.held.attempt_id, session_id="claude-1")
+    named = ExecutionProgress(
+        rollout_id=turn.run.run_id, attempt_id=turn.held.attempt_id, session_id="claude-1"
+    )
     await world.services.run_queue.write(record_progress, [named])
     await world.finish(turn)
     await world.log("claude-1")

@@ -15,16 +15,16 @@ from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.retention import DAY, Retention
 from perdure.kernel.storage.dialect import Statement, statement
 from perdure.kernel.storage.port import Tx
-from perdure.outbox.model import Outcome, Retries
+from perdure.outbox.model import DeliveryOutcome, Retries
 from perdure.outbox.operations import NewEffect, claim_due, put, settle
 from perdure.retention.service import RETENTION_JOB, Upkeep
 from perdure.runtime.app import App
-from perdure.runtime.components import components_of, running
+from perdure.runtime.components import build_components, running
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_store
 from perdure.service.callers import Caller
 from perdure.streams.model import NewEvent
-from perdure.streams.operations import Append, append
+from perdure.streams.operations import StreamAppend, append
 
 KEPT = ("audit", "keys", "delivered", "dead", "jobs", "statistics", "usage")
 KINDS = (*KEPT, "removed", *NEW_KINDS)
@@ -56,7 +56,7 @@ async def _fill(services: Services) -> None:
     effects = [NewEffect("consumer", "s", "{}")] * 3
     delivered, dead, _ = await services.storage.run(put, effects, ns=ns)
     await services.storage.run(claim_due, "consumer", 3, 60.0, Retries())
-    ends = [Outcome(delivered, 1, "delivered"), Outcome(dead, 1, "refused")]
+    ends = [DeliveryOutcome(delivered, 1, "delivered"), DeliveryOutcome(dead, 1, "refused")]
     await services.storage.run(settle, ends, Retries(), ns=ns)
     await services.threads.create_thread("kept", idempotency_key=uuid.uuid4().hex)
     await services.threads.create_thread("gone")
@@ -129,7 +129,7 @@ async def test_events_that_share_a_row_are_counted(
     ns = await services.threads.ns("write")
     for count in (3, 2):
         events = [NewEvent("custom", "1")] * count
-        await services.storage.run(append, [Append("a", events)], ns=ns)
+        await services.storage.run(append, [StreamAppend("a", events)], ns=ns)
     rows = {each.kind: each.rows for each in (await services.upkeep.stats()).items}
     assert rows["stream_events"] == 5
     if damage is not None:
@@ -145,7 +145,7 @@ async def _damage(tx: Tx, sql: Statement[None]) -> None:
 async def test_the_scheduler_runs_it(engine_url: str) -> None:
     async with open_store(engine_url) as store:
         app = App(store, Settings())
-        async with running(components_of(app, files=False)):
+        async with running(build_components(app, files=False)):
             jobs = {job.job_name: job for job in (await app.services.schedules.status()).jobs}
             assert jobs[RETENTION_JOB].origin == "code"
             assert jobs[RETENTION_JOB].target == "job"

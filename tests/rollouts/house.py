@@ -7,7 +7,7 @@ import uuid
 from tests.threads.support import age
 
 from perdure.kernel.storage.port import Storage
-from perdure.rollouts.model import TASK, Kind, Kinds
+from perdure.rollouts.model import TASK, Kinds, RolloutKind
 from perdure.rollouts.service import Rollouts
 from perdure.testing.clock import ManualClock
 
@@ -20,12 +20,12 @@ class House:
         self._clock = clock
         self.namespace = f"test {uuid.uuid4().hex}"
 
-    def rollouts(self, *kinds: Kind) -> Rollouts:
+    def rollouts(self, *kinds: RolloutKind) -> Rollouts:
         """The service of a process that knows these kinds."""
         return Rollouts(self.storage, Kinds(*kinds), namespace=self.namespace, kind=kinds[0].name)
 
     async def advance(self, seconds: float) -> None:
         if self.storage.engine == "postgres":
-            await age(self.storage, seconds, await self.rollouts(Kind(TASK)).ns())
+            await age(self.storage, seconds, await self.rollouts(RolloutKind(TASK)).ns())
         else:
             self._clock.advance(seconds)

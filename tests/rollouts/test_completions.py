@@ -13,7 +13,7 @@ from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.storage import postgres
 from perdure.kernel.storage.postgres_connection import by_key
 from perdure.rollouts.completion_sql import COMPLETE_ATTEMPTS, COMPLETE_ROLLOUTS
-from perdure.rollouts.model import TASK, Kind
+from perdure.rollouts.model import TASK, RolloutKind
 from perdure.rollouts.operations.work import ENDED_IN_QUEUE, EXECUTED, ROLLOUT_ENDED
 from perdure.rollouts.records import Attempt, AttemptedRollout, AttemptUpdate, EnqueueRolloutRequest
 from perdure.rollouts.service import Rollouts
@@ -32,7 +32,7 @@ def _success(claimed: AttemptedRollout, **fields: Any) -> AttemptUpdate:
 
 
 async def test_each_report_is_answered_by_itself(house: House) -> None:
-    tasks = house.rollouts(Kind(TASK))
+    tasks = house.rollouts(RolloutKind(TASK))
     one, two, three = await _claimed(tasks, 3)
     answers = await tasks.update_attempts(
         [
@@ -53,7 +53,7 @@ async def test_each_report_is_answered_by_itself(house: House) -> None:
 async def test_many_at_once_are_the_same_as_one_by_one(
     house: House, worker_id: str | None, running: bool
 ) -> None:
-    tasks = house.rollouts(Kind(TASK))
+    tasks = house.rollouts(RolloutKind(TASK))
     together, apart = await _claimed(tasks, 3, worker_id), await _claimed(tasks, 3, worker_id)
     if running:
         spans = [make_span(each) for each in (*together, *apart)]
@@ -87,7 +87,7 @@ def _without_times(rollout: Any) -> dict[str, Any]:
 
 
 async def test_one_that_has_ended_is_no_news(house: House) -> None:
-    tasks = house.rollouts(Kind(TASK))
+    tasks = house.rollouts(RolloutKind(TASK))
     one, two = await _claimed(tasks, 2)
     (first,) = await tasks.update_attempts([_success(one)])
     again, other = await tasks.update_attempts([_success(one), _success(two)])
@@ -97,7 +97,7 @@ async def test_one_that_has_ended_is_no_news(house: House) -> None:
 
 
 async def test_two_reports_on_one_attempt_are_applied_in_their_order(house: House) -> None:
-    tasks = house.rollouts(Kind(TASK))
+    tasks = house.rollouts(RolloutKind(TASK))
     (one,) = await _claimed(tasks, 1)
     failed = AttemptUpdate(rollout_id=one.rollout_id, attempt_id="latest", status="failed")
     await tasks.update_attempts([failed, _success(one)])
@@ -105,7 +105,7 @@ async def test_two_reports_on_one_attempt_are_applied_in_their_order(house: Hous
 
 
 async def test_an_earlier_attempt_does_not_end_its_rollout(house: House) -> None:
-    tasks = house.rollouts(Kind(TASK))
+    tasks = house.rollouts(RolloutKind(TASK))
     one, two = await _claimed(tasks, 2)
     await tasks.start_attempt(one.rollout_id)
     await tasks.update_attempts([_success(one), _success(two)])
@@ -114,7 +114,7 @@ async def test_an_earlier_attempt_does_not_end_its_rollout(house: House) -> None
 
 
 async def test_at_most_a_thousand_reports(house: House) -> None:
-    tasks = house.rollouts(Kind(TASK))
+    tasks = house.rollouts(RolloutKind(TASK))
     assert await tasks.update_attempts([]) == []
     report = AttemptUpdate(rollout_id="r", attempt_id="a", status="succeeded")
     with pytest.raises(InvalidInput, match="number of reports"):
@@ -124,7 +124,7 @@ async def test_at_most_a_thousand_reports(house: House) -> None:
 
 
 async def test_completions_of_first_and_later_attempts_at_once(house: House) -> None:
-    tasks = house.rollouts(Kind(TASK))
+    tasks = house.rollouts(RolloutKind(TASK))
     one, two = await _claimed(tasks, 2)
     again = await tasks.start_attempt(two.rollout_id)
     answers = await tasks.update_attempts([_success(again), _success(one)])

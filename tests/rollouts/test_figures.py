@@ -29,42 +29,42 @@ from perdure.spans.figures import (
     REWARD_SPANS,
     REWARDS,
     USER,
-    Figures,
+    SpanFigures,
+    count_figures,
     figures_if_any,
-    figures_of,
     may_have_figures,
 )
-from perdure.spans.plans import may_count, plan_of
+from perdure.spans.plans import build_plan, may_count
 from perdure.spans.prices import Prices, Tokens, read_prices
 
 
 def test_every_dialect_has_its_figures() -> None:
-    none = Figures()
+    none = SpanFigures()
     for name, attributes, expected in (
-        ("chat", CHAT, Figures(10, 4)),
-        ("chat", {"gen_ai.usage.prompt_tokens": 3, "gen_ai.usage.completion_tokens": 2}, Figures(3, 2)),
-        ("llm", {"llm.token_count.prompt": 7, "llm.token_count.completion": 1}, Figures(7, 1)),
-        ("llm", {"llm.usage.prompt_tokens": "8", "llm.usage.completion_tokens": 2.0}, Figures(8, 2)),
+        ("chat", CHAT, SpanFigures(10, 4)),
+        ("chat", {"gen_ai.usage.prompt_tokens": 3, "gen_ai.usage.completion_tokens": 2}, SpanFigures(3, 2)),
+        ("llm", {"llm.token_count.prompt": 7, "llm.token_count.completion": 1}, SpanFigures(7, 1)),
+        ("llm", {"llm.usage.prompt_tokens": "8", "llm.usage.completion_tokens": 2.0}, SpanFigures(8, 2)),
         ("agent", {**CHAT, "gen_ai.operation.name": "invoke_agent"}, none),
         ("chain", {**CHAT, "openinference.span.kind": "CHAIN"}, none),
-        ("llm", {**CHAT, "openinference.span.kind": "LLM"}, Figures(10, 4)),
+        ("llm", {**CHAT, "openinference.span.kind": "LLM"}, SpanFigures(10, 4)),
         ("flow", {**CHAT, "traceloop.span.kind": "workflow"}, none),
         ("chat", {"gen_ai.usage.input_tokens": -1, "gen_ai.usage.output_tokens": 2**80}, none),
         ("chat", {"gen_ai.usage.input_tokens": "many", "gen_ai.usage.output_tokens": None}, none),
-        ("agentlightning.annotation", REWARD, Figures(reward=0.5)),
-        ("agentlightning.annotation", {"agentlightning.reward.0.value": True}, Figures(reward=1.0)),
-        ("agentlightning.reward", {"agentlightning.reward.primary": -2}, Figures(reward=-2)),
-        ("agentlightning.reward", {"reward": 0.0}, Figures(reward=0.0)),
+        ("agentlightning.annotation", REWARD, SpanFigures(reward=0.5)),
+        ("agentlightning.annotation", {"agentlightning.reward.0.value": True}, SpanFigures(reward=1.0)),
+        ("agentlightning.reward", {"agentlightning.reward.primary": -2}, SpanFigures(reward=-2)),
+        ("agentlightning.reward", {"reward": 0.0}, SpanFigures(reward=0.0)),
         ("agentlightning.operation", {**REWARD, "agentlightning.operation.name": "other"}, none),
         ("agentlightning.annotation", {"agentlightning.reward.0.value": float("nan")}, none),
-        ("task", {"agentops.task.output": '{"type": "reward", "value": 0.25}'}, Figures(reward=0.25)),
+        ("task", {"agentops.task.output": '{"type": "reward", "value": 0.25}'}, SpanFigures(reward=0.25)),
         ("task", {"agentops.entity.output": '{"type": "reward", "value"'}, none),
         ("chat", {"reward": 1.0}, none),
-        ("chat", {**CHAT, "gen_ai.operation.name": ["chat"]}, Figures(10, 4)),
+        ("chat", {**CHAT, "gen_ai.operation.name": ["chat"]}, SpanFigures(10, 4)),
         ("chat", {"gen_ai.usage.input_tokens": 10**400, "gen_ai.usage.output_tokens": [4]}, none),
         ("agentlightning.annotation", {"agentlightning.reward.0.value": 10**400}, none),
     ):
-        found = figures_of(name, attributes)
+        found = count_figures(name, attributes)
         told = (found.input_tokens, found.output_tokens, found.reward)
         assert told == (expected.input_tokens, expected.output_tokens, expected.reward), (name, attributes)
         if expected.counts:
@@ -101,11 +101,11 @@ def test_every_dialect_has_its_model_kind_cached_tokens_and_cost() -> None:
         ({**tokens, "gen_ai.request.model": ["gpt-4o"], "gen_ai.usage.cost": "free"}, "llm", "", 0, None),
         ({"some": "attribute"}, "", "", 0, None),
     ):
-        found = figures_of("span", attributes)
+        found = count_figures("span", attributes)
         told = (found.step.kind, found.step.model, found.cached_tokens, found.cost)
         assert told == (kind, model, cached, cost), attributes
-    assert figures_of("agentlightning.annotation", REWARD).step.kind == "reward"
-    named = figures_of("chat", {**CHAT, "gen_ai.agent.name": "trivia", "user.id": "anna"})
+    assert count_figures("agentlightning.annotation", REWARD).step.kind == "reward"
+    named = count_figures("chat", {**CHAT, "gen_ai.agent.name": "trivia", "user.id": "anna"})
     assert (named.step.agent, named.step.user_id) == ("trivia", "anna")
 
 
@@ -145,7 +145,7 @@ def test_a_price_is_that_of_the_longest_name_and_a_file_goes_before_the_shipped_
         read_prices(tmp_path / "missing.toml")
 
 
-def figures_by_otlp(name: str, attributes: Mapping[str, Any]) -> Figures | None:
+def figures_by_otlp(name: str, attributes: Mapping[str, Any]) -> SpanFigures | None:
     """The figures of a span that came by OTLP."""
     message = TracesData()
     span = (
@@ -190,7 +190,7 @@ def test_what_otlp_brings_counts_as_the_same_attributes_do(name: str, attributes
 @given(st.sampled_from(["chat", *REWARD_SPANS]), SPANS | USUAL)
 def test_what_a_plan_counts_is_what_the_rules_count(name: str, attributes: dict[str, Any]) -> None:
     expected = figures_if_any(name, attributes)
-    plan = plan_of(list(attributes))
+    plan = build_plan(list(attributes))
     if plan is None:
         assert any(key in attributes for key in (*REWARDS, *OUTPUTS, *COST))
     else:
@@ -203,16 +203,16 @@ def test_what_a_plan_counts_is_what_the_rules_count(name: str, attributes: dict[
 def test_a_plan_reads_numbers_that_are_none_by_the_rules() -> None:
     for told, input_tokens in ((12, 12), ("12", 12), (12.0, 12), (True, 1), (-1, 0), (2**60, 0), ([1], 0)):
         attributes = {**CHAT, "gen_ai.request.model": "gpt-4o", "gen_ai.usage.input_tokens": told}
-        plan = plan_of(list(attributes))
+        plan = build_plan(list(attributes))
         assert plan is not None
         found = plan.figures("chat", list(attributes.values()), attributes)
-        assert found == figures_of("chat", attributes)
+        assert found == count_figures("chat", attributes)
         assert found is not None
         assert (found.input_tokens, found.step.model) == (input_tokens, "gpt-4o"), told
 
 
 def test_labels_that_are_many_or_long_are_not_kept() -> None:
-    plan = plan_of(["gen_ai.request.model", "gen_ai.usage.input_tokens"])
+    plan = build_plan(["gen_ai.request.model", "gen_ai.usage.input_tokens"])
     assert plan is not None
     for number in range(plans.REMEMBERED + 10):
         values = [f"model-{number}", 1]
@@ -221,7 +221,7 @@ def test_labels_that_are_many_or_long_are_not_kept() -> None:
     assert 0 < len(plans._steps) <= plans.REMEMBERED
     known = len(plans._steps)
     long = {"gen_ai.request.model": "m" * 5000, "gen_ai.usage.input_tokens": 1}
-    assert plan.figures("chat", list(long.values()), long) == figures_of("chat", long)
+    assert plan.figures("chat", list(long.values()), long) == count_figures("chat", long)
     assert len(plans._steps) == known
 
 
@@ -260,6 +260,6 @@ def test_every_dialect_is_read_out_of_otlp_as_out_of_json() -> None:
         ("chat", {"gen_ai.operation.name": ["chat"], "gen_ai.usage.input_tokens": "12"}, "llm"),
     ):
         found = figures_by_otlp(name, attributes)
-        assert found == figures_of(name, attributes), attributes
+        assert found == count_figures(name, attributes), attributes
         assert found is not None
         assert found.step.kind == kind

@@ -17,7 +17,7 @@ from perdure.kernel.errors import NotADatabase
 from perdure.spans.encoding import new_span, recorded_span, spans_from
 from perdure.spans.forms import FORM, JSON, MOST_BYTES, MOST_FORMS, USED_FROM, Forms
 from perdure.spans.records import OtelResource, Span, TraceStatus
-from perdure.spans.rows import NewSpan, PartRow, SpanView
+from perdure.spans.rows import NewSpan, PartRow, SpanRecordRow
 from perdure.worker.span_queue import SpanQueue
 
 VALUES: tuple[Any, ...] = ("", "ü\n", 0, -(2**63), 2**64 - 1, 0.1, 1e300, True, [], [1, "a", False, 2.5])
@@ -63,7 +63,7 @@ def plain(number: int, attributes: Any, **more: Any) -> Span:
 
 
 def read_back(new: NewSpan, parts: dict[str, bytes]) -> Span:
-    row = SpanView(
+    row = SpanRecordRow(
         new.rollout_id,
         new.attempt_id,
         new.sequence_id or 0,

@@ -12,14 +12,14 @@ from tests.rollouts.house import House
 
 from perdure.kernel.errors import NotFound
 from perdure.rollouts.encoding import attempted_from
-from perdure.rollouts.model import TASK, Kind
+from perdure.rollouts.model import TASK, RolloutKind
 from perdure.rollouts.operations import enqueue as enqueues
 from perdure.rollouts.operations import queries
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.operations.queries import Query
 from perdure.rollouts.operations.report import SWEEP_ROWS
 from perdure.rollouts.records import AttemptedRollout
-from perdure.rollouts.rows import Claimed
+from perdure.rollouts.rows import ClaimedRollout
 from perdure.rollouts.service import Rollouts
 from perdure.testing.contract.support import make_span
 
@@ -33,21 +33,21 @@ PATIENCE = 20.0
 # --- the sweep --------------------------------------------------------------------------------------------
 
 
-async def _start(rollouts: Rollouts, count: int) -> list[Claimed]:
+async def _start(rollouts: Rollouts, count: int) -> list[ClaimedRollout]:
     new = _part(rollouts.kind)
     return await rollouts.write(enqueues.start_rollouts, [new] * count, rollouts.kinds)
 
 
 async def _statuses(house: House, kind: str) -> set[str]:
     """As they are stored: nothing is swept first."""
-    ns = await house.rollouts(Kind(kind)).ns()
+    ns = await house.rollouts(RolloutKind(kind)).ns()
     (rows, _), _ = await house.storage.read(queries.query_rollouts, EVERYTHING, kind, ns=ns)
     return {row.status for row in rows}
 
 
 async def test_a_sweep_leaves_alone_what_its_process_does_not_know(house: House) -> None:
     """As many as one sweep takes at once, all of them overdue for longer than a task."""
-    newer, tasks = house.rollouts(Kind(NEWER)), house.rollouts(Kind(TASK))
+    newer, tasks = house.rollouts(RolloutKind(NEWER)), house.rollouts(RolloutKind(TASK))
     await _start(newer, SWEEP_ROWS)
     await house.advance(1)
     await _start(tasks, 1)
@@ -62,7 +62,7 @@ async def test_a_sweep_leaves_alone_what_its_process_does_not_know(house: House)
 async def test_nobody_sweeps_for_what_is_overdue_and_unknown(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    newer, tasks = house.rollouts(Kind(NEWER)), house.rollouts(Kind(TASK))
+    newer, tasks = house.rollouts(RolloutKind(NEWER)), house.rollouts(RolloutKind(TASK))
     await _start(newer, 1)
     await _start(tasks, 1)
     await house.advance(20)
@@ -79,7 +79,7 @@ async def test_nobody_sweeps_for_what_is_overdue_and_unknown(
 
 
 async def test_spans_of_an_unknown_kind_are_refused(house: House) -> None:
-    newer, tasks = house.rollouts(Kind(NEWER)), house.rollouts(Kind(TASK))
+    newer, tasks = house.rollouts(RolloutKind(NEWER)), house.rollouts(RolloutKind(TASK))
     (started,) = await _start(newer, 1)
     with pytest.raises(NotFound):
         await tasks.store_spans([make_span(attempted_from(started))])
@@ -94,7 +94,7 @@ def _part(kind: str, parent: str | None = None, **fields: Any) -> NewRollout:
 
 
 async def test_a_rollout_shows_what_it_is_a_part_of(house: House) -> None:
-    tasks = house.rollouts(Kind(TASK), Kind(NEWER))
+    tasks = house.rollouts(RolloutKind(TASK), RolloutKind(NEWER))
     queued = [
         await tasks.enqueue_new(new)
         for new in (_part(TASK), _part(TASK, "whole"), _part(NEWER, "whole"), _part(NEWER, "other"))

@@ -12,13 +12,13 @@ from tests.support.kinds import KINDS
 from tests.threads.support import ATTEMPTS, World, open_storage
 
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts.model import TASK, AttemptEnd, AttemptStart, Ended, Kind, Kinds, Listener
+from perdure.rollouts.model import TASK, AttemptEnd, AttemptStart, EndedRollout, Kinds, Listener, RolloutKind
 from perdure.rollouts.operations import claim as claims
 from perdure.rollouts.operations import report as reports
 from perdure.rollouts.operations.claim import Claim
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.operations.report import AttemptReport
-from perdure.rollouts.operations.workers import Workers
+from perdure.rollouts.operations.workers import WorkerChanges
 from perdure.rollouts.records import AttemptedRollout
 from perdure.rollouts.service import Rollouts
 from perdure.testing.clock import ManualClock
@@ -68,7 +68,7 @@ class Ear:
             [("attempt", e.status, e.reason, e.charged, e.rollout_status, e.queue, e.parent) for e in ends],
         )
 
-    async def on_ended(self, tx: Tx, ended: Sequence[Ended]) -> None:
+    async def on_ended(self, tx: Tx, ended: Sequence[EndedRollout]) -> None:
         self._note(tx, [("ended", e.status, e.outcome, e.queue, e.parent) for e in ended])
 
     async def on_stopped(self, tx: Tx, rollout_ids: Sequence[str]) -> None:
@@ -100,7 +100,7 @@ def _end(status: str, outcome: str) -> tuple[Any, ...]:
 
 async def test_every_end_of_a_task_attempt_is_told(house: House) -> None:
     ear = Ear()
-    tasks = house.rollouts(Kind(TASK).with_listeners(ear.listener))
+    tasks = house.rollouts(RolloutKind(TASK).with_listeners(ear.listener))
 
     async def report(claimed: AttemptedRollout, status: Any) -> None:
         await tasks.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status=status)
@@ -162,7 +162,7 @@ async def test_every_end_of_a_task_attempt_is_told(house: House) -> None:
 
 async def test_an_attempt_that_came_back_to_life_ends_again(house: House) -> None:
     ear = Ear()
-    tasks = house.rollouts(Kind(TASK).with_listeners(ear.listener))
+    tasks = house.rollouts(RolloutKind(TASK).with_listeners(ear.listener))
     claimed = await _claimed(tasks, ONCE)
     for status in ("timeout", "running", "succeeded"):
         await tasks.update_attempt(claimed.rollout_id, "latest", status=status)
@@ -170,7 +170,7 @@ async def test_an_attempt_that_came_back_to_life_ends_again(house: House) -> Non
 
 
 async def test_a_released_claim_keeps_its_place_and_does_not_count(house: House) -> None:
-    tasks = house.rollouts(Kind(TASK).with_listeners(Ear().listener))
+    tasks = house.rollouts(RolloutKind(TASK).with_listeners(Ear().listener))
     first = await _claimed(tasks, ONCE)
     await tasks.enqueue_new(_new(ONCE))
     await tasks.release([(first.rollout_id, first.attempt.attempt_id)])
@@ -185,9 +185,9 @@ async def test_a_released_claim_keeps_its_place_and_does_not_count(house: House)
 async def test_a_released_attempt_stays_where_somebody_heard_of_it(house: House, listens: str) -> None:
     ear = Ear()
     kinds = {
-        "claims": Kind(TASK, on_claimed=ear.on_claimed),
-        "ends": Kind(TASK, on_attempt_ended=ear.on_attempt_ended),
-        "nothing of attempts": Kind(TASK, on_ended=ear.on_ended),
+        "claims": RolloutKind(TASK, on_claimed=ear.on_claimed),
+        "ends": RolloutKind(TASK, on_attempt_ended=ear.on_attempt_ended),
+        "nothing of attempts": RolloutKind(TASK, on_ended=ear.on_ended),
     }
     tasks = house.rollouts(kinds[listens])
     claimed = await _claimed(tasks, ONCE)
@@ -199,7 +199,7 @@ async def test_a_released_attempt_stays_where_somebody_heard_of_it(house: House,
 
 async def test_a_handler_gets_a_batch(house: House) -> None:
     ear = Ear()
-    tasks = house.rollouts(Kind(TASK).with_listeners(ear.listener))
+    tasks = house.rollouts(RolloutKind(TASK).with_listeners(ear.listener))
     for _ in range(3):
         await tasks.enqueue_new(_new(ONCE))
     (share,) = await tasks.write(claims.claim, [Claim("w", 3)], ["q"], [TASK], tasks.kinds)
@@ -217,16 +217,16 @@ async def test_listeners_are_told_in_their_order(house: House) -> None:
 
         return Listener(on_claimed=told, on_attempt_ended=told)
 
-    async def own(tx: Tx, ended: Sequence[Ended]) -> None:
+    async def own(tx: Tx, ended: Sequence[EndedRollout]) -> None:
         order.append("own")
 
-    kind = Kind(TASK, on_ended=own)
+    kind = RolloutKind(TASK, on_ended=own)
     tasks = house.rollouts(kind.with_listeners(listener("first"), Listener(), listener("second")))
     claimed = await _claimed(tasks, ONCE)
     assert order == ["first", "second"]
     await tasks.update_attempt(claimed.rollout_id, "latest", status="succeeded")
     assert order[2:] == ["first", "second", "own"]
-    assert Kind(TASK).with_listeners(Listener()).on_claimed is None
+    assert RolloutKind(TASK).with_listeners(Listener()).on_claimed is None
 
 
 async def test_what_a_handler_refuses_has_not_happened(house: House) -> None:
@@ -236,7 +236,7 @@ async def test_what_a_handler_refuses_has_not_happened(house: House) -> None:
     async def refuse(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
         raise Refused
 
-    tasks = house.rollouts(Kind(TASK, on_attempt_ended=refuse))
+    tasks = house.rollouts(RolloutKind(TASK, on_attempt_ended=refuse))
     claimed = await _claimed(tasks, ONCE)
     with pytest.raises(Refused):
         await tasks.update_attempt(claimed.rollout_id, "latest", status="succeeded")
@@ -340,17 +340,17 @@ async def test_workers_are_locked_after_what_handlers_lock(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    load = Workers.load
+    load = WorkerChanges.load
 
-    async def loaded(workers: Workers, ids: Iterable[str]) -> None:
+    async def loaded(workers: WorkerChanges, ids: Iterable[str]) -> None:
         order.append("workers")
         await load(workers, ids)
 
     async def told(tx: Tx, items: Sequence[Any]) -> None:
         order.append("handler")
 
-    monkeypatch.setattr(Workers, "load", loaded)
-    tasks = house.rollouts(Kind(TASK, on_claimed=told, on_attempt_ended=told))
+    monkeypatch.setattr(WorkerChanges, "load", loaded)
+    tasks = house.rollouts(RolloutKind(TASK, on_claimed=told, on_attempt_ended=told))
     claimed = await _claimed(tasks, AGAIN)
     assert order == ["handler", "workers"]
     await tasks.update_attempt(claimed.rollout_id, "latest", status="failed")

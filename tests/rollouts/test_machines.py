@@ -164,7 +164,9 @@ OUTCOMES = {
 @every("attempt_status", [None, *ATTEMPT_STATUSES])
 @every("rollout_status", ROLLOUT_STATUSES)
 def test_outcome(rollout_status: str, attempt_status: str | None) -> None:
-    assert model.outcome_of(rollout_status, attempt_status) == OUTCOMES.get((rollout_status, attempt_status))
+    assert model.compute_outcome(rollout_status, attempt_status) == OUTCOMES.get(
+        (rollout_status, attempt_status)
+    )
 
 
 @every(
@@ -194,7 +196,7 @@ def test_deadline_is_the_first_overdue_microsecond(
     timeout: float | None, silence: float | None, heartbeat: int | None
 ) -> None:
     limits = Limits(timeout_seconds=timeout, unresponsive_seconds=silence)
-    deadline = model.deadline_of(limits, START, heartbeat)
+    deadline = model.compute_deadline(limits, START, heartbeat)
     heard = START if heartbeat is None else heartbeat
     ends = [START + round(timeout * MICROS)] if timeout is not None else []
     ends += [heard + round(silence * MICROS)] if silence is not None else []

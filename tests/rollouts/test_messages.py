@@ -9,7 +9,7 @@ import pytest
 
 from perdure import Span
 from perdure.spans.records import Event
-from perdure.traces.messages import conversation_of, messages_of_span
+from perdure.traces.messages import build_conversation, messages_of_span
 
 MODEL = {"gen_ai.operation.name": "chat"}
 TOOL = {"gen_ai.operation.name": "execute_tool"}
@@ -20,7 +20,7 @@ def span(attributes: dict[str, Any], **more: Any) -> Span:
 
 
 def lines(*spans: Span) -> list[tuple[str, str]]:
-    return [(message.role, message.text) for message in conversation_of(spans)]
+    return [(message.role, message.text) for message in build_conversation(spans)]
 
 
 @pytest.mark.parametrize("first", [0, 1, 7])

@@ -9,7 +9,7 @@ from perdure.kernel.codec import decode_json
 from perdure.spans.encoding import new_span, spans_from
 from perdure.spans.forms import FORM, Forms
 from perdure.spans.records import OtelResource, Span, TraceStatus
-from perdure.spans.rows import SpanView
+from perdure.spans.rows import SpanRecordRow
 
 
 def _span(start: float | None, end: float | None) -> Span:
@@ -35,7 +35,7 @@ def _span(start: float | None, end: float | None) -> Span:
 
 def _read_back(span: Span, forms: Forms) -> tuple[Span, Any]:
     new = new_span(span, None, forms)
-    row = SpanView(
+    row = SpanRecordRow(
         new.rollout_id,
         new.attempt_id,
         1,

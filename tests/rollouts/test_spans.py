@@ -31,7 +31,7 @@ from perdure.spans.records import (
     SpanContext,
     SpanCoreFields,
     TraceStatus,
-    record_of,
+    build_record,
     seconds_from,
 )
 
@@ -437,12 +437,12 @@ def test_the_usual_form_is_stored_as_its_record(odd: dict[str, Any]) -> None:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return
     part = span_encoding.resource_part(asdict(read.resource))
-    assert span_encoding.resource_part(vars(record_of(read).resource)) == part
+    assert span_encoding.resource_part(vars(build_record(read).resource)) == part
     made = span_encoding.new_span(read, part, forms)
-    assert span_encoding.new_span(record_of(read), part, forms) == made
+    assert span_encoding.new_span(build_record(read), part, forms) == made
     # What is left out of a plain body is what the longer way leaves out too.
     times = (made.start_ns, made.end_ns)
-    assert decode_json(span_encoding._body(record_of(read), times)) == decode_json(made.body)
+    assert decode_json(span_encoding._body(build_record(read), times)) == decode_json(made.body)
 
 
 @pytest.mark.parametrize("odd", ODD, ids=str)
@@ -459,7 +459,7 @@ def test_the_usual_form_is_read_as_any_other(
             found = bodies.decode_body(data, kind, optional=False)
         except PerdureError as error:
             return type(error), error.message
-        return [record_of(each) for each in found] if listed else record_of(found)
+        return [build_record(each) for each in found] if listed else build_record(found)
 
     found = read()
     monkeypatch.setattr(bodies, "usual_decoder", lambda kind: None)
@@ -472,8 +472,8 @@ def test_the_usual_form_has_the_fields_of_the_record() -> None:
     usual = usual_decoder(Span)
     assert usual is not None
     read = usual(json.dumps({**PLAIN, "attributes": {}}).encode())
-    assert record_of(read) == Span(**{**PLAIN, "attributes": {}})
-    assert list(vars(record_of(read))) == [field.name for field in Span._declared]
+    assert build_record(read) == Span(**{**PLAIN, "attributes": {}})
+    assert list(vars(build_record(read))) == [field.name for field in Span._declared]
     assert decode_json(encode_wire(read)) == {**PLAIN, "attributes": {}}
     with pytest.raises(msgspec.ValidationError):
         usual(json.dumps({**PLAIN, "unknown": 1}).encode())

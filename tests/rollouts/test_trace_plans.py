@@ -8,9 +8,9 @@ from perdure import open_store
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.rollouts.operations import queries
 from perdure.spans import tables as span_tables
-from perdure.spans.rows import TracePlace
+from perdure.spans.rows import TraceCursor
 from perdure.traces import operations, sql
-from perdure.traces.operations import Wanted
+from perdure.traces.operations import TraceFilter
 from perdure.traces.service import Traces
 
 TRACES = 50_000
@@ -71,14 +71,14 @@ async def use(storage: Storage) -> None:
     found = await traces.get(page.items[0].trace_id[:20])
     assert found == await traces.get(page.items[0].trace_id)
     assert len(await traces.read(queries.get_figures, ["ro-7", "ro-8"])) == 2
-    some = Wanted(
+    some = TraceFilter(
         name=None,
         part=None,
         service=None,
         session_id=None,
         failed=False,
         since=10**9,
-        place=TracePlace(2 * 10**9, ""),
+        place=TraceCursor(2 * 10**9, ""),
     )
     assert len((await traces.read(operations.list_traces, some, 10))[0]) == 10
 

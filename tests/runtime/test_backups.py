@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from perdure import PostgresLightningStore, SqliteLightningStore, open_store
-from perdure.eventlog.port import LogName, digest_of
+from perdure.eventlog.port import LogName, compute_digest
 from perdure.jobs.model import JobContext
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import Conflict, InvalidInput, NotADatabase, NotFound, StorageFull
@@ -195,7 +195,7 @@ async def test_session_logs_move_between_files_and_tables(tmp_path: Path, databa
     await backups.restore_backup(tmp_path / "1.backup", database_url, SETTINGS)
     async with opened(database_url) as second:
         assert await logs_of(second) == expected
-        assert await second.sessions.log.get_blob(1, digest_of(b"a blob")) == b"a blob"
+        assert await second.sessions.log.get_blob(1, compute_digest(b"a blob")) == b"a blob"
         # What an attempt has written already is not written again.
         await second.sessions.log.append(1, LogName("-app", "s-1"), LINES[3:240], attempt_id="at-1")
         assert await logs_of(second) == expected
@@ -206,7 +206,7 @@ async def test_session_logs_move_between_files_and_tables(tmp_path: Path, databa
     await backups.restore_backup(tmp_path / "2.backup", str(tmp_path / "c" / "c.db"), SETTINGS)
     async with opened(f"sqlite:///{tmp_path}/c/c.db") as third:
         assert await logs_of(third) == expected
-        assert await third.sessions.log.get_blob(1, digest_of(b"a blob")) == b"a blob"
+        assert await third.sessions.log.get_blob(1, compute_digest(b"a blob")) == b"a blob"
         await third.sessions.log.append(1, LogName("-app", "s-1"), LINES[:2], attempt_id="at-2", first=5)
         assert await logs_of(third) == expected
         assert (await third.upkeep.verify()).ok

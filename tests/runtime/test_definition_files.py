@@ -18,7 +18,7 @@ from perdure.jobs.model import JobContext
 from perdure.kernel.config import Settings, config_file
 from perdure.kernel.errors import JobNotFound, NotFound
 from perdure.worker.registry import Agents
-from perdure.workflows.definition_files import Definitions, folders_of, read_definitions
+from perdure.workflows.definition_files import Definitions, list_folders, read_definitions
 
 CRON = """
 kind: cron
@@ -194,10 +194,10 @@ def test_the_folders_are_beside_the_settings_or_where_they_say(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert config_file() == Path("perdure.toml")
-    assert folders_of(Settings()) == [Path("workflows"), Path("crons")]
+    assert list_folders(Settings()) == [Path("workflows"), Path("crons")]
     assert read_definitions(Settings()) is None
     monkeypatch.setenv("PERDURE_CONFIG", str(tmp_path / "there" / "perdure.toml"))
-    assert folders_of(Settings(cron_dir="/c")) == [tmp_path / "there" / "workflows", Path("/c")]
+    assert list_folders(Settings(cron_dir="/c")) == [tmp_path / "there" / "workflows", Path("/c")]
     one, other = Folder(tmp_path / "a"), Folder(tmp_path / "b")
     one.write("same")
     other.write("same")

@@ -14,7 +14,7 @@ import pytest
 from perdure import InMemoryLightningStore
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import Unauthorized
-from perdure.kernel.lifecycle import DAEMON, Component, InPhase, Phase, Step
+from perdure.kernel.lifecycle import DAEMON, Component, InPhase, Step, StopPhase
 from perdure.runtime.app import App
 from perdure.runtime.process import ServiceProcess
 from perdure.runtime.reloads import Reloads
@@ -45,10 +45,10 @@ class Claimer(Recorder):
 class Everywhere(Recorder):
     """Does something in every phase."""
 
-    def stop_steps(self) -> Mapping[Phase, Step]:
-        return {phase: self._step(phase) for phase in Phase}
+    def stop_steps(self) -> Mapping[StopPhase, Step]:
+        return {phase: self._step(phase) for phase in StopPhase}
 
-    def _step(self, phase: Phase) -> Step:
+    def _step(self, phase: StopPhase) -> Step:
         async def step() -> None:
             self.seen.append(phase.name)
 
@@ -97,8 +97,8 @@ def test_the_table_has_the_statuses_of_the_seed() -> None:
 async def test_services_start_in_order_and_stop_by_phases() -> None:
     seen: list[str] = []
     services: list[Component] = [
-        InPhase(Phase.STORAGE, Recorder("storage", seen)),
-        InPhase(Phase.INTAKE, Recorder("timer", seen)),
+        InPhase(StopPhase.STORAGE, Recorder("storage", seen)),
+        InPhase(StopPhase.INTAKE, Recorder("timer", seen)),
         Claimer("worker", seen),
         Everywhere("all", seen),
     ]
@@ -181,7 +181,7 @@ async def test_what_does_not_stop_is_cancelled_and_the_rest_still_stops(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen: list[str] = []
-    services: list[Component] = [InPhase(Phase.STORAGE, Recorder("storage", seen)), Hanging("h", seen)]
+    services: list[Component] = [InPhase(StopPhase.STORAGE, Recorder("storage", seen)), Hanging("h", seen)]
     process = made(services, timeout=0.2)
     await stopped_by(process)
     assert process.failed

@@ -13,7 +13,7 @@ from tests.threads.support import POLICY, open_storage
 
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.storage.port import Tx
-from perdure.schedules.model import Targets
+from perdure.schedules.model import ScheduleTargets
 from perdure.schedules.run_target import RunTarget
 from perdure.schedules.timer import ScheduleTimer
 from perdure.threads.operations.create import NewRun
@@ -31,7 +31,7 @@ class Doomed(RunTarget):
 async def main(url: str, manner: str) -> None:
     target = (Doomed if manner == "doomed" else RunTarget)(KINDS, POLICY)
     storage = open_storage(url)
-    timer = ScheduleTimer(storage, Targets(target), poll=0.2)
+    timer = ScheduleTimer(storage, ScheduleTargets(target), poll=0.2)
     await timer.start()
     print("firing", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)

@@ -12,7 +12,7 @@ from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.schedules.conditions import Conditions
 from perdure.schedules.job_target import JobTarget
-from perdure.schedules.model import Targets
+from perdure.schedules.model import ScheduleTargets
 from perdure.schedules.records import Firing, JobStatus, Schedule
 from perdure.schedules.rollout_target import RolloutTarget
 from perdure.schedules.run_target import RunTarget
@@ -21,7 +21,7 @@ from perdure.schedules.timer import ScheduleTimer
 from perdure.testing.clock import ManualClock
 from perdure.threads.records import Run
 
-TARGETS = Targets(RunTarget(KINDS, POLICY), RolloutTarget(KINDS), JobTarget())
+TARGETS = ScheduleTargets(RunTarget(KINDS, POLICY), RolloutTarget(KINDS), JobTarget())
 YEARLY = "0 0 1 1 *"
 """Comes only when a test says so."""
 

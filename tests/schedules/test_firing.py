@@ -14,7 +14,7 @@ from perdure.assistants.service import Assistants
 from perdure.kernel.errors import AlreadyRunning, NotRunning, PerdureError
 from perdure.kernel.storage.port import Tx
 from perdure.schedules import model
-from perdure.schedules.model import Order, Outcome, Targets
+from perdure.schedules.model import FiringOutcome, FiringRequest, ScheduleTargets
 from perdure.schedules.operations import fire
 from perdure.schedules.service import Schedules
 from perdure.schedules.timer import ScheduleTimer
@@ -207,7 +207,7 @@ class Moody:
 
     name = "moody"
 
-    def prepare(self, order: Order) -> Order:
+    def prepare(self, order: FiringRequest) -> FiringRequest:
         if order.schedule_id and order.payload.get("broken") == "prepare":
             raise ZeroDivisionError("by\0zero")
         return order
@@ -215,7 +215,7 @@ class Moody:
     async def refusal(self, tx: Tx, thread_id: str | None) -> PerdureError | None:
         return None
 
-    async def start(self, tx: Tx, prepared: Sequence[Order]) -> list[str | PerdureError]:
+    async def start(self, tx: Tx, prepared: Sequence[FiringRequest]) -> list[str | PerdureError]:
         if any(order.payload.get("broken") for order in prepared):
             raise ZeroDivisionError("by\0zero")
         return [f"started {order.schedule_id}" for order in prepared]
@@ -223,7 +223,7 @@ class Moody:
     async def find(self, tx: Tx, started: Sequence[str]) -> dict[str, str]:
         return {name: name for name in started}
 
-    def outcome(self, found: str) -> Outcome | None:
+    def outcome(self, found: str) -> FiringOutcome | None:
         return None
 
     def ended_key(self, ns: int, started_id: str) -> tuple[str, str]:
@@ -232,13 +232,13 @@ class Moody:
 
 @pytest.mark.parametrize("broken", ["prepare", "start"])
 async def test_one_that_breaks_does_not_stop_the_others(world: ScheduleWorld, broken: str) -> None:
-    schedules = Schedules(world.storage, Targets(Moody()), namespace=world.namespace)
+    schedules = Schedules(world.storage, ScheduleTargets(Moody()), namespace=world.namespace)
     made = [
         await schedules.create_for("moody", YEARLY, payload={"broken": broken if number == 1 else ""})
         for number in range(3)
     ]
     await world.come(made[0])
-    await ScheduleTimer(world.storage, Targets(Moody())).fire_due()
+    await ScheduleTimer(world.storage, ScheduleTargets(Moody())).fire_due()
     ends = [await schedules.get(each.schedule_id) for each in made]
     assert [(each.fired, each.refused) for each in ends] == [(1, 0), (0, 1), (1, 0)]
     assert ends[1].error == "ZeroDivisionError: by\ufffdzero"
@@ -247,12 +247,12 @@ async def test_one_that_breaks_does_not_stop_the_others(world: ScheduleWorld, br
 
 
 async def test_those_of_a_target_that_is_not_known_here_wait(world: ScheduleWorld) -> None:
-    schedules = Schedules(world.storage, Targets(Moody()), namespace=world.namespace)
+    schedules = Schedules(world.storage, ScheduleTargets(Moody()), namespace=world.namespace)
     made = await schedules.create_for("moody", YEARLY)
     await world.come(made)
     await world.timer.fire_due()
     assert (await schedules.get(made.schedule_id)).fired == 0
-    await ScheduleTimer(world.storage, Targets(Moody())).fire_due()
+    await ScheduleTimer(world.storage, ScheduleTargets(Moody())).fire_due()
     assert (await schedules.get(made.schedule_id)).fired == 1
 
 

@@ -13,11 +13,19 @@ from tests.schedules.support import TARGETS
 from tests.threads.test_interleavings import answering, ask, drop_thread, end, runs, stop
 
 from perdure.kernel.storage.port import Tx
-from perdure.schedules.model import FILE, SUCCESS, Change, NewSchedule, Outcome, OverrideChange, encoded
+from perdure.schedules.model import (
+    FILE,
+    SUCCESS,
+    FiringOutcome,
+    NewSchedule,
+    OverrideChange,
+    ScheduleChange,
+    encoded,
+)
 from perdure.schedules.operations import edit, overrides, queries
 from perdure.schedules.operations import fire as firing
 from perdure.schedules.operations import settle as settling
-from perdure.schedules.rows import Prepared, order_of
+from perdure.schedules.rows import Prepared, row_to_firing_request
 
 LATER = 7200
 """Seconds after which the schedule is due, whatever the time was at first."""
@@ -48,7 +56,10 @@ def scheduled(setup: Operation, strategy: str = "enqueue") -> Operation:
 
 async def fire(tx: Tx, given: Any, lined: bool) -> Any:
     due = await firing.due(tx, TARGETS.names())
-    prepared = [Prepared(row, TARGETS[row.target].prepare(order_of(row, row.next_at or 0))) for row in due]
+    prepared = [
+        Prepared(row, TARGETS[row.target].prepare(row_to_firing_request(row, row.next_at or 0)))
+        for row in due
+    ]
     return await firing.fire(tx, prepared, TARGETS, {})
 
 
@@ -60,8 +71,8 @@ async def pass_over(tx: Tx, given: Any, lined: bool) -> Any:
 def change(payload: dict[str, Any] | None = None, **fields: Any) -> Operation:
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
         row = await queries.get(tx, given[-1])
-        merged = {**order_of(row, 0).payload, **(payload or {})}
-        wanted = Change(labels={}, texts=encoded({}, merged), known=row.texts, **fields)
+        merged = {**row_to_firing_request(row, 0).payload, **(payload or {})}
+        wanted = ScheduleChange(labels={}, texts=encoded({}, merged), known=row.texts, **fields)
         return await edit.update(tx, given[-1], wanted)
 
     return run
@@ -93,7 +104,7 @@ def fired(setup: Operation, overlap: str = "skip") -> Operation:
         )
         (schedule_id,) = await edit.create(tx, [request], TARGETS)
         row = await queries.get(tx, str(schedule_id))
-        prepared = TARGETS["rollout"].prepare(order_of(row, 0))
+        prepared = TARGETS["rollout"].prepare(row_to_firing_request(row, 0))
         await firing.trigger(tx, [firing.Trigger(row, prepared, {})], TARGETS)
         return [*made, schedule_id]
 
@@ -103,12 +114,12 @@ def fired(setup: Operation, overlap: str = "skip") -> Operation:
 async def settle_firing(tx: Tx, given: Any, lined: bool) -> Any:
     """Write down that the open firing has ended."""
     found = await settling.read_open(tx, [given[-1]], TARGETS)
-    return await settling.settle(tx, {each.firing.key: Outcome(SUCCESS, 1) for each in found})
+    return await settling.settle(tx, {each.firing.key: FiringOutcome(SUCCESS, 1) for each in found})
 
 
 async def trigger(tx: Tx, given: Any, lined: bool) -> Any:
     row = await queries.get(tx, given[-1])
-    prepared = TARGETS["rollout"].prepare(order_of(row, 0))
+    prepared = TARGETS["rollout"].prepare(row_to_firing_request(row, 0))
     (answer,) = await firing.trigger(tx, [firing.Trigger(row, prepared, {})], TARGETS)
     return isinstance(answer, firing.Triggered) and answer.due_at is not None
 

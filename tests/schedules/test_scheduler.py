@@ -13,7 +13,7 @@ from tests.support.kinds import KINDS
 from perdure.kernel.errors import Conflict, InvalidCron, InvalidInput, InvalidTimezone, JobNotFound
 from perdure.kernel.storage.dialect import statement
 from perdure.rollouts.service import Rollouts
-from perdure.schedules.model import FIRING, LATE, SCHEDULER, jitter_of, skip_event, status_after
+from perdure.schedules.model import FIRING, LATE, SCHEDULER, compute_jitter, skip_event, status_after
 from perdure.schedules.records import Schedule
 from perdure.schedules.timer import ScheduleTimer
 from perdure.service.callers import Caller
@@ -240,12 +240,12 @@ async def test_no_more_than_a_week_is_made_up_for(world: ScheduleWorld) -> None:
 
 
 def test_jitter_is_spread_and_the_same_for_the_same_time() -> None:
-    found = [jitter_of("s", number, 1000) for number in range(2000)]
-    assert found == [jitter_of("s", number, 1000) for number in range(2000)]
+    found = [compute_jitter("s", number, 1000) for number in range(2000)]
+    assert found == [compute_jitter("s", number, 1000) for number in range(2000)]
     assert 0 <= min(found) < 10
     assert 990 < max(found) < 1000
     assert 450 < sum(found) / len(found) < 550
-    assert jitter_of("s", 1, 0) == 0
+    assert compute_jitter("s", 1, 0) == 0
 
 
 async def test_jitter_is_kept_in_the_row_and_the_cron_instant_is_shown(world: ScheduleWorld) -> None:

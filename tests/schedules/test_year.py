@@ -12,7 +12,7 @@ from tests.threads.support import INLINE, open_storage
 
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.storage.port import Tx
-from perdure.schedules.model import SUCCESS, Order, Outcome, Targets
+from perdure.schedules.model import SUCCESS, FiringOutcome, FiringRequest, ScheduleTargets
 from perdure.schedules.service import Schedules
 from perdure.schedules.timer import ScheduleTimer
 from perdure.service.namespaces import ensure_namespace
@@ -31,21 +31,21 @@ class Noted:
     def __init__(self) -> None:
         self.started: list[tuple[str, int]] = []
 
-    def prepare(self, order: Order) -> Order:
+    def prepare(self, order: FiringRequest) -> FiringRequest:
         return order
 
     async def refusal(self, tx: Tx, thread_id: str | None) -> PerdureError | None:
         return None
 
-    async def start(self, tx: Tx, prepared: Sequence[Order]) -> list[str | PerdureError]:
+    async def start(self, tx: Tx, prepared: Sequence[FiringRequest]) -> list[str | PerdureError]:
         self.started += [(order.name or "", order.due_at) for order in prepared]
         return [f"{order.name}/{order.due_at}" for order in prepared]
 
     async def find(self, tx: Tx, started: Sequence[str]) -> dict[str, Any]:
         return {name: name for name in started}
 
-    def outcome(self, found: Any) -> Outcome | None:
-        return Outcome(SUCCESS, 1)
+    def outcome(self, found: Any) -> FiringOutcome | None:
+        return FiringOutcome(SUCCESS, 1)
 
     def ended_key(self, ns: int, started_id: str) -> tuple[str, str]:
         return "noted", started_id
@@ -91,7 +91,7 @@ async def simulate(hourly: int) -> int:
     storage = open_storage(INLINE, clock=clock)
     await storage.run(ensure_namespace, "default")
     target = Noted()
-    targets = Targets(target)
+    targets = ScheduleTargets(target)
     schedules, timer = Schedules(storage, targets), ScheduleTimer(storage, targets)
     for zone in ZONES:
         name = zone.replace("/", "-")

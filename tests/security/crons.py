@@ -10,7 +10,7 @@ from tests.support.kinds import KINDS
 
 from perdure.jobs.service import Jobs
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.schedules.model import FILE, Targets
+from perdure.schedules.model import FILE, ScheduleTargets
 from perdure.schedules.run_target import RunTarget
 from perdure.schedules.service import Schedules
 from perdure.threads.policy import Policy
@@ -24,7 +24,7 @@ async def cron_lines(store: DatabaseLightningStore) -> list[Line]:
     """With whole paths, of the native door and of LangGraph's."""
     await silent_worker(store).register()
     await Threads(store.storage, KINDS).create_thread(THREAD, if_exists="do_nothing")
-    schedules = Schedules(store.storage, Targets(RunTarget(KINDS, Policy())))
+    schedules = Schedules(store.storage, ScheduleTargets(RunTarget(KINDS, Policy())))
     one, other, third, last = [
         (await schedules.create(YEARLY, assistant_id=AGENT)).schedule_id for _ in range(4)
     ]

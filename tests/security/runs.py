@@ -12,7 +12,7 @@ from perdure.graph_requests.model import RequestRow
 from perdure.graph_requests.operations import ask
 from perdure.graph_requests.service import GraphRequests
 from perdure.kernel.clock import to_micros
-from perdure.outbox.model import Outcome, Retries
+from perdure.outbox.model import DeliveryOutcome, Retries
 from perdure.outbox.operations import NewEffect, claim_due, put, settle
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.threads.queue import RunQueue
@@ -57,7 +57,7 @@ async def lines(store: DatabaseLightningStore) -> list[Line]:
     ns = await threads.ns()
     effect_id, dead_id = await store.storage.run(put, [effect, effect], ns=ns)
     await store.storage.run(claim_due, "webhook", 2, 60.0, Retries())
-    await store.storage.run(settle, [Outcome(dead_id, 1, "refused")], Retries(), ns=ns)
+    await store.storage.run(settle, [DeliveryOutcome(dead_id, 1, "refused")], Retries(), ns=ns)
     return [
         *await _work_lines(threads, worker),
         *await _request_lines(threads),

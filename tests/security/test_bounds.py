@@ -12,7 +12,7 @@ import pytest_asyncio
 from tests.server.support import Answer, Visitor, serving
 
 from perdure.agents.records import AgentSpec
-from perdure.items.records import ListNamespaces, Match
+from perdure.items.records import ListNamespaces, NamespaceMatch
 from perdure.kernel.checks import MAX_FILTER_CHOICES, MAX_FILTER_KEYS, MAX_FILTER_PARTS
 from perdure.kernel.errors import InvalidInput, TooLarge
 from perdure.kernel.storage import dialect
@@ -22,7 +22,7 @@ from perdure.kernel.storage.port import Tx
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_store
 from perdure.service.base import NO_NAMESPACE
-from perdure.threads.operations.search import ThreadSearch
+from perdure.threads.operations.search import ThreadFilter
 from perdure.threads.records import RunRequest
 
 AGENT = AgentSpec(name="agent")
@@ -54,7 +54,7 @@ def services(visitor: Visitor) -> Services:
 
 FILTERS: dict[str, Callable[[Services, Any], Awaitable[Any]]] = {
     "threads": lambda s, wanted: s.threads.search_threads(metadata=wanted),
-    "thread values": lambda s, wanted: s.threads.find_threads(ThreadSearch(having=wanted)),
+    "thread values": lambda s, wanted: s.threads.find_threads(ThreadFilter(having=wanted)),
     "count threads": lambda s, wanted: s.threads.count_threads(metadata=wanted),
     "count thread values": lambda s, wanted: s.threads.count_threads(having=wanted),
     "assistants": lambda s, wanted: s.assistants.search(metadata=wanted),
@@ -134,7 +134,7 @@ async def test_ids_of_agent_lightning_are_as_many_as_its_body_takes(visitor: Vis
 
 
 async def test_a_list_of_namespaces_has_so_many_conditions(services: Services) -> None:
-    matches = [Match(kind="prefix", path=["a"]) for _ in range(MAX_FILTER_KEYS + 1)]
+    matches = [NamespaceMatch(kind="prefix", path=["a"]) for _ in range(MAX_FILTER_KEYS + 1)]
     with pytest.raises(InvalidInput, match=f"at most {MAX_FILTER_KEYS}"):
         await services.items.run([ListNamespaces(matches=matches)])
 

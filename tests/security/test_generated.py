@@ -21,13 +21,13 @@ from schemathesis.core.result import Err
 from tests.support.databases import Databases
 
 from perdure import InMemoryLightningStore
-from perdure.kernel.config import Key, Settings
+from perdure.kernel.config import SecretKey, Settings
 from perdure.runtime.app import App
 from perdure.runtime.stores import open_store
 from perdure.server.http.openapi import document
 from perdure.server.http.routes import Route
 from perdure.server.http.server import HttpServer
-from perdure.server.table import ROUTES, application_of
+from perdure.server.table import ROUTES, build_application
 
 ENDLESS = {
     "/api/v1/changes",
@@ -42,7 +42,7 @@ ENDLESS = {
 }
 """What lasts for as long as it is asked to."""
 INSIDE = re.compile(r"Traceback|site-packages|File \\?\"|sqlite3?\.|apsw|asyncpg|SELECT .+ FROM|INSERT INTO")
-KEY = Key("a-key-of-some-length")
+KEY = SecretKey("a-key-of-some-length")
 # A token that a request makes ends the time in which callers need none.
 CREDENTIALS = {"Authorization": f"Bearer {KEY}"}
 EXAMPLES = 3
@@ -60,7 +60,7 @@ OPERATIONS = [result.ok() for result in SCHEMA.get_all_operations() if not isins
 def serving(*databases: str) -> Iterator[list[str]]:
     """Servers of an empty database in memory, and of these."""
     stores = [InMemoryLightningStore(), *map(open_store, databases)]
-    servers = [HttpServer(application_of(App(store, Settings(api_key=KEY)))) for store in stores]
+    servers = [HttpServer(build_application(App(store, Settings(api_key=KEY)))) for store in stores]
     for server in servers:
         server.start()
     yield [server.url for server in servers]

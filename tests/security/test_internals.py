@@ -22,7 +22,7 @@ from perdure.server.http.bodies import encode
 from perdure.server.table import ROUTES
 from perdure.service.endpoints import Refusal
 from perdure.testing.servers import free_port
-from perdure.worker.retry_policy import failure_of
+from perdure.worker.retry_policy import build_failure
 
 KEY = {"x-api-key": "key-of-this-test"}
 EXPORT = f"/{TRACE_SERVICE}/Export"
@@ -99,7 +99,7 @@ def test_what_is_stored_of_an_error_tells_no_more(tmp_path: Path) -> None:
         error = kind(f"PostgreSQL at 127.0.0.1:5432/{DATABASE}: {tmp_path} is unknown to localhost")
         told = [
             error.public,
-            failure_of(error).message,
+            build_failure(error).message,
             error_text(error),
             Refusal.of(error).detail,
         ]

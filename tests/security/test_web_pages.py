@@ -13,12 +13,12 @@ from tests.server.support import Answer, Visitor, serving
 
 from perdure import InMemoryLightningStore
 from perdure.cli.hosting import dev
-from perdure.kernel.config import Key
+from perdure.kernel.config import SecretKey
 from perdure.kernel.errors import StartRefused
 from perdure.server.http.origins import LOCAL_ORIGINS, Origins
 from perdure.server.table import ROUTES
 
-KEY = Key("only-the-operator-knows")
+KEY = SecretKey("only-the-operator-knows")
 EVIL = "https://evil.test"
 FOREIGN = (
     {"Origin": EVIL},

@@ -36,7 +36,7 @@ from perdure.kernel.config import Settings
 from perdure.kernel.errors import InvalidInput
 from perdure.outbox.model import Retries, TryLater, Undeliverable, check_webhook_url, mask_target
 from perdure.outbox.webhooks.sender import WebhookSender
-from perdure.outbox.webhooks.urls import refused_address, target_of
+from perdure.outbox.webhooks.urls import parse_target, refused_address
 from perdure.testing.grids import every
 
 
@@ -123,7 +123,7 @@ def test_what_is_taken_is_read_in_one_way_only(text: str) -> None:
         check_webhook_url(url)
     except InvalidInput:
         return
-    target = target_of(url)
+    target = parse_target(url)
     read = URL(target.url)
     assert (read.raw_host, read.port, read.user) == (target.host, target.port, None)
 

@@ -11,11 +11,11 @@ from tests.server.local_server import serving_locally
 
 from perdure import LightningStore
 from perdure.kernel.config import Settings
-from perdure.runtime.app import StoreApp, app_of
+from perdure.runtime.app import StoreApp, build_app
 from perdure.runtime.components import Component
 from perdure.server.http.routes import Route
 from perdure.server.http.server import make_application
-from perdure.server.table import application_of
+from perdure.server.table import build_application
 
 
 class Answer(NamedTuple):
@@ -57,9 +57,9 @@ async def serving(
     **settings: Any,
 ) -> AsyncIterator[Visitor]:
     """Serve a store, with every protocol or with the given routes."""
-    app = app_of(store, Settings(**settings))
+    app = build_app(store, Settings(**settings))
     application = (
-        application_of(app, components) if routes is None else make_application(app, routes, components)
+        build_application(app, components) if routes is None else make_application(app, routes, components)
     )
     async with serving_locally(application) as url, aiohttp.ClientSession() as session:
         yield Visitor(url, session, app)

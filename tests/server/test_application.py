@@ -20,16 +20,16 @@ from tests.server.support import Visitor, serving
 from yarl import URL
 
 from perdure import InMemoryLightningStore
-from perdure.kernel.config import Key
+from perdure.kernel.config import SecretKey
 from perdure.kernel.errors import Conflict, InvalidInput, StartRefused, TooLarge
 from perdure.runtime.app import App, is_loopback
 from perdure.server.http.bodies import inflate
 from perdure.server.http.openapi import document
 from perdure.server.http.problems import NATIVE
-from perdure.server.http.routes import Call, Route, Table
+from perdure.server.http.routes import Call, Route, RouteTable
 from perdure.server.http.server import HttpServer, bind, make_application
 
-SECRET = Key("a-key-of-some-length")
+SECRET = SecretKey("a-key-of-some-length")
 
 
 class Order(msgspec.Struct):
@@ -339,7 +339,7 @@ async def test_a_taken_port_is_said_at_once(store: InMemoryLightningStore) -> No
 
 def test_no_route_stands_twice() -> None:
     with pytest.raises(ValueError, match="stands twice"):
-        Table((*ROUTES, route("GET", "/open")))
+        RouteTable((*ROUTES, route("GET", "/open")))
 
 
 def test_the_document_is_derived_from_the_table() -> None:

@@ -16,8 +16,8 @@ from perdure import Agents, Context, PostgresLightningStore
 from perdure.jobs.model import JobContext
 from perdure.kernel.config import Settings
 from perdure.runtime.app import App
-from perdure.runtime.components import components_of, running
-from perdure.server.table import application_of
+from perdure.runtime.components import build_components, running
+from perdure.server.table import build_application
 from perdure.threads.records import RunRequest
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
@@ -61,7 +61,7 @@ async def test_boards_and_rules_name_what_a_server_measures(
     store = PostgresLightningStore(database_url, redis_url=redis_url, redis_key_prefix=redis_prefix)
     async with store:
         app = App(store, settings)
-        async with running(components_of(app, agents)), serving_locally(application_of(app)) as url:
+        async with running(build_components(app, agents)), serving_locally(build_application(app)) as url:
             run = await app.services.threads.create_run(RunRequest(assistant_id="echo", input={"a": 1}))
             await app.services.threads.join_run(run.run_id, timeout=30)
             context = JobContext(

@@ -13,7 +13,7 @@ from tests.security.test_doors import PUBLIC
 
 from perdure import InMemoryLightningStore
 from perdure.kernel.config import Settings
-from perdure.runtime.app import app_of
+from perdure.runtime.app import build_app
 from perdure.server.http import connections
 from perdure.server.http.connections import (
     MAX_HEAD_BYTES,
@@ -25,7 +25,7 @@ from perdure.server.http.connections import (
     default_limit,
 )
 from perdure.server.http.server import HttpServer
-from perdure.server.table import application_of
+from perdure.server.table import build_application
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LIST = b"GET /api/v1/rollouts HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -97,7 +97,7 @@ class Server:
 async def serving(**given: Any) -> AsyncIterator[Server]:
     settings = Settings(**given)
     async with InMemoryLightningStore() as store:
-        application = application_of(app_of(store, settings))
+        application = build_application(build_app(store, settings))
         async with HttpServer(application, limits=ConnectionLimits.of(settings)) as http:
             server = Server(http.port)
             try:

@@ -18,11 +18,11 @@ from perdure.kernel.codec import MAX_DEPTH, encode_wire
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.record import usual_decoder
 from perdure.rollouts import encoding
-from perdure.rollouts.records import RolloutAnswer, RolloutConfig, UsualRequest, request_of
-from perdure.rollouts.rows import RolloutView
+from perdure.rollouts.records import RolloutAnswer, RolloutConfig, UsualRequest, parse_request
+from perdure.rollouts.rows import RolloutRecordRow
 from perdure.rollouts.service import Rollouts
 from perdure.server.http import bodies
-from perdure.server.native.derive import endpoint_of
+from perdure.server.native.derive import get_endpoint
 
 LIGHTNING = PREFIX + "/queues/rollouts/enqueue"
 ONE = "/api/v1/rollouts"
@@ -134,7 +134,7 @@ def test_the_usual_form_is_read_and_stored_as_its_record(
         assert found == expected
         return
     assert type(expected) is EnqueueRolloutRequest
-    assert repr(request_of(found)) == repr(expected)
+    assert repr(parse_request(found)) == repr(expected)
     assert _new(found) == _new(expected)
     assert _new(found, "given") == _new(expected, "given")
     assert _new(found, "x" * 1025) == _new(expected, "x" * 1025)
@@ -142,15 +142,15 @@ def test_the_usual_form_is_read_and_stored_as_its_record(
 
 def test_bodies_with_requests_have_the_usual_form_too() -> None:
     data = b'{"rollouts":[{"input":1},{"input":2}]}'
-    for kind in (wire.EnqueueRollouts, endpoint_of(Rollouts.enqueue_many).shape.body):
+    for kind in (wire.EnqueueRollouts, get_endpoint(Rollouts.enqueue_many).shape.body):
         usual = usual_decoder(kind)
         assert usual is not None
         assert [type(each) for each in usual(data).rollouts] == [UsualRequest, UsualRequest]
-    assert usual_decoder(wire.Claims) is None
+    assert usual_decoder(wire.DequeueCalls) is None
 
 
 def test_bounds_of_a_body_hold_in_its_usual_form() -> None:
-    kind = endpoint_of(Rollouts.enqueue_many).shape.body
+    kind = get_endpoint(Rollouts.enqueue_many).shape.body
     too_many = b'{"rollouts":[' + b",".join([b'{"input":1}'] * 1001) + b"]}"
     assert isinstance(_read(too_many, kind), tuple)
     assert isinstance(_read(b'{"rollouts":[],"unknown":1}', kind), tuple)
@@ -168,14 +168,14 @@ def test_the_usual_form_has_the_fields_of_the_record() -> None:
 def test_an_answer_is_encoded_as_its_record(config: RolloutConfig | None) -> None:
     new = encoding.new_rollout({"a": [1.5, "ż"]}, "val", "rs-1", config, {"m": None})
     for parent, end_time in ((None, None), ("p", 5)):
-        row = RolloutView(
+        row = RolloutRecordRow(
             "ro-1", 3, end_time, new.mode, "rs-1", "queuing", new.config, new.metadata, new.input, 0, parent
         )
         assert encode_wire(encoding.answer_from(row)) == encode_wire(encoding.rollout_from(row))
 
 
 def test_the_config_of_an_earlier_release_is_answered_with_all_its_fields() -> None:
-    row = RolloutView("ro-1", 3, None, None, None, "queuing", '{"max_attempts":2}', "{}", "1", 0)
+    row = RolloutRecordRow("ro-1", 3, None, None, None, "queuing", '{"max_attempts":2}', "{}", "1", 0)
     assert encode_wire(encoding.answer_from(row)) == encode_wire(encoding.rollout_from(row))
 
 

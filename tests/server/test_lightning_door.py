@@ -15,7 +15,7 @@ from tests.server.support import Visitor, serving
 
 from perdure import InMemoryLightningStore, LightningStore, Span
 from perdure.client.lightning_wire import PREFIX
-from perdure.kernel.config import Key
+from perdure.kernel.config import SecretKey
 from perdure.kernel.errors import OutcomeUnknown, StorageFull, StorageUnavailable
 from perdure.rollouts.records import MAX_SPANS
 from perdure.server.lightning import listing
@@ -343,7 +343,7 @@ async def test_a_write_whose_outcome_is_unknown_is_repeated_only_if_that_is_safe
 
 
 async def test_health_is_public_and_nothing_else(store: InMemoryLightningStore) -> None:
-    async with serving(store, ROUTES, api_key=Key("a-key-of-some-length")) as visitor:
+    async with serving(store, ROUTES, api_key=SecretKey("a-key-of-some-length")) as visitor:
         for route in ROUTES:
             path = route.path.replace("{", "").replace("}", "")
             answer = await visitor.ask(route.method, path)

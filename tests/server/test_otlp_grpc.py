@@ -29,14 +29,14 @@ from tests.server.otlp_support import (
 )
 
 from perdure import InMemoryLightningStore, LightningStore, Span
-from perdure.kernel.config import Key, Settings
+from perdure.kernel.config import SecretKey, Settings
 from perdure.kernel.errors import StartRefused
-from perdure.runtime.app import App, StoreApp, app_of
+from perdure.runtime.app import App, StoreApp, build_app
 from perdure.server.grpc import server as grpc_server
 from perdure.server.grpc.otlp import OTHER_SERVICES, TRACE_SERVICE
 from perdure.server.grpc.server import GrpcServer
 
-SECRET = Key("a-key-of-some-length")
+SECRET = SecretKey("a-key-of-some-length")
 EXPORT = f"/{TRACE_SERVICE}/Export"
 
 
@@ -66,7 +66,7 @@ class ServerProtocol:
 
 @asynccontextmanager
 async def serving(store: LightningStore, **settings: Any) -> AsyncIterator[ServerProtocol]:
-    app = app_of(store, Settings(**settings))
+    app = build_app(store, Settings(**settings))
     server = GrpcServer(app, port=0)
     await server.start()
     try:

@@ -46,12 +46,12 @@ from tests.server.otlp_support import (
 from tests.server.support import Answer, Visitor, serving
 
 from perdure import InMemoryLightningStore, LightningStore, Span
-from perdure.kernel.config import Key
+from perdure.kernel.config import SecretKey
 from perdure.kernel.errors import StorageUnavailable
 from perdure.server.otlp.decode import MAX_SPANS
 from perdure.server.otlp.routes import OTHER_SIGNALS, ROUTES
 
-SECRET = Key("a-key-of-some-length")
+SECRET = SecretKey("a-key-of-some-length")
 
 
 @pytest_asyncio.fixture(params=ENGINES)

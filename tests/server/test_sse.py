@@ -14,13 +14,16 @@ from hypothesis import strategies as st
 
 from perdure.server.http import sse
 from perdure.server.http.sse import EventStreamResponse, crlf_frame, encode_events, frame
-from perdure.streams.model import Event
+from perdure.streams.model import StreamEvent
 
 FRAMES = {"\n": frame, "\r\n": crlf_frame}
 
 
 def test_frames() -> None:
-    events = [Event(1, 1700, "run", 1, "values", '{"a":"ü"}'), Event(2, 1700, "run", 1, "end", "null")]
+    events = [
+        StreamEvent(1, 1700, "run", 1, "values", '{"a":"ü"}'),
+        StreamEvent(2, 1700, "run", 1, "end", "null"),
+    ]
     assert encode_events(events).decode() == (
         'id: 1700-1\nevent: values\ndata: {"a":"ü"}\n\nid: 1700-2\nevent: end\ndata: null\n\n'
     )

@@ -25,7 +25,7 @@ from perdure.runtime.app import App
 from perdure.runtime.tls import Tls
 from perdure.server.grpc.server import GrpcServer
 from perdure.server.http.server import HttpServer
-from perdure.server.table import application_of
+from perdure.server.table import build_application
 
 
 class Secured:
@@ -68,7 +68,7 @@ async def secured(pair: Pair, client_ca: Path | None = None) -> AsyncIterator[Se
         rpc = GrpcServer(app, port=0)
         await rpc.start()
         try:
-            async with HttpServer(application_of(app), tls=app.tls) as http:
+            async with HttpServer(build_application(app), tls=app.tls) as http:
                 yield Secured(app, http, rpc)
         finally:
             await rpc.stop()

@@ -10,9 +10,9 @@ from tests.kernel.support import soon
 from perdure import Perdure
 from perdure.eventlog.port import MAX_LINES
 from perdure.kernel import changes
-from perdure.kernel.changes import Change
+from perdure.kernel.changes import ObjectChange
 from perdure.sessions.batches import BATCH_BYTES, BATCH_LINES, in_batches
-from perdure.sessions.records import Message, Totals, Usage
+from perdure.sessions.records import Message, SessionTotals, Usage
 
 
 def total(cost: float, tokens: int, *, attempt: int) -> Message:
@@ -22,7 +22,7 @@ def total(cost: float, tokens: int, *, attempt: int) -> Message:
 
 
 def test_a_later_total_replaces_that_of_its_attempt_and_attempts_are_added() -> None:
-    totals = Totals()
+    totals = SessionTotals()
     for message in (total(1.0, 10, attempt=1), total(2.0, 30, attempt=1), total(0.5, 5, attempt=2)):
         totals.add(message)
     assert totals.usage == Usage(input_tokens=35, cost_usd=2.5)
@@ -63,4 +63,4 @@ async def test_followers_hear_that_a_session_has_grown(tmp_path: Path) -> None:
         await perdure.sessions.append("s", [{"type": "user"}])
         keys = await soon(following.next())
         following.close()
-        assert changes.changes_from(keys or []) == [Change("session", "s", "appended")]
+        assert changes.changes_from(keys or []) == [ObjectChange("session", "s", "appended")]

@@ -10,10 +10,10 @@ import pytest
 
 from perdure.eventlog.port import LogName
 from perdure.kernel.codec import decode_json
-from perdure.sessions.model import totals_of
+from perdure.sessions.model import sum_totals
 from perdure.sessions.records import Message, Usage
-from perdure.sessions.transcripts.files import name_of, objects_of
-from perdure.sessions.transcripts.reading import format_of, messages_of
+from perdure.sessions.transcripts.files import find_name, read_objects
+from perdure.sessions.transcripts.reading import find_format, parse_messages
 
 FOLDER = Path(__file__).parent / "transcripts"
 
@@ -95,7 +95,7 @@ NAMES = {
 
 def read(name: str) -> list[Message]:
     lines = (FOLDER / f"{name}.jsonl").read_bytes().splitlines()
-    return [message for line in lines for message in messages_of(line)]
+    return [message for line in lines for message in parse_messages(line)]
 
 
 def written(message: Message) -> str:
@@ -116,11 +116,11 @@ def test_a_transcript_is_read_as_messages_of_one_form(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(USAGE))
 def test_usage_is_counted_once_a_message_and_a_cumulative_cost_is_taken_last(name: str) -> None:
-    assert totals_of(read(name)).usage == USAGE[name]
+    assert sum_totals(read(name)).usage == USAGE[name]
 
 
 def lines(*records: dict[str, object]) -> list[Message]:
-    return [message for record in records for message in messages_of(json.dumps(record))]
+    return [message for record in records for message in parse_messages(json.dumps(record))]
 
 
 def said(tokens: int, **more: object) -> dict[str, object]:
@@ -134,27 +134,27 @@ def stated(**more: object) -> dict[str, object]:
 
 def test_the_last_stated_total_wins_field_by_field() -> None:
     first = stated(total_input_tokens=90, total_cache_read_input_tokens=7, num_turns=9)
-    totals = totals_of(lines(said(20), first, said(1), stated(total_input_tokens=100, num_turns=3)))
+    totals = sum_totals(lines(said(20), first, said(1), stated(total_input_tokens=100, num_turns=3)))
     assert (totals.usage, totals.turns) == (Usage(100, 8, 7), 3)
     # A total of zero is a total too.
-    assert totals_of(lines(said(20), stated(total_input_tokens=0))).usage == Usage(0, 4)
+    assert sum_totals(lines(said(20), stated(total_input_tokens=0))).usage == Usage(0, 4)
     # The figures of attempts are added, whether an attempt states totals or not.
     second = said(5, runId="r-2")
-    totals = totals_of(lines(said(20, runId="r-1"), stated(total_input_tokens=100, runId="r-1"), second))
+    totals = sum_totals(lines(said(20, runId="r-1"), stated(total_input_tokens=100, runId="r-1"), second))
     assert (totals.usage, totals.turns) == (Usage(105, 8), 2)
 
 
 def test_a_file_tells_its_session_and_its_directory() -> None:
     for name, expected in NAMES.items():
-        assert name_of(FOLDER / f"{name}.jsonl") == expected, name
+        assert find_name(FOLDER / f"{name}.jsonl") == expected, name
 
 
 def test_every_line_is_recognised_or_kept_as_an_event() -> None:
     for file in sorted(FOLDER.glob("*.jsonl")):
-        formats = {format_of(record) for _, record in objects_of(file)} - {None}
+        formats = {find_format(record) for _, record in read_objects(file)} - {None}
         assert len(formats) == 1, (file.name, formats)
         assert file.name.startswith(str(formats.pop()).split("-")[0])
-    (event,) = messages_of(b'{"type":"some-new-type","payload":1}')
+    (event,) = parse_messages(b'{"type":"some-new-type","payload":1}')
     assert (event.role, event.kind) == ("event", "some-new-type")
 
 
@@ -171,10 +171,10 @@ def test_broken_lines_never_raise() -> None:
     for file in sorted(FOLDER.glob("*.jsonl")):
         for line in file.read_bytes().splitlines():
             for cut in range(0, len(line), 7):
-                messages_of(line[:cut])
+                parse_messages(line[:cut])
             record = decode_json(line)
             for key in list(record):
                 for value in values:
-                    messages_of(json.dumps({**record, key: value}))
+                    parse_messages(json.dumps({**record, key: value}))
     for _ in range(200):
-        messages_of(chance.randbytes(chance.randint(0, 60)))
+        parse_messages(chance.randbytes(chance.randint(0, 60)))

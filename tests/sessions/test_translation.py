@@ -14,8 +14,8 @@ from perdure.eventlog.port import LogName, encode_line
 from perdure.integrations.openai_agents import PerdureSession
 from perdure.sessions.records import Message, Usage
 from perdure.sessions.service import Sessions
-from perdure.sessions.transcripts.files import lines_of, objects_of
-from perdure.sessions.transcripts.reading import Translator, translated
+from perdure.sessions.transcripts.files import read_lines, read_objects
+from perdure.sessions.transcripts.reading import TranscriptTranslator, translated
 
 FOLDER = Path(__file__).parent / "transcripts"
 AT = "2026-03-01T10:00:01.000Z"
@@ -111,7 +111,7 @@ def test_events_of_pi_follow_the_five_rules() -> None:
 
 
 def test_items_of_codex_become_blocks_and_totals() -> None:
-    records = [record for _, record in objects_of(FOLDER / "codex_exec.jsonl")]
+    records = [record for _, record in read_objects(FOLDER / "codex_exec.jsonl")]
     lines = plain([*translated(records)])
     call = {"type": "tool_use", "id": "item_0", "name": "command_execution", "input": {"command": "ls"}}
     outcome = {"type": "tool_result", "tool_use_id": "item_0", "content": "a.py\n", "is_error": True}
@@ -124,7 +124,7 @@ def test_items_of_codex_become_blocks_and_totals() -> None:
     assert {line["sessionId"] for line in lines} == {"0199-aa"}
     assert (lines[3]["total_input_tokens"], lines[3]["total_cache_read_input_tokens"]) == (40, 60)
     assert (lines[4]["isApiErrorMessage"], lines[4]["error"]) == (True, "quota")
-    stored = [record for _, record in objects_of(FOLDER / "codex_stored.jsonl")]
+    stored = [record for _, record in read_objects(FOLDER / "codex_stored.jsonl")]
     spoken = [line for line in plain([*translated(stored)]) if line["type"] == "assistant"]
     models = {line["message"].get("model") for line in spoken}
     assert models == {"gpt-5-codex"}
@@ -132,7 +132,7 @@ def test_items_of_codex_become_blocks_and_totals() -> None:
 
 @pytest.mark.parametrize("stem", sorted(file.stem for file in FOLDER.glob("*.jsonl")))
 def test_no_thought_is_in_a_line_and_each_line_names_its_original(stem: str) -> None:
-    lines = [line for _, line in lines_of(FOLDER / f"{stem}.jsonl")]
+    lines = [line for _, line in read_lines(FOLDER / f"{stem}.jsonl")]
     if not stem.startswith("claude"):
         assert {line["type"] for line in lines} <= {"user", "assistant", "system", "result"}
         assert all("original" in line["_perdure"] for line in lines)
@@ -141,7 +141,7 @@ def test_no_thought_is_in_a_line_and_each_line_names_its_original(stem: str) -> 
 
 
 def test_a_line_of_a_session_is_left_as_it_is() -> None:
-    translator = Translator()
+    translator = TranscriptTranslator()
     for line in [*translated(PI), {"type": "new", "a": 1}, {"type": "summary", "summary": "x"}]:
         assert translator.translate(line) == [line]
 
@@ -171,7 +171,7 @@ async def messages(sessions: Sessions, session_id: str) -> list[Message]:
 
 @pytest.mark.parametrize("stem", sorted(file.stem for file in FOLDER.glob("*.jsonl")))
 async def test_originals_come_back_as_they_came(sessions: Sessions, stem: str) -> None:
-    records = [record for _, record in objects_of(FOLDER / f"{stem}.jsonl")]
+    records = [record for _, record in read_objects(FOLDER / f"{stem}.jsonl")]
     # Some lines come twice, and are two lines.
     records += records[-2:]
     await sessions.append("s", records)
@@ -230,7 +230,7 @@ async def test_a_log_of_lines_that_were_not_translated_reads_the_same(sessions: 
 
 async def test_lines_of_a_writer_keep_their_numbers(sessions: Sessions) -> None:
     """A caller that numbers its lines knows nothing of how many each becomes."""
-    records = [record for _, record in objects_of(FOLDER / "codex_exec.jsonl")]
+    records = [record for _, record in read_objects(FOLDER / "codex_exec.jsonl")]
     for first in (1, 4, 1):
         await sessions.append("s", records[first - 1 :], writer="w", first=first)
     assert await stored(sessions, "s", original=True) == records
@@ -247,7 +247,7 @@ async def test_a_snapshot_after_a_compaction_takes_no_tokens_away(sessions: Sess
 
 
 async def test_items_of_the_openai_agents_sdk_come_back_as_they_came(sessions: Sessions) -> None:
-    items: list[Any] = [record for _, record in objects_of(FOLDER / "openai_agents.jsonl")]
+    items: list[Any] = [record for _, record in read_objects(FOLDER / "openai_agents.jsonl")]
     same = {"role": "user", "content": "Hi"}
     session = PerdureSession("talk", sessions)
     await session.add_items([*items, same, same])

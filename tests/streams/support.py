@@ -10,8 +10,8 @@ from tests.kernel.support import NS, soon
 from perdure.kernel.signals.port import Hint
 from perdure.kernel.storage.dialect import Statement, statement
 from perdure.kernel.storage.port import Row, Storage, Tx
-from perdure.streams.model import Burst, Event, NewEvent
-from perdure.streams.operations import Append, Appended, Page, append, drop, read
+from perdure.streams.model import Burst, NewEvent, StreamEvent
+from perdure.streams.operations import StreamAppend, StreamAppended, StreamSlice, append, drop, read
 from perdure.streams.service import Follower, Streams
 
 COUNT_EVENTS = statement("SELECT coalesce(sum(coalesce(count, 1)), 0) FROM stream_events")
@@ -24,7 +24,7 @@ def new_events(first: int, count: int) -> list[NewEvent]:
     return [NewEvent("custom", str(number)) for number in range(first, first + count)]
 
 
-def seqs(events: Iterable[Event]) -> list[int]:
+def seqs(events: Iterable[StreamEvent]) -> list[int]:
     return [event.seq for event in events]
 
 
@@ -44,11 +44,11 @@ async def change(storage: Storage, sql: Statement[Any]) -> None:
     await storage.run(_change, sql, ns=NS)
 
 
-async def add(storage: Storage, *appends: Append) -> list[Appended]:
+async def add(storage: Storage, *appends: StreamAppend) -> list[StreamAppended]:
     return await storage.run(append, appends, ns=NS)
 
 
-async def page(storage: Storage, stream: str, after: int = 0, *args: Any) -> Page:
+async def page(storage: Storage, stream: str, after: int = 0, *args: Any) -> StreamSlice:
     return await storage.read(read, stream, after, *args, ns=NS)
 
 
@@ -62,11 +62,11 @@ class Source:
 
     async def put(
         self, stream: str, count: int = 1, *, into: str | None = None, ends: bool = False
-    ) -> Appended:
+    ) -> StreamAppended:
         """Append so many events; the body of each is its number in the stream."""
         first = self._counts.get(stream, 0) + 1
         self._counts[stream] = first + count - 1
-        each = Append(stream, new_events(first, count), 1, into, ends)
+        each = StreamAppend(stream, new_events(first, count), 1, into, ends)
         (done,) = await add(self.streams.storage, each)
         if self.offers:
             self.streams.offer(NS, each, done)
@@ -92,18 +92,18 @@ async def idle(follower: Follower) -> None:
     assert len(burst) == 0
 
 
-async def take(follower: Follower, count: int) -> list[Event]:
+async def take(follower: Follower, count: int) -> list[StreamEvent]:
     """Exactly so many events, in as many bursts as they come in."""
-    events: list[Event] = []
+    events: list[StreamEvent] = []
     while len(events) < count:
         events += await some(follower)
     assert len(events) == count
     return events
 
 
-async def rest(follower: Follower) -> list[Event]:
+async def rest(follower: Follower) -> list[StreamEvent]:
     """Everything up to the end of the stream."""
-    events: list[Event] = []
+    events: list[StreamEvent] = []
     while (burst := await soon(follower.next())) is not None:
         events += burst
     return events

@@ -12,15 +12,15 @@ from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Storage
 from perdure.streams.model import (
     BATCH_SIZE,
-    Event,
     NewEvent,
     Shown,
     StoredEvents,
+    StreamEvent,
     batch_end,
-    batch_of,
+    encode_batch,
     events_in,
 )
-from perdure.streams.operations import Append, sent_after
+from perdure.streams.operations import StreamAppend, sent_after
 
 JOINED = "thread/t"
 ROWS = statement("SELECT seq, count FROM stream_events WHERE stream = :stream ORDER BY seq")
@@ -48,9 +48,9 @@ def batches(new: list[NewEvent]) -> list[int]:
 
 def test_what_is_put_together_comes_apart_as_it_was() -> None:
     new = [NewEvent(name, body) for name in NAMES for body in BODIES]
-    event, body = batch_of(new)
+    event, body = encode_batch(new)
     row = StoredEvents(5, 9, "a", 2, event, body, len(new))
-    expected = [Event(seq, 9, "a", 2, each.event, each.body) for seq, each in enumerate(new, 5)]
+    expected = [StreamEvent(seq, 9, "a", 2, each.event, each.body) for seq, each in enumerate(new, 5)]
     assert events_in([row]) == expected
     assert events_in([row], 11) == expected[7:]
 
@@ -76,11 +76,13 @@ async def test_every_page_from_every_place(storage: Storage) -> None:
     """Also where rows that earlier releases wrote, each with one event, stand among them."""
     large = NewEvent("custom", '"' + "y" * BATCH_SIZE + '"')
     new = [NewEvent(name, body) for name, body in zip(NAMES, BODIES, strict=True)]
-    await add(storage, Append("a", [*new, large, new[0]], 1, JOINED), Append("b", new[:3], 1, JOINED))
+    await add(
+        storage, StreamAppend("a", [*new, large, new[0]], 1, JOINED), StreamAppend("b", new[:3], 1, JOINED)
+    )
     assert await ask(storage, ROWS, stream="a") == [(1, 5), (6, None), (7, None)]
     await change(storage, BY_ITSELF)
     await change(storage, AT_IT)
-    await add(storage, Append("a", [*new, *new], 2, JOINED))
+    await add(storage, StreamAppend("a", [*new, *new], 2, JOINED))
     for stream, joined, last in (("a", False, 18), (JOINED, True, 20)):
         whole = (await page(storage, stream, 0, 100, joined)).events
         assert seqs(whole) == list(range(1, last + 1))
@@ -94,7 +96,7 @@ async def test_every_page_from_every_place(storage: Storage) -> None:
 
 
 async def test_what_was_sent_after_a_number(storage: Storage) -> None:
-    await add(storage, Append("a", [NewEvent("custom", str(number)) for number in range(1, 6)], 3))
+    await add(storage, StreamAppend("a", [NewEvent("custom", str(number)) for number in range(1, 6)], 3))
     for after in range(6):
         sent = await storage.read(sent_after, "a", after, ns=NS)
         assert [(each.seq, each.attempt, each.event, each.body) for each in sent] == [

@@ -14,9 +14,9 @@ from perdure.kernel.errors import StorageClosed, StorageUnavailable
 from perdure.kernel.storage.port import Storage
 from perdure.server.http.sse import encode_events
 from perdure.streams import tail
-from perdure.streams.operations import Append
+from perdure.streams.operations import StreamAppend
 from perdure.streams.service import Streams
-from perdure.streams.tail import Key
+from perdure.streams.tail import StreamKey
 
 JOINED = "thread/t"
 
@@ -92,7 +92,7 @@ async def test_from_now_on(source: Source, streams: Streams) -> None:
 
 async def test_an_offer_that_comes_first_is_from_now_on(source: Source, streams: Streams) -> None:
     await source.put("a", 5)
-    (done,) = await add(streams.storage, last := Append("a", new_events(6, 2), 1, ends=True))
+    (done,) = await add(streams.storage, last := StreamAppend("a", new_events(6, 2), 1, ends=True))
     follower = streams.follow(NS, "a", None)
     streams.offer(NS, last, done)
     assert seqs(await rest(follower)) == [6, 7]
@@ -210,7 +210,7 @@ async def test_offers_may_come_twice_or_in_any_order(streams: Streams) -> None:
     lose_hints(streams.storage)
     follower = streams.follow(NS, "a", 0)
     await soon(follower.started())
-    batches = [Append("a", new_events(n * 3 + 1, 3), 1, ends=n == 3) for n in range(4)]
+    batches = [StreamAppend("a", new_events(n * 3 + 1, 3), 1, ends=n == 3) for n in range(4)]
     places = [(await add(streams.storage, each))[0] for each in batches]
     for number in (1, 0, 0, 3, 1, 2, 3):
         streams.offer(NS, batches[number], places[number])
@@ -261,7 +261,7 @@ async def test_a_slow_follower_costs_no_memory_and_misses_nothing(
         monkeypatch.setattr(tail, name, value)
     slow, quick = streams.follow(NS, "a", 0), streams.follow(NS, "a", 0)
     await soon(quick.started())
-    (kept,) = streams._tails[Key(NS, "a", False)]
+    (kept,) = streams._tails[StreamKey(NS, "a", False)]
     for _ in range(60):
         await source.put("a", 5)
         assert len(await take(quick, 5)) == 5

@@ -7,25 +7,25 @@ from collections.abc import Iterable
 import pytest
 
 from perdure.kernel.errors import InvalidInput
-from perdure.streams.model import NOTHING, Burst, Event, seq_of
+from perdure.streams.model import NOTHING, Burst, StreamEvent, parse_seq
 
 
-def event(seq: int, body: str = "1", name: str = "values") -> Event:
-    return Event(seq, 1700, "run", 1, name, body)
+def event(seq: int, body: str = "1", name: str = "values") -> StreamEvent:
+    return StreamEvent(seq, 1700, "run", 1, name, body)
 
 
 def test_an_id_leads_back_to_its_place() -> None:
-    assert seq_of(event(42).id) == 42
-    assert [seq_of(each) for each in ("-1", "0", "7", "1700-7")] == [0, 0, 7, 7]
+    assert parse_seq(event(42).id) == 42
+    assert [parse_seq(each) for each in ("-1", "0", "7", "1700-7")] == [0, 0, 7, 7]
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "1-", "-", "-2", "1-2-3", "1-x", "9" * 19, "1 - 2"])
 def test_what_is_no_id_is_refused(wrong: str) -> None:
     with pytest.raises(InvalidInput):
-        seq_of(wrong)
+        parse_seq(wrong)
 
 
-def numbers(events: Iterable[Event]) -> bytes:
+def numbers(events: Iterable[StreamEvent]) -> bytes:
     return b"".join(b"%d " % each.seq for each in events)
 
 

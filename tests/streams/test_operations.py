@@ -28,7 +28,7 @@ from perdure.streams.model import Head, NewEvent, Shown
 from perdure.streams.operations import (
     EXPIRE_EVENTS,
     EXPIRE_STREAMS,
-    Append,
+    StreamAppend,
     append,
     expire,
     heads,
@@ -46,12 +46,12 @@ JOINED = "thread/t"
 
 
 async def test_numbers_are_dense_over_calls_and_batches(storage: Storage) -> None:
-    first = await add(storage, Append("a", new_events(1, 3), 1))
+    first = await add(storage, StreamAppend("a", new_events(1, 3), 1))
     batch = [
-        Append("a", new_events(4, 2), 1),
-        Append("b", new_events(1, 1), 7),
-        Append("a", new_events(6, 1), 2),
-        Append("a", ()),
+        StreamAppend("a", new_events(4, 2), 1),
+        StreamAppend("b", new_events(1, 1), 7),
+        StreamAppend("a", new_events(6, 1), 2),
+        StreamAppend("a", ()),
     ]
     rest = await add(storage, *batch)
     assert [each.last_seq for each in first + rest] == [3, 5, 1, 6, 6]
@@ -66,17 +66,21 @@ async def test_numbers_are_dense_over_calls_and_batches(storage: Storage) -> Non
 
 
 async def test_time_never_runs_backwards(storage: Storage) -> None:
-    await add(storage, Append("a", new_events(1, 1)))
+    await add(storage, StreamAppend("a", new_events(1, 1)))
     await change(storage, IN_THE_FUTURE)
-    (done,) = await add(storage, Append("a", new_events(2, 1)))
+    (done,) = await add(storage, StreamAppend("a", new_events(2, 1)))
     assert done.ms == FAR
     before, after = (await page(storage, "a")).events
     assert before.ms < after.ms == FAR
 
 
 async def test_every_place_can_be_gone_on_from(storage: Storage) -> None:
-    await add(storage, Append("a", new_events(1, 20), 1, JOINED), Append("b", new_events(1, 10), 1, JOINED))
-    await add(storage, Append("a", new_events(21, 5), 1, JOINED))
+    await add(
+        storage,
+        StreamAppend("a", new_events(1, 20), 1, JOINED),
+        StreamAppend("b", new_events(1, 10), 1, JOINED),
+    )
+    await add(storage, StreamAppend("a", new_events(21, 5), 1, JOINED))
     for stream, joined, last in (("a", False, 25), (JOINED, True, 35)):
         for after in range(last + 2):
             found = await page(storage, stream, after, 100, joined)
@@ -86,7 +90,7 @@ async def test_every_place_can_be_gone_on_from(storage: Storage) -> None:
 
 async def test_a_page_has_an_end(storage: Storage) -> None:
     big = [NewEvent("custom", '"' + "ü" * 1100 + '"') for _ in range(6)]
-    await add(storage, Append("a", big, 1, JOINED))
+    await add(storage, StreamAppend("a", big, 1, JOINED))
     for stream, joined in (("a", False), (JOINED, True)):
         by_count = await page(storage, stream, 1, 2, joined)
         assert (seqs(by_count.events), by_count.reached) == ([2, 3], 3)
@@ -99,14 +103,14 @@ async def test_a_page_has_an_end(storage: Storage) -> None:
 async def test_what_is_not_there(storage: Storage) -> None:
     assert await page(storage, "a", 5) == ([], None, 5)
     assert await storage.read(heads, ["a", "b"], ns=NS) == {}
-    await add(storage, Append("a", new_events(1, 1)))
+    await add(storage, StreamAppend("a", new_events(1, 1)))
     assert await storage.read(read, "a", 0, ns=NS + 1) == ([], None, 0)
     assert list(await storage.read(heads, ["a", "b"], ns=NS)) == ["a"]
 
 
 async def test_bodies_come_back_as_they_were(storage: Storage) -> None:
     texts = ['"\\u0000"', '{"a": [1, 2]}', '"' + "x" * 100_000 + '"', '"😀"', ""]
-    await add(storage, Append("a", [NewEvent("messages|sub:1", text) for text in texts]))
+    await add(storage, StreamAppend("a", [NewEvent("messages|sub:1", text) for text in texts]))
     events = (await page(storage, "a")).events
     assert [event.body for event in events] == texts
     assert {event.event for event in events} == {"messages|sub:1"}
@@ -116,15 +120,15 @@ async def test_bodies_come_back_as_they_were(storage: Storage) -> None:
 
 
 async def test_nothing_comes_after_the_end(storage: Storage) -> None:
-    await add(storage, Append("a", new_events(1, 2), 1, JOINED, ends=True))
+    await add(storage, StreamAppend("a", new_events(1, 2), 1, JOINED, ends=True))
     head = (await page(storage, "a")).head
     assert head is not None
     assert head.end_seq == 2
     for late in ((), new_events(3, 1)):
         with pytest.raises(Conflict, match="stream a has ended at 2"):
-            await add(storage, Append("other", new_events(1, 1)), Append("a", late, 1, JOINED))
+            await add(storage, StreamAppend("other", new_events(1, 1)), StreamAppend("a", late, 1, JOINED))
     with pytest.raises(Conflict):
-        await add(storage, Append("b", (), ends=True), Append("b", new_events(1, 1)))
+        await add(storage, StreamAppend("b", (), ends=True), StreamAppend("b", new_events(1, 1)))
     assert list(await storage.read(heads, ["a", "b", "other", JOINED], ns=NS)) == ["a", JOINED]
     joined = await page(storage, JOINED, 0, 100, True)
     assert joined.head is not None
@@ -132,7 +136,7 @@ async def test_nothing_comes_after_the_end(storage: Storage) -> None:
 
 
 async def test_a_stream_may_end_without_an_event(storage: Storage) -> None:
-    (done,) = await add(storage, Append("a", (), 1, JOINED, ends=True))
+    (done,) = await add(storage, StreamAppend("a", (), 1, JOINED, ends=True))
     assert done.last_seq == 0
     assert done.joined is not None
     assert done.joined.last_seq == 0
@@ -146,10 +150,10 @@ async def test_a_stream_may_end_without_an_event(storage: Storage) -> None:
 async def test_a_joined_stream_has_numbers_of_its_own_and_no_bodies(storage: Storage) -> None:
     done = await add(
         storage,
-        Append("a", new_events(1, 2), 1, JOINED),
-        Append("b", new_events(1, 1), 1, JOINED),
-        Append("a", new_events(3, 1), 2, JOINED),
-        Append("c", new_events(1, 5)),
+        StreamAppend("a", new_events(1, 2), 1, JOINED),
+        StreamAppend("b", new_events(1, 1), 1, JOINED),
+        StreamAppend("a", new_events(3, 1), 2, JOINED),
+        StreamAppend("c", new_events(1, 5)),
     )
     assert [each.joined and each.joined.last_seq for each in done] == [2, 3, 4, None]
     events = (await page(storage, JOINED, 0, 100, True)).events
@@ -175,7 +179,7 @@ async def test_what_was_dropped_leaves_an_empty_place(source: Source, storage: S
     found = await page(storage, JOINED, 0, 100, True)
     assert (seqs(found.events), found.reached) == ([3, 4], 10)
     assert await page(storage, JOINED, 4, 100, True) == ([], found.head, 10)
-    (done,) = await add(storage, Append("d", new_events(1, 1), 1, JOINED))
+    (done,) = await add(storage, StreamAppend("d", new_events(1, 1), 1, JOINED))
     assert done.joined is not None
     assert done.joined.last_seq == 11
     assert await ask(storage, COUNT_LINKS) == [(2,)]
@@ -194,14 +198,14 @@ async def test_dropping_leaves_nothing_of_a_stream_and_the_others_whole(
     assert await ask(storage, COUNT_HEADS) == [(1,)]
     assert await ask(storage, COUNT_EVENTS) == [(3,)]
     assert await ask(storage, COUNT_LINKS) == [(0,)]
-    (again,) = await add(storage, Append("b", new_events(1, 1)))
+    (again,) = await add(storage, StreamAppend("b", new_events(1, 1)))
     assert again.last_seq == 1
 
 
 async def test_streams_expire_some_time_after_their_end(source: Source, storage: Storage) -> None:
     await source.put("old", 2, into=JOINED, ends=True)
     await source.put("live", 1, into=JOINED)
-    await storage.run(append, [Append("elsewhere", new_events(1, 1), ends=True)], ns=NS + 1)
+    await storage.run(append, [StreamAppend("elsewhere", new_events(1, 1), ends=True)], ns=NS + 1)
     await change(storage, AN_HOUR_AGO)
     await source.put("new", 1, into=JOINED, ends=True)
     assert await source.streams.expire(7200.0) == 0
@@ -213,12 +217,12 @@ async def test_streams_expire_some_time_after_their_end(source: Source, storage:
 
 async def test_expiring_goes_in_steps(storage: Storage) -> None:
     many = EXPIRE_STREAMS + 5
-    await add(storage, *(Append(f"s{number:03}", (), ends=True) for number in range(many)))
-    large = Append("large", new_events(1, EXPIRE_EVENTS + 1), ends=True)
+    await add(storage, *(StreamAppend(f"s{number:03}", (), ends=True) for number in range(many)))
+    large = StreamAppend("large", new_events(1, EXPIRE_EVENTS + 1), ends=True)
     await change(storage, AN_HOUR_AGO)
     assert await storage.background(expire, MINUTE) == EXPIRE_STREAMS
     assert await storage.background(expire, MINUTE) == 5
-    await add(storage, large, Append("small", new_events(1, 1), ends=True))
+    await add(storage, large, StreamAppend("small", new_events(1, 1), ends=True))
     await change(storage, AN_HOUR_AGO)
     assert await storage.background(expire, MINUTE) == 1
     assert await storage.background(expire, MINUTE) == 1
@@ -245,7 +249,9 @@ async def test_those_who_append_at_once_lose_and_double_nothing(storage: Storage
     async def work(number: int) -> None:
         for turn in range(10):
             batch = [
-                Append(run, [NewEvent("custom", f"{number}-{turn}")] * 2, number, chance.choice(threads))
+                StreamAppend(
+                    run, [NewEvent("custom", f"{number}-{turn}")] * 2, number, chance.choice(threads)
+                )
                 for run in chance.sample(runs, 3)
             ]
             await add(storage, *batch)
@@ -275,7 +281,7 @@ async def test_a_stream_of_the_same_name_in_another_namespace_is_another(storage
         (other, new_events(7, 1)),
         (other, [secret, *new_events(9, 3)]),
     ):
-        await storage.run(append, [Append("run", events, 1, JOINED, thread_id="t")], ns=ns)
+        await storage.run(append, [StreamAppend("run", events, 1, JOINED, thread_id="t")], ns=ns)
     for stream, joined in (("run", False), (JOINED, True)):
         for after in range(4):
             found = await page(storage, stream, after, 100, joined)

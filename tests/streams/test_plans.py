@@ -13,7 +13,7 @@ from tests.support.plans import of_postgres, of_sqlite
 from perdure.kernel.storage.dialect import Statement
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.streams import sql
-from perdure.streams.operations import Append
+from perdure.streams.operations import StreamAppend
 from perdure.streams.tables import TABLES
 
 VALUES: dict[str, Any] = {
@@ -71,7 +71,7 @@ async def _explain(tx: Tx, statement: Statement[Any], engine: str) -> tuple[set[
 async def filled(new_engine_url: str) -> AsyncIterator[Storage]:
     storage = open_database(new_engine_url, TABLES)
     for number in range(20):
-        await add(storage, Append(f"run{number}", new_events(1, 40), 1, f"thread/{number % 3}"))
+        await add(storage, StreamAppend(f"run{number}", new_events(1, 40), 1, f"thread/{number % 3}"))
     yield storage
     await storage.close()
 

@@ -13,8 +13,8 @@ from tests.streams.support import new_events, seqs
 from perdure.kernel.signals.port import Hint
 from perdure.kernel.storage.port import Storage
 from perdure.streams import tail
-from perdure.streams.model import Event
-from perdure.streams.operations import Append, append, drop, heads
+from perdure.streams.model import StreamEvent
+from perdure.streams.operations import StreamAppend, append, drop, heads
 from perdure.streams.service import Streams
 from perdure.streams.tables import TABLES
 
@@ -61,7 +61,7 @@ class Play:
         written = 0
         while written < total:
             count = min(self.chance.randint(1, 12), total - written)
-            each = Append(stream, new_events(written + 1, count), 1, JOINED, written + count == total)
+            each = StreamAppend(stream, new_events(written + 1, count), 1, JOINED, written + count == total)
             written += count
             house = self.chance.choice(self.houses)
             (done,) = await house.storage.run(append, [each], ns=NS)
@@ -71,10 +71,10 @@ class Play:
                 loop.call_later(self.chance.choice((0, 0, 0.003)), offering.offer, NS, each, done)
             await self.rest()
 
-    async def read(self, stream: str, *, joined: bool = False, last: int | None = None) -> list[Event]:
+    async def read(self, stream: str, *, joined: bool = False, last: int | None = None) -> list[StreamEvent]:
         """Read from some place to the end, going away and coming back now and then."""
         after = self.chance.choice((0, 0, 3, 17))
-        events: list[Event] = []
+        events: list[StreamEvent] = []
         while True:
             follower = self.chance.choice(self.houses).follow(NS, stream, after, joined=joined)
             try:
@@ -142,7 +142,7 @@ async def test_whatever_is_dropped_a_joined_stream_stays_in_order(
             await play.write(stream, 15)
             if play.chance.random() < 0.6:
                 await play.chance.choice(houses).storage.run(drop, [stream], ns=NS)
-        last = Append("last", new_events(1, 1), 1, JOINED)
+        last = StreamAppend("last", new_events(1, 1), 1, JOINED)
         await houses[0].storage.run(append, [last], ns=NS)
 
     async def read_joined() -> None:
@@ -183,7 +183,7 @@ async def test_two_processes_without_hints(database: Database) -> None:
     follower = streams.follow(NS, "a", 0)
     await follower.started()
     for turn in range(3):
-        await there.run(append, [Append("a", new_events(turn + 1, 1), ends=turn == 2)], ns=NS)
+        await there.run(append, [StreamAppend("a", new_events(turn + 1, 1), ends=turn == 2)], ns=NS)
         await streams.poll()
         async with asyncio.timeout(PATIENCE):
             burst = await follower.next()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
-from perdure.streams.model import Event, StoredEvents, events_in
+from perdure.streams.model import StoredEvents, StreamEvent, events_in
 
 _ALL = statement(
     "SELECT seq, ms, stream AS source, attempt, event, body, count FROM stream_events WHERE ns = :ns"
@@ -13,6 +13,6 @@ _ALL = statement(
 )
 
 
-async def stored_events(tx: Tx) -> list[Event]:
+async def stored_events(tx: Tx) -> list[StreamEvent]:
     """All events of a namespace, in the order of their streams; references have no body."""
     return events_in(await tx.all(_ALL))

@@ -10,7 +10,7 @@ from tests.support.run_invariants import broken_run_rules
 
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts.model import BUSY, ENDED, LIVE, QUEUED, deadline_of, limits_of
+from perdure.rollouts.model import BUSY, ENDED, LIVE, QUEUED, compute_deadline, decode_limits
 from perdure.threads.model import RUN_KINDS
 
 FINAL = frozenset(RUN_KINDS)
@@ -113,7 +113,7 @@ def _of_latest(rollout: StoredRollout, latest: StoredAttempt) -> Iterator[str]:
         if latest.check_at is None:
             yield f"attempt {latest.id} has all the time it wants to stop"
         return
-    deadline = deadline_of(limits_of(rollout.config), latest.start_time, latest.last_heartbeat_time)
+    deadline = compute_deadline(decode_limits(rollout.config), latest.start_time, latest.last_heartbeat_time)
     watched = deadline is not None and latest.status in LIVE
     if watched != (latest.check_at is not None):
         yield f"attempt {latest.id} is {latest.status}, overdue at {deadline} and looked at {latest.check_at}"

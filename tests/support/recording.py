@@ -15,7 +15,7 @@ import msgspec
 from tests.support.history import History, Recorder
 
 from perdure.agents.records import AgentSpec
-from perdure.checkpoints.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
+from perdure.checkpoints.records import CheckpointQuery, GraphDelta, GraphDeltaQuery, GraphSteps, GraphTuple
 from perdure.items.records import ItemOp, ItemResult
 from perdure.streams.model import NewEvent
 from perdure.threads.model import RUN_QUEUES, QueueName
@@ -136,7 +136,7 @@ class RecordingQueue(RunQueue):
     ) -> int:
         return await self._queue.record(held, steps, events, after)
 
-    async def find_graphs(self, held: Lease, query: GraphQuery) -> list[GraphTuple]:
+    async def find_graphs(self, held: Lease, query: CheckpointQuery) -> list[GraphTuple]:
         return await self._queue.find_graphs(held, query)
 
     async def find_deltas(self, held: Lease, query: GraphDeltaQuery) -> list[GraphDelta]:

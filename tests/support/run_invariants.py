@@ -10,7 +10,7 @@ from tests.support.events import stored_events
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import ENDED
-from perdure.streams.model import Event
+from perdure.streams.model import StreamEvent
 from perdure.threads.model import RUN_KINDS
 from perdure.threads.operations.settle import thread_stream
 
@@ -130,9 +130,9 @@ def _of_states(threads: Mapping[str, StoredThread], rows: Sequence[Sequence[Any]
             yield f"thread {thread.id} is at {thread.checkpoint_id}, which does not exist"
 
 
-def _of_streams(heads: Mapping[str, StoredHead], events: Sequence[Event]) -> Iterator[str]:
+def _of_streams(heads: Mapping[str, StoredHead], events: Sequence[StreamEvent]) -> Iterator[str]:
     """A stream's events are numbered from 1 without a gap, and one that has ended says so."""
-    held: dict[str, list[Event]] = {}
+    held: dict[str, list[StreamEvent]] = {}
     for event in events:
         held.setdefault(event.source, []).append(event)
     joined = thread_stream("")

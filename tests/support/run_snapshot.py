@@ -12,7 +12,7 @@ from tests.support.invariants import broken_rules
 from perdure.kernel.codec import decode_json
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Storage, Tx
-from perdure.rollouts.model import limits_of
+from perdure.rollouts.model import decode_limits
 from perdure.service.namespaces import list_namespaces
 from perdure.threads.model import run_status
 from perdure.threads.operations.settle import thread_stream
@@ -125,7 +125,7 @@ def _run(row: Any) -> RunRow:
         thread_id,
         run_status(status, outcome),
         attempts,
-        limits_of(config).max_attempts,
+        decode_limits(config).max_attempts,
         str(given.get("token", "")) if isinstance(given, dict) else "",
         webhook is not None,
     )

@@ -22,7 +22,7 @@ from perdure.kernel.signals.local import LocalSignals
 from perdure.kernel.signals.port import Hint, Signals
 from perdure.kernel.storage.port import Engine, Operation, Result, inside_operation, refuse_nested
 from perdure.kernel.storage.schema import Schema, Table
-from perdure.kernel.storage.sqlite_engine import MEMORY, Job, SqliteEngine
+from perdure.kernel.storage.sqlite_engine import MEMORY, SqliteEngine, WriterJob
 from perdure.kernel.tally import Tally
 
 __all__ = [
@@ -140,14 +140,14 @@ class InlineStorage:
         ns: int | None = None,
         actor: str | None = None,
     ) -> Result:
-        job = Job(operation, args, ns, actor)
+        job = WriterJob(operation, args, ns, actor)
         self.commit([job])
         result: Result = _answer(job)
         return result
 
     read = background = run
 
-    def commit(self, jobs: list[Job]) -> None:
+    def commit(self, jobs: list[WriterJob]) -> None:
         """Run the jobs as one group; each has its result or its error afterwards."""
         refuse_nested()
         token = inside_operation.set(True)
@@ -173,7 +173,7 @@ class InlineStorage:
         self.database.close()
 
 
-def _answer(job: Job) -> Any:
+def _answer(job: WriterJob) -> Any:
     if job.error is not None:
         raise job.error
     return job.result
@@ -222,7 +222,7 @@ class SimulatedDatabase:
         self.after_commit: Callable[[], None] = lambda: None
         self._chance = chance
         self.callers: list[SimulatedStorage] = []
-        self._waiting: list[tuple[Job, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[WriterJob, asyncio.Future[None]]] = []
 
     def connect(self, name: str, faults: Faults) -> SimulatedStorage:
         """A way to the database for one caller, with a hub of signals of its own."""
@@ -233,7 +233,7 @@ class SimulatedDatabase:
     def disconnect(self, caller: SimulatedStorage) -> None:
         self.callers.remove(caller)
 
-    def submit(self, job: Job) -> asyncio.Future[None]:
+    def submit(self, job: WriterJob) -> asyncio.Future[None]:
         """Have a job done with the next group; cancelling takes it out, unless it was done already."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
@@ -283,7 +283,7 @@ class SimulatedStorage:
         actor: str | None = None,
     ) -> Result:
         refuse_nested()
-        job = Job(operation, args, ns, actor)
+        job = WriterJob(operation, args, ns, actor)
         await self._travel()
         if self._chance.random() < self.faults.error_before:
             raise errors.StorageUnavailable(f"{self.name}: cut off before the commit")

@@ -21,7 +21,7 @@ from perdure.rollouts.model import Kinds
 from perdure.rollouts.service import Rollouts
 from perdure.runtime.stores import TABLES
 from perdure.spans.rows import NewSpan
-from perdure.streams.model import Event, NewEvent
+from perdure.streams.model import NewEvent, StreamEvent
 from perdure.testing.clock import ManualClock, SeededIds
 from perdure.threads.policy import Policy
 from perdure.threads.queue import RunQueue
@@ -179,9 +179,9 @@ class World:
         states = await self.threads.history(thread_id, limit=100)
         return [state.values for state in reversed(states)]
 
-    async def events(self, run_id: str, after: str = "-1") -> list[Event]:
+    async def events(self, run_id: str, after: str = "-1") -> list[StreamEvent]:
         """The whole stream of a run that has ended."""
-        found: list[Event] = []
+        found: list[StreamEvent] = []
         async with aclosing(self.threads.stream_run(run_id, after)) as bursts:
             async for burst in bursts:
                 found += burst

@@ -11,7 +11,7 @@ from tests.threads.support import World, told
 
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.storage.dialect import statement
-from perdure.streams.model import Event, NewEvent
+from perdure.streams.model import NewEvent, StreamEvent
 from perdure.threads.records import Failure, NewCheckpoint
 from perdure.threads.work import Ending
 
@@ -115,7 +115,7 @@ async def test_a_thread_is_read_over_all_its_runs(world: World) -> None:
         await world.queue.append(held, told("custom"))
         await world.finish(held)
     await world.threads.cancel_run(runs[2].run_id)
-    found: list[Event] = []
+    found: list[StreamEvent] = []
     async with aclosing(world.threads.stream_thread(thread, "-1")) as bursts:
         async for burst in bursts:
             found += burst

@@ -12,7 +12,7 @@ from tests.threads.support import World
 from tests.threads.test_claims_at_once import AGENTS, transactions, wait_for
 
 from perdure.kernel.errors import NotFound
-from perdure.streams.model import Event, NewEvent
+from perdure.streams.model import NewEvent, StreamEvent
 from perdure.streams.operations import read
 from perdure.streams.service import Follower
 from perdure.threads.claimer import Claimer
@@ -41,13 +41,13 @@ class Waiter:
         return claimed
 
 
-async def next_events(follower: Follower) -> Sequence[Event]:
+async def next_events(follower: Follower) -> Sequence[StreamEvent]:
     burst = await soon(asyncio.create_task(follower.next()))
     assert burst is not None
     return burst.events
 
 
-async def stored(world: World, run_id: str) -> Sequence[Event]:
+async def stored(world: World, run_id: str) -> Sequence[StreamEvent]:
     """What the stream of a run holds so far."""
     return (await world.storage.read(read, run_id, 0, 100, ns=await world.threads.ns())).events
 

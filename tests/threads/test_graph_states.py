@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.threads.support import World, told
 
-from perdure.checkpoints.records import GraphChanges, GraphPut, GraphQuery, GraphState, GraphSteps, Piece
+from perdure.checkpoints.records import CheckpointQuery, GraphChanges, GraphPut, GraphState, GraphSteps, Piece
 from perdure.kernel.errors import Conflict, Fenced, InvalidInput
 from perdure.threads.encoding import INLINE_BYTES
 from perdure.threads.records import RunEnd
@@ -47,7 +47,7 @@ async def begun(world: World) -> Lease:
 
 
 async def pieces(world: World, thread_id: str) -> list[str]:
-    query = GraphQuery(thread_id=thread_id)
+    query = CheckpointQuery(thread_id=thread_id)
     found = await world.queue.find_graphs(Lease("", thread_id, ""), query)
     return [each.checkpoint_id for each in found]
 
@@ -138,7 +138,7 @@ async def test_no_graph_writes_into_another_thread(world: World) -> None:
     with pytest.raises(InvalidInput, match="none of thread"):
         await world.queue.record(held, steps(other, "c1", 1))
     await world.queue.record(other, steps(other, "c1", 1))
-    found = await world.queue.find_graphs(held, GraphQuery(thread_id=other.thread_id))
+    found = await world.queue.find_graphs(held, CheckpointQuery(thread_id=other.thread_id))
     assert found == []
 
 

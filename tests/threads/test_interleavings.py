@@ -21,7 +21,7 @@ from perdure.kernel.storage.port import Tx
 from perdure.rollouts.operations import report
 from perdure.rollouts.operations.claim import Claim
 from perdure.streams.model import NewEvent
-from perdure.threads.encoding import checked, finish_of, followed, new_run
+from perdure.threads.encoding import checked, encode_finish, followed, new_run
 from perdure.threads.model import AGENTS_QUEUE
 from perdure.threads.operations import assign, cancel, create, execute, finish, remove, states
 from perdure.threads.policy import Policy
@@ -71,7 +71,7 @@ def ask_and_take(thread_id: str = "u", worker_id: str = "y", limit: int = 1) -> 
         fields = {"thread_id": thread_id, "multitask_strategy": "enqueue", "if_not_exists": "create"}
         request = new_run(RunRequest(assistant_id="echo", **fields), POLICY)  # type: ignore[arg-type]
         read = followed(request, uuid(tx.now, tx.ids))
-        wish = assign.Wish(Claim(worker_id, limit), AGENT_NAMES, None, begins=True)
+        wish = assign.WaitingClaimRequest(Claim(worker_id, limit), AGENT_NAMES, None, begins=True)
         made, shares, _ = await assign.claim_at_once(tx, [wish], KINDS, create.create_runs, [read], KINDS)
         return _ids(made), [_ids(share) for share in shares]
 
@@ -97,7 +97,7 @@ def take_nothing(worker_id: str = "x") -> Operation:
 def end(result: str = "success", which: int = 0, **fields: Any) -> Operation:
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
         ending = Ending(held=given[which], result=result, **fields)  # type: ignore[arg-type]
-        return [type(each).__name__ for each in await finish.finish_runs(tx, [finish_of(ending)], KINDS)]
+        return [type(each).__name__ for each in await finish.finish_runs(tx, [encode_finish(ending)], KINDS)]
 
     return run
 

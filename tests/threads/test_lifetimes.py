@@ -11,7 +11,7 @@ from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.match import contains
 from perdure.threads import service
 from perdure.threads.operations import search
-from perdure.threads.operations.search import ThreadSearch
+from perdure.threads.operations.search import ThreadFilter
 from perdure.threads.records import Lifetime
 
 MINUTES = 5.0
@@ -161,7 +161,7 @@ async def test_threads_are_found_by_their_values(world: World) -> None:
     await world.thread()
 
     async def found(**terms: object) -> list[str]:
-        page = await world.threads.find_threads(ThreadSearch(**terms))  # type: ignore[arg-type]
+        page = await world.threads.find_threads(ThreadFilter(**terms))  # type: ignore[arg-type]
         assert page.total == len(page.items)
         return [thread.thread_id for thread in page.items]
 
@@ -175,7 +175,7 @@ async def test_threads_are_found_by_their_values(world: World) -> None:
     assert await world.threads.count_threads(having={"deep": {}}) == 2
     assert await world.threads.count_threads(metadata={"m": 1}) == 1
     assert await world.threads.count_threads(status="busy") == 0
-    page = await world.threads.find_threads(ThreadSearch(having={"deep": {}}, limit=1, offset=1))
+    page = await world.threads.find_threads(ThreadFilter(having={"deep": {}}, limit=1, offset=1))
     assert (page.total, [thread.thread_id for thread in page.items]) == (2, [one])
 
 
@@ -186,8 +186,8 @@ async def test_a_search_through_too_many_values_is_refused(
     for number in range(2):
         await world.thread(values={"n": number}, metadata={"n": number})
     with pytest.raises(InvalidInput, match="metadata"):
-        await world.threads.find_threads(ThreadSearch(having={"n": 1}))
-    found = await world.threads.find_threads(ThreadSearch(having={"n": 1}, metadata={"n": 1}))
+        await world.threads.find_threads(ThreadFilter(having={"n": 1}))
+    found = await world.threads.find_threads(ThreadFilter(having={"n": 1}, metadata={"n": 1}))
     assert found.total == 1
 
 

@@ -8,7 +8,14 @@ import pytest
 
 from perdure.rollouts.records import ROLLOUT_STATUSES
 from perdure.testing.grids import every
-from perdure.threads.model import RETRY_BACKOFF, exceeded, merged, resting_status, rollouts_of, run_status
+from perdure.threads.model import (
+    RETRY_BACKOFF,
+    exceeded,
+    list_rollout_statuses,
+    merged,
+    resting_status,
+    run_status,
+)
 from perdure.threads.records import RUN_STATUSES, THREAD_STATUSES, Failure
 
 OUTCOMES = (None, "success", "error", "timeout", "unresponsive", "interrupt", "rollback", "cancelled")
@@ -62,7 +69,7 @@ def test_every_rollout_status_is_in_the_table() -> None:
 
 @every("wanted", RUN_STATUSES)
 def test_the_rollouts_of_a_status_are_those_that_have_it(wanted: str) -> None:
-    statuses, outcomes = rollouts_of(wanted)  # type: ignore[arg-type]
+    statuses, outcomes = list_rollout_statuses(wanted)  # type: ignore[arg-type]
     found = {
         (status, outcome)
         for status, outcome in REAL

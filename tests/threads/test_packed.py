@@ -12,9 +12,9 @@ from tests.threads.support import World, told
 
 from perdure.checkpoints.packs import MAX_BYTES
 from perdure.checkpoints.records import (
+    CheckpointQuery,
     GraphChanges,
     GraphPut,
-    GraphQuery,
     GraphState,
     GraphSteps,
     GraphTuple,
@@ -22,7 +22,7 @@ from perdure.checkpoints.records import (
     Piece,
     Version,
 )
-from perdure.checkpoints.service import Graphs
+from perdure.checkpoints.service import StoredCheckpoints
 from perdure.kernel.codec import encode_json
 from perdure.kernel.storage.dialect import statement
 from perdure.streams.model import REFERENCE_SIZE, NewEvent, Shown
@@ -138,7 +138,7 @@ async def history(world: World, thread_id: str, **names: str) -> list[dict[str, 
 
 
 async def tuples(world: World, thread_id: str) -> list[GraphTuple]:
-    return await world.queue.find_graphs(Lease("", thread_id, ""), GraphQuery(thread_id=thread_id))
+    return await world.queue.find_graphs(Lease("", thread_id, ""), CheckpointQuery(thread_id=thread_id))
 
 
 async def test_what_was_stored_together_is_read_as_what_was_stored_one_by_one(world: World) -> None:
@@ -188,7 +188,7 @@ async def test_a_run_goes_on_from_an_earlier_checkpoint(world: World) -> None:
     taken = await world.take(run)
     assert taken.checkpoint is not None
     assert (taken.checkpoint.checkpoint_id, taken.checkpoint.next) == ("c1", ["after c1"])
-    query = GraphQuery(checkpoint_ns="", checkpoint_id="c1", limit=1)
+    query = CheckpointQuery(checkpoint_ns="", checkpoint_id="c1", limit=1)
     (found,) = await world.queue.find_graphs(taken.held, query)
     assert [each.task_id for each in found.writes] == ["task of c1"]
 
@@ -196,10 +196,10 @@ async def test_a_run_goes_on_from_an_earlier_checkpoint(world: World) -> None:
 async def test_a_worker_asks_for_an_earlier_checkpoint(world: World) -> None:
     held = await begun(world)
     await world.queue.record(held, together(chain(held, ["c1", "c2", "c3"])))
-    newest = GraphQuery(checkpoint_ns="", limit=1)
+    newest = CheckpointQuery(checkpoint_ns="", limit=1)
     assert [each.checkpoint_id for each in await world.queue.find_graphs(held, newest)] == ["c3"]
     assert await world.threads.read(is_packed, [held.thread_id])
-    query = GraphQuery(checkpoint_ns="", checkpoint_id="c2", limit=1)
+    query = CheckpointQuery(checkpoint_ns="", checkpoint_id="c2", limit=1)
     assert [each.checkpoint_id for each in await world.queue.find_graphs(held, query)] == ["c2"]
     assert [each.checkpoint_id for each in await tuples(world, held.thread_id)] == ["c3", "c2", "c1"]
 
@@ -279,8 +279,8 @@ async def test_a_call_that_is_repeated_packs_the_same(world: World) -> None:
 
 async def test_a_checkpointer_on_the_same_database_finds_them(world: World) -> None:
     held = await packed_run(world, ["c1", "c2", "c3"])
-    graphs = Graphs(world.threads.storage, namespace=world.threads.namespace)
-    found = await graphs.find(GraphQuery(thread_id=held.thread_id, checkpoint_ns=""))
+    graphs = StoredCheckpoints(world.threads.storage, namespace=world.threads.namespace)
+    found = await graphs.find(CheckpointQuery(thread_id=held.thread_id, checkpoint_ns=""))
     assert [each.checkpoint_id for each in found] == ["c3", "c2", "c1"]
     assert [each.step for each in await world.threads.history(held.thread_id)] == [2, 1, 0]
 
@@ -319,8 +319,8 @@ async def test_a_checkpoint_that_is_stored_twice_at_once_is_the_later_one(world:
 
 async def test_a_copy_that_a_checkpointer_makes_has_all_checkpoints(world: World) -> None:
     held = await packed_run(world, ["c1", "c2", "c3"])
-    graphs = Graphs(world.threads.storage, namespace=world.threads.namespace)
+    graphs = StoredCheckpoints(world.threads.storage, namespace=world.threads.namespace)
     await graphs.copy_thread(held.thread_id, f"copy of {held.thread_id}")
-    copied = await graphs.find(GraphQuery(thread_id=f"copy of {held.thread_id}"))
+    copied = await graphs.find(CheckpointQuery(thread_id=f"copy of {held.thread_id}"))
     assert [each.checkpoint_id for each in copied] == ["c3", "c2", "c1"]
     assert [len(each.writes) for each in copied] == [0, 1, 1]

@@ -20,7 +20,7 @@ from perdure.executions.model import (
 )
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts.model import AttemptEnd, AttemptStart, Ended, Kinds, Listener
+from perdure.rollouts.model import AttemptEnd, AttemptStart, EndedRollout, Kinds, Listener
 from perdure.runtime.phases import ThreadPhases
 from perdure.threads.operations.settle import PHASE_KIND
 from perdure.threads.queue import RunQueue
@@ -49,7 +49,7 @@ class Phases:
         self.world = world
         self.starts: list[AttemptStart] = []
         self.tries: list[AttemptEnd] = []
-        self.ends: list[Ended] = []
+        self.ends: list[EndedRollout] = []
         listener = Listener(
             on_claimed=self._keep(self.starts),
             on_attempt_ended=self._keep(self.tries),

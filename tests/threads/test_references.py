@@ -10,12 +10,12 @@ import pytest
 from tests.kernel.support import soon
 from tests.threads.support import World, told
 
-from perdure.checkpoints.records import GraphChanges, GraphPut, GraphState, GraphSteps, Piece, Span
-from perdure.checkpoints.service import Graphs
+from perdure.checkpoints.records import GraphChanges, GraphPut, GraphState, GraphSteps, Piece, SpliceRange
+from perdure.checkpoints.service import StoredCheckpoints
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.dialect import statement
-from perdure.streams.model import REFERENCE_SIZE, Event, NewEvent, Shown
+from perdure.streams.model import REFERENCE_SIZE, NewEvent, Shown, StreamEvent
 from perdure.streams.operations import PAGE_BYTES
 from perdure.threads.records import Lifetime, NewCheckpoint
 from perdure.threads.work import Ending, Lease
@@ -188,7 +188,7 @@ async def test_pages_count_the_data_and_not_the_references(world: World) -> None
         steps, event = graph(held, f"c{number}", text=f"{number}{long}")
         await world.queue.record(held, steps, [event])
     await world.finish(held)
-    pages: list[list[Event]] = []
+    pages: list[list[StreamEvent]] = []
     follower = await world.threads.follow_run(held.run_id)
     while (burst := await soon(follower.next())) is not None:
         pages.append(list(burst))
@@ -208,7 +208,7 @@ async def test_a_thread_shows_the_events_of_all_its_runs(world: World) -> None:
         await world.finish(held, values=state, events=[shows(state)])
         expected += [event.body, encode_json(state)]
     follower = await world.threads.follow_thread(thread_id, "0")
-    found: list[Event] = []
+    found: list[StreamEvent] = []
     while len(found) < 9:
         burst = await soon(follower.next())
         assert burst is not None
@@ -238,7 +238,9 @@ async def test_a_growing_list_is_stored_once(world: World) -> None:
     items: list[dict[str, Any]] = []
     for number in range(100):
         items.append({"number": number, "text": "z" * 100})
-        spans = [Span(False, 0, number), Span(True, 0, 1)] if number else [Span(True, 0, 1)]
+        spans = (
+            [SpliceRange(False, 0, number), SpliceRange(True, 0, 1)] if number else [SpliceRange(True, 0, 1)]
+        )
         piece = Piece(
             channel="items",
             version=str(number),
@@ -270,7 +272,7 @@ class Told:
         self.world = world
         self.thread_id = thread_id
         self.runs: list[Lease] = []
-        self.events: dict[str, list[Event]] = {}
+        self.events: dict[str, list[StreamEvent]] = {}
 
     async def tell(self) -> Lease:
         """A run up to before its end."""
@@ -284,7 +286,7 @@ class Told:
         await self.world.queue.save(held, NewCheckpoint(values=state), [shows(state)])
         return held
 
-    async def read(self, held: Lease) -> list[Event]:
+    async def read(self, held: Lease) -> list[StreamEvent]:
         return [each for each in await soon(self.world.events(held.run_id)) if each.event != "end"]
 
     async def references(self, held: Lease) -> int:
@@ -320,8 +322,8 @@ async def _end_of_life(told: Told) -> None:
     await told.world.threads.expire()
 
 
-def _graphs(told: Told) -> Graphs:
-    return Graphs(told.world.storage, namespace=told.world.namespace)
+def _graphs(told: Told) -> StoredCheckpoints:
+    return StoredCheckpoints(told.world.storage, namespace=told.world.namespace)
 
 
 async def _delete_graph_runs(told: Told) -> None:

@@ -18,7 +18,7 @@ from perdure.testing.clock import ManualClock
 from perdure.threads.operations import queries
 from perdure.threads.records import RunRequest
 from perdure.threads.work import Lease
-from perdure.worker.claims import Claims
+from perdure.worker.claims import WorkerClaims
 from perdure.worker.options import WorkerOptions
 
 AGENTS = ["echo", "other"]
@@ -32,7 +32,7 @@ class Claimer:
         self.free = 2
         self._claim = world.queue.claim_now
         monkeypatch.setattr(world.queue, "claim_now", self._counted)
-        self.claims = Claims(world.queue, WorkerOptions(worker_id="w1", interval=interval))
+        self.claims = WorkerClaims(world.queue, WorkerOptions(worker_id="w1", interval=interval))
 
     async def _counted(self, *args: Any, **options: Any) -> Any:
         self.asked += 1

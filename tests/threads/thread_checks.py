@@ -15,7 +15,7 @@ from perdure.kernel.codec import decode_json
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Row, Tx
 from perdure.rollouts.model import LIVE
-from perdure.streams.model import Event
+from perdure.streams.model import StreamEvent
 from perdure.streams.operations import read
 from perdure.threads.model import run_status
 from perdure.threads.operations.settle import thread_stream
@@ -126,7 +126,7 @@ def _expected(thread: ModelThread, model: ThreadModel) -> tuple[Any, ...]:
     return model.thread_status(thread), gone, values, thread.failed, states
 
 
-def _streams(events: Sequence[Event], model: ThreadModel) -> list[str]:
+def _streams(events: Sequence[StreamEvent], model: ThreadModel) -> list[str]:
     found: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for each in events:
         found[each.source].append((each.event, each.attempt))

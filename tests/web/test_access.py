@@ -17,12 +17,12 @@ from tests.web.knowledge import fill_knowledge
 from tests.web.world import ROOT, TIMEOUT, Screen, World, filled_server, opened, violations
 from tests.workflows.support import workflow
 
-from perdure.kernel.config import Key
+from perdure.kernel.config import SecretKey
 from perdure.outbox.operations import NewEffect, put
 from perdure.testing.serving import ServerProcess
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
-KEY = Key("only-the-operator-knows")
+KEY = SecretKey("only-the-operator-knows")
 ACTION = re.compile(
     r"^(Retry|Run|Cancel|Pause|Resume|New|Trigger|Drain|Create|Delete|Revoke|Send|Views|Approve|Reject|Reply"
     r"|Disable|Enable|Stop|Edit|Go on|Let it)\b"

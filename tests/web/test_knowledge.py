@@ -12,10 +12,10 @@ from tests.web.knowledge import Knowledge, fill_knowledge, spoken
 from tests.web.world import HOSTILE, TIMEOUT, World, opened, shows_well
 
 from perdure import InMemoryLightningStore
-from perdure.kernel.config import Key
+from perdure.kernel.config import SecretKey
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
-KEY = Key("only-the-operator-knows")
+KEY = SecretKey("only-the-operator-knows")
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from perdure.agents.records import AgentSpec
-from perdure.checkpoints.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
+from perdure.checkpoints.records import CheckpointQuery, GraphDelta, GraphDeltaQuery, GraphSteps, GraphTuple
 from perdure.items.records import ItemOp, ItemResult
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict, Fenced, NotSupported, OutcomeUnknown, PerdureError
@@ -273,7 +273,7 @@ class MemoryQueue(RunQueue):
     ) -> int:
         raise NotSupported("this queue has no graphs")
 
-    async def find_graphs(self, held: Lease, query: GraphQuery) -> list[GraphTuple]:
+    async def find_graphs(self, held: Lease, query: CheckpointQuery) -> list[GraphTuple]:
         raise NotSupported("this queue has no graphs")
 
     async def find_deltas(self, held: Lease, query: GraphDeltaQuery) -> list[GraphDelta]:

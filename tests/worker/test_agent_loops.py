@@ -27,7 +27,7 @@ def loops(monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentLoops]:
     loops.close()
 
 
-async def look_until_done(loops: AgentLoops, *jobs: isolation.Job) -> None:
+async def look_until_done(loops: AgentLoops, *jobs: isolation.AgentJob) -> None:
     """Look as a worker does, until the jobs have ended."""
     async with asyncio.timeout(SECONDS):
         while not all(job.done.done() for job in jobs):

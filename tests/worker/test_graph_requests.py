@@ -21,10 +21,10 @@ from perdure.embedding.perdure import Perdure
 from perdure.graph_requests import service
 from perdure.kernel.clock import boottime
 from perdure.kernel.errors import AgentUnavailable, InvalidInput, NotFound, NotSupported
-from perdure.langgraph.descriptions import describe, drawing_of, fitting, schemas_of, subgraphs_of
-from perdure.langgraph.views import GraphViews
+from perdure.langgraph.descriptions import build_drawing, build_schemas, build_subgraphs, describe, fitting
+from perdure.langgraph.views import NamespaceGraphs
 from perdure.runtime.app import App
-from perdure.runtime.embedded_worker import worker_of
+from perdure.runtime.embedded_worker import build_worker
 from perdure.runtime.stores import open_store
 from perdure.threads.records import RunRequest
 from perdure.worker import graph_requests, pulse
@@ -85,10 +85,12 @@ async def perdure(tmp_path: Path, gate: Gate) -> AsyncIterator[Perdure]:
 
 
 @pytest.fixture
-def views(perdure: Perdure) -> GraphViews:
+def views(perdure: Perdure) -> NamespaceGraphs:
     """Those of a process without graphs."""
     services = perdure.services
-    return GraphViews(None, services.threads, services.assistants, services.graph_requests, services.items)
+    return NamespaceGraphs(
+        None, services.threads, services.assistants, services.graph_requests, services.items
+    )
 
 
 async def thread_of(perdure: Perdure) -> str:
@@ -96,7 +98,7 @@ async def thread_of(perdure: Perdure) -> str:
 
 
 async def test_a_graph_that_fails_is_not_told_in_detail(
-    perdure: Perdure, views: GraphViews, caplog: pytest.LogCaptureFixture
+    perdure: Perdure, views: NamespaceGraphs, caplog: pytest.LogCaptureFixture
 ) -> None:
     thread = await thread_of(perdure)
     with pytest.raises(AgentError, match="the graph failed with RuntimeError") as caught:
@@ -109,7 +111,7 @@ async def test_a_graph_that_fails_is_not_told_in_detail(
 
 
 async def test_a_graph_that_takes_too_long_changes_nothing(
-    perdure: Perdure, views: GraphViews, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    perdure: Perdure, views: NamespaceGraphs, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "DEADLINE_SECONDS", 0.3)
     thread = await thread_of(perdure)
@@ -125,7 +127,7 @@ async def test_a_graph_that_takes_too_long_changes_nothing(
 
 async def test_a_frozen_worker_does_not_begin_a_request_after_its_lease(
     perdure: Perdure,
-    views: GraphViews,
+    views: NamespaceGraphs,
     gate: Gate,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -166,7 +168,7 @@ async def test_requests_do_not_wait_for_a_slot(tmp_path: Path, gate: Gate) -> No
         run = await perdure.threads.create_run(RunRequest(assistant_id="busy"))
         await until(begun.is_set)
         services = perdure.services
-        views = GraphViews(None, services.threads, services.assistants, services.graph_requests)
+        views = NamespaceGraphs(None, services.threads, services.assistants, services.graph_requests)
         await views.update_state(await thread_of(perdure), {"said": ["x"]}, as_node="one")
         assert (await perdure.threads.get_run(run.run_id)).status == "running"
         gate.open.set()
@@ -188,7 +190,7 @@ async def test_the_last_registration_of_an_agent_counts(perdure: Perdure) -> Non
 
 
 async def test_an_answer_that_is_too_large(
-    perdure: Perdure, views: GraphViews, monkeypatch: pytest.MonkeyPatch
+    perdure: Perdure, views: NamespaceGraphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graph_requests, "MAX_ANSWER", 20)
     with pytest.raises(
@@ -204,10 +206,10 @@ async def test_a_worker_that_stops_leaves_its_request_to_another(
     store = open_store(f"sqlite:///{tmp_path}/graphs.db")
     app, other = App(store), Gate()
     other.open.set()
-    first, second = worker_of(app, graphs_of(gate)), worker_of(app, graphs_of(other))
+    first, second = build_worker(app, graphs_of(gate)), build_worker(app, graphs_of(other))
     await first.start()
     services = app.services
-    views = GraphViews(None, services.threads, services.assistants, services.graph_requests)
+    views = NamespaceGraphs(None, services.threads, services.assistants, services.graph_requests)
     thread = (await services.threads.create_thread(metadata={"graph_id": "gated"})).thread_id
     updating = asyncio.ensure_future(views.update_state(thread, {"gate": "wait"}, as_node="one"))
     await until(lambda: gate.reached == 1)
@@ -222,7 +224,7 @@ async def test_a_worker_that_stops_leaves_its_request_to_another(
     await services.close()
 
 
-async def test_a_factory_that_fails_is_described_as_such(perdure: Perdure, views: GraphViews) -> None:
+async def test_a_factory_that_fails_is_described_as_such(perdure: Perdure, views: NamespaceGraphs) -> None:
     (broken,) = (await perdure.assistants.search(agent="broken")).items
     for shown in (views.graph, views.schemas, views.subgraphs):
         with pytest.raises(NotSupported, match=r"of agent 'broken' .* RuntimeError; see the worker's log"):
@@ -231,9 +233,11 @@ async def test_a_factory_that_fails_is_described_as_such(perdure: Perdure, views
     assert (await views.schemas(gated.assistant_id))["graph_id"] == "gated"
 
 
-async def test_levels_of_subgraphs(perdure: Perdure, views: GraphViews) -> None:
+async def test_levels_of_subgraphs(perdure: Perdure, views: NamespaceGraphs) -> None:
     (deep,) = (await perdure.assistants.search(agent="deep")).items
-    here = GraphViews(graphs_of(Gate()), perdure.threads, perdure.assistants, perdure.services.graph_requests)
+    here = NamespaceGraphs(
+        graphs_of(Gate()), perdure.threads, perdure.assistants, perdure.services.graph_requests
+    )
     for xray in (False, True, 0, 1, 2, 3, 9):
         assert await views.graph(deep.assistant_id, xray=xray) == await here.graph(
             deep.assistant_id, xray=xray
@@ -258,9 +262,9 @@ async def test_a_description_keeps_what_fits() -> None:
     assert lengths[-1] == (0, False, False)
     nothing = fitting(whole, 500)
     shows: list[Callable[[], Any]] = [
-        lambda: drawing_of(nothing, False),
-        lambda: schemas_of(nothing),
-        lambda: subgraphs_of(nothing, None, False),
+        lambda: build_drawing(nothing, False),
+        lambda: build_schemas(nothing),
+        lambda: build_subgraphs(nothing, None, False),
     ]
     for show in shows:
         with pytest.raises(NotSupported, match="it is larger than 500 characters"):

@@ -12,18 +12,18 @@ from tests.server.native.support import housed
 from tests.worker.graph_agents import Graphs
 
 from perdure.agents.isolated import isolated
-from perdure.checkpoints.records import GraphQuery
-from perdure.checkpoints.service import Graphs as GraphService
+from perdure.checkpoints.records import CheckpointQuery
+from perdure.checkpoints.service import StoredCheckpoints as GraphService
 from perdure.client.run_queue import RemoteRunQueue
 from perdure.embedding.perdure import Perdure
 from perdure.kernel.errors import NotFound, StorageUnavailable
-from perdure.runtime.embedded_worker import worker_of
+from perdure.runtime.embedded_worker import build_worker
 from perdure.runtime.stores import open_store
 from perdure.threads.policy import Policy
 from perdure.threads.records import Command, RunRequest
 from perdure.worker.options import WorkerOptions
 from perdure.worker.registry import Agents
-from perdure.worker.worker import Worker
+from perdure.worker.worker import RunWorker
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE = 30.0
@@ -54,7 +54,7 @@ async def thread_of(perdure: Perdure) -> str:
 async def kept(perdure: Perdure, thread_id: str) -> int:
     """How many checkpoints the graphs of a thread have."""
     room = GraphService(perdure.threads.storage)
-    return len(await room.find(GraphQuery(thread_id=thread_id)))
+    return len(await room.find(CheckpointQuery(thread_id=thread_id)))
 
 
 async def purge(perdure: Perdure) -> None:
@@ -102,7 +102,7 @@ async def test_values_that_are_long_come_from_their_pieces(perdure: Perdure) -> 
 async def test_a_worker_that_is_cut_off_loses_its_graph_to_another(url: str, graphs: Graphs) -> None:
     async with Perdure(url, job_heartbeat=4.0) as perdure:
         app = perdure._opened
-        cut_off = worker_of(app, graphs.agents, interval=0.1)
+        cut_off = build_worker(app, graphs.agents, interval=0.1)
 
         async def unreachable(*args: Any) -> Any:
             raise StorageUnavailable
@@ -117,7 +117,7 @@ async def test_a_worker_that_is_cut_off_loses_its_graph_to_another(url: str, gra
         cut_off._queue.claim_now = unreachable  # type: ignore[method-assign, assignment]
         other = Graphs()
         other.go_on.set()
-        worker = worker_of(app, other.agents)
+        worker = build_worker(app, other.agents)
         await worker.start()
         end = await perdure.threads.join_run(run.run_id, PATIENCE)
         await asyncio.gather(worker.stop(), cut_off.stop(0.0))
@@ -210,7 +210,7 @@ async def test_a_function_goes_on_from_what_a_graph_has_left(perdure: Perdure, g
 
     thread = await thread_of(perdure)
     await perdure.run("talks", {"said": ["x" * 5000]}, thread_id=thread)
-    worker = worker_of(perdure._opened, graphs.agents)
+    worker = build_worker(perdure._opened, graphs.agents)
     await worker.start()
     end = await perdure.run("counts", thread_id=thread)
     assert end.values == {"said": ["x" * 5000, "counted"]}
@@ -225,7 +225,7 @@ async def test_a_function_goes_on_from_what_a_graph_has_left(perdure: Perdure, g
 async def test_a_graph_behind_a_server(url: str, graphs: Graphs) -> None:
     async with open_store(url) as store, housed(store) as house:
         queue = RemoteRunQueue(house.visitor.url)
-        worker = Worker(queue, graphs.agents, WorkerOptions(heartbeat=5.0, interval=1.0))
+        worker = RunWorker(queue, graphs.agents, WorkerOptions(heartbeat=5.0, interval=1.0))
         await worker.start()
         try:
             thread = (await house.client.create_thread()).thread_id

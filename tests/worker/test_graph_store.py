@@ -16,7 +16,7 @@ from perdure import Agents, Perdure, RunRequest, open_store
 from perdure.agents.isolated import isolated
 from perdure.client.run_queue import RemoteRunQueue
 from perdure.worker.options import WorkerOptions
-from perdure.worker.worker import Worker
+from perdure.worker.worker import RunWorker
 
 
 class State(TypedDict, total=False):
@@ -77,7 +77,7 @@ async def test_a_graph_remembers_beside_the_database(url: str) -> None:
 
 async def test_a_graph_remembers_behind_a_server(url: str) -> None:
     async with open_store(url) as store, housed(store) as house:
-        worker = Worker(
+        worker = RunWorker(
             RemoteRunQueue(house.visitor.url), agents(), WorkerOptions(heartbeat=5.0, interval=1.0)
         )
         await worker.start()

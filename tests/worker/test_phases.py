@@ -18,7 +18,7 @@ from tests.server.native.support import housed
 from tests.support.kinds import KINDS
 from tests.worker import phase_agents
 
-from perdure.agents.commands import Command
+from perdure.agents.commands import AgentCommand
 from perdure.agents.isolated import isolated
 from perdure.client.run_queue import RemoteRunQueue
 from perdure.eventlog.file_log import FileEventLog
@@ -34,12 +34,12 @@ from perdure.threads.policy import Policy
 from perdure.threads.queue import RunQueue
 from perdure.threads.service import Threads
 from perdure.threads.work import MAX_OUTPUT
-from perdure.worker.built_in import interpreter_of
+from perdure.worker.built_in import find_interpreter
 from perdure.worker.options import WorkerOptions
-from perdure.worker.outputs import bounded, output_of
+from perdure.worker.outputs import bounded, format_output
 from perdure.worker.registry import Agents
-from perdure.worker.usage import stop_reason_of
-from perdure.worker.worker import Worker
+from perdure.worker.usage import parse_stop_reason
+from perdure.worker.worker import RunWorker
 
 ROOT = Path(__file__).parents[2]
 PI_COMMAND = Path(__file__).with_name("pi_command.py")
@@ -59,7 +59,7 @@ def agents() -> Agents:
     for name in AGENTS:
         made.register(name, getattr(phase_agents, name))
     for way in ("whole", "dies"):
-        made.register(f"pi-{way}", Command([sys.executable, str(PI_COMMAND), way]))
+        made.register(f"pi-{way}", AgentCommand([sys.executable, str(PI_COMMAND), way]))
     made.register("isolated", isolated("tests.worker.phase_agents:describes", directory=ROOT))
     made.register("isolated-soft", isolated("tests.worker.phase_agents:fails_softly", directory=ROOT))
 
@@ -119,10 +119,10 @@ class Bench:
 
 
 @asynccontextmanager
-async def working(bench: Bench, queue: RunQueue | None = None, **options: Any) -> AsyncIterator[Worker]:
+async def working(bench: Bench, queue: RunQueue | None = None, **options: Any) -> AsyncIterator[RunWorker]:
     given: dict[str, Any] = {"heartbeat": 5.0, "interval": 1.0, "concurrency": 4, "cancel_grace": 3.0}
     folder = str(bench.folder / "workspaces")
-    worker = Worker(queue or bench.queue, agents(), WorkerOptions(workspaces=folder, **(given | options)))
+    worker = RunWorker(queue or bench.queue, agents(), WorkerOptions(workspaces=folder, **(given | options)))
     await worker.start()
     try:
         yield worker
@@ -378,10 +378,10 @@ async def test_scripts_name_their_runtime(bench: Bench, monkeypatch: pytest.Monk
         assert done.output_text == "4\n"
         unknown = await bench.run("perdure.script", {"script": "x", "runtime": "cobol"})
         assert "there is no runtime 'cobol'; there are python, js, ts, sh" in (unknown.error or "")
-    assert interpreter_of("python") == ([sys.executable], ".py")
+    assert find_interpreter("python") == ([sys.executable], ".py")
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(Exception, match="a ts script needs bun or deno or tsx or ts-node, which this worker"):
-        interpreter_of("ts")
+        find_interpreter("ts")
 
 
 async def test_a_check_has_run_whatever_it_says(bench: Bench) -> None:
@@ -445,15 +445,15 @@ async def test_requests_go_where_webhooks_may(bench: Bench, address: str) -> Non
 
 
 def test_what_an_output_is() -> None:
-    assert output_of(None) == ""
-    assert output_of("text") == "text"
-    assert output_of({"output": {"a": 1}}) == '{"a":1}'
+    assert format_output(None) == ""
+    assert format_output("text") == "text"
+    assert format_output({"output": {"a": 1}}) == '{"a":1}'
     blocks = [{"type": "text", "text": "a"}, {"type": "tool_use"}, {"type": "text", "text": "b"}]
     assert (
-        output_of({"messages": [{"type": "ai", "content": blocks}, {"type": "human", "content": "x"}]})
+        format_output({"messages": [{"type": "ai", "content": blocks}, {"type": "human", "content": "x"}]})
         == "a\nb"
     )
-    assert output_of([1, 2]) == "[1,2]"
+    assert format_output([1, 2]) == "[1,2]"
     assert bounded("a\0b") == "a\N{REPLACEMENT CHARACTER}b"
     long = bounded("ü" * MAX_OUTPUT)
     assert len(long.encode()) <= MAX_OUTPUT
@@ -462,7 +462,7 @@ def test_what_an_output_is() -> None:
 
 def test_what_stop_reasons_mean() -> None:
     told = ("end_turn", "max_tokens", "error_max_turns", "error_quota", "error_exit_7", "whatever", None)
-    assert [stop_reason_of(each) for each in told] == [
+    assert [parse_stop_reason(each) for each in told] == [
         "success",
         "error_truncated",
         "error_truncated",

@@ -12,7 +12,7 @@ from asyncpg.connection import Connection
 
 from perdure import Agents, Perdure
 from perdure.kernel.signals.postgres import NOTIFY
-from perdure.kernel.storage.sqlite_engine import Job, SqliteEngine
+from perdure.kernel.storage.sqlite_engine import SqliteEngine, WriterJob
 from perdure.service.callers import Caller
 from perdure.threads.records import RunRequest
 from perdure.threads.service import Threads
@@ -83,7 +83,7 @@ async def test_a_lone_run_takes_three_transactions_on_sqlite(
     groups: list[set[str]] = []
     commit = SqliteEngine.commit_group
 
-    def noted(self: SqliteEngine, jobs: list[Job]) -> Any:
+    def noted(self: SqliteEngine, jobs: list[WriterJob]) -> Any:
         names = {getattr(each, "__name__", "") for job in jobs for each in (job.operation, *job.args)}
         groups.append(names & OF_RUNS)
         return commit(self, jobs)

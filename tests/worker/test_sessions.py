@@ -16,7 +16,7 @@ from tests.worker.session_agents import LONG, elsewhere, talker
 from tests.worker.worker_support import House
 
 from perdure import Perdure
-from perdure.agents.commands import Command
+from perdure.agents.commands import AgentCommand
 from perdure.agents.context import Retriable
 from perdure.agents.isolated import isolated
 from perdure.client.run_queue import RemoteRunQueue
@@ -28,7 +28,7 @@ from perdure.threads.records import Run, RunRequest
 from perdure.threads.work import Lease, SessionLines
 from perdure.worker.options import WorkerOptions
 from perdure.worker.registry import Agents
-from perdure.worker.worker import Worker
+from perdure.worker.worker import RunWorker
 
 ROOT = Path(__file__).parents[2]
 INPUT = {"text": "Where is Rome?"}
@@ -44,8 +44,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("database_url"))
 
 
-def command(way: str) -> Command:
-    return Command([sys.executable, str(SCRIPT), way])
+def command(way: str) -> AgentCommand:
+    return AgentCommand([sys.executable, str(SCRIPT), way])
 
 
 def agents() -> Agents:
@@ -71,7 +71,9 @@ async def local(url: str, made: Agents, **options: Any) -> AsyncIterator[tuple[R
 @asynccontextmanager
 async def remote(url: str, made: Agents) -> AsyncIterator[tuple[Runs, Sessions]]:
     async with open_store(url) as store, housed(store) as house:
-        worker = Worker(RemoteRunQueue(house.visitor.url), made, WorkerOptions(heartbeat=5.0, interval=1.0))
+        worker = RunWorker(
+            RemoteRunQueue(house.visitor.url), made, WorkerOptions(heartbeat=5.0, interval=1.0)
+        )
         await worker.start()
 
         async def run(name: str, input: Any = None, **more: Any) -> Run:

@@ -14,7 +14,7 @@ from perdure.kernel.errors import Conflict, OutcomeUnknown, StorageError, Storag
 from perdure.streams.model import NewEvent
 from perdure.threads.work import Lease
 from perdure.worker import emitter
-from perdure.worker.retry_policy import LONGEST_MESSAGE, failure_of
+from perdure.worker.retry_policy import LONGEST_MESSAGE, build_failure
 
 
 @pytest.fixture
@@ -181,8 +181,8 @@ async def test_what_an_agent_raises_is_the_runs_error(
 
 
 def test_what_an_error_says_can_be_stored() -> None:
-    assert failure_of(ValueError("a \ud800")).message == "a ?"
-    assert len(failure_of(ValueError("x" * 1_000_000)).message) == LONGEST_MESSAGE
+    assert build_failure(ValueError("a \ud800")).message == "a ?"
+    assert len(build_failure(ValueError("x" * 1_000_000)).message) == LONGEST_MESSAGE
 
 
 async def test_an_error_that_cannot_be_read_is_still_an_error(house: House) -> None:

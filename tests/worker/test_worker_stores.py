@@ -20,7 +20,7 @@ from perdure.threads.records import Command, RunEnd, RunRequest
 from perdure.threads.service import Threads
 from perdure.worker.options import WorkerOptions
 from perdure.worker.registry import Agents
-from perdure.worker.worker import Worker
+from perdure.worker.worker import RunWorker
 
 
 class Place:
@@ -32,12 +32,12 @@ class Place:
         self.agents = Agents()
         self.begun = threading.Event()
 
-    def worker(self, **options: Any) -> Worker:
+    def worker(self, **options: Any) -> RunWorker:
         queue = RunQueue.beside(self.threads)
-        return Worker(queue, self.agents, WorkerOptions(**{**QUICK, **options}), store=self.store)
+        return RunWorker(queue, self.agents, WorkerOptions(**{**QUICK, **options}), store=self.store)
 
     @asynccontextmanager
-    async def working(self, **options: Any) -> AsyncIterator[Worker]:
+    async def working(self, **options: Any) -> AsyncIterator[RunWorker]:
         worker = self.worker(**options)
         await worker.start()
         try:

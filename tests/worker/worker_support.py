@@ -10,7 +10,7 @@ from tests.worker.queue_support import MemoryQueue
 
 from perdure.worker.options import WorkerOptions
 from perdure.worker.registry import Agents
-from perdure.worker.worker import Worker
+from perdure.worker.worker import RunWorker
 
 QUICK = {
     "concurrency": 4,
@@ -32,11 +32,11 @@ class House:
         """Lets go of whatever an agent of a test waits for."""
         self.begun = threading.Event()
 
-    def worker(self, **options: Any) -> Worker:
-        return Worker(self.queue, self.agents, WorkerOptions(**{**QUICK, **options}))
+    def worker(self, **options: Any) -> RunWorker:
+        return RunWorker(self.queue, self.agents, WorkerOptions(**{**QUICK, **options}))
 
     @asynccontextmanager
-    async def working(self, **options: Any) -> AsyncIterator[Worker]:
+    async def working(self, **options: Any) -> AsyncIterator[RunWorker]:
         """A worker for as long as the block lasts."""
         worker = self.worker(**options)
         await worker.start()

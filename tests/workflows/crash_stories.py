@@ -8,10 +8,10 @@ from typing import Any, Final
 from tests.workflows.crash_world import CrashWorld, Step, Story
 from tests.workflows.support import Done
 
-from perdure.approvals.link_model import PATH, token_of
+from perdure.approvals.link_model import PATH, parse_link_token
 from perdure.approvals.model import Approval
 from perdure.executions.model import ExecutionSeed
-from perdure.executions.operations import Finish
+from perdure.executions.operations import ExecutionFinish
 from perdure.service.callers import Caller
 
 # --- steps ------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def answer_by_link(gate: str) -> Step:
         found = await _gate(world, gate)
         admin = Caller("boss", frozenset({"admin"}), world.namespace, (world.namespace,))
         link = await world.approvals.acting_as(admin).create_link(found.approval_id, "ann")
-        token = token_of(link.path.removeprefix(PATH))
+        token = parse_link_token(link.path.removeprefix(PATH))
         assert token is not None
         await world.linked.answer(token, "approve", None)
 
@@ -177,7 +177,7 @@ async def record(world: CrashWorld) -> None:
     await world.executions.record_session_id(row.execution_id, "session")
     await world.executions.record_output_text(row.execution_id, "text")
     if row.finished_at is None:
-        await world.executions.record_finish(row.execution_id, Finish(success=True))
+        await world.executions.record_finish(row.execution_id, ExecutionFinish(success=True))
 
 
 async def record_others(world: CrashWorld) -> None:

@@ -27,7 +27,7 @@ from perdure.workflows.operations.runs import lock_run
 from perdure.workflows.override_service import WorkflowOverrides
 from perdure.workflows.records import WorkflowRun
 from perdure.workflows.registry import WorkflowRegistry
-from perdure.workflows.rows import RunRow
+from perdure.workflows.rows import WorkflowRunRow
 from perdure.workflows.service import Workflows
 from perdure.workflows.timer import WorkflowTimer
 from perdure.workflows.values import Config
@@ -59,9 +59,11 @@ COUNTS = statement(
 STATUSES = statement("SELECT status, count(*) FROM workflow_runs WHERE ns = :ns GROUP BY status ORDER BY 1")
 
 
-def run_row(**fields: Any) -> RunRow:
+def run_row(**fields: Any) -> WorkflowRunRow:
     """A run that has just begun."""
-    values: dict[str, Any] = dict.fromkeys(RunRow.__struct_fields__[: -len(RunRow.__struct_defaults__)])
+    values: dict[str, Any] = dict.fromkeys(
+        WorkflowRunRow.__struct_fields__[: -len(WorkflowRunRow.__struct_defaults__)]
+    )
     numbers = (
         "restart_count",
         "started_at",
@@ -75,7 +77,7 @@ def run_row(**fields: Any) -> RunRow:
     values |= dict.fromkeys((*numbers, *counts, "gates", "history"), 0)
     values |= dict.fromkeys(("succeeded", "skipped", "deferred", "failed"), 0)
     values |= {"id": "run", "workflow_name": "w", "status": "running", "trigger_id": "t"} | fields
-    return RunRow(**values)
+    return WorkflowRunRow(**values)
 
 
 def workflow(text: str) -> Workflow:

@@ -15,7 +15,7 @@ from perdure.workflows import templates
 from perdure.workflows.bash_rules import RefusedValue
 from perdure.workflows.building import phase, workflow
 from perdure.workflows.loading import load_text
-from perdure.workflows.shell import Command, check_command, shell_command
+from perdure.workflows.shell import ShellCommand, check_command, shell_command
 
 MARKER = "marker"
 TOUCH = f"touch {MARKER}"
@@ -24,7 +24,7 @@ ARRAY = f"([$({TOUCH})]=1)"
 WORDS = f"($({TOUCH}))"
 
 
-def execute(command: Command) -> str | None:
+def execute(command: ShellCommand) -> str | None:
     """Execute a command in an empty directory. Return its output, or None if the marker was created."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
@@ -218,7 +218,7 @@ EVALUATED: dict[str, Sequence[str]] = {
 """Commands in which bash evaluates a value, with values that show it."""
 
 
-def without_refusal(command: str, values: Sequence[str]) -> Command:
+def without_refusal(command: str, values: Sequence[str]) -> ShellCommand:
     """Return what the command was before such values were refused: with each value in a quoted variable."""
     text = command.replace("{{#if v}}", "").replace("{{#if none}}echo{{/if}}", "")
     for tag in ("{{#if !none}}", "{{/if}}"):
@@ -231,7 +231,7 @@ def without_refusal(command: str, values: Sequence[str]) -> Command:
             f"{{{{{name}}}}}", f"${{{name}}}" if is_expanded_already(text) else f'"${{{name}}}"'
         )
         env[name] = value
-    return Command(text, env)
+    return ShellCommand(text, env)
 
 
 def is_expanded_already(text: str) -> bool:

@@ -16,15 +16,19 @@ from perdure.workflows.graph import (
     SUCCEEDED,
     TRIGGER_RULES,
     check_graph,
-    dependencies_of,
+    compute_dependencies,
     verdict,
 )
 
 
 def test_phases_without_dependencies_are_a_chain() -> None:
-    assert dependencies_of([("a", None), ("b", None), ("c", None)]) == {"a": (), "b": ("a",), "c": ("b",)}
-    assert dependencies_of([("a", None), ("b", ["a"]), ("c", None)]) == {"a": (), "b": ("a",), "c": ()}
-    assert dependencies_of([("a", []), ("b", None)]) == {"a": (), "b": ()}
+    assert compute_dependencies([("a", None), ("b", None), ("c", None)]) == {
+        "a": (),
+        "b": ("a",),
+        "c": ("b",),
+    }
+    assert compute_dependencies([("a", None), ("b", ["a"]), ("c", None)]) == {"a": (), "b": ("a",), "c": ()}
+    assert compute_dependencies([("a", []), ("b", None)]) == {"a": (), "b": ()}
 
 
 def test_what_cannot_be_ordered_is_refused_with_its_path() -> None:

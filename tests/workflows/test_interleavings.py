@@ -24,14 +24,14 @@ from perdure.kernel.storage.port import Tx
 from perdure.rollouts.operations import report
 from perdure.rollouts.operations.claim import Claim
 from perdure.runtime.phases import ThreadPhases
-from perdure.threads.encoding import finish_of
+from perdure.threads.encoding import encode_finish
 from perdure.threads.operations import assign, finish
 from perdure.threads.records import Interrupt, NewCheckpoint
 from perdure.threads.work import Ending, Lease
 from perdure.workflows.model import NodeKey
 from perdure.workflows.operations import dispatch, due, lifecycle, overrides
 from perdure.workflows.operations.dispatch import NewWorkflowRun
-from perdure.workflows.operations.due import Item
+from perdure.workflows.operations.due import MapItem
 from perdure.workflows.registry import WorkflowRegistry
 from perdure.workflows.resuming import RunResumer
 from perdure.workflows.values import Config, Stored
@@ -128,7 +128,7 @@ def claim(limit: int = 10, worker: str = "x") -> Operation:
 def end(which: int = 0, result: str = "success", **fields: Any) -> Operation:
     async def run(tx: Tx, given: State, lined: bool) -> Any:
         ending = Ending(held=given.leases[which], result=result, **{"output_text": "done", **fields})  # type: ignore[arg-type]
-        return [type(each).__name__ for each in await finish.finish_runs(tx, [finish_of(ending)], KINDS)]
+        return [type(each).__name__ for each in await finish.finish_runs(tx, [encode_finish(ending)], KINDS)]
 
     return run
 
@@ -192,7 +192,7 @@ async def sweep(tx: Tx, given: Any, lined: bool) -> None:
 
 
 end_wait = node(due.end_wait, "rest")
-expand = node(due.expand, "a", [Item("x"), Item("y")])
+expand = node(due.expand, "a", [MapItem("x"), MapItem("y")])
 start_child = node(due.start_child, "sub", Stored("{}", ()))
 enter_answer = node(due.enter_answer, "a", '"blue"')
 stop_strays, tell_parent = of_run(due.stop_strays), of_run(due.tell_parent, 1)

@@ -11,9 +11,9 @@ from tests.support.kinds import PHASES
 from tests.workflows.support import Done, WorkflowWorld, workflow
 
 from perdure.cli.commands.workflow_watch import drawing
-from perdure.cli.shell.times import seconds_of
+from perdure.cli.shell.times import parse_moment
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
-from perdure.schedules.model import Order
+from perdure.schedules.model import FiringRequest
 from perdure.schedules.workflow_target import WorkflowTarget
 from perdure.service.callers import Caller
 from perdure.workflows.override_service import WorkflowOverrides
@@ -158,7 +158,7 @@ async def test_runs_above_the_cap_wait_in_their_order(world: WorkflowWorld) -> N
 async def with_timeout(world: WorkflowWorld, *schedules: str) -> list[str]:
     """Runs of the workflow `w` that schedules start, with a minute to end."""
     target = WorkflowTarget(world.workflows, PHASES)
-    order = Order(
+    order = FiringRequest(
         schedule_id="s",
         due_at=0,
         assistant_id=None,
@@ -366,7 +366,7 @@ async def test_a_phase_that_is_tried_again_shows_its_last_attempt_and_the_total(
     await world.work()
     (node,) = (await world.workflows.get(run.workflow_run_id)).nodes
     assert (node.status, node.attempts) == ("succeeded", 2)
-    times = [seconds_of(each or "") for each in (node.started_at, node.attempt_started_at)]
+    times = [parse_moment(each or "") for each in (node.started_at, node.attempt_started_at)]
     if world.storage.engine == "sqlite":
         assert times[1] - times[0] >= 60.0
     assert times[0] < times[1]

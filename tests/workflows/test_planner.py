@@ -10,8 +10,8 @@ from tests.workflows.support import run_row
 from perdure.workflows.definition import OnFailure, Phase, Workflow
 from perdure.workflows.graph import TRIGGER_RULES, TriggerRule
 from perdure.workflows.model import FAILED, NODE_ENDED, READY, SKIPPED, SUCCEEDED, NodeKey
-from perdure.workflows.planner import Board, Plan
-from perdure.workflows.rows import NodeRow
+from perdure.workflows.planner import RunNodes, WorkflowPlan
+from perdure.workflows.rows import WorkflowNodeRow
 
 NAMES = ("a", "b", "c", "d")
 OUTCOMES = (SUCCEEDED, FAILED)
@@ -21,9 +21,9 @@ def phase(name: str, depends_on: list[str], rule: TriggerRule = "all_success", *
     return Phase(name=name, type="context", depends_on=depends_on, trigger_rule=rule, **more)  # type: ignore[arg-type]
 
 
-def board_of(phases: list[Phase]) -> Board:
-    plan = Plan(Workflow(name="w", phases=phases))
-    return Board(plan, run_row(open_nodes=len(phases)), plan.new_nodes("run"))
+def board_of(phases: list[Phase]) -> RunNodes:
+    plan = WorkflowPlan(Workflow(name="w", phases=phases))
+    return RunNodes(plan, run_row(open_nodes=len(phases)), plan.new_nodes("run"))
 
 
 def expected(phases: list[Phase], outcomes: dict[str, str]) -> dict[str, str]:
@@ -41,9 +41,9 @@ def expected(phases: list[Phase], outcomes: dict[str, str]) -> dict[str, str]:
     return ended
 
 
-def play(board: Board, outcomes: dict[str, str], *, last_first: bool = False) -> list[str]:
+def play(board: RunNodes, outcomes: dict[str, str], *, last_first: bool = False) -> list[str]:
     """Let every phase that becomes ready end as it should; gives the order in which they began."""
-    ready: list[NodeRow] = board.begin()
+    ready: list[WorkflowNodeRow] = board.begin()
     began: list[str] = []
     while ready:
         node = ready.pop(-1 if last_first else 0)
@@ -117,7 +117,7 @@ def test_only_what_an_end_touches_is_asked_for() -> None:
     whole.begin()
     node = whole.nodes[NodeKey("a")]
     whole.move(node, "started")
-    board = Board(whole.plan, whole.run, [node])
+    board = RunNodes(whole.plan, whole.run, [node])
     board.end(node, "succeeded")
     assert board.needs() == {"b"}
     board.add([whole.nodes[NodeKey("b")]])

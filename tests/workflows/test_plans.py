@@ -16,7 +16,7 @@ from tests.workflows.support import Done, TestResumer, WorkflowWorld
 from perdure.approvals import sql as approval_sql
 from perdure.approvals import tables as approval_tables
 from perdure.approvals.due import DueApprovals
-from perdure.approvals.link_model import PATH, token_of
+from perdure.approvals.link_model import PATH, parse_link_token
 from perdure.approvals.service import LinkedApprovals
 from perdure.executions import sql as execution_sql
 from perdure.kernel.clock import MICROS
@@ -30,7 +30,7 @@ from perdure.streams import sql as stream_sql
 from perdure.testing.clock import ManualClock
 from perdure.threads import sql as thread_sql
 from perdure.workflows import override_sql, sql, tables
-from perdure.workflows.rows import CountRow
+from perdure.workflows.rows import WorkflowCountRow
 from perdure.workflows.timer import WorkflowTimer
 
 RUNS = 50_000
@@ -204,7 +204,9 @@ async def _fill(tx: Tx, first: int) -> None:
     await tx.insert_many(tables.RUNS, [_run(number, tx.ns, tx.now) for number in numbers])
     counts = Counter((f"workflow-{number % 50}", STATUSES[number % len(STATUSES)]) for number in numbers)
     await tx.write(
-        sql.ADD_COUNTS.of([CountRow(*each, tx.shard, total) for each, total in sorted(counts.items())])
+        sql.ADD_COUNTS.of(
+            [WorkflowCountRow(*each, tx.shard, total) for each, total in sorted(counts.items())]
+        )
     )
     some = [number for number in numbers if number // len(STATUSES) % PHASES_EACH == 0]
     for table, make in ((tables.NODES, _nodes), (tables.HISTORY, _history)):
@@ -275,7 +277,7 @@ async def use(storage: Storage) -> None:
 async def _answer_by_link(world: WorkflowWorld, approval_id: str) -> None:
     admin = Caller("boss", frozenset({"admin"}), world.namespace, (world.namespace,))
     link = await world.approvals.acting_as(admin).create_link(approval_id, "ann")
-    token = token_of(link.path.removeprefix(PATH))
+    token = parse_link_token(link.path.removeprefix(PATH))
     assert token is not None
     await LinkedApprovals(world.storage, TestResumer()).answer(token, "approve", None)
 

@@ -11,8 +11,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from perdure.access import model, operations
 from perdure.access.guesses import UNLIMITED, Guess
-from perdure.access.logins import FoundLogin, Login, parse_login_id
-from perdure.access.model import FoundToken, Token
+from perdure.access.logins import Login, LoginMatch, parse_login_id
+from perdure.access.model import Token, TokenMatch
 from perdure.kernel.clock import MICROS, to_seconds
 from perdure.kernel.errors import StorageError
 from perdure.kernel.merge import Merger
@@ -51,7 +51,7 @@ class Authentication:
         TooManyRequests if too many secrets are looked up that were not right lately.
         """
         self._listen()
-        return await self._tokens.find(model.token_id_of(secret), secret, guess)
+        return await self._tokens.find(model.parse_token_id(secret), secret, guess)
 
     async def find_login(self, secret: str, guess: Guess = UNLIMITED) -> Login | None:
         """Return the login of a secret, or None if it is not known, has ended or its token has."""
@@ -62,13 +62,13 @@ class Authentication:
         found = await self._merger.call("tokens", self._find_tokens, token_id)
         if found is None or not model.fits(secret_hash, found.row.hash):
             return None
-        token, now = model.token_of(found.row), to_seconds(found.now)
+        token, now = model.row_to_token(found.row), to_seconds(found.now)
         if not model.is_live(token, now):
             return None
         await self._note_use(token, found.now)
         return token, None if token.expire_time is None else token.expire_time - now
 
-    async def _find_tokens(self, token_ids: Sequence[str]) -> Sequence[FoundToken | None]:
+    async def _find_tokens(self, token_ids: Sequence[str]) -> Sequence[TokenMatch | None]:
         return await self.storage.read(operations.find_tokens, token_ids, ns=SYSTEM)
 
     async def _find_login(self, login_id: str, secret_hash: str) -> tuple[Login, float | None] | None:
@@ -76,7 +76,7 @@ class Authentication:
         if found is None or not model.fits(secret_hash, found.row.hash) or found.row.expire_time <= found.now:
             return None
         row, now = found.row, to_seconds(found.now)
-        token = None if found.token is None else model.token_of(found.token.row)
+        token = None if found.token is None else model.row_to_token(found.token.row)
         if not row.proof and (token is None or not model.is_live(token, now)):
             return None
         if found.now - row.last_used_time >= row.use_interval:
@@ -86,7 +86,7 @@ class Authentication:
             end = min(end, token.expire_time)
         return Login(row.id, row.credential, row.proof, token), end - now
 
-    async def _find_logins(self, login_ids: Sequence[str]) -> Sequence[FoundLogin | None]:
+    async def _find_logins(self, login_ids: Sequence[str]) -> Sequence[LoginMatch | None]:
         return await self.storage.read(operations.find_logins, login_ids, ns=SYSTEM)
 
     async def _note_use(self, token: Token, now: int) -> None:
@@ -157,7 +157,7 @@ class SecretFinder(Generic[T]):
         if secret_id is None:
             guess.count_failure()
             return None
-        secret_hash = model.hash_of(secret)
+        secret_hash = model.hash_secret(secret)
         answer = self._known.get(secret_hash)
         if answer is None:
             return await self._look_up_unknown(secret_id, secret_hash, guess)

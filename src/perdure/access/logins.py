@@ -11,7 +11,7 @@ import re
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-from perdure.access.model import FoundToken, Token
+from perdure.access.model import Token, TokenMatch
 
 LIFETIME: Final = 7 * 24 * 3600
 """Seconds after which a login ends, also one that is used."""
@@ -55,11 +55,11 @@ class NewLogin(NamedTuple):
     """Microseconds without a request after which it expires."""
 
 
-class FoundLogin(NamedTuple):
+class LoginMatch(NamedTuple):
     """A login, its token if it has one, and the time by the database."""
 
     row: LoginRow
-    token: FoundToken | None
+    token: TokenMatch | None
     now: int
 
 

@@ -80,18 +80,18 @@ def is_live(token: Token, now: float) -> bool:
 # --- secrets ----------------------------------------------------------------------------------------------
 
 
-def secret_of(token_id: str, chance: str) -> str:
+def build_secret(token_id: str, chance: str) -> str:
     """What a token's owner keeps: its id, and 43 characters that nobody can guess."""
     return "pdr_" + token_id + "_" + chance
 
 
-def token_id_of(secret: str) -> str | None:
+def parse_token_id(secret: str) -> str | None:
     """The id inside a secret, or None if it is not one of ours."""
     match = _SECRET.fullmatch(secret)
     return match.group(1) if match else None
 
 
-def hash_of(secret: str) -> str:
+def hash_secret(secret: str) -> str:
     """What is stored of a secret. It is long and random, so that no slow hash is needed."""
     return sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -118,7 +118,7 @@ def new_token(
     reached = _check_namespaces(_texts(namespaces, "namespaces"))
     return NewToken(
         token_id=token_id,
-        hash=hash_of(secret),
+        hash=hash_secret(secret),
         name=check_name(name, "name", max_length=MAX_NAME),
         scopes=allowed,
         namespaces=reached,
@@ -173,14 +173,14 @@ class TokenRow(NamedTuple):
     last_used_time: int | None
 
 
-class FoundToken(NamedTuple):
+class TokenMatch(NamedTuple):
     """A token, and the time by the database."""
 
     row: TokenRow
     now: int
 
 
-def token_of(row: TokenRow) -> Token:
+def row_to_token(row: TokenRow) -> Token:
     """A token as it may be shown."""
     return Token(
         token_id=row.id,

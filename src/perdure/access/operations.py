@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from perdure.access import sql
-from perdure.access.logins import LIFETIME, MOST_LOGINS, FoundLogin, LoginRow, NewLogin
-from perdure.access.model import FoundToken, NewToken, TokenRow
+from perdure.access.logins import LIFETIME, MOST_LOGINS, LoginMatch, LoginRow, NewLogin
+from perdure.access.model import NewToken, TokenMatch, TokenRow
 from perdure.access.views import MAX_VIEWS, ViewRow
 from perdure.kernel import changes
 from perdure.kernel.clock import to_micros
@@ -76,10 +76,10 @@ async def revoke_token(tx: Tx, token_id: str) -> TokenRow:
     return row
 
 
-async def find_tokens(tx: Tx, token_ids: Sequence[str]) -> list[FoundToken | None]:
+async def find_tokens(tx: Tx, token_ids: Sequence[str]) -> list[TokenMatch | None]:
     """The tokens with these ids, and the time by the database."""
     rows = await tx.all(sql.FIND_TOKENS, ids=list(set(token_ids)))
-    found = {row.id: FoundToken(row, tx.wall) for row in rows}
+    found = {row.id: TokenMatch(row, tx.wall) for row in rows}
     return [found.get(token_id) for token_id in token_ids]
 
 
@@ -127,12 +127,12 @@ async def end_login(tx: Tx, login_id: str, secret_hash: str) -> None:
         tx.hint(TOKENS_CHANNEL, ANY_TOKEN)
 
 
-async def find_logins(tx: Tx, login_ids: Sequence[str]) -> list[FoundLogin | None]:
+async def find_logins(tx: Tx, login_ids: Sequence[str]) -> list[LoginMatch | None]:
     """Find logins with these ids, their tokens, and the time by the database."""
     rows = {row.id: row for row in await tx.all(sql.FIND_LOGINS, ids=list(set(login_ids)))}
     credentials = [row.credential for row in rows.values() if not row.proof]
     tokens = dict(zip(credentials, await find_tokens(tx, credentials), strict=True)) if credentials else {}
-    logins = {row.id: FoundLogin(row, tokens.get(row.credential), tx.wall) for row in rows.values()}
+    logins = {row.id: LoginMatch(row, tokens.get(row.credential), tx.wall) for row in rows.values()}
     return [logins.get(login_id) for login_id in login_ids]
 
 

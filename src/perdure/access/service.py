@@ -22,7 +22,7 @@ from perdure.access.views import (
     Screen,
     ViewName,
     ViewQuery,
-    view_of,
+    row_to_saved_view,
 )
 from perdure.kernel.checks import Id, Limit, check_flag, check_name, check_page, check_text
 from perdure.kernel.clock import to_micros
@@ -31,7 +31,7 @@ from perdure.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
 from perdure.kernel.pages import ListPart
 from perdure.kernel.retention import Retention
 from perdure.kernel.storage.port import Operation, Storage
-from perdure.service.audit import LAST_ID, AuditPage, entry_of, query_audit, trim_audit
+from perdure.service.audit import LAST_ID, AuditPage, query_audit, row_to_audit_entry, trim_audit
 from perdure.service.base import Service
 from perdure.service.callers import KEY, MAX_NAME, Caller, Scope
 from perdure.service.endpoints import DELETE, GET, POST, PUT, call
@@ -107,7 +107,7 @@ class Access(Service):
         """
         wanted = [self.namespace] if namespaces is None else namespaces
         token_id = self.storage.ids.hex(TOKEN_ID_DIGITS)
-        secret = model.secret_of(token_id, secrets.token_urlsafe(32))
+        secret = model.build_secret(token_id, secrets.token_urlsafe(32))
         token = model.new_token(
             token_id,
             secret,
@@ -122,7 +122,7 @@ class Access(Service):
         has_key = self._who.credential is not None and self._who.actor == KEY
         added = await self._change(operations.create_token, token, without_admin or has_key)
         first = added.first and not has_key
-        return CreatedToken(**structs.asdict(model.token_of(added.row)), secret=secret, first=first)
+        return CreatedToken(**structs.asdict(model.row_to_token(added.row)), secret=secret, first=first)
 
     @call(GET("/tokens"), scope="admin")
     async def list_tokens(self, *, limit: Limit = 100, cursor: str | None = None) -> ListPart[Token]:
@@ -133,11 +133,11 @@ class Access(Service):
         while len(found) < limit:
             size = limit - len(found)
             rows = await self.storage.read(operations.list_tokens, *place, size, ns=SYSTEM)
-            found += [row for row in rows if self._reaches(model.token_of(row).namespaces)]
+            found += [row for row in rows if self._reaches(model.row_to_token(row).namespaces)]
             if len(rows) < size:
-                return ListPart(map(model.token_of, found))
+                return ListPart(map(model.row_to_token, found))
             place = (rows[-1].create_time, rows[-1].id)
-        return ListPart(map(model.token_of, found), write_cursor(_TOKENS, *place) if limit else None)
+        return ListPart(map(model.row_to_token, found), write_cursor(_TOKENS, *place) if limit else None)
 
     @call(DELETE("/tokens/{token_id}"), scope="admin", status=200, errors=(NotFound,))
     async def revoke_token(self, token_id: Id) -> Token:
@@ -145,9 +145,9 @@ class Access(Service):
         check_text(token_id, "token_id")
         if self._who.namespaces is not None:
             (known,) = await self.storage.read(operations.find_tokens, [token_id], ns=SYSTEM)
-            if known is None or not self._reaches(model.token_of(known.row).namespaces):
+            if known is None or not self._reaches(model.row_to_token(known.row).namespaces):
                 raise NotFound(f"Token {token_id} not found")
-        return model.token_of(await self._change(operations.revoke_token, token_id))
+        return model.row_to_token(await self._change(operations.revoke_token, token_id))
 
     # --- logins -----------------------------------------------------------------------------------------
 
@@ -159,10 +159,10 @@ class Access(Service):
         who = self._who
         login_id = self.storage.ids.hex(TOKEN_ID_DIGITS)
         secret = build_login_secret(login_id, secrets.token_urlsafe(32))
-        is_token = model.token_id_of(credential_secret) == who.actor
+        is_token = model.parse_token_id(credential_secret) == who.actor
         login = NewLogin(
             id=login_id,
-            hash=model.hash_of(secret),
+            hash=model.hash_secret(secret),
             credential=str(who.actor),
             proof="" if is_token else prove(secret, credential_secret),
             idle=to_micros(idle_seconds),
@@ -174,14 +174,14 @@ class Access(Service):
         """End the login with this secret: in this process at once, in others within seconds."""
         login_id = parse_login_id(secret)
         if login_id is not None:
-            await self._change(operations.end_login, login_id, model.hash_of(secret))
+            await self._change(operations.end_login, login_id, model.hash_secret(secret))
 
     # --- saved views --------------------------------------------------------------------------------------
 
     @call(GET("/views"), scope="read")
     async def list_views(self) -> list[SavedView]:
         """List the saved views of the namespace and the caller's own, by screen and name."""
-        return [view_of(row) for row in await self.read(operations.list_views, [SHARED, self._own])]
+        return [row_to_saved_view(row) for row in await self.read(operations.list_views, [SHARED, self._own])]
 
     @call(PUT("/views"), scope="write", errors=(Conflict,))
     async def save_view(
@@ -196,7 +196,7 @@ class Access(Service):
         check_name(screen, "screen", max_length=MAX_SCREEN)
         check_text(query, "query", max_length=MAX_QUERY)
         owner = SHARED if check_flag(shared, "shared") else self._own
-        return view_of(await self.write(operations.save_view, owner, screen, name, query))
+        return row_to_saved_view(await self.write(operations.save_view, owner, screen, name, query))
 
     @call(DELETE("/views"), scope="write", errors=(NotFound,))
     async def delete_view(self, *, name: ViewName, screen: Screen, shared: bool = True) -> None:
@@ -252,7 +252,7 @@ class Access(Service):
             raise Forbidden(f"this token does not reach the namespace {namespace!r}")
         asked = (namespace, actor, action, limit, before)
         rows = await self.storage.read(query_audit, *asked, ns=SYSTEM)
-        entries = [entry_of(row) for row in rows]
+        entries = [row_to_audit_entry(row) for row in rows]
         is_full = bool(entries) and len(entries) == limit
         return AuditPage(items=entries, before=entries[-1].id if is_full else None)
 

@@ -43,7 +43,7 @@ class SavedView(Record, kw_only=True):
     saved_at: float
 
 
-def view_of(row: ViewRow) -> SavedView:
+def row_to_saved_view(row: ViewRow) -> SavedView:
     return SavedView(
         screen=row.screen,
         name=row.name,

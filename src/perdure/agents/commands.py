@@ -29,8 +29,8 @@ from perdure.agents.confinement import (
     SANDBOXES,
     SandboxChoice,
     check_sandbox,
-    confinement_of,
     find_user,
+    get_confinement,
 )
 from perdure.agents.context import (
     AgentError,
@@ -44,25 +44,25 @@ from perdure.agents.messages import (
     DECODER,
     Deltas,
     Error,
-    Event,
     Find,
-    Interrupt,
-    Items,
     Load,
     Log,
-    Message,
-    Record,
-    Resources,
+    ProcessEvent,
+    ProcessInterrupt,
+    ProcessItems,
+    ProcessMessage,
+    ProcessRecord,
+    ProcessResources,
+    ProcessSession,
+    ProcessSpan,
+    ProcessStep,
+    ProcessTranscript,
+    ProcessUsage,
     Result,
     Save,
     Say,
     SearchMemory,
-    Session,
-    Span,
-    Step,
     ToolResult,
-    Transcript,
-    Usage,
     foreign_line,
 )
 from perdure.agents.processes import (
@@ -83,12 +83,12 @@ GRACE_SECONDS = 5.0
 KEPT_LINES = 20
 KEPT_WIDTH = 500
 ERRORS_SECONDS = 1.0
-USAGE = tuple(name for name in Usage.__struct_fields__ if name not in Message.__struct_fields__)
+USAGE = tuple(name for name in ProcessUsage.__struct_fields__ if name not in ProcessMessage.__struct_fields__)
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
 
 @dataclass(frozen=True)
-class Command:
+class AgentCommand:
     """A program that is an agent. It gets the worker's environment without perdure's secrets, and `env`.
 
     After a cancel it has `grace` seconds to exit; then it is killed together with its child processes.
@@ -137,7 +137,7 @@ class CommandAgent:
     blocking = False
     is_process = True
 
-    def __init__(self, spec: AgentSpec, command: Command) -> None:
+    def __init__(self, spec: AgentSpec, command: AgentCommand) -> None:
         self.spec = spec
         self.command = command
 
@@ -158,7 +158,7 @@ class CommandAgent:
             cwd=command.cwd,
             env=command.env,
             limit=command.max_line,
-            confinement=confinement_of(ctx).for_command(
+            confinement=get_confinement(ctx).for_command(
                 command.sandbox,
                 network=command.network,
                 user=None if command.uid is None else str(command.uid),
@@ -196,7 +196,7 @@ def _start_line(ctx: Context, input: Any) -> dict[str, Any]:
 class _Conversation:
     """The exchange of JSON lines between a run and its process, until the process ends."""
 
-    def __init__(self, ctx: Context, process: asyncio.subprocess.Process, command: Command) -> None:
+    def __init__(self, ctx: Context, process: asyncio.subprocess.Process, command: AgentCommand) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
@@ -234,12 +234,12 @@ class _Conversation:
             limit = self._command.max_line
             raise AgentError(f"{self._name} wrote a line of more than {limit} bytes") from error
 
-    def _parse(self, line: bytes) -> Message | None:
+    def _parse(self, line: bytes) -> ProcessMessage | None:
         """What a line says. What does not look like a message is output like any other, and logged."""
         if not line.lstrip().startswith(b"{"):
             self._log(line)
             return None
-        message: Message | None = None
+        message: ProcessMessage | None = None
         try:
             message = DECODER.decode(line)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -249,10 +249,10 @@ class _Conversation:
             raise self._mistake
         return message
 
-    async def _answer(self, message: Message) -> None:
+    async def _answer(self, message: ProcessMessage) -> None:
         enter_branch(message.branch)
         match message:
-            case Event():
+            case ProcessEvent():
                 body = encode_json(message.data, what=f"event {message.event!r}")
                 await self._ctx.emit_json(body, message.event, message.shown)
             case Save():
@@ -267,7 +267,7 @@ class _Conversation:
                     quiet=message.quiet,
                 )
                 self._send({"type": "saved", "checkpoint_id": checkpoint_id}, message.id)
-            case Step():
+            case ProcessStep():
                 enclosing_step.set(message.within)
                 action = StepResult(
                     message.result,
@@ -279,7 +279,7 @@ class _Conversation:
                 self._send({"type": "step", "name": message.name, "result": kept}, message.id)
             case Load():
                 self._ctx.end_replay()
-            case Interrupt():
+            case ProcessInterrupt():
                 answer = await self._ctx.interrupt(message.value)
                 self._send({"type": "answer", "value": answer}, message.id)
             case Log():
@@ -292,34 +292,34 @@ class _Conversation:
                     stop_reason=message.stop_reason,
                     output=message.output,
                 )
-            case Record():
+            case ProcessRecord():
                 self._ctx.graph.put(message.steps)
-            case Span():
+            case ProcessSpan():
                 self._ctx.record_span(message.span)
-            case Session():
+            case ProcessSession():
                 session_id = await self._ctx.session(message.session_id, message.cwd)
                 self._send({"type": "session", "session_id": session_id}, message.id)
             case Say():
                 await self._ctx.message(message.role, message.content, message.model, message.usage)
             case ToolResult():
                 await self._ctx.tool_result(message.tool_use_id, message.content, message.is_error)
-            case Usage():
+            case ProcessUsage():
                 figures = msgspec.structs.asdict(message)
                 await self._ctx.usage(**{name: figures[name] for name in USAGE})
-            case Transcript():
+            case ProcessTranscript():
                 self._transcribes = await self._ctx.transcript(message.line)
                 if not self._transcribes:
                     raise self._mistake
-            case Resources():
+            case ProcessResources():
                 self._send({"type": "resources", **await self._resources()}, message.id)
-            case Items():
+            case ProcessItems():
                 self._send({"type": "items", **await self._items(message)}, message.id)
             case SearchMemory():
                 self._send({"type": "memory", **await self._memory(message)}, message.id)
             case _:
                 self._send({"type": "found", "found": await self._found(message)}, message.id)
 
-    async def _items(self, message: Items) -> dict[str, Any]:
+    async def _items(self, message: ProcessItems) -> dict[str, Any]:
         """The results of item operations, or the reason why they are refused."""
         if self._ctx.items is None:
             return {"refused": "items are not available here"}
@@ -345,7 +345,7 @@ class _Conversation:
         except NotSupported as error:
             return {"refused": error.message}
 
-    async def _found(self, message: Message) -> Any:
+    async def _found(self, message: ProcessMessage) -> Any:
         """What the graph of the process asks of the stored checkpoints."""
         match message:
             case Find():

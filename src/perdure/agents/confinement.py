@@ -42,7 +42,7 @@ _LEFT_OUT: Final = ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "PERD
 """Variables that name files and folders that are not there."""
 
 
-class User(NamedTuple):
+class CommandUser(NamedTuple):
     """The user that executes a command."""
 
     uid: int
@@ -91,7 +91,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, readable=(*self.readable, *places))
 
     @property
-    def owner(self) -> User | None:
+    def owner(self) -> CommandUser | None:
         """The user that the process gets; None if it keeps that of the server."""
         if self.user is not None:
             return find_user(self.user)
@@ -109,7 +109,7 @@ class ConfinedCommand(NamedTuple):
 NOT_CONFINED: Final = Confinement()
 
 
-def confinement_of(ctx: object) -> Confinement:
+def get_confinement(ctx: object) -> Confinement:
     """The confinement that a worker gives to an attempt; none for a context that no worker made."""
     found = getattr(ctx, "confinement", None)
     return found if isinstance(found, Confinement) else NOT_CONFINED
@@ -155,7 +155,7 @@ def _is_root() -> bool:
 # --- another user -----------------------------------------------------------------------------------------
 
 
-def find_user(given: str) -> User:
+def find_user(given: str) -> CommandUser:
     """The user of a name or number; InvalidInput if a command cannot be executed as that user."""
     if not _is_root():
         raise InvalidInput(f"uid {given} needs a server that runs as root: other users cannot change theirs")
@@ -163,12 +163,12 @@ def find_user(given: str) -> User:
 
     try:
         entry = pwd.getpwuid(int(given)) if given.isdecimal() else pwd.getpwnam(given)
-        user = User(entry.pw_uid, entry.pw_gid, entry.pw_name, entry.pw_dir)
+        user = CommandUser(entry.pw_uid, entry.pw_gid, entry.pw_name, entry.pw_dir)
     except (KeyError, OverflowError):
         if given == NOBODY:
-            user = User(NOBODY_ID, NOBODY_ID, NOBODY, "/")
+            user = CommandUser(NOBODY_ID, NOBODY_ID, NOBODY, "/")
         elif given.isdecimal() and int(given) <= MAX_USER_ID:
-            user = User(int(given), int(given), given, "/")
+            user = CommandUser(int(given), int(given), given, "/")
         else:
             raise InvalidInput(f"uid {given[:64]!r} is no user of this machine") from None
     if user.uid == 0 or user.gid == 0:
@@ -176,20 +176,20 @@ def find_user(given: str) -> User:
     return user
 
 
-def _become(user: User, directory: str) -> list[str]:
+def _become(user: CommandUser, directory: str) -> list[str]:
     """What becomes the user and enters the directory, before a command."""
     launcher = os.path.join(_OURS, "agents", "as_user.py")
     return [sys.executable, "-I", "-S", launcher, str(user.uid), str(user.gid), directory]
 
 
-def _give(folder: str, user: User) -> None:
+def _give(folder: str, user: CommandUser) -> None:
     """Give a folder of root's to a user. What is in it stays as it is."""
     status = os.lstat(folder)
     if status.st_uid == 0:
         os.chown(folder, user.uid, user.gid, follow_symlinks=False)
 
 
-def _show(folder: str, user: User) -> None:
+def _show(folder: str, user: CommandUser) -> None:
     """Let a user read a folder that this process has just made, and the files in it."""
     for place in (folder, *(os.path.join(folder, name) for name in os.listdir(folder))):
         os.chown(place, user.uid, user.gid, follow_symlinks=False)

@@ -13,8 +13,8 @@ from contextvars import ContextVar
 from hashlib import sha256
 from typing import Any, Final, Protocol, TypeVar
 
-from perdure.agents.records import Phase, RecordedSpan
-from perdure.checkpoints.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
+from perdure.agents.records import PhaseContext, RecordedSpan
+from perdure.checkpoints.records import CheckpointQuery, GraphDelta, GraphDeltaQuery, GraphSteps, GraphTuple
 from perdure.items.calls import ItemCalls
 from perdure.kernel.errors import PerdureError
 from perdure.streams.model import Shown
@@ -179,7 +179,7 @@ class GraphCheckpoints(Protocol):
         """Wait until everything that was put is durable."""
         ...
 
-    async def find(self, query: GraphQuery) -> list[GraphTuple]: ...
+    async def find(self, query: CheckpointQuery) -> list[GraphTuple]: ...
 
     async def deltas(self, query: GraphDeltaQuery) -> list[GraphDelta]: ...
 
@@ -217,7 +217,7 @@ class Context(Protocol):
     from_checkpoint: str | None
     """The checkpoint from which the run starts, instead of the thread's latest."""
     logger: logging.LoggerAdapter[Any]
-    phase: Phase | None
+    phase: PhaseContext | None
     """The phase of a workflow that the agent executes; None for a run that a caller asked for."""
 
     async def emit(self, data: Any, event: str = "custom") -> None:

@@ -32,13 +32,13 @@ def explain_failure(error: BaseException) -> str:
     """An error of code that was loaded, in one line: its file and line, its class, and what it says."""
     if isinstance(error, PerdureError):
         return error.message
-    place = place_of(error)
+    place = find_error_place(error)
     said = error.msg if isinstance(error, SyntaxError) else str(error)
     text = f"{type(error).__name__}: {said}" if said else type(error).__name__
     return f"{f'{place}: ' if place else ''}{text}{_advice(error)}"
 
 
-def place_of(error: BaseException) -> str | None:
+def find_error_place(error: BaseException) -> str | None:
     """The file and the line of the user's code where an error came from; None if there is none."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}, line {error.lineno or 1}"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from perdure.agents.context import AgentError, Cancelled, Context, Interrupted
-from perdure.agents.inputs import input_of
+from perdure.agents.inputs import build_typed_input
 from perdure.agents.records import AgentSpec
 
 GRACE_SECONDS = 1.0
@@ -34,7 +34,7 @@ class FunctionAgent:
     """
 
     def __init__(self, spec: AgentSpec, function: Callable[..., Any]) -> None:
-        self._typed = input_of(function)
+        self._typed = build_typed_input(function)
         self.spec = spec if self._typed is None else replace(spec, input_schema=self._typed.schema)
         self.function = function
         self.blocking = not _is_async(function)

@@ -38,12 +38,12 @@ class TypedInput:
             return self._kind.model_validate(value) if self._is_model else msgspec.convert(value, self._kind)
         except (msgspec.ValidationError, TypeError, ValueError) as error:
             raise AgentError(
-                f"the input does not fit {self._kind.__name__}: {reason_of(error)}",
+                f"the input does not fit {self._kind.__name__}: {format_reason(error)}",
                 error=type(error).__name__,
             ) from error
 
 
-def input_of(function: Callable[..., Any]) -> TypedInput | None:
+def build_typed_input(function: Callable[..., Any]) -> TypedInput | None:
     """How the input of a function `(ctx, input)` is declared; None if it takes any JSON value."""
     parameters = list(inspect.signature(function).parameters.values())
     if len(parameters) < 2:
@@ -66,7 +66,7 @@ def _is_model(kind: Any) -> bool:
     )
 
 
-def reason_of(error: Exception) -> str:
+def format_reason(error: Exception) -> str:
     """What is wrong with a value, without the value."""
     errors = getattr(error, "errors", None)
     if not callable(errors):

@@ -20,7 +20,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from perdure.agents.commands import Command
+from perdure.agents.commands import AgentCommand
 from perdure.agents.confinement import BUBBLEWRAP, SandboxChoice
 from perdure.agents.failures import explain_failure, own_traceback
 from perdure.agents.isolated import isolated
@@ -72,7 +72,7 @@ _set_here: dict[str, str] = {}
 """The environment variables that a `langgraph.json` has set in this process."""
 
 
-class Failure(NamedTuple):
+class LoadFailure(NamedTuple):
     """An agent that could not be loaded: which file names it, and what is wrong."""
 
     agent: str | None
@@ -85,11 +85,11 @@ class Failure(NamedTuple):
         return f"{self.source}: {who}{self.message}"
 
 
-class Loaded(NamedTuple, Generic[R]):
+class LoadedAgents(NamedTuple, Generic[R]):
     """The registry with the agents that were found, and those that failed to load."""
 
     agents: R
-    failures: list[Failure]
+    failures: list[LoadFailure]
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):
@@ -126,13 +126,13 @@ def graphs_file(place: str | os.PathLike[str]) -> Path:
     return path if path.suffix == ".json" and not path.is_dir() else path / GRAPHS_FILE
 
 
-def load_agents(registry: R, settings: Settings, place: str | os.PathLike[str] = ".") -> Loaded[R]:
+def load_agents(registry: R, settings: Settings, place: str | os.PathLike[str] = ".") -> LoadedAgents[R]:
     """Load the agents that the settings and the `langgraph.json` of a directory name into a registry, and the
     handlers and conditions of crons.
 
     One that fails is reported by its name, and the others are loaded all the same.
     """
-    loaded = Loaded(registry, [])
+    loaded = LoadedAgents(registry, [])
     path = graphs_file(place)
     # The table of settings is in a file of its own.
     root = Path(place).resolve() if Path(place).is_dir() else Path.cwd()
@@ -149,14 +149,16 @@ def load_agents(registry: R, settings: Settings, place: str | os.PathLike[str] =
 # --- perdure.toml -----------------------------------------------------------------------------------------
 
 
-def load_handlers(registry: R, settings: Settings, directory: str | os.PathLike[str] = ".") -> Loaded[R]:
+def load_handlers(
+    registry: R, settings: Settings, directory: str | os.PathLike[str] = "."
+) -> LoadedAgents[R]:
     """Load the handlers and conditions of crons that the settings name into a registry."""
-    loaded = Loaded(registry, [])
+    loaded = LoadedAgents(registry, [])
     for table, paths, register in (
         ("handlers", settings.handlers, registry.register_handler),
         ("conditions", settings.conditions, registry.register_condition),
     ):
-        source, folder = _place_of(settings, table, Path(directory).resolve())
+        source, folder = _find_table(settings, table, Path(directory).resolve())
         if paths:
             _add_path(folder)
         for name, path in paths.items():
@@ -165,8 +167,8 @@ def load_handlers(registry: R, settings: Settings, directory: str | os.PathLike[
     return loaded
 
 
-def _load_table(settings: Settings, directory: Path, loaded: Loaded[Any]) -> None:
-    source, directory = _place_of(settings, "agents", directory)
+def _load_table(settings: Settings, directory: Path, loaded: LoadedAgents[Any]) -> None:
+    source, directory = _find_table(settings, "agents", directory)
     if settings.agents:
         _add_path(directory)
     for name, entry in settings.agents.items():
@@ -174,7 +176,7 @@ def _load_table(settings: Settings, directory: Path, loaded: Loaded[Any]) -> Non
             _register(loaded.agents, name, _entry(entry), directory)
 
 
-def _place_of(settings: Settings, table: str, directory: Path) -> tuple[str, Path]:
+def _find_table(settings: Settings, table: str, directory: Path) -> tuple[str, Path]:
     """Where a table was read, and the directory that its paths begin in."""
     source = settings.sources.get(table, "argument")
     if not source.startswith(_FROM_FILE):
@@ -194,7 +196,7 @@ def _register(agents: Registry, name: str, entry: _Entry, directory: Path) -> No
     apart: Any = {"sandbox": entry.sandbox, "network": entry.network, "uid": entry.uid}
     if entry.command is not None:
         cwd = directory / entry.cwd if entry.cwd else directory
-        target: Any = Command(entry.command, cwd=cwd, env=entry.env, **apart)
+        target: Any = AgentCommand(entry.command, cwd=cwd, env=entry.env, **apart)
     elif entry.isolated:
         target = isolated(str(entry.path), directory=directory, **apart)
     elif entry.sandbox == BUBBLEWRAP or entry.uid is not None:
@@ -209,7 +211,7 @@ def _register(agents: Registry, name: str, entry: _Entry, directory: Path) -> No
 # --- langgraph.json ---------------------------------------------------------------------------------------
 
 
-def _load_graphs(path: Path, loaded: Loaded[Any]) -> None:
+def _load_graphs(path: Path, loaded: LoadedAgents[Any]) -> None:
     with _reported(loaded, None, str(path)):
         content = prepare(path)
         for name, given in content.graphs.items():
@@ -248,7 +250,7 @@ def prepare(path: Path) -> _GraphsFile:
     return graphs
 
 
-def files_of(place: str | os.PathLike[str]) -> list[Path]:
+def list_project_files(place: str | os.PathLike[str]) -> list[Path]:
     """The `langgraph.json` of a directory, and the file with the variables that it names."""
     path = graphs_file(place)
     try:
@@ -258,7 +260,7 @@ def files_of(place: str | os.PathLike[str]) -> list[Path]:
     return [path, path.parent / env] if isinstance(env, str) else [path]
 
 
-def problems_of(content: Mapping[str, Any], directory: Path) -> list[str]:
+def find_problems(content: Mapping[str, Any], directory: Path) -> list[str]:
     """What is wrong with the variables and the folders that a `langgraph.json` names."""
     _, of_variables = _environment(content.get("env"), directory)
     _, of_folders = _dependencies(content.get("dependencies"))
@@ -392,16 +394,16 @@ def _add_path(directory: Path) -> None:
 
 
 @contextmanager
-def _reported(loaded: Loaded[Any], agent: str | None, source: str) -> Iterator[None]:
+def _reported(loaded: LoadedAgents[Any], agent: str | None, source: str) -> Iterator[None]:
     """Make a failure of what goes wrong inside, and go on."""
     try:
         yield
     except PerdureError as error:
-        failure = Failure(agent, source, error.message)
+        failure = LoadFailure(agent, source, error.message)
         logger.error("%s", failure)
         loaded.failures.append(failure)
     except (Exception, SystemExit) as error:
-        failure = Failure(agent, source, explain_failure(error))
+        failure = LoadFailure(agent, source, explain_failure(error))
         logger.error("%s", failure, exc_info=(type(error), error, own_traceback(error)))
         loaded.failures.append(failure)
 

@@ -8,12 +8,12 @@ import msgspec
 from msgspec import UNSET
 
 from perdure.agents.records import RecordedSpan
-from perdure.checkpoints.records import GraphDeltaQuery, GraphQuery, GraphSteps
+from perdure.checkpoints.records import CheckpointQuery, GraphDeltaQuery, GraphSteps
 from perdure.items.records import ItemOp
 from perdure.streams.model import Shown
 
 
-class Message(msgspec.Struct, tag_field="type", kw_only=True):
+class ProcessMessage(msgspec.Struct, tag_field="type", kw_only=True):
     """A message of the process."""
 
     id: Any = UNSET
@@ -22,7 +22,7 @@ class Message(msgspec.Struct, tag_field="type", kw_only=True):
     """Which of the agent's tasks sends it, after the tasks that started that one."""
 
 
-class Event(Message, tag="event"):
+class ProcessEvent(ProcessMessage, tag="event"):
     """Append an event to the run's stream."""
 
     data: Any = None
@@ -31,7 +31,7 @@ class Event(Message, tag="event"):
     """The checkpoint that has the same data."""
 
 
-class Save(Message, tag="save"):
+class Save(ProcessMessage, tag="save"):
     """Save a state."""
 
     values: Any
@@ -45,7 +45,7 @@ class Save(Message, tag="save"):
     quiet: bool = False
 
 
-class Step(Message, tag="step"):
+class ProcessStep(ProcessMessage, tag="step"):
     """Store the result of a step."""
 
     name: str
@@ -60,69 +60,69 @@ class Step(Message, tag="step"):
     """Whether the process has sent the span of the step."""
 
 
-class Load(Message, tag="load"):
+class Load(ProcessMessage, tag="load"):
     """Continue from the saved state: what is emitted from now on is new."""
 
 
-class Interrupt(Message, tag="interrupt"):
+class ProcessInterrupt(ProcessMessage, tag="interrupt"):
     """Ask a person."""
 
     value: Any = None
 
 
-class Items(Message, tag="items"):
+class ProcessItems(ProcessMessage, tag="items"):
     """Read and write items."""
 
     ops: list[ItemOp]
 
 
-class SearchMemory(Message, tag="memory"):
+class SearchMemory(ProcessMessage, tag="memory"):
     """Search memory."""
 
     query: str
     filters: dict[str, Any] = {}
 
 
-class Record(Message, tag="record"):
+class ProcessRecord(ProcessMessage, tag="record"):
     """Store steps of the process's graph."""
 
     steps: GraphSteps
 
 
-class Settle(Message, tag="settle"):
+class Settle(ProcessMessage, tag="settle"):
     """Wait until all steps are durable."""
 
 
-class Find(Message, tag="find"):
+class Find(ProcessMessage, tag="find"):
     """Find checkpoints."""
 
-    query: GraphQuery
+    query: CheckpointQuery
 
 
-class Deltas(Message, tag="deltas"):
+class Deltas(ProcessMessage, tag="deltas"):
     """Find changes of channels."""
 
     query: GraphDeltaQuery
 
 
-class Resources(Message, tag="resources"):
+class ProcessResources(ProcessMessage, tag="resources"):
     """Ask for the run's resources."""
 
 
-class Span(Message, tag="span"):
+class ProcessSpan(ProcessMessage, tag="span"):
     """Store a span that has ended."""
 
     span: RecordedSpan
 
 
-class Session(Message, tag="session"):
+class ProcessSession(ProcessMessage, tag="session"):
     """Write to another session from now on."""
 
     session_id: str | None = None
     cwd: str | None = None
 
 
-class Say(Message, tag="message"):
+class Say(ProcessMessage, tag="message"):
     """Write to the session what somebody says."""
 
     role: str
@@ -131,7 +131,7 @@ class Say(Message, tag="message"):
     usage: dict[str, Any] | None = None
 
 
-class ToolResult(Message, tag="tool_result"):
+class ToolResult(ProcessMessage, tag="tool_result"):
     """Write to the session what a tool returned."""
 
     tool_use_id: str
@@ -139,7 +139,7 @@ class ToolResult(Message, tag="tool_result"):
     is_error: bool = False
 
 
-class Usage(Message, tag="usage"):
+class ProcessUsage(ProcessMessage, tag="usage"):
     """Write to the session what the attempt has taken so far."""
 
     cost_usd: float | None = None
@@ -153,26 +153,26 @@ class Usage(Message, tag="usage"):
     stop_reason: str | None = None
 
 
-class Transcript(Message, tag="transcript"):
+class ProcessTranscript(ProcessMessage, tag="transcript"):
     """Write to the session a line of a known tool, as it is."""
 
     line: dict[str, Any]
 
 
-class Log(Message, tag="log"):
+class Log(ProcessMessage, tag="log"):
     """Write to the log."""
 
     message: str
     level: str = "info"
 
 
-class Result(Message, tag="result"):
+class Result(ProcessMessage, tag="result"):
     """End the run with success, with its values."""
 
     values: Any = None
 
 
-class Error(Message, tag="error"):
+class Error(ProcessMessage, tag="error"):
     """End the run with an error."""
 
     message: str
@@ -184,41 +184,43 @@ class Error(Message, tag="error"):
     """Of a phase: what it has all the same."""
 
 
-TAGS: frozenset[Any] = frozenset(each.__struct_config__.tag for each in Message.__subclasses__())
+TAGS: frozenset[Any] = frozenset(each.__struct_config__.tag for each in ProcessMessage.__subclasses__())
 """The types of our own messages."""
 
 DECODER = msgspec.json.Decoder(
-    Event
+    ProcessEvent
     | Save
-    | Step
+    | ProcessStep
     | Load
-    | Interrupt
-    | Items
+    | ProcessInterrupt
+    | ProcessItems
     | SearchMemory
-    | Record
+    | ProcessRecord
     | Settle
     | Find
     | Deltas
-    | Resources
-    | Span
-    | Session
+    | ProcessResources
+    | ProcessSpan
+    | ProcessSession
     | Say
     | ToolResult
-    | Usage
-    | Transcript
+    | ProcessUsage
+    | ProcessTranscript
     | Log
     | Result
     | Error
 )
 
 
-def foreign_line(line: bytes, message: Message | None, *, after_others: bool) -> Transcript | None:
+def foreign_line(
+    line: bytes, message: ProcessMessage | None, *, after_others: bool
+) -> ProcessTranscript | None:
     """A line that another tool may have written, although it has a type; None for a message of ours.
 
     Some tools use our types for lines of theirs. `after_others` says that the process has written such lines
     before; only then is an error without the fields of ours one of them.
     """
-    if message is not None and not isinstance(message, Session | Say | Result | Error):
+    if message is not None and not isinstance(message, ProcessSession | Say | Result | Error):
         return None
     if isinstance(message, Result) and message.values is not None:
         return None
@@ -234,4 +236,4 @@ def foreign_line(line: bytes, message: Message | None, *, after_others: bool) ->
         or (kind == "message" and isinstance(record.get("message"), dict))
         or (kind == "error" and after_others and not {"error", "retriable"} & set(record))
     )
-    return Transcript(line=record) if theirs and isinstance(kind, str) else None
+    return ProcessTranscript(line=record) if theirs and isinstance(kind, str) else None

@@ -24,7 +24,7 @@ _OF_SERVICES: Final = ("/etc/perdure",)
 _FOLDERS_OF_USER: Final = ("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
 
 
-def private_paths_of(settings: Settings, *more: str | None) -> tuple[str, ...]:
+def list_private_paths(settings: Settings, *more: str | None) -> tuple[str, ...]:
     """The private files and folders that settings name, and further ones."""
     found: list[str | None] = [
         str(config_file()),

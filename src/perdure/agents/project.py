@@ -47,7 +47,7 @@ class Project:
         """The same for packages as a requirement names them: `langmem>=0.0.30`."""
         found = (_NAME.match(each.strip()) for each in requirements)
         for name in {match.group() for match in found if match is not None}:
-            self.add_packages(_modules_of(name))
+            self.add_packages(_list_modules(name))
 
     def add_dependencies(self, dependencies: Iterable[str], directory: Path) -> None:
         """The `dependencies` of a `langgraph.json`: folders with what they declare, and packages."""
@@ -75,7 +75,7 @@ class Project:
         folders = self._all_folders()
         for name, module in list(sys.modules.items()):
             if isinstance(module, ModuleType) and name.partition(".")[0] not in (_OURS, "__main__"):
-                place = _place_of(module)
+                place = _get_module_path(module)
                 if place is not None and place.startswith(folders) and not is_library(place):
                     yield name, module
 
@@ -110,7 +110,7 @@ PROJECT = Project()
 """The project of this process."""
 
 
-def _place_of(module: ModuleType) -> str | None:
+def _get_module_path(module: ModuleType) -> str | None:
     """The file of a module, or the folder of a package without one."""
     file = getattr(module, "__file__", None)
     if isinstance(file, str):
@@ -147,7 +147,7 @@ def _declared_in(folder: Path) -> list[str]:
     return found
 
 
-def _modules_of(distribution: str) -> set[str]:
+def _list_modules(distribution: str) -> set[str]:
     """The names by which the code of an installed package is imported."""
     try:
         files = metadata.files(distribution) or ()

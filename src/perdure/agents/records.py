@@ -45,7 +45,7 @@ class AgentDescription(msgspec.Struct, kw_only=True, frozen=True):
     """Why something is missing."""
 
 
-class Phase(msgspec.Struct, kw_only=True, frozen=True):
+class PhaseContext(msgspec.Struct, kw_only=True, frozen=True):
     """The phase of a workflow, or the turn of a chat, that an agent executes."""
 
     workflow_run_id: str | None = None

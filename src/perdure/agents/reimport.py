@@ -71,7 +71,7 @@ def _drop_bytecode(path: Path) -> None:
 # --- files ------------------------------------------------------------------------------------------------
 
 
-def stamps_of(files: Iterable[Path]) -> dict[Path, Stamp | None]:
+def read_stamps(files: Iterable[Path]) -> dict[Path, Stamp | None]:
     """The versions of files."""
     return {path: _stamp(path) for path in files}
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from perdure.agents.failures import explain_failure
-from perdure.agents.loading import graphs_file, import_target, prepare, problems_of, read_graphs_file
+from perdure.agents.loading import find_problems, graphs_file, import_target, prepare, read_graphs_file
 from perdure.kernel.errors import InvalidInput, PerdureError
 
 OURS: Final = frozenset(
@@ -108,7 +108,7 @@ def unsupported(place: str | os.PathLike[str] = ".") -> list[str]:
     except InvalidInput:
         # Loading the graphs reports it.
         return []
-    found = (*problems_of(content, path.parent), *_unsupported(content))
+    found = (*find_problems(content, path.parent), *_unsupported(content))
     return [f"{path}: {each}" for each in found]
 
 

@@ -43,7 +43,7 @@ def load_items(place: str | os.PathLike[str] = ".") -> ItemSetup:
     failures = [f"{path}: store.{name} is not supported here" for name in section if name not in KNOWN]
     policy, index = ItemPolicy(), None
     try:
-        policy = policy_of(section.get("ttl") or {})
+        policy = parse_item_policy(section.get("ttl") or {})
     except InvalidInput as error:
         failures.append(f"{path}: store.ttl: {error.message}")
     try:
@@ -62,7 +62,7 @@ def _section(path: Path) -> Any:
     return (content.get("store") or {}) if isinstance(content, Mapping) else {}
 
 
-def policy_of(ttl: Mapping[str, Any]) -> ItemPolicy:
+def parse_item_policy(ttl: Mapping[str, Any]) -> ItemPolicy:
     """The policy for a `ttl` section of LangGraph."""
     if not isinstance(ttl, Mapping):
         raise InvalidInput("it must be an object")

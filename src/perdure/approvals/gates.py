@@ -14,7 +14,7 @@ from perdure.kernel import changes, ids
 from perdure.kernel.storage.port import Tx
 from perdure.outbox.operations import NewEffect
 from perdure.outbox.operations import put as put_effects
-from perdure.service.callers import name_of
+from perdure.service.callers import format_actor
 
 KIND: Final = "approval"
 CHANNEL: Final = "approvals"
@@ -41,7 +41,7 @@ async def withdraw_gates(tx: Tx, run_ids: Sequence[str]) -> int:
         return 0
     rows = await tx.all(sql.LOCK_OPEN_OF_RUNS, run_ids=list(run_ids))
     for row in rows:
-        row.resolve("withdrawn", tx.now, None, name_of(tx.actor))
+        row.resolve("withdrawn", tx.now, None, format_actor(tx.actor))
     if rows:
         await tx.update_many(sql.MOVE, rows)
         await tell(tx, rows, RESOLVED)

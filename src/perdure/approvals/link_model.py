@@ -16,7 +16,7 @@ ID_DIGITS = 24
 _TOKEN = re.compile(r"([0-9a-f]{24})-([A-Za-z0-9_-]{43})")
 
 
-class LinkRow(NamedTuple):
+class ApprovalLinkRow(NamedTuple):
     """A row of `approval_links`."""
 
     ns: int
@@ -39,35 +39,35 @@ class NewLink(NamedTuple):
     lifetime: int
 
 
-class Token(NamedTuple):
+class LinkToken(NamedTuple):
     """What the path of a link holds: which link it is, and the hash of its secret."""
 
     link_id: str
     hash: str
 
 
-def text_of(link_id: str, secret: str) -> str:
+def encode_link_token(link_id: str, secret: str) -> str:
     """The token of a link, as it stands in the path."""
     return f"{link_id}-{secret}"
 
 
-def token_of(text: str) -> Token | None:
+def parse_link_token(text: str) -> LinkToken | None:
     """A token that was given, or None if it is not one of ours."""
     found = _TOKEN.fullmatch(text)
-    return None if found is None else Token(found[1], hash_of(found[2]))
+    return None if found is None else LinkToken(found[1], hash_link_secret(found[2]))
 
 
-def hash_of(secret: str) -> str:
+def hash_link_secret(secret: str) -> str:
     """What is stored of a secret."""
     return sha256(secret.encode()).hexdigest()
 
 
-def fits(token: Token, row: LinkRow) -> bool:
+def fits(token: LinkToken, row: ApprovalLinkRow) -> bool:
     """Whether a token is that of a link; the time it takes tells nothing."""
     return hmac.compare_digest(token.hash.encode(), row.hash.encode())
 
 
-def link_of(row: LinkRow) -> ApprovalLink:
+def row_to_approval_link(row: ApprovalLinkRow) -> ApprovalLink:
     """The record of a link."""
     return ApprovalLink(
         link_id=row.id,

@@ -378,7 +378,7 @@ def already(row: ApprovalRow) -> Conflict:
     return Conflict(f"approval {row.id} was {row.status}{by}{at}")
 
 
-def approval_of(row: ApprovalRow) -> Approval:
+def row_to_approval(row: ApprovalRow) -> Approval:
     """The record of an approval."""
     return Approval(
         approval_id=row.id,
@@ -409,7 +409,7 @@ def approval_of(row: ApprovalRow) -> Approval:
 # --- pages ------------------------------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
+class ApprovalCursor(NamedTuple):
     """A place in the list: after an approval that is open or not, of a time, with an id."""
 
     open: int
@@ -417,27 +417,27 @@ class Place(NamedTuple):
     id: str
 
 
-FIRST: Final = Place(1, 2**62, "")
+FIRST: Final = ApprovalCursor(1, 2**62, "")
 
 
-class Wanted(NamedTuple):
+class ApprovalFilter(NamedTuple):
     """Which approvals a list shows."""
 
     status: str | None
     workflow_run_id: str | None
     trigger_id: str | None
-    place: Place
+    place: ApprovalCursor
     limit: int
 
 
 _APPROVALS: Final = "approvals"
 
 
-def cursor_of(row: ApprovalRow) -> str:
+def encode_approval_cursor(row: ApprovalRow) -> str:
     return write_cursor(_APPROVALS, row.open, row.created_at, row.id)
 
 
-def place_of(cursor: str | None) -> Place:
+def decode_approval_cursor(cursor: str | None) -> ApprovalCursor:
     """The place that a cursor names; the beginning without one."""
     found = read_cursor(cursor, _APPROVALS, int, int, str)
-    return FIRST if found is None else Place(*found)
+    return FIRST if found is None else ApprovalCursor(*found)

@@ -10,7 +10,7 @@ import msgspec
 from perdure.approvals import link_model, model, operations
 from perdure.approvals.gates import CONSUMER, RESOLVED
 from perdure.approvals.model import Approval
-from perdure.approvals.service import new_links, path_of
+from perdure.approvals.service import build_link_path, new_links
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.port import Storage
@@ -51,7 +51,7 @@ class ApprovalNotices:
             row = await self._storage.read(operations.get_whole, effect.subject, ns=notice.ns)
         except (msgspec.ValidationError, NotFound) as error:
             raise Undeliverable(f"the notice cannot be read: {error}") from error
-        approval = model.approval_of(row)
+        approval = model.row_to_approval(row)
         payload: dict[str, Any] = {"event": notice.event, "approval": approval.model_dump()}
         if notice.event != RESOLVED:
             payload["links"] = await self._links(effect.id, approval, notice.ns)
@@ -71,7 +71,10 @@ class ApprovalNotices:
         except Conflict:
             return []
         return [
-            {**link_model.link_of(row).model_dump(), "url": self._public_url + path_of(row, secrets)}
+            {
+                **link_model.row_to_approval_link(row).model_dump(),
+                "url": self._public_url + build_link_path(row, secrets),
+            }
             for row in rows
         ]
 

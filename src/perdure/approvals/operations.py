@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from perdure.approvals import link_model, sql
 from perdure.approvals.gates import REMINDER, RESOLVED, tell
-from perdure.approvals.link_model import LinkRow, NewLink
+from perdure.approvals.link_model import ApprovalLinkRow, NewLink
 from perdure.approvals.model import (
     APPROVAL_STATUSES,
     EVENTS,
+    ApprovalFilter,
     ApprovalRow,
     Resolution,
     Resumer,
-    Wanted,
     already,
     check_credential,
     check_kind,
@@ -24,7 +24,7 @@ from perdure.kernel.clock import MICROS, to_seconds
 from perdure.kernel.errors import Conflict, Forbidden, NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.service.audit import audit
-from perdure.service.callers import name_of
+from perdure.service.callers import format_actor
 from perdure.service.idempotency import keyed_as
 
 SYSTEM_ACTOR = "system"
@@ -53,11 +53,11 @@ async def _resolve(tx: Tx, resolution: Resolution, resumer: Resumer) -> None:
     row = await _locked(tx, resolution.approval_id, resumer)
     actor = tx.actor or SYSTEM_ACTOR
     # An assignee is named as people know them, or by the id of their token.
-    if not resolution.everybody and row.assigned and not {actor, name_of(actor)} & set(row.assigned):
+    if not resolution.everybody and row.assigned and not {actor, format_actor(actor)} & set(row.assigned):
         raise Forbidden(f"approval {row.id} is for {', '.join(row.assigned)}; an admin may answer it too")
     check_credential(row, resolution.credential)
     check_kind(row, resolution.answer)
-    if not row.resolve(EVENTS[resolution.answer], tx.now, resolution.response, name_of(actor)):
+    if not row.resolve(EVENTS[resolution.answer], tx.now, resolution.response, format_actor(actor)):
         raise already(row)
     row.responded_with, row.responded_with_id = resolution.credential, resolution.credential_id
     await _resume(tx, row, resumer)
@@ -126,7 +126,7 @@ async def postpone(tx: Tx, approval_id: str) -> None:
 # --- links ------------------------------------------------------------------------------------------------
 
 
-async def add_links(tx: Tx, links: Sequence[NewLink]) -> list[LinkRow]:
+async def add_links(tx: Tx, links: Sequence[NewLink]) -> list[ApprovalLinkRow]:
     """Store links of one approval, which must be pending."""
     assert tx.ns is not None
     (approval_id,) = {link.approval_id for link in links}
@@ -143,7 +143,7 @@ async def add_links(tx: Tx, links: Sequence[NewLink]) -> list[LinkRow]:
     if known + len(links) > MAX_LINKS:
         raise Conflict(f"approval {row.id} has {known} links already, and no more than {MAX_LINKS} may be")
     rows = [
-        LinkRow(
+        ApprovalLinkRow(
             ns=tx.ns,
             id=link.id,
             approval_id=link.approval_id,
@@ -160,30 +160,30 @@ async def add_links(tx: Tx, links: Sequence[NewLink]) -> list[LinkRow]:
     return rows
 
 
-async def list_links(tx: Tx, approval_id: str, limit: int, after: str) -> list[LinkRow]:
+async def list_links(tx: Tx, approval_id: str, limit: int, after: str) -> list[ApprovalLinkRow]:
     """A page of the links of an approval."""
     await get(tx, approval_id)
     return await tx.all(sql.LIST_LINKS, approval_id=approval_id, limit=limit, after=after)
 
 
-class FoundLink(NamedTuple):
+class LinkWithApproval(NamedTuple):
     """A link with its approval, and whether it can still be used."""
 
-    link: LinkRow
+    link: ApprovalLinkRow
     approval: ApprovalRow
     is_valid: bool
 
 
-async def find_link(tx: Tx, token: link_model.Token) -> LinkRow | None:
+async def find_link(tx: Tx, token: link_model.LinkToken) -> ApprovalLinkRow | None:
     """The link of a token, in whichever namespace it is."""
     row = await tx.one(sql.FIND_LINK, id=token.link_id)
     return row if row is not None and link_model.fits(token, row) else None
 
 
-async def show_link(tx: Tx, link: LinkRow) -> FoundLink:
+async def show_link(tx: Tx, link: ApprovalLinkRow) -> LinkWithApproval:
     """A link that was found, with its approval."""
     row = await get_whole(tx, link.approval_id)
-    return FoundLink(link, row, bool(row.open) and link.used_at is None and tx.wall < link.expires_at)
+    return LinkWithApproval(link, row, bool(row.open) and link.used_at is None and tx.wall < link.expires_at)
 
 
 async def resolve_by_link(tx: Tx, link_id: str, resolution: Resolution, resumer: Resumer) -> None:
@@ -225,7 +225,7 @@ async def _by_prefix(tx: Tx, beginning: str) -> ApprovalRow:
     return found[-1]
 
 
-async def search(tx: Tx, wanted: Wanted) -> list[ApprovalRow]:
+async def search(tx: Tx, wanted: ApprovalFilter) -> list[ApprovalRow]:
     """A page of approvals: the open ones first, then the newest first."""
     page = {"limit": wanted.limit, **wanted.place._asdict()}
     statuses = [wanted.status] if wanted.status is not None else list(APPROVAL_STATUSES)

@@ -9,7 +9,7 @@ from typing import Annotated, get_args
 from msgspec import Meta, structs
 
 from perdure.approvals import link_model, model, operations
-from perdure.approvals.link_model import LinkRow, NewLink, Token
+from perdure.approvals.link_model import ApprovalLinkRow, LinkToken, NewLink
 from perdure.approvals.model import (
     APPROVAL_KINDS,
     LINK_SECONDS,
@@ -17,6 +17,7 @@ from perdure.approvals.model import (
     MAX_NAME,
     Answer,
     Approval,
+    ApprovalFilter,
     ApprovalKind,
     ApprovalLink,
     ApprovalPage,
@@ -24,9 +25,8 @@ from perdure.approvals.model import (
     CreatedLink,
     Resolution,
     Resumer,
-    Wanted,
 )
-from perdure.approvals.operations import FoundLink
+from perdure.approvals.operations import LinkWithApproval
 from perdure.kernel.checks import Id, Limit, check_id, check_name, check_page, optional_choice, optional_id
 from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
@@ -74,18 +74,18 @@ class Approvals(Service):
         check_page(limit)
         if workflow_run_id is not None and trigger_id is not None:
             raise InvalidInput("filter by workflow_run_id or by trigger_id, not by both")
-        wanted = Wanted(
+        wanted = ApprovalFilter(
             status=optional_choice(status, get_args(ApprovalStatus), "status"),
             workflow_run_id=optional_id(workflow_run_id, "workflow_run_id"),
             trigger_id=optional_id(trigger_id, "trigger_id"),
-            place=model.place_of(cursor),
+            place=model.decode_approval_cursor(cursor),
             limit=limit,
         )
         if not limit:
             return ApprovalPage(items=[])
         rows = await self.read(operations.search, wanted)
-        after = model.cursor_of(rows[-1]) if len(rows) == limit else None
-        return ApprovalPage(items=[model.approval_of(row) for row in rows], next=after)
+        after = model.encode_approval_cursor(rows[-1]) if len(rows) == limit else None
+        return ApprovalPage(items=[model.row_to_approval(row) for row in rows], next=after)
 
     @call(GET("/approvals/pending"), scope="read", errors=(NotFound,))
     async def pending(self, trigger_id: str, *, kind: ApprovalKind | None = None) -> Approval:
@@ -96,12 +96,14 @@ class Approvals(Service):
         row = await self.read(operations.newest_open, trigger, kinds)
         if row is None:
             raise NotFound(f"nothing of the trigger {trigger} waits for an answer")
-        return model.approval_of(row)
+        return model.row_to_approval(row)
 
     @call(GET("/approvals/{approval_id}"), scope="read", errors=(NotFound,))
     async def get(self, approval_id: Id) -> Approval:
         """Get an approval by its id, or by the first digits of its id if no other approval has them."""
-        return model.approval_of(await self.read(operations.get_whole, check_id(approval_id, "approval_id")))
+        return model.row_to_approval(
+            await self.read(operations.get_whole, check_id(approval_id, "approval_id"))
+        )
 
     # --- answering --------------------------------------------------------------------------------------
 
@@ -149,7 +151,7 @@ class Approvals(Service):
         check_page(limit)
         checked = check_id(approval_id, "approval_id")
         rows = await self.read(operations.list_links, checked, limit, check_id(after, "after"))
-        return [link_model.link_of(row) for row in rows]
+        return [link_model.row_to_approval_link(row) for row in rows]
 
     @call(
         POST("/approvals/{approval_id}/links"),
@@ -173,9 +175,9 @@ class Approvals(Service):
         link_id = self.storage.ids.hex(link_model.ID_DIGITS)
         new, chances = new_links(checked, {link_id: assignee}, expires_in)
         (row,) = await self.write(operations.add_links, new)
-        path = path_of(row, chances)
+        path = build_link_path(row, chances)
         url = None if self.public_url is None else self.public_url + path
-        return CreatedLink(**structs.asdict(link_model.link_of(row)), path=path, url=url)
+        return CreatedLink(**structs.asdict(link_model.row_to_approval_link(row)), path=path, url=url)
 
 
 def new_links(
@@ -188,7 +190,7 @@ def new_links(
             link_id,
             approval_id,
             check_name(assignee, "assignee", max_length=MAX_NAME),
-            link_model.hash_of(chances[link_id]),
+            link_model.hash_link_secret(chances[link_id]),
             to_micros(expires_in),
         )
         for link_id, assignee in assignees.items()
@@ -196,9 +198,9 @@ def new_links(
     return new, chances
 
 
-def path_of(row: LinkRow, chances: Mapping[str, str]) -> str:
+def build_link_path(row: ApprovalLinkRow, chances: Mapping[str, str]) -> str:
     """The path of a link, with its secret."""
-    return link_model.PATH + link_model.text_of(row.id, chances[row.id])
+    return link_model.PATH + link_model.encode_link_token(row.id, chances[row.id])
 
 
 class LinkedApprovals:
@@ -208,14 +210,14 @@ class LinkedApprovals:
         self._storage = storage
         self._resumer = resumer
 
-    async def find(self, token: Token) -> FoundLink | None:
+    async def find(self, token: LinkToken) -> LinkWithApproval | None:
         """The link of a token with its approval, or None if there is none."""
         link = await self._storage.read(operations.find_link, token)
         if link is None:
             return None
         return await self._storage.read(operations.show_link, link, ns=link.ns)
 
-    async def answer(self, token: Token, answer: Answer, text: object) -> FoundLink:
+    async def answer(self, token: LinkToken, answer: Answer, text: object) -> LinkWithApproval:
         """Answer in the name of the link's assignee, and use the link up."""
         link = await self._storage.read(operations.find_link, token)
         if link is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.approvals.link_model import LinkRow
+from perdure.approvals.link_model import ApprovalLinkRow
 from perdure.approvals.model import ApprovalRow
 from perdure.approvals.tables import APPROVALS, LINKS
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
@@ -123,14 +123,16 @@ DUE = statement(
 # Add links; one that is sent again gets another secret, as long as nobody has used it.
 ADD_LINKS = BulkInsert(
     LINKS,
-    LinkRow,
+    ApprovalLinkRow,
     on_conflict="UPDATE SET hash = excluded.hash, expires_at = excluded.expires_at "
     "WHERE approval_links.used_at IS NULL",
 )
 # A link, in whichever namespace it is.
-FIND_LINK = statement("SELECT {columns} FROM approval_links WHERE id = :id", row=LinkRow)
+FIND_LINK = statement("SELECT {columns} FROM approval_links WHERE id = :id", row=ApprovalLinkRow)
 # Lock a link.
-LOCK_LINK = statement("SELECT {columns} FROM approval_links WHERE ns = :ns AND id = :id {lock}", row=LinkRow)
+LOCK_LINK = statement(
+    "SELECT {columns} FROM approval_links WHERE ns = :ns AND id = :id {lock}", row=ApprovalLinkRow
+)
 # Use a link up, once.
 USE_LINK = statement(
     "UPDATE approval_links SET used_at = :now WHERE ns = :ns AND id = :id AND used_at IS NULL"
@@ -141,7 +143,7 @@ LIST_LINKS = statement(
     SELECT {columns} FROM approval_links
     WHERE ns = :ns AND approval_id = :approval_id AND id > :after ORDER BY id LIMIT :limit
     """,
-    row=LinkRow,
+    row=ApprovalLinkRow,
 )
 # How many links an approval has.
 COUNT_LINKS = statement(

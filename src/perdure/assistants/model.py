@@ -17,7 +17,7 @@ from perdure.kernel.clock import to_seconds
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.cursors import Place
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.storage.filters import Order
+from perdure.kernel.storage.filters import SortOrder
 from perdure.kernel.storage.labels import encode_metadata
 
 MAX_DESCRIPTION = 8192
@@ -34,7 +34,7 @@ def system_id(agent: str) -> str:
     return str(uuid5(_SYSTEM, agent))
 
 
-class Body(msgspec.Struct, frozen=True, kw_only=True):
+class AssistantBody(msgspec.Struct, frozen=True, kw_only=True):
     """What an assistant is in one of its versions, as it is stored; the last three are JSON."""
 
     agent: str
@@ -51,19 +51,19 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
 class Version(NamedTuple):
     """A version as it is stored: its body, the same as JSON, and its metadata to be searched by."""
 
-    body: Body
+    body: AssistantBody
     text: str
     labels: Mapping[str, Any]
 
 
-def version_of(body: Body) -> Version:
+def encode_version(body: AssistantBody) -> Version:
     """Encode a body."""
     return Version(body, encode_json(body), _object(body.metadata))
 
 
 def stored_version(text: str) -> Version:
     """Decode a body as it was stored."""
-    body = msgspec.convert(decode_json(text), Body)
+    body = msgspec.convert(decode_json(text), AssistantBody)
     return Version(body, text, _object(body.metadata))
 
 
@@ -75,19 +75,19 @@ class NewAssistant(msgspec.Struct, frozen=True, kw_only=True):
     if_exists: IfExists
 
 
-class Registration(NamedTuple):
+class AssistantRegistration(NamedTuple):
     """An agent, and the first version of its system assistant."""
 
     spec: AgentSpec
     version: Version
 
 
-def registrations(agents: Sequence[AgentSpec]) -> list[Registration]:
+def registrations(agents: Sequence[AgentSpec]) -> list[AssistantRegistration]:
     """Agents as `operations.register` takes them."""
-    return [Registration(spec, version_of(system_body(spec))) for spec in agents]
+    return [AssistantRegistration(spec, encode_version(system_body(spec))) for spec in agents]
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class AssistantChange(msgspec.Struct, frozen=True, kw_only=True):
     """What is to change of an assistant; None leaves it as it is. Metadata is merged."""
 
     agent: str | None = None
@@ -98,7 +98,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, Any] | None = None
 
 
-class Search(NamedTuple):
+class AssistantFilter(NamedTuple):
     """Which assistants, in which order, and which page of them."""
 
     agent: str | None
@@ -106,7 +106,7 @@ class Search(NamedTuple):
     metadata: Mapping[str, Any]
     limit: int
     offset: int
-    order: Order
+    order: SortOrder
     place: Place | None
 
 
@@ -140,7 +140,7 @@ class AssistantRow(NamedTuple):
     metadata: str
 
 
-class VersionRow(NamedTuple):
+class AssistantVersionRow(NamedTuple):
     """A version: its number, when it was created, and its body as JSON."""
 
     version: int
@@ -157,7 +157,7 @@ class NewVersionRow(NamedTuple):
     body: str
 
 
-def assistant_of(row: AssistantRow) -> Assistant:
+def row_to_assistant(row: AssistantRow) -> Assistant:
     """The record of an assistant."""
     return Assistant(
         assistant_id=row.id,
@@ -179,9 +179,9 @@ def _object(text: str) -> dict[str, Any]:
     return {} if text == "{}" else decode_json(text)
 
 
-def body_of(row: AssistantRow) -> Body:
+def decode_assistant_body(row: AssistantRow) -> AssistantBody:
     """The body of an assistant's current version."""
-    return Body(
+    return AssistantBody(
         agent=row.agent,
         name=row.name,
         description=row.description,
@@ -191,7 +191,7 @@ def body_of(row: AssistantRow) -> Body:
     )
 
 
-def as_of(row: AssistantRow, found: VersionRow, body: Body) -> AssistantRow:
+def restore_version(row: AssistantRow, found: AssistantVersionRow, body: AssistantBody) -> AssistantRow:
     """An assistant as it was in a version."""
     return row._replace(
         agent=body.agent,
@@ -205,7 +205,7 @@ def as_of(row: AssistantRow, found: VersionRow, body: Body) -> AssistantRow:
     )
 
 
-def changed(body: Body, change: Change) -> Body:
+def changed(body: AssistantBody, change: AssistantChange) -> AssistantBody:
     """A version as it is after a change."""
     given = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not None}
     if change.metadata is not None:
@@ -215,9 +215,9 @@ def changed(body: Body, change: Change) -> Body:
     return msgspec.structs.replace(body, **given)
 
 
-def system_body(spec: AgentSpec) -> Body:
+def system_body(spec: AgentSpec) -> AssistantBody:
     """What the system assistant of an agent is at first."""
-    return Body(
+    return AssistantBody(
         agent=spec.name,
         name=spec.name,
         description=spec.description,
@@ -276,6 +276,6 @@ def _description_row(description: AgentDescription) -> DescriptionRow:
     return DescriptionRow(agent, kind, sha256(body.encode()).hexdigest(), 0, body)
 
 
-def description_of(body: str) -> AgentDescription:
+def decode_description(body: str) -> AgentDescription:
     """The description of an agent as it was stored."""
     return msgspec.convert(decode_json(body), AgentDescription)

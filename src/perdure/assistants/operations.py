@@ -8,16 +8,16 @@ from typing import Any
 from perdure.agents.records import AgentSpec
 from perdure.assistants import model, sql
 from perdure.assistants.model import (
+    AssistantBody,
+    AssistantFilter,
+    AssistantRegistration,
     AssistantRow,
-    Body,
+    AssistantVersionRow,
     DescriptionRow,
     KindRow,
     NewAssistant,
     NewVersionRow,
-    Registration,
-    Search,
     Version,
-    VersionRow,
     system_id,
 )
 from perdure.kernel import changes, ids
@@ -83,13 +83,13 @@ async def known_anywhere(tx: Tx, names: Sequence[str]) -> set[str]:
     return {by_id[each] for each in await tx.all(sql.KNOWN_ANYWHERE, ids=sorted(by_id))}
 
 
-async def update(tx: Tx, assistant_id: str, known: Body, version: Version) -> AssistantRow | None:
+async def update(tx: Tx, assistant_id: str, known: AssistantBody, version: Version) -> AssistantRow | None:
     """Add the next version of an assistant, which becomes the current one.
 
     Returns None, and changes nothing, if the current body is not the one that the change is based on.
     """
     row = await _locked(tx, assistant_id)
-    if model.body_of(row) != known:
+    if model.decode_assistant_body(row) != known:
         return None
     agent = version.body.agent
     if agent != row.agent:
@@ -106,7 +106,7 @@ def _check_not_system(row: AssistantRow) -> None:
         raise Conflict(f"Assistant {row.id} is the system assistant of agent {row.agent}, and stays so")
 
 
-async def get_version(tx: Tx, assistant_id: str, number: int) -> VersionRow:
+async def get_version(tx: Tx, assistant_id: str, number: int) -> AssistantVersionRow:
     """A version of an assistant; NotFound if there is none."""
     await get(tx, assistant_id)
     found = await tx.one(sql.GET_VERSION, id=assistant_id, version=number)
@@ -159,7 +159,7 @@ async def outdated(tx: Tx, specs: Sequence[AgentSpec]) -> bool:
     )
 
 
-async def register(tx: Tx, agents: Sequence[Registration]) -> None:
+async def register(tx: Tx, agents: Sequence[AssistantRegistration]) -> None:
     """Give each agent its system assistant, and store its kind."""
     by_id = {system_id(each.spec.name): each for each in agents}
     rows = {row.id: row for row in await tx.all(sql.LOCK_MANY, ids=sorted(by_id))}
@@ -173,7 +173,9 @@ async def register(tx: Tx, agents: Sequence[Registration]) -> None:
     await _written(tx, "register_agent", changed, "updated")
 
 
-async def _register(tx: Tx, assistant_id: str, row: AssistantRow | None, agent: Registration) -> None:
+async def _register(
+    tx: Tx, assistant_id: str, row: AssistantRow | None, agent: AssistantRegistration
+) -> None:
     if row is None:
         # If another worker was quicker, its row is as good.
         await _insert(tx, assistant_id, agent.version, system=True)
@@ -265,7 +267,7 @@ async def _next_version(tx: Tx, row: AssistantRow, version: Version, *, system: 
 async def _save(tx: Tx, row: AssistantRow, version: Version, number: int, *, system: bool) -> AssistantRow:
     await tx.execute(sql.SAVE, id=row.id, version=number, system=int(system), **version.body.columns())
     await set_labels(tx, KIND, {row.id: version.labels})
-    saved = model.as_of(row, VersionRow(number, tx.now, version.text), version.body)
+    saved = model.restore_version(row, AssistantVersionRow(number, tx.now, version.text), version.body)
     return saved._replace(system=int(system))
 
 
@@ -303,7 +305,7 @@ def _own(row: AssistantRow | None, agent: str) -> AssistantRow | None:
     return row if row is not None and row.system and row.agent == agent else None
 
 
-async def search(tx: Tx, query: Search) -> tuple[list[AssistantRow], int]:
+async def search(tx: Tx, query: AssistantFilter) -> tuple[list[AssistantRow], int]:
     """A page of assistants, and how many there are in all."""
     clause = _matching(query.agent, query.name, query.metadata)
     page, values = sql.LIST.page(clause, query.order, query.limit, query.offset, query.place)
@@ -329,7 +331,7 @@ def _matching(agent: str | None, name: str | None, metadata: Mapping[str, Any]) 
 
 async def versions(
     tx: Tx, assistant_id: str, before: int, limit: int, offset: int
-) -> tuple[AssistantRow, list[VersionRow]]:
+) -> tuple[AssistantRow, list[AssistantVersionRow]]:
     """An assistant, and a page of its versions before one, the newest first."""
     row = await get(tx, assistant_id)
     return row, await tx.all(sql.LIST_VERSIONS, id=assistant_id, before=before, limit=limit, offset=offset)

@@ -9,7 +9,15 @@ from msgspec import Meta
 
 from perdure.agents.records import AgentDescription, AgentSpec
 from perdure.assistants import model, operations, sql
-from perdure.assistants.model import AssistantRow, Body, Change, NewAssistant, Search, VersionRow, version_of
+from perdure.assistants.model import (
+    AssistantBody,
+    AssistantChange,
+    AssistantFilter,
+    AssistantRow,
+    AssistantVersionRow,
+    NewAssistant,
+    encode_version,
+)
 from perdure.assistants.records import Assistant, IfExists
 from perdure.kernel.checks import (
     Id,
@@ -62,7 +70,7 @@ class Assistants(Service):
         """
         if if_exists not in ("raise", "do_nothing"):
             raise InvalidInput(f"if_exists is {if_exists!r}; it must be 'raise' or 'do_nothing'")
-        body = Body(
+        body = AssistantBody(
             agent=check_name(agent, "agent"),
             name=check_name(agent if name is None else name, "name"),
             description=model.check_description(description),
@@ -71,10 +79,10 @@ class Assistants(Service):
             metadata=encode_metadata(metadata or {}),
         )
         given = None if assistant_id is None else check_name(assistant_id, "assistant_id")
-        request = NewAssistant(assistant_id=given, version=version_of(body), if_exists=if_exists)
+        request = NewAssistant(assistant_id=given, version=encode_version(body), if_exists=if_exists)
         rows = 1 + len(request.version.labels)
         row: AssistantRow = await self.write_once(idempotency_key, operations.create, request, rows=rows)
-        return model.assistant_of(row)
+        return model.row_to_assistant(row)
 
     @call(PATCH("/assistants/{assistant_id}"), scope="write", errors=(NotFound, Conflict))
     async def update(
@@ -92,7 +100,7 @@ class Assistants(Service):
         checked = check_id(assistant_id, "assistant_id")
         if metadata is not None:
             encode_metadata(metadata)
-        change = Change(
+        change = AssistantChange(
             agent=None if agent is None else check_name(agent, "agent"),
             name=None if name is None else check_name(name, "name"),
             description=model.check_description(description),
@@ -103,10 +111,10 @@ class Assistants(Service):
         updated = None
         # Metadata is merged outside of the transaction; another change in between repeats it.
         while updated is None:
-            known = model.body_of(await self.read(operations.get, checked))
-            version = version_of(model.changed(known, change))
+            known = model.decode_assistant_body(await self.read(operations.get, checked))
+            version = encode_version(model.changed(known, change))
             updated = await self.write(operations.update, checked, known, version)
-        return model.assistant_of(updated)
+        return model.row_to_assistant(updated)
 
     @call(
         POST("/assistants/{assistant_id}/latest"), scope="write", errors=(NotFound, Conflict), repeatable=True
@@ -123,7 +131,7 @@ class Assistants(Service):
             found = await self.read(operations.get_version, checked, version)
             stored = model.stored_version(found.body)
             latest = await self.write(operations.set_latest, checked, version, stored)
-        return model.assistant_of(latest)
+        return model.row_to_assistant(latest)
 
     @call(DELETE("/assistants/{assistant_id}"), scope="write", errors=(NotFound, Conflict))
     async def delete(self, assistant_id: Id) -> None:
@@ -146,7 +154,7 @@ class Assistants(Service):
     async def description(self, agent: str) -> AgentDescription | None:
         """The schemas and drawings of an agent, if a worker has registered them."""
         body = await self.read(operations.get_description, agent)
-        return None if body is None else model.description_of(body)
+        return None if body is None else model.decode_description(body)
 
     async def kind(self, agent: str) -> str | None:
         """Whether an agent is a `function`, `graph` or `command`, if a worker has registered it."""
@@ -157,12 +165,12 @@ class Assistants(Service):
     @call(GET("/assistants/{assistant_id}"), scope="read", errors=(NotFound,))
     async def get(self, assistant_id: Id) -> Assistant:
         """Get an assistant."""
-        return model.assistant_of(await self.read(operations.get, check_id(assistant_id, "assistant_id")))
+        return model.row_to_assistant(await self.read(operations.get, check_id(assistant_id, "assistant_id")))
 
     async def resolve(self, names: Sequence[str]) -> dict[str, Assistant]:
         """The assistants by id, or by the name of an agent for its own; what is not known is left out."""
         found = await self.read(operations.resolve, check_ids(names, "assistant_id"))
-        return {name: model.assistant_of(row) for name, row in found.items()}
+        return {name: model.row_to_assistant(row) for name, row in found.items()}
 
     @call(GET("/assistants"), scope="read")
     async def search(
@@ -187,9 +195,9 @@ class Assistants(Service):
         wanted = check_filter(metadata, "metadata")
         names = (optional_text(agent, "agent"), optional_text(name, "name"))
         order = sql.order(sort_by, sort_order)
-        query = Search(*names, wanted, limit, offset, order, order.place(_ASSISTANTS, cursor))
+        query = AssistantFilter(*names, wanted, limit, offset, order, order.place(_ASSISTANTS, cursor))
         rows, total = await self.read(operations.search, query)
-        items = [model.assistant_of(row) for row in rows]
+        items = [model.row_to_assistant(row) for row in rows]
         after = order.cursor(_ASSISTANTS, rows, limit)
         return PaginatedResult(items=items, limit=limit, offset=offset, total=total, next=after)
 
@@ -229,6 +237,6 @@ class Assistants(Service):
         return ListPart(items, write_cursor(_VERSIONS, items[-1].version) if is_full else None)
 
 
-def _version(row: AssistantRow, found: VersionRow) -> Assistant:
+def _version(row: AssistantRow, found: AssistantVersionRow) -> Assistant:
     """An assistant as it was in a version: its body, and when the version was created."""
-    return model.assistant_of(model.as_of(row, found, model.stored_version(found.body).body))
+    return model.row_to_assistant(model.restore_version(row, found, model.stored_version(found.body).body))

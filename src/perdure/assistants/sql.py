@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from perdure.assistants.model import AssistantRow, DescriptionRow, KindRow, NewVersionRow, VersionRow
+from perdure.assistants.model import AssistantRow, AssistantVersionRow, DescriptionRow, KindRow, NewVersionRow
 from perdure.assistants.tables import AGENT_DESCRIPTIONS, ASSISTANT_VERSIONS
 from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
-from perdure.kernel.storage.filters import Field, Key, Listing, Order, order_by
+from perdure.kernel.storage.filters import ListField, Listing, SortKey, SortOrder, order_by
 
 # Assistants by their ids.
 GET = statement("SELECT {columns} FROM assistants WHERE ns = :ns AND id {among:ids}", row=AssistantRow)
@@ -57,7 +57,7 @@ LAST_VERSION = statement("SELECT max(version) FROM assistant_versions WHERE ns =
 # A version of an assistant.
 GET_VERSION = statement(
     "SELECT {columns} FROM assistant_versions WHERE ns = :ns AND id = :id AND version = :version",
-    row=VersionRow,
+    row=AssistantVersionRow,
 )
 # A page of the versions of an assistant before one, the newest first.
 LIST_VERSIONS = statement(
@@ -65,7 +65,7 @@ LIST_VERSIONS = statement(
     SELECT {columns} FROM assistant_versions WHERE ns = :ns AND id = :id AND version < :before
     ORDER BY version DESC LIMIT :limit OFFSET :offset
     """,
-    row=VersionRow,
+    row=AssistantVersionRow,
 )
 # Change the body of a version.
 REDESCRIBE = statement(
@@ -93,19 +93,19 @@ SAVE_DESCRIPTIONS = BulkInsert(
 )
 
 FIELDS = {
-    "assistant_id": Field("id", "text"),
-    "agent": Field("agent", "text"),
-    "name": Field("name", "text"),
-    "folded": Field("folded", "text"),
-    "created_at": Field("created", "time"),
-    "updated_at": Field("updated", "time"),
+    "assistant_id": ListField("id", "text"),
+    "agent": ListField("agent", "text"),
+    "name": ListField("name", "text"),
+    "folded": ListField("folded", "text"),
+    "created_at": ListField("created", "time"),
+    "updated_at": ListField("updated", "time"),
 }
 
 
-def order(sort_by: str, sort_order: str) -> Order:
+def order(sort_by: str, sort_order: str) -> SortOrder:
     """The order of a list of assistants; those that are equal stand as they were created."""
-    created = Key("created", "time", descending=sort_order == "desc")
-    return order_by(FIELDS, sort_by, sort_order, Order((created, Key("id", "text"))))
+    created = SortKey("created", "time", descending=sort_order == "desc")
+    return order_by(FIELDS, sort_by, sort_order, SortOrder((created, SortKey("id", "text"))))
 
 
 # The assistants of a namespace.

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 from perdure.checkpoints.records import (
+    CheckpointQuery,
     GraphDeltaQuery,
     GraphPut,
-    GraphQuery,
     GraphWrite,
-    Part,
+    ListSlice,
     Piece,
     PruneStrategy,
-    Span,
+    SpliceRange,
     Typed,
     Version,
 )
@@ -41,7 +41,7 @@ DELTA_COUNTERS = "counters_since_delta_snapshot"
 """Where LangGraph says in the metadata which channels are kept as changes to an earlier value."""
 
 
-class Segment(NamedTuple):
+class LogSegment(NamedTuple):
     """Items of a log that were kept together."""
 
     position: int
@@ -107,7 +107,7 @@ def check_thread(thread_id: str) -> str:
     return check_text(thread_id, "thread_id", max_length=MAX_THREAD_ID)
 
 
-def check_query(query: GraphQuery | GraphDeltaQuery) -> None:
+def check_query(query: CheckpointQuery | GraphDeltaQuery) -> None:
     """Refuse names that nothing can have."""
     if query.thread_id is not None:
         check_thread(query.thread_id)
@@ -115,7 +115,7 @@ def check_query(query: GraphQuery | GraphDeltaQuery) -> None:
         check_text(query.checkpoint_ns, "checkpoint_ns", max_length=MAX_NS)
     if query.checkpoint_id is not None:
         check_text(query.checkpoint_id, "checkpoint_id", max_length=MAX_ID)
-    if isinstance(query, GraphQuery):
+    if isinstance(query, CheckpointQuery):
         check_filter(query.filter, "filter")
         if query.before is not None:
             check_text(query.before, "before", max_length=MAX_ID)
@@ -153,7 +153,7 @@ def check_strategy(strategy: str) -> PruneStrategy:
 # --- ranges -----------------------------------------------------------------------------------------------
 
 
-def laid_out(spans: Sequence[Span], base: Sequence[Range], end: int) -> list[Range]:
+def laid_out(spans: Sequence[SpliceRange], base: Sequence[Range], end: int) -> list[Range]:
     """The ranges of a new version, whose own items begin at `end` of the log."""
     ranges: list[Range] = []
     for span in spans:
@@ -209,10 +209,10 @@ def covered(ranges: Iterable[Range], gap: int = 0) -> list[Range]:
     return done
 
 
-def parts_of(ranges: Sequence[Range], segments: Sequence[Segment]) -> list[Part]:
+def build_slices(ranges: Sequence[Range], segments: Sequence[LogSegment]) -> list[ListSlice]:
     """The list that lies in these ranges, out of the segments of its log, which are in order."""
     starts = [segment.position for segment in segments]
-    parts: list[Part] = []
+    parts: list[ListSlice] = []
     for first, last in ranges:
         at = bisect_right(starts, first) - 1
         while first < last:
@@ -220,7 +220,7 @@ def parts_of(ranges: Sequence[Range], segments: Sequence[Segment]) -> list[Part]
                 raise NotADatabase(f"the database is damaged: item {first} of a list is missing")
             segment = segments[at]
             stop = min(last, segment.stop)
-            parts.append(Part(segment.items, first - segment.position, stop - segment.position))
+            parts.append(ListSlice(segment.items, first - segment.position, stop - segment.position))
             first, at = stop, at + 1
     return parts
 
@@ -240,7 +240,7 @@ def unneeded(segments: Iterable[tuple[int, int]], ranges: Iterable[Range]) -> li
     return left
 
 
-class Known(NamedTuple):
+class KnownCheckpoint(NamedTuple):
     """What of a checkpoint says which others it needs."""
 
     parent_id: str | None
@@ -248,7 +248,7 @@ class Known(NamedTuple):
     metadata: Mapping[str, Any]
 
 
-def needed(latest: str, known: Mapping[str, Known], pieces: frozenset[str] | set[str]) -> set[str]:
+def needed(latest: str, known: Mapping[str, KnownCheckpoint], pieces: frozenset[str] | set[str]) -> set[str]:
     """A checkpoint, and its ancestors up to where each channel that is kept as changes has a value."""
     kept = {latest}
     open_channels = set(known[latest].metadata.get(DELTA_COUNTERS) or ())
@@ -265,5 +265,5 @@ def needed(latest: str, known: Mapping[str, Known], pieces: frozenset[str] | set
     return kept
 
 
-def _has_piece(channel: str, found: Known, pieces: frozenset[str] | set[str]) -> bool:
+def _has_piece(channel: str, found: KnownCheckpoint, pieces: frozenset[str] | set[str]) -> bool:
     return channel in found.versions and piece_key(channel, found.versions[channel]) in pieces

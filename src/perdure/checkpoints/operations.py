@@ -13,21 +13,21 @@ from typing import NamedTuple
 import msgspec
 
 from perdure.checkpoints import model, sql
-from perdure.checkpoints.model import Known, Range, piece_key
+from perdure.checkpoints.model import KnownCheckpoint, Range, piece_key
 from perdure.checkpoints.packs import PackedCheckpoint, read_pack, unpacked
 from perdure.checkpoints.records import GraphPut, Piece, PruneStrategy
 from perdure.checkpoints.references import Place, store_all_states, store_states
 from perdure.checkpoints.rows import (
+    CheckpointThreadRow,
     EncodedChanges,
-    ItemRow,
+    ListItemsRow,
     PieceRow,
     StoredRow,
-    ThreadRow,
+    decode_metadata,
+    decode_ranges,
+    decode_versions,
     first_writes,
-    metadata_of,
-    ranges_of,
     ranges_text,
-    versions_of,
 )
 from perdure.kernel.checks import check_text
 from perdure.kernel.errors import Conflict
@@ -68,7 +68,7 @@ async def put(tx: Tx, changes: Sequence[EncodedChanges]) -> None:
     known = await _lock(tx, threads)
     pieces, items = await _pieces(tx, puts)
     await tx.defer(
-        sql.ADD_THREADS.of([ThreadRow(thread_id) for thread_id in sorted(threads - known)]),
+        sql.ADD_THREADS.of([CheckpointThreadRow(thread_id) for thread_id in sorted(threads - known)]),
         sql.PUT_CHECKPOINTS.of(list(checkpoints.values())),
         sql.PUT_PIECES.of(pieces),
         sql.ADD_ITEMS.of(items),
@@ -82,11 +82,11 @@ async def _lock(tx: Tx, threads: Iterable[str]) -> set[str]:
     return set(await tx.all(sql.LOCK_THREADS, thread_ids=wanted))
 
 
-async def _pieces(tx: Tx, puts: Sequence[GraphPut]) -> tuple[list[PieceRow], list[ItemRow]]:
+async def _pieces(tx: Tx, puts: Sequence[GraphPut]) -> tuple[list[PieceRow], list[ListItemsRow]]:
     """The rows of new versions, and of the items that are new with them."""
     lists = await _bases(tx, puts)
     rows: dict[Key, PieceRow] = {}
-    items: list[ItemRow] = []
+    items: list[ListItemsRow] = []
     for put, piece in _each(puts):
         key = _key(put, piece.channel, piece.version)
         if piece.spans is not None:
@@ -136,7 +136,7 @@ async def _bases(tx: Tx, puts: Sequence[GraphPut]) -> dict[Key, _List]:
         )
         for row in rows:
             shared = logs.setdefault((row.thread_id, row.log), _Log(row.log, row.stop or 0))
-            found[row.thread_id, row.checkpoint_ns, row.piece] = _List(shared, ranges_of(row.ranges))
+            found[row.thread_id, row.checkpoint_ns, row.piece] = _List(shared, decode_ranges(row.ranges))
     return found
 
 
@@ -152,13 +152,13 @@ def _grown(tx: Tx, put: GraphPut, piece: Piece, lists: Mapping[Key, _List]) -> _
     return _List(base.log, model.laid_out(spans, base.ranges, base.log.end))
 
 
-def _new_items(put: GraphPut, piece: Piece, log: _Log) -> list[ItemRow]:
+def _new_items(put: GraphPut, piece: Piece, log: _Log) -> list[ListItemsRow]:
     if piece.value is None or piece.count == 0:
         return []
     form, body = piece.value
     position = log.end
     log.end += piece.count
-    return [ItemRow(put.thread_id, log.name, position=position, count=piece.count, form=form, body=body)]
+    return [ListItemsRow(put.thread_id, log.name, position=position, count=piece.count, form=form, body=body)]
 
 
 async def stored_by(tx: Tx, wanted: Sequence[StoredRow]) -> dict[str, set[tuple[str, str]]]:
@@ -266,10 +266,10 @@ async def prune(tx: Tx, thread_ids: Sequence[str], strategy: PruneStrategy) -> N
 async def _keep_latest(tx: Tx, thread_id: str) -> None:
     # What is packed is older than what is kept.
     await tx.execute(sql.CLEAR_ALL_PACKS, thread_ids=[thread_id])
-    known: dict[str, dict[str, Known]] = defaultdict(dict)
+    known: dict[str, dict[str, KnownCheckpoint]] = defaultdict(dict)
     for row in await tx.all(sql.OF_THREAD, thread_id=thread_id):
-        known[row.checkpoint_ns][row.id] = Known(
-            row.parent_id, versions_of(row.versions), metadata_of(row.metadata)
+        known[row.checkpoint_ns][row.id] = KnownCheckpoint(
+            row.parent_id, decode_versions(row.versions), decode_metadata(row.metadata)
         )
     pieces: dict[str, set[str]] = defaultdict(set)
     for piece in await tx.all(sql.PIECES_OF_THREAD, thread_id=thread_id):
@@ -303,14 +303,14 @@ async def _sweep(tx: Tx, thread_id: str) -> None:
         return
     used: set[tuple[str, str]] = set()
     for row in rows:
-        used |= {(row.checkpoint_ns, piece_key(*each)) for each in versions_of(row.versions).items()}
+        used |= {(row.checkpoint_ns, piece_key(*each)) for each in decode_versions(row.versions).items()}
     left: dict[str, list[str]] = defaultdict(list)
     ranges: dict[str, list[Range]] = defaultdict(list)
     for piece in await tx.all(sql.PIECES_OF_THREAD, thread_id=thread_id):
         if (piece.checkpoint_ns, piece.piece) not in used:
             left[piece.checkpoint_ns].append(piece.piece)
         elif piece.log is not None and piece.ranges is not None:
-            ranges[piece.log] += ranges_of(piece.ranges)
+            ranges[piece.log] += decode_ranges(piece.ranges)
     for namespace, pieces in sorted(left.items()):
         await tx.execute(sql.DROP_PIECES, thread_id=thread_id, checkpoint_ns=namespace, pieces=pieces)
     await _sweep_items(tx, thread_id, ranges)
@@ -337,6 +337,6 @@ async def copy_thread(tx: Tx, source: str, target: str) -> None:
     if source not in known:
         return
     await unpack(tx, [source])
-    await tx.write(sql.ADD_THREADS.of([ThreadRow(target)]))
+    await tx.write(sql.ADD_THREADS.of([CheckpointThreadRow(target)]))
     for each in (sql.COPY_CHECKPOINTS, sql.COPY_PIECES, sql.COPY_ITEMS, sql.COPY_WRITES):
         await tx.execute(each, source=source, target=target)

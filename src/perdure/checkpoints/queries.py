@@ -7,16 +7,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from perdure.checkpoints import sql
-from perdure.checkpoints.model import GAP, Range, Segment, check_query, covered, parts_of, piece_key
+from perdure.checkpoints.model import GAP, LogSegment, Range, build_slices, check_query, covered, piece_key
 from perdure.checkpoints.records import (
+    CheckpointQuery,
     GraphDelta,
     GraphDeltaQuery,
-    GraphQuery,
     GraphValue,
     GraphWrite,
     Version,
 )
-from perdure.checkpoints.rows import CheckpointRow, FoundCheckpoint, ranges_of, versions_of, write_of
+from perdure.checkpoints.rows import (
+    CheckpointRow,
+    CheckpointWithValues,
+    decode_ranges,
+    decode_versions,
+    row_to_graph_write,
+)
 from perdure.kernel.checks import MAX_ROWS
 from perdure.kernel.storage.filters import given, where
 from perdure.kernel.storage.port import Tx
@@ -29,21 +35,21 @@ STEPS = 64
 """How many ancestors are read at once."""
 
 
-async def find(tx: Tx, query: GraphQuery) -> list[FoundCheckpoint]:
+async def find(tx: Tx, query: CheckpointQuery) -> list[CheckpointWithValues]:
     """The checkpoints that match, the newest first, each with its values and the writes after it."""
     check_query(query)
     rows = await _chosen(tx, query)
     places: dict[tuple[str, str], list[CheckpointRow]] = defaultdict(list)
     for row in rows:
         places[row.thread_id, row.checkpoint_ns].append(row)
-    found: dict[tuple[str, str, str], FoundCheckpoint] = {}
+    found: dict[tuple[str, str, str], CheckpointWithValues] = {}
     for (thread_id, namespace), group in places.items():
         for each in await _with_values(tx, thread_id, namespace, group):
             found[thread_id, namespace, each.row.id] = each
     return [found[row.thread_id, row.checkpoint_ns, row.id] for row in rows]
 
 
-async def _chosen(tx: Tx, query: GraphQuery) -> list[CheckpointRow]:
+async def _chosen(tx: Tx, query: CheckpointQuery) -> list[CheckpointRow]:
     limit = MAX_ROWS if query.limit is None else max(query.limit, 0)
     conditions = given(
         ("thread_id", "exact", query.thread_id),
@@ -66,13 +72,13 @@ async def _chosen(tx: Tx, query: GraphQuery) -> list[CheckpointRow]:
 
 async def _with_values(
     tx: Tx, thread_id: str, namespace: str, rows: Sequence[CheckpointRow]
-) -> list[FoundCheckpoint]:
-    versions = [versions_of(row.versions) for row in rows]
+) -> list[CheckpointWithValues]:
+    versions = [decode_versions(row.versions) for row in rows]
     wanted = [each for found in versions for each in found.items()]
     values = await read_values(tx, thread_id, namespace, wanted)
     writes = await _writes(tx, thread_id, namespace, [row.id for row in rows])
     return [
-        FoundCheckpoint(
+        CheckpointWithValues(
             row,
             versions=found,
             values=[values[key] for key in map(_key, found.items()) if key in values],
@@ -95,7 +101,7 @@ async def read_values(
         return {}
     at = {"thread_id": thread_id, "checkpoint_ns": namespace}
     rows = await tx.all(sql.READ_PIECES, pieces=sorted(names), **at)
-    lists = {row.piece: _List(row.log, ranges_of(row.ranges)) for row in rows if row.log and row.ranges}
+    lists = {row.piece: _List(row.log, decode_ranges(row.ranges)) for row in rows if row.log and row.ranges}
     segments = await _segments(tx, thread_id, list(lists.values()))
     values: dict[str, GraphValue] = {}
     for row in rows:
@@ -103,7 +109,7 @@ async def read_values(
         value, parts, spans = None, None, 0
         if row.piece in lists:
             log, ranges = lists[row.piece]
-            parts, spans = parts_of(ranges, segments.get(log, [])), len(ranges)
+            parts, spans = build_slices(ranges, segments.get(log, [])), len(ranges)
         elif row.form is not None and row.body is not None:
             value = (row.form, row.body)
         values[row.piece] = GraphValue(
@@ -119,17 +125,17 @@ class _List(NamedTuple):
     ranges: list[Range]
 
 
-async def _segments(tx: Tx, thread_id: str, lists: Sequence[_List]) -> dict[str, list[Segment]]:
+async def _segments(tx: Tx, thread_id: str, lists: Sequence[_List]) -> dict[str, list[LogSegment]]:
     """The items of these ranges of logs, by log, in their order."""
     wanted: dict[str, list[Range]] = defaultdict(list)
     for log, ranges in lists:
         wanted[log] += ranges
-    found: dict[str, list[Segment]] = {}
+    found: dict[str, list[LogSegment]] = {}
     for log, ranges in wanted.items():
-        rows: dict[int, Segment] = {}
+        rows: dict[int, LogSegment] = {}
         for start, stop in covered(ranges, GAP):
             for row in await tx.all(sql.READ_ITEMS, thread_id=thread_id, log=log, start=start, stop=stop):
-                rows[row.position] = Segment(row.position, row.position + row.count, (row.form, row.body))
+                rows[row.position] = LogSegment(row.position, row.position + row.count, (row.form, row.body))
         found[log] = [rows[position] for position in sorted(rows)]
     return found
 
@@ -141,7 +147,7 @@ async def _writes(
     at: dict[str, Any] = {"thread_id": thread_id, "checkpoint_ns": namespace}
     found: dict[str, list[GraphWrite]] = defaultdict(list)
     for row in await tx.all(sql.READ_WRITES, ids=sorted(set(checkpoint_ids)), **at):
-        found[row.checkpoint_id].append(write_of(row))
+        found[row.checkpoint_id].append(row_to_graph_write(row))
     return found
 
 
@@ -159,7 +165,7 @@ async def delta(tx: Tx, query: GraphDeltaQuery) -> list[GraphDelta]:
         rows = await tx.all(sql.ANCESTORS, id=place, depth=STEPS, **at)
         place = rows[-1].parent_id if rows else None
         # What is written at the checkpoint itself belongs to the step after it.
-        steps = [(row.id, versions_of(row.versions)) for row in (rows[1:] if first else rows)]
+        steps = [(row.id, decode_versions(row.versions)) for row in (rows[1:] if first else rows)]
         first = False
         await _walk(tx, query, line, steps)
     return [line.of(channel) for channel in query.channels]

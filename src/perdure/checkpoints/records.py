@@ -12,20 +12,20 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct, field
 
 __all__ = [
+    "CheckpointQuery",
     "GraphChanges",
     "GraphDelta",
     "GraphDeltaQuery",
     "GraphPut",
-    "GraphQuery",
     "GraphState",
     "GraphSteps",
     "GraphTuple",
     "GraphValue",
     "GraphWrite",
-    "Part",
+    "ListSlice",
     "Piece",
     "PruneStrategy",
-    "Span",
+    "SpliceRange",
     "Typed",
     "Version",
 ]
@@ -40,7 +40,7 @@ PruneStrategy = Literal["delete", "keep_latest"]
 """What is left of a thread: nothing, or the newest checkpoint of each namespace with what it needs."""
 
 
-class Span(NamedTuple):
+class SpliceRange(NamedTuple):
     """The items from `start` to before `stop`, of the new ones (`own`) or of the base version."""
 
     own: bool
@@ -59,7 +59,7 @@ class Piece(Struct, frozen=True, kw_only=True):
     channel: str
     version: str
     value: Typed | None = None
-    spans: list[Span] | None = None
+    spans: list[SpliceRange] | None = None
     count: int = 0
     base: str | None = None
 
@@ -99,7 +99,7 @@ class GraphChanges(Struct, frozen=True, kw_only=True):
     writes: list[GraphWrite] = field(default_factory=list)
 
 
-class Part(NamedTuple):
+class ListSlice(NamedTuple):
     """The items from `start` to before `stop` of a serialized list."""
 
     items: Typed
@@ -113,7 +113,7 @@ class GraphValue(Struct, frozen=True, kw_only=True):
     channel: str
     version: str
     value: Typed | None = None
-    parts: list[Part] | None = None
+    parts: list[ListSlice] | None = None
     spans: int = 0
     """In how many ranges the items lie; a later version may be based on it if they are not too many."""
 
@@ -135,7 +135,7 @@ class GraphTuple(Struct, frozen=True, kw_only=True):
     """In the order in which they are applied."""
 
 
-class GraphQuery(Struct, frozen=True, kw_only=True):
+class CheckpointQuery(Struct, frozen=True, kw_only=True):
     """Which checkpoints are meant. What is None holds for all; the newest come first."""
 
     thread_id: str | None = None

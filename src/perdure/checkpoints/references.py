@@ -9,7 +9,7 @@ from perdure.checkpoints import sql
 from perdure.checkpoints.model import piece_key
 from perdure.checkpoints.queries import read_values
 from perdure.checkpoints.records import GraphValue, Typed, Version
-from perdure.checkpoints.rows import versions_of
+from perdure.checkpoints.rows import decode_versions
 from perdure.checkpoints.texts import decode_keys, state_text, value_text
 from perdure.kernel.errors import InvalidInput, NotSupported
 from perdure.kernel.storage.port import Tx
@@ -38,7 +38,7 @@ async def _states(
     ids = sorted({each.checkpoint_id for each in references})
     at = {"thread_id": thread_id, "checkpoint_ns": namespace}
     rows = await tx.all(sql.VERSIONS_OF, ids=ids, **at)
-    versions = {row.id: versions_of(row.versions) for row in rows}
+    versions = {row.id: decode_versions(row.versions) for row in rows}
     shown = [
         (each, decode_keys(each.keys), versions[each.checkpoint_id])
         for each in references

@@ -16,7 +16,7 @@ from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.match import has
 
 
-class ThreadRow(NamedTuple):
+class CheckpointThreadRow(NamedTuple):
     """A thread that has checkpoints, pieces or writes."""
 
     thread_id: str
@@ -73,7 +73,7 @@ class PieceRow(msgspec.Struct, gc=False):
     body: bytes | None
 
 
-class ItemRow(msgspec.Struct, gc=False):
+class ListItemsRow(msgspec.Struct, gc=False):
     """Items of a list that were added together."""
 
     thread_id: str
@@ -141,7 +141,7 @@ class CheckpointVersions(NamedTuple):
     versions: str
 
 
-class KnownRow(NamedTuple):
+class CheckpointBaseRow(NamedTuple):
     """What decides which checkpoints of a thread are needed."""
 
     checkpoint_ns: str
@@ -254,7 +254,7 @@ def write_row(write: GraphWrite) -> WriteRow:
 # --- found checkpoints ------------------------------------------------------------------------------------
 
 
-class FoundCheckpoint(NamedTuple):
+class CheckpointWithValues(NamedTuple):
     """A checkpoint that was read, with the values of its channels and the writes after it."""
 
     row: CheckpointRow
@@ -263,7 +263,7 @@ class FoundCheckpoint(NamedTuple):
     writes: list[GraphWrite]
 
 
-def tuple_of(found: FoundCheckpoint) -> GraphTuple:
+def row_to_graph_tuple(found: CheckpointWithValues) -> GraphTuple:
     """A checkpoint as callers see it."""
     row = found.row
     return GraphTuple(
@@ -280,7 +280,7 @@ def tuple_of(found: FoundCheckpoint) -> GraphTuple:
     )
 
 
-def write_of(row: WriteRow) -> GraphWrite:
+def row_to_graph_write(row: WriteRow) -> GraphWrite:
     """A write as callers see it."""
     return GraphWrite(
         thread_id=row.thread_id,
@@ -300,7 +300,7 @@ def write_of(row: WriteRow) -> GraphWrite:
 _ranges = msgspec.json.Decoder(list[Range])
 
 
-def ranges_of(text: str) -> list[Range]:
+def decode_ranges(text: str) -> list[Range]:
     """The ranges of a version."""
     return _ranges.decode(text)
 
@@ -310,13 +310,13 @@ def ranges_text(ranges: Sequence[Range]) -> str:
     return msgspec.json.encode(ranges).decode()
 
 
-def versions_of(text: str) -> dict[str, Version]:
+def decode_versions(text: str) -> dict[str, Version]:
     """The version of each channel."""
     versions: dict[str, Version] = decode_json(text)
     return versions
 
 
-def metadata_of(text: str) -> dict[str, Any]:
+def decode_metadata(text: str) -> dict[str, Any]:
     """The metadata of a checkpoint."""
     metadata: dict[str, Any] = decode_json(text)
     return metadata

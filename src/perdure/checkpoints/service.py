@@ -7,20 +7,20 @@ from typing import Any
 
 from perdure.checkpoints import model, operations, queries
 from perdure.checkpoints.records import (
+    CheckpointQuery,
     GraphChanges,
     GraphDelta,
     GraphDeltaQuery,
-    GraphQuery,
     GraphTuple,
     PruneStrategy,
 )
-from perdure.checkpoints.rows import EncodedChanges, FoundCheckpoint, encode_changes, tuple_of
+from perdure.checkpoints.rows import CheckpointWithValues, EncodedChanges, encode_changes, row_to_graph_tuple
 from perdure.kernel.storage.port import Operation, Tx
 from perdure.service.audit import audit
 from perdure.service.base import Service
 
 
-class Graphs(Service):
+class StoredCheckpoints(Service):
     """The checkpoints of LangGraph graphs in one namespace; every removal and copy leaves an audit entry."""
 
     # --- storing and reading ---------------------------------------------------------------------------
@@ -38,9 +38,9 @@ class Graphs(Service):
         await self.write(operations.put, batch)
         return [None] * len(batch)
 
-    async def find(self, query: GraphQuery) -> list[GraphTuple]:
+    async def find(self, query: CheckpointQuery) -> list[GraphTuple]:
         """The checkpoints that match a query, the newest first."""
-        return [tuple_of(found) for found in await find_unpacked(self, query, self._unpack)]
+        return [row_to_graph_tuple(found) for found in await find_unpacked(self, query, self._unpack)]
 
     async def delta(self, query: GraphDeltaQuery) -> list[GraphDelta]:
         """The changes that the ancestors of a checkpoint stored, for channels that are stored as changes."""
@@ -80,8 +80,8 @@ class Graphs(Service):
 
 
 async def find_unpacked(
-    service: Service, query: GraphQuery, unpack: Callable[[str], Awaitable[None]]
-) -> list[FoundCheckpoint]:
+    service: Service, query: CheckpointQuery, unpack: Callable[[str], Awaitable[None]]
+) -> list[CheckpointWithValues]:
     """The checkpoints that match a query; what is packed is unpacked before, if it may be among them."""
     if query.thread_id is None:
         return await service.read(queries.find, query)
@@ -93,7 +93,7 @@ async def find_unpacked(
     return await service.read(queries.find, query)
 
 
-def _is_newest(query: GraphQuery) -> bool:
+def _is_newest(query: CheckpointQuery) -> bool:
     """Whether a query asks for the newest checkpoint, which has a row of its own."""
     return query.limit == 1 and query.before is None and not query.filter and query.checkpoint_ns is not None
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from perdure.checkpoints.rows import (
     AncestorRow,
     BaseRow,
+    CheckpointBaseRow,
     CheckpointKey,
     CheckpointRow,
+    CheckpointThreadRow,
     CheckpointVersions,
-    ItemRow,
-    KnownRow,
+    ListItemsRow,
     PackedRow,
     PieceRow,
     RangesRow,
     SegmentRow,
     StoredRow,
-    ThreadRow,
     VersionsRow,
     WriteRow,
     WrittenRow,
@@ -28,7 +28,7 @@ from perdure.checkpoints.tables import (
     GRAPH_WRITES,
 )
 from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
-from perdure.kernel.storage.filters import Field, Key, Listing, Order
+from perdure.kernel.storage.filters import ListField, Listing, SortKey, SortOrder
 
 # --- storing ----------------------------------------------------------------------------------------------
 
@@ -42,7 +42,7 @@ LOCK_THREADS = statement(
     row=str,
 )
 # Add threads that have something to store for the first time.
-ADD_THREADS = BulkInsert(GRAPH_THREADS, ThreadRow, on_conflict="NOTHING")
+ADD_THREADS = BulkInsert(GRAPH_THREADS, CheckpointThreadRow, on_conflict="NOTHING")
 # Store checkpoints, in place of those with the same ids.
 PUT_CHECKPOINTS = BulkInsert(
     GRAPH_CHECKPOINTS,
@@ -59,7 +59,7 @@ PUT_PIECES = BulkInsert(
     " body = excluded.body",
 )
 # Add items to the logs of lists.
-ADD_ITEMS = BulkInsert(GRAPH_ITEMS, ItemRow)
+ADD_ITEMS = BulkInsert(GRAPH_ITEMS, ListItemsRow)
 # Store writes. Only those that LangGraph numbers below zero (errors, interrupts, resumes) are ever replaced.
 PUT_WRITES = BulkInsert(
     GRAPH_WRITES,
@@ -135,14 +135,14 @@ STORED_BY = statement(
 # --- reading ----------------------------------------------------------------------------------------------
 
 FIELDS = {
-    "thread_id": Field("thread_id", "text"),
-    "checkpoint_ns": Field("checkpoint_ns", "text"),
-    "checkpoint_id": Field("id", "text"),
+    "thread_id": ListField("thread_id", "text"),
+    "checkpoint_ns": ListField("checkpoint_ns", "text"),
+    "checkpoint_id": ListField("id", "text"),
 }
 # Checkpoints before an id.
 LIST_CHECKPOINTS = Listing("{columns}", "graph_checkpoints WHERE ns = :ns AND id < :before", CheckpointRow)
-NEWEST_FIRST = Order(
-    (Key("id", "text", descending=True), Key("thread_id", "text"), Key("checkpoint_ns", "text"))
+NEWEST_FIRST = SortOrder(
+    (SortKey("id", "text", descending=True), SortKey("thread_id", "text"), SortKey("checkpoint_ns", "text"))
 )
 # Versions of channels.
 READ_PIECES = statement(
@@ -172,7 +172,7 @@ READ_ITEMS = statement(
         WHERE b.ns = :ns AND b.thread_id = :thread_id AND b.log = :log AND b.position <= :start), 0)
     ORDER BY position
     """,
-    row=ItemRow,
+    row=ListItemsRow,
 )
 # What was written after checkpoints, in the order in which it is applied.
 READ_WRITES = statement(
@@ -232,7 +232,7 @@ OF_THREAD = statement(
     WHERE ns = :ns AND thread_id = :thread_id
     ORDER BY checkpoint_ns, id
     """,
-    row=KnownRow,
+    row=CheckpointBaseRow,
 )
 # The versions that the checkpoints of a thread name.
 VERSIONS_OF_THREAD = statement(

@@ -18,7 +18,7 @@ _encoder = msgspec.json.Encoder()
 _keys: msgspec.json.Decoder[list[str] | str] = msgspec.json.Decoder(list[str] | str)
 
 
-def text_of(typed: Typed) -> str:
+def encode_typed(typed: Typed) -> str:
     """The JSON text of a serialized value. NotSupported or InvalidInput if it cannot be shown."""
     return _encoder.encode(view(typed)).decode()
 
@@ -39,7 +39,7 @@ def list_text(items: Sequence[str]) -> str:
 def value_text(value: GraphValue, known: dict[Typed, list[str]]) -> str | None:
     """The JSON text of a channel's value; the texts of items that many values share are kept in `known`."""
     if value.parts is None:
-        return None if value.value is None else text_of(value.value)
+        return None if value.value is None else encode_typed(value.value)
     items: list[str] = []
     for part in value.parts:
         texts = known.get(part.items)

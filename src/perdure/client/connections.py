@@ -20,7 +20,7 @@ IDLE_SECONDS = 4.0
 CLOSE_SECONDS = 5.0
 
 
-class Connections(NamedTuple):
+class ClientConnections(NamedTuple):
     """The connections of one event loop. Requests that last have others, so as not to stand in the way."""
 
     short: aiohttp.ClientSession
@@ -35,11 +35,13 @@ class Pools:
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connection_timeout)
         self._ssl = True if tls is None else tls
         self._lock = threading.Lock()
-        self._opened: dict[asyncio.AbstractEventLoop, tuple[Connections, AsyncGenerator[Connections]]] = {}
+        self._opened: dict[
+            asyncio.AbstractEventLoop, tuple[ClientConnections, AsyncGenerator[ClientConnections]]
+        ] = {}
         self._inherited: Any = None
         _all_pools.add(self)
 
-    async def get(self) -> Connections:
+    async def get(self) -> ClientConnections:
         if self.closed:
             raise StorageClosed("the client is closed")
         loop = asyncio.get_running_loop()
@@ -52,11 +54,11 @@ class Pools:
                 self._opened[loop] = found
         return found[0]
 
-    async def _open(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[Connections]:
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[ClientConnections]:
         """A generator, since an event loop closes those that it has begun before it ends itself."""
         short, long_poll = self._session(CONNECTIONS), self._session(0)
         try:
-            yield Connections(short, long_poll)
+            yield ClientConnections(short, long_poll)
         finally:
             with self._lock:
                 self._opened.pop(loop, None)
@@ -94,7 +96,7 @@ class Pools:
 _all_pools: weakref.WeakSet[Pools] = weakref.WeakSet()
 
 
-async def _finish(opened: AsyncGenerator[Connections]) -> None:
+async def _finish(opened: AsyncGenerator[ClientConnections]) -> None:
     await opened.aclose()
 
 

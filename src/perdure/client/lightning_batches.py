@@ -28,13 +28,13 @@ MERGED_SPANS = 100
 """A list that is longer goes alone."""
 
 Pair = tuple[str, str]
-Send = Callable[[Sequence["Item"]], Awaitable[Sequence[Any]]]
+Send = Callable[[Sequence["BatchItem"]], Awaitable[Sequence[Any]]]
 
 _ITEMS_OWN = (Conflict, InvalidInput, NotFound, TooLarge)
 """Errors that may be about one item of a batch; after any other, none of them needs to be tried alone."""
 
 
-class Item(NamedTuple):
+class BatchItem(NamedTuple):
     """Something for a bulk request: what it is, and its JSON text."""
 
     value: Any
@@ -67,11 +67,11 @@ class Batches:
         items = [span_item(span) for span in spans]
         if not 0 < len(items) <= MERGED_SPANS:
             return await self.store_all(items)
-        call = Item(items, b",".join([item.text for item in items]))
+        call = BatchItem(items, b",".join([item.text for item in items]))
         stored: list[bool] = await self._merged("spans", self._store_calls, call, rows=len(items))
         return stored
 
-    async def _store_calls(self, calls: Sequence[Item]) -> list[list[bool]]:
+    async def _store_calls(self, calls: Sequence[BatchItem]) -> list[list[bool]]:
         stored = iter(await self.store_all([item for call in calls for item in call.value]))
         return [list(islice(stored, len(call.value))) for call in calls]
 
@@ -80,12 +80,12 @@ class Batches:
         return number
 
     async def report(self, report: dict[str, Any]) -> Attempt:
-        attempt: Attempt = await self._merged("report", self.report_all, Item(report, encode(report)))
+        attempt: Attempt = await self._merged("report", self.report_all, BatchItem(report, encode(report)))
         return attempt
 
     async def claim(self, wanted: dict[str, Any]) -> list[AttemptedRollout]:
         """Claim rollouts; what nobody is there to take any more goes back into the queue."""
-        item = Item(wanted, encode(wanted))
+        item = BatchItem(wanted, encode(wanted))
         answer = self._merged("claim", self.claim_all, item, undelivered=self._give_back)
         try:
             return cast(list[AttemptedRollout], await answer)
@@ -111,12 +111,12 @@ class Batches:
         self,
         kind: str,
         send: Send,
-        item: Item,
+        item: BatchItem,
         *,
         rows: int = 1,
         undelivered: Callable[[Any], None] | None = None,
     ) -> asyncio.Future[Any]:
-        async def batch(items: Sequence[Item]) -> Sequence[Any]:
+        async def batch(items: Sequence[BatchItem]) -> Sequence[Any]:
             try:
                 return await send(items)
             except _ITEMS_OWN:
@@ -134,7 +134,7 @@ class Batches:
 
     # --- one request, or as few as the server's bounds allow ----------------------------------------------
 
-    async def enqueue_all(self, items: Sequence[Item]) -> list[Rollout]:
+    async def enqueue_all(self, items: Sequence[BatchItem]) -> list[Rollout]:
         """Queue rollouts, each of which has a key of its own, in their order."""
         queued: list[Rollout] = []
         for part in portions(items):
@@ -144,7 +144,7 @@ class Batches:
             queued += rollouts
         return queued
 
-    async def store_all(self, items: Sequence[Item]) -> list[bool]:
+    async def store_all(self, items: Sequence[BatchItem]) -> list[bool]:
         """Store spans; of each whether it was new.
 
         A span that a repeated request finds stored was stored by the request whose answer was lost.
@@ -159,7 +159,7 @@ class Batches:
                 logger.error("Duplicated span added: %s of attempt %s", *_span_key(item.value)[:0:-1])
         return stored
 
-    async def number_all(self, items: Sequence[Item]) -> list[int]:
+    async def number_all(self, items: Sequence[BatchItem]) -> list[int]:
         """The next numbers for pairs of rollout and attempt; those of a lost answer are left out for ever."""
         numbers: list[int] = []
         for part in portions(items):
@@ -168,42 +168,42 @@ class Batches:
             numbers += decoded(_NUMBERS, answer).sequence_ids
         return numbers
 
-    async def claim_all(self, items: Sequence[Item]) -> list[list[AttemptedRollout]]:
+    async def claim_all(self, items: Sequence[BatchItem]) -> list[list[AttemptedRollout]]:
         """Claim rollouts for callers each of whom has a key."""
         answer = await self._post("/queues/rollouts/dequeue/bulk", b'{"claims":' + _array(items) + b"}")
         return decoded(CLAIMS, answer)
 
-    async def report_all(self, items: Sequence[Item]) -> list[Attempt]:
+    async def report_all(self, items: Sequence[BatchItem]) -> list[Attempt]:
         """Change attempts that are named by their ids, which changes nothing more when it is repeated."""
         answer = await self._post("/attempts/bulk", b'{"reports":' + _array(items) + b"}")
         return decoded(MANY_ATTEMPTS, answer)
 
 
-def rollout_item(request: EnqueueRolloutRequest) -> Item:
+def rollout_item(request: EnqueueRolloutRequest) -> BatchItem:
     """A request to queue a rollout, with a key if it has none."""
     if type(request) is not EnqueueRolloutRequest:
         request = EnqueueRolloutRequest.model_validate(request)
     if request.idempotency_key is None:
         request = msgspec.structs.replace(request, idempotency_key=new_key())
-    return Item(request, encode(request, "input"))
+    return BatchItem(request, encode(request, "input"))
 
 
-def span_item(span: Span) -> Item:
+def span_item(span: Span) -> BatchItem:
     try:
-        return Item(span, encode(span, "span"))
+        return BatchItem(span, encode(span, "span"))
     except InvalidInput as error:
         raise InvalidInput(f"span {span.span_id}: {error}") from error
 
 
-def pair_item(pair: Pair) -> Item:
+def pair_item(pair: Pair) -> BatchItem:
     rollout_id, attempt_id = pair
     checked = [check_text(rollout_id, "rollout_id"), check_text(attempt_id, "attempt_id")]
-    return Item(pair, encode(checked))
+    return BatchItem(pair, encode(checked))
 
 
-def portions(items: Sequence[Item]) -> Iterator[list[Item]]:
+def portions(items: Sequence[BatchItem]) -> Iterator[list[BatchItem]]:
     """The items in their order, in parts that a request can carry."""
-    part: list[Item] = []
+    part: list[BatchItem] = []
     size = 0
     for item in items:
         if part and (len(part) == MAX_ITEMS or size + len(item.text) > MAX_BYTES):
@@ -215,7 +215,7 @@ def portions(items: Sequence[Item]) -> Iterator[list[Item]]:
         yield part
 
 
-def _array(items: Iterable[Item]) -> bytes:
+def _array(items: Iterable[BatchItem]) -> bytes:
     return b"[" + b",".join([item.text for item in items]) + b"]"
 
 
@@ -223,7 +223,7 @@ def _span_key(span: Span) -> tuple[str, str, str]:
     return span.rollout_id, span.attempt_id, span.span_id
 
 
-def _first_of_each(items: Sequence[Item]) -> list[bool]:
+def _first_of_each(items: Sequence[BatchItem]) -> list[bool]:
     """Which of the spans are no copies of one before them."""
     seen: set[tuple[str, str, str]] = set()
     flags = []

@@ -58,14 +58,14 @@ class DequeueRollouts(msgspec.Struct, kw_only=True):
     queue: str = "default"
 
 
-class Claim(DequeueRollouts, kw_only=True):
+class DequeueCall(DequeueRollouts, kw_only=True):
     """What one of many callers takes."""
 
     idempotency_key: str
 
 
-class Claims(msgspec.Struct, kw_only=True):
-    claims: Annotated[list[Claim], Meta(max_length=MAX_CALLS)]
+class DequeueCalls(msgspec.Struct, kw_only=True):
+    claims: Annotated[list[DequeueCall], Meta(max_length=MAX_CALLS)]
 
 
 class StartAttempt(msgspec.Struct, kw_only=True):
@@ -92,7 +92,7 @@ class UpdateAttempt(msgspec.Struct, kw_only=True):
     metadata: Metadata | UnsetType | None = UNSET
 
 
-class Report(UpdateAttempt, kw_only=True):
+class UpdateAttemptCall(UpdateAttempt, kw_only=True):
     """What one of many callers sets; the id of the attempt is its own, since reports may be repeated."""
 
     rollout_id: str
@@ -100,7 +100,7 @@ class Report(UpdateAttempt, kw_only=True):
 
 
 class Reports(msgspec.Struct, kw_only=True):
-    reports: Annotated[list[Report], Meta(max_length=MAX_CALLS)]
+    reports: Annotated[list[UpdateAttemptCall], Meta(max_length=MAX_CALLS)]
 
 
 class UpdateWorker(msgspec.Struct, kw_only=True):
@@ -153,7 +153,7 @@ WorkerSearch = _search("WorkerSearch", LightningStore.query_workers)
 # --- answers that are no records ----------------------------------------------------------------------------
 
 
-class Health(msgspec.Struct, kw_only=True):
+class LightningHealth(msgspec.Struct, kw_only=True):
     status: str = "ok"
 
 

@@ -16,7 +16,7 @@ from perdure.client.transport import HttpTransport
 from perdure.diagnostics.model import Why
 from perdure.diagnostics.service import Diagnostics
 from perdure.executions.service import Executions
-from perdure.graph_requests.graphs import Graphs
+from perdure.graph_requests.graphs import AgentGraphs
 from perdure.items.service import Items
 from perdure.jobs.service import Jobs
 from perdure.memory.service import Memory
@@ -27,7 +27,7 @@ from perdure.rollouts.workers import Workers
 from perdure.schedules.service import Schedules
 from perdure.service.base import remote
 from perdure.sessions.service import Sessions
-from perdure.streams.model import Event
+from perdure.streams.model import StreamEvent
 from perdure.threads import asking
 from perdure.threads.asking import RunOptions
 from perdure.threads.bulk import Bulk
@@ -70,7 +70,7 @@ class PerdureClient(Threads):
         )
         self.transport = HttpTransport(session, ThreadSenders(patience).by_method())
         self.assistants = Assistants.over(self.transport)
-        self.graphs = Graphs.over(self.transport)
+        self.graphs = AgentGraphs.over(self.transport)
         self.items = Items.over(self.transport)
         self.executions = Executions.over(self.transport)
         self.jobs = Jobs.over(self.transport)
@@ -99,7 +99,7 @@ class PerdureClient(Threads):
 
     def stream_events(
         self, assistant: str, input: Any = None, **options: Unpack[RunOptions]
-    ) -> AsyncGenerator[Event, None]:
+    ) -> AsyncGenerator[StreamEvent, None]:
         """Run an assistant and stream its events, each with its `data`, until its end."""
         return asking.stream_events(self, assistant, input, options)
 

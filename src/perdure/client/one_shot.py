@@ -12,7 +12,7 @@ from perdure.kernel.errors import StorageClosed
 if TYPE_CHECKING:
     import ssl
 
-    from perdure.client.connections import Connections, Pools
+    from perdure.client.connections import ClientConnections, Pools
 
 MAX_ANSWER = 1 << 30
 """The largest answer that is read, in bytes."""
@@ -104,7 +104,7 @@ class _LaterPools:
         self._arguments = (connection_timeout, tls)
         self._pools: Pools | None = None
 
-    async def get(self) -> Connections:
+    async def get(self) -> ClientConnections:
         if self.closed:
             raise StorageClosed("the client is closed")
         if self._pools is None:

@@ -28,10 +28,10 @@ from perdure.kernel.ids import RandomIds, uuid
 from perdure.kernel.merge import Merger
 from perdure.memory.service import Memory
 from perdure.service.base import remote
-from perdure.service.endpoints import KEY, MAX_BATCH, Endpoint, endpoints, wire_of
+from perdure.service.endpoints import KEY, MAX_BATCH, Endpoint, encode_arguments, endpoints
 from perdure.threads.queue import MAX_WAIT_SECONDS, RunQueue
 from perdure.threads.records import Checkpoint, NewCheckpoint
-from perdure.threads.work import Append, Assignment, Ending, Lease, SessionLines
+from perdure.threads.work import Assignment, Ending, Lease, RunAppend, SessionLines
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ class RunQueueTransport(HttpTransport):
         """The body of a request; what users gave was encoded and checked before."""
         if endpoint.function in (RunQueue.register, RunQueue.describe, RunQueue.keep, RunQueue.do_items):
             return super().body_of(endpoint, arguments)
-        return encode_wire(wire_of(endpoint.shape, arguments))
+        return encode_wire(encode_arguments(endpoint.shape, arguments))
 
     def forget(self, attempt_ids: Sequence[str]) -> None:
         for attempt_id in attempt_ids:
@@ -251,7 +251,7 @@ async def _in_parts(
 
 
 async def _append_all(transport: Any, endpoint: Endpoint, arguments: Arguments) -> list[Any]:
-    appends: list[Append] = [
+    appends: list[RunAppend] = [
         each if each.after is not None else structs.replace(each, after=_place(transport, each))
         for each in arguments["appends"]
     ]

@@ -33,7 +33,7 @@ from perdure.kernel.errors import (
 if TYPE_CHECKING:
     import aiohttp
 
-    from perdure.client.connections import Connections, Pools
+    from perdure.client.connections import ClientConnections, Pools
 
 logger = logging.getLogger(__name__)
 
@@ -236,7 +236,7 @@ class HttpSession:
                 raise StorageClosed("the client was closed") from None
             raise
 
-    def _open(self, connections: Connections, sending: Outgoing) -> Any:
+    def _open(self, connections: ClientConnections, sending: Outgoing) -> Any:
         from aiohttp import ClientTimeout
 
         session = connections.long_poll if sending.long_poll else connections.short

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.client.outage import Outage
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import PerdureError
-from perdure.streams.model import Burst, Event, seq_of
+from perdure.streams.model import Burst, StreamEvent, parse_seq
 
 if TYPE_CHECKING:
     import aiohttp
@@ -55,7 +55,7 @@ class Resumed:
         self._source = source
         self._after = after
         self._attempt = 0
-        self._last = 0 if after is None else seq_of(after)
+        self._last = 0 if after is None else parse_seq(after)
         self._outage = outage
         self._over = False
 
@@ -74,7 +74,7 @@ class Resumed:
                 if not self._over:
                     await self._outage.reconnect()
 
-    async def _once(self, opening: Opening) -> AsyncGenerator[Sequence[Event]]:
+    async def _once(self, opening: Opening) -> AsyncGenerator[Sequence[StreamEvent]]:
         headers = {} if self._after is None else {"Last-Event-ID": self._after}
         parser = Parser()
         async with opening(headers) as response:
@@ -82,8 +82,8 @@ class Resumed:
                 frames = parser.feed(data)
                 yield self._events(frames)
 
-    def _events(self, frames: Sequence[Frame]) -> list[Event]:
-        events: list[Event] = []
+    def _events(self, frames: Sequence[Frame]) -> list[StreamEvent]:
+        events: list[StreamEvent] = []
         for frame in frames:
             if frame.comment == THE_END:
                 self._over = True
@@ -91,7 +91,7 @@ class Resumed:
                 self._take(frame, events)
         return events
 
-    def _take(self, frame: Frame, events: list[Event]) -> None:
+    def _take(self, frame: Frame, events: list[StreamEvent]) -> None:
         ms, _, number = frame.id.partition("-")
         seq = int(number)
         self._after = frame.id
@@ -100,7 +100,7 @@ class Resumed:
         self._last = seq
         if frame.event == "metadata":
             self._note(frame.data)
-        events.append(Event(seq, int(ms), self._source, self._attempt, frame.event, frame.data))
+        events.append(StreamEvent(seq, int(ms), self._source, self._attempt, frame.event, frame.data))
 
     def _note(self, data: str) -> None:
         """A run says who it is with its first event, and again with each attempt."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from perdure.client.outage import LONGEST_PAUSE, OnAway, Outage
 from perdure.client.session import Query, error_from
 from perdure.client.sse import Resumed
-from perdure.client.transport import HttpTransport, Sender, decode_answer, key_header, path_of
+from perdure.client.transport import HttpTransport, Sender, build_path, decode_answer, key_header
 from perdure.kernel.checks import check_timeout
 from perdure.kernel.errors import PerdureError
 from perdure.messaging.service import Messaging
@@ -67,7 +67,7 @@ class ThreadSenders:
             "body": transport.body_of(endpoint, arguments),
             "headers": key_header(arguments),
         }
-        path = path_of(endpoint, arguments)
+        path = build_path(endpoint, arguments)
         kind = endpoint.shape.answer
         return await self._patiently(transport, partial(_awaited, transport, "POST", path, kind, **options))
 
@@ -75,7 +75,7 @@ class ThreadSenders:
         """Wait for the end of a run, with as many requests as it takes."""
         timeout = arguments.get("timeout")
         check_timeout(timeout)
-        path = path_of(endpoint, arguments)
+        path = build_path(endpoint, arguments)
         clock = asyncio.get_running_loop().time
         deadline = math.inf if timeout is None else clock() + max(timeout, 0)
         while True:
@@ -113,7 +113,7 @@ class ThreadSenders:
         @asynccontextmanager
         async def opening(headers: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
             nonlocal place
-            method, path = ("GET", place) if place else ("POST", path_of(endpoint, arguments))
+            method, path = ("GET", place) if place else ("POST", build_path(endpoint, arguments))
             sent = {**headers, **({} if place else key)}
             async with transport.session.opened(
                 method, path, body=None if place else body, headers=sent
@@ -133,7 +133,7 @@ class ThreadSenders:
         default: str | None,
     ) -> AsyncIterator[Burst]:
         """Stream events after the one that `after` names, over as many connections as it takes."""
-        path = path_of(endpoint, arguments)
+        path = build_path(endpoint, arguments)
 
         @asynccontextmanager
         async def opening(headers: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:

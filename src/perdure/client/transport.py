@@ -14,7 +14,7 @@ from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput, Unreachable
 from perdure.kernel.pages import ListPart, PaginatedResult
 from perdure.kernel.record import open_record
-from perdure.service.endpoints import KEY, PREFIX, Endpoint, wire_of
+from perdure.service.endpoints import KEY, PREFIX, Endpoint, encode_arguments
 
 Sender = Callable[["HttpTransport", Endpoint, dict[str, Any]], Any]
 """Sends the calls of a method whose two ends are written by hand; what it returns is awaited or iterated."""
@@ -63,12 +63,12 @@ class HttpTransport:
         body: bytes | None = None
         query: list[tuple[str, str]] = []
         if endpoint.address.in_query:
-            query = query_of(wire_of(shape, arguments))
+            query = build_query(encode_arguments(shape, arguments))
         elif shape.parameters:
             body = self.body_of(endpoint, arguments)
         return await self.session.request(
             endpoint.address.method,
-            path_of(endpoint, arguments),
+            build_path(endpoint, arguments),
             body=body,
             query=query,
             headers=key_header(arguments) if shape.keyed else None,
@@ -81,7 +81,7 @@ class HttpTransport:
         """The body of a request."""
         shape = endpoint.shape
         whole = shape.whole_body
-        return encode_body(wire_of(shape, arguments) if whole is None else arguments[whole])
+        return encode_body(encode_arguments(shape, arguments) if whole is None else arguments[whole])
 
     def decode(self, endpoint: Endpoint, body: bytes) -> Any:
         """The answer of a method as its caller gets it."""
@@ -105,7 +105,7 @@ class HttpTransport:
         return f"{type(self).__name__}({self.session.base_url!r})"
 
 
-def path_of(endpoint: Endpoint, arguments: Mapping[str, Any]) -> str:
+def build_path(endpoint: Endpoint, arguments: Mapping[str, Any]) -> str:
     """The path of a call, its parameters filled in."""
     steps = {name: path_segment(_path_text(arguments[name]), name) for name in endpoint.shape.path}
     return PREFIX + endpoint.address.path.format_map(steps)
@@ -140,7 +140,7 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind, dec_hook=open_record)
 
 
-def query_of(terms: Mapping[str, Any]) -> list[tuple[str, str]]:
+def build_query(terms: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The terms of a query string; what is None is left out, and a list is one term for each item."""
     found: list[tuple[str, str]] = []
     for name, value in terms.items():

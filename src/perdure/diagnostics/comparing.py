@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.diagnostics import sql
-from perdure.diagnostics.comparison import MOST_SPANS, FoundSide
-from perdure.diagnostics.model import AttemptRow, RolloutRow
+from perdure.diagnostics.comparison import MOST_SPANS, ComparisonSide
+from perdure.diagnostics.model import DiagnosedAttemptRow, DiagnosedRolloutRow
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.operations.queries import refuse_deleted, shared_parts
-from perdure.spans.rows import SpanView
+from perdure.spans.rows import SpanRecordRow
 from perdure.traces.outline import SpanOutlineRow
 
 
-async def find(tx: Tx, rollout_id: str, left: str | None, right: str | None) -> tuple[FoundSide, FoundSide]:
+async def find(
+    tx: Tx, rollout_id: str, left: str | None, right: str | None
+) -> tuple[ComparisonSide, ComparisonSide]:
     """Two attempts of a rollout, by id or number, with the outlines of their first spans."""
     rollout = await tx.one(sql.GET_ROLLOUT, id=rollout_id)
     if rollout is None:
@@ -25,7 +27,7 @@ async def find(tx: Tx, rollout_id: str, left: str | None, right: str | None) -> 
     return await _with_spans(tx, rollout, one), await _with_spans(tx, rollout, other)
 
 
-async def _side(tx: Tx, rollout_id: str, wanted: str | None, otherwise: int) -> AttemptRow:
+async def _side(tx: Tx, rollout_id: str, wanted: str | None, otherwise: int) -> DiagnosedAttemptRow:
     number = otherwise if wanted is None else _number(wanted)
     row = await tx.one(sql.SIDE_BY_NUMBER, rollout_id=rollout_id, sequence_id=number)
     if wanted is not None and number == 0:
@@ -40,16 +42,16 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
-async def _with_spans(tx: Tx, rollout: RolloutRow, attempt: AttemptRow) -> FoundSide:
+async def _with_spans(tx: Tx, rollout: DiagnosedRolloutRow, attempt: DiagnosedAttemptRow) -> ComparisonSide:
     terms = {"born": rollout.start_time, "rollout_id": rollout.id, "attempt_id": attempt.id}
     rows = await tx.all(sql.OUTLINES, **terms, n=MOST_SPANS + 1)
     spans = sorted(rows[:MOST_SPANS], key=lambda row: (row.start_ns or 0, row.sequence_id, row.ordinal))
-    return FoundSide(attempt, spans, len(rows) > MOST_SPANS)
+    return ComparisonSide(attempt, spans, len(rows) > MOST_SPANS)
 
 
 async def read_spans(
     tx: Tx, rollout_id: str, wanted: Sequence[SpanOutlineRow]
-) -> tuple[list[SpanView], dict[str, bytes]]:
+) -> tuple[list[SpanRecordRow], dict[str, bytes]]:
     """What these spans hold, and the parts that they share."""
     ids = sorted({span.span_id for span in wanted})
     rows = [] if not ids else await tx.all(sql.SPANS_OF, rollout_id=rollout_id, ids=ids)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from perdure.diagnostics.model import AttemptRow
+from perdure.diagnostics.model import DiagnosedAttemptRow
 from perdure.kernel.clock import to_seconds, to_seconds_or_none
 from perdure.kernel.codec import encode_json
 from perdure.kernel.record import Record
@@ -44,7 +44,7 @@ class ComparedAttempt(Record, kw_only=True):
     """Whether it has more."""
 
 
-class Difference(Record, kw_only=True):
+class SpanDifference(Record, kw_only=True):
     """What differs between two spans: `status`, `error` or an attribute; null is on a side that has none."""
 
     field: str
@@ -59,7 +59,7 @@ class Pair(Record, kw_only=True):
     """`left` and `right` are spans of one attempt only."""
     left: SpanOutline | None = None
     right: SpanOutline | None = None
-    differences: list[Difference]
+    differences: list[SpanDifference]
 
 
 class Comparison(Record, kw_only=True):
@@ -82,10 +82,10 @@ class Comparison(Record, kw_only=True):
     items: list[Pair]
 
 
-class FoundSide(NamedTuple):
+class ComparisonSide(NamedTuple):
     """An attempt with the outlines of its first spans, in the order of their start."""
 
-    attempt: AttemptRow
+    attempt: DiagnosedAttemptRow
     spans: Sequence[SpanOutlineRow]
     more: bool
 
@@ -147,10 +147,10 @@ def readable(pairs: Sequence[Aligned]) -> list[SpanOutlineRow]:
     return found
 
 
-def comparison_of(
+def build_comparison(
     rollout_id: str,
-    left: FoundSide,
-    right: FoundSide,
+    left: ComparisonSide,
+    right: ComparisonSide,
     pairs: Sequence[Aligned],
     read: Spans,
     *,
@@ -181,7 +181,7 @@ def comparison_of(
     )
 
 
-def _side(found: FoundSide) -> ComparedAttempt:
+def _side(found: ComparisonSide) -> ComparedAttempt:
     attempt = found.attempt
     return ComparedAttempt.model_validate(
         {
@@ -215,20 +215,20 @@ def _pair(one: SpanOutlineRow | None, other: SpanOutlineRow | None, read: Spans)
     )
 
 
-def _differences(one: SpanOutlineRow, other: SpanOutlineRow, read: Spans) -> list[Difference]:
+def _differences(one: SpanOutlineRow, other: SpanOutlineRow, read: Spans) -> list[SpanDifference]:
     found = []
     if one.status_code != other.status_code:
-        found.append(Difference(field="status", left=one.status_code, right=other.status_code))
+        found.append(SpanDifference(field="status", left=one.status_code, right=other.status_code))
     ours, theirs = read.get((one.attempt_id, one.span_id)), read.get((other.attempt_id, other.span_id))
     if ours is None or theirs is None:
         return found
     if (ours.status.description or "") != (theirs.status.description or ""):
         error, other_error = _text(ours.status.description), _text(theirs.status.description)
-        found.append(Difference(field="error", left=error, right=other_error))
+        found.append(SpanDifference(field="error", left=error, right=other_error))
     for name in dict.fromkeys((*ours.attributes, *theirs.attributes)):
         mine, other_value = ours.attributes.get(name), theirs.attributes.get(name)
         if mine != other_value and not _VOLATILE.search(name):
-            found.append(Difference(field=name, left=_text(mine), right=_text(other_value)))
+            found.append(SpanDifference(field=name, left=_text(mine), right=_text(other_value)))
     return found
 
 

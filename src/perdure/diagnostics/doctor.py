@@ -20,7 +20,7 @@ LONG_SECONDS = 300.0
 """How long something may be ready before that is worth a note."""
 
 
-class Check(Record):
+class DoctorCheck(Record):
     """The result of one check."""
 
     name: str
@@ -32,69 +32,75 @@ class Findings(Record, kw_only=True):
     """What was checked; `ok` unless a check failed."""
 
     ok: bool
-    items: list[Check]
+    items: list[DoctorCheck]
 
 
-def findings_of(checks: Sequence[Check]) -> Findings:
+def build_findings(checks: Sequence[DoctorCheck]) -> Findings:
     return Findings(ok=all(each.state != "failed" for each in checks), items=list(checks))
 
 
-def check_space(free: int) -> Check:
+def check_space(free: int) -> DoctorCheck:
     """Whether the disk of the database has space."""
     text = f"{free / (1 << 30):.1f} GiB free on the disk of the database"
     if free < NO_SPACE:
-        return Check("disk", "failed", text)
-    return Check("disk", "note" if free < LOW_SPACE else "ok", text)
+        return DoctorCheck("disk", "failed", text)
+    return DoctorCheck("disk", "note" if free < LOW_SPACE else "ok", text)
 
 
-def check_skew(before: float, micros: int, after: float) -> Check:
+def check_skew(before: float, micros: int, after: float) -> DoctorCheck:
     """Whether the database's clock, read between two moments, agrees with this machine's."""
     skew = micros / 1e6 - (before + after) / 2
     text = f"the database's clock is {abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
-    return Check("clock", "ok" if abs(skew) < SKEW_SECONDS + (after - before) else "note", text)
+    return DoctorCheck("clock", "ok" if abs(skew) < SKEW_SECONDS + (after - before) else "note", text)
 
 
-def check_health(health: Mapping[str, Any], counts: str) -> Check:
+def check_health(health: Mapping[str, Any], counts: str) -> DoctorCheck:
     """Whether the database answers, and whether its indexes are built."""
     if health.get("status") != "ok":
-        return Check("database", "failed", f"{health.get('status')}: {health.get('reason')}")
+        return DoctorCheck("database", "failed", f"{health.get('status')}: {health.get('reason')}")
     building = health.get("indexes_being_built")
     if building:
-        return Check("database", "note", f"opened; building indexes: {', '.join(building)}; {counts}")
-    return Check("database", "ok", f"opened, schema up to date; {counts}")
+        return DoctorCheck("database", "note", f"opened; building indexes: {', '.join(building)}; {counts}")
+    return DoctorCheck("database", "ok", f"opened, schema up to date; {counts}")
 
 
-def check_redis(health: Mapping[str, Any]) -> Check:
+def check_redis(health: Mapping[str, Any]) -> DoctorCheck:
     """Whether Redis answers, where it is used."""
     state = health.get("redis")
     if state is None:
-        return Check("Redis", "ok", "not used")
+        return DoctorCheck("Redis", "ok", "not used")
     if state == "ok":
-        return Check("Redis", "ok", "it answers")
+        return DoctorCheck("Redis", "ok", "it answers")
     if health.get("redis_reason") == CLUSTER_REASON:
-        return Check("Redis", "failed", f"{CLUSTER_REASON}; the database is polled instead")
-    return Check("Redis", "note", "it does not answer; the database is polled instead")
+        return DoctorCheck("Redis", "failed", f"{CLUSTER_REASON}; the database is polled instead")
+    return DoctorCheck("Redis", "note", "it does not answer; the database is polled instead")
 
 
-def check_workers(workers: LiveWorkers, ready: int, oldest: float) -> Check:
+def check_workers(workers: LiveWorkers, ready: int, oldest: float) -> DoctorCheck:
     """Whether somebody claims what is ready."""
     text = f"{workers.alive} alive, {workers.available} of {workers.max} slots free"
     if not ready:
-        return Check("workers", "ok", f"{text}; nothing waits for one")
+        return DoctorCheck("workers", "ok", f"{text}; nothing waits for one")
     waits = f"{ready} ready, the oldest for {human_duration(oldest)}"
     if not workers.alive:
-        return Check("workers", "failed", f"none is alive, and {waits}; start one with `perdure worker`")
-    return Check("workers", "note" if oldest > LONG_SECONDS else "ok", f"{text}; {waits}")
+        return DoctorCheck(
+            "workers", "failed", f"none is alive, and {waits}; start one with `perdure worker`"
+        )
+    return DoctorCheck("workers", "note" if oldest > LONG_SECONDS else "ok", f"{text}; {waits}")
 
 
-def check_queues(paused: Sequence[str], drained: Sequence[str]) -> Check:
+def check_queues(paused: Sequence[str], drained: Sequence[str]) -> DoctorCheck:
     """Whether queues are paused or workers drained."""
     told = [f"paused: {', '.join(paused)}"] if paused else []
     told += [f"drained workers: {', '.join(drained)}"] if drained else []
-    return Check("holds", "note" if told else "ok", "; ".join(told) or "no queue is paused, nobody drained")
+    return DoctorCheck(
+        "holds", "note" if told else "ok", "; ".join(told) or "no queue is paused, nobody drained"
+    )
 
 
-def check_outbox(pending: int, dead: int) -> Check:
+def check_outbox(pending: int, dead: int) -> DoctorCheck:
     """Whether deliveries have failed for good."""
     text = f"{pending} pending, {dead} dead"
-    return Check("outbox", "note" if dead else "ok", text + ("; retry them in the outbox" if dead else ""))
+    return DoctorCheck(
+        "outbox", "note" if dead else "ok", text + ("; retry them in the outbox" if dead else "")
+    )

@@ -33,7 +33,7 @@ from perdure.rollouts.model import (
     SUCCEEDED,
     TIMEOUT,
     UNRESPONSIVE,
-    deadline_of,
+    compute_deadline,
     lapse_event,
 )
 from perdure.schedules.records import Schedule
@@ -119,7 +119,7 @@ def _many(number: int) -> str:
     return f"more than {MANY:,}" if number > MANY else f"{number:,}"
 
 
-def _of(facts: RolloutFacts, number: int) -> str:
+def _nth(facts: RolloutFacts, number: int) -> str:
     return f"attempt {number} of {facts.limits.max_attempts}"
 
 
@@ -158,7 +158,7 @@ def _not_yet(facts: RolloutFacts, due_at: int, now: int) -> Explanation:
     if facts.latest is None:
         return "not_before", f"{noun(facts)} is delayed until {at(due_at, now)}."
     return "backoff", (
-        f"{noun(facts)} is backing off until {at(due_at, now)} before {_of(facts, facts.tries + 1)}: "
+        f"{noun(facts)} is backing off until {at(due_at, now)} before {_nth(facts, facts.tries + 1)}: "
         f"{_last_attempt(facts.latest, now)}."
     )
 
@@ -204,7 +204,7 @@ def _history(facts: RolloutFacts, now: int) -> Explanation:
             f"{noun(facts)} was released by {worker}{when} without using up an attempt, and is waiting for a "
             "worker"
         )
-    again = f"is waiting for a worker for {_of(facts, facts.tries + 1)}"
+    again = f"is waiting for a worker for {_nth(facts, facts.tries + 1)}"
     if latest.status == UNRESPONSIVE:
         heard = at(latest.heard or latest.start_time, now)
         return (
@@ -244,11 +244,11 @@ def _executing(facts: RolloutFacts, now: int) -> Explanation:
         return "by_hand", f"{noun(facts)} was set to {facts.status} by hand; no attempt is running."
     number = facts.tries if facts.kind in RUN_KINDS else latest.number
     worker = f"worker {latest.worker_id}" if latest.worker_id else "an unnamed worker"
-    begun = f"{noun(facts)}: {_of(facts, number)} is running on {worker} since {at(latest.start_time, now)}"
+    begun = f"{noun(facts)}: {_nth(facts, number)} is running on {worker} since {at(latest.start_time, now)}"
     heard = "no heartbeat yet" if latest.heard is None else f"last heard from at {at(latest.heard, now)}"
     lapse = lapse_event(facts.limits, now, latest.start_time, latest.heard)
     if lapse is not None:
-        due = deadline_of(facts.limits, latest.start_time, latest.heard) or now
+        due = compute_deadline(facts.limits, latest.start_time, latest.heard) or now
         limit = "its timeout passed" if lapse == "too long" else "its lease ended"
         return (
             "overdue",
@@ -308,7 +308,7 @@ def _end(facts: RolloutFacts, now: int) -> Explanation:
 
 
 def _tried(facts: RolloutFacts) -> str:
-    return f", at {_of(facts, facts.tries)}" if facts.attempts > 1 else ""
+    return f", at {_nth(facts, facts.tries)}" if facts.attempts > 1 else ""
 
 
 def _error(facts: RolloutFacts, when: str) -> Explanation:

@@ -11,7 +11,7 @@ from perdure.access.model import TokenRow
 from perdure.kernel.storage.dialect import name_statements, statement
 
 
-class FoundRow(NamedTuple):
+class ObjectMatchRow(NamedTuple):
     """What has an id, in a few words. `within` is what it belongs to."""
 
     id: str
@@ -21,7 +21,7 @@ class FoundRow(NamedTuple):
     within: str | None
 
 
-class FoundRollout(NamedTuple):
+class RolloutMatchRow(NamedTuple):
     """A rollout, or what else is one: a run, a phase, a job, a request."""
 
     id: str
@@ -53,17 +53,17 @@ _ROLLOUT = _select(
 )
 
 # Rollouts of all kinds.
-ROLLOUTS = statement(_ROLLOUT + _RANGE, row=FoundRollout)
+ROLLOUTS = statement(_ROLLOUT + _RANGE, row=RolloutMatchRow)
 # Rollouts of some kinds, among the first ones in the range.
 ROLLOUTS_OF_KINDS = statement(
     "SELECT {columns} FROM ("
     + (_ROLLOUT + _FIRST + ":most) AS r ")
     + "WHERE kind {among:kinds} ORDER BY id LIMIT :n",
-    row=FoundRollout,
+    row=RolloutMatchRow,
 )
 # The newest rollout of a kind with a status.
 NEWEST_ROLLOUTS = statement(
-    _ROLLOUT + "kind = :kind AND status = :status ORDER BY start_time DESC LIMIT 1", row=FoundRollout
+    _ROLLOUT + "kind = :kind AND status = :status ORDER BY start_time DESC LIMIT 1", row=RolloutMatchRow
 )
 # The newest run.
 NEWEST_RUNS = statement(
@@ -74,16 +74,16 @@ NEWEST_RUNS = statement(
     WHERE n.ns = :ns AND n.gone_at IS NULL AND {plain:r.kind} = :kind
     ORDER BY n.created_at DESC LIMIT 1
     """,
-    row=FoundRollout,
+    row=RolloutMatchRow,
 )
 
 _ATTEMPT = _select("attempts", title="worker_id", status="status", time="start_time", within="rollout_id")
 
 # Attempts.
-ATTEMPTS = statement(_ATTEMPT + _RANGE, row=FoundRow)
+ATTEMPTS = statement(_ATTEMPT + _RANGE, row=ObjectMatchRow)
 # The latest attempt of a rollout.
 LATEST_ATTEMPTS = statement(
-    _ATTEMPT + "rollout_id = :rollout_id ORDER BY sequence_id DESC LIMIT 1", row=FoundRow
+    _ATTEMPT + "rollout_id = :rollout_id ORDER BY sequence_id DESC LIMIT 1", row=ObjectMatchRow
 )
 
 _THREAD = (
@@ -92,11 +92,11 @@ _THREAD = (
 )
 
 # Threads.
-THREADS = statement(_THREAD + _RANGE, row=FoundRow)
+THREADS = statement(_THREAD + _RANGE, row=ObjectMatchRow)
 # The newest thread that is not temporary.
 NEWEST_THREADS = statement(
     _THREAD + "temporary IS NULL ORDER BY created_at DESC LIMIT 1",
-    row=FoundRow,
+    row=ObjectMatchRow,
 )
 # Spans, among those of the newest rollouts: their ids have no index of their own, as ADR 28 says.
 SPANS = statement(
@@ -110,7 +110,7 @@ SPANS = statement(
     WHERE newest.span_id >= :first AND newest.span_id < :last
     LIMIT :n
     """,
-    row=FoundRow,
+    row=ObjectMatchRow,
 )
 
 _TRACE = """
@@ -120,20 +120,20 @@ _TRACE = """
 
 # Traces.
 TRACES = statement(
-    _TRACE + "trace_id >= :first AND trace_id < :last ORDER BY trace_id LIMIT :n", row=FoundRow
+    _TRACE + "trace_id >= :first AND trace_id < :last ORDER BY trace_id LIMIT :n", row=ObjectMatchRow
 )
 # The newest trace.
-NEWEST_TRACES = statement(_TRACE + "TRUE ORDER BY start_ns DESC, trace_id DESC LIMIT 1", row=FoundRow)
+NEWEST_TRACES = statement(_TRACE + "TRUE ORDER BY start_ns DESC, trace_id DESC LIMIT 1", row=ObjectMatchRow)
 
 _MESSAGING_SESSION = _select(
     "messaging_sessions", title="platform", status="active", time="created_at", within="line"
 )
 
 # Messaging sessions.
-MESSAGING_SESSIONS = statement(_MESSAGING_SESSION + _RANGE, row=FoundRow)
+MESSAGING_SESSIONS = statement(_MESSAGING_SESSION + _RANGE, row=ObjectMatchRow)
 # The messaging session that was used last.
 NEWEST_MESSAGING_SESSIONS = statement(
-    _MESSAGING_SESSION + "TRUE ORDER BY last_activity_at DESC, id DESC LIMIT 1", row=FoundRow
+    _MESSAGING_SESSION + "TRUE ORDER BY last_activity_at DESC, id DESC LIMIT 1", row=ObjectMatchRow
 )
 
 _WORKER = _select(
@@ -145,10 +145,11 @@ _WORKER = _select(
 )
 
 # Workers.
-WORKERS = statement(_WORKER + _RANGE, row=FoundRow)
+WORKERS = statement(_WORKER + _RANGE, row=ObjectMatchRow)
 # The worker that was heard from last.
 NEWEST_WORKERS = statement(
-    _WORKER + "TRUE ORDER BY coalesce(last_heartbeat_time, last_dequeue_time, 0) DESC LIMIT 1", row=FoundRow
+    _WORKER + "TRUE ORDER BY coalesce(last_heartbeat_time, last_dequeue_time, 0) DESC LIMIT 1",
+    row=ObjectMatchRow,
 )
 
 _WORKFLOW_RUN = _select(
@@ -156,50 +157,53 @@ _WORKFLOW_RUN = _select(
 )
 
 # Workflow runs.
-WORKFLOW_RUNS = statement(_WORKFLOW_RUN + _RANGE, row=FoundRow)
+WORKFLOW_RUNS = statement(_WORKFLOW_RUN + _RANGE, row=ObjectMatchRow)
 # The newest workflow run.
-NEWEST_WORKFLOW_RUNS = statement(_WORKFLOW_RUN + "TRUE ORDER BY started_at DESC LIMIT 1", row=FoundRow)
+NEWEST_WORKFLOW_RUNS = statement(_WORKFLOW_RUN + "TRUE ORDER BY started_at DESC LIMIT 1", row=ObjectMatchRow)
 
 _APPROVAL = _select(
     "workflow_approvals", title="label", status="status", time="created_at", within="workflow_run_id"
 )
 
 # Approvals.
-APPROVALS = statement(_APPROVAL + _RANGE, row=FoundRow)
+APPROVALS = statement(_APPROVAL + _RANGE, row=ObjectMatchRow)
 # The newest approval that is open, or that is not.
 NEWEST_APPROVALS = statement(
-    _APPROVAL + "open = :open ORDER BY created_at DESC, id DESC LIMIT 1", row=FoundRow
+    _APPROVAL + "open = :open ORDER BY created_at DESC, id DESC LIMIT 1", row=ObjectMatchRow
 )
 
 _SCHEDULE = _select("schedules", title="name", status="enabled", time="created_at", within="NULL")
 
 # Schedules, by their ids.
-SCHEDULES = statement(_SCHEDULE + _RANGE, row=FoundRow)
+SCHEDULES = statement(_SCHEDULE + _RANGE, row=ObjectMatchRow)
 # Schedules, by their names.
 NAMED_SCHEDULES = statement(
-    _SCHEDULE + "name IS NOT NULL AND name >= :first AND name < :last ORDER BY name LIMIT :n", row=FoundRow
+    _SCHEDULE + "name IS NOT NULL AND name >= :first AND name < :last ORDER BY name LIMIT :n",
+    row=ObjectMatchRow,
 )
 # The newest schedules, with those that servers define for themselves.
 NEWEST_SCHEDULES = statement(
     _SCHEDULE + "coalesce(origin, :api) {among:origins} ORDER BY created_at DESC, id DESC LIMIT 1",
-    row=FoundRow,
+    row=ObjectMatchRow,
 )
 
 _ASSISTANT = _select("assistants", title="name", status="NULL", time="created", within="agent")
 
 # Assistants.
-ASSISTANTS = statement(_ASSISTANT + _RANGE, row=FoundRow)
+ASSISTANTS = statement(_ASSISTANT + _RANGE, row=ObjectMatchRow)
 # The newest assistant.
-NEWEST_ASSISTANTS = statement(_ASSISTANT + "TRUE ORDER BY created DESC, id DESC LIMIT 1", row=FoundRow)
+NEWEST_ASSISTANTS = statement(_ASSISTANT + "TRUE ORDER BY created DESC, id DESC LIMIT 1", row=ObjectMatchRow)
 
 _EVENT = _select(
     "memory_events", title="agent", status="NULL", time="timestamp_ms * 1000", within="session_id"
 )
 
 # Events of memory.
-MEMORY_EVENTS = statement(_EVENT + _RANGE, row=FoundRow)
+MEMORY_EVENTS = statement(_EVENT + _RANGE, row=ObjectMatchRow)
 # The latest event of memory.
-NEWEST_MEMORY_EVENTS = statement(_EVENT + "TRUE ORDER BY timestamp_ms DESC, id DESC LIMIT 1", row=FoundRow)
+NEWEST_MEMORY_EVENTS = statement(
+    _EVENT + "TRUE ORDER BY timestamp_ms DESC, id DESC LIMIT 1", row=ObjectMatchRow
+)
 
 _NODE = """
     SELECT n.id, v.title, n.status, n.start_ms * 1000 AS time,
@@ -211,33 +215,33 @@ _NODE = """
 # Nodes of the table of contents of memory.
 MEMORY_NODES = statement(
     _NODE + "n.id >= :first AND n.id < :last ORDER BY n.id LIMIT :n",
-    row=FoundRow,
+    row=ObjectMatchRow,
 )
 # The latest node of a level.
 NEWEST_MEMORY_NODES = statement(
-    _NODE + "n.level = :level ORDER BY n.start_ms DESC, n.id DESC LIMIT 1", row=FoundRow
+    _NODE + "n.level = :level ORDER BY n.start_ms DESC, n.id DESC LIMIT 1", row=ObjectMatchRow
 )
 
 _GRIP = _select("memory_grips", title="excerpt", status="NULL", time="timestamp_ms * 1000", within="node_id")
 
 # Grips of memory.
-MEMORY_GRIPS = statement(_GRIP + _RANGE, row=FoundRow)
+MEMORY_GRIPS = statement(_GRIP + _RANGE, row=ObjectMatchRow)
 # The latest grip of memory: the time stands first in an id.
-NEWEST_MEMORY_GRIPS = statement(_GRIP + "TRUE ORDER BY id DESC LIMIT 1", row=FoundRow)
+NEWEST_MEMORY_GRIPS = statement(_GRIP + "TRUE ORDER BY id DESC LIMIT 1", row=ObjectMatchRow)
 
 _EFFECT = _select("outbox", title="consumer", status="status", time="created_at", within="subject")
 
 # Effects of the outbox.
-EFFECTS = statement(_EFFECT + _RANGE, row=FoundRow)
+EFFECTS = statement(_EFFECT + _RANGE, row=ObjectMatchRow)
 # The newest effect of the outbox.
-NEWEST_EFFECTS = statement(_EFFECT + "TRUE ORDER BY id DESC LIMIT 1", row=FoundRow)
+NEWEST_EFFECTS = statement(_EFFECT + "TRUE ORDER BY id DESC LIMIT 1", row=ObjectMatchRow)
 
 _RESOURCES = _select("resources", title="NULL", status="NULL", time="update_time", within="NULL")
 
 # Resources.
-RESOURCES = statement(_RESOURCES + _RANGE, row=FoundRow)
+RESOURCES = statement(_RESOURCES + _RANGE, row=ObjectMatchRow)
 # The resources that were changed last.
-NEWEST_RESOURCES = statement(_RESOURCES + "TRUE ORDER BY update_time DESC LIMIT 1", row=FoundRow)
+NEWEST_RESOURCES = statement(_RESOURCES + "TRUE ORDER BY update_time DESC LIMIT 1", row=ObjectMatchRow)
 
 # Tokens, which belong to no namespace.
 TOKENS = statement(

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 from perdure.access.model import TokenRow
 from perdure.diagnostics import find_sql as sql
-from perdure.diagnostics.find_sql import FoundRollout, FoundRow
+from perdure.diagnostics.find_sql import ObjectMatchRow, RolloutMatchRow
 from perdure.executions.model import PHASE
 from perdure.graph_requests.model import GRAPH_REQUEST
 from perdure.jobs.model import JOB
@@ -65,7 +65,7 @@ ROLLOUT_KINDS: Final[dict[str, Kind]] = {
     JOB: "job",
     GRAPH_REQUEST: "request",
 }
-_STARTING: Final[dict[Kind, Sequence[Statement[FoundRow]]]] = {
+_STARTING: Final[dict[Kind, Sequence[Statement[ObjectMatchRow]]]] = {
     "attempt": [sql.ATTEMPTS],
     "thread": [sql.THREADS],
     "span": [sql.SPANS],
@@ -82,7 +82,7 @@ _STARTING: Final[dict[Kind, Sequence[Statement[FoundRow]]]] = {
     "effect": [sql.EFFECTS],
     "resources": [sql.RESOURCES],
 }
-_NEWEST: Final[dict[Kind, tuple[Statement[FoundRow], Sequence[dict[str, Any]]]]] = {
+_NEWEST: Final[dict[Kind, tuple[Statement[ObjectMatchRow], Sequence[dict[str, Any]]]]] = {
     "thread": (sql.NEWEST_THREADS, [{}]),
     "trace": (sql.NEWEST_TRACES, [{}]),
     "messaging_session": (sql.NEWEST_MESSAGING_SESSIONS, [{}]),
@@ -100,7 +100,7 @@ _NEWEST: Final[dict[Kind, tuple[Statement[FoundRow], Sequence[dict[str, Any]]]]]
 """The statements that find the newest of a kind, and what is bound in each; the newest row counts."""
 
 
-class FoundId(Record, kw_only=True):
+class IdMatch(Record, kw_only=True):
     """What has an id, in a few words."""
 
     kind: Kind
@@ -115,7 +115,7 @@ class FoundId(Record, kw_only=True):
     approval."""
 
 
-class Wanted(NamedTuple):
+class IdFilter(NamedTuple):
     """What is looked for: ids that begin with a text, of these kinds."""
 
     start: str
@@ -128,7 +128,7 @@ class Wanted(NamedTuple):
         return {"first": start, "last": start + AFTER_ALL, "n": self.limit}
 
 
-async def starting(tx: Tx, wanted: Wanted) -> list[FoundId]:
+async def starting(tx: Tx, wanted: IdFilter) -> list[IdMatch]:
     """What has an id that begins alike, up to the limit of each kind."""
     found = [rollout_found(row) for row in await _rollouts(tx, wanted)]
     for kind, statements in _STARTING.items():
@@ -140,7 +140,7 @@ async def starting(tx: Tx, wanted: Wanted) -> list[FoundId]:
     return found
 
 
-async def _rollouts(tx: Tx, wanted: Wanted) -> list[FoundRollout]:
+async def _rollouts(tx: Tx, wanted: IdFilter) -> list[RolloutMatchRow]:
     kinds = [own for own, kind in ROLLOUT_KINDS.items() if kind in wanted.kinds]
     bounds = wanted.bounds("rollout")
     if not kinds:
@@ -150,7 +150,7 @@ async def _rollouts(tx: Tx, wanted: Wanted) -> list[FoundRollout]:
     return await tx.all(sql.ROLLOUTS_OF_KINDS, **bounds, kinds=kinds, most=MOST_ROLLOUTS)
 
 
-async def newest(tx: Tx, kinds: Collection[Kind]) -> list[FoundId]:
+async def newest(tx: Tx, kinds: Collection[Kind]) -> list[IdMatch]:
     """The newest of each kind."""
     found = []
     for kind in kinds:
@@ -160,7 +160,7 @@ async def newest(tx: Tx, kinds: Collection[Kind]) -> list[FoundId]:
     return found
 
 
-async def _newest(tx: Tx, kind: Kind) -> list[FoundId]:
+async def _newest(tx: Tx, kind: Kind) -> list[IdMatch]:
     if kind in _NEWEST:
         statement, terms = _NEWEST[kind]
         rows = [await tx.one(statement, **each) for each in terms]
@@ -179,27 +179,27 @@ async def _newest(tx: Tx, kind: Kind) -> list[FoundId]:
     return [rollout_found(each) for each in found if each is not None]
 
 
-class FoundTokens(NamedTuple):
+class TokenMatches(NamedTuple):
     """Tokens, and the time at which they were read."""
 
     now: int
     rows: list[TokenRow]
 
 
-async def tokens_starting(tx: Tx, wanted: Wanted) -> FoundTokens:
+async def tokens_starting(tx: Tx, wanted: IdFilter) -> TokenMatches:
     """Tokens whose ids begin alike."""
-    return FoundTokens(tx.wall, await tx.all(sql.TOKENS, **wanted.bounds("token")))
+    return TokenMatches(tx.wall, await tx.all(sql.TOKENS, **wanted.bounds("token")))
 
 
-async def newest_tokens(tx: Tx, limit: int) -> FoundTokens:
-    return FoundTokens(tx.wall, await tx.all(sql.NEWEST_TOKENS, n=limit))
+async def newest_tokens(tx: Tx, limit: int) -> TokenMatches:
+    return TokenMatches(tx.wall, await tx.all(sql.NEWEST_TOKENS, n=limit))
 
 
 # --- from rows to records ---------------------------------------------------------------------------------
 
 
-def rollout_found(row: FoundRollout) -> FoundId:
-    return FoundId(
+def rollout_found(row: RolloutMatchRow) -> IdMatch:
+    return IdMatch(
         kind=ROLLOUT_KINDS.get(row.kind, "rollout"),
         id=row.id,
         title=row.title,
@@ -209,8 +209,8 @@ def rollout_found(row: FoundRollout) -> FoundId:
     )
 
 
-def found_id(kind: Kind, row: FoundRow) -> FoundId:
-    return FoundId(
+def found_id(kind: Kind, row: ObjectMatchRow) -> IdMatch:
+    return IdMatch(
         kind=kind,
         id=row.id,
         title=row.title,
@@ -233,8 +233,8 @@ _STATUS: Final[dict[Kind, Callable[[Any], str]]] = {
 """How a number in a row is said; other kinds have a status of their own."""
 
 
-def session_found(session: Session) -> FoundId:
-    return FoundId(
+def session_found(session: Session) -> IdMatch:
+    return IdMatch(
         kind="session",
         id=session.session_id,
         title=session.first_message,
@@ -243,13 +243,13 @@ def session_found(session: Session) -> FoundId:
     )
 
 
-def token_found(row: TokenRow, now: int) -> FoundId:
+def token_found(row: TokenRow, now: int) -> IdMatch:
     expired = row.expire_time is not None and row.expire_time <= now
     ended = "revoked" if row.revoke_time is not None else "expired" if expired else "active"
-    return FoundId(kind="token", id=row.id, title=row.name, status=ended, time=to_seconds(row.create_time))
+    return IdMatch(kind="token", id=row.id, title=row.name, status=ended, time=to_seconds(row.create_time))
 
 
-def ordered(found: Sequence[FoundId], wanted: str, limit: int) -> list[FoundId]:
+def ordered(found: Sequence[IdMatch], wanted: str, limit: int) -> list[IdMatch]:
     """The exact ones first, then by kind and id, without those that were found twice."""
     once = {(each.kind, each.id): each for each in found}
     exact = {key for key, each in once.items() if wanted == each.id or _is_named(each, wanted)}
@@ -257,5 +257,5 @@ def ordered(found: Sequence[FoundId], wanted: str, limit: int) -> list[FoundId]:
     return [once[place] for place in places[:limit]]
 
 
-def _is_named(found: FoundId, name: str) -> bool:
+def _is_named(found: IdMatch, name: str) -> bool:
     return found.kind == "schedule" and found.title == name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.diagnostics.finding import FoundId
+from perdure.diagnostics.finding import IdMatch
 from perdure.diagnostics.model import Why
 
 OWNED = ("attempt", "span")
@@ -16,7 +16,7 @@ WORDS = {
 }
 
 
-def explain_found(found: FoundId, owner: Why | None, now: float) -> Why:
+def explain_found(found: IdMatch, owner: Why | None, now: float) -> Why:
     """Say what something is, in which status, since when; with `owner`, also why that one waits or ended."""
     word = WORDS.get(found.kind, found.kind).capitalize()
     title = f" ({found.title})" if found.title and found.title != found.id else ""

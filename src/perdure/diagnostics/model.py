@@ -12,11 +12,11 @@ from perdure.kernel.clock import to_seconds
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.record import Record
-from perdure.rollouts.model import UNKNOWN, Limits, limits_of
+from perdure.rollouts.model import UNKNOWN, Limits, decode_limits
 from perdure.threads.model import AGENTS_QUEUE, RUN, RUN_KINDS
 from perdure.threads.operations.queries import QueueStats
 from perdure.threads.records import Failure, Interrupt
-from perdure.threads.rows import RunRow, ThreadRow, failure_of, run_limits
+from perdure.threads.rows import RunRow, ThreadRow, decode_failure, run_limits
 
 WhyKind = Literal[
     "rollout",
@@ -67,7 +67,7 @@ class OpenApprovals(Record, kw_only=True):
 # --- rows -------------------------------------------------------------------------------------------------
 
 
-class RolloutRow(NamedTuple):
+class DiagnosedRolloutRow(NamedTuple):
     """A rollout: its status and its place in a queue or line; `position` is when it was queued last."""
 
     id: str
@@ -88,7 +88,7 @@ class RolloutRow(NamedTuple):
     position: int
 
 
-class AttemptRow(NamedTuple):
+class DiagnosedAttemptRow(NamedTuple):
     """An attempt of a rollout: who had it, how long and how it ended."""
 
     sequence_id: int
@@ -104,14 +104,14 @@ class AttemptRow(NamedTuple):
     charged: int
 
 
-class LineRow(NamedTuple):
+class HeldLineRow(NamedTuple):
     """Which run holds a line, and when it is released at the latest."""
 
     holder: str | None
     release_by: int | None
 
 
-class WorkerRow(NamedTuple):
+class DiagnosedWorkerRow(NamedTuple):
     """A worker, when it was heard from, and what its heartbeat said, as JSON."""
 
     id: str
@@ -124,14 +124,14 @@ class WorkerRow(NamedTuple):
     stopped_at: int | None
 
 
-class HeldRow(NamedTuple):
+class HeldCountRow(NamedTuple):
     """How many rollouts a worker executes."""
 
     worker_id: str
     held: int
 
 
-class AuditRow(msgspec.Struct):
+class DiagnosedAuditRow(msgspec.Struct):
     """An entry of the audit: `object` holds ids, separated by commas, and `count` how many there were.
 
     Its id is its time.
@@ -172,17 +172,17 @@ class AskedRow(NamedTuple):
 class WorkerRows(NamedTuple):
     """The workers of a namespace, and how many rollouts of a kind each of them executes."""
 
-    workers: Sequence[WorkerRow] = ()
-    held: Sequence[HeldRow] = ()
+    workers: Sequence[DiagnosedWorkerRow] = ()
+    held: Sequence[HeldCountRow] = ()
 
 
-class FoundRollout(msgspec.Struct, frozen=True, kw_only=True):
+class RolloutRows(msgspec.Struct, frozen=True, kw_only=True):
     """The rows about a rollout that matter in its status."""
 
-    row: RolloutRow
+    row: DiagnosedRolloutRow
     run: RunRow | None
     request: RequestRow | None = None
-    attempt: AttemptRow | None
+    attempt: DiagnosedAttemptRow | None
     uncharged: int
     line: LineFacts | None = None
     ahead: int = 0
@@ -191,11 +191,11 @@ class FoundRollout(msgspec.Struct, frozen=True, kw_only=True):
     audit: AuditMatch | None = None
 
 
-class FoundThread(msgspec.Struct, frozen=True, kw_only=True):
+class ThreadRows(msgspec.Struct, frozen=True, kw_only=True):
     """The rows about a thread that matter in its status."""
 
     row: ThreadRow
-    busy: FoundRollout | None
+    busy: RolloutRows | None
     live: int
     last_run: RunRow | None
     asked: AskedRow | None
@@ -386,7 +386,7 @@ def _without_none(known: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in known.items() if value is not None}
 
 
-def facts_of(found: FoundRollout, *, known: bool, since: int) -> RolloutFacts:
+def build_facts(found: RolloutRows, *, known: bool, since: int) -> RolloutFacts:
     """The facts in rows. `known` is whether its kind is; workers are alive if heard from `since` then."""
     row, run = found.row, found.run
     return RolloutFacts(
@@ -403,7 +403,7 @@ def facts_of(found: FoundRollout, *, known: bool, since: int) -> RolloutFacts:
         line=row.line,
         start_time=row.start_time,
         end_time=row.end_time,
-        limits=limits_of(row.config),
+        limits=decode_limits(row.config),
         attempts=row.attempts,
         uncharged=found.uncharged,
         latest=None if found.attempt is None else _attempt_facts(found.attempt),
@@ -417,14 +417,14 @@ def facts_of(found: FoundRollout, *, known: bool, since: int) -> RolloutFacts:
     )
 
 
-def thread_facts(found: FoundThread, busy: RolloutFacts | None) -> ThreadFacts:
+def thread_facts(found: ThreadRows, busy: RolloutFacts | None) -> ThreadFacts:
     """The facts in the rows of a thread, with those of the run it is busy with."""
     row, run, asked = found.row, found.last_run, found.asked
     return ThreadFacts(
         id=row.id,
         status=row.status,
         gone_at=row.gone_at,
-        failure=failure_of(row.error),
+        failure=decode_failure(row.error),
         busy=busy,
         live=found.live,
         last_run=None if run is None else run.id,
@@ -440,7 +440,7 @@ def _request_facts(row: RequestRow) -> RequestFacts:
     return RequestFacts(row.agent, row.thread_id, row.expires_at)
 
 
-def _attempt_facts(row: AttemptRow) -> AttemptFacts:
+def _attempt_facts(row: DiagnosedAttemptRow) -> AttemptFacts:
     return AttemptFacts(
         number=row.sequence_id,
         attempt_id=row.id,
@@ -472,7 +472,7 @@ def _run_facts(run: RunRow) -> RunFacts:
         timeout=limits.run_timeout or limits.server_timeout,
         gone_at=run.gone_at,
         temporary=run.temporary is not None,
-        failure=failure_of(run.error),
+        failure=decode_failure(run.error),
     )
 
 
@@ -510,7 +510,7 @@ class _Presence(NamedTuple):
         return queue in (self.queues or ()) if kind in RUN_KINDS or self.queues is not None else True
 
 
-def _presence(row: WorkerRow) -> _Presence:
+def _presence(row: DiagnosedWorkerRow) -> _Presence:
     try:
         stats = None if row.heartbeat_stats is None else decode_json(row.heartbeat_stats)
     except InvalidInput:
@@ -524,13 +524,13 @@ def _presence(row: WorkerRow) -> _Presence:
         row.id,
         max(time or 0 for time in times),
         row.stopped_at is not None,
-        _queues_of(known),
+        _parse_queues(known),
         slots if isinstance(slots, int) else None,
         frozenset(map(str, agents)) if isinstance(agents, list) else frozenset(),
     )
 
 
-def _queues_of(stats: Mapping[str, Any]) -> frozenset[str] | None:
+def _parse_queues(stats: Mapping[str, Any]) -> frozenset[str] | None:
     """The queues that a worker serves; one of an earlier release names a single one."""
     queues, queue = stats.get("queues"), stats.get("queue")
     if isinstance(queues, list):
@@ -555,7 +555,7 @@ def _count(rows: WorkerRows, alive: Sequence[_Presence]) -> LiveWorkers:
     return LiveWorkers(len(alive), slots, active, max(slots - active, 0))
 
 
-def _worker_facts(rows: WorkerRows, rollout: RolloutRow, since: int) -> WorkerFacts:
+def _worker_facts(rows: WorkerRows, rollout: DiagnosedRolloutRow, since: int) -> WorkerFacts:
     serving = [each for each in map(_presence, rows.workers) if each.serves(rollout.kind, rollout.queue)]
     alive = _alive(serving, since)
     if not alive:
@@ -574,7 +574,7 @@ def _worker_facts(rows: WorkerRows, rollout: RolloutRow, since: int) -> WorkerFa
     return WorkerFacts(counted.alive, counted.max, counted.available)
 
 
-def pools_of(health: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+def read_pools(health: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     """The connection pools of this process: to PostgreSQL, and to Redis."""
     found: dict[str, dict[str, int]] = {}
     database = health.get("connections")

@@ -11,25 +11,25 @@ from perdure.approvals.model import ApprovalRow
 from perdure.diagnostics import sql
 from perdure.diagnostics.explain import MANY
 from perdure.diagnostics.model import (
-    AttemptRow,
     AuditMatch,
-    FoundRollout,
-    FoundThread,
+    DiagnosedAttemptRow,
+    DiagnosedRolloutRow,
     LineFacts,
     OpenApprovalsRow,
-    RolloutRow,
+    RolloutRows,
+    ThreadRows,
     WorkerRows,
 )
-from perdure.diagnostics.path import MOST_ATTEMPTS, FoundPath, Requeue, goes_again, tries_of
+from perdure.diagnostics.path import MOST_ATTEMPTS, PathRows, Requeue, count_tries, goes_again
 from perdure.diagnostics.totals import ThreadTotals
-from perdure.diagnostics.workflow_explain import FoundWorkflowRun
+from perdure.diagnostics.workflow_explain import WorkflowRunRows
 from perdure.graph_requests.model import GRAPH_REQUEST
 from perdure.graph_requests.operations import get_request
 from perdure.kernel.storage.filters import given
 from perdure.kernel.storage.port import Tx
 from perdure.outbox.model import DEAD, PENDING
 from perdure.outbox.operations import list_effects
-from perdure.rollouts.model import CANCELLED, ENDED, LIVE, QUEUED, Kinds, limits_of
+from perdure.rollouts.model import CANCELLED, ENDED, LIVE, QUEUED, Kinds, decode_limits
 from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.operations.holds import QUEUE, WORKER, held, holds
 from perdure.rollouts.operations.overview import Depth, queues_here
@@ -61,31 +61,31 @@ MOST_NODES = 20
 """How many phases and approvals of a workflow run are looked at."""
 
 
-class Found(NamedTuple):
+class ObjectMatch(NamedTuple):
     """What has an id. `now` is the database's time."""
 
     now: int
-    subject: FoundRollout | FoundThread | FoundWorkflowRun | ApprovalRow | ScheduleRow | None
+    subject: RolloutRows | ThreadRows | WorkflowRunRows | ApprovalRow | ScheduleRow | None
 
 
-async def find(tx: Tx, id: str) -> Found:
+async def find(tx: Tx, id: str) -> ObjectMatch:
     """What the id belongs to: a rollout or run, a thread, a workflow run, an approval or a schedule."""
     rollout = await _rollout(tx, id)
     if rollout is not None:
-        return Found(tx.now, rollout)
+        return ObjectMatch(tx.now, rollout)
     thread = (await load_threads(tx, [id])).get(id)
     if thread is not None:
-        return Found(tx.now, await _thread(tx, thread))
+        return ObjectMatch(tx.now, await _thread(tx, thread))
     workflow_run = await _workflow_run(tx, id)
     if workflow_run is not None:
-        return Found(tx.now, workflow_run)
+        return ObjectMatch(tx.now, workflow_run)
     approval = await tx.one(approval_sql.GET, id=id)
     if approval is not None:
-        return Found(tx.now, approval)
-    return Found(tx.wall, await find_schedule(tx, id))
+        return ObjectMatch(tx.now, approval)
+    return ObjectMatch(tx.wall, await find_schedule(tx, id))
 
 
-async def _rollout(tx: Tx, id: str) -> FoundRollout | None:
+async def _rollout(tx: Tx, id: str) -> RolloutRows | None:
     row = await tx.one(sql.GET_ROLLOUT, id=id)
     if row is None:
         return None
@@ -93,14 +93,14 @@ async def _rollout(tx: Tx, id: str) -> FoundRollout | None:
     request = await get_request(tx, id) if row.kind == GRAPH_REQUEST else None
     line, ahead, paused, workers, audit = None, 0, None, WorkerRows(), None
     if row.status in ENDED:
-        audit = await _end_of(tx, row, run)
+        audit = await _find_end(tx, row, run)
     elif row.status in QUEUED and row.behind is not None and row.line is not None:
         line = await _line(tx, row.line, row.priority, row.behind)
     elif row.status in QUEUED:
         ahead = await _ahead_in_queue(tx, row)
         paused = held(await holds(tx), QUEUE).get(row.queue)
-        workers = await workers_of(tx, row.kind)
-    return FoundRollout(
+        workers = await list_workers(tx, row.kind)
+    return RolloutRows(
         row=row,
         run=run,
         request=request,
@@ -114,21 +114,21 @@ async def _rollout(tx: Tx, id: str) -> FoundRollout | None:
     )
 
 
-async def _workflow_run(tx: Tx, id: str) -> FoundWorkflowRun | None:
+async def _workflow_run(tx: Tx, id: str) -> WorkflowRunRows | None:
     """A workflow run with what it does now."""
     for row in await tx.all(workflow_sql.GET_RUNS, ids=[id]):
         if row.status in WORKFLOW_ENDED:
-            return FoundWorkflowRun(row=row)
+            return WorkflowRunRows(row=row)
         if row.queued_at is not None:
             queued = await tx.all(workflow_sql.QUEUED, n=MANY + 1)
-            return FoundWorkflowRun(row=row, ahead=queued.index(id) if id in queued else MANY + 1)
+            return WorkflowRunRows(row=row, ahead=queued.index(id) if id in queued else MANY + 1)
         nodes = [
             node
             for status in (RUNNING, WAITING)
             for node in await tx.all(workflow_sql.GET_IN_STATUS, run_id=id, status=status, n=MOST_NODES)
         ]
         approvals = await tx.all(approval_sql.OPEN_OF_RUN, run_id=id, n=MOST_NODES) if row.gates else []
-        return FoundWorkflowRun(row=row, nodes=nodes, approvals=approvals)
+        return WorkflowRunRows(row=row, nodes=nodes, approvals=approvals)
     return None
 
 
@@ -144,7 +144,7 @@ async def _line(tx: Tx, line: str, priority: int, place: int) -> LineFacts:
     return LineFacts(holder, status, release_by, ahead)
 
 
-async def _ahead_in_queue(tx: Tx, row: RolloutRow) -> int:
+async def _ahead_in_queue(tx: Tx, row: DiagnosedRolloutRow) -> int:
     if row.ready is None:
         return 0
     terms = {"queue": row.queue, "priority": row.priority, "n": MANY + 1}
@@ -155,7 +155,7 @@ async def _ahead_in_queue(tx: Tx, row: RolloutRow) -> int:
     return above + (await tx.one(sql.AHEAD_OF_AGENT, **terms, agent=row.agent, place=row.ready) or 0)
 
 
-async def workers_of(tx: Tx, kind: str) -> WorkerRows:
+async def list_workers(tx: Tx, kind: str) -> WorkerRows:
     """The workers of a namespace, and how many rollouts of a kind each of them executes."""
     workers = await tx.all(sql.LIST_WORKERS, n=MOST_WORKERS)
     held = await tx.all(sql.HELD_BY_WORKERS, kind=kind, statuses=sorted(LIVE)) if workers else []
@@ -165,7 +165,7 @@ async def workers_of(tx: Tx, kind: str) -> WorkerRows:
 # --- who ended it -----------------------------------------------------------------------------------------
 
 
-async def _end_of(tx: Tx, row: RolloutRow, run: RunRow | None) -> AuditMatch:
+async def _find_end(tx: Tx, row: DiagnosedRolloutRow, run: RunRow | None) -> AuditMatch:
     if run is not None and run.gone_at is not None and run.temporary is None:
         return await _audit_match(tx, run.gone_at, (row.id, run.thread_id), ("delete_run", "delete_thread"))
     if row.status != CANCELLED or row.end_time is None:
@@ -198,7 +198,7 @@ async def _audit_match(tx: Tx, time: int, about: Sequence[str], actions: Sequenc
 
 
 @watched
-async def find_path(tx: Tx, id: str, kinds: Kinds) -> FoundPath | None:
+async def find_path(tx: Tx, id: str, kinds: Kinds) -> PathRows | None:
     """What is stored of the path of a rollout, a run or a phase."""
     row = await tx.one(sql.GET_ROLLOUT, id=id)
     if row is None:
@@ -207,18 +207,20 @@ async def find_path(tx: Tx, id: str, kinds: Kinds) -> FoundPath | None:
     attempts = list(reversed(await tx.all(sql.LATEST_ATTEMPTS, id=id, n=MOST_ATTEMPTS)))
     uncharged = await tx.one(sql.COUNT_UNCHARGED, id=id) or 0
     final = row.kind in kinds and kinds[row.kind].final
-    return FoundPath(
+    return PathRows(
         row=row,
         attempts=attempts,
         uncharged=uncharged,
         spans={} if final else await _first_spans(tx, row, attempts),
         created=await _audit_match(tx, row.start_time, (id,), CREATING),
-        ended=await _end_of(tx, row, run) if row.status in ENDED else await _queued_by(tx, row),
+        ended=await _find_end(tx, row, run) if row.status in ENDED else await _queued_by(tx, row),
         requeued={} if final else await _requeues(tx, row, attempts, uncharged),
     )
 
 
-async def _first_spans(tx: Tx, row: RolloutRow, attempts: Sequence[AttemptRow]) -> dict[str, int]:
+async def _first_spans(
+    tx: Tx, row: DiagnosedRolloutRow, attempts: Sequence[DiagnosedAttemptRow]
+) -> dict[str, int]:
     found = {}
     for attempt in attempts:
         terms = {"born": row.start_time, "id": row.id, "attempt_id": attempt.id}
@@ -228,7 +230,7 @@ async def _first_spans(tx: Tx, row: RolloutRow, attempts: Sequence[AttemptRow]) 
     return found
 
 
-async def _queued_by(tx: Tx, row: RolloutRow) -> AuditMatch:
+async def _queued_by(tx: Tx, row: DiagnosedRolloutRow) -> AuditMatch:
     """Who put into the queue what waits there again; outside lines, its place is the time."""
     if row.line is not None or row.status not in QUEUED or row.position == row.start_time:
         return AuditMatch()
@@ -236,10 +238,10 @@ async def _queued_by(tx: Tx, row: RolloutRow) -> AuditMatch:
 
 
 async def _requeues(
-    tx: Tx, row: RolloutRow, attempts: Sequence[AttemptRow], uncharged: int
+    tx: Tx, row: DiagnosedRolloutRow, attempts: Sequence[DiagnosedAttemptRow], uncharged: int
 ) -> dict[int, Requeue]:
     """Who queued a rollout again after an attempt whose end the rules do not follow by another."""
-    limits, tries = limits_of(row.config), tries_of(attempts, uncharged)
+    limits, tries = decode_limits(row.config), count_tries(attempts, uncharged)
     found = {}
     for attempt, following in pairwise(attempts):
         if not goes_again(limits, attempt, tries[attempt.sequence_id]):
@@ -258,7 +260,7 @@ async def _requeues(
 # --- threads ----------------------------------------------------------------------------------------------
 
 
-async def _thread(tx: Tx, thread: ThreadRow) -> FoundThread:
+async def _thread(tx: Tx, thread: ThreadRow) -> ThreadRows:
     live = await tx.all(sql.LIVE_RUNS, thread_id=thread.id)
     line = await tx.one(sql.GET_LINE, line=thread.id)
     holder = None if line is None else line.holder
@@ -269,7 +271,7 @@ async def _thread(tx: Tx, thread: ThreadRow) -> FoundThread:
         asked = await tx.one(sql.ASKED, thread_id=thread.id, id=thread.checkpoint_id)
     if thread.gone_at is not None:
         audit = await _audit_match(tx, thread.gone_at, [thread.id], ["delete_thread"])
-    return FoundThread(
+    return ThreadRows(
         row=thread,
         busy=None if busy is None else await _rollout(tx, busy),
         live=len(set(live) | ({holder} if holder else set())),
@@ -316,10 +318,10 @@ async def stats(tx: Tx) -> StatsRows:
 
 
 async def _queue(tx: Tx) -> QueueRows:
-    return QueueRows(tx.now, await queue_stats(tx), await workers_of(tx, RUN))
+    return QueueRows(tx.now, await queue_stats(tx), await list_workers(tx, RUN))
 
 
-class Condition(NamedTuple):
+class NamespaceCondition(NamedTuple):
     """What `doctor` asks a namespace. `now` is the database's time."""
 
     now: int
@@ -329,15 +331,15 @@ class Condition(NamedTuple):
 
 
 @watched
-async def condition(tx: Tx) -> Condition:
+async def condition(tx: Tx) -> NamespaceCondition:
     """What waits, who works, and what is held back."""
     _, queues = await queues_here(tx)
-    return Condition(tx.now, await stats(tx), queues, sorted(held(await holds(tx), WORKER)))
+    return NamespaceCondition(tx.now, await stats(tx), queues, sorted(held(await holds(tx), WORKER)))
 
 
 async def live_workers(tx: Tx) -> tuple[int, WorkerRows]:
     """The workers of this namespace, and the time."""
-    return tx.now, await workers_of(tx, RUN)
+    return tx.now, await list_workers(tx, RUN)
 
 
 async def open_approvals(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from perdure.diagnostics.model import AttemptRow, AuditMatch, RolloutRow
+from perdure.diagnostics.model import AuditMatch, DiagnosedAttemptRow, DiagnosedRolloutRow
 from perdure.kernel.clock import to_seconds, to_seconds_or_none
 from perdure.kernel.record import Record
 from perdure.rollouts.model import (
@@ -29,8 +29,8 @@ from perdure.rollouts.model import (
     TASK,
     TIMEOUT,
     Limits,
-    deadline_of,
-    limits_of,
+    compute_deadline,
+    decode_limits,
     reported,
     retries,
     rollout_event,
@@ -39,7 +39,7 @@ from perdure.rollouts.model import (
 from perdure.rollouts.records import RolloutStatus
 from perdure.threads.model import RETRIABLE, RUN_KINDS, STOPPED, run_status
 from perdure.threads.records import RunStatus
-from perdure.threads.rows import failure_of
+from perdure.threads.rows import decode_failure
 
 MOST_ATTEMPTS = 100
 """How many attempts of a rollout its path has, the latest ones."""
@@ -92,11 +92,11 @@ class Requeue(NamedTuple):
     """Whether the attempt was started past the queue."""
 
 
-class FoundPath(NamedTuple):
+class PathRows(NamedTuple):
     """The rows about the path of a rollout. `spans` has when the first span of an attempt began."""
 
-    row: RolloutRow
-    attempts: Sequence[AttemptRow]
+    row: DiagnosedRolloutRow
+    attempts: Sequence[DiagnosedAttemptRow]
     """The latest ones, in their order."""
     uncharged: int
     """How many of all attempts do not count."""
@@ -107,7 +107,7 @@ class FoundPath(NamedTuple):
     """By the number of the attempt before it."""
 
 
-def goes_again(limits: Limits, attempt: AttemptRow, tries: int) -> bool:
+def goes_again(limits: Limits, attempt: DiagnosedAttemptRow, tries: int) -> bool:
     """Whether the rules queue a rollout again after an attempt that ended like this."""
     if attempt.reason == RELEASED or retries(limits, attempt.status, tries):
         return True
@@ -115,7 +115,7 @@ def goes_again(limits: Limits, attempt: AttemptRow, tries: int) -> bool:
     return by_worker and tries < limits.max_attempts
 
 
-def tries_of(found: Sequence[AttemptRow], uncharged: int) -> dict[int, int]:
+def count_tries(found: Sequence[DiagnosedAttemptRow], uncharged: int) -> dict[int, int]:
     """How many attempts had counted after each of these."""
     before = uncharged - sum(1 for each in found if not each.charged)
     tries: dict[int, int] = {}
@@ -125,17 +125,17 @@ def tries_of(found: Sequence[AttemptRow], uncharged: int) -> dict[int, int]:
     return tries
 
 
-def path_of(found: FoundPath, *, final: bool) -> RolloutPath:
+def build_rollout_path(found: PathRows, *, final: bool) -> RolloutPath:
     """The path in rows. `final` is whether ends of this kind of rollout are for ever."""
     return _Path(found, final).shown()
 
 
 class _Path:
-    def __init__(self, found: FoundPath, final: bool) -> None:
+    def __init__(self, found: PathRows, final: bool) -> None:
         self._found = found
         self._final = final
-        self._limits = limits_of(found.row.config)
-        self._tries = tries_of(found.attempts, found.uncharged)
+        self._limits = decode_limits(found.row.config)
+        self._tries = count_tries(found.attempts, found.uncharged)
         self._states: list[PathState] = []
         self._unknown: list[str] = []
 
@@ -167,7 +167,7 @@ class _Path:
         event: str,
         cause: str,
         since: int | None,
-        attempt: AttemptRow | None = None,
+        attempt: DiagnosedAttemptRow | None = None,
         *,
         exact: bool = True,
         actor: str | None = None,
@@ -203,7 +203,7 @@ class _Path:
             who = "" if actor is None else f" by {actor}"
             self._add(QUEUING, "enqueued", f"queued in {row.queue!r}{who}", row.start_time, actor=actor)
 
-    def _claimed(self, attempt: AttemptRow, *, again: bool) -> None:
+    def _claimed(self, attempt: DiagnosedAttemptRow, *, again: bool) -> None:
         worker = f"worker {attempt.worker_id}" if attempt.worker_id else "a worker without a name"
         if not self._states:
             actor = self._found.created.actor
@@ -219,7 +219,7 @@ class _Path:
             cause = f"attempt {attempt.sequence_id} was started on {worker}, past the queue"
         self._add(PREPARING, event, cause, attempt.start_time, attempt, actor=actor)
 
-    def _requeued(self, attempt: AttemptRow) -> str | None:
+    def _requeued(self, attempt: DiagnosedAttemptRow) -> str | None:
         """Somebody queued again what had ended, or started another attempt of it: then gives who."""
         entry = self._found.requeued.get(attempt.sequence_id - 1)
         if entry is None:
@@ -234,7 +234,7 @@ class _Path:
             self._add(REQUEUING, set_to(REQUEUING), cause, entry.time, actor=entry.actor)
         return None
 
-    def _run(self, attempt: AttemptRow) -> None:
+    def _run(self, attempt: DiagnosedAttemptRow) -> None:
         first = self._found.spans.get(attempt.id)
         if self._final or (first is None and attempt.status != RUNNING):
             return
@@ -248,7 +248,7 @@ class _Path:
         since = max(first, attempt.start_time)
         self._add(RUNNING, "first span", cause, since, attempt, exact=False)
 
-    def _attempt_ended(self, attempt: AttemptRow, *, last: bool) -> None:
+    def _attempt_ended(self, attempt: DiagnosedAttemptRow, *, last: bool) -> None:
         """What the end of an attempt meant for its rollout. The last one's is checked against the rollout."""
         row, number = self._found.row, attempt.sequence_id
         if attempt.reason == STOPPED or attempt.status not in (REPORTED | LAPSED):
@@ -269,13 +269,13 @@ class _Path:
         since = attempt.end_time
         exact = since is not None
         if since is None:
-            since = deadline_of(self._limits, attempt.start_time, attempt.last_heartbeat_time)
+            since = compute_deadline(self._limits, attempt.start_time, attempt.last_heartbeat_time)
             self._unknown.append(
                 "When the watchdog found that a lease had ended is not stored; shown is its deadline."
             )
         self._add(REQUEUING if again else FAILED, event, self._how(attempt), since, attempt, exact=exact)
 
-    def _how(self, attempt: AttemptRow) -> str:
+    def _how(self, attempt: DiagnosedAttemptRow) -> str:
         number = f"attempt {attempt.sequence_id}"
         worker = f"worker {attempt.worker_id}" if attempt.worker_id else "its worker"
         uncounted = "" if attempt.charged else "; it does not count"
@@ -285,7 +285,7 @@ class _Path:
             return f"{number} took longer than its timeout{uncounted}"
         if attempt.status in LAPSED:
             return f"{worker} was silent and lost its lease on {number}{uncounted}"
-        failure = failure_of(attempt.metadata) if self._found.row.kind in RUN_KINDS else None
+        failure = decode_failure(attempt.metadata) if self._found.row.kind in RUN_KINDS else None
         said = "" if failure is None else f": {failure.error}: {failure.message}"
         return f"{number} failed{said}{uncounted}"
 

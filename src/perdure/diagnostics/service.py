@@ -9,25 +9,25 @@ from typing import Annotated, Any
 from msgspec import Meta
 from msgspec.structs import asdict
 
-from perdure.access.model import token_of
+from perdure.access.model import row_to_token
 from perdure.approvals.model import ApprovalRow
 from perdure.diagnostics import comparing, doctor, finding, model, operations
-from perdure.diagnostics.comparison import Comparison, align, comparison_of, readable
+from perdure.diagnostics.comparison import Comparison, align, build_comparison, readable
 from perdure.diagnostics.doctor import Findings
 from perdure.diagnostics.explain import explain_rollout, explain_schedule, explain_thread
-from perdure.diagnostics.finding import KINDS, LAST, MAX_FOUND, FoundId, FoundTokens, Kind, Wanted
+from perdure.diagnostics.finding import KINDS, LAST, MAX_FOUND, IdFilter, IdMatch, Kind, TokenMatches
 from perdure.diagnostics.found_explain import OWNED, explain_found
 from perdure.diagnostics.model import (
-    FoundRollout,
     LiveWorkers,
     NamespaceStats,
     OpenApprovals,
     RolloutFacts,
+    RolloutRows,
     Why,
 )
-from perdure.diagnostics.path import RolloutPath, path_of
+from perdure.diagnostics.path import RolloutPath, build_rollout_path
 from perdure.diagnostics.totals import ThreadFigures, thread_figures
-from perdure.diagnostics.workflow_explain import FoundWorkflowRun, explain_approval, explain_workflow_run
+from perdure.diagnostics.workflow_explain import WorkflowRunRows, explain_approval, explain_workflow_run
 from perdure.eventlog.port import EventLog, LogName
 from perdure.kernel.checks import (
     MAX_ID,
@@ -48,7 +48,7 @@ from perdure.kernel.storage.port import Operation, Storage
 from perdure.outbox.model import DEAD, PENDING
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.watchdog import Watchdog, WatchedService
-from perdure.schedules.rows import ScheduleRow, schedule_of
+from perdure.schedules.rows import ScheduleRow, row_to_schedule
 from perdure.service.callers import Caller
 from perdure.service.endpoints import GET, call
 from perdure.service.tables import SYSTEM
@@ -91,12 +91,12 @@ class Diagnostics(WatchedService):
         if found is None:
             return await self._explain_other(id, to_seconds(now))
         if isinstance(found, ScheduleRow):
-            return explain_schedule(schedule_of(found), to_seconds(now))
-        if isinstance(found, FoundWorkflowRun):
+            return explain_schedule(row_to_schedule(found), to_seconds(now))
+        if isinstance(found, WorkflowRunRows):
             return explain_workflow_run(found, now)
         if isinstance(found, ApprovalRow):
             return explain_approval(found, now)
-        if isinstance(found, FoundRollout):
+        if isinstance(found, RolloutRows):
             return explain_rollout(self._facts(found, now), now)
         busy = None if found.busy is None else self._facts(found.busy, now)
         return explain_thread(model.thread_facts(found, busy), now)
@@ -113,8 +113,8 @@ class Diagnostics(WatchedService):
                 return explain_found(each, owner, now)
         raise NotFound(f"Nothing in this namespace has the id {id}")
 
-    def _facts(self, found: FoundRollout, now: int) -> RolloutFacts:
-        return model.facts_of(found, known=found.row.kind in self.kinds, since=now - self._alive)
+    def _facts(self, found: RolloutRows, now: int) -> RolloutFacts:
+        return model.build_facts(found, known=found.row.kind in self.kinds, since=now - self._alive)
 
     @call(GET("/rollouts/{rollout_id}/path"), scope="read", errors=(NotFound,))
     async def path(self, rollout_id: Id) -> RolloutPath:
@@ -126,7 +126,9 @@ class Diagnostics(WatchedService):
         found = await self.read(operations.find_path, check_id(rollout_id, "rollout_id"), self.kinds)
         if found is None:
             raise NotFound(f"Rollout {rollout_id} not found")
-        return path_of(found, final=found.row.kind in self.kinds and self.kinds[found.row.kind].final)
+        return build_rollout_path(
+            found, final=found.row.kind in self.kinds and self.kinds[found.row.kind].final
+        )
 
     @call(GET("/rollouts/{rollout_id}/comparison"), scope="read", errors=(NotFound, SpansEvicted))
     async def compare(
@@ -150,12 +152,12 @@ class Diagnostics(WatchedService):
         pairs = align(one.spans, other.spans)
         rows, parts = await self.read(comparing.read_spans, rollout_id, readable(pairs))
         read = {(span.attempt_id, span.span_id): span for span in spans_from(rows, parts)}
-        return comparison_of(rollout_id, one, other, pairs, read, limit=limit, offset=offset)
+        return build_comparison(rollout_id, one, other, pairs, read, limit=limit, offset=offset)
 
     @call(GET("/find"), scope="read")
     async def find(
         self, q: Beginning, *, kind: list[Kind] | None = None, limit: FindLimit = 20
-    ) -> list[FoundId]:
+    ) -> list[IdMatch]:
         """Find what has an id, or an id that begins with `q`; of schedules also by name.
 
         Exact matches come first, then the others in the order of their kinds. `last` is the newest of each
@@ -165,7 +167,7 @@ class Diagnostics(WatchedService):
         check_id(q, "q") if kind else check_name(q, "q")
         check_number(limit, "limit", least=1, most=MAX_FOUND)
         kinds = KINDS if kind is None else check_choices(kind, KINDS, "kind")
-        wanted = Wanted(q, frozenset(kinds), limit)
+        wanted = IdFilter(q, frozenset(kinds), limit)
         found = await self.read(finding.starting, wanted)
         found += await self._find_sessions(wanted)
         found += await self._find_tokens(wanted)
@@ -173,7 +175,7 @@ class Diagnostics(WatchedService):
             return await self._newest(kinds)
         return finding.ordered(found, q, limit)
 
-    async def _newest(self, kinds: Sequence[Kind]) -> list[FoundId]:
+    async def _newest(self, kinds: Sequence[Kind]) -> list[IdMatch]:
         found = list(await self.read(finding.newest, list(kinds)))
         if "session" in kinds and self._log is not None:
             ns = await self.ns()
@@ -184,21 +186,21 @@ class Diagnostics(WatchedService):
             found += rows[:1]
         return finding.ordered(found, LAST, MAX_FOUND)
 
-    async def _find_sessions(self, wanted: Wanted) -> list[FoundId]:
+    async def _find_sessions(self, wanted: IdFilter) -> list[IdMatch]:
         if "session" not in wanted.kinds or self._log is None:
             return []
         ns = await self.ns()
         logs = await self._log.starting(ns, wanted.start, wanted.limit)
         return await self._described(ns, [each.name for each in logs])
 
-    async def _described(self, ns: int, names: Sequence[LogName]) -> list[FoundId]:
+    async def _described(self, ns: int, names: Sequence[LogName]) -> list[IdMatch]:
         edges = [] if self._log is None else await self._log.edges(ns, names)
         return [finding.session_found(described(each)) for each in edges if each is not None]
 
-    async def _find_tokens(self, wanted: Wanted) -> list[FoundId]:
+    async def _find_tokens(self, wanted: IdFilter) -> list[IdMatch]:
         return await self._tokens(finding.tokens_starting, wanted) if "token" in wanted.kinds else []
 
-    async def _tokens(self, operation: Operation[..., FoundTokens], *args: Any) -> list[FoundId]:
+    async def _tokens(self, operation: Operation[..., TokenMatches], *args: Any) -> list[IdMatch]:
         """The tokens that the caller may see: those of its own namespaces, if it has the scope `admin`."""
         who = self.caller
         if who is not None and "admin" not in who.scopes:
@@ -208,7 +210,7 @@ class Diagnostics(WatchedService):
         return [
             finding.token_found(row, now)
             for row in rows
-            if reached is None or set(token_of(row).namespaces) <= reached
+            if reached is None or set(row_to_token(row).namespaces) <= reached
         ]
 
     @call(GET("/stats"), scope="read")
@@ -218,7 +220,7 @@ class Diagnostics(WatchedService):
         return {
             **asdict(found.runs.queue),
             "workers": asdict(model.live_workers(found.runs.workers, found.runs.now - self._alive)),
-            "pools": model.pools_of(await self.storage.health()),
+            "pools": model.read_pools(await self.storage.health()),
             "outbox": found.outbox,
         }
 
@@ -273,7 +275,7 @@ class Diagnostics(WatchedService):
             doctor.check_outbox(found.stats.outbox[PENDING], found.stats.outbox[DEAD]),
         ]
         free = self.storage.free_bytes()
-        return doctor.findings_of(checks if free is None else [*checks, doctor.check_space(free)])
+        return doctor.build_findings(checks if free is None else [*checks, doctor.check_space(free)])
 
     async def live_workers(self) -> LiveWorkers:
         """The workers that are alive, and how much they can take."""

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from perdure.diagnostics.model import (
     AskedRow,
-    AttemptRow,
-    AuditRow,
-    HeldRow,
-    LineRow,
+    DiagnosedAttemptRow,
+    DiagnosedAuditRow,
+    DiagnosedRolloutRow,
+    DiagnosedWorkerRow,
+    HeldCountRow,
+    HeldLineRow,
     OpenApprovalsRow,
     ReplacementRow,
-    RolloutRow,
-    WorkerRow,
 )
 from perdure.diagnostics.totals import ThreadTotals
 from perdure.kernel.storage.dialect import name_statements, statement
-from perdure.spans.rows import SpanView
+from perdure.spans.rows import SpanRecordRow
 from perdure.traces.outline import SpanOutlineRow
 
 # A rollout.
-GET_ROLLOUT = statement("SELECT {columns} FROM rollouts WHERE ns = :ns AND id = :id", row=RolloutRow)
+GET_ROLLOUT = statement("SELECT {columns} FROM rollouts WHERE ns = :ns AND id = :id", row=DiagnosedRolloutRow)
 # The status of a rollout.
 GET_STATUS = statement("SELECT status FROM rollouts WHERE ns = :ns AND id = :id", row=str)
 # The latest attempt of a rollout.
@@ -30,7 +30,7 @@ LATEST_ATTEMPT = statement(
     JOIN attempts AS a ON a.ns = r.ns AND a.rollout_id = r.id AND a.sequence_id = r.attempts
     WHERE r.ns = :ns AND r.id = :id
     """,
-    row=AttemptRow,
+    row=DiagnosedAttemptRow,
 )
 # How many attempts of a rollout do not count against its limit.
 COUNT_UNCHARGED = statement(
@@ -41,7 +41,7 @@ LATEST_ATTEMPTS = statement(
     """
     SELECT {columns} FROM attempts WHERE ns = :ns AND rollout_id = :id ORDER BY sequence_id DESC LIMIT :n
     """,
-    row=AttemptRow,
+    row=DiagnosedAttemptRow,
 )
 # When the first of an attempt's spans began, as far as its first thousand by id tell.
 FIRST_SPAN = statement(
@@ -58,11 +58,12 @@ SIDE_BY_NUMBER = statement(
     SELECT {columns} FROM attempts
     WHERE ns = :ns AND rollout_id = :rollout_id AND sequence_id = :sequence_id
     """,
-    row=AttemptRow,
+    row=DiagnosedAttemptRow,
 )
 # An attempt by its id.
 SIDE_BY_ID = statement(
-    "SELECT {columns} FROM attempts WHERE ns = :ns AND rollout_id = :rollout_id AND id = :id", row=AttemptRow
+    "SELECT {columns} FROM attempts WHERE ns = :ns AND rollout_id = :rollout_id AND id = :id",
+    row=DiagnosedAttemptRow,
 )
 # The outlines of an attempt's first spans.
 OUTLINES = statement(
@@ -81,10 +82,10 @@ SPANS_OF = statement(
     WHERE ns = :ns AND rollout_id = :rollout_id AND span_id {among:ids}
       AND born = (SELECT start_time FROM rollouts WHERE ns = :ns AND id = :rollout_id)
     """,
-    row=SpanView,
+    row=SpanRecordRow,
 )
 # The run that holds a line.
-GET_LINE = statement("SELECT {columns} FROM lines WHERE ns = :ns AND line = :line", row=LineRow)
+GET_LINE = statement("SELECT {columns} FROM lines WHERE ns = :ns AND line = :line", row=HeldLineRow)
 # How many of the same priority and without an agent are ahead in a queue. Each part of the count is one range
 # of the index.
 AHEAD_IN_QUEUE = statement(
@@ -149,7 +150,7 @@ LIST_WORKERS = statement(
     ORDER BY coalesce(last_heartbeat_time, last_dequeue_time, 0) DESC
     LIMIT :n
     """,
-    row=WorkerRow,
+    row=DiagnosedWorkerRow,
 )
 # How many rollouts each worker executes.
 HELD_BY_WORKERS = statement(
@@ -160,7 +161,7 @@ HELD_BY_WORKERS = statement(
     WHERE r.ns = :ns AND r.kind = :kind AND r.status {among:statuses} AND a.worker_id IS NOT NULL
     GROUP BY a.worker_id
     """,
-    row=HeldRow,
+    row=HeldCountRow,
 )
 # The entries of the audit at a time.
 AUDIT_AT = statement(
@@ -171,7 +172,7 @@ AUDIT_AT = statement(
     ORDER BY id
     LIMIT :n
     """,
-    row=AuditRow,
+    row=DiagnosedAuditRow,
 )
 # The latest entries of the audit between two times, the latest first.
 AUDIT_BEFORE = statement(
@@ -182,7 +183,7 @@ AUDIT_BEFORE = statement(
     ORDER BY id DESC
     LIMIT :n
     """,
-    row=AuditRow,
+    row=DiagnosedAuditRow,
 )
 # The run that was created on a thread at a time and cancelled the one before it.
 REPLACEMENT = statement(

@@ -15,22 +15,22 @@ from perdure.diagnostics.explain import MANY, Explanation, at
 from perdure.diagnostics.model import Why
 from perdure.kernel.clock import to_seconds
 from perdure.workflows.model import ENDED, PAUSED, QUEUED, RUNNING, SUCCEEDED, WAITING
-from perdure.workflows.rows import NodeRow, RunRow
+from perdure.workflows.rows import WorkflowNodeRow, WorkflowRunRow
 
 SHOWN_PHASES = 5
 """How many phases of a run are named."""
 
 
-class FoundWorkflowRun(msgspec.Struct, frozen=True, kw_only=True):
+class WorkflowRunRows(msgspec.Struct, frozen=True, kw_only=True):
     """A workflow run, its nodes that are executed or wait, its open approvals, and its place in the queue."""
 
-    row: RunRow
-    nodes: Sequence[NodeRow] = ()
+    row: WorkflowRunRow
+    nodes: Sequence[WorkflowNodeRow] = ()
     approvals: Sequence[ApprovalRow] = ()
     ahead: int = 0
 
 
-def explain_workflow_run(found: FoundWorkflowRun, now: int) -> Why:
+def explain_workflow_run(found: WorkflowRunRows, now: int) -> Why:
     """Explain the status of a workflow run."""
     row = found.row
     rule, sentence = _explain(found, now)
@@ -44,7 +44,7 @@ def explain_workflow_run(found: FoundWorkflowRun, now: int) -> Why:
     )
 
 
-def _explain(found: FoundWorkflowRun, now: int) -> Explanation:
+def _explain(found: WorkflowRunRows, now: int) -> Explanation:
     row = found.row
     if row.status in ENDED:
         return _ended(row, now)
@@ -61,7 +61,7 @@ def _explain(found: FoundWorkflowRun, now: int) -> Explanation:
     return _going_on(found, now)
 
 
-def _ended(row: RunRow, now: int) -> Explanation:
+def _ended(row: WorkflowRunRow, now: int) -> Explanation:
     when = at(row.finished_at or row.updated_at, now)
     if row.status == SUCCEEDED:
         return row.status, f"succeeded at {when}."
@@ -82,7 +82,7 @@ def _asked(row: ApprovalRow, now: int) -> str:
     )
 
 
-def _going_on(found: FoundWorkflowRun, now: int) -> Explanation:
+def _going_on(found: WorkflowRunRows, now: int) -> Explanation:
     """What the phases of a run that has not ended do."""
     children = [node for node in found.nodes if node.child_run_id is not None and node.status == WAITING]
     timed = [node for node in found.nodes if node.due_at is not None and node.status == WAITING]
@@ -105,7 +105,7 @@ def _going_on(found: FoundWorkflowRun, now: int) -> Explanation:
     return "going_on", "is about to go on: a server that executes workflows must run."
 
 
-def _facts(found: FoundWorkflowRun) -> dict[str, Any]:
+def _facts(found: WorkflowRunRows) -> dict[str, Any]:
     row = found.row
     facts = {
         "workflow_name": row.workflow_name,

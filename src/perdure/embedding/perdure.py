@@ -21,13 +21,13 @@ from perdure.memory.service import Memory
 from perdure.outbox.model import Consumer
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.app import App
-from perdure.runtime.components import add_handlers, components_of, running
+from perdure.runtime.components import add_handlers, build_components, running
 from perdure.runtime.services import Services
 from perdure.runtime.stores import StoreOptions, open_configured, sqlite_file
 from perdure.schedules.conditions import Predicate
 from perdure.schedules.service import Schedules
 from perdure.sessions.service import Sessions
-from perdure.streams.model import Burst, Event
+from perdure.streams.model import Burst, StreamEvent
 from perdure.threads import asking
 from perdure.threads.asking import RunOptions
 from perdure.threads.records import RunEnd
@@ -85,7 +85,7 @@ class Perdure:
             stack.push_async_callback(app.services.finish)
             app.services.deliveries.add(*self._consumers)
             files = self.settings.workflow_dir is not None or self.settings.cron_dir is not None
-            components = components_of(app, self._agents, files=files)
+            components = build_components(app, self._agents, files=files)
             if self._agents is not None:
                 add_handlers(app.services, self._agents.handlers, self._agents.conditions)
             add_handlers(app.services, self._handlers, self._conditions)
@@ -195,7 +195,7 @@ class Perdure:
 
     def stream(
         self, assistant: str, input: Any = None, **options: Unpack[RunOptions]
-    ) -> AsyncGenerator[Event, None]:
+    ) -> AsyncGenerator[StreamEvent, None]:
         """Run an assistant and stream its events, each with its `data`, until its end."""
         return asking.stream_events(self.threads, assistant, input, options)
 

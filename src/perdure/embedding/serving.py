@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from perdure.kernel.errors import PerdureError, StorageClosed
-from perdure.kernel.lifecycle import Component, Phase, Step
+from perdure.kernel.lifecycle import Component, Step, StopPhase
 from perdure.runtime.app import App
 from perdure.server.http.connections import ConnectionLimits
 from perdure.server.http.problems import NATIVE, public_error
 from perdure.server.http.routes import STOPPING, Stopping
 from perdure.server.http.server import HttpServer, HttpService, bind, drain_seconds
-from perdure.server.table import application_of
+from perdure.server.table import build_application
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -30,7 +30,7 @@ class ServedPort:
     def build_server(self, app: App) -> Component:
         """Build the component that serves the app on this port in the running event loop."""
         limits = ConnectionLimits.of(app.settings)
-        http = HttpServer(application_of(app), host=LOOPBACK, listening=self._socket, limits=limits)
+        http = HttpServer(build_application(app), host=LOOPBACK, listening=self._socket, limits=limits)
         return HttpService(app, http, drain=drain_seconds(app.settings))
 
     def close(self) -> None:
@@ -70,8 +70,8 @@ class MountableApp:
             self._stopping.set()
         self._stopping = self._built = None
 
-    def stop_steps(self) -> dict[Phase, Step]:
-        return {Phase.STREAMS: self.end_streams}
+    def stop_steps(self) -> dict[StopPhase, Step]:
+        return {StopPhase.STREAMS: self.end_streams}
 
     async def start(self) -> None:
         """Do nothing: the other web app accepts the requests."""
@@ -81,7 +81,7 @@ class MountableApp:
     def _find_application(self) -> ASGIApp:
         app = self._find_app()
         if self._built is None or self._built[0] is not app:
-            self._built = app, application_of(app, closed=True)
+            self._built = app, build_application(app, closed=True)
         return self._built[1]
 
     async def _live(self, receive: Receive, send: Send) -> None:

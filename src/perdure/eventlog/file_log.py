@@ -44,9 +44,9 @@ from perdure.eventlog.port import (
     check_name,
     check_project,
     check_session_id,
-    digest_of,
+    compute_digest,
     digests_in,
-    place_of,
+    get_idle_cursor,
 )
 from perdure.kernel.errors import InvalidInput, StorageClosed, StorageUnavailable
 from perdure.kernel.folders import make_folder, sync_folder
@@ -280,7 +280,7 @@ class FileEventLog:
     def put_blob_now(self, ns: int, content: bytes) -> str:
         """Store in this thread; see `put_blob`."""
         self.put_blobs_now(ns, [content])
-        return digest_of(content)
+        return compute_digest(content)
 
     def put_blobs_now(self, ns: int, contents: Sequence[bytes]) -> None:
         """Store in this thread; see `put_blobs`.
@@ -288,7 +288,7 @@ class FileEventLog:
         All are written before the first is synchronized: the disk takes them together.
         """
         check_blobs(contents)
-        new = {digest_of(content): content for content in contents}
+        new = {compute_digest(content): content for content in contents}
         with self._blob_lock:
             for digest in [*new]:
                 with contextlib.suppress(FileNotFoundError):
@@ -322,8 +322,8 @@ class FileEventLog:
 
     def _idle(self, ns: int, seconds: float, after: LogInfo | None, limit: int) -> list[LogInfo]:
         before, found = _micros_ago(seconds), []
-        for info in sorted(self._logs(ns, None), key=place_of):
-            if info.updated_at < before and place_of(info) > place_of(after):
+        for info in sorted(self._logs(ns, None), key=get_idle_cursor):
+            if info.updated_at < before and get_idle_cursor(info) > get_idle_cursor(after):
                 if all(each.updated_at < before for each in self._sub_agents(ns, info.name)):
                     found.append(info)
                 if len(found) == limit:

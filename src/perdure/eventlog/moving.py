@@ -48,7 +48,7 @@ def logs_to_tables(folder: Path, connection: apsw.Connection, now: int) -> None:
     with connection:
         for ns, place in _namespaces(folder):
             for path in sorted((place / "projects").rglob("*" + SUFFIX)):
-                _add_log(connection, ns, _name_of(path.relative_to(place / "projects")), path, now)
+                _add_log(connection, ns, _parse_log_name(path.relative_to(place / "projects")), path, now)
             for path in sorted((place / BLOBS).rglob("*")):
                 if len(path.name) == DIGEST and path.is_file():
                     row = (ns, path.name, now, path.read_bytes())
@@ -63,7 +63,7 @@ def _namespaces(folder: Path) -> Iterator[tuple[int, Path]]:
             yield int(place.name), place
 
 
-def _name_of(path: Path) -> LogName:
+def _parse_log_name(path: Path) -> LogName:
     project, *steps = path.with_suffix("").parts
     session_id, *below = steps
     return check_name(LogName(project, session_id, "/".join(below)))

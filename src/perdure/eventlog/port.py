@@ -170,7 +170,7 @@ class EventLog(Protocol):
     async def close(self) -> None: ...
 
 
-def project_of(cwd: str) -> str:
+def build_project_name(cwd: str) -> str:
     """The project of a working directory: its path with dashes for slashes."""
     slug = check_text(cwd, "cwd", max_length=4096).replace("/", "-").replace("\\", "-")
     if len(slug.encode()) > MAX_PROJECT:
@@ -266,7 +266,7 @@ def hint_key(ns: int, name: LogName) -> str:
     return "/".join((str(ns), *name))
 
 
-def place_of(info: LogInfo | None) -> tuple[int, str, str]:
+def get_idle_cursor(info: LogInfo | None) -> tuple[int, str, str]:
     """Where a session stands among those that have not changed for long."""
     if info is None:
         return (-1, "", "")
@@ -278,5 +278,5 @@ def digests_in(content: bytes | mmap) -> Iterator[str]:
     return (match.group().decode() for match in _ANY_HASH.finditer(content))
 
 
-def digest_of(content: bytes) -> str:
+def compute_digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()

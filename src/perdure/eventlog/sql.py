@@ -26,7 +26,7 @@ class LogRow(msgspec.Struct):
         return LogInfo(name, self.size, self.created_at, self.updated_at)
 
 
-class LineRow(NamedTuple):
+class LogLineRow(NamedTuple):
     session_id: str
     project: str
     subpath: str
@@ -168,7 +168,7 @@ MOVE_LOGS = BulkUpdate(
     keys=("ns", "session_id", "project", "subpath"),
 )
 # Add lines to logs.
-ADD_LINES = BulkInsert(SESSION_LINES, LineRow)
+ADD_LINES = BulkInsert(SESSION_LINES, LogLineRow)
 # Add content under its hash; what is there already counts as stored now.
 ADD_BLOBS = BulkInsert(SESSION_BLOBS, BlobRow, on_conflict="UPDATE SET created_at = excluded.created_at")
 

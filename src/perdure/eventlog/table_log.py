@@ -25,12 +25,12 @@ from perdure.eventlog.port import (
     check_name,
     check_project,
     check_session_id,
-    digest_of,
+    compute_digest,
     digests_in,
+    get_idle_cursor,
     hint_key,
-    place_of,
 )
-from perdure.eventlog.sql import BlobRow, LineRow, LogRow, NumberedBody
+from perdure.eventlog.sql import BlobRow, LogLineRow, LogRow, NumberedBody
 from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.port import Storage, Tx
@@ -50,7 +50,7 @@ MAX_LISTED = 10_000
 # --- operations -------------------------------------------------------------------------------------------
 
 
-def _of(name: LogName) -> dict[str, Any]:
+def _bind_name(name: LogName) -> dict[str, Any]:
     return name._asdict()
 
 
@@ -61,16 +61,16 @@ async def append(
 
     Each body comes with its size in bytes.
     """
-    head = await tx.one(sql.LOCK_LOG, **_of(name))
+    head = await tx.one(sql.LOCK_LOG, **_bind_name(name))
     known = 0
     if attempt_id is not None and head is not None:
-        known = await tx.one(sql.LAST_NUMBER, **_of(name), attempt_id=attempt_id) or 0
+        known = await tx.one(sql.LAST_NUMBER, **_bind_name(name), attempt_id=attempt_id) or 0
     numbered = [(number, *body) for number, body in enumerate(bodies, first) if number > known]
     log = head or LogRow(*name, 0, 0, tx.now, tx.now)
     if not numbered and head is not None:
         return log.last_seq
     lines = [
-        LineRow(
+        LogLineRow(
             name.session_id,
             name.project,
             name.subpath,
@@ -94,11 +94,11 @@ async def read_log(
     tx: Tx, name: LogName, after: int, limit: int, size: int
 ) -> tuple[LogRow, list[NumberedBody]] | None:
     """The head of a log, and the lines after a position."""
-    head = await tx.one(sql.GET_LOG, **_of(name))
+    head = await tx.one(sql.GET_LOG, **_bind_name(name))
     if head is None:
         return None
     after = after if after <= head.last_seq else 0
-    return head, await tx.all(sql.READ_LINES, **_of(name), after=after, limit=limit, size=size)
+    return head, await tx.all(sql.READ_LINES, **_bind_name(name), after=after, limit=limit, size=size)
 
 
 async def read_edges(
@@ -114,7 +114,7 @@ async def read_edges(
         head, first = page
         reached = first[-1].seq if first else 0
         after = max(reached, head.last_seq - EDGE_LINES)
-        last = await tx.all(sql.READ_LAST_LINES, **_of(name), after=after, size=size)
+        last = await tx.all(sql.READ_LAST_LINES, **_bind_name(name), after=after, size=size)
         found.append((head, first, last))
     return found
 
@@ -156,7 +156,7 @@ async def remove_some(tx: Tx, name: LogName, age: int) -> bool | None:
         return True
     # The session's own log comes first in their order, and goes last.
     log = heads[-1]
-    of_log = _of(log.info.name)
+    of_log = _bind_name(log.info.name)
     left = max(0, log.last_seq - REMOVED_LINES)
     log.size -= await tx.one(sql.SIZE_AFTER, **of_log, after=left) or 0
     await tx.execute(sql.DROP_LINES, **of_log, after=left)
@@ -174,11 +174,13 @@ async def old_blobs(tx: Tx, age: int, after: str) -> list[str]:
 
 async def named_blobs(tx: Tx, name: LogName) -> list[str]:
     """The lines of a log that may name blobs."""
-    return [line for mark in BLOB_MARKS for line in await tx.all(sql.NAMING_LINES, **_of(name), mark=mark)]
+    return [
+        line for mark in BLOB_MARKS for line in await tx.all(sql.NAMING_LINES, **_bind_name(name), mark=mark)
+    ]
 
 
 async def logs_after(tx: Tx, after: LogName) -> list[LogRow]:
-    return await tx.all(sql.LOGS_AFTER, **_of(after), limit=MAX_LISTED)
+    return await tx.all(sql.LOGS_AFTER, **_bind_name(after), limit=MAX_LISTED)
 
 
 async def remove_blobs(tx: Tx, digests: Sequence[str], age: int) -> int:
@@ -240,7 +242,9 @@ class TableEventLog:
 
     async def idle(self, ns: int, seconds: float, after: LogInfo | None, limit: int) -> list[LogInfo]:
         age = to_micros(seconds)
-        return [row.info for row in await self._storage.read(idle_logs, age, place_of(after), limit, ns=ns)]
+        return [
+            row.info for row in await self._storage.read(idle_logs, age, get_idle_cursor(after), limit, ns=ns)
+        ]
 
     async def remove(self, ns: int, name: LogName, seconds: float) -> bool:
         while True:
@@ -269,12 +273,12 @@ class TableEventLog:
 
     async def put_blob(self, ns: int, content: bytes) -> str:
         await self.put_blobs(ns, [content])
-        return digest_of(content)
+        return compute_digest(content)
 
     async def put_blobs(self, ns: int, contents: Sequence[bytes]) -> None:
         check_blobs(contents)
         # Rows are locked in the order of their keys.
-        named = sorted({digest_of(content): content for content in contents}.items())
+        named = sorted({compute_digest(content): content for content in contents}.items())
         for start in range(0, len(named), STORED_BLOBS):
             await self._storage.run(put_blobs, named[start : start + STORED_BLOBS], ns=ns)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from perdure.eventlog.port import CHANNEL, EventLog, LogName, digest_of, encode_line, hint_key, is_digest
+from perdure.eventlog.port import CHANNEL, EventLog, LogName, compute_digest, encode_line, hint_key, is_digest
 from perdure.kernel import changes
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.signals.port import Signals
@@ -73,7 +73,7 @@ def stored_line(body: bytes, blobs: dict[str, bytes], *, whole: bool = False) ->
     return encode_line(line)
 
 
-def original_of(body: bytes) -> tuple[str | None, int]:
+def read_original(body: bytes) -> tuple[str | None, int]:
     """Return the digest of the original of a line, or None, and which part of it the line is."""
     if _MARK not in body:
         return None, 1
@@ -84,7 +84,7 @@ def original_of(body: bytes) -> tuple[str | None, int]:
 
 
 def _keep(blobs: dict[str, bytes], content: bytes) -> str:
-    digest = digest_of(content)
+    digest = compute_digest(content)
     blobs[digest] = content
     return digest
 
@@ -94,7 +94,7 @@ def _cut_results(line: dict[str, Any], blobs: dict[str, bytes]) -> bool:
     cut = False
     for block in _tool_results(line):
         content = block.get("content")
-        text = content if isinstance(content, str) else _text_of(content)
+        text = content if isinstance(content, str) else _extract_text(content)
         whole = content if isinstance(content, str) else encode_json(content)
         if len(whole) > MAX_SHOWN:
             block["content"] = cut_text(text)
@@ -116,7 +116,7 @@ def _tool_results(line: Any) -> list[dict[str, Any]]:
     return [each for each in blocks if isinstance(each, dict) and each.get("type") == "tool_result"]
 
 
-def _text_of(content: Any) -> str:
+def _extract_text(content: Any) -> str:
     """The texts of blocks; of anything else, its JSON."""
     if isinstance(content, list) and all(isinstance(each, dict) for each in content):
         return "\n".join(text for each in content if isinstance(text := each.get("text"), str))

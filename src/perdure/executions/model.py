@@ -60,13 +60,13 @@ Outcome = Literal["succeeded", "skipped", "deferred", "failed"]
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 
 
-def workflow_of(skill: str) -> str:
+def parse_workflow_name(skill: str) -> str:
     """The workflow of a skill such as `workflow:label`; that of a chat is the skill itself."""
     workflow, _, _ = skill.partition(":")
     return workflow
 
 
-def outcome_of(success: int, stop_reason: str | None) -> Outcome:
+def get_outcome(success: int, stop_reason: str | None) -> Outcome:
     """How an execution counts that has ended. One that is put off counts neither as done nor as failed."""
     if success:
         return "succeeded"

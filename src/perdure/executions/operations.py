@@ -22,15 +22,15 @@ from perdure.executions.model import (
     ExecutionSeed,
     PhaseReport,
     error_text,
-    outcome_of,
-    workflow_of,
+    get_outcome,
+    parse_workflow_name,
 )
 from perdure.executions.rows import (
     ChatRow,
+    ExecutionOutputRow,
     ExecutionRow,
-    OutputRow,
+    ExecutionSessionRow,
     SeedRow,
-    SessionRow,
     StatRow,
     WholeExecution,
 )
@@ -45,7 +45,7 @@ from perdure.rollouts.model import (
     UNRESPONSIVE,
     AttemptEnd,
     AttemptStart,
-    Ended,
+    EndedRollout,
     Listener,
 )
 
@@ -65,7 +65,7 @@ _LAPSES: Final[Mapping[str, str]] = {
 _CANCELLED: Final = "cancelled"
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class ExecutionUsage(msgspec.Struct, frozen=True, kw_only=True):
     """What an attempt has taken so far; what is None is not known."""
 
     cost_usd: float | None = None
@@ -77,19 +77,19 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     api_duration_ms: int | None = None
 
 
-_FIGURES: Final = Usage.__struct_fields__
+_FIGURES: Final = ExecutionUsage.__struct_fields__
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class ExecutionProgress(msgspec.Struct, frozen=True, kw_only=True):
     """What an attempt that goes on says of itself. The caller has checked that it holds its rollout."""
 
     rollout_id: str
     attempt_id: str
     session_id: str | None = None
-    usage: Usage = Usage()
+    usage: ExecutionUsage = ExecutionUsage()
 
 
-class Finish(msgspec.Struct, frozen=True, kw_only=True):
+class ExecutionFinish(msgspec.Struct, frozen=True, kw_only=True):
     """How an execution ended."""
 
     success: bool
@@ -99,13 +99,13 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str | None = None
     duration_ms: int | None = None
     """Measured since its start, if it is not given."""
-    usage: Usage = Usage()
+    usage: ExecutionUsage = ExecutionUsage()
 
 
 # --- with phases ------------------------------------------------------------------------------------------
 
 
-def seeds_of(phases: Sequence[tuple[str, ExecutionSeed]]) -> Write:
+def build_seed_write(phases: Sequence[tuple[str, ExecutionSeed]]) -> Write:
     """The seeds of new phases, each with its rollout's id; written with the phases."""
     return sql.ADD_SEEDS.of([_seed_row(rollout_id, seed) for rollout_id, seed in phases])
 
@@ -174,13 +174,13 @@ async def _on_attempt_ended(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
     """End the executions of these attempts, and tell the notes of the attempts which they were."""
     by_attempt = {(end.rollout_id, end.attempt_id): end for end in ends}
     rows = await tx.all(sql.LOCK_OPEN_OF, ids=sorted({end.rollout_id for end in ends}))
-    closed: list[tuple[ExecutionRow, Finish]] = []
+    closed: list[tuple[ExecutionRow, ExecutionFinish]] = []
     for row in rows:
         end = by_attempt.get((row.rollout_id or "", row.attempt_id or ""))
         if end is None:
             continue
         report = end.note if isinstance(end.note, PhaseReport) else PhaseReport()
-        closed.append((row, _finish_of(end, report)))
+        closed.append((row, _build_finish(end, report)))
         report.execution_id, report.session_id = row.id, row.session_id
         report.tokens, report.cost_usd = row.tokens, row.cost_usd or 0.0
         report.error = report.error or _lapse(end)
@@ -197,19 +197,19 @@ def _lapse(end: AttemptEnd) -> str | None:
     return _LAPSES.get(end.status)
 
 
-def _finish_of(end: AttemptEnd, report: PhaseReport) -> Finish:
+def _build_finish(end: AttemptEnd, report: PhaseReport) -> ExecutionFinish:
     success = end.status == SUCCEEDED
     default = SUCCESS if success else RELEASED if end.reason == RELEASED else FATAL
-    return Finish(
+    return ExecutionFinish(
         success=success,
         error=None if success else report.error or _lapse(end),
         stop_reason=report.stop_reason or default,
         output=report.output,
-        usage=Usage(turns=report.turns, api_duration_ms=report.api_duration_ms),
+        usage=ExecutionUsage(turns=report.turns, api_duration_ms=report.api_duration_ms),
     )
 
 
-async def _on_ended(tx: Tx, ended: Sequence[Ended]) -> None:
+async def _on_ended(tx: Tx, ended: Sequence[EndedRollout]) -> None:
     await tx.execute(sql.DROP_SEEDS, ids=[end.rollout_id for end in ended])
 
 
@@ -217,7 +217,7 @@ EXECUTIONS: Final = Listener(on_claimed=_on_claimed, on_attempt_ended=_on_attemp
 """What executions do when phases move."""
 
 
-async def record_progress(tx: Tx, reports: Sequence[Progress]) -> None:
+async def record_progress(tx: Tx, reports: Sequence[ExecutionProgress]) -> None:
     """Note what attempts that go on have taken so far, and the session that they write to."""
     rows = await tx.all(sql.LOCK_OPEN_OF, ids=sorted({report.rollout_id for report in reports}))
     open_rows = {(row.rollout_id, row.attempt_id): row for row in rows}
@@ -230,7 +230,7 @@ async def record_progress(tx: Tx, reports: Sequence[Progress]) -> None:
     changes.tell(tx, "execution", ((row_id, "running") for row_id in changed))
 
 
-def _take(row: ExecutionRow, session_id: str | None, usage: Usage) -> bool:
+def _take(row: ExecutionRow, session_id: str | None, usage: ExecutionUsage) -> bool:
     """Keep what is known now; gives whether that is news."""
     before = msgspec.structs.astuple(row)
     row.session_id = session_id or row.session_id
@@ -271,7 +271,7 @@ async def add_past(tx: Tx, rows: Sequence[WholeExecution]) -> int:
     return len(new)
 
 
-async def finish(tx: Tx, execution_id: str, ending: Finish) -> None:
+async def finish(tx: Tx, execution_id: str, ending: ExecutionFinish) -> None:
     """End an execution; one that has ended is written over, and counts anew. NotFound if there is none."""
     (row,) = await _locked(tx, [execution_id])
     await _close(tx, [(row, ending)])
@@ -285,7 +285,7 @@ async def _locked(tx: Tx, execution_ids: Sequence[str]) -> list[ExecutionRow]:
     return rows
 
 
-async def _close(tx: Tx, closed: Sequence[tuple[ExecutionRow, Finish]]) -> None:
+async def _close(tx: Tx, closed: Sequence[tuple[ExecutionRow, ExecutionFinish]]) -> None:
     """End executions. What is not known of an end leaves what was known before."""
     without: list[ExecutionRow] = []
     whole: list[WholeExecution] = []
@@ -306,19 +306,19 @@ async def _close(tx: Tx, closed: Sequence[tuple[ExecutionRow, Finish]]) -> None:
     await tx.write(sql.CLOSE.of(without))
     await tx.write(sql.CLOSE_WITH_OUTPUT.of(whole))
     await count(tx, ended)
-    changes.tell(tx, "execution", ((row.id, outcome_of(row.success or 0, row.stop_reason)) for row in ended))
+    changes.tell(tx, "execution", ((row.id, get_outcome(row.success or 0, row.stop_reason)) for row in ended))
 
 
 async def record_session(tx: Tx, execution_id: str, session_id: str) -> None:
     """Note the session of an execution."""
     await _locked(tx, [execution_id])
-    await tx.write(sql.SET_SESSIONS.of([SessionRow(execution_id, session_id)]))
+    await tx.write(sql.SET_SESSIONS.of([ExecutionSessionRow(execution_id, session_id)]))
 
 
 async def set_outputs(tx: Tx, outputs: Mapping[str, str]) -> None:
     """Store the outputs of executions by their ids."""
     await _locked(tx, list(outputs))
-    await tx.write(sql.SET_OUTPUTS.of([OutputRow(id, text) for id, text in sorted(outputs.items())]))
+    await tx.write(sql.SET_OUTPUTS.of([ExecutionOutputRow(id, text) for id, text in sorted(outputs.items())]))
 
 
 async def outputs(tx: Tx, execution_ids: Sequence[str]) -> dict[str, str]:
@@ -351,7 +351,7 @@ async def mark_stale_failed(
     """
     rows = await tx.all(sql.LOCK_OPEN, trigger_id=trigger_id, skill=skill or "", run=run or "")
     stale = [row for row in rows if row.attempt_id is None]
-    ending = Finish(success=False, error=error, stop_reason=FATAL)
+    ending = ExecutionFinish(success=False, error=error, stop_reason=FATAL)
     await _close(tx, [(row, ending) for row in stale])
     return len(stale)
 
@@ -384,12 +384,12 @@ async def count(tx: Tx, rows: Sequence[ExecutionRow], sign: int = 1) -> None:
     """Add executions that have ended to the statistics, or take them out again."""
     stats: dict[tuple[str, int, str, str], StatRow] = {}
     for row in rows:
-        outcome = outcome_of(row.success or 0, row.stop_reason)
+        outcome = get_outcome(row.success or 0, row.stop_reason)
         for series, at, name in (
             (HOURS, row.started_at - row.started_at % HOUR, ""),
             (SKILL_DAYS, row.started_at - row.started_at % DAY, row.skill),
-            (WORKFLOW_HOURS, row.started_at - row.started_at % HOUR, workflow_of(row.skill)),
-            (WORKFLOW_DAYS, row.started_at - row.started_at % DAY, workflow_of(row.skill)),
+            (WORKFLOW_HOURS, row.started_at - row.started_at % HOUR, parse_workflow_name(row.skill)),
+            (WORKFLOW_DAYS, row.started_at - row.started_at % DAY, parse_workflow_name(row.skill)),
             (SKILLS, 0, row.skill),
             (TRIGGERS, 0, row.trigger_type),
         ):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from perdure.executions import sql
-from perdure.executions.model import outcome_of
+from perdure.executions.model import get_outcome
 from perdure.executions.operations import (
     DAY,
     HOUR,
@@ -17,7 +17,7 @@ from perdure.executions.operations import (
     WORKFLOW_HOURS,
     outputs,
 )
-from perdure.executions.rows import ChatRow, ExecutionRow, OpenCount, Place, SumRow, WholeExecution
+from perdure.executions.rows import ChatRow, ExecutionCursor, ExecutionRow, OpenCount, SumRow, WholeExecution
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.dialect import Statement
 from perdure.kernel.storage.port import Tx
@@ -44,7 +44,7 @@ async def find_by_ids(tx: Tx, execution_ids: Sequence[str]) -> list[str]:
 
 
 async def page(
-    tx: Tx, listing: Statement[ExecutionRow], value: str | None, place: Place, limit: int
+    tx: Tx, listing: Statement[ExecutionRow], value: str | None, place: ExecutionCursor, limit: int
 ) -> list[ExecutionRow]:
     """Executions after a place, the newest first."""
     bound = {} if value is None else {"value": value}
@@ -52,7 +52,7 @@ async def page(
 
 
 async def of_workflow_run(
-    tx: Tx, run: str, trigger_id: str | None, workflow: str, place: Place, limit: int
+    tx: Tx, run: str, trigger_id: str | None, workflow: str, place: ExecutionCursor, limit: int
 ) -> list[ExecutionRow]:
     """The executions of a workflow run in the order of their start."""
     return await tx.all(
@@ -71,13 +71,13 @@ async def consecutive_failures(tx: Tx, skill: str) -> int:
     """How many of the newest executions of a skill failed in a row."""
     count = 0
     for row in await tx.all(sql.ENDED_OF_SKILL, skill=skill, n=MAX_FAILURES):
-        if outcome_of(row.success or 0, row.stop_reason) != "failed":
+        if get_outcome(row.success or 0, row.stop_reason) != "failed":
             break
         count += 1
     return count
 
 
-class Sums(NamedTuple):
+class ExecutionSums(NamedTuple):
     """Sums of the statistics, and what has not ended."""
 
     now: int
@@ -87,9 +87,9 @@ class Sums(NamedTuple):
     running: list[OpenCount]
 
 
-async def stats(tx: Tx) -> Sums:
+async def stats(tx: Tx) -> ExecutionSums:
     today = tx.now - tx.now % DAY
-    return Sums(
+    return ExecutionSums(
         tx.now,
         await tx.all(sql.SUMS_BY_NAME, series=SKILLS, since=0, n=MAX_NAMES),
         await tx.all(sql.SUMS_BY_NAME, series=TRIGGERS, since=0, n=MAX_NAMES),
@@ -124,7 +124,7 @@ async def sums_by_name(tx: Tx, series: str, days: int) -> list[SumRow]:
     return await tx.all(sql.SUMS_BY_NAME, series=series, since=first, n=MAX_NAMES)
 
 
-async def chats(tx: Tx, place: Place, limit: int) -> tuple[list[ChatRow], dict[str, str]]:
+async def chats(tx: Tx, place: ExecutionCursor, limit: int) -> tuple[list[ChatRow], dict[str, str]]:
     """Chats after a place, the last active first, and their last texts by execution."""
     rows = await tx.all(sql.LIST_CHATS, at=place.at, id=place.id, n=limit)
     return rows, await _texts(tx, rows)

@@ -53,7 +53,7 @@ class ExecutionPage(Record, kw_only=True):
     next: str | None = None
 
 
-class Figures(Record, kw_only=True):
+class ExecutionFigures(Record, kw_only=True):
     """How many executions there were, how they ended, and what they took.
 
     Those that have not ended count in `total` alone.
@@ -73,7 +73,7 @@ class Figures(Record, kw_only=True):
     cache_creation_input_tokens: int = 0
 
 
-class Bucket(Figures, kw_only=True):
+class Bucket(ExecutionFigures, kw_only=True):
     """The figures of an hour (`2026-11-03T14`) or a day (`2026-11-03`), in UTC."""
 
     at: str
@@ -82,11 +82,11 @@ class Bucket(Figures, kw_only=True):
 class ExecutionStats(Record, kw_only=True):
     """The figures of all executions, of today (UTC), by skill and by type of trigger."""
 
-    all: Figures
-    today: Figures
+    all: ExecutionFigures
+    today: ExecutionFigures
     running: int
-    by_skill: dict[str, Figures] = field(default_factory=dict)
-    by_trigger: dict[str, Figures] = field(default_factory=dict)
+    by_skill: dict[str, ExecutionFigures] = field(default_factory=dict)
+    by_trigger: dict[str, ExecutionFigures] = field(default_factory=dict)
 
 
 class ChatThread(Record, kw_only=True):

@@ -65,14 +65,14 @@ class WholeExecution(ExecutionRow):
     output_text: str | None
 
 
-class OutputRow(NamedTuple):
+class ExecutionOutputRow(NamedTuple):
     """The output of an execution."""
 
     id: str
     output_text: str | None
 
 
-class SessionRow(NamedTuple):
+class ExecutionSessionRow(NamedTuple):
     """The session of an execution."""
 
     id: str
@@ -133,14 +133,14 @@ class ChatRow(msgspec.Struct):
     last_execution_id: str
 
 
-class Found(NamedTuple):
+class ExecutionState(NamedTuple):
     """Whether executions are open, and whether one has succeeded."""
 
     open: int | None
     done: int | None
 
 
-class Place(NamedTuple):
+class ExecutionCursor(NamedTuple):
     """Where a page of a list begins: after this execution or chat."""
 
     at: int

@@ -10,16 +10,16 @@ from msgspec import Meta
 from perdure.eventlog.port import check_session_id
 from perdure.executions import operations, queries, sql, views
 from perdure.executions.model import ExecutionSeed
-from perdure.executions.operations import DAY, HOUR, SKILL_DAYS, WORKFLOW_DAYS, Finish, Readiness
+from perdure.executions.operations import DAY, HOUR, SKILL_DAYS, WORKFLOW_DAYS, ExecutionFinish, Readiness
 from perdure.executions.records import (
     Bucket,
     ChatPage,
     ChatThread,
     Execution,
     ExecutionDetail,
+    ExecutionFigures,
     ExecutionPage,
     ExecutionStats,
-    Figures,
 )
 from perdure.executions.rows import WholeExecution
 from perdure.kernel.checks import (
@@ -71,7 +71,7 @@ class Executions(Service):
         `next` of a page is the cursor of the next one.
         """
         check_page(limit)
-        place = views.place_of(cursor, _NEWEST, views.NEWEST)
+        place = views.decode_execution_cursor(cursor, _NEWEST, views.NEWEST)
         filters = {
             sql.LIST_RUN.name: (sql.LIST_RUN, optional_id(workflow_run_id, "workflow_run_id")),
             sql.LIST_TRIGGER.name: (sql.LIST_TRIGGER, optional_id(trigger_id, "trigger_id")),
@@ -88,7 +88,9 @@ class Executions(Service):
     @call(GET("/executions/{execution_id}"), scope="read", errors=(NotFound,))
     async def get(self, execution_id: Id) -> ExecutionDetail:
         """Get an execution with its output."""
-        return views.detail_of(await self.read(queries.get, check_id(execution_id, "execution_id")))
+        return views.row_to_execution_detail(
+            await self.read(queries.get, check_id(execution_id, "execution_id"))
+        )
 
     async def get_output(self, execution_id: str) -> str | None:
         """The output of an execution; None while there is none."""
@@ -125,7 +127,7 @@ class Executions(Service):
             check_id(workflow_run_id, "workflow_run_id"),
             optional_id(trigger_id, "trigger_id"),
             optional_text(workflow, "workflow") or "",
-            views.place_of(cursor, _OLDEST, views.OLDEST),
+            views.decode_execution_cursor(cursor, _OLDEST, views.OLDEST),
             limit,
         )
         return _page(rows, limit, _OLDEST)
@@ -170,8 +172,8 @@ class Executions(Service):
         today = sums.now - sums.now % DAY
         running_today = sum(each.total for each in sums.running if each.hour * HOUR >= today)
         return ExecutionStats(
-            all=views.total_of(sums.by_trigger, running),
-            today=views.total_of(sums.today, running_today),
+            all=views.sum_figures(sums.by_trigger, running),
+            today=views.sum_figures(sums.today, running_today),
             running=running,
             by_skill=views.by_name(sums.by_skill),
             by_trigger=views.by_name(sums.by_trigger),
@@ -201,7 +203,7 @@ class Executions(Service):
     @call(GET("/executions/stats/skills"), scope="read")
     async def stats_by_skill(
         self, *, days: Days = 30
-    ) -> Annotated[dict[str, Figures], under("skills", dict[str, Figures], "SkillStats")]:
+    ) -> Annotated[dict[str, ExecutionFigures], under("skills", dict[str, ExecutionFigures], "SkillStats")]:
         """Get the figures of each skill over the last days (UTC), today included."""
         rows = await self.read(queries.sums_by_name, SKILL_DAYS, _bounded(days, MAX_DAYS, "days"))
         return views.by_name(rows)
@@ -209,7 +211,9 @@ class Executions(Service):
     @call(GET("/executions/stats/workflows"), scope="read")
     async def stats_by_workflow(
         self, *, days: Days = 30
-    ) -> Annotated[dict[str, Figures], under("workflows", dict[str, Figures], "WorkflowStats")]:
+    ) -> Annotated[
+        dict[str, ExecutionFigures], under("workflows", dict[str, ExecutionFigures], "WorkflowStats")
+    ]:
         """Get the figures of each workflow over the last days (UTC), today included; chats are `chat`."""
         rows = await self.read(queries.sums_by_name, WORKFLOW_DAYS, _bounded(days, MAX_DAYS, "days"))
         return views.by_name(rows)
@@ -222,15 +226,17 @@ class Executions(Service):
         check_page(limit)
         if not limit:
             return ChatPage(items=[])
-        rows, texts = await self.read(queries.chats, views.place_of(cursor, _CHATS, views.NEWEST), limit)
+        rows, texts = await self.read(
+            queries.chats, views.decode_execution_cursor(cursor, _CHATS, views.NEWEST), limit
+        )
         last = rows[-1] if len(rows) == limit else None
         after = None if last is None else write_cursor(_CHATS, last.last_at, last.trigger_id)
-        return ChatPage(items=[views.chat_of(row, texts) for row in rows], next=after)
+        return ChatPage(items=[views.row_to_chat(row, texts) for row in rows], next=after)
 
     @call(GET("/executions/chats/{trigger_id}"), scope="read", errors=(NotFound,))
     async def get_chat_thread(self, trigger_id: Id) -> ChatThread:
         """Get a chat by its trigger."""
-        return views.chat_of(*await self.read(queries.chat, check_id(trigger_id, "trigger_id")))
+        return views.row_to_chat(*await self.read(queries.chat, check_id(trigger_id, "trigger_id")))
 
     # --- writing, in this process -----------------------------------------------------------------------
 
@@ -256,7 +262,7 @@ class Executions(Service):
         output = check_text(text, "output_text", max_length=MAX_OUTPUT)
         await self.write(operations.set_outputs, {check_id(execution_id, "execution_id"): output})
 
-    async def record_finish(self, execution_id: str, ending: Finish) -> None:
+    async def record_finish(self, execution_id: str, ending: ExecutionFinish) -> None:
         """End an execution. What an ending leaves out of costs, tokens and the session stays."""
         optional_text(ending.output, "output_text", max_length=MAX_OUTPUT)
         await self.write(operations.finish, check_id(execution_id, "execution_id"), ending)
@@ -290,7 +296,7 @@ class Executions(Service):
 def _page(rows: Sequence[Any], limit: int, what: str) -> ExecutionPage:
     last = rows[-1] if len(rows) == limit else None
     after = None if last is None else write_cursor(what, last.started_at, last.id)
-    return ExecutionPage(items=[views.execution_of(row) for row in rows], next=after)
+    return ExecutionPage(items=[views.row_to_execution(row) for row in rows], next=after)
 
 
 def _bounded(value: int, most: int, what: str) -> int:

@@ -75,12 +75,12 @@ USE = BulkUpdate(
 # Executions that failed although they had ended well.
 FAIL = BulkUpdate(EXECUTIONS, rows.ExecutionRow, sets=("success", "error"), keys=("ns", "id"))
 # The sessions of executions.
-SET_SESSIONS = BulkUpdate(EXECUTIONS, rows.SessionRow, sets=("session_id",), keys=("ns", "id"))
+SET_SESSIONS = BulkUpdate(EXECUTIONS, rows.ExecutionSessionRow, sets=("session_id",), keys=("ns", "id"))
 # The outputs of executions.
-SET_OUTPUTS = BulkUpdate(EXECUTIONS, rows.OutputRow, sets=("output_text",), keys=("ns", "id"))
+SET_OUTPUTS = BulkUpdate(EXECUTIONS, rows.ExecutionOutputRow, sets=("output_text",), keys=("ns", "id"))
 # The outputs of some executions.
 GET_OUTPUTS = statement(
-    "SELECT {columns} FROM executions WHERE ns = :ns AND id {among:ids}", row=rows.OutputRow
+    "SELECT {columns} FROM executions WHERE ns = :ns AND id {among:ids}", row=rows.ExecutionOutputRow
 )
 # An execution with its output.
 GET = statement("SELECT {columns} FROM executions WHERE ns = :ns AND id = :id", row=rows.WholeExecution)
@@ -112,7 +112,7 @@ FIND_OF_TRIGGER = statement(
     FROM executions
     WHERE ns = :ns AND trigger_id = :trigger_id AND {plain:skill} = :skill
     """,
-    row=rows.Found,
+    row=rows.ExecutionState,
 )
 # The same in a workflow run.
 FIND_OF_RUN = statement(
@@ -121,7 +121,7 @@ FIND_OF_RUN = statement(
     FROM executions
     WHERE ns = :ns AND workflow_run_id = :run AND skill = :skill
     """,
-    row=rows.Found,
+    row=rows.ExecutionState,
 )
 
 # --- lists, the newest first ------------------------------------------------------------------------------

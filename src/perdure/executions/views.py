@@ -7,15 +7,15 @@ from typing import Final, TypeVar
 
 from perdure.executions.model import OUTCOMES
 from perdure.executions.operations import DAY, HOUR
-from perdure.executions.records import Bucket, ChatThread, Execution, ExecutionDetail, Figures
-from perdure.executions.rows import ChatRow, ExecutionRow, OpenCount, Place, SumRow, WholeExecution
+from perdure.executions.records import Bucket, ChatThread, Execution, ExecutionDetail, ExecutionFigures
+from perdure.executions.rows import ChatRow, ExecutionCursor, ExecutionRow, OpenCount, SumRow, WholeExecution
 from perdure.kernel.clock import to_iso, to_iso_or_none
 from perdure.kernel.cursors import read_cursor
 
-F = TypeVar("F", bound=Figures)
+F = TypeVar("F", bound=ExecutionFigures)
 
-NEWEST: Final = Place(2**62, "")
-OLDEST: Final = Place(0, "")
+NEWEST: Final = ExecutionCursor(2**62, "")
+OLDEST: Final = ExecutionCursor(0, "")
 MAX_EXCERPT: Final = 1000
 _SUMS: Final = (
     "turns",
@@ -50,7 +50,7 @@ _SAME: Final = (
 """The fields of a record that are those of its row."""
 
 
-def execution_of(row: ExecutionRow) -> Execution:
+def row_to_execution(row: ExecutionRow) -> Execution:
     """The record of an execution."""
     return Execution(
         execution_id=row.id,
@@ -61,14 +61,14 @@ def execution_of(row: ExecutionRow) -> Execution:
     )
 
 
-def detail_of(row: WholeExecution) -> ExecutionDetail:
+def row_to_execution_detail(row: WholeExecution) -> ExecutionDetail:
     """The record of an execution with its output."""
-    same = execution_of(row)
+    same = row_to_execution(row)
     known = {name: getattr(same, name) for name in Execution.__struct_fields__}
     return ExecutionDetail(**known, output_text=row.output_text)
 
 
-def chat_of(row: ChatRow, texts: Mapping[str, str]) -> ChatThread:
+def row_to_chat(row: ChatRow, texts: Mapping[str, str]) -> ChatThread:
     """The record of a chat; `texts` are outputs of executions by their ids."""
     text = texts.get(row.last_execution_id)
     return ChatThread(
@@ -87,16 +87,16 @@ def chat_of(row: ChatRow, texts: Mapping[str, str]) -> ChatThread:
 # --- cursors ----------------------------------------------------------------------------------------------
 
 
-def place_of(cursor: str | None, what: str, first: Place) -> Place:
+def decode_execution_cursor(cursor: str | None, what: str, first: ExecutionCursor) -> ExecutionCursor:
     """The place in a list that a cursor names; `first` without one."""
     found = read_cursor(cursor, what, int, str)
-    return first if found is None else Place(*found)
+    return first if found is None else ExecutionCursor(*found)
 
 
 # --- statistics -------------------------------------------------------------------------------------------
 
 
-def add(figures: Figures, row: SumRow) -> None:
+def add(figures: ExecutionFigures, row: SumRow) -> None:
     """Add a sum to figures."""
     total = int(row.total)
     figures.total += total
@@ -107,19 +107,19 @@ def add(figures: Figures, row: SumRow) -> None:
     figures.cost_usd += float(row.cost_usd)
 
 
-def total_of(rows: Iterable[SumRow], running: int = 0) -> Figures:
+def sum_figures(rows: Iterable[SumRow], running: int = 0) -> ExecutionFigures:
     """The figures of all rows, and those that have not ended."""
-    figures = Figures(total=running)
+    figures = ExecutionFigures(total=running)
     for row in rows:
         add(figures, row)
     return figures
 
 
-def by_name(rows: Iterable[SumRow]) -> dict[str, Figures]:
+def by_name(rows: Iterable[SumRow]) -> dict[str, ExecutionFigures]:
     """The figures by name."""
-    found: dict[str, Figures] = {}
+    found: dict[str, ExecutionFigures] = {}
     for row in rows:
-        add(found.setdefault(row.name, Figures()), row)
+        add(found.setdefault(row.name, ExecutionFigures()), row)
     return found
 
 

@@ -40,7 +40,7 @@ class GraphReader(Protocol):
     ) -> str: ...
 
 
-class Graphs(Service):
+class AgentGraphs(Service):
     """The graphs of one namespace. An agent that is no graph is drawn as one node."""
 
     def __init__(

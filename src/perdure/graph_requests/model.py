@@ -15,7 +15,7 @@ from perdure.kernel.errors import (
     PerdureError,
     error_named,
 )
-from perdure.rollouts.model import UNRESPONSIVE, Kind, Limits
+from perdure.rollouts.model import UNRESPONSIVE, Limits, RolloutKind
 
 GRAPH_REQUEST: Final = "graph_request"
 GRAPHS_QUEUE: Final = "graphs"
@@ -33,7 +33,7 @@ LIMITS: Final = encode_json(
 )
 """The limits of a request's attempts; its deadline ends all of them."""
 
-GRAPH_REQUEST_KIND: Final = Kind(GRAPH_REQUEST, final=True)
+GRAPH_REQUEST_KIND: Final = RolloutKind(GRAPH_REQUEST, final=True)
 
 
 class UnreadableState(PerdureError):
@@ -50,7 +50,7 @@ _REFUSALS: Final = {
 """What a worker may answer with instead of a value."""
 
 
-def refusal_of(code: str, message: str) -> Exception:
+def build_refusal(code: str, message: str) -> Exception:
     """The error that a worker answered with; one that it must not use is the agent's failure."""
     found = error_named(code, message[:MAX_MESSAGE]) if code in _REFUSALS else None
     return found or AgentError(message[:MAX_MESSAGE])
@@ -80,7 +80,7 @@ class NewAnswer(NamedTuple):
     answer: str | None = None
 
 
-class AnswerRow(NamedTuple):
+class GraphAnswerRow(NamedTuple):
     """The status of a request, and its answer, if it has one."""
 
     status: str
@@ -89,7 +89,7 @@ class AnswerRow(NamedTuple):
     answer: str | None
 
 
-class ExpiredRow(NamedTuple):
+class ExpiredRequestRow(NamedTuple):
     """A request that nobody waits for any more."""
 
     ns: int

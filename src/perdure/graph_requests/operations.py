@@ -11,7 +11,7 @@ from perdure.graph_requests.model import (
     GRAPH_REQUEST,
     GRAPHS_QUEUE,
     LIMITS,
-    AnswerRow,
+    GraphAnswerRow,
     NewAnswer,
     RequestRow,
 )
@@ -26,8 +26,8 @@ from perdure.rollouts.operations.enqueue import NewRollout, enqueue
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.rollouts.operations.remove import remove_rollouts
 from perdure.rollouts.operations.report import save_all
-from perdure.rollouts.operations.work import Work
-from perdure.rollouts.operations.workers import Workers
+from perdure.rollouts.operations.work import LockedRollouts
+from perdure.rollouts.operations.workers import WorkerChanges
 from perdure.rollouts.rows import HeartbeatRow
 from perdure.service.audit import add_entry
 from perdure.threads.operations.graphs import Steps
@@ -91,7 +91,7 @@ async def claim_requests(
 
 async def renew(tx: Tx, held: Sequence[RequestLease], kinds: Kinds) -> list[bool]:
     """Renew the leases that still hold, and tell of each whether it does."""
-    work = Work(tx, kinds)
+    work = LockedRollouts(tx, kinds)
     await work.load([each.request_id for each in held], [GRAPH_REQUEST], lined=False)
     expired = await _expired(tx, list(work.rollouts))
     kept = [_holds(work, each) and each.request_id not in expired for each in held]
@@ -107,7 +107,7 @@ async def _expired(tx: Tx, request_ids: Sequence[str]) -> set[str]:
     return {row.id for row in await tx.all(sql.GET_REQUESTS, ids=request_ids) if row.expires_at <= tx.now}
 
 
-def _holds(work: Work, held: RequestLease) -> bool:
+def _holds(work: LockedRollouts, held: RequestLease) -> bool:
     """Whether an attempt is still the one that executes a request."""
     rollout = work.rollouts.get(held.request_id)
     latest = None if rollout is None else work.latest(held.request_id)
@@ -135,7 +135,7 @@ async def answer(
     if change is not None:
         # Lines are locked before rollouts.
         await lock_lines(tx, [request.thread_id])
-    work = Work(tx, kinds)
+    work = LockedRollouts(tx, kinds)
     await work.load([request.id], [GRAPH_REQUEST], lined=False)
     if await tx.one(sql.ANSWERED_BY, id=request.id) == held.attempt_id:
         return
@@ -156,7 +156,7 @@ async def answer(
     attempt.watch(rollout.limits)
     work.move(rollout, reported(SUCCEEDED), SUCCEEDED)
     await tx.write(sql.ADD_ANSWERS.of([given]))
-    await save_all(work, Workers(tx), False)
+    await save_all(work, WorkerChanges(tx), False)
     if change is not None and request.actor is not None:
         # The change is that of whoever asked for it, not of the worker.
         await add_entry(tx, request.actor, "update_state", [request.thread_id])
@@ -174,25 +174,25 @@ async def get_request(tx: Tx, request_id: str) -> RequestRow | None:
     return await tx.one(sql.GET_REQUESTS, ids=[request_id])
 
 
-async def get_answer(tx: Tx, request_id: str) -> AnswerRow | None:
+async def get_answer(tx: Tx, request_id: str) -> GraphAnswerRow | None:
     """The answer to a request, once it has ended."""
     row = await tx.one(sql.GET_ANSWER, id=request_id)
     return row if row is not None and row.status in ENDED else None
 
 
-async def end(tx: Tx, request_id: str, kinds: Kinds) -> AnswerRow | None:
+async def end(tx: Tx, request_id: str, kinds: Kinds) -> GraphAnswerRow | None:
     """End a request that nobody waits for any more; gives the answer if it came before."""
     await _cancel(tx, [request_id], kinds)
     return await tx.one(sql.GET_ANSWER, id=request_id)
 
 
 async def _cancel(tx: Tx, request_ids: Sequence[str], kinds: Kinds) -> None:
-    work = Work(tx, kinds)
+    work = LockedRollouts(tx, kinds)
     await work.load(request_ids, [GRAPH_REQUEST], lined=False)
     for rollout in work.rollouts.values():
         if rollout.status not in ENDED:
             work.move(rollout, set_to(CANCELLED))
-    await save_all(work, Workers(tx), False)
+    await save_all(work, WorkerChanges(tx), False)
 
 
 async def remove_expired(tx: Tx, linger: int) -> int:

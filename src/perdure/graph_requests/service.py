@@ -18,10 +18,10 @@ from perdure.graph_requests.model import (
     LEASE_SECONDS,
     MAX_ANSWER,
     MAX_MESSAGE,
-    AnswerRow,
+    GraphAnswerRow,
     NewAnswer,
     RequestRow,
-    refusal_of,
+    build_refusal,
 )
 from perdure.graph_requests.operations import ClaimedRequest, GraphChange
 from perdure.graph_requests.records import (
@@ -41,9 +41,9 @@ from perdure.rollouts.operations.claim import Claim, release_rollouts
 from perdure.rollouts.operations.work import ENDED_CHANNEL, READY_CHANNEL, ended_key, ready_key
 from perdure.rollouts.watchdog import WatchedService
 from perdure.service.endpoints import MAX_BATCH, POST, Acknowledged, call, under
-from perdure.threads.encoding import check_states, steps_of
+from perdure.threads.encoding import check_states, encode_steps
 from perdure.threads.queue import MAX_BODY, WORK, Wait, WorkerId
-from perdure.threads.rows import checkpoint_of
+from perdure.threads.rows import row_to_checkpoint
 
 REQUESTS = WORK + "/requests"
 """Where the methods of workers are reached."""
@@ -78,9 +78,9 @@ class GraphRequests(WatchedService):
         except asyncio.CancelledError:
             self.release_later(partial(self._end, request_id))
             raise
-        return _value_of(agent, found)
+        return _decode_value(agent, found)
 
-    async def _answer(self, request_id: str) -> AnswerRow | None:
+    async def _answer(self, request_id: str) -> GraphAnswerRow | None:
         found = await until(
             self.storage.signals,
             ENDED_CHANNEL,
@@ -118,7 +118,7 @@ class GraphRequests(WatchedService):
             timeout=wait,
             group=self.namespace,
         )
-        return [_assignment_of(each) for each in claimed]
+        return [_build_assignment(each) for each in claimed]
 
     def _claim(self, claim: Claim, agents: tuple[str, ...]) -> Awaitable[Sequence[ClaimedRequest]]:
         return self.write_once(
@@ -175,7 +175,7 @@ class GraphRequests(WatchedService):
         change = None
         if steps is not None and error is None:
             check_id(thread_id, "thread_id")
-            change = GraphChange(thread_id, steps_of(check_states(steps), thread_id), after)
+            change = GraphChange(thread_id, encode_steps(check_states(steps), thread_id), after)
         await self.write(operations.answer, lease, given, change, self.kinds)
 
     # --- what has expired ---------------------------------------------------------------------------------
@@ -197,9 +197,9 @@ def check_answer(answer: str) -> str:
     return check_json(answer, "the answer")
 
 
-def _value_of(agent: str, found: AnswerRow | None) -> Any:
+def _decode_value(agent: str, found: GraphAnswerRow | None) -> Any:
     if found is not None and found.error_code is not None:
-        raise refusal_of(found.error_code, found.error or "")
+        raise build_refusal(found.error_code, found.error or "")
     if found is None or found.answer is None:
         raise AgentUnavailable(
             f"no worker answered for the agent {agent!r} within {DEADLINE_SECONDS:g} s, and nothing was"
@@ -211,14 +211,14 @@ def _value_of(agent: str, found: AnswerRow | None) -> Any:
 _call = msgspec.json.Decoder(GraphCall)
 
 
-def _assignment_of(claimed: ClaimedRequest) -> GraphAssignment:
+def _build_assignment(claimed: ClaimedRequest) -> GraphAssignment:
     request = claimed.request
     return GraphAssignment(
         held=RequestLease(request.id, claimed.attempt_id),
         agent=request.agent,
         thread_id=request.thread_id,
         call=_call.decode(request.call),
-        checkpoint=None if claimed.state is None else checkpoint_of(claimed.state),
+        checkpoint=None if claimed.state is None else row_to_checkpoint(claimed.state),
         lease_seconds=LEASE_SECONDS,
         seconds_left=(request.expires_at - claimed.now) / MICROS,
     )

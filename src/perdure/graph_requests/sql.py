@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.graph_requests.model import AnswerRow, ExpiredRow, NewAnswer, RequestRow
+from perdure.graph_requests.model import ExpiredRequestRow, GraphAnswerRow, NewAnswer, RequestRow
 from perdure.graph_requests.tables import GRAPH_ANSWERS, GRAPH_REQUESTS
 from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
 
@@ -24,12 +24,12 @@ GET_ANSWER = statement(
     LEFT JOIN graph_answers AS a ON a.ns = r.ns AND a.id = r.id
     WHERE r.ns = :ns AND r.id = :id
     """,
-    row=AnswerRow,
+    row=GraphAnswerRow,
 )
 # Requests whose deadline has passed, in all namespaces.
 EXPIRED = statement(
     "SELECT {columns} FROM graph_requests WHERE expires_at < :before ORDER BY expires_at LIMIT :n",
-    row=ExpiredRow,
+    row=ExpiredRequestRow,
 )
 # Delete requests.
 DROP_REQUESTS = statement("DELETE FROM graph_requests WHERE ns = :ns AND id {among:ids}")

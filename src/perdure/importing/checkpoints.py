@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.checkpoints.records import GraphChanges, GraphPut, GraphQuery, GraphWrite, Piece, Typed
-from perdure.checkpoints.service import Graphs
+from perdure.checkpoints.records import CheckpointQuery, GraphChanges, GraphPut, GraphWrite, Piece, Typed
+from perdure.checkpoints.service import StoredCheckpoints
 from perdure.importing.records import ImportReport
 from perdure.kernel.errors import InvalidInput
 from perdure.langgraph.splitting import SplitCheckpoint
@@ -44,7 +44,7 @@ class SourceCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def import_checkpoints(
-    graphs: Graphs, source: AsyncIterator[SourceCheckpoint], report: ImportReport
+    graphs: StoredCheckpoints, source: AsyncIterator[SourceCheckpoint], report: ImportReport
 ) -> None:
     """Import checkpoints with their writes; those of a thread come in their order.
 
@@ -85,8 +85,8 @@ async def import_checkpoints(
                 report.refuse(CHECKPOINTS, found.checkpoint_id, error.message)
 
 
-async def _is_present(graphs: Graphs, found: SourceCheckpoint) -> bool:
-    query = GraphQuery(
+async def _is_present(graphs: StoredCheckpoints, found: SourceCheckpoint) -> bool:
+    query = CheckpointQuery(
         thread_id=found.thread_id,
         checkpoint_ns=found.checkpoint_ns,
         checkpoint_id=found.checkpoint_id,

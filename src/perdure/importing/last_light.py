@@ -18,7 +18,7 @@ from perdure.importing.records import ImportReport
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.sessions.batches import in_batches
 from perdure.sessions.service import Sessions
-from perdure.sessions.transcripts.files import lines_of
+from perdure.sessions.transcripts.files import read_lines
 from perdure.workflows.override_service import WorkflowOverrides
 
 EXECUTIONS: Final = "executions"
@@ -172,7 +172,7 @@ async def import_tree(folder: Path, sessions: Sessions, report: ImportReport) ->
             name = _log_name(file.relative_to(projects))
             before = await _line_count(sessions, name)
             if report.dry_run:
-                new = any(True for _ in islice(lines_of(file), before, None))
+                new = any(True for _ in islice(read_lines(file), before, None))
             else:
                 await _append(sessions, name, file)
                 new = await _line_count(sessions, name) > before
@@ -187,7 +187,7 @@ async def import_tree(folder: Path, sessions: Sessions, report: ImportReport) ->
 
 async def _append(sessions: Sessions, name: LogName, file: Path) -> None:
     number = 1
-    for batch in in_batches(lines_of(file)):
+    for batch in in_batches(read_lines(file)):
         await sessions.append(
             name.session_id,
             batch,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from msgspec import UNSET, UnsetType
 
-from perdure.items.records import Item, ItemPolicy, Match
+from perdure.items.records import Item, ItemPolicy, NamespaceMatch
 from perdure.kernel import checks
 from perdure.kernel.checks import check_text
 from perdure.kernel.clock import MICROS, to_micros, to_seconds, to_seconds_or_none
@@ -44,7 +44,7 @@ def check_labels(namespace: object, what: str = "namespace") -> tuple[str, ...]:
     for label in namespace:
         _check_label(label, what)
     labels = tuple(namespace)
-    check_text(path_of(labels), what, max_length=MAX_PATH)
+    check_text(encode_namespace(labels), what, max_length=MAX_PATH)
     return labels
 
 
@@ -68,7 +68,7 @@ def check_namespace(namespace: object) -> tuple[str, ...]:
     return labels
 
 
-def path_of(labels: Sequence[str]) -> str:
+def encode_namespace(labels: Sequence[str]) -> str:
     """A namespace as one text: those below it begin with it, and texts sort as the namespaces do."""
     return "".join(_BEFORE_LABEL + _escaped(label) for label in labels)
 
@@ -77,7 +77,7 @@ def _escaped(label: str) -> str:
     return label.replace("\x02", "\x02\x02").replace("\x01", "\x02\x01")
 
 
-def labels_of(path: str) -> tuple[str, ...]:
+def decode_namespace(path: str) -> tuple[str, ...]:
     return tuple(_unescaped(part) for part in _parts(path)) if path else ()
 
 
@@ -101,27 +101,27 @@ def _unescaped(part: str) -> str:
     return "\x02".join(each.replace("\x02\x01", "\x01") for each in part.split("\x02\x02"))
 
 
-def range_of(path: str) -> tuple[str, str]:
+def build_namespace_range(path: str) -> tuple[str, str]:
     """The first path at or below a namespace, and the first one after all of those."""
     return path, path + _AFTER_PATH
 
 
-def start_of(matches: Sequence[Match]) -> tuple[str, str]:
+def build_search_range(matches: Sequence[NamespaceMatch]) -> tuple[str, str]:
     """The range that a listing can be confined to: what all its prefixes demand before their wildcards."""
     longest: tuple[str, ...] = ()
     for match in matches:
         if match.kind == "prefix":
             literal = match.path[: match.path.index(ANY_LABEL)] if ANY_LABEL in match.path else match.path
             longest = max(longest, tuple(literal), key=len)
-    return range_of(path_of(longest))
+    return build_namespace_range(encode_namespace(longest))
 
 
-def fits(labels: Sequence[str], matches: Sequence[Match]) -> bool:
+def fits(labels: Sequence[str], matches: Sequence[NamespaceMatch]) -> bool:
     """Whether a namespace fits every match."""
     return all(_fits(labels, match) for match in matches)
 
 
-def _fits(labels: Sequence[str], match: Match) -> bool:
+def _fits(labels: Sequence[str], match: NamespaceMatch) -> bool:
     count = len(match.path)
     if len(labels) < count:
         return False
@@ -158,7 +158,7 @@ def encode_value(value: object) -> str:
     return encode_json(check_object(value), what="the value")
 
 
-def ttl_of(minutes: float | UnsetType | None, policy: ItemPolicy) -> int | None:
+def compute_ttl(minutes: float | UnsetType | None, policy: ItemPolicy) -> int | None:
     """How long an item lasts, in microseconds."""
     if minutes is UNSET:
         minutes = policy.default_ttl
@@ -251,7 +251,7 @@ class NewItemRow(NamedTuple):
     value: str
 
 
-class ExpiredRow(NamedTuple):
+class ExpiredItemRow(NamedTuple):
     """The name of an expired item."""
 
     ns: int
@@ -266,7 +266,7 @@ class EndsRow(NamedTuple):
     highest: str | None
 
 
-class VectorRow(NamedTuple):
+class ItemVectorRow(NamedTuple):
     """What an item is searched by: the vector of one of its fields."""
 
     path: str
@@ -285,10 +285,10 @@ class ValuedVectorRow(NamedTuple):
     value: str
 
 
-def item_of(row: ItemRow, score: float | None = None) -> Item:
+def row_to_item(row: ItemRow, score: float | None = None) -> Item:
     """The record of an item."""
     return Item(
-        namespace=list(labels_of(row.path)),
+        namespace=list(decode_namespace(row.path)),
         key=row.key,
         value=decode_json(row.value),
         created_at=to_seconds(row.created),
@@ -302,11 +302,11 @@ ITEMS, NAMESPACES = "items", "namespaces of items"
 """The lists that cursors name."""
 
 
-def cursor_of(last: Item) -> str:
+def encode_item_cursor(last: Item) -> str:
     """The cursor of the items after one."""
-    return write_cursor(ITEMS, to_micros(last.updated_at), path_of(last.namespace), last.key)
+    return write_cursor(ITEMS, to_micros(last.updated_at), encode_namespace(last.namespace), last.key)
 
 
 def shown(path: str, key: str) -> str:
     """An item's name where people read it: its labels and its key."""
-    return ".".join(labels_of(path)) + "/" + key
+    return ".".join(decode_namespace(path)) + "/" + key

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from perdure.items import sql
-from perdure.items.model import ItemRow, NewItem, NewItemRow, ValuedVectorRow, VectorRow, shown
+from perdure.items.model import ItemRow, ItemVectorRow, NewItem, NewItemRow, ValuedVectorRow, shown
 from perdure.items.tables import ITEMS
 from perdure.kernel import changes
 from perdure.kernel.checks import MAX_ROWS
-from perdure.kernel.storage.filters import Clause, Condition, where
+from perdure.kernel.storage.filters import Clause, FilterCondition, where
 from perdure.kernel.storage.port import Tx
 from perdure.service.audit import audit
 
@@ -21,7 +21,7 @@ Name = tuple[str, str]
 """The path and the key of an item."""
 
 
-class Place(NamedTuple):
+class ItemCursor(NamedTuple):
     """A place in a search: after the item that was changed then and has this name."""
 
     updated: int = MAX_ROWS
@@ -29,13 +29,13 @@ class Place(NamedTuple):
     key: str = ""
 
 
-class Search(NamedTuple):
+class ItemFilter(NamedTuple):
     """Which items at or below a namespace, after which place, and how many."""
 
     low: str
     high: str
     needles: tuple[str, ...]
-    after: Place
+    after: ItemCursor
     limit: int
     offset: int
     bare: bool = False
@@ -74,7 +74,9 @@ async def _drop(tx: Tx, names: Sequence[Name]) -> None:
 async def _set_vectors(tx: Tx, items: Sequence[NewItem]) -> None:
     for path, keys in _by_path([(item.path, item.key) for item in items]).items():
         await tx.execute(sql.DROP_VECTORS, path=path, keys=keys)
-    rows = [VectorRow(item.path, item.key, field, vector) for item in items for field, vector in item.vectors]
+    rows = [
+        ItemVectorRow(item.path, item.key, field, vector) for item in items for field, vector in item.vectors
+    ]
     await tx.write(sql.ADD_VECTORS.of(rows))
 
 
@@ -119,12 +121,12 @@ async def get(tx: Tx, names: Sequence[Name]) -> dict[Name, ItemRow]:
     return found
 
 
-async def search(tx: Tx, query: Search) -> list[ItemRow]:
+async def search(tx: Tx, query: ItemFilter) -> list[ItemRow]:
     """A page of the items in a range of namespaces, those changed last first."""
     ends = await tx.one(sql.ENDS, low=query.low, high=query.high)
     if ends is None or ends.lowest is None:
         return []
-    clause = where(sql.FIELDS, [Condition("value", "contains", text) for text in query.needles], "and")
+    clause = where(sql.FIELDS, [FilterCondition("value", "contains", text) for text in query.needles], "and")
     if query.bare:
         clause = Clause(clause.sql + " AND " + sql.WITHOUT_VECTORS, clause.values)
     one = ends.lowest == ends.highest
@@ -137,7 +139,9 @@ async def search(tx: Tx, query: Search) -> list[ItemRow]:
     )
 
 
-async def vectors(tx: Tx, low: str, high: str, after: tuple[str, str, str], limit: int) -> list[VectorRow]:
+async def vectors(
+    tx: Tx, low: str, high: str, after: tuple[str, str, str], limit: int
+) -> list[ItemVectorRow]:
     """The next vectors of the items in a range of namespaces."""
     return await tx.all(sql.VECTORS, low=low, high=high, **_after(after), limit=limit)
 

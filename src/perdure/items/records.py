@@ -73,7 +73,7 @@ class SearchItems(_Operation, tag="search", kw_only=True):
     cursor: str | None = None
 
 
-class Match(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class NamespaceMatch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """How a namespace must begin or end; the label `*` stands for any."""
 
     kind: MatchKind
@@ -83,7 +83,7 @@ class Match(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class ListNamespaces(_Operation, tag="namespaces", kw_only=True):
     """The namespaces that hold items and fit every match, cut to `max_depth` labels, in their order."""
 
-    matches: list[Match] = field(default_factory=list)
+    matches: list[NamespaceMatch] = field(default_factory=list)
     max_depth: int | None = None
     limit: int = DEFAULT_NAMESPACES
     offset: int = 0

@@ -14,15 +14,15 @@ from perdure.items.model import (
     MAX_LABELS,
     MAX_PATH,
     ItemRow,
+    ItemVectorRow,
     NewItem,
     ValuedVectorRow,
-    VectorRow,
     check_key,
     check_labels,
     check_namespace,
-    path_of,
+    encode_namespace,
 )
-from perdure.items.operations import Name, Place, Search
+from perdure.items.operations import ItemCursor, ItemFilter, Name
 from perdure.items.records import (
     DeleteItem,
     GetItem,
@@ -31,7 +31,7 @@ from perdure.items.records import (
     ItemPolicy,
     ItemResult,
     ListNamespaces,
-    Match,
+    NamespaceMatch,
     PutItem,
     SearchItems,
 )
@@ -174,10 +174,10 @@ class Items(Service):
 
     def _new(self, op: PutItem | DeleteItem) -> NewItem:
         if isinstance(op, DeleteItem):
-            return NewItem(path_of(check_labels(op.namespace)), check_key(op.key), None)
+            return NewItem(encode_namespace(check_labels(op.namespace)), check_key(op.key), None)
         model.check_index(op.index)
-        path, value = path_of(check_namespace(op.namespace)), model.encode_value(op.value)
-        return NewItem(path, check_key(op.key), value, model.ttl_of(op.ttl_minutes, self.policy))
+        path, value = encode_namespace(check_namespace(op.namespace)), model.encode_value(op.value)
+        return NewItem(path, check_key(op.key), value, model.compute_ttl(op.ttl_minutes, self.policy))
 
     async def _write(self, items: Sequence[NewItem]) -> None:
         size = sum(len(item.value or "") for item in items)
@@ -217,30 +217,34 @@ class Items(Service):
         (result,) = await self.run([wanted])
         found = result.items or []
         last = found[-1] if found and len(found) == limit and not query else None
-        return ListPart(found, None if last is None else model.cursor_of(last))
+        return ListPart(found, None if last is None else model.encode_item_cursor(last))
 
     async def _search(self, op: SearchItems) -> list[Item]:
         check_number(op.limit, "limit")
         check_number(op.offset, "offset")
         optional_text(op.query, "query", max_length=MAX_QUERY)
-        low, high = model.range_of(path_of(check_labels(op.namespace_prefix, "namespace_prefix")))
+        low, high = model.build_namespace_range(
+            encode_namespace(check_labels(op.namespace_prefix, "namespace_prefix"))
+        )
         conditions = model.check_filter(op.filter)
         if op.query and op.cursor is not None:
             raise InvalidInput("a search with a query has no cursor; use offset")
         place = read_cursor(op.cursor, model.ITEMS, int, str, str) or ()
-        wanted = Search(low, high, tuple(model.needles(conditions)), Place(*place), op.limit, op.offset)
+        wanted = ItemFilter(
+            low, high, tuple(model.needles(conditions)), ItemCursor(*place), op.limit, op.offset
+        )
         if op.query and self.index is not None:
             found = await self._nearest(await self.index.of_query(op.query), wanted, conditions)
         else:
             found = [(row, None) for row in await self._listed(wanted, conditions)]
         await self._refresh([row for row, _ in found], op.refresh_ttl)
-        return [model.item_of(row, score) for row, score in found]
+        return [model.row_to_item(row, score) for row, score in found]
 
-    async def _listed(self, wanted: Search, conditions: Mapping[str, Any]) -> list[ItemRow]:
+    async def _listed(self, wanted: ItemFilter, conditions: Mapping[str, Any]) -> list[ItemRow]:
         return await (self._filtered(wanted, conditions) if conditions else self._page(wanted))
 
     async def _nearest(
-        self, vector: Sequence[float], wanted: Search, conditions: Mapping[str, Any]
+        self, vector: Sequence[float], wanted: ItemFilter, conditions: Mapping[str, Any]
     ) -> list[tuple[ItemRow, float | None]]:
         """The items nearest to a vector, and after them those that have none of their own."""
         if not wanted.limit:
@@ -259,14 +263,14 @@ class Items(Service):
         return found + [(row, None) for row in others]
 
     async def _ranking(
-        self, vector: Sequence[float], wanted: Search, conditions: Mapping[str, Any]
+        self, vector: Sequence[float], wanted: ItemFilter, conditions: Mapping[str, Any]
     ) -> Ranking:
         """Compare every item of the range, in bounded parts."""
         ranking = Ranking(vector, wanted.offset + wanted.limit)
         after = ("", "", "")
         while True:
-            rows: Sequence[VectorRow | ValuedVectorRow]
-            fitting: Sequence[VectorRow | ValuedVectorRow]
+            rows: Sequence[ItemVectorRow | ValuedVectorRow]
+            fitting: Sequence[ItemVectorRow | ValuedVectorRow]
             place = (wanted.low, wanted.high, after, SCAN_VECTORS)
             if conditions:
                 valued = await self.read(operations.vectors_and_values, *place)
@@ -280,7 +284,7 @@ class Items(Service):
                 return ranking
             after = (rows[-1].path, rows[-1].key, rows[-1].field)
 
-    async def _page(self, wanted: Search) -> list[ItemRow]:
+    async def _page(self, wanted: ItemFilter) -> list[ItemRow]:
         """A page that the database can tell by itself, in parts that it gives at once."""
         rows: list[ItemRow] = []
         while len(rows) < wanted.limit:
@@ -292,7 +296,7 @@ class Items(Service):
             wanted = wanted._replace(after=_place(found[-1]), offset=0)
         return rows
 
-    async def _filtered(self, wanted: Search, conditions: Mapping[str, Any]) -> list[ItemRow]:
+    async def _filtered(self, wanted: ItemFilter, conditions: Mapping[str, Any]) -> list[ItemRow]:
         """Look through the items in bounded parts until enough of them fit."""
         rows: list[ItemRow] = []
         left, scan = wanted.offset, wanted._replace(limit=SCAN_ROWS, offset=0)
@@ -332,10 +336,15 @@ class Items(Service):
         (result,) = await self.run([wanted])
         found = [tuple(labels) for labels in result.namespaces or []]
         more = bool(found) and len(found) == limit
-        return ListPart(found, write_cursor(model.NAMESPACES, path_of(found[-1])) if more else None)
+        return ListPart(found, write_cursor(model.NAMESPACES, encode_namespace(found[-1])) if more else None)
 
     async def _namespaces(
-        self, matches: Sequence[Match], max_depth: int | None, limit: int, offset: int, cursor: str | None
+        self,
+        matches: Sequence[NamespaceMatch],
+        max_depth: int | None,
+        limit: int,
+        offset: int,
+        cursor: str | None,
     ) -> list[tuple[str, ...]]:
         check_number(limit, "limit")
         check_number(offset, "offset")
@@ -346,7 +355,7 @@ class Items(Service):
         for match in matches:
             check_labels(match.path, match.kind)
         found: list[tuple[str, ...]] = []
-        low, high = model.start_of(matches)
+        low, high = model.build_search_range(matches)
         if (place := read_cursor(cursor, model.NAMESPACES, str)) is not None:
             low = max(low, _behind(str(*place), max_depth))
         while len(found) < offset + limit:
@@ -406,12 +415,12 @@ class Items(Service):
         return results
 
     async def _get(self, gets: Sequence[GetItem]) -> list[ItemResult]:
-        names: list[Name] = [(path_of(check_labels(op.namespace)), check_key(op.key)) for op in gets]
+        names: list[Name] = [(encode_namespace(check_labels(op.namespace)), check_key(op.key)) for op in gets]
         rows = await self._rows(names)
         for refresh_ttl in (None, True):
             read = [name for name, op in zip(names, gets, strict=True) if op.refresh_ttl is refresh_ttl]
             await self._refresh([rows[name] for name in dict.fromkeys(read) if name in rows], refresh_ttl)
-        return [ItemResult(item=model.item_of(rows[name]) if name in rows else None) for name in names]
+        return [ItemResult(item=model.row_to_item(rows[name]) if name in rows else None) for name in names]
 
     async def _rows(self, names: Sequence[Name]) -> dict[Name, ItemRow]:
         """Those of the items that exist; concurrent reads are merged."""
@@ -429,8 +438,8 @@ class Items(Service):
         return ItemResult(items=await self._search(op))
 
 
-def _place(row: ItemRow) -> Place:
-    return Place(row.updated, row.path, row.key)
+def _place(row: ItemRow) -> ItemCursor:
+    return ItemCursor(row.updated, row.path, row.key)
 
 
 async def _fitting(rows: Sequence[R], conditions: Mapping[str, Any]) -> list[R]:
@@ -450,29 +459,34 @@ def _next_rows(found: Sequence[ItemRow]) -> int:
 
 def _behind(path: str, max_depth: int | None) -> str:
     """Where a list goes on behind a namespace: below it, unless namespaces are cut to its length."""
-    _, end = model.range_of(path)
-    return end if len(model.labels_of(path)) == max_depth else path + "\x01"
+    _, end = model.build_namespace_range(path)
+    return end if len(model.decode_namespace(path)) == max_depth else path + "\x01"
 
 
 def _take(
-    found: list[tuple[str, ...]], paths: Sequence[str], matches: Sequence[Match], max_depth: int | None
+    found: list[tuple[str, ...]],
+    paths: Sequence[str],
+    matches: Sequence[NamespaceMatch],
+    max_depth: int | None,
 ) -> str:
     """Add the namespaces that fit, each once; gives where to go on."""
     low = ""
     for path in paths:
         if path < low:
             continue
-        labels = model.labels_of(path)
+        labels = model.decode_namespace(path)
         low = path + "\x01"
         if not model.fits(labels, matches):
             continue
         cut = labels[:max_depth]
         found.append(cut)
-        low = _behind(path_of(cut), max_depth)
+        low = _behind(encode_namespace(cut), max_depth)
     return low
 
 
-def matches_of(prefix: Sequence[str] | None, suffix: Sequence[str] | None) -> list[Match]:
+def matches_of(prefix: Sequence[str] | None, suffix: Sequence[str] | None) -> list[NamespaceMatch]:
     """How namespaces must begin and end; what is empty demands nothing."""
-    matches = [Match(kind="prefix", path=list(check_labels(prefix, "prefix")))] if prefix else []
-    return matches + ([Match(kind="suffix", path=list(check_labels(suffix, "suffix")))] if suffix else [])
+    matches = [NamespaceMatch(kind="prefix", path=list(check_labels(prefix, "prefix")))] if prefix else []
+    return matches + (
+        [NamespaceMatch(kind="suffix", path=list(check_labels(suffix, "suffix")))] if suffix else []
+    )

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from perdure.items.model import (
-    EndsRow,
-    ExpiredRow,
-    ItemRow,
-    NewItemRow,
-    ValuedVectorRow,
-    VectorRow,
-)
+from perdure.items.model import EndsRow, ExpiredItemRow, ItemRow, ItemVectorRow, NewItemRow, ValuedVectorRow
 from perdure.items.tables import ITEM_VECTORS, ITEMS
 from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
-from perdure.kernel.storage.filters import Field, Key, Listing, Order
+from perdure.kernel.storage.filters import ListField, Listing, SortKey, SortOrder
 
 _LIVE = "(expires IS NULL OR expires > :now)"
 _LIVE_I = "(i.expires IS NULL OR i.expires > :now)"
@@ -53,12 +46,12 @@ ENDS = statement(
     row=EndsRow,
 )
 _BEFORE = " AND updated <= :updated AND (updated, path, key) < (:updated, :last_path, :last_key)"
-FIELDS = {"value": Field("value", "text")}
-ORDER = Order(
+FIELDS = {"value": ListField("value", "text")}
+ORDER = SortOrder(
     (
-        Key("updated", "time", descending=True),
-        Key("path", "text", descending=True),
-        Key("key", "text", descending=True),
+        SortKey("updated", "time", descending=True),
+        SortKey("path", "text", descending=True),
+        SortKey("key", "text", descending=True),
     )
 )
 WITHOUT_VECTORS = (
@@ -99,13 +92,14 @@ NAMESPACES = statement(
 
 # Some items of all namespaces that have expired.
 EXPIRED = statement(
-    "SELECT {columns} FROM items WHERE expires <= :now ORDER BY expires LIMIT :limit {skip}", row=ExpiredRow
+    "SELECT {columns} FROM items WHERE expires <= :now ORDER BY expires LIMIT :limit {skip}",
+    row=ExpiredItemRow,
 )
 
 # --- vectors ----------------------------------------------------------------------------------------------
 
 # Add the vectors of items.
-ADD_VECTORS = BulkInsert(ITEM_VECTORS, VectorRow)
+ADD_VECTORS = BulkInsert(ITEM_VECTORS, ItemVectorRow)
 _VECTORS = (
     """
     FROM item_vectors AS v
@@ -120,7 +114,7 @@ _VECTORS = (
     """
 )
 # The next vectors of a range of namespaces.
-VECTORS = statement("SELECT {columns:v}" + _VECTORS, row=VectorRow)
+VECTORS = statement("SELECT {columns:v}" + _VECTORS, row=ItemVectorRow)
 # The same with the values of their items.
 VECTORS_AND_VALUES = statement(
     "SELECT v.path, v.key, v.field, v.vector, i.value" + _VECTORS, row=ValuedVectorRow

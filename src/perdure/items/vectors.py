@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perdure.items.model import ValuedVectorRow, VectorRow
+from perdure.items.model import ItemVectorRow, ValuedVectorRow
 from perdure.kernel import jsonpath
 from perdure.kernel.vectors import Embedder, Vector, nearness
 
@@ -78,7 +78,7 @@ class Ranking:
         self.count = 0
         """How many items it was shown."""
 
-    def add(self, rows: Sequence[VectorRow | ValuedVectorRow]) -> None:
+    def add(self, rows: Sequence[ItemVectorRow | ValuedVectorRow]) -> None:
         """Look at more vectors, in their order; an item's nearest field counts."""
         for row, near in zip(rows, nearness(self._query, [row.vector for row in rows]), strict=True):
             name = (row.path, row.key)

@@ -18,7 +18,7 @@ from perdure.jobs.model import (
     JobLease,
     JobRegistry,
     JobSpec,
-    NamespaceRow,
+    ReadyNamespaceRow,
     check_body,
     job_limits,
     timed_out,
@@ -62,7 +62,7 @@ class JobExecutor:
         self.concurrency = concurrency
         self.poll = poll
         self._kinds = kinds
-        self._executing: dict[asyncio.Task[None], tuple[NamespaceRow, JobLease]] = {}
+        self._executing: dict[asyncio.Task[None], tuple[ReadyNamespaceRow, JobLease]] = {}
         self._loops: list[asyncio.Task[None]] = []
         self._claiming: list[asyncio.Task[None]] = []
         self._stopping = False
@@ -166,7 +166,7 @@ class JobExecutor:
 
     # --- executing ----------------------------------------------------------------------------------------
 
-    async def _execute(self, namespace: NamespaceRow, job: ClaimedJob) -> None:
+    async def _execute(self, namespace: ReadyNamespaceRow, job: ClaimedJob) -> None:
         """Execute one job, and write down how it ended."""
         end = await self._result(namespace, self.registry[job.name], job)
         until = boottime() + LEASE_SECONDS
@@ -183,7 +183,7 @@ class JobExecutor:
         if not held:
             logger.warning("job %s (%s) was given to another process", job.name, job.lease.job_id)
 
-    async def _result(self, namespace: NamespaceRow, spec: JobSpec, job: ClaimedJob) -> JobEnd:
+    async def _result(self, namespace: ReadyNamespaceRow, spec: JobSpec, job: ClaimedJob) -> JobEnd:
         limits = job_limits(job.config)
         timeout = limits.job_timeout or spec.timeout
         context = JobContext(

@@ -260,7 +260,7 @@ class JobEndRow(NamedTuple):
     result: str | None
 
 
-class JobView(NamedTuple):
+class JobWithRollout(NamedTuple):
     """A job with what its rollout knows."""
 
     id: str
@@ -276,21 +276,21 @@ class JobView(NamedTuple):
     result: str | None
 
 
-class NamespaceRow(NamedTuple):
+class ReadyNamespaceRow(NamedTuple):
     """A namespace in which jobs are ready."""
 
     id: int
     name: str
 
 
-class EndedRow(NamedTuple):
+class EndedJobRow(NamedTuple):
     """A job that ended a while ago."""
 
     ns: int
     id: str
 
 
-def job_of(row: JobView) -> Job:
+def job_of(row: JobWithRollout) -> Job:
     """The record of a job."""
     return Job(
         job_id=row.id,

@@ -15,9 +15,9 @@ from perdure.jobs.model import (
     JobEndRow,
     JobLease,
     JobRow,
-    JobView,
-    NamespaceRow,
+    JobWithRollout,
     NewJob,
+    ReadyNamespaceRow,
 )
 from perdure.kernel import ids
 from perdure.kernel.errors import NotFound
@@ -32,9 +32,9 @@ from perdure.rollouts.model import (
     SUCCEEDED,
     TIMEOUT,
     AttemptStart,
-    Ended,
-    Kind,
+    EndedRollout,
     Kinds,
+    RolloutKind,
     reported,
     set_to,
 )
@@ -42,8 +42,8 @@ from perdure.rollouts.operations.claim import Claim, claim
 from perdure.rollouts.operations.enqueue import NewRollout, enqueue
 from perdure.rollouts.operations.remove import remove_rollouts
 from perdure.rollouts.operations.report import save_all
-from perdure.rollouts.operations.work import AttemptRow, RolloutRow, Work
-from perdure.rollouts.operations.workers import Workers
+from perdure.rollouts.operations.work import AttemptRow, LockedRollouts, RolloutRow
+from perdure.rollouts.operations.workers import WorkerChanges
 from perdure.rollouts.rows import HeartbeatRow
 from perdure.service.audit import audit
 
@@ -60,18 +60,18 @@ async def _begin(tx: Tx, starts: Sequence[AttemptStart]) -> None:
         await tx.execute(sql.BEGIN, ids=[row.id for row in waiting])
 
 
-async def _end(tx: Tx, ended: Sequence[Ended]) -> None:
+async def _end(tx: Tx, ended: Sequence[EndedRollout]) -> None:
     """Write how jobs ended. One that did not say so itself was lost or cancelled."""
     await tx.defer(sql.SAVE_ENDS.of([_end_row(each, tx.now) for each in ended]))
 
 
-def _end_row(ended: Ended, now: int) -> JobEndRow:
+def _end_row(ended: EndedRollout, now: int) -> JobEndRow:
     if isinstance(ended.note, JobEnd):
         return JobEndRow(ended.rollout_id, None, now, ended.note.error, ended.note.result)
     return JobEndRow(ended.rollout_id, None, now, CANCELLED_TEXT if ended.status == CANCELLED else LOST, None)
 
 
-JOB_KIND = Kind(JOB, final=True, on_claimed=_begin, on_ended=_end)
+JOB_KIND = RolloutKind(JOB, final=True, on_claimed=_begin, on_ended=_end)
 _KINDS = Kinds(JOB_KIND)
 
 
@@ -166,7 +166,7 @@ def _rollout_of(tx: Tx, job: NewJob, row: JobRow) -> NewRollout:
 # --- executing ----------------------------------------------------------------------------------------------
 
 
-async def ready_namespaces(tx: Tx, names: Sequence[str]) -> list[NamespaceRow]:
+async def ready_namespaces(tx: Tx, names: Sequence[str]) -> list[ReadyNamespaceRow]:
     """The namespaces in which jobs of these names are ready."""
     return await tx.all(sql.READY_NAMESPACES, queue=INTERNAL_QUEUE, names=list(names))
 
@@ -192,7 +192,7 @@ async def claim_jobs(tx: Tx, limit: int, names: Sequence[str], kinds: Kinds) -> 
 
 async def renew_jobs(tx: Tx, leases: Sequence[JobLease], kinds: Kinds) -> list[bool]:
     """Renew the leases that still hold, and tell of each whether it does."""
-    work = Work(tx, kinds)
+    work = LockedRollouts(tx, kinds)
     await work.load([each.job_id for each in leases], [JOB], lined=False)
     kept: list[bool] = []
     rows: list[HeartbeatRow] = []
@@ -205,7 +205,7 @@ async def renew_jobs(tx: Tx, leases: Sequence[JobLease], kinds: Kinds) -> list[b
     return kept
 
 
-def _holder(work: Work, lease: JobLease) -> tuple[RolloutRow, AttemptRow] | None:
+def _holder(work: LockedRollouts, lease: JobLease) -> tuple[RolloutRow, AttemptRow] | None:
     """The job and the attempt of a lease that still holds."""
     rollout = work.rollouts.get(lease.job_id)
     latest = None if rollout is None else work.latest(lease.job_id)
@@ -216,7 +216,7 @@ def _holder(work: Work, lease: JobLease) -> tuple[RolloutRow, AttemptRow] | None
 
 async def finish_jobs(tx: Tx, ends: Sequence[JobEnd], kinds: Kinds) -> list[bool]:
     """End attempts, and tell of each whether it held its job. One that failed may be tried again."""
-    work = Work(tx, kinds)
+    work = LockedRollouts(tx, kinds)
     await work.load([end.lease.job_id for end in ends], [JOB], lined=False)
     failures: list[JobEndRow] = []
     answers: list[bool] = []
@@ -226,11 +226,11 @@ async def finish_jobs(tx: Tx, ends: Sequence[JobEnd], kinds: Kinds) -> list[bool
         if found is not None:
             failures += _finish(work, *found, end)
     await tx.defer(sql.SAVE_ENDS.of(failures))
-    await save_all(work, Workers(tx), False)
+    await save_all(work, WorkerChanges(tx), False)
     return answers
 
 
-def _finish(work: Work, rollout: RolloutRow, attempt: AttemptRow, end: JobEnd) -> list[JobEndRow]:
+def _finish(work: LockedRollouts, rollout: RolloutRow, attempt: AttemptRow, end: JobEnd) -> list[JobEndRow]:
     """Apply an end; gives what is written of a job that is tried again."""
     status = SUCCEEDED if end.error is None else TIMEOUT if end.timeout else FAILED
     attempt.status = ATTEMPT.step(attempt.status, reported(status))
@@ -253,33 +253,33 @@ def _finish(work: Work, rollout: RolloutRow, attempt: AttemptRow, end: JobEnd) -
 
 async def release_jobs(tx: Tx, leases: Sequence[JobLease], kinds: Kinds) -> None:
     """Give jobs back that nobody executes: uncharged, and ready at once."""
-    work = Work(tx, kinds)
+    work = LockedRollouts(tx, kinds)
     await work.load([each.job_id for each in leases], [JOB], lined=False)
     for lease in leases:
         found = _holder(work, lease)
         if found is not None:
             work.release(*found)
-    await save_all(work, Workers(tx), False)
+    await save_all(work, WorkerChanges(tx), False)
 
 
 # --- reading and removing -----------------------------------------------------------------------------------
 
 
-async def get_jobs(tx: Tx, job_ids: Sequence[str]) -> list[JobView]:
+async def get_jobs(tx: Tx, job_ids: Sequence[str]) -> list[JobWithRollout]:
     """Jobs by their ids; those that were removed are left out."""
     return await tx.all(sql.VIEW, ids=list(job_ids)) if job_ids else []
 
 
 async def cancel_job(tx: Tx, job_id: str, kinds: Kinds) -> None:
     """Cancel a job that has not ended. Its executor stops when it renews its lease."""
-    work = Work(tx, kinds)
+    work = LockedRollouts(tx, kinds)
     await work.load([job_id], [JOB], lined=False)
     rollout = work.rollouts.get(job_id)
     if rollout is None:
         raise NotFound(f"Job {job_id} not found")
     if rollout.status not in ENDED:
         work.move(rollout, set_to(CANCELLED))
-    await save_all(work, Workers(tx), False)
+    await save_all(work, WorkerChanges(tx), False)
     await audit(tx, "cancel_job", [job_id])
 
 

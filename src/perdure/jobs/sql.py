@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.jobs.model import EndedRow, JobEndRow, JobRow, JobView, NamespaceRow, WaitingRow
+from perdure.jobs.model import EndedJobRow, JobEndRow, JobRow, JobWithRollout, ReadyNamespaceRow, WaitingRow
 from perdure.jobs.tables import JOBS
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 
@@ -40,11 +40,11 @@ READY_NAMESPACES = statement(
                   AND r.agent {among:names} AND r.ready IS NOT NULL)
     ORDER BY n.id
     """,
-    row=NamespaceRow,
+    row=ReadyNamespaceRow,
 )
 # Jobs that ended before a time, in all namespaces.
 ENDED = statement(
-    "SELECT {columns} FROM jobs WHERE ended_at < :before ORDER BY ended_at LIMIT :n", row=EndedRow
+    "SELECT {columns} FROM jobs WHERE ended_at < :before ORDER BY ended_at LIMIT :n", row=EndedJobRow
 )
 # Delete jobs.
 DROP = statement("DELETE FROM jobs WHERE ns = :ns AND id {among:ids}")
@@ -57,7 +57,7 @@ VIEW = statement(
     FROM jobs AS j JOIN rollouts AS r ON r.ns = j.ns AND r.id = j.id
     WHERE j.ns = :ns AND j.id {among:ids}
     """,
-    row=JobView,
+    row=JobWithRollout,
 )
 
 name_statements(globals())

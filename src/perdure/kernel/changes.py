@@ -12,7 +12,7 @@ from perdure.kernel.storage.port import Tx
 CHANNEL = "changes"
 
 
-class Change(msgspec.Struct, frozen=True):
+class ObjectChange(msgspec.Struct, frozen=True):
     """A changed object, with its status at that time."""
 
     kind: str
@@ -55,11 +55,11 @@ def _prefix(ns: int) -> str:
     return str(ns) + "/"
 
 
-def changes_from(keys: Iterable[str]) -> list[Change]:
+def changes_from(keys: Iterable[str]) -> list[ObjectChange]:
     """The changes in the keys of a stream, only the latest for each object."""
-    latest: dict[tuple[str, str], Change] = {}
+    latest: dict[tuple[str, str], ObjectChange] = {}
     for key in keys:
         _, kind, status, name = key.split("/", 3)
         latest.pop((kind, name), None)
-        latest[kind, name] = Change(kind, name, status)
+        latest[kind, name] = ObjectChange(kind, name, status)
     return list(latest.values())

@@ -20,9 +20,9 @@ import msgspec
 
 from perdure.kernel.checks import MAX_TEXT, check_text
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.validation import detail_of, place_of
+from perdure.kernel.validation import build_detail, parse_place
 
-__all__ = ["Key", "Secret", "Settings", "arguments_of", "load_settings", "mask_url", "reload_settings"]
+__all__ = ["Secret", "SecretKey", "Settings", "arguments_of", "load_settings", "mask_url", "reload_settings"]
 
 FILE_NAME = "perdure.toml"
 FILE_VARIABLE = "PERDURE_CONFIG"
@@ -98,7 +98,7 @@ class Secret(str):
         return repr(mask_url(self))
 
 
-class Key(Secret):
+class SecretKey(Secret):
     """A string whose `repr` hides all of it."""
 
     __slots__ = ()
@@ -356,8 +356,8 @@ def _reason(error: OSError | ValueError) -> str:
 
 def _detail(error: Exception, kind: Any) -> str:
     if isinstance(error, msgspec.ValidationError):
-        text, steps = place_of(error)
-        return detail_of(text, steps, kind)
+        text, steps = parse_place(error)
+        return build_detail(text, steps, kind)
     return str(error)
 
 
@@ -374,7 +374,7 @@ def _value(name: str, found: _Found) -> Any:
         raise InvalidInput(f"{name} from {found.source}:{shown} {detail}") from None
     if name not in SECRETS or value is None:
         return value
-    return Secret(value) if name.endswith("_url") else Key(value)
+    return Secret(value) if name.endswith("_url") else SecretKey(value)
 
 
 MAP_FORM = "write it as name=value,name=value"

@@ -34,7 +34,7 @@ DAEMON: Final = (
 """The statuses of a process that serves."""
 
 
-class Phase(IntEnum):
+class StopPhase(IntEnum):
     """What happens when a process stops, in this order. All services of one phase stop at the same time."""
 
     ANNOUNCE = 1
@@ -72,7 +72,7 @@ class Component(Protocol):
 class Phased(Protocol):
     """A component that stops in other phases than `WORK`, or in several."""
 
-    def stop_steps(self) -> Mapping[Phase, Step]:
+    def stop_steps(self) -> Mapping[StopPhase, Step]:
         """What it does in which phase."""
         ...
 
@@ -96,28 +96,28 @@ class Endable(Protocol):
 class InPhase:
     """A component of another make, which stops in one phase."""
 
-    def __init__(self, phase: Phase, component: Component) -> None:
+    def __init__(self, phase: StopPhase, component: Component) -> None:
         self._phase = phase
         self._component = component
         self.start = component.start
         self.stop = component.stop
 
     def __repr__(self) -> str:
-        return name_of(self._component)
+        return get_component_name(self._component)
 
-    def stop_steps(self) -> Mapping[Phase, Step]:
+    def stop_steps(self) -> Mapping[StopPhase, Step]:
         return {self._phase: self.stop}
 
 
-def steps_of(component: Component) -> Mapping[Phase, Step]:
+def get_steps(component: Component) -> Mapping[StopPhase, Step]:
     """What a component does in which phase: by default it claims no more, and then stops with the work."""
     if isinstance(component, Phased):
         return component.stop_steps()
     if isinstance(component, Claiming):
-        return {Phase.INTAKE: component.stop_claiming, Phase.WORK: component.stop}
-    return {Phase.WORK: component.stop}
+        return {StopPhase.INTAKE: component.stop_claiming, StopPhase.WORK: component.stop}
+    return {StopPhase.WORK: component.stop}
 
 
-def name_of(component: Component) -> str:
+def get_component_name(component: Component) -> str:
     """The name of a component in the log."""
     return repr(component) if isinstance(component, InPhase) else type(component).__name__

@@ -28,6 +28,6 @@ class LogFields(logging.Filter):
         return True
 
 
-def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+def get_fields(record: logging.LogRecord) -> dict[str, Any]:
     """The fields of a record."""
     return {name: record.__dict__[name] for name in LOG_FIELDS if name in record.__dict__}

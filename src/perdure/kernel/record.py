@@ -18,13 +18,13 @@ from msgspec.structs import asdict
 
 from perdure.kernel.codec import EncodedByFields, decode_json, encode_json
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.validation import detail_of, explain, place_of
+from perdure.kernel.validation import build_detail, explain, parse_place
 
 __all__ = [
     "CheckedRecord",
-    "Field",
     "OpenRecord",
     "Record",
+    "RecordField",
     "boolean",
     "expected",
     "list_of",
@@ -55,7 +55,7 @@ class PydanticApi:
         exclude_none: bool = False,
     ) -> dict[str, Any]:
         """Give the fields as a dictionary, nested records included; `mode="json"` gives JSON types only."""
-        chosen = _chosen(_fields_of(self), include, exclude)
+        chosen = _chosen(_get_fields(self), include, exclude)
         dumped: dict[str, Any] = _dump(_without_none(chosen) if exclude_none else chosen, exclude_none)
         if mode == "python":
             return dumped
@@ -103,7 +103,7 @@ class PydanticApi:
         raise NotImplementedError
 
 
-def _fields_of(record: Any) -> dict[str, Any]:
+def _get_fields(record: Any) -> dict[str, Any]:
     if isinstance(record, EncodedByFields):
         return vars(record)
     fields = asdict(record)
@@ -127,7 +127,7 @@ def _chosen(fields: dict[str, Any], include: Names, exclude: Names) -> dict[str,
 def _dump(value: Any, exclude_none: bool) -> Any:
     # One frame a level, so that the deepest allowed input can be dumped.
     if isinstance(value, PydanticApi):
-        value = _without_none(_fields_of(value)) if exclude_none else _fields_of(value)
+        value = _without_none(_get_fields(value)) if exclude_none else _get_fields(value)
     kind = type(value)
     if kind is dict:
         fields = {}
@@ -192,9 +192,9 @@ def _converted(cls: type, name: str, value: Any, kind: Any) -> Any:
     try:
         return convert(value, kind)
     except msgspec.ValidationError as error:
-        text, steps = place_of(error)
+        text, steps = parse_place(error)
         place = ".".join(map(str, (cls.__name__, name, *steps)))
-        raise InvalidInput(f"{place}: {detail_of(text, steps, kind)}") from error
+        raise InvalidInput(f"{place}: {build_detail(text, steps, kind)}") from error
 
 
 class _Required:
@@ -205,7 +205,7 @@ _REQUIRED: Any = _Required()
 _HOOKS = frozenset({"__copy__", "__deepcopy__", "__getnewargs__", "__getnewargs_ex__", "__setstate__"})
 
 
-class Field(NamedTuple):
+class RecordField(NamedTuple):
     """A declared field of an open record.
 
     What msgspec takes for its `kind` needs no check; without a kind every value is checked.
@@ -221,18 +221,18 @@ class Field(NamedTuple):
 class OpenRecord(PydanticApi, EncodedByFields):
     """A record that keeps unknown keys: its instance dictionary holds the declared fields, then the rest."""
 
-    _declared: ClassVar[tuple[Field, ...]] = ()
+    _declared: ClassVar[tuple[RecordField, ...]] = ()
     _reserved: ClassVar[frozenset[str]] = frozenset()
     _usual: ClassVar[type[msgspec.Struct] | None] = None
     """The form that most of them have, with no other keys: msgspec decodes and checks it in one pass."""
     _plain: ClassVar[type[msgspec.Struct]]
     """The declared fields by their kinds, with no other keys: msgspec checks them in one pass."""
-    _checked: ClassVar[tuple[Field, ...]] = ()
+    _checked: ClassVar[tuple[RecordField, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         # A key in the instance dictionary would hide a method of the same name.
         cls._reserved = _HOOKS.union(dir(cls)).difference(field.name for field in cls._declared)
-        cls._plain = _struct_of(cls.__name__, cls._declared)
+        cls._plain = _build_struct(cls.__name__, cls._declared)
         cls._checked = tuple(field for field in cls._declared if field.kind is None)
 
     def __init__(self, /, **fields: Any) -> None:
@@ -302,7 +302,7 @@ class OpenRecord(PydanticApi, EncodedByFields):
         )
 
 
-def _struct_of(name: str, declared: Collection[Field]) -> type[msgspec.Struct]:
+def _build_struct(name: str, declared: Collection[RecordField]) -> type[msgspec.Struct]:
     fields: list[Any] = []
     for field in declared:
         kind = Any if field.kind is None else field.kind | None if field.nullable else field.kind

@@ -20,7 +20,7 @@ OTHER: Final = "other"
 """Label for everything beyond `MAX_PLACES`."""
 
 
-class Note(NamedTuple):
+class TallyEntry(NamedTuple):
     """Something that happened in a namespace: under which name and label, how long it took, if it did, and
     how many times."""
 
@@ -83,7 +83,7 @@ class Tally:
         self._durations: dict[tuple[str, int | None, str], Durations] = {}
         self._lock = threading.Lock()
 
-    def add(self, notes: Iterable[Note]) -> None:
+    def add(self, notes: Iterable[TallyEntry]) -> None:
         """Add what a committed transaction noted; from any thread."""
         with self._lock:
             for name, ns, label, seconds, times in notes:

@@ -16,7 +16,7 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(.+)`")
 _CHOICE = re.compile(r"Invalid enum value '?(.*?)'?$")
 
 
-def place_of(error: msgspec.ValidationError) -> tuple[str, list[str | int]]:
+def parse_place(error: msgspec.ValidationError) -> tuple[str, list[str | int]]:
     """The text of an error and the path that it names, such as ``Expected … - at `$.rollouts[0].mode` ``."""
     found = _PLACE.match(str(error))
     if found is None:
@@ -30,7 +30,7 @@ def place_of(error: msgspec.ValidationError) -> tuple[str, list[str | int]]:
 
 def explain(error: msgspec.ValidationError, kind: Any, what: str) -> str:
     """What is wrong with `what`, which should have been a `kind`, and what would be right."""
-    text, steps = place_of(error)
+    text, steps = parse_place(error)
     detail, hint = _described(text, steps, kind)
     place = ".".join(map(str, steps))
     if detail.startswith("must be"):
@@ -38,7 +38,7 @@ def explain(error: msgspec.ValidationError, kind: Any, what: str) -> str:
     return f"{f'{place}: ' if place else ''}{detail} in {what}{hint}"
 
 
-def detail_of(text: str, steps: Sequence[str | int], kind: Any) -> str:
+def build_detail(text: str, steps: Sequence[str | int], kind: Any) -> str:
     """The text of an error with what is allowed: the name that was probably meant, or the choices."""
     return "".join(_described(text, steps, kind))
 

@@ -14,7 +14,7 @@ from langgraph.types import Command, Send
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from perdure.agents.context import AgentError, Context
-from perdure.agents.inputs import reason_of
+from perdure.agents.inputs import format_reason
 from perdure.agents.records import AgentSpec
 from perdure.langgraph.codec import GraphCodec
 from perdure.langgraph.factory import EXECUTION, FactoryContext, GraphFactory
@@ -64,7 +64,7 @@ class GraphAgent:
     async def _run(self, ctx: Context, input: Any, made: Any, context: FactoryContext) -> None:
         config, store = context.config, context.store
         codec = GraphCodec(self.factory.serializer(made))
-        saver = RunSaver(ctx, codec, durable=durability_of(ctx.options) == "sync")
+        saver = RunSaver(ctx, codec, durable=get_durability(ctx.options) == "sync")
         graph = with_checkpointer(made, self.spec.name, saver, store)
         await saver.start(graph)
         checkpoint = _requested_checkpoint(ctx)
@@ -106,18 +106,18 @@ def _config(ctx: Context, name: str) -> dict[str, Any]:
     metadata = {**ctx.metadata, **(given.get("metadata") or {}), **own, "run_attempt": ctx.attempt}
     return {
         **{key: given[key] for key in CONFIG_KEYS if given.get(key) is not None},
-        "configurable": {**_user_of(given), **ctx.context, **configurable_of(given), **own},
+        "configurable": {**_get_user(given), **ctx.context, **get_configurable(given), **own},
         "metadata": metadata,
         "run_id": _uuid(ctx.run_id),
     }
 
 
-def _user_of(config: Mapping[str, Any]) -> dict[str, str]:
+def _get_user(config: Mapping[str, Any]) -> dict[str, str]:
     """Who asked for the run, where the caller says nothing else."""
     return {"user_id": str((config.get("configurable") or {}).get("langgraph_auth_user_id") or "")}
 
 
-def configurable_of(config: Mapping[str, Any]) -> dict[str, Any]:
+def get_configurable(config: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of `configurable` that a caller may set."""
     given = config.get("configurable") or {}
     return {key: given[key] for key in given if key not in RESERVED and not key.startswith("__")}
@@ -132,7 +132,7 @@ def _uuid(text: str) -> UUID | None:
 
 def _context(ctx: Context) -> dict[str, Any] | None:
     """The run's context, or else its `configurable`."""
-    given = configurable_of(ctx.config)
+    given = get_configurable(ctx.config)
     return dict(ctx.context) or {key: given[key] for key in given if not key.startswith(SERVERS)} or None
 
 
@@ -141,7 +141,7 @@ def _fitting_context(context: dict[str, Any] | None, graph: Any) -> Any:
     schema: Any = getattr(graph, "context_schema", None)
     if schema is None:
         return context
-    known = _names_of(schema)
+    known = _get_names(schema)
     given = {key: part for key, part in (context or {}).items() if not known or key in known}
     if not _is_record(schema):
         return given
@@ -149,7 +149,7 @@ def _fitting_context(context: dict[str, Any] | None, graph: Any) -> Any:
         return schema(**given)
     except (ValidationError, TypeError, ValueError) as error:
         raise AgentError(
-            f"the context does not fit {schema.__name__} of graph {graph.name!r}: {reason_of(error)}",
+            f"the context does not fit {schema.__name__} of graph {graph.name!r}: {format_reason(error)}",
             error=type(error).__name__,
         ) from error
 
@@ -159,7 +159,7 @@ def _is_record(schema: Any) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _names_of(schema: type) -> frozenset[str]:
+def _get_names(schema: type) -> frozenset[str]:
     """The fields of a context; none if it has no schema."""
     try:
         return frozenset(TypeAdapter(schema).json_schema().get("properties") or ())
@@ -178,10 +178,10 @@ def _requested_checkpoint(ctx: Context) -> dict[str, Any]:
 
 
 def _command(ctx: Context) -> Command[Any] | None:
-    return None if not ctx.command else command_of(ctx.command)
+    return None if not ctx.command else build_command(ctx.command)
 
 
-def command_of(command: Mapping[str, Any]) -> Command[Any]:
+def build_command(command: Mapping[str, Any]) -> Command[Any]:
     """A LangGraph command from its JSON form."""
     given = {key: command[key] for key in ("resume", "update") if command.get(key) is not None}
     if _is_pairs(given.get("update")):
@@ -212,12 +212,12 @@ def _options(
         "output_keys": graph.output_channels,
         "interrupt_before": options.get("interrupt_before"),
         "interrupt_after": options.get("interrupt_after"),
-        "durability": durability_of(options),
+        "durability": get_durability(options),
         "subgraphs": bool(options.get("stream_subgraphs")),
     }
 
 
-def durability_of(options: Mapping[str, Any]) -> str:
+def get_durability(options: Mapping[str, Any]) -> str:
     """When the steps of a run are stored: before the next one starts, soon after it, or at the end."""
     given = options.get("durability")
     if given in ("sync", "async", "exit"):

@@ -25,10 +25,10 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from perdure.checkpoints.records import (
+    CheckpointQuery,
     GraphDelta,
     GraphDeltaQuery,
     GraphPut,
-    GraphQuery,
     GraphTuple,
     GraphValue,
     GraphWrite,
@@ -71,7 +71,7 @@ class GraphCodec:
         new_versions: ChannelVersions,
     ) -> GraphPut:
         """Encode a checkpoint that follows the one in `config`, with the channels that changed."""
-        thread_id, namespace, parent_id = place_of(config)
+        thread_id, namespace, parent_id = parse_config(config)
         stored = cast("dict[str, Any]", get_serializable_checkpoint_metadata(config, metadata))
         values = checkpoint["channel_values"]
         run_id = stored.get("run_id")
@@ -112,7 +112,7 @@ class GraphCodec:
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> list[GraphWrite]:
         """Encode the writes of a task after the checkpoint in `config`."""
-        thread_id, namespace, checkpoint_id = place_of(config)
+        thread_id, namespace, checkpoint_id = parse_config(config)
         if checkpoint_id is None:
             raise InvalidInput("writes belong to a checkpoint: the config has no checkpoint_id")
         return [
@@ -142,10 +142,10 @@ class GraphCodec:
             value.channel: self._value(place, value, remember) for value in found.values
         }
         return CheckpointTuple(
-            config=config_of(*place, found.checkpoint_id),
+            config=build_config(*place, found.checkpoint_id),
             checkpoint=cast(Checkpoint, checkpoint),
             metadata=cast(CheckpointMetadata, found.metadata),
-            parent_config=config_of(*place, found.parent_id) if found.parent_id else None,
+            parent_config=build_config(*place, found.parent_id) if found.parent_id else None,
             pending_writes=[self._pending(write) for write in found.writes],
         )
 
@@ -197,7 +197,7 @@ def _rest(checkpoint: Checkpoint) -> Any:
 # --- configs and queries ----------------------------------------------------------------------------------
 
 
-def place_of(config: RunnableConfig) -> tuple[str, str, str | None]:
+def parse_config(config: RunnableConfig) -> tuple[str, str, str | None]:
     """The thread, the namespace and, if any, the checkpoint that a config names."""
     configurable = config.get("configurable") or {}
     if configurable.get("thread_id") is None:
@@ -205,7 +205,7 @@ def place_of(config: RunnableConfig) -> tuple[str, str, str | None]:
     return str(configurable["thread_id"]), configurable.get("checkpoint_ns") or "", get_checkpoint_id(config)
 
 
-def config_of(thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> RunnableConfig:
+def build_config(thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> RunnableConfig:
     """The config that names a checkpoint."""
     return {
         "configurable": {
@@ -216,19 +216,19 @@ def config_of(thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> 
     }
 
 
-def query_of(
+def build_query(
     config: RunnableConfig | None,
     *,
     filter: Mapping[str, Any] | None = None,
     before: RunnableConfig | None = None,
     limit: int | None = None,
-) -> GraphQuery:
+) -> CheckpointQuery:
     """The query of a listing; what the config does not name is not restricted."""
     end = get_checkpoint_id(before) if before else None
     if not config:
-        return GraphQuery(before=end, limit=limit, filter=dict(filter or {}))
-    thread_id, _, checkpoint_id = place_of(config)
-    return GraphQuery(
+        return CheckpointQuery(before=end, limit=limit, filter=dict(filter or {}))
+    thread_id, _, checkpoint_id = parse_config(config)
+    return CheckpointQuery(
         thread_id=thread_id,
         checkpoint_ns=config["configurable"].get("checkpoint_ns"),
         checkpoint_id=checkpoint_id,
@@ -238,15 +238,15 @@ def query_of(
     )
 
 
-def query_one(config: RunnableConfig) -> GraphQuery:
+def query_one(config: RunnableConfig) -> CheckpointQuery:
     """The query for the checkpoint that a config names, or the newest of its thread and namespace."""
-    thread_id, namespace, checkpoint_id = place_of(config)
-    return GraphQuery(thread_id=thread_id, checkpoint_ns=namespace, checkpoint_id=checkpoint_id, limit=1)
+    thread_id, namespace, checkpoint_id = parse_config(config)
+    return CheckpointQuery(thread_id=thread_id, checkpoint_ns=namespace, checkpoint_id=checkpoint_id, limit=1)
 
 
 def query_delta(config: RunnableConfig, channels: Sequence[str]) -> GraphDeltaQuery:
     """The query for the history of channels in the ancestors of a checkpoint."""
-    thread_id, namespace, checkpoint_id = place_of(config)
+    thread_id, namespace, checkpoint_id = parse_config(config)
     return GraphDeltaQuery(
         thread_id=thread_id,
         checkpoint_ns=namespace,

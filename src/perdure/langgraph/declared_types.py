@@ -18,7 +18,7 @@ from perdure.langgraph.revival import Name, note_types, strict_serializer
 logger = logging.getLogger(__name__)
 
 
-def serializer_of(graph: Any, own: Iterable[Name] = ()) -> JsonPlusSerializer:
+def build_serializer(graph: Any, own: Iterable[Name] = ()) -> JsonPlusSerializer:
     """A serializer for plain data, LangGraph's types, the project's own, and those that the graph declares.
 
     A type that cannot be read is left out, and its values come back as plain data: a run never fails of it.
@@ -44,12 +44,12 @@ def _declared(graph: Any) -> Iterator[Any]:
     for channel in getattr(graph, "channels", {}).values():
         # Managed values, such as `RemainingSteps`, are computed in each step and never stored.
         if isinstance(channel, BaseChannel):
-            yield from _types_of(channel)
+            yield from _list_types(channel)
     # A `Send` carries a value of the type that the node takes.
     yield from getattr(getattr(graph, "builder", None), "schemas", ())
 
 
-def _types_of(channel: BaseChannel[Any, Any, Any]) -> tuple[Any, ...]:
+def _list_types(channel: BaseChannel[Any, Any, Any]) -> tuple[Any, ...]:
     try:
         return channel.ValueType, channel.UpdateType
     except Exception as error:  # noqa: BLE001 - channels may be classes of users

@@ -144,7 +144,7 @@ def one_node(name: str) -> dict[str, Any]:
 # --- what a server shows ----------------------------------------------------------------------------------
 
 
-def drawing_of(description: AgentDescription, xray: bool | int) -> dict[str, Any]:
+def build_drawing(description: AgentDescription, xray: bool | int) -> dict[str, Any]:
     """The nodes and edges of an agent, with so many levels of subgraphs, or all."""
     drawings, last = description.drawings, len(description.drawings) - 1
     if drawings and (xray is False or (xray is not True and xray <= last)):
@@ -155,14 +155,14 @@ def drawing_of(description: AgentDescription, xray: bool | int) -> dict[str, Any
     return drawings[-1]
 
 
-def schemas_of(description: AgentDescription) -> dict[str, Any]:
+def build_schemas(description: AgentDescription) -> dict[str, Any]:
     """The JSON Schemas of an agent, with its name."""
     if description.schemas is None:
         raise _missing(description, "schemas")
     return {GRAPH_ID: description.agent, **description.schemas}
 
 
-def subgraphs_of(description: AgentDescription, namespace: str | None, recurse: bool) -> dict[str, Any]:
+def build_subgraphs(description: AgentDescription, namespace: str | None, recurse: bool) -> dict[str, Any]:
     """The JSON Schemas of an agent's subgraphs: the direct ones, all, or the one with this path."""
     if description.subgraphs is None:
         raise _missing(description, "subgraphs")

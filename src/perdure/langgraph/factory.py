@@ -12,7 +12,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from perdure.agents.context import AgentError
 from perdure.kernel.errors import InvalidInput
-from perdure.langgraph.declared_types import serializer_of
+from perdure.langgraph.declared_types import build_serializer
 from perdure.langgraph.detect import is_builder, is_graph, names_runtime
 from perdure.langgraph.revival import own_types
 
@@ -47,9 +47,9 @@ class GraphFactory:
         """The serializer of the values of the graph."""
         if graph is not self.graph:
             # A factory may import what its graph needs.
-            return serializer_of(graph, own_types())
+            return build_serializer(graph, own_types())
         if self._serializer is None:
-            self._serializer = serializer_of(graph, self._own)
+            self._serializer = build_serializer(graph, self._own)
         return self._serializer
 
     @asynccontextmanager

@@ -10,7 +10,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from perdure.agents.context import AgentError
 from perdure.checkpoints.records import GraphChanges, GraphPut, GraphWrite, Typed
-from perdure.langgraph.codec import GraphCodec, config_of
+from perdure.langgraph.codec import GraphCodec, build_config
 
 
 class _Kept(msgspec.Struct, array_like=True):
@@ -82,7 +82,7 @@ def _put(codec: GraphCodec, place: tuple[str, str], kept: _Kept) -> tuple[GraphP
     checkpoint = cast(Checkpoint, _with_text_versions(codec.serde.loads_typed(kept.checkpoint)))
     metadata = cast(CheckpointMetadata, codec.serde.loads_typed(kept.metadata))
     codec.forget()
-    config = config_of(*place, kept.parent)
+    config = build_config(*place, kept.parent)
     return codec.put(config, checkpoint, metadata, checkpoint["channel_versions"]), checkpoint
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import ormsgpack
 from pydantic import BaseModel
 
-from perdure.checkpoints.records import Span
+from perdure.checkpoints.records import SpliceRange
 
 Print = bytes
 """The fingerprint of an item."""
@@ -56,7 +56,7 @@ class Cut(NamedTuple):
 
     seen: Seen
     base: str | None = None
-    spans: list[Span] | None = None
+    spans: list[SpliceRange] | None = None
     own: Sequence[int] = ()
 
 
@@ -98,7 +98,7 @@ class Lists:
             return Cut(Seen(version, prints, ranges), base.version, _numbered(spans), own)
         if len(items) < SHORT:
             return Cut(Seen(version, prints, 0))
-        return Cut(Seen(version, prints, 1), None, [Span(True, 0, len(items))], range(len(items)))
+        return Cut(Seen(version, prints, 1), None, [SpliceRange(True, 0, len(items))], range(len(items)))
 
     def remember(self, place: Hashable, seen: Seen) -> None:
         """Remember a version, and forget the oldest ones beyond the limits."""
@@ -147,9 +147,9 @@ def _mark(kind: type) -> bytes:
 # --- how two lists differ ---------------------------------------------------------------------------------
 
 
-def _best(prints: Sequence[Print], earlier: Sequence[Seen]) -> tuple[Seen, list[Span]] | None:
+def _best(prints: Sequence[Print], earlier: Sequence[Seen]) -> tuple[Seen, list[SpliceRange]] | None:
     """The earlier version that shares the most with a list, and the spans to take from it."""
-    best: tuple[Seen, list[Span]] | None = None
+    best: tuple[Seen, list[SpliceRange]] | None = None
     most = 0
     for seen in reversed(earlier):
         spans = _compared(prints, seen.prints)
@@ -161,12 +161,12 @@ def _best(prints: Sequence[Print], earlier: Sequence[Seen]) -> tuple[Seen, list[
     return best if 2 * most >= len(prints) else None
 
 
-def _compared(prints: Sequence[Print], base: Sequence[Print]) -> list[Span]:
+def _compared(prints: Sequence[Print], base: Sequence[Print]) -> list[SpliceRange]:
     """A list as ranges of an earlier one and of itself (`own`), with indexes into the respective list."""
     same = _common_start(prints, base)
-    spans = [Span(False, 0, same)] if same else []
+    spans = [SpliceRange(False, 0, same)] if same else []
     if same == len(base) or same == len(prints):
-        return [*spans, Span(True, same, len(prints))] if same < len(prints) else spans
+        return [*spans, SpliceRange(True, same, len(prints))] if same < len(prints) else spans
     places = {each: at for at, each in enumerate(base) if at >= same}
     for at in range(same, len(prints)):
         place = _next(spans, prints[at], base) or places.get(prints[at])
@@ -181,7 +181,7 @@ def _common_start(prints: Sequence[Print], base: Sequence[Print]) -> int:
     return next(at for at in range(shorter) if prints[at] != base[at])
 
 
-def _next(spans: Sequence[Span], item: Print, base: Sequence[Print]) -> int | None:
+def _next(spans: Sequence[SpliceRange], item: Print, base: Sequence[Print]) -> int | None:
     """The index after the last one taken, if the item is there: equal items keep their order."""
     last = spans[-1] if spans else None
     if last is None or last.own or last.stop >= len(base) or base[last.stop] != item:
@@ -189,7 +189,7 @@ def _next(spans: Sequence[Span], item: Print, base: Sequence[Print]) -> int | No
     return last.stop
 
 
-def _share(prints: list[Print], base: Sequence[Print], spans: Sequence[Span]) -> None:
+def _share(prints: list[Print], base: Sequence[Print], spans: Sequence[SpliceRange]) -> None:
     """Share the fingerprints that two versions have in common."""
     at = 0
     for span in spans:
@@ -199,28 +199,28 @@ def _share(prints: list[Print], base: Sequence[Print], spans: Sequence[Span]) ->
         at += length
 
 
-def _add(spans: list[Span], own: bool, at: int) -> None:
+def _add(spans: list[SpliceRange], own: bool, at: int) -> None:
     if spans and spans[-1].own == own and spans[-1].stop == at:
-        spans[-1] = Span(own, spans[-1].start, at + 1)
+        spans[-1] = SpliceRange(own, spans[-1].start, at + 1)
     else:
-        spans.append(Span(own, at, at + 1))
+        spans.append(SpliceRange(own, at, at + 1))
 
 
-def _numbered(spans: Sequence[Span]) -> list[Span]:
+def _numbered(spans: Sequence[SpliceRange]) -> list[SpliceRange]:
     """The same spans with the own items numbered among themselves, as they are written."""
-    done: list[Span] = []
+    done: list[SpliceRange] = []
     count = 0
     for span in spans:
         if span.own:
             length = span.stop - span.start
-            done.append(Span(True, count, count + length))
+            done.append(SpliceRange(True, count, count + length))
             count += length
         else:
             done.append(span)
     return done
 
 
-def _ranges(base: Seen, spans: Sequence[Span]) -> int:
+def _ranges(base: Seen, spans: Sequence[SpliceRange]) -> int:
     """The number of ranges of a new version: a last own range continues where the base ends."""
     inside = sum(1 for span in spans[:-1] if span.own)
     taken = sum(1 for span in spans if not span.own)

@@ -31,7 +31,7 @@ Application = Callable[
 logger = logging.getLogger(__name__)
 
 
-class Connection(Protocol):
+class LoopbackConnection(Protocol):
     """Where the clients without a URL send their requests."""
 
     async def send(self, request: httpx.Request) -> httpx.Response: ...
@@ -54,7 +54,7 @@ class InProcess:
         except BaseException:
             exchange.close()
             raise
-        return httpx.Response(status, headers=headers, stream=_stream_of(exchange))
+        return httpx.Response(status, headers=headers, stream=_build_stream(exchange))
 
 
 class OverHttp:
@@ -85,7 +85,7 @@ class OverHttp:
 class Loopback:
     """Connects the SDK's clients without a URL from `start` to `stop`; nothing happens without the SDK."""
 
-    def __init__(self, connect: Callable[[], Connection]) -> None:
+    def __init__(self, connect: Callable[[], LoopbackConnection]) -> None:
         self._connect = connect
         self._registered: list[Any] | None = None
 
@@ -117,7 +117,7 @@ def _sdk() -> tuple[Any, Any]:
 class _Connected(list[Any]):
     """The SDK's list of transports, which connects each that is added and keeps none of them."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: LoopbackConnection) -> None:
         super().__init__()
         self._connection = connection
 
@@ -132,7 +132,7 @@ class _Exchange:
     """A request and its response, between the loop of the caller and that of the application."""
 
     def __init__(self, request: httpx.Request, body: bytes, there: asyncio.AbstractEventLoop) -> None:
-        self._scope = _scope_of(request)
+        self._scope = _build_scope(request)
         self._body: bytes | None = body
         self._here = asyncio.get_running_loop()
         self._there = there
@@ -182,7 +182,7 @@ class _Exchange:
         self._there.call_soon_threadsafe(self._disconnected.set)
 
 
-def _scope_of(request: httpx.Request) -> Message:
+def _build_scope(request: httpx.Request) -> Message:
     url = request.url
     path, _, query = url.raw_path.partition(b"?")
     return {
@@ -203,10 +203,10 @@ def _scope_of(request: httpx.Request) -> Message:
     }
 
 
-def _stream_of(exchange: _Exchange) -> Any:
+def _build_stream(exchange: _Exchange) -> Any:
     import httpx
 
-    class Stream(httpx.AsyncByteStream):
+    class LoopbackStream(httpx.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             async for part in exchange.parts():
                 yield part
@@ -214,13 +214,13 @@ def _stream_of(exchange: _Exchange) -> Any:
         async def aclose(self) -> None:
             exchange.close()
 
-    return Stream()
+    return LoopbackStream()
 
 
 def _closing(inner: Any, transport: Any) -> Any:
     import httpx
 
-    class Stream(httpx.AsyncByteStream):
+    class LoopbackStream(httpx.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             async for part in inner:
                 yield part
@@ -229,4 +229,4 @@ def _closing(inner: Any, transport: Any) -> Any:
             await inner.aclose()
             await transport.aclose()
 
-    return Stream()
+    return LoopbackStream()

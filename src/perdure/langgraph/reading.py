@@ -30,12 +30,12 @@ from perdure.graph_requests.records import (
     UpdateState,
 )
 from perdure.kernel.errors import BadRequest, NotFound, PerdureError
-from perdure.langgraph.agent import GraphAgent, command_of, with_checkpointer
-from perdure.langgraph.codec import GraphCodec, config_of, place_of
+from perdure.langgraph.agent import GraphAgent, build_command, with_checkpointer
+from perdure.langgraph.codec import GraphCodec, build_config, parse_config
 from perdure.langgraph.factory import Access, FactoryContext
 from perdure.langgraph.legacy import decode_legacy
-from perdure.langgraph.saver import START, GraphSaver, Written, final_state, next_nodes, output_of
-from perdure.langgraph.wire import checkpoint_of, plain, state_of
+from perdure.langgraph.saver import START, GraphSaver, Written, final_state, get_output_channels, next_nodes
+from perdure.langgraph.wire import build_state, get_checkpoint, plain
 
 _REFUSED = (InvalidUpdateError, EmptyInputError, ValidationError, ValueError, TypeError, KeyError)
 """What a graph raises for an update that it refuses."""
@@ -51,7 +51,7 @@ def _reading() -> Iterator[None]:
         raise UnreadableState(f"{type(error).__name__}: {error}") from error
 
 
-class Thread(NamedTuple):
+class GraphThread(NamedTuple):
     """A thread whose states are read or updated."""
 
     thread_id: str
@@ -67,7 +67,7 @@ class _Unsaved(NamedTuple):
     put: GraphPut
 
 
-class ViewSaver(GraphSaver):
+class CollectingSaver(GraphSaver):
     """A checkpointer that collects changes, to be stored all at once."""
 
     def __init__(
@@ -80,7 +80,7 @@ class ViewSaver(GraphSaver):
         self._latest: dict[str, str] = {}
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        _, namespace, checkpoint_id = place_of(config)
+        _, namespace, checkpoint_id = parse_config(config)
         wanted = checkpoint_id or self._latest.get(namespace)
         made = self._unsaved.get((namespace, wanted or ""))
         return self._tuple(made) if made is not None else await super().aget_tuple(config)
@@ -94,17 +94,17 @@ class ViewSaver(GraphSaver):
             if (write.checkpoint_ns, write.checkpoint_id) == (put.checkpoint_ns, put.checkpoint_id)
         ]
         return CheckpointTuple(
-            config=config_of(*place, put.checkpoint_id),
+            config=build_config(*place, put.checkpoint_id),
             checkpoint=self.serde.loads_typed(made.whole),
             metadata=cast(CheckpointMetadata, dict(put.metadata)),
-            parent_config=config_of(*place, put.parent_id) if put.parent_id else None,
+            parent_config=build_config(*place, put.parent_id) if put.parent_id else None,
             pending_writes=pending,
         )
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        _, namespace, checkpoint_id = place_of(config)
+        _, namespace, checkpoint_id = parse_config(config)
         if (namespace, checkpoint_id or self._latest.get(namespace, "")) in self._unsaved:
             return await BaseCheckpointSaver.aget_delta_channel_history(
                 self, config=config, channels=channels
@@ -142,10 +142,10 @@ class ViewSaver(GraphSaver):
         return cast(Checkpoint, self.serde.loads_typed(whole))
 
 
-class GraphView:
+class GraphStates:
     """A graph and its states in one thread."""
 
-    def __init__(self, graph: Any, name: str, saver: ViewSaver, thread_id: str) -> None:
+    def __init__(self, graph: Any, name: str, saver: CollectingSaver, thread_id: str) -> None:
         self._graph = graph
         self._name = name
         self._saver = saver
@@ -164,13 +164,13 @@ class GraphView:
             snapshot = await self._graph.aget_state(self._config(place), subgraphs=subgraphs)
         if place and place.get("checkpoint_id") and snapshot.metadata is None:
             raise NotFound(f"Checkpoint {place['checkpoint_id']} not found in thread {self._thread_id}")
-        return cast("dict[str, Any]", plain(state_of(snapshot)))
+        return cast("dict[str, Any]", plain(build_state(snapshot)))
 
     async def history(
         self, place: Place | None, *, limit: int, before: str | None, metadata: Mapping[str, Any] | None
     ) -> list[dict[str, Any]]:
         """States, the newest first. UnreadableState if the graph's code refuses one."""
-        end = None if before is None else config_of(self._thread_id, "", before)
+        end = None if before is None else build_config(self._thread_id, "", before)
         found = self._graph.aget_state_history(
             self._config({"checkpoint_ns": "", **(place or {})}),
             filter=dict(metadata) if metadata else None,
@@ -178,7 +178,7 @@ class GraphView:
             limit=limit,
         )
         with _reading():
-            return [plain(state_of(snapshot)) async for snapshot in found]
+            return [plain(build_state(snapshot)) async for snapshot in found]
 
     # --- changing ---------------------------------------------------------------------------------------
 
@@ -228,18 +228,18 @@ class GraphView:
             parent_id=None if put.parent_id in self._saver.foreign_checkpoints else put.parent_id,
             next=next_nodes(self._graph, self._saver.unsaved_checkpoint(put)),
             metadata=put.metadata,
-            output=output_of(self._graph),
+            output=get_output_channels(self._graph),
         )
 
 
 def _update(given: Mapping[str, Any]) -> StateUpdate:
     command = given.get("command")
-    values: Any = command_of(command) if command else given.get("values")
+    values: Any = build_command(command) if command else given.get("values")
     return StateUpdate(values, given.get("as_node"))
 
 
 def _checkpoint_in(config: RunnableConfig) -> dict[str, Any]:
-    checkpoint = checkpoint_of(config)
+    checkpoint = get_checkpoint(config)
     if checkpoint is None:
         raise AgentError("the graph made no checkpoint")
     return {
@@ -257,7 +257,7 @@ class Performed(NamedTuple):
 
 
 async def perform(
-    agent: GraphAgent, checkpoints: GraphCheckpoints, thread: Thread, call: GraphCall
+    agent: GraphAgent, checkpoints: GraphCheckpoints, thread: GraphThread, call: GraphCall
 ) -> Performed:
     """Read or update the states of a graph. Nothing is stored: whoever calls this stores the steps."""
     reads = isinstance(call, ReadState | ListStates)
@@ -279,15 +279,15 @@ async def perform(
 
 @asynccontextmanager
 async def open_view(
-    agent: GraphAgent, checkpoints: GraphCheckpoints, thread: Thread, access: Access
-) -> AsyncIterator[GraphView]:
+    agent: GraphAgent, checkpoints: GraphCheckpoints, thread: GraphThread, access: Access
+) -> AsyncIterator[GraphStates]:
     """Open the graph of an agent in a thread."""
     name, found = agent.spec.name, thread.found
     config = {"configurable": {"thread_id": thread.thread_id, "graph_id": name}}
     async with agent.factory.open(FactoryContext(config, access, thread.store)) as made:
         codec = GraphCodec(agent.factory.serializer(made))
         current_id = found.checkpoint_id if found is not None and found.graph else None
-        saver = ViewSaver(checkpoints, codec, thread.thread_id, current_id)
+        saver = CollectingSaver(checkpoints, codec, thread.thread_id, current_id)
         if found is not None and found.state is not None:
             saver.revive(found)
-        yield GraphView(with_checkpointer(made, name, saver, thread.store), name, saver, thread.thread_id)
+        yield GraphStates(with_checkpointer(made, name, saver, thread.store), name, saver, thread.thread_id)

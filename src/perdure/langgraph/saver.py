@@ -20,9 +20,9 @@ from langgraph.types import Command
 
 from perdure.agents.context import Context, GraphCheckpoints
 from perdure.checkpoints.records import (
+    CheckpointQuery,
     GraphChanges,
     GraphPut,
-    GraphQuery,
     GraphState,
     GraphSteps,
     GraphTuple,
@@ -30,16 +30,16 @@ from perdure.checkpoints.records import (
 )
 from perdure.langgraph.codec import (
     GraphCodec,
-    config_of,
+    build_config,
+    build_query,
     next_version,
-    place_of,
+    parse_config,
     query_delta,
-    query_of,
 )
 from perdure.langgraph.legacy import decode_legacy
 from perdure.langgraph.session import SessionMessages
 from perdure.langgraph.shown import ShownStates
-from perdure.langgraph.wire import body_of, interrupt_of
+from perdure.langgraph.wire import build_interrupt, encode_value
 from perdure.streams.model import VALUES
 
 INTERRUPT = "__interrupt__"
@@ -92,15 +92,15 @@ class GraphSaver(BaseCheckpointSaver[str]):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return self._checkpoints.wait(lambda: self.aget_tuple(config))
 
-    async def _query(self, config: RunnableConfig) -> GraphQuery | None:
+    async def _query(self, config: RunnableConfig) -> CheckpointQuery | None:
         """The query for the checkpoint that a config names; None if there cannot be one."""
-        _, namespace, checkpoint_id = place_of(config)
+        _, namespace, checkpoint_id = parse_config(config)
         if checkpoint_id is None and not namespace:
             return None if self.current_id is None else self._at("", self.current_id)
         return self._at(namespace, checkpoint_id)
 
-    def _at(self, namespace: str, checkpoint_id: str | None) -> GraphQuery:
-        return GraphQuery(
+    def _at(self, namespace: str, checkpoint_id: str | None) -> CheckpointQuery:
+        return CheckpointQuery(
             thread_id=self._thread_id, checkpoint_ns=namespace, checkpoint_id=checkpoint_id, limit=1
         )
 
@@ -115,7 +115,7 @@ class GraphSaver(BaseCheckpointSaver[str]):
         if config is None:
             return
         for found in await self._checkpoints.find(
-            query_of(config, filter=filter, before=before, limit=limit)
+            build_query(config, filter=filter, before=before, limit=limit)
         ):
             yield self._codec.read(found, remember=False)
 
@@ -158,7 +158,7 @@ class GraphSaver(BaseCheckpointSaver[str]):
     ) -> RunnableConfig:
         put = self._codec.put(config, checkpoint, metadata, new_versions)
         self._keep(put, checkpoint)
-        return config_of(put.thread_id, put.checkpoint_ns, put.checkpoint_id)
+        return build_config(put.thread_id, put.checkpoint_ns, put.checkpoint_id)
 
     def _keep(self, put: GraphPut, checkpoint: Checkpoint) -> None:
         raise NotImplementedError
@@ -219,7 +219,7 @@ class RunSaver(GraphSaver):
     async def start(self, graph: Any) -> None:
         """Find the checkpoint to continue from; the thread's values may not come from a graph."""
         self._graph = graph
-        self._output = output_of(graph)
+        self._output = get_output_channels(graph)
         if self.shown is not None and isinstance(graph.output_channels, str):
             self.shown.single = graph.output_channels
         found = self._ctx.checkpoint
@@ -283,8 +283,8 @@ class RunSaver(GraphSaver):
             self._messages.remember(checkpoint.checkpoint["channel_values"])
         return checkpoint
 
-    async def _query(self, config: RunnableConfig) -> GraphQuery | None:
-        _, namespace, checkpoint_id = place_of(config)
+    async def _query(self, config: RunnableConfig) -> CheckpointQuery | None:
+        _, namespace, checkpoint_id = parse_config(config)
         if checkpoint_id is None and namespace and not self._may_exist(namespace):
             return None
         await self._settled()
@@ -380,7 +380,7 @@ class RunSaver(GraphSaver):
         self._addressed = False
         last = self._last
         if last is not None and self._is_done(last):
-            body = body_of(visible_values(self._graph, self._values))
+            body = encode_value(visible_values(self._graph, self._values))
             state = msgspec.structs.replace(last, parent_id=None, body=body, again=True)
         else:
             snapshot = await self._graph.aget_state({"configurable": {"thread_id": self._thread_id}})
@@ -420,7 +420,7 @@ def _defaults(graph: Any, names: Sequence[str]) -> dict[str, Any]:
     return {name: channel.get() for name in names if (channel := graph.channels[name]).is_available()}
 
 
-def output_of(graph: Any) -> list[str] | str | None:
+def get_output_channels(graph: Any) -> list[str] | str | None:
     """The channels that a run returns; None for all that the thread shows."""
     output, shown = graph.output_channels, graph.stream_channels_asis
     if isinstance(output, str):
@@ -431,14 +431,14 @@ def output_of(graph: Any) -> list[str] | str | None:
 def final_state(graph: Any, snapshot: Any, checkpoint_id: str) -> GraphState:
     """The state of a thread, from a snapshot of its graph."""
     interrupts = [
-        {**interrupt_of(each), "task_id": task.id} for task in snapshot.tasks for each in task.interrupts
+        {**build_interrupt(each), "task_id": task.id} for task in snapshot.tasks for each in task.interrupts
     ]
     return GraphState(
         checkpoint_id=checkpoint_id,
         next=list(snapshot.next),
         interrupts=interrupts,
         metadata=cast("dict[str, Any]", snapshot.metadata or {}),
-        body=body_of(snapshot.values),
+        body=encode_value(snapshot.values),
         whole=has_delta_channels(graph),
-        output=output_of(graph),
+        output=get_output_channels(graph),
     )

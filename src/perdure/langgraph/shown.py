@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from perdure.checkpoints.records import GraphPut, GraphTuple, GraphValue, Piece, Typed
-from perdure.checkpoints.texts import encode_keys, item_texts, key_text, list_text, text_of, value_text
+from perdure.checkpoints.texts import encode_keys, encode_typed, item_texts, key_text, list_text, value_text
 from perdure.kernel.errors import InvalidInput, NotSupported
 from perdure.streams.model import REFERENCE_SIZE, Shown
 
@@ -45,7 +45,7 @@ class _Text(msgspec.Struct):
         if self.known is None and self.value is not None:
             value, self.value = self.value, None
             with suppress(InvalidInput, NotSupported):
-                self.known = text_of(value)
+                self.known = encode_typed(value)
         return self.known
 
 

@@ -27,7 +27,7 @@ from perdure.items.records import (
     ItemOp,
     ItemResult,
     ListNamespaces,
-    Match,
+    NamespaceMatch,
     PutItem,
     SearchItems,
 )
@@ -80,7 +80,10 @@ def _item_op(op: Op) -> ItemOp:
             refresh_ttl=op.refresh_ttl,
         )
     if isinstance(op, ListNamespacesOp):
-        matches = [Match(kind=each.match_type, path=_labels(each.path)) for each in op.match_conditions or ()]
+        matches = [
+            NamespaceMatch(kind=each.match_type, path=_labels(each.path))
+            for each in op.match_conditions or ()
+        ]
         return ListNamespaces(matches=matches, max_depth=op.max_depth, limit=op.limit, offset=op.offset)
     raise InvalidInput(f"a store has no operation {type(op).__name__}")
 

@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessageChunk, message_chunk_to_message
 from perdure.agents.context import Context
 from perdure.kernel.errors import InvalidInput
 from perdure.langgraph.shown import ShownStates
-from perdure.langgraph.wire import body_of, debug_payload
+from perdure.langgraph.wire import debug_payload, encode_value
 from perdure.streams.model import VALUES
 
 MODES = (
@@ -76,7 +76,7 @@ async def _follow_events(ctx: Context, emitter: _Emitter, events: AsyncIterator[
         if event["event"] == "on_chain_stream" and event["run_id"] == ctx.run_id:
             await emitter.chunk(event["data"]["chunk"])
         else:
-            await ctx.emit_json(body_of(event), "events")
+            await ctx.emit_json(encode_value(event), "events")
 
 
 class _Emitter:
@@ -99,7 +99,7 @@ class _Emitter:
             await self._emit(mode, ns, _shown(mode, data))
 
     async def _emit(self, mode: str, ns: tuple[str, ...], data: Any) -> None:
-        body = body_of(data)
+        body = encode_value(data)
         states = self._shown if mode == VALUES else None
         shown = None if states is None else await states.find(ns, data, body)
         await self._ctx.emit_json(body, _name(mode, ns), shown)
@@ -126,17 +126,17 @@ class _Messages:
 
     async def emit(self, ns: tuple[str, ...], message: Any, metadata: Mapping[str, Any]) -> None:
         if self._pieces:
-            await self._ctx.emit_json(body_of([message, metadata]), _name("messages", ns))
+            await self._ctx.emit_json(encode_value([message, metadata]), _name("messages", ns))
         if self._wholes:
             await self._emit_whole(message, metadata)
 
     async def _emit_whole(self, message: Any, metadata: Mapping[str, Any]) -> None:
         known = self._known.get(message.id)
         if known is None:
-            await self._ctx.emit_json(body_of({message.id: {"metadata": metadata}}), "messages/metadata")
+            await self._ctx.emit_json(encode_value({message.id: {"metadata": metadata}}), "messages/metadata")
         growing = isinstance(message, BaseMessageChunk)
         whole = known + message if growing and known is not None else message
         self._known[message.id] = whole
         shown = message_chunk_to_message(whole) if growing else whole
         event = "messages/partial" if growing else "messages/complete"
-        await self._ctx.emit_json(body_of([shown]), event)
+        await self._ctx.emit_json(encode_value([shown]), event)

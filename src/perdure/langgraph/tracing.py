@@ -18,7 +18,7 @@ from langgraph.errors import GraphBubbleUp
 
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput
-from perdure.spans.recording import OpenSpan, Recorder, SpanRef, current_span, enter_span
+from perdure.spans.recording import OpenSpan, SpanRecorder, SpanRef, current_span, enter_span
 
 STEP_TAG = "graph:step:"
 """How LangGraph marks the run of a node."""
@@ -52,7 +52,7 @@ _handler: ContextVar[BaseCallbackHandler | None] = ContextVar("perdure_langchain
 register_configure_hook(_handler, inheritable=True)
 
 
-def follow(recorder: Recorder) -> None:
+def follow(recorder: SpanRecorder) -> None:
     """Record what LangChain runs in the current task, and in those that it starts."""
     _handler.set(SpanHandler(recorder))
 
@@ -63,7 +63,7 @@ class SpanHandler(BaseCallbackHandler):
     run_inline = True
     """In the task of the run, so that what the run starts is below its span."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: SpanRecorder) -> None:
         self._recorder = recorder
         self._open: dict[UUID, OpenSpan] = {}
         self._above: dict[UUID, SpanRef | None] = {}

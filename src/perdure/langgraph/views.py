@@ -19,7 +19,7 @@ from perdure.agents.agent import Agent
 from perdure.agents.records import AgentDescription
 from perdure.assistants.records import Assistant
 from perdure.assistants.service import Assistants
-from perdure.checkpoints.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
+from perdure.checkpoints.records import CheckpointQuery, GraphDelta, GraphDeltaQuery, GraphSteps, GraphTuple
 from perdure.graph_requests.model import UnreadableState
 from perdure.graph_requests.records import ApplySupersteps, GraphCall, ListStates, ReadState, UpdateState
 from perdure.graph_requests.service import GraphRequests
@@ -29,10 +29,10 @@ from perdure.langgraph.descriptions import (
     GRAPH,
     GRAPH_ID,
     NO_SCHEMAS,
-    drawing_of,
+    build_drawing,
+    build_schemas,
+    build_subgraphs,
     one_node,
-    schemas_of,
-    subgraphs_of,
 )
 from perdure.threads.records import Checkpoint
 from perdure.threads.service import Threads
@@ -75,7 +75,7 @@ class _ReadOnlyCheckpoints:
 
     async def settle(self) -> None: ...
 
-    async def find(self, query: GraphQuery) -> list[GraphTuple]:
+    async def find(self, query: CheckpointQuery) -> list[GraphTuple]:
         return await find_graphs(self._threads, replace(query, thread_id=self._thread_id))
 
     async def deltas(self, query: GraphDeltaQuery) -> list[GraphDelta]:
@@ -89,7 +89,7 @@ def _wait(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
     raise NotSupported("a sync call would block the server here: use the async one")
 
 
-class GraphViews:
+class NamespaceGraphs:
     """The graphs and states of one namespace, for one caller."""
 
     def __init__(
@@ -124,7 +124,7 @@ class GraphViews:
             graph = None
         if graph is None:
             return await self._plain_state(thread_id, checkpoint)
-        call = ReadState(place=_place_of(checkpoint), subgraphs=subgraphs)
+        call = ReadState(place=_build_place(checkpoint), subgraphs=subgraphs)
         try:
             return dict(await self._perform(graph, thread_id, found, call))
         except UnreadableState as error:
@@ -168,7 +168,7 @@ class GraphViews:
         graph = await self._graph_of(thread_id, found)
         if graph is None:
             return await self._plain_update(thread_id, values, checkpoint)
-        call = UpdateState(values=values, as_node=as_node, place=_place_of(checkpoint))
+        call = UpdateState(values=values, as_node=as_node, place=_build_place(checkpoint))
         return dict(await self._perform(graph, thread_id, found, call))
 
     async def update_state_at(
@@ -198,7 +198,7 @@ class GraphViews:
         inner = checkpoint is not None and checkpoint.checkpoint_ns != ""
         if graph is None or (isinstance(graph, str) and not inner):
             return await self._plain_history(thread_id, limit, end, metadata)
-        call = ListStates(place=_place_of(checkpoint), limit=limit, before=end, metadata=metadata)
+        call = ListStates(place=_build_place(checkpoint), limit=limit, before=end, metadata=metadata)
         try:
             return list(await self._perform(graph, thread_id, found, call))
         except UnreadableState as error:
@@ -240,10 +240,10 @@ class GraphViews:
         """Let the graph do something with a thread: here, or in a worker that has it."""
         if isinstance(graph, str):
             return await self._requests.ask(graph, thread_id, call)
-        from perdure.langgraph.reading import Thread, perform
+        from perdure.langgraph.reading import GraphThread, perform
 
         checkpoints = _ReadOnlyCheckpoints(self._threads, thread_id)
-        performed = await perform(graph, checkpoints, Thread(thread_id, self._store(), found), call)
+        performed = await perform(graph, checkpoints, GraphThread(thread_id, self._store(), found), call)
         if performed.steps is not None:
             after = None if found is None else found.checkpoint_id
             await self._threads.update_graph(thread_id, performed.steps, after)
@@ -264,7 +264,7 @@ class GraphViews:
         assistant = await self._assistants.get(assistant_id)
         agent = self._agents.get(assistant.agent)
         if agent is None:
-            return drawing_of(await self._description(assistant.agent), xray)
+            return build_drawing(await self._description(assistant.agent), xray)
         if agent.spec.kind != GRAPH:
             return one_node(agent.spec.name)
         from perdure.langgraph.shapes import nodes_and_edges
@@ -281,7 +281,7 @@ class GraphViews:
         assistant = await self._assistants.get(assistant_id)
         agent = self._agents.get(assistant.agent)
         if agent is None:
-            return schemas_of(await self._description(assistant.agent))
+            return build_schemas(await self._description(assistant.agent))
         if agent.spec.kind != GRAPH:
             return {GRAPH_ID: agent.spec.name, **NO_SCHEMAS, "input_schema": agent.spec.input_schema}
         from perdure.langgraph.shapes import schemas
@@ -296,7 +296,7 @@ class GraphViews:
         assistant = await self._assistants.get(assistant_id)
         agent = self._agents.get(assistant.agent)
         if agent is None:
-            return subgraphs_of(await self._description(assistant.agent), namespace, recurse)
+            return build_subgraphs(await self._description(assistant.agent), namespace, recurse)
         if agent.spec.kind != GRAPH:
             return {}
         from perdure.langgraph.shapes import subgraphs
@@ -373,7 +373,7 @@ def _is_of_graph(found: Checkpoint | None) -> bool:
     return found is None or found.graph or found.state is not None
 
 
-def _place_of(checkpoint: CheckpointRef | None) -> dict[str, Any] | None:
+def _build_place(checkpoint: CheckpointRef | None) -> dict[str, Any] | None:
     return None if checkpoint is None else checkpoint.place
 
 

@@ -84,7 +84,7 @@ def expect_named_tuples() -> None:
     _has_named_tuples = True
 
 
-def body_of(value: Any) -> str:
+def encode_value(value: Any) -> str:
     """A value of a graph as JSON text.
 
     NaN and Infinity are null, bytes are base64, timedeltas seconds, and named tuples objects.
@@ -147,17 +147,17 @@ def _sanitized(value: Any) -> Any:
 
 def plain(value: Any) -> Any:
     """A value of a graph as plain data."""
-    return decode_json(body_of(value))
+    return decode_json(encode_value(value))
 
 
 # --- states -----------------------------------------------------------------------------------------------
 
 
-def interrupt_of(interrupt: Interrupt) -> dict[str, Any]:
+def build_interrupt(interrupt: Interrupt) -> dict[str, Any]:
     return {"id": interrupt.id, "value": interrupt.value}
 
 
-def checkpoint_of(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def get_checkpoint(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The checkpoint that a config names, if it names one."""
     given = (config or {}).get("configurable") or {}
     if not given.get("thread_id") or not given.get("checkpoint_id"):
@@ -165,9 +165,9 @@ def checkpoint_of(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {"checkpoint_ns": "", **{key: given[key] for key in CHECKPOINT_KEYS if given.get(key) is not None}}
 
 
-def state_of(snapshot: StateSnapshot) -> dict[str, Any]:
+def build_state(snapshot: StateSnapshot) -> dict[str, Any]:
     """A snapshot in the shape of a thread's state, with the objects of its graph."""
-    checkpoint, parent = checkpoint_of(snapshot.config), checkpoint_of(snapshot.parent_config)
+    checkpoint, parent = get_checkpoint(snapshot.config), get_checkpoint(snapshot.parent_config)
     return {
         "values": snapshot.values,
         "next": list(snapshot.next),
@@ -176,7 +176,7 @@ def state_of(snapshot: StateSnapshot) -> dict[str, Any]:
         "created_at": snapshot.created_at,
         "checkpoint": checkpoint,
         "parent_checkpoint": parent,
-        "interrupts": [interrupt_of(each) for each in snapshot.interrupts],
+        "interrupts": [build_interrupt(each) for each in snapshot.interrupts],
         "checkpoint_id": checkpoint and checkpoint["checkpoint_id"],
         "parent_checkpoint_id": parent and parent["checkpoint_id"],
     }
@@ -190,9 +190,9 @@ def _task(task: Any) -> dict[str, Any]:
         "name": task.name,
         "path": list(task.path),
         "error": None if task.error is None else _error_text(task.error),
-        "interrupts": [interrupt_of(each) for each in task.interrupts],
+        "interrupts": [build_interrupt(each) for each in task.interrupts],
         "checkpoint": inner["configurable"] if inner is not None and not nested else None,
-        "state": state_of(inner) if nested else None,
+        "state": build_state(inner) if nested else None,
         "result": task.result,
     }
 
@@ -205,8 +205,8 @@ def debug_payload(payload: dict[str, Any]) -> dict[str, Any]:
     """A checkpoint of the `debug` stream, with the names of it, its parent and those of its subgraphs."""
     return {
         **payload,
-        "checkpoint": checkpoint_of(payload["config"]),
-        "parent_checkpoint": checkpoint_of(payload.get("parent_config")),
+        "checkpoint": get_checkpoint(payload["config"]),
+        "parent_checkpoint": get_checkpoint(payload.get("parent_config")),
         "tasks": [_debug_task(task) for task in payload["tasks"]],
     }
 

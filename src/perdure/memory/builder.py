@@ -11,12 +11,12 @@ from perdure.kernel.codec import encode_json
 from perdure.kernel.retry import Backoff
 from perdure.kernel.storage.port import Storage
 from perdure.memory import nodes
-from perdure.memory.calendar import SEGMENT, title_of
+from perdure.memory.calendar import SEGMENT, build_title
 from perdure.memory.grips import NewGrip, grip_for, inherited
-from perdure.memory.model import INDEX_EVENT, EventRow
-from perdure.memory.nodes import ChildRow, ChildVersion, DueRow, GripRow, NodeBody, NodeRow
+from perdure.memory.model import INDEX_EVENT, MemoryEventRow
+from perdure.memory.nodes import ChildNodeRow, ChildVersion, DueNodeRow, GripRow, NodeBody, TocNodeRow
 from perdure.memory.operations import builds
-from perdure.memory.operations.builds import Built, Place
+from perdure.memory.operations.builds import Built, DueNodeCursor
 from perdure.memory.records import EVENT_ROLES, Bullet
 from perdure.memory.summarisers.port import Child, NoEvents, Said, Summariser, SummariserError
 from perdure.outbox.model import error_text
@@ -31,7 +31,7 @@ FOR_EVER = 2**62
 logger = logging.getLogger(__name__)
 
 
-class Outcome(NamedTuple):
+class BuildOutcome(NamedTuple):
     """What a run of builds did: nodes with a new version, nodes without, nodes that failed."""
 
     built: int = 0
@@ -59,14 +59,14 @@ class TocBuilder:
         min_age: float | None = None,
         rest: float = 0.0,
         ns: int | None = None,
-    ) -> Outcome:
+    ) -> BuildOutcome:
         """Build the stale nodes of a level, of all namespaces or one, that ended `min_age` seconds ago.
 
         `rest` is for how many seconds a node must not have changed. An error of the summariser ends the run;
         what was built stays, and the next run goes on.
         """
         built = unchanged = failed = 0
-        place = Place()
+        place = DueNodeCursor()
         while True:
             age = None if min_age is None else to_micros(min_age)
             due = await self.storage.read(builds.due, level, age, to_micros(rest), place, ns=ns)
@@ -81,11 +81,11 @@ class TocBuilder:
                 built += made is True
                 unchanged += made is False
             if len(due) < builds.DUE_ROWS:
-                return Outcome(built, unchanged, failed)
+                return BuildOutcome(built, unchanged, failed)
             last = due[-1]
-            place = Place(last.end_ms, last.ns, last.id)
+            place = DueNodeCursor(last.end_ms, last.ns, last.id)
 
-    async def _build(self, due: DueRow, job: str, builder: str) -> bool | None:
+    async def _build(self, due: DueNodeRow, job: str, builder: str) -> bool | None:
         """Build a node: True for a new version, False for none, None if somebody else builds it."""
         ns = due.ns
         if due.level != SEGMENT and not await self.storage.run(builds.refresh, due.id, ns=ns):
@@ -106,7 +106,7 @@ class TocBuilder:
 
     # --- segments -----------------------------------------------------------------------------------------
 
-    async def _segment(self, row: NodeRow, ns: int) -> Built:
+    async def _segment(self, row: TocNodeRow, ns: int) -> Built:
         content = await self.storage.read(builds.segment_content, row, ns=ns)
         if not content.events:
             raise NoEvents(f"{row.id} has no events")
@@ -131,14 +131,14 @@ class TocBuilder:
 
     # --- roll-ups -----------------------------------------------------------------------------------------
 
-    async def _parent(self, row: NodeRow, ns: int) -> Built:
+    async def _parent(self, row: TocNodeRow, ns: int) -> Built:
         rows = await self._children(row.id, ns)
-        bodies = [nodes.body_of(child.body) for child in rows]
+        bodies = [nodes.decode_node_body(child.body) for child in rows]
         children = [
             Child(child.id, child.title, [bullet.text for bullet in body.bullets], body.keywords)
             for child, body in zip(rows, bodies, strict=True)
         ]
-        title = title_of(row.id)
+        title = build_title(row.id)
         summary = await self.summariser.roll_up(title, children)
         grips = [[bullet.grip_ids for bullet in body.bullets] for body in bodies]
         bullets = [Bullet(text=text, grip_ids=inherited(text, children, grips)) for text in summary.bullets]
@@ -147,8 +147,8 @@ class TocBuilder:
         made_of = nodes.versions_digest(ChildVersion(child.id, child.version) for child in rows)
         return _built(row, title, body)._replace(made_of=made_of)
 
-    async def _children(self, parent: str, ns: int) -> list[ChildRow]:
-        found: list[ChildRow] = []
+    async def _children(self, parent: str, ns: int) -> list[ChildNodeRow]:
+        found: list[ChildNodeRow] = []
         after = (-FOR_EVER, "")
         while len(found) < MOST_CHILDREN:
             rows = await self.storage.read(builds.child_texts, parent, after, CHILD_ROWS, ns=ns)
@@ -159,7 +159,7 @@ class TocBuilder:
         return found
 
 
-def _said(event: EventRow, *, repeated: bool = False) -> Said:
+def _said(event: MemoryEventRow, *, repeated: bool = False) -> Said:
     return Said(
         event_id=event.id,
         session_id=event.session_id,
@@ -183,7 +183,7 @@ def _grip_row(grip: NewGrip, node_id: str) -> GripRow:
     )
 
 
-def _built(row: NodeRow, title: str, body: NodeBody) -> Built:
+def _built(row: TocNodeRow, title: str, body: NodeBody) -> Built:
     return Built(
         node_id=row.id,
         builder="",

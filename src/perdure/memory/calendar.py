@@ -53,32 +53,32 @@ class Period(NamedTuple):
 
     @property
     def start_ms(self) -> int:
-        return ms_of(self.first)
+        return date_to_ms(self.first)
 
     @property
     def end_ms(self) -> int:
         """The last millisecond."""
-        return ms_of(self.last) + DAY_MS - 1
+        return date_to_ms(self.last) + DAY_MS - 1
 
 
-def ms_of(day: date) -> int:
+def date_to_ms(day: date) -> int:
     """When a day begins."""
     return (day - _EPOCH).days * DAY_MS
 
 
-def date_of(ms: int) -> date:
+def ms_to_date(ms: int) -> date:
     """The day of a time."""
     return datetime.fromtimestamp(ms // 1000, UTC).date()
 
 
 def day_id(ms: int) -> str:
     """The id of the day of a time."""
-    return "toc:day:" + date_of(ms).isoformat()
+    return "toc:day:" + ms_to_date(ms).isoformat()
 
 
 def segment_id(ms: int, ulid: str) -> str:
     """The id of a segment that starts at a time with an event."""
-    return f"toc:segment:{date_of(ms).isoformat()}:{ulid}"
+    return f"toc:segment:{ms_to_date(ms).isoformat()}:{ulid}"
 
 
 def parse_id(node_id: str) -> Period | None:
@@ -111,7 +111,7 @@ def _end_of_month(first: date) -> date:
     return following - timedelta(days=1)
 
 
-def parent_of(node_id: str) -> str | None:
+def get_parent_id(node_id: str) -> str | None:
     """The id of the parent; None for a year."""
     period = _known(node_id)
     if period.level == SEGMENT:
@@ -125,17 +125,17 @@ def parent_of(node_id: str) -> str | None:
     return f"toc:year:{period.first.year:04}" if period.level == MONTH else None
 
 
-def ancestors_of(node_id: str) -> list[str]:
+def list_ancestors(node_id: str) -> list[str]:
     """The ids of the parents, the nearest first."""
     found: list[str] = []
-    parent = parent_of(node_id)
+    parent = get_parent_id(node_id)
     while parent is not None:
         found.append(parent)
-        parent = parent_of(parent)
+        parent = get_parent_id(parent)
     return found
 
 
-def title_of(node_id: str) -> str:
+def build_title(node_id: str) -> str:
     """The title of a node from the day up; of a segment its date."""
     period = _known(node_id)
     day = period.first

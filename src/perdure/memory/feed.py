@@ -7,14 +7,14 @@ from typing import Final
 
 from perdure.kernel.storage.port import Tx
 from perdure.outbox.operations import NewEffect, put
-from perdure.rollouts.model import Ended, Listener
+from perdure.rollouts.model import EndedRollout, Listener
 
 FEED_CONSUMER: Final = "memory-feed"
 FEED_CHANNEL: Final = "memory.feed"
 """Followed by processes that feed memory; without a follower the end of a run costs nothing more."""
 
 
-async def _ended(tx: Tx, ended: Sequence[Ended]) -> None:
+async def _ended(tx: Tx, ended: Sequence[EndedRollout]) -> None:
     if tx.wants(FEED_CHANNEL):
         await put(tx, [NewEffect(FEED_CONSUMER, each.rollout_id, "{}") for each in ended])
 

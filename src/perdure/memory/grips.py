@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from perdure.kernel.ids import derived_ulid
-from perdure.kernel.storage.fulltext import words_of
+from perdure.kernel.storage.fulltext import index_words
 from perdure.memory.summarisers.extractive import says_enough, split_sentences
 from perdure.memory.summarisers.port import Child, Said, shorten
 
@@ -80,7 +80,7 @@ def _telling(bullet: str, text: str) -> str:
 
 
 def _terms(text: str) -> frozenset[str]:
-    return frozenset(word for word in words_of(text) if says_enough(word, SHORTEST_WORD))
+    return frozenset(word for word in index_words(text) if says_enough(word, SHORTEST_WORD))
 
 
 def _score(terms: frozenset[str], text: str) -> float:

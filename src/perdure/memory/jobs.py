@@ -8,7 +8,7 @@ from typing import Any, Final
 from perdure.jobs.model import JobContext, JobRegistry
 from perdure.jobs.operations import enqueue_jobs
 from perdure.kernel.clock import MICROS, to_micros
-from perdure.memory.builder import Outcome, TocBuilder
+from perdure.memory.builder import BuildOutcome, TocBuilder
 from perdure.memory.calendar import DAY, DAY_MS, LEVELS, MONTH, SEGMENT, WEEK, YEAR
 from perdure.memory.index import MemoryIndexer
 from perdure.memory.operations import builds, maintenance
@@ -81,7 +81,7 @@ class MemoryJobs:
                 await self.builder.build_due(level, context.name, context.job_id, ns=context.ns)
                 for level in (SEGMENT, DAY, WEEK, MONTH, YEAR)
             ]
-            done |= Outcome(*map(sum, zip(*outcomes, strict=True)))._asdict()
+            done |= BuildOutcome(*map(sum, zip(*outcomes, strict=True)))._asdict()
         if payload.get("index", True):
             done["indexed"] = await self._index_all(context.ns)
         return done

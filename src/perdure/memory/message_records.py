@@ -56,20 +56,20 @@ def named(names: Mapping[int, N], number: int, what: str) -> N:
     return names[number]
 
 
-def number_of(names: Mapping[int, N], name: N) -> int:
+def find_number(names: Mapping[int, N], name: N) -> int:
     """The number of a name."""
     return max(number for number, each in names.items() if each == name)
 
 
-_TYPE_NUMBERS = {name: number_of(TYPES, name) for name in EVENT_TYPES}
-_ROLE_NUMBERS = {name: number_of(ROLES, name) for name in EVENT_ROLES}
+_TYPE_NUMBERS = {name: find_number(TYPES, name) for name in EVENT_TYPES}
+_ROLE_NUMBERS = {name: find_number(ROLES, name) for name in EVENT_ROLES}
 _KINDS_OF_DOC_TYPES = {name: kind for kind, name in DOC_TYPES.items()}
 
 
 # --- events -----------------------------------------------------------------------------------------------
 
 
-def new_event_of(message: Any) -> NewMemoryEvent:
+def message_to_new_event(message: Any) -> NewMemoryEvent:
     """An event to be ingested. What is not specified is a message of the user, at the time of its id."""
     return NewMemoryEvent(
         event_id=message.event_id,
@@ -100,7 +100,7 @@ def event_message(event: NewMemoryEvent | MemoryEvent) -> Any:
         raise InvalidInput(f"the event cannot be sent: {error}") from None
 
 
-def event_of(message: Any) -> MemoryEvent:
+def message_to_event(message: Any) -> MemoryEvent:
     """An event that was read."""
     return MemoryEvent(
         event_id=message.event_id,
@@ -119,7 +119,7 @@ def ingested_message(answer: Ingested) -> Any:
     return m.IngestEventResponse(event_id=answer.event_id, created=answer.created)
 
 
-def ingested_of(message: Any) -> Ingested:
+def message_to_ingested(message: Any) -> Ingested:
     """What became of an event."""
     return Ingested(event_id=message.event_id, created=message.created)
 
@@ -127,7 +127,7 @@ def ingested_of(message: Any) -> Ingested:
 # --- searching --------------------------------------------------------------------------------------------
 
 
-def kinds_of(number: int) -> list[DocumentKind | None]:
+def parse_kinds(number: int) -> list[DocumentKind | None]:
     """Return the kinds of documents that a search is narrowed to; None is any kind.
 
     Without a type these are nodes and grips, as in agent-memory, which does not index events.
@@ -144,7 +144,7 @@ def time_range(since_ms: int | None, until_ms: int | None) -> Any:
     return m.TimeRange(start_ms=since_ms or 0, end_ms=0 if until_ms is None else until_ms + 1)
 
 
-def times_of(request: Any) -> tuple[int | None, int | None]:
+def parse_times(request: Any) -> tuple[int | None, int | None]:
     """The first and the last millisecond of a request's time filter, whose end is excluded.
 
     An end that is not set is none.
@@ -159,7 +159,7 @@ def teleport_result(hit: SearchHit) -> Any:
     """A result of the full-text search, as a message."""
     return m.TeleportSearchResult(
         doc_id=hit.id,
-        doc_type=number_of(KINDS, hit.kind),
+        doc_type=find_number(KINDS, hit.kind),
         score=hit.score,
         keywords=" ".join(hit.keywords) or None,
         timestamp_ms=hit.timestamp_ms,
@@ -182,7 +182,7 @@ def match_message(hit: SearchHit) -> Any:
     )
 
 
-def hit_of(message: Any) -> SearchHit:
+def message_to_hit(message: Any) -> SearchHit:
     """A result of a search."""
     if message.doc_type not in _KINDS_OF_DOC_TYPES:
         raise InvalidInput(f"there is no document type {message.doc_type!r}")
@@ -211,7 +211,7 @@ def node_message(node: TocNode) -> Any:
     """A node as a message."""
     return m.TocNode(
         node_id=node.node_id,
-        level=number_of(LEVEL_NAMES, node.level),
+        level=find_number(LEVEL_NAMES, node.level),
         title=node.title,
         summary=node.summary or None,
         bullets=[m.TocBullet(text=each.text, grip_ids=each.grip_ids) for each in node.bullets],
@@ -227,7 +227,7 @@ def node_message(node: TocNode) -> Any:
     )
 
 
-def node_of(message: Any) -> TocNode:
+def message_to_node(message: Any) -> TocNode:
     """A node of the table of contents."""
     return TocNode(
         node_id=message.node_id,
@@ -268,7 +268,7 @@ def expanded_message(found: ExpandedGrip) -> Any:
     )
 
 
-def expanded_of(message: Any) -> ExpandedGrip:
+def message_to_expanded(message: Any) -> ExpandedGrip:
     """A grip with its events."""
     grip = message.grip
     return ExpandedGrip(
@@ -283,18 +283,18 @@ def expanded_of(message: Any) -> ExpandedGrip:
             event_ids=list(grip.event_ids),
             source=grip.source,
         ),
-        events_before=[event_of(each) for each in message.events_before],
-        excerpt_events=[event_of(each) for each in message.excerpt_events],
-        events_after=[event_of(each) for each in message.events_after],
+        events_before=[message_to_event(each) for each in message.events_before],
+        excerpt_events=[message_to_event(each) for each in message.excerpt_events],
+        events_after=[message_to_event(each) for each in message.events_after],
     )
 
 
 def part_numbers(fields: Sequence[NodeField] | None) -> list[int]:
     """The numbers of the parts of a node to search in; none for all of them."""
-    return [number_of(PARTS, check_choice(each, NODE_FIELDS, "fields")) for each in fields or ()]
+    return [find_number(PARTS, check_choice(each, NODE_FIELDS, "fields")) for each in fields or ()]
 
 
-def parts_of(numbers: Any) -> list[NodeField] | None:
+def parse_parts(numbers: Any) -> list[NodeField] | None:
     """The parts of a node to search in; None for all of them."""
     return [named(PARTS, number, "field") for number in numbers if number] or None
 
@@ -303,7 +303,7 @@ def match_messages(found: NodeMatches) -> list[Any]:
     """What a search inside a node found, as messages."""
     return [
         m.SearchMatch(
-            field=number_of(PARTS, each.part), text=each.text, grip_ids=each.grip_ids, score=each.score
+            field=find_number(PARTS, each.part), text=each.text, grip_ids=each.grip_ids, score=each.score
         )
         for each in found.matches
     ]
@@ -314,15 +314,15 @@ def node_result(found: NodeMatches) -> Any:
     return m.SearchNodeResult(
         node_id=found.node_id,
         title=found.title,
-        level=number_of(LEVEL_NAMES, found.level),
+        level=find_number(LEVEL_NAMES, found.level),
         matches=match_messages(found),
         relevance_score=found.relevance,
     )
 
 
-def matches_of(message: Any, title: str = "") -> NodeMatches:
+def message_to_matches(message: Any, title: str = "") -> NodeMatches:
     """What a search inside one node found; the answer of SearchNode has no title and no relevance."""
-    matches = [_match_of(match) for match in message.matches]
+    matches = [_message_to_match(match) for match in message.matches]
     scores = [match.score for match in matches]
     return NodeMatches(
         node_id=message.node_id,
@@ -333,17 +333,17 @@ def matches_of(message: Any, title: str = "") -> NodeMatches:
     )
 
 
-def children_of(message: Any) -> ChildMatches:
+def message_to_children(message: Any) -> ChildMatches:
     """The nodes in which a search found something."""
     return ChildMatches(
         items=[
-            msgspec.structs.replace(matches_of(each, each.title), relevance=each.relevance_score)
+            msgspec.structs.replace(message_to_matches(each, each.title), relevance=each.relevance_score)
             for each in message.results
         ],
         has_more=message.has_more,
     )
 
 
-def _match_of(message: Any) -> NodeMatch:
+def _message_to_match(message: Any) -> NodeMatch:
     part = named(PARTS, message.field, "field")
     return NodeMatch(part=part, text=message.text, score=message.score, grip_ids=list(message.grip_ids))

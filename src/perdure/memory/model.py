@@ -92,11 +92,11 @@ def check_event(event: NewMemoryEvent, max_bytes: int = MAX_EVENT_BYTES) -> Chec
         type=type_number,
         role=role_number,
         agent=agent,
-        tokens=tokens_of(body, tool=type_number == TOOL_RESULT),
+        tokens=estimate_tokens(body, tool=type_number == TOOL_RESULT),
         received_at=0,
         metadata=encode_json(_metadata(event.metadata), what="metadata"),
     )
-    text = TextRow(id, EVENT, timestamp_ms, agent, None, tags_of(EVENT, [agent] if agent else []), body)
+    text = TextRow(id, EVENT, timestamp_ms, agent, None, build_tags(EVENT, [agent] if agent else []), body)
     return CheckedEvent(row, text)
 
 
@@ -160,7 +160,7 @@ def _metadata(metadata: object) -> dict[str, str]:
     return checked
 
 
-def tokens_of(text: str, *, tool: bool = False) -> int:
+def estimate_tokens(text: str, *, tool: bool = False) -> int:
     """How many tokens a text has, about: a quarter of its bytes."""
     counted = text[:TOOL_CHARACTERS] if tool else text
     length = len(counted) if counted.isascii() else len(counted.encode())
@@ -170,7 +170,7 @@ def tokens_of(text: str, *, tool: bool = False) -> int:
 # --- documents --------------------------------------------------------------------------------------------
 
 
-def tags_of(kind: str, agents: Iterable[str]) -> str:
+def build_tags(kind: str, agents: Iterable[str]) -> str:
     """The words by which a search is narrowed to a kind of document, or to an agent."""
     return " ".join([kind, *map(agent_tag, agents)])
 
@@ -186,7 +186,7 @@ def agent_tag(agent: str) -> str:
     return "agent" + sha256(agent.encode()).hexdigest()[:20]
 
 
-def places_of(ns: int) -> tuple[int, int]:
+def build_document_range(ns: int) -> tuple[int, int]:
     """The first and the last place that a document of a namespace can have."""
     return ns << PLACE_BITS, ((ns + 1) << PLACE_BITS) - 1
 
@@ -194,7 +194,7 @@ def places_of(ns: int) -> tuple[int, int]:
 # --- rows -------------------------------------------------------------------------------------------------
 
 
-class EventRow(NamedTuple):
+class MemoryEventRow(NamedTuple):
     """An event as it is read, with its text."""
 
     id: str
@@ -208,8 +208,8 @@ class EventRow(NamedTuple):
     body: str
 
     @property
-    def place(self) -> EventPlace:
-        return EventPlace(self.timestamp_ms, self.id)
+    def place(self) -> EventCursor:
+        return EventCursor(self.timestamp_ms, self.id)
 
 
 class CitedRow(NamedTuple):
@@ -241,7 +241,7 @@ class HitRow(NamedTuple):
     score: float
 
 
-class VectorRow(NamedTuple):
+class DocumentVectorRow(NamedTuple):
     """The vector of a document as it is written."""
 
     place: int
@@ -257,7 +257,7 @@ class VectorDocument(NamedTuple):
     timestamp_ms: int
 
 
-class PlaceRow(NamedTuple):
+class NewDocumentRow(NamedTuple):
     """The place of a document in the index, which had none before."""
 
     id: str
@@ -265,14 +265,14 @@ class PlaceRow(NamedTuple):
     was_place: int | None = None
 
 
-class PlacedRow(NamedTuple):
+class IndexedDocumentRow(NamedTuple):
     """A document that is indexed."""
 
     id: str
     place: int
 
 
-class CounterRow(NamedTuple):
+class MemoryCounterRow(NamedTuple):
     """A row of `memory_counters`."""
 
     ns: int
@@ -283,7 +283,7 @@ class CounterRow(NamedTuple):
 
     @property
     def first_place(self) -> int:
-        first, _ = places_of(self.ns)
+        first, _ = build_document_range(self.ns)
         return first
 
 
@@ -295,7 +295,7 @@ class FeedRow(NamedTuple):
     read_at: int
 
 
-class CountRow(NamedTuple):
+class MemoryCountRow(NamedTuple):
     """How much the memory of a namespace holds, and its database."""
 
     events: int
@@ -309,7 +309,7 @@ class CountRow(NamedTuple):
     disk_bytes: int
 
 
-def event_of(row: EventRow) -> MemoryEvent:
+def row_to_event(row: MemoryEventRow) -> MemoryEvent:
     """The record of an event."""
     return MemoryEvent(
         event_id=row.id,
@@ -323,12 +323,12 @@ def event_of(row: EventRow) -> MemoryEvent:
     )
 
 
-def citation_of(row: CitedRow) -> Citation:
+def row_to_citation(row: CitedRow) -> Citation:
     """An event behind a result."""
     return Citation(event_id=row.id, session_id=row.session_id, timestamp_ms=row.timestamp_ms)
 
 
-class EventPlace(NamedTuple):
+class EventCursor(NamedTuple):
     """A place in the order of events: by time, then by id."""
 
     timestamp_ms: int = -1
@@ -338,14 +338,14 @@ class EventPlace(NamedTuple):
         return f"{self.timestamp_ms}:{self.id}"
 
 
-def parse_place(cursor: str | None) -> EventPlace:
+def parse_place(cursor: str | None) -> EventCursor:
     """The place that a cursor names; None is the beginning."""
     if cursor is None:
-        return EventPlace()
+        return EventCursor()
     ms, colon, id = check_id(cursor, "after").partition(":")
     if not colon or not ms.isascii() or not ms.isdecimal() or parse_ulid(id) is None:
         raise InvalidInput(f"after is {cursor[:64]!r}; it must be what a page before has given")
-    return EventPlace(check_time(int(ms), "after"), id)
+    return EventCursor(check_time(int(ms), "after"), id)
 
 
 # --- the outbox -------------------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from perdure.kernel.checks import check_text
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.storage.fulltext import words_of
+from perdure.kernel.storage.fulltext import index_words
 from perdure.kernel.words import is_unspaced
-from perdure.memory.model import tokens_of
+from perdure.memory.model import estimate_tokens
 from perdure.memory.records import NodeField, NodeMatch, NodeMatches, TocNode
 
 SHORTEST_TERM = 3
@@ -20,7 +20,7 @@ def query_terms(query: object) -> list[str]:
     if not text.strip():
         raise InvalidInput("query is required")
     return list(
-        dict.fromkeys(word for word in words_of(text) if len(word) >= SHORTEST_TERM or is_unspaced(word))
+        dict.fromkeys(word for word in index_words(text) if len(word) >= SHORTEST_TERM or is_unspaced(word))
     )
 
 
@@ -44,7 +44,7 @@ def _matches(node: TocNode, terms: Sequence[str], fields: Sequence[NodeField]) -
     for part, text, grip_ids in _parts(node):
         if part not in fields:
             continue
-        words = words_of(text)
+        words = index_words(text)
         exact = part == "keywords" and any(term == " ".join(words) for term in terms)
         score = 1.0 if exact else _share(terms, words)
         if score > 0:
@@ -71,7 +71,7 @@ def _within(matches: Sequence[NodeMatch], token_budget: int) -> list[NodeMatch]:
     taken: list[NodeMatch] = []
     left = token_budget
     for match in matches:
-        left -= tokens_of(match.text)
+        left -= estimate_tokens(match.text)
         if left < 0:
             break
         taken.append(match)

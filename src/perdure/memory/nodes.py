@@ -11,10 +11,10 @@ import msgspec
 from perdure.kernel.codec import encode_json
 from perdure.kernel.machine import Machine
 from perdure.memory import calendar
-from perdure.memory.calendar import LEVELS, parse_id, title_of
-from perdure.memory.model import EventPlace, TextRow, tags_of
+from perdure.memory.calendar import LEVELS, build_title, parse_id
+from perdure.memory.model import EventCursor, TextRow, build_tags
 from perdure.memory.records import Bullet, Grip, NodeStatus, TocNode
-from perdure.memory.segments import Segment
+from perdure.memory.segments import MemorySegment
 
 NODE_STATUSES: Final[tuple[NodeStatus, ...]] = get_args(NodeStatus)
 DRAFT, BUILDING, COMPLETE, FAILED = NODE_STATUSES
@@ -39,7 +39,7 @@ RETRY_SECONDS: Final = (60.0, 86_400.0)
 # --- rows -------------------------------------------------------------------------------------------------
 
 
-class NodeRow(NamedTuple):
+class TocNodeRow(NamedTuple):
     """A row of `memory_nodes`."""
 
     id: str
@@ -71,9 +71,9 @@ class NodeRow(NamedTuple):
         return f"{self.first_id}:{self.last_id}:{self.events}"
 
     @property
-    def place(self) -> EventPlace:
+    def place(self) -> EventCursor:
         """Where a segment begins."""
-        return EventPlace(self.start_ms, self.first_id or "")
+        return EventCursor(self.start_ms, self.first_id or "")
 
 
 class ShownNode(NamedTuple):
@@ -91,7 +91,7 @@ class ShownNode(NamedTuple):
     body: str | None
 
 
-class ChildRow(NamedTuple):
+class ChildNodeRow(NamedTuple):
     """A child that has a complete version, with its text."""
 
     id: str
@@ -115,7 +115,7 @@ class ChildId(NamedTuple):
     id: str
 
 
-class DueRow(NamedTuple):
+class DueNodeRow(NamedTuple):
     """A node that may be due to be built."""
 
     ns: int
@@ -125,7 +125,7 @@ class DueRow(NamedTuple):
     changed_at: int
 
 
-class VersionRow(NamedTuple):
+class NodeVersionRow(NamedTuple):
     """A version of a node as it is written."""
 
     node_id: str
@@ -147,7 +147,7 @@ class GripRow(NamedTuple):
     excerpt: str
 
 
-class CheckpointRow(NamedTuple):
+class BuildProgressRow(NamedTuple):
     """How far a job came."""
 
     job: str
@@ -161,14 +161,14 @@ class CheckpointRow(NamedTuple):
 # --- making and changing ----------------------------------------------------------------------------------
 
 
-def new_node(node_id: str, now: int) -> NodeRow:
+def new_node(node_id: str, now: int) -> TocNodeRow:
     """A node from the day up, before anything is known of it. Its boundaries follow from its id."""
     period = parse_id(node_id)
     assert period is not None
-    return NodeRow(
+    return TocNodeRow(
         id=node_id,
         level=period.level,
-        parent_id=calendar.parent_of(node_id),
+        parent_id=calendar.get_parent_id(node_id),
         start_ms=period.start_ms,
         end_ms=period.end_ms,
         status=TOC_NODE.start["created"],
@@ -191,7 +191,7 @@ def new_node(node_id: str, now: int) -> NodeRow:
     )
 
 
-def segment_node(segment: Segment, now: int) -> NodeRow:
+def segment_node(segment: MemorySegment, now: int) -> TocNodeRow:
     """The node of a segment that is due to be built."""
     return new_node(segment.id, now)._replace(
         start_ms=segment.first.timestamp_ms,
@@ -204,13 +204,13 @@ def segment_node(segment: Segment, now: int) -> NodeRow:
     )
 
 
-def started(row: NodeRow, builder: str, until: int) -> NodeRow:
+def started(row: TocNodeRow, builder: str, until: int) -> TocNodeRow:
     """The node while somebody builds it."""
     status = TOC_NODE.step(row.status, "start")
     return row._replace(status=status, builder=builder, building_until=until)
 
 
-def is_taken(row: NodeRow, builder: str, now: int) -> bool:
+def is_taken(row: TocNodeRow, builder: str, now: int) -> bool:
     """Whether somebody else builds the node."""
     return (
         row.status == BUILDING
@@ -220,7 +220,7 @@ def is_taken(row: NodeRow, builder: str, now: int) -> bool:
     )
 
 
-def built(row: NodeRow, built_from: str, *, version: int, stale: bool) -> NodeRow:
+def built(row: TocNodeRow, built_from: str, *, version: int, stale: bool) -> TocNodeRow:
     """The node after it was built; still stale if it changed meanwhile."""
     return row._replace(
         status=TOC_NODE.step(row.status, "built"),
@@ -235,7 +235,7 @@ def built(row: NodeRow, built_from: str, *, version: int, stale: bool) -> NodeRo
     )
 
 
-def failed(row: NodeRow, error: str, retry_at: int) -> NodeRow:
+def failed(row: TocNodeRow, error: str, retry_at: int) -> TocNodeRow:
     """The node after a build that failed: what it said before stays, and it is tried again."""
     return row._replace(
         status=TOC_NODE.step(row.status, "failed"),
@@ -247,13 +247,13 @@ def failed(row: NodeRow, error: str, retry_at: int) -> NodeRow:
     )
 
 
-def built_again(row: NodeRow, now: int) -> NodeRow:
+def built_again(row: TocNodeRow, now: int) -> TocNodeRow:
     """A node that is to be built although it is made of the same."""
     again = AGAIN + (row.built_from or "")
     return row._replace(stale=1, built_from=again, retry_at=None, changed_at=now)
 
 
-def made_of_before(row: NodeRow) -> str | None:
+def made_of_before(row: TocNodeRow) -> str | None:
     """What the last version of a node was made of."""
     return None if row.built_from is None else row.built_from.removeprefix(AGAIN)
 
@@ -278,14 +278,14 @@ class NodeBody(msgspec.Struct, frozen=True, kw_only=True):
 _bodies = msgspec.json.Decoder(NodeBody)
 
 
-def body_of(text: str) -> NodeBody:
+def decode_node_body(text: str) -> NodeBody:
     """The text of a version as it was stored."""
     return _bodies.decode(text)
 
 
 def grip_ids(row: ShownNode) -> list[str]:
     """The grips of all lines of a node."""
-    bullets = [] if row.body is None else body_of(row.body).bullets
+    bullets = [] if row.body is None else decode_node_body(row.body).bullets
     return list(dict.fromkeys(id for bullet in bullets for id in bullet.grip_ids))
 
 
@@ -297,27 +297,27 @@ def node_text(row_id: str, start_ms: int, title: str, body: NodeBody) -> TextRow
     """What of a node can be searched."""
     lines = [title, *(bullet.text for bullet in body.bullets), " ".join(body.keywords)]
     agent = body.agents[-1] if len(body.agents) == 1 else None
-    tags = tags_of(NODE_KIND, body.agents)
+    tags = build_tags(NODE_KIND, body.agents)
     return TextRow(row_id, NODE_KIND, start_ms, agent, None, tags, "\n".join(lines))
 
 
 def grip_text(grip: GripRow, agent: str | None) -> TextRow:
     """What of a grip can be searched."""
-    tags = tags_of(GRIP_KIND, [agent] if agent else [])
+    tags = build_tags(GRIP_KIND, [agent] if agent else [])
     return TextRow(grip.id, GRIP_KIND, grip.timestamp_ms, agent, None, tags, grip.excerpt)
 
 
 # --- what readers see -------------------------------------------------------------------------------------
 
 
-def node_of(row: ShownNode, children: Sequence[str] = ()) -> TocNode:
+def row_to_node(row: ShownNode, children: Sequence[str] = ()) -> TocNode:
     """The record of a node: its last complete version, or a placeholder before the first."""
-    body = None if row.body is None else body_of(row.body)
+    body = None if row.body is None else decode_node_body(row.body)
     bullets = [Bullet(text=PENDING_TEXT)] if body is None else body.bullets
     return TocNode(
         node_id=row.id,
         level=LEVELS[row.level - 1],
-        title=title_of(row.id) if row.title is None else row.title,
+        title=build_title(row.id) if row.title is None else row.title,
         status=cast(NodeStatus, row.status),
         summary=" ".join(bullet.text for bullet in bullets),
         bullets=bullets,
@@ -332,7 +332,7 @@ def node_of(row: ShownNode, children: Sequence[str] = ()) -> TocNode:
     )
 
 
-def grip_of(row: GripRow, event_ids: Sequence[str]) -> Grip:
+def row_to_grip(row: GripRow, event_ids: Sequence[str]) -> Grip:
     """The record of a grip."""
     return Grip(
         grip_id=row.id,

@@ -72,7 +72,7 @@ def run_feed(threads: Threads, memory: Memory) -> Feed:
     """Feeds the ends of runs and phases."""
 
     async def events(namespace: str, run_id: str) -> list[NewMemoryEvent]:
-        return events_of(await threads.in_namespace(namespace).join_run(run_id))
+        return build_events(await threads.in_namespace(namespace).join_run(run_id))
 
     return Feed(memory, FEED_CONSUMER, FEED_CHANNEL, events)
 
@@ -86,12 +86,12 @@ def workflow_feed(workflows: Workflows, memory: Memory) -> Feed:
     return Feed(memory, ENDS_CONSUMER, ENDS_CHANNEL, events)
 
 
-def events_of(end: RunEnd) -> list[NewMemoryEvent]:
+def build_events(end: RunEnd) -> list[NewMemoryEvent]:
     """What was asked of a run, and what came of it."""
     run = end.run
     # The input of a phase is a pointer to its workflow run; its session has the prompt.
-    asked = "" if run.parent is not None else text_of(run.kwargs.input)
-    answered = text_of(end.values)
+    asked = "" if run.parent is not None else extract_text(run.kwargs.input)
+    answered = extract_text(end.values)
     if run.error is not None:
         answered = f"The run failed: {run.error.error}: {run.error.message}"
     elif not answered:
@@ -149,7 +149,7 @@ def run_event_id(run: Run, role: EventRole, text: str) -> str:
     return derived_ulid(int(run.created_at * 1000), "run", run.run_id, role, text)
 
 
-def text_of(value: Any) -> str:
+def extract_text(value: Any) -> str:
     """What a value says: its last message, its text, or else its JSON."""
     found = _said(value)
     if found is None:

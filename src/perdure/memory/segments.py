@@ -23,7 +23,7 @@ class EventSize(NamedTuple):
     tokens: int
 
 
-class Segment(NamedTuple):
+class MemorySegment(NamedTuple):
     """A stretch of events, in the order of their time."""
 
     id: str
@@ -33,19 +33,19 @@ class Segment(NamedTuple):
     tokens: int
 
 
-def cut(events: Iterable[EventSize]) -> list[Segment]:
+def cut(events: Iterable[EventSize]) -> list[MemorySegment]:
     """The segments of events that are in the order of their time.
 
     A segment ends before a silence of more than 30 minutes, before an event that would bring it over 4,000
     tokens, and with the day. Each cut depends on the events since the cut before it alone, so that a change
     moves no earlier one.
     """
-    segments: list[Segment] = []
+    segments: list[MemorySegment] = []
     for event in events:
         current = segments[-1] if segments else None
         if current is None or _ends_before(current, event):
             id = segment_id(event.timestamp_ms, event.id)
-            segments.append(Segment(id, event, event, 1, event.tokens))
+            segments.append(MemorySegment(id, event, event, 1, event.tokens))
         else:
             segments[-1] = current._replace(
                 last=event, events=current.events + 1, tokens=current.tokens + event.tokens
@@ -53,7 +53,7 @@ def cut(events: Iterable[EventSize]) -> list[Segment]:
     return segments
 
 
-def _ends_before(segment: Segment, event: EventSize) -> bool:
+def _ends_before(segment: MemorySegment, event: EventSize) -> bool:
     return (
         event.timestamp_ms - segment.last.timestamp_ms > GAP_MS
         or segment.tokens + event.tokens > MAX_TOKENS

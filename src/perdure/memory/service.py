@@ -30,7 +30,7 @@ from perdure.kernel.storage.fulltext import TextQuery, parse_query
 from perdure.kernel.storage.port import Storage
 from perdure.memory import calendar, model, nodes
 from perdure.memory.calendar import LEVELS, Level
-from perdure.memory.model import CheckedEvent, EventPlace, EventRow, check_event
+from perdure.memory.model import CheckedEvent, EventCursor, MemoryEventRow, check_event
 from perdure.memory.node_search import matches_in, query_terms
 from perdure.memory.operations import events as event_operations
 from perdure.memory.operations import index as index_operations
@@ -38,7 +38,7 @@ from perdure.memory.operations import maintenance
 from perdure.memory.operations import search as search_operations
 from perdure.memory.operations import toc as toc_operations
 from perdure.memory.operations.events import Stretch
-from perdure.memory.operations.search import FoundDocuments, SearchPlan, TextSearch
+from perdure.memory.operations.search import DocumentMatches, SearchPlan, TextSearch
 from perdure.memory.records import (
     DOCUMENT_KINDS,
     NODE_FIELDS,
@@ -181,7 +181,7 @@ class Memory(Service):
         stretch = Stretch(low, high, place, optional_id(session_id, "session_id"))
         rows, more = await self.read(event_operations.events_between, stretch, limit, PAGE_BYTES)
         return EventPage(
-            items=[model.event_of(row) for row in rows],
+            items=[model.row_to_event(row) for row in rows],
             has_more=more,
             after=str(rows[-1].place) if rows else after,
         )
@@ -198,14 +198,14 @@ class Memory(Service):
         if found and len(found) == limit:
             year, _ = found[-1]
             after = write_cursor(_YEARS, year.start_ms)
-        return ListPart([nodes.node_of(row, children) for row, children in found], after)
+        return ListPart([nodes.row_to_node(row, children) for row, children in found], after)
 
     @call(GET("/memory/toc/{node_id}"), scope="read", errors=(NotFound,))
     async def get_node(self, node_id: Id) -> TocNode:
         """Get a node: its last complete version, with the ids of its children."""
         found = await self.read(toc_operations.show_nodes, [check_id(node_id, "node_id")])
         for row, children in found:
-            return nodes.node_of(row, children)
+            return nodes.row_to_node(row, children)
         raise NotFound(f"Node {node_id} not found")
 
     @call(GET("/memory/toc/{node_id}/children"), scope="read")
@@ -218,9 +218,9 @@ class Memory(Service):
         shown = found[:limit]
         last, _ = shown[-1] if shown else (None, [])
         return NodePage(
-            items=[nodes.node_of(row, children) for row, children in shown],
+            items=[nodes.row_to_node(row, children) for row, children in shown],
             has_more=len(found) > limit,
-            after=after if last is None else str(EventPlace(last.start_ms, last.id)),
+            after=after if last is None else str(EventCursor(last.start_ms, last.id)),
         )
 
     @call(GET("/memory/grips/{grip_id}"), scope="read", errors=(NotFound,))
@@ -242,8 +242,8 @@ class Memory(Service):
         ids: list[str] = decode_json(row.event_ids)
         found = await self.read(event_operations.get_events, ids)
         own = sorted((found[id] for id in ids if id in found), key=lambda event: event.place)
-        before: list[EventRow] = []
-        after: list[EventRow] = []
+        before: list[MemoryEventRow] = []
+        after: list[MemoryEventRow] = []
         if own:
             first, *_ = own
             ends = (first.place, own[-1].place)
@@ -251,10 +251,10 @@ class Memory(Service):
                 toc_operations.around, row.session_id, ends, counts, EXPAND_WINDOW_MS, PAGE_BYTES
             )
         return ExpandedGrip(
-            grip=nodes.grip_of(row, ids),
-            events_before=[model.event_of(each) for each in before],
-            excerpt_events=[model.event_of(each) for each in own],
-            events_after=[model.event_of(each) for each in after],
+            grip=nodes.row_to_grip(row, ids),
+            events_before=[model.row_to_event(each) for each in before],
+            excerpt_events=[model.row_to_event(each) for each in own],
+            events_after=[model.row_to_event(each) for each in after],
         )
 
     # --- searching
@@ -429,11 +429,11 @@ class Memory(Service):
     async def _children(self, parent: str | None, level: Level | None) -> list[TocNode]:
         """The first 1,000 children of a node, or latest nodes of a level."""
         if parent:
-            found = await self.read(toc_operations.show_children, parent, EventPlace(-(2**62)), 1000)
+            found = await self.read(toc_operations.show_children, parent, EventCursor(-(2**62)), 1000)
         else:
             number = LEVELS.index(check_choice(level or "year", LEVELS, "level")) + 1
             found = await self.read(toc_operations.show_level, number, 2**62, 1000)
-        return [nodes.node_of(row, children) for row, children in found]
+        return [nodes.row_to_node(row, children) for row, children in found]
 
     # --- operating
 
@@ -465,8 +465,8 @@ class Memory(Service):
         return job_of(await self.write(maintenance.start_rebuild, job))
 
 
-def _hits(found: FoundDocuments, words: Sequence[str]) -> list[SearchHit]:
-    keywords = {row.id: nodes.node_of(row).keywords for row in found.shown}
+def _hits(found: DocumentMatches, words: Sequence[str]) -> list[SearchHit]:
+    keywords = {row.id: nodes.row_to_node(row).keywords for row in found.shown}
     return [
         SearchHit(
             kind=check_choice(hit.kind, DOCUMENT_KINDS, "kind"),
@@ -476,7 +476,7 @@ def _hits(found: FoundDocuments, words: Sequence[str]) -> list[SearchHit]:
             timestamp_ms=hit.timestamp_ms,
             agent=hit.agent,
             keywords=keywords.get(hit.id, []),
-            events=[model.citation_of(row) for row in found.cited[hit.id]],
+            events=[model.row_to_citation(row) for row in found.cited[hit.id]],
         )
         for hit in found.hits
     ]
@@ -486,11 +486,11 @@ def _fields(fields: Sequence[str] | None) -> Sequence[NodeField]:
     return NODE_FIELDS if not fields else check_choices(fields, NODE_FIELDS, "fields")
 
 
-def parse_node_place(cursor: str | None) -> EventPlace:
+def parse_node_place(cursor: str | None) -> EventCursor:
     """The place among the children of a node that a cursor names; None is the beginning."""
     if cursor is None:
-        return EventPlace(-(2**62))
+        return EventCursor(-(2**62))
     ms, _, id = check_id(cursor, "after").partition(":")
     if not ms.removeprefix("-").isdecimal() or not ms.isascii() or calendar.parse_id(id) is None:
         raise InvalidInput(f"after is {cursor[:64]!r}; it must be what a page before has given")
-    return EventPlace(int(ms), id)
+    return EventCursor(int(ms), id)

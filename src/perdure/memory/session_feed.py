@@ -129,7 +129,7 @@ class SessionFeed:
             events: list[NewMemoryEvent] = []
             for message in messages_in(lines.lines):
                 run = await self._run(namespace, message.run_id) if message.run_id else None
-                event = event_of(name, message, run, int(begun * 1000))
+                event = build_event(name, message, run, int(begun * 1000))
                 events += [event] if event is not None else []
             if events:
                 await memory.ingest_many(events)
@@ -153,7 +153,7 @@ def _source(name: LogName) -> str:
     return hint_key(0, name)
 
 
-def event_of(name: LogName, message: Message, run: Run | None, now_ms: int) -> NewMemoryEvent | None:
+def build_event(name: LogName, message: Message, run: Run | None, now_ms: int) -> NewMemoryEvent | None:
     """What a message of a session says; None if that is nothing to remember."""
     text = _text(message)
     if message.role not in KINDS or not text:

@@ -5,29 +5,29 @@ from __future__ import annotations
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.memory.model import (
     CitedRow,
-    CounterRow,
-    CountRow,
     DocumentCitation,
-    EventRow,
+    DocumentVectorRow,
     FeedRow,
     HitRow,
+    IndexedDocumentRow,
+    MemoryCounterRow,
+    MemoryCountRow,
+    MemoryEventRow,
+    NewDocumentRow,
     NewEventRow,
-    PlacedRow,
-    PlaceRow,
     TextRow,
     VectorDocument,
-    VectorRow,
 )
 from perdure.memory.nodes import (
-    CheckpointRow,
+    BuildProgressRow,
     ChildId,
-    ChildRow,
+    ChildNodeRow,
     ChildVersion,
-    DueRow,
+    DueNodeRow,
     GripRow,
-    NodeRow,
+    NodeVersionRow,
     ShownNode,
-    VersionRow,
+    TocNodeRow,
 )
 from perdure.memory.segments import EventSize
 from perdure.memory.tables import (
@@ -67,16 +67,16 @@ _OF_SESSION = """
     """
 _BYTES = "SELECT octet_length(t.body)"
 # The events of a stretch of time after a place, in their order.
-EVENTS_BETWEEN = statement("SELECT " + _EVENT + _WITH_TEXT + _BETWEEN, row=EventRow)
+EVENTS_BETWEEN = statement("SELECT " + _EVENT + _WITH_TEXT + _BETWEEN, row=MemoryEventRow)
 # The sizes of their texts in bytes.
 BYTES_BETWEEN = statement(_BYTES + _WITH_TEXT + _BETWEEN, row=int)
 # The events of a stretch of time after a place that belong to one session.
-SESSION_BETWEEN = statement("SELECT " + _EVENT + _WITH_TEXT + _OF_SESSION, row=EventRow)
+SESSION_BETWEEN = statement("SELECT " + _EVENT + _WITH_TEXT + _OF_SESSION, row=MemoryEventRow)
 # The sizes of their texts in bytes.
 SESSION_BYTES_BETWEEN = statement(_BYTES + _WITH_TEXT + _OF_SESSION, row=int)
 # Events by their ids.
 GET_EVENTS = statement(
-    "SELECT " + _EVENT + _WITH_TEXT + " WHERE e.ns = :ns AND e.id {among:ids}", row=EventRow
+    "SELECT " + _EVENT + _WITH_TEXT + " WHERE e.ns = :ns AND e.id {among:ids}", row=MemoryEventRow
 )
 # Where events stand.
 CITED = statement(
@@ -94,7 +94,7 @@ PENDING = statement(
     "SELECT id FROM memory_texts WHERE ns = :ns AND place IS NULL ORDER BY id LIMIT :limit", row=str
 )
 # Give documents their places, which indexes them.
-PLACE = BulkUpdate(TEXTS, PlaceRow, sets=("place",), keys=("ns", "id"), guards=("place",))
+PLACE = BulkUpdate(TEXTS, NewDocumentRow, sets=("place",), keys=("ns", "id"), guards=("place",))
 # The places of those documents that are indexed.
 PLACED = statement(
     "SELECT place FROM memory_texts WHERE ns = :ns AND id {among:ids} AND place IS NOT NULL", row=int
@@ -104,14 +104,14 @@ DROP_TEXTS = statement("DELETE FROM memory_texts WHERE ns = :ns AND id {among:id
 # Remove the vectors of documents.
 DROP_VECTORS = statement("DELETE FROM memory_vectors WHERE ns = :ns AND place {among:places}")
 # The counters of a namespace, locked.
-LOCK_COUNTER = statement("SELECT {columns} FROM memory_counters WHERE ns = :ns {lock}", row=CounterRow)
+LOCK_COUNTER = statement("SELECT {columns} FROM memory_counters WHERE ns = :ns {lock}", row=MemoryCounterRow)
 # The counters of a namespace.
-GET_COUNTER = statement("SELECT {columns} FROM memory_counters WHERE ns = :ns", row=CounterRow)
+GET_COUNTER = statement("SELECT {columns} FROM memory_counters WHERE ns = :ns", row=MemoryCounterRow)
 # Begin to count in a namespace.
-ADD_COUNTER = BulkInsert(COUNTERS, CounterRow, on_conflict="NOTHING")
+ADD_COUNTER = BulkInsert(COUNTERS, MemoryCounterRow, on_conflict="NOTHING")
 # Write back the counters of a namespace.
 COUNT = BulkUpdate(
-    COUNTERS, CounterRow, sets=("placed", "documents", "embedded", "embedded_at"), keys=("ns",)
+    COUNTERS, MemoryCounterRow, sets=("placed", "documents", "embedded", "embedded_at"), keys=("ns",)
 )
 
 # --- search -----------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ SEARCH_BETWEEN = statement(
 # --- vectors ----------------------------------------------------------------------------------------------
 
 # Add vectors; one that another process made stays.
-ADD_VECTORS = BulkInsert(VECTORS, VectorRow, on_conflict="NOTHING")
+ADD_VECTORS = BulkInsert(VECTORS, DocumentVectorRow, on_conflict="NOTHING")
 # The next vectors of documents that exist.
 VECTORS_AFTER = statement(
     """
@@ -155,7 +155,7 @@ VECTORS_AFTER = statement(
     row=VectorDocument,
 )
 # One vector of a namespace.
-ONE_VECTOR = statement("SELECT {columns} FROM memory_vectors WHERE ns = :ns LIMIT 1", row=VectorRow)
+ONE_VECTOR = statement("SELECT {columns} FROM memory_vectors WHERE ns = :ns LIMIT 1", row=DocumentVectorRow)
 _DOCUMENT = (
     "SELECT id, kind, timestamp_ms, agent, place, substr(body, 1, :characters) AS body, 0.0 AS score"
     " FROM memory_texts"
@@ -175,11 +175,11 @@ DOCUMENTS_AT = statement(
 # --- the table of contents --------------------------------------------------------------------------------
 
 # Add nodes; one that exists stays as it is.
-ADD_NODES = BulkInsert(NODES, NodeRow, on_conflict="NOTHING")
+ADD_NODES = BulkInsert(NODES, TocNodeRow, on_conflict="NOTHING")
 # Write back nodes.
 SAVE_NODES = BulkUpdate(
     NODES,
-    NodeRow,
+    TocNodeRow,
     sets=(
         "start_ms",
         "end_ms",
@@ -205,10 +205,10 @@ SAVE_NODES = BulkUpdate(
 )
 # Lock nodes, in the order of their ids.
 LOCK_NODES = statement(
-    "SELECT {columns} FROM memory_nodes WHERE ns = :ns AND id {among:ids} ORDER BY id {lock}", row=NodeRow
+    "SELECT {columns} FROM memory_nodes WHERE ns = :ns AND id {among:ids} ORDER BY id {lock}", row=TocNodeRow
 )
 # Nodes by their ids.
-GET_NODES = statement("SELECT {columns} FROM memory_nodes WHERE ns = :ns AND id {among:ids}", row=NodeRow)
+GET_NODES = statement("SELECT {columns} FROM memory_nodes WHERE ns = :ns AND id {among:ids}", row=TocNodeRow)
 # Let a node be looked at by its next roll-up.
 MARK_STALE = statement(
     "UPDATE memory_nodes SET stale = 1, changed_at = :now WHERE ns = :ns AND id = :id AND stale = 0"
@@ -219,7 +219,7 @@ SEGMENT_BEFORE = statement(
     SELECT {columns} FROM memory_nodes
     WHERE ns = :ns AND parent_id = :day AND start_ms < :ms ORDER BY start_ms DESC, id DESC LIMIT 1
     """,
-    row=NodeRow,
+    row=TocNodeRow,
 )
 # The segments of a day from a time on, in their order.
 SEGMENTS_FROM = statement(
@@ -227,7 +227,7 @@ SEGMENTS_FROM = statement(
     SELECT {columns} FROM memory_nodes
     WHERE ns = :ns AND parent_id = :day AND start_ms >= :ms ORDER BY start_ms, id
     """,
-    row=NodeRow,
+    row=TocNodeRow,
 )
 # What decides about the segments of a stretch of time, from a place on.
 SIZES = statement(
@@ -266,9 +266,9 @@ _DUE = """
     ORDER BY end_ms, ns, id LIMIT :limit
     """
 # Some nodes of a level, of all namespaces, that may be due: those that ended first.
-DUE = statement("SELECT {columns} FROM memory_nodes WHERE " + _DUE, row=DueRow)
+DUE = statement("SELECT {columns} FROM memory_nodes WHERE " + _DUE, row=DueNodeRow)
 # The same of one namespace.
-DUE_IN = statement("SELECT {columns} FROM memory_nodes WHERE ns = :ns AND " + _DUE, row=DueRow)
+DUE_IN = statement("SELECT {columns} FROM memory_nodes WHERE ns = :ns AND " + _DUE, row=DueNodeRow)
 # When the next stale node of a level, of any namespace, can be built: when it has rested, when a build that
 # failed is due again, or when the process that builds it counts as lost.
 FIRST_DUE = statement(
@@ -288,7 +288,7 @@ CHILD_TEXTS = statement(
       AND (n.start_ms, n.id) > (:after_ms, :after_id)
     ORDER BY n.start_ms, n.id LIMIT :limit
     """,
-    row=ChildRow,
+    row=ChildNodeRow,
 )
 # The children of a node that have a complete version.
 CHILD_VERSIONS = statement(
@@ -298,23 +298,23 @@ CHILD_VERSIONS = statement(
 # The text of a version.
 GET_VERSION = statement(
     "SELECT {columns} FROM memory_node_versions WHERE ns = :ns AND node_id = :id AND version = :version",
-    row=VersionRow,
+    row=NodeVersionRow,
 )
 # Add versions.
-ADD_VERSIONS = BulkInsert(NODE_VERSIONS, VersionRow)
+ADD_VERSIONS = BulkInsert(NODE_VERSIONS, NodeVersionRow)
 # Add grips; one that an earlier version had stays.
 ADD_GRIPS = BulkInsert(GRIPS, GripRow, on_conflict="NOTHING")
 # Write how far a job came.
 SET_CHECKPOINT = BulkInsert(
     CHECKPOINTS,
-    CheckpointRow,
+    BuildProgressRow,
     on_conflict="UPDATE SET level = excluded.level, node_id = excluded.node_id,"
     " last_processed_ms = excluded.last_processed_ms, created_at = excluded.created_at,"
     " processed = memory_checkpoints.processed + excluded.processed",
 )
 # How far the jobs of a namespace came.
 GET_CHECKPOINTS = statement(
-    "SELECT {columns} FROM memory_checkpoints WHERE ns = :ns ORDER BY job", row=CheckpointRow
+    "SELECT {columns} FROM memory_checkpoints WHERE ns = :ns ORDER BY job", row=BuildProgressRow
 )
 # The events of a segment, in their order, the beginning of each text.
 SEGMENT_EVENTS = statement(
@@ -326,7 +326,7 @@ SEGMENT_EVENTS = statement(
       AND (e.timestamp_ms, e.id) >= (:low, :low_id) AND (e.timestamp_ms, e.id) <= (:high, :high_id)
     ORDER BY e.timestamp_ms, e.id LIMIT :limit
     """,
-    row=EventRow,
+    row=MemoryEventRow,
 )
 
 # --- reading ----------------------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ _BEFORE = """
     ORDER BY e.timestamp_ms DESC, e.id DESC LIMIT :limit
     """
 # The events of a session before a place, the last ones first.
-SESSION_BEFORE = statement("SELECT " + _EVENT + _WITH_TEXT + _BEFORE, row=EventRow)
+SESSION_BEFORE = statement("SELECT " + _EVENT + _WITH_TEXT + _BEFORE, row=MemoryEventRow)
 # The sizes of their texts in bytes.
 SESSION_BYTES_BEFORE = statement(_BYTES + _WITH_TEXT + _BEFORE, row=int)
 
@@ -444,10 +444,10 @@ PLACED_UNTIL = statement(
     WHERE {plain:ns} = :ns AND place IS NOT NULL AND place >= :low AND place <= :last
     ORDER BY place LIMIT :limit
     """,
-    row=PlacedRow,
+    row=IndexedDocumentRow,
 )
 # Give documents other places.
-MOVE_PLACES = BulkUpdate(TEXTS, PlaceRow, sets=("place",), keys=("ns", "id"))
+MOVE_PLACES = BulkUpdate(TEXTS, NewDocumentRow, sets=("place",), keys=("ns", "id"))
 
 # --- what feeds memory ------------------------------------------------------------------------------------
 
@@ -477,7 +477,7 @@ COUNTS = statement(
       {database} AS path,
       {database_bytes} AS disk_bytes
     """,
-    row=CountRow,
+    row=MemoryCountRow,
 )
 
 name_statements(globals())

@@ -9,13 +9,7 @@ from collections.abc import Sequence
 from perdure.kernel.storage.port import Storage
 from perdure.kernel.vectors import Embedder, Vector, VectorTable
 from perdure.memory.operations import vectors
-from perdure.memory.operations.search import (
-    NEW_VECTORS,
-    FoundDocuments,
-    NearDocuments,
-    add_rows,
-    nearest,
-)
+from perdure.memory.operations.search import NEW_VECTORS, DocumentMatches, NearDocuments, add_rows, nearest
 
 EMBED_ROWS = 64
 """How many documents are embedded at once."""
@@ -77,7 +71,7 @@ class MemoryVectors:
         near = NearDocuments([], vector, tag_sets, *span, limit, table.last)
         return near._replace(scored=await asyncio.to_thread(nearest, table, near))
 
-    async def learn(self, ns: int, near: NearDocuments | None, found: FoundDocuments) -> bool:
+    async def learn(self, ns: int, near: NearDocuments | None, found: DocumentMatches) -> bool:
         """Keep in memory what a search has read; returns whether what it found stands."""
         if found.counter is not None and found.counter.embedded > found.counter.first_place:
             self._embedded.add(ns)

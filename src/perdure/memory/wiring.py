@@ -33,7 +33,7 @@ SCHEDULES: Mapping[str, tuple[str, float]] = {
 """When the jobs of memory run, with seconds first, and how many seconds later they may begin."""
 
 
-def vectors_of(storage: Storage, settings: Settings) -> MemoryVectors | None:
+def build_vectors(storage: Storage, settings: Settings) -> MemoryVectors | None:
     """What compares vectors, if the settings name an embedder: `hashed`, a function, or a model's name."""
     name = settings.memory_embedder
     if name is None:
@@ -54,7 +54,7 @@ class MemoryWork:
     ) -> None:
         self.indexer = MemoryIndexer(storage, vectors)
         self.updater = TocUpdater(storage, settings.memory_rest)
-        self.builder = TocBuilder(storage, summariser or summariser_of(settings))
+        self.builder = TocBuilder(storage, summariser or build_summariser(settings))
         self.jobs = MemoryJobs(self.builder, self.updater, self.indexer)
 
     def add_to(self, deliveries: Deliveries, registry: JobRegistry, schedules: ScheduledJobs) -> None:
@@ -65,7 +65,7 @@ class MemoryWork:
             schedules.add(name, expression, jitter=jitter)
 
 
-def summariser_of(settings: Settings) -> Summariser:
+def build_summariser(settings: Settings) -> Summariser:
     """The summariser that the settings name; `ConfigError` if they are not complete."""
     if settings.memory_model is None:
         return ExtractiveSummariser()

@@ -29,7 +29,7 @@ SESSIONS, MESSAGES = "messaging sessions", "messages"
 """The lists that cursors name."""
 
 
-class Key(msgspec.Struct, frozen=True):
+class ConversationKey(msgspec.Struct, frozen=True):
     """Whose conversation, and where."""
 
     platform: str
@@ -48,7 +48,7 @@ class Key(msgspec.Struct, frozen=True):
         return ":".join((self.platform, self.channel_id, self.thread_id or self.user_id))
 
 
-class SessionRow(msgspec.Struct):
+class MessagingSessionRow(msgspec.Struct):
     """A row of `messaging_sessions`."""
 
     id: str
@@ -71,8 +71,8 @@ class SessionRow(msgspec.Struct):
     last_message_id: int
 
     @property
-    def key(self) -> Key:
-        return Key(self.platform, self.channel_id, self.thread_id, self.user_id)
+    def key(self) -> ConversationKey:
+        return ConversationKey(self.platform, self.channel_id, self.thread_id, self.user_id)
 
 
 class OldSession(NamedTuple):
@@ -105,20 +105,20 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     turn: str | None = None
 
 
-class Place(NamedTuple):
+class SessionCursor(NamedTuple):
     """A place in a list by time: before what has this time and id."""
 
     at: int
     id: str
 
 
-FIRST: Final = Place(LATEST, "")
+FIRST: Final = SessionCursor(LATEST, "")
 
 
-def check_key(platform: object, channel_id: object, thread_id: object, user_id: object) -> Key:
+def check_key(platform: object, channel_id: object, thread_id: object, user_id: object) -> ConversationKey:
     """The key of a session. An empty thread is none."""
     thread = None if thread_id is None or thread_id == "" else check_name(thread_id, "thread_id")
-    return Key(
+    return ConversationKey(
         check_name(platform, "platform"),
         check_name(channel_id, "channel_id"),
         thread,
@@ -150,19 +150,19 @@ def storable(text: str) -> str:
     return plain[: MAX_CONTENT - len(CUT)].decode("utf-8", "ignore") + CUT.decode()
 
 
-def place_of(cursor: str | None) -> Place:
+def decode_session_cursor(cursor: str | None) -> SessionCursor:
     """The place that a cursor names; the newest end without one."""
     found = read_cursor(cursor, SESSIONS, int, str)
-    return FIRST if found is None else Place(*found)
+    return FIRST if found is None else SessionCursor(*found)
 
 
-def message_place_of(cursor: str | None) -> tuple[int, int]:
+def decode_message_cursor(cursor: str | None) -> tuple[int, int]:
     """The time and the id of the message that a cursor names."""
     at, id = read_cursor(cursor, MESSAGES, int, int) or (LATEST, MAX_ROWS)
     return at, id
 
 
-def session_of(row: SessionRow) -> MessagingSession:
+def row_to_session(row: MessagingSessionRow) -> MessagingSession:
     """The record of a session."""
     return MessagingSession(
         session_id=row.id,
@@ -176,11 +176,11 @@ def session_of(row: SessionRow) -> MessagingSession:
         last_activity_at=to_iso(row.last_activity_at),
         message_count=row.message_count or 0,
         active=bool(row.active),
-        question=question_of(row.question),
+        question=extract_question(row.question),
     )
 
 
-def question_of(interrupts: str | None) -> Any:
+def extract_question(interrupts: str | None) -> Any:
     """What an agent asks, from the interrupts of its thread: of one, its value."""
     if interrupts is None:
         return None
@@ -189,7 +189,7 @@ def question_of(interrupts: str | None) -> Any:
     return asked.pop() if len(asked) == 1 else asked
 
 
-def message_of(row: MessageRow) -> ChatMessage:
+def row_to_message(row: MessageRow) -> ChatMessage:
     """The record of a message."""
     return ChatMessage(
         message_id=row.id,

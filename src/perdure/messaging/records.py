@@ -55,7 +55,7 @@ class ChatMessage(Record, kw_only=True):
     """The turn that answers it, or that wrote it."""
 
 
-class MessagePage(msgspec.Struct, kw_only=True):
+class ChatMessagePage(msgspec.Struct, kw_only=True):
     """The newest messages before a place, the oldest of them first. `next` is the cursor of those before."""
 
     items: list[ChatMessage]

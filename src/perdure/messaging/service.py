@@ -33,7 +33,7 @@ from perdure.messaging.operations.turns import NewTurn, Sent
 from perdure.messaging.records import (
     ROLES,
     ChatMessage,
-    MessagePage,
+    ChatMessagePage,
     MessagingSession,
     Role,
     SentMessage,
@@ -111,7 +111,7 @@ class Messaging(Service):
         key = model.check_key(platform, channel_id, thread_id, user_id)
         assistant = optional_id(assistant_id, "assistant_id")
         opened = await self.write(operations.get_or_create, key, assistant, self.idle)
-        return model.session_of(opened.row)
+        return model.row_to_session(opened.row)
 
     @call(GET("/messaging/sessions"), scope="read")
     async def list(
@@ -121,13 +121,13 @@ class Messaging(Service):
         check_page(limit)
         if active is not None:
             check_flag(active, "active")
-        place = model.place_of(cursor)
+        place = model.decode_session_cursor(cursor)
         if not limit:
             return SessionPage(items=[])
         rows = await self.read(operations.search, active, place, limit)
         last = rows[-1] if len(rows) == limit else None
         after = None if last is None else write_cursor(model.SESSIONS, last.last_activity_at, last.id)
-        return SessionPage(items=[model.session_of(row) for row in rows], next=after)
+        return SessionPage(items=[model.row_to_session(row) for row in rows], next=after)
 
     @call(GET("/messaging/threads"), scope="read", errors=(NotFound,))
     async def find_thread(
@@ -140,7 +140,7 @@ class Messaging(Service):
         row = await self._of_thread(platform, channel_id, thread_id, include_stale)
         if row is None:
             raise NotFound(f"thread {thread_id} of channel {channel_id} has no active session")
-        return model.session_of(row)
+        return model.row_to_session(row)
 
     async def has_active_thread(self, platform: str, channel_id: str, thread_id: str) -> bool:
         """Whether somebody has an active session in a thread."""
@@ -148,7 +148,7 @@ class Messaging(Service):
 
     async def _of_thread(
         self, platform: object, channel_id: object, thread_id: object, include_stale: object
-    ) -> model.SessionRow | None:
+    ) -> model.MessagingSessionRow | None:
         stale = check_flag(include_stale, "include_stale")
         return await self.read(
             operations.of_thread,
@@ -161,13 +161,13 @@ class Messaging(Service):
     @call(GET("/messaging/sessions/{session_id}"), scope="read", errors=(NotFound,))
     async def get(self, session_id: Id) -> MessagingSession:
         """Get a session by its id, or by the first digits of its id if no other session has them."""
-        return model.session_of(await self.read(operations.get, check_id(session_id, "session_id")))
+        return model.row_to_session(await self.read(operations.get, check_id(session_id, "session_id")))
 
     @call(POST("/messaging/sessions/{session_id}/end"), scope="write", errors=(NotFound,), repeatable=True)
     async def deactivate(self, session_id: Id) -> MessagingSession:
         """End a session: the person's next message begins another, without a memory of this one."""
         row = await self.write(operations.deactivate, check_id(session_id, "session_id"))
-        return model.session_of(row)
+        return model.row_to_session(row)
 
     @call(PUT("/messaging/sessions/{session_id}/agent-session"), scope="write", errors=(NotFound,))
     async def set_agent_session_id(self, session_id: Id, agent_session_id: str | None) -> MessagingSession:
@@ -177,25 +177,25 @@ class Messaging(Service):
             check_id(session_id, "session_id"),
             optional_id(agent_session_id, "agent_session_id"),
         )
-        return model.session_of(row)
+        return model.row_to_session(row)
 
     # --- messages ---------------------------------------------------------------------------------------
 
     @call(GET("/messaging/sessions/{session_id}/messages"), scope="read", errors=(NotFound,))
     async def history(
         self, session_id: Id, *, limit: Limit = MAX_HISTORY, cursor: str | None = None
-    ) -> MessagePage:
+    ) -> ChatMessagePage:
         """List the newest messages of a session, the oldest of them first.
 
         `next` of a page is the cursor of the messages before it.
         """
         check_page(limit)
-        at, before = model.message_place_of(cursor)
+        at, before = model.decode_message_cursor(cursor)
         checked = check_id(session_id, "session_id")
         rows = await self.read(operations.history, checked, at, before, limit)
         first = next(iter(rows), None) if limit and len(rows) == limit else None
         before_these = None if first is None else write_cursor(model.MESSAGES, first.timestamp, first.id)
-        return MessagePage(items=[model.message_of(row) for row in rows], next=before_these)
+        return ChatMessagePage(items=[model.row_to_message(row) for row in rows], next=before_these)
 
     @call(POST("/messaging/sessions/{session_id}/transcript"), scope="write", status=201, errors=(NotFound,))
     async def add_message(
@@ -218,7 +218,7 @@ class Messaging(Service):
         message_id: int = await self.write_once(
             idempotency_key, operations.add, item, size=len(message.content)
         )
-        return model.message_of(await self.read(operations.get_message, message_id))
+        return model.row_to_message(await self.read(operations.get_message, message_id))
 
     # --- turns ------------------------------------------------------------------------------------------
 
@@ -261,7 +261,7 @@ class Messaging(Service):
         )
         sent: Sent = await self.write_once(idempotency_key, turns.send, turn, self.phases, rows=BATCH_ROWS)
         row = await self.read(operations.get_message, sent.message_id)
-        return SentMessage(message=model.message_of(row), turn_id=sent.turn_id)
+        return SentMessage(message=model.row_to_message(row), turn_id=sent.turn_id)
 
     @call(
         POST("/messaging/sessions/{session_id}/messages/wait"),
@@ -283,7 +283,7 @@ class Messaging(Service):
             turn_id=sent.turn_id,
             session_id=session.session_id,
             status=end.run.status,
-            message=model.message_of(rows[-1]) if rows else None,
+            message=model.row_to_message(rows[-1]) if rows else None,
             question=session.question,
             error=None if end.run.error is None else end.run.error.message,
         )

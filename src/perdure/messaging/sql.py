@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
-from perdure.messaging.model import MessageRow, OldSession, SessionRow
+from perdure.messaging.model import MessageRow, MessagingSessionRow, OldSession
 from perdure.messaging.tables import MESSAGES, SESSIONS
 
 # Add a session, unless its key has an active one.
@@ -18,7 +18,7 @@ ADD_SESSION = statement(
 )
 # A session.
 GET_SESSION = statement(
-    "SELECT {columns} FROM messaging_sessions WHERE ns = :ns AND id = :id", row=SessionRow
+    "SELECT {columns} FROM messaging_sessions WHERE ns = :ns AND id = :id", row=MessagingSessionRow
 )
 # Sessions whose ids begin alike: a few, to tell whether there is one alone.
 BY_PREFIX = statement(
@@ -26,11 +26,11 @@ BY_PREFIX = statement(
     SELECT {columns} FROM messaging_sessions
     WHERE ns = :ns AND id >= :first AND id < :last ORDER BY id LIMIT 2
     """,
-    row=SessionRow,
+    row=MessagingSessionRow,
 )
 # Lock a session.
 LOCK_SESSION = statement(
-    "SELECT {columns} FROM messaging_sessions WHERE ns = :ns AND id = :id {lock}", row=SessionRow
+    "SELECT {columns} FROM messaging_sessions WHERE ns = :ns AND id = :id {lock}", row=MessagingSessionRow
 )
 # Lock the active session of a key.
 LOCK_ACTIVE = statement(
@@ -39,17 +39,17 @@ LOCK_ACTIVE = statement(
     WHERE ns = :ns AND platform = :platform AND channel_id = :channel_id AND thread_key = :thread_key
       AND user_id = :user_id AND active = 1 {lock}
     """,
-    row=SessionRow,
+    row=MessagingSessionRow,
 )
 # Lock the sessions of some lines, in the order of their ids.
 LOCK_LINES = statement(
     "SELECT {columns} FROM messaging_sessions WHERE ns = :ns AND line {among:lines} ORDER BY id {lock}",
-    row=SessionRow,
+    row=MessagingSessionRow,
 )
 # Write back sessions.
 SAVE = BulkUpdate(
     SESSIONS,
-    SessionRow,
+    MessagingSessionRow,
     sets=(
         "agent_session_id",
         "last_activity_at",
@@ -71,7 +71,7 @@ LIST_SESSIONS = statement(
     WHERE ns = :ns AND (last_activity_at, id) < (:at, :id)
     ORDER BY last_activity_at DESC, id DESC LIMIT :limit
     """,
-    row=SessionRow,
+    row=MessagingSessionRow,
 )
 # A page of the sessions that are active, or are not, the most recently used first.
 LIST_BY_ACTIVE = statement(
@@ -80,7 +80,7 @@ LIST_BY_ACTIVE = statement(
     WHERE ns = :ns AND active = :active AND (last_activity_at, id) < (:at, :id)
     ORDER BY last_activity_at DESC, id DESC LIMIT :limit
     """,
-    row=SessionRow,
+    row=MessagingSessionRow,
 )
 # The most recently used active session of a thread, whoever it is with.
 OF_THREAD = statement(
@@ -90,7 +90,7 @@ OF_THREAD = statement(
       AND active = 1 AND last_activity_at >= :since
     ORDER BY last_activity_at DESC, id DESC LIMIT 1
     """,
-    row=SessionRow,
+    row=MessagingSessionRow,
 )
 
 # Sessions whose last message is from before a time, and of which no turn is open, after a place.

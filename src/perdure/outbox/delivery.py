@@ -22,13 +22,13 @@ from perdure.outbox.model import (
     PENDING,
     BatchConsumer,
     Consumer,
+    DeliveryOutcome,
     DeliveryPolicy,
     Effect,
-    Outcome,
     TryLater,
     Undeliverable,
 )
-from perdure.outbox.operations import AGAIN, ALL, NEW, OUTBOX_CHANNEL, Claimed, Due, Lane
+from perdure.outbox.operations import AGAIN, ALL, NEW, OUTBOX_CHANNEL, ClaimedEffect, DueEffects, Lane
 
 POLL_SECONDS = 5.0
 LEAST_REST = 0.02
@@ -88,7 +88,9 @@ class Deliveries:
         deliverers, self._deliverers = self._deliverers, []
         await asyncio.gather(*(deliverer.stop(grace) for deliverer in deliverers))
 
-    async def settle(self, claimed: Claimed, outcome: Outcome, policy: DeliveryPolicy, lease: float) -> None:
+    async def settle(
+        self, claimed: ClaimedEffect, outcome: DeliveryOutcome, policy: DeliveryPolicy, lease: float
+    ) -> None:
         """Write down what became of a try; until the lease ends, trouble with the database is waited out."""
         clock = asyncio.get_running_loop().time
         until = clock() + lease
@@ -107,11 +109,11 @@ class Deliveries:
             self._count(outcome, status)
 
     async def _settle_batch(
-        self, outcomes: Sequence[Outcome], policy: DeliveryPolicy, ns: int
+        self, outcomes: Sequence[DeliveryOutcome], policy: DeliveryPolicy, ns: int
     ) -> Sequence[str | None]:
         return await self.storage.run(operations.settle, outcomes, policy.retries, policy.keep, ns=ns)
 
-    def _count(self, outcome: Outcome, status: str | None) -> None:
+    def _count(self, outcome: DeliveryOutcome, status: str | None) -> None:
         if status == DELIVERED:
             self.counts["delivered"] += 1
         elif outcome.event in ("failed", "refused"):
@@ -213,16 +215,16 @@ class Deliverer:
                 return poll if due.wait is None else max(min(due.wait, poll), LEAST_REST)
         return LEAST_REST
 
-    def _groups(self, claimed: Sequence[Claimed]) -> list[list[Claimed]]:
+    def _groups(self, claimed: Sequence[ClaimedEffect]) -> list[list[ClaimedEffect]]:
         """What each call of the consumer gets: one effect, or those of a namespace."""
         if self._batch == 1:
             return [[each] for each in claimed]
-        groups: dict[int, list[Claimed]] = {}
+        groups: dict[int, list[ClaimedEffect]] = {}
         for each in claimed:
             groups.setdefault(each.ns, []).append(each)
         return list(groups.values())
 
-    async def _claim(self, wanted: int) -> Due:
+    async def _claim(self, wanted: int) -> DueEffects:
         deliveries, name = self._deliveries, self._consumer.name
         due = await deliveries.storage.run(
             operations.claim_due, name, wanted, self._lease, self._policy.retries, self._lane
@@ -244,7 +246,7 @@ class Deliverer:
         self._flights.add(task)
         task.add_done_callback(self._flights.discard)
 
-    async def _fly(self, group: Sequence[Claimed], lease_ends: float) -> None:
+    async def _fly(self, group: Sequence[ClaimedEffect], lease_ends: float) -> None:
         if boottime() > lease_ends:
             # The process was frozen: the effects are due again, for whoever claims them.
             logger.warning("effect %s: its lease was over before its delivery", group[0].effect.id)
@@ -257,7 +259,7 @@ class Deliverer:
             # It may be due again before anything that was known of.
             self._news.set()
 
-    async def _try(self, ns: int, effects: Sequence[Effect]) -> list[Outcome]:
+    async def _try(self, ns: int, effects: Sequence[Effect]) -> list[DeliveryOutcome]:
         """Deliver once; whatever happens, something is known of each effect in the end."""
         errors: Mapping[str, BaseException] = {}
         deadline = self._policy.deadline
@@ -282,9 +284,9 @@ class Deliverer:
         return [_outcome(effect, errors.get(effect.id)) for effect in effects]
 
 
-def _outcome(effect: Effect, error: BaseException | None) -> Outcome:
+def _outcome(effect: Effect, error: BaseException | None) -> DeliveryOutcome:
     """What became of a try that ended with an error, or with none."""
-    outcome = partial(Outcome, effect.id, effect.attempts)
+    outcome = partial(DeliveryOutcome, effect.id, effect.attempts)
     if error is None:
         return outcome("delivered")
     text = model.error_text(error)

@@ -172,7 +172,7 @@ class BatchConsumer(Protocol):
     async def deliver_batch(self, ns: int, effects: Sequence[Effect]) -> Mapping[str, Exception]: ...
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class DeliveryOutcome(msgspec.Struct, frozen=True):
     """What became of one try. `attempt` tells it from later ones, which it must not overrule."""
 
     id: str
@@ -216,14 +216,14 @@ class EffectKey(NamedTuple):
     id: str
 
 
-class BodyRow(NamedTuple):
+class EffectBodyRow(NamedTuple):
     """The body of an effect."""
 
     id: str
     body: str
 
 
-def settled(row: EffectRow, outcome: Outcome, retries: Retries, now: int) -> EffectRow:
+def settled(row: EffectRow, outcome: DeliveryOutcome, retries: Retries, now: int) -> EffectRow:
     """The effect after a try. What a later try or another deliverer has decided stays as it is."""
     if outcome.event == "delivered":
         return _ended(row, "delivered", now, row.last_error)
@@ -271,7 +271,7 @@ def _ended(row: EffectRow, event: str, now: int, error: str | None) -> EffectRow
     return row._replace(status=EFFECT.step(row.status, event), due_at=None, ended_at=now, last_error=error)
 
 
-def state_of(row: EffectRow, now: int) -> EffectState:
+def compute_state(row: EffectRow, now: int) -> EffectState:
     """What is going on with an effect."""
     if row.status == DELIVERED:
         return COMPLETED
@@ -286,7 +286,7 @@ def state_of(row: EffectRow, now: int) -> EffectState:
 # --- rows -------------------------------------------------------------------------------------------------
 
 
-def effect_of(row: EffectRow, now: int, body: str | None = None) -> Effect:
+def row_to_effect(row: EffectRow, now: int, body: str | None = None) -> Effect:
     """An effect as callers see it at a time."""
     ended = to_seconds_or_none(row.ended_at)
     return Effect(
@@ -295,7 +295,7 @@ def effect_of(row: EffectRow, now: int, body: str | None = None) -> Effect:
         subject=row.subject,
         target=row.target,
         status=cast(EffectStatus, row.status),
-        state=state_of(row, now),
+        state=compute_state(row, now),
         attempts=row.attempts,
         created_at=to_seconds(row.created_at),
         due_at=to_seconds_or_none(row.due_at),

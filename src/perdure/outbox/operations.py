@@ -16,7 +16,7 @@ from perdure.kernel.cursors import Place
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.ids import uuid
 from perdure.kernel.storage.dialect import Statement
-from perdure.kernel.storage.filters import Condition, Listing, where
+from perdure.kernel.storage.filters import FilterCondition, Listing, where
 from perdure.kernel.storage.port import Tx
 from perdure.outbox import model, sql
 from perdure.outbox.model import (
@@ -28,12 +28,12 @@ from perdure.outbox.model import (
     PENDING,
     PROCESSING,
     WAITING,
-    BodyRow,
+    DeliveryOutcome,
     Effect,
+    EffectBodyRow,
     EffectKey,
     EffectRow,
     EffectState,
-    Outcome,
     Retries,
 )
 from perdure.service.audit import audit
@@ -57,17 +57,17 @@ class NewEffect(msgspec.Struct, frozen=True):
     """The URL where it goes, as lists show it; its credentials are not stored here."""
 
 
-class Claimed(NamedTuple):
+class ClaimedEffect(NamedTuple):
     """An effect that is to be delivered now, and the namespace it is from."""
 
     ns: int
     effect: Effect
 
 
-class Due(NamedTuple):
+class DueEffects(NamedTuple):
     """What a claim found. `looked` is how many were due; `wait` the seconds until the next one is."""
 
-    claimed: list[Claimed]
+    claimed: list[ClaimedEffect]
     dead: int
     looked: int
     wait: float | None
@@ -104,7 +104,7 @@ async def put(tx: Tx, effects: Sequence[NewEffect]) -> list[str]:
     new = list(zip(ids, effects, strict=True))
     await tx.write(
         sql.ADD_EFFECTS.of([_new_row(tx, id, effect) for id, effect in new]),
-        sql.ADD_BODIES.of([BodyRow(id, effect.body) for id, effect in new]),
+        sql.ADD_BODIES.of([EffectBodyRow(id, effect.body) for id, effect in new]),
     )
     _hint(tx, [effect.consumer for effect in effects])
     changes.tell(tx, KIND, [(id, EFFECT.start["put"]) for id in ids])
@@ -139,7 +139,9 @@ def _hint(tx: Tx, consumers: Sequence[str]) -> None:
 # --- delivery ---------------------------------------------------------------------------------------------
 
 
-async def claim_due(tx: Tx, consumer: str, n: int, lease: float, retries: Retries, lane: Lane = ALL) -> Due:
+async def claim_due(
+    tx: Tx, consumer: str, n: int, lease: float, retries: Retries, lane: Lane = ALL
+) -> DueEffects:
     """Take up to `n` effects of a lane that are due, of every namespace, for `lease` seconds.
 
     Those that are not settled by then are due again.
@@ -157,14 +159,16 @@ async def claim_due(tx: Tx, consumer: str, n: int, lease: float, retries: Retrie
         await tx.update_many(sql.MOVE, sorted(dead))
         for row in dead:
             changes.tell(tx, KIND, [(row.id, row.status)], ns=row.ns)
-    return Due(await _with_bodies(tx, live), len(dead), len(rows), await _wait(tx, consumer, lane))
+    return DueEffects(await _with_bodies(tx, live), len(dead), len(rows), await _wait(tx, consumer, lane))
 
 
-async def _with_bodies(tx: Tx, rows: Sequence[EffectRow]) -> list[Claimed]:
+async def _with_bodies(tx: Tx, rows: Sequence[EffectRow]) -> list[ClaimedEffect]:
     bodies: dict[tuple[int, str], str] = {}
     for ns, ids in _by_namespace(rows).items():
         bodies |= {(ns, each.id): each.body for each in await tx.all(sql.GET_BODIES, ns=ns, ids=ids)}
-    claimed = [Claimed(row.ns, model.effect_of(row, tx.now, bodies.get((row.ns, row.id)))) for row in rows]
+    claimed = [
+        ClaimedEffect(row.ns, model.row_to_effect(row, tx.now, bodies.get((row.ns, row.id)))) for row in rows
+    ]
     return sorted(claimed, key=lambda each: each.effect.id)
 
 
@@ -181,7 +185,7 @@ def _by_namespace(rows: Iterable[EffectRow | EffectKey]) -> dict[int, list[str]]
 
 
 async def settle(
-    tx: Tx, outcomes: Sequence[Outcome], retries: Retries, keep: bool = True
+    tx: Tx, outcomes: Sequence[DeliveryOutcome], retries: Retries, keep: bool = True
 ) -> list[str | None]:
     """Record the outcomes of tries; each is answered with the status that it led to.
 
@@ -235,9 +239,9 @@ class RetriedPage(NamedTuple):
     after: str | None
 
 
-async def retry_dead(tx: Tx, conditions: Sequence[Condition], after: str) -> RetriedPage:
+async def retry_dead(tx: Tx, conditions: Sequence[FilterCondition], after: str) -> RetriedPage:
     """Retry some of the dead effects whose ids follow `after`, in the order of their ids."""
-    clause = where(sql.EFFECT_FIELDS, [*conditions, Condition("status", "exact", DEAD)], "and")
+    clause = where(sql.EFFECT_FIELDS, [*conditions, FilterCondition("status", "exact", DEAD)], "and")
     page, values = sql.LIST_AFTER.page(clause, sql.OLDEST_FIRST, RETRY_ROWS, 0)
     ids = [row.id for row in await tx.all(page, after=after, **values)]
     retried = [each for each in await retry(tx, ids) if isinstance(each, Effect)]
@@ -251,7 +255,7 @@ def _retried(
         return NotFound(f"Effect {id} not found")
     if moved is None:
         return Conflict(f"effect {id} is {before.status}; there is nothing to retry")
-    return model.effect_of(moved, now)
+    return model.row_to_effect(moved, now)
 
 
 async def remove(tx: Tx, ids: Sequence[str]) -> int:
@@ -271,12 +275,12 @@ async def get_effect(tx: Tx, id: str) -> Effect | None:
     if row is None:
         return None
     found = await tx.one(sql.GET_BODIES, ids=[id])
-    return model.effect_of(row, tx.now, None if found is None else found.body)
+    return model.row_to_effect(row, tx.now, None if found is None else found.body)
 
 
 async def list_effects(
     tx: Tx,
-    conditions: Sequence[Condition],
+    conditions: Sequence[FilterCondition],
     limit: int,
     offset: int,
     state: EffectState | None = None,
@@ -291,7 +295,7 @@ async def list_effects(
     page_total = await listing.total(
         tx, clause, len(rows), limit=limit, offset=offset, place=place, asked=total, **bound
     )
-    return [model.effect_of(row, tx.now) for row in rows], page_total
+    return [model.row_to_effect(row, tx.now) for row in rows], page_total
 
 
 # --- retention --------------------------------------------------------------------------------------------

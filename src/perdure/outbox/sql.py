@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
-from perdure.kernel.storage.filters import Field, Key, Listing, Order
-from perdure.outbox.model import BodyRow, EffectKey, EffectRow
+from perdure.kernel.storage.filters import ListField, Listing, SortKey, SortOrder
+from perdure.outbox.model import EffectBodyRow, EffectKey, EffectRow
 from perdure.outbox.tables import BODIES, OUTBOX
 
 # Add effects.
 ADD_EFFECTS = BulkInsert(OUTBOX, EffectRow)
 # Add the bodies of effects.
-ADD_BODIES = BulkInsert(BODIES, BodyRow)
+ADD_BODIES = BulkInsert(BODIES, EffectBodyRow)
 
 _FIND_DUE = """
     WITH c AS MATERIALIZED (SELECT ns, id
@@ -43,7 +43,9 @@ NEXT_NEW = statement(_NEXT + _NEW, row=int)
 # When the next effect of a consumer is due that has been tried before.
 NEXT_AGAIN = statement(_NEXT + _AGAIN, row=int)
 # The bodies of effects.
-GET_BODIES = statement("SELECT {columns} FROM outbox_bodies WHERE ns = :ns AND id {among:ids}", row=BodyRow)
+GET_BODIES = statement(
+    "SELECT {columns} FROM outbox_bodies WHERE ns = :ns AND id {among:ids}", row=EffectBodyRow
+)
 # Lock effects, in the order of their ids.
 LOCK_EFFECTS = statement(
     "SELECT {columns} FROM outbox WHERE ns = :ns AND id {among:ids} ORDER BY id {lock}", row=EffectRow
@@ -58,10 +60,10 @@ MOVE = BulkUpdate(
 
 # Effects by their ids.
 GET_EFFECTS = statement("SELECT {columns} FROM outbox WHERE ns = :ns AND id {among:ids}", row=EffectRow)
-EFFECT_FIELDS: Mapping[str, Field] = {
-    "status": Field("status", "text"),
-    "consumer": Field("consumer", "text"),
-    "subject": Field("subject", "text"),
+EFFECT_FIELDS: Mapping[str, ListField] = {
+    "status": ListField("status", "text"),
+    "consumer": ListField("consumer", "text"),
+    "subject": ListField("subject", "text"),
 }
 _OF_NAMESPACE = "outbox WHERE ns = :ns"
 # The effects of a namespace.
@@ -87,8 +89,8 @@ LIST_FAILED = Listing(
 )
 # Effects of a namespace whose ids follow one.
 LIST_AFTER = Listing("{columns}", _OF_NAMESPACE + " AND id > :after", EffectKey)
-NEWEST_FIRST = Order((Key("id", "text", descending=True),))
-OLDEST_FIRST = Order((Key("id", "text"),))
+NEWEST_FIRST = SortOrder((SortKey("id", "text", descending=True),))
+OLDEST_FIRST = SortOrder((SortKey("id", "text"),))
 
 # Some effects of all namespaces that ended before a time, those that ended first.
 ENDED_BEFORE = statement(

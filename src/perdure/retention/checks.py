@@ -18,7 +18,7 @@ class BrokenRow(NamedTuple):
     example: str | None
 
 
-class Check(NamedTuple):
+class RetentionRule(NamedTuple):
     """A rule: its name, what it means if rows break it, and the query for those rows."""
 
     name: str
@@ -300,32 +300,40 @@ name_statements(globals())
 
 _ENDED = {"ended": sorted(ENDED)}
 _TOTALS = {"attempts": ATTEMPTS_TOTAL, "spans": SPANS_TOTAL, "bytes": BYTES_TOTAL}
-CHECKS: Sequence[Check] = (
-    Check("attempts", "attempts belong to no rollout", LOST_ATTEMPTS),
-    Check("live_attempts", "rollouts have more than one live attempt", LIVE_TWICE, {"live": sorted(LIVE)}),
-    Check("queue_places", "queued rollouts are not at one place", NO_PLACE, {"queued": sorted(QUEUED)}),
-    Check("ended_places", "ended rollouts are still in a queue", PLACE_LEFT, _ENDED),
-    Check("line_holders", "lines are held by rollouts that have ended or are missing", LOST_HOLDERS, _ENDED),
-    Check("free_lines", "rollouts wait in a line that nobody holds", FREE_LINES),
-    Check("rollout_counts", "counts of rollouts differ from the rows", WRONG_COUNTS),
-    Check("rollout_totals", "totals of attempts or spans differ from the rows", WRONG_TOTALS, _TOTALS),
-    Check("runs", "runs have no rollout or no thread", LOST_RUNS),
-    Check("jobs", "jobs have no rollout", LOST_JOBS),
-    Check("spans", "rollouts with spans are missing", LOST_SPANS),
-    Check("stream_gaps", "streams have gaps", GAPS),
-    Check("stream_ends", "streams have events after their last number", BEYOND),
-    Check("outbox", "effects and their bodies do not match", LOST_BODIES),
-    Check("firings", "firings belong to no schedule", LOST_FIRINGS),
-    Check("memory_texts", "events of memory have no text", LOST_TEXTS),
-    Check("memory_nodes", "nodes of memory have no parent", LOST_NODES),
-    Check("workflow_nodes", "phases belong to no workflow run", LOST_PHASES),
-    Check("phases", "executed phases belong to no workflow run", LOST_PARTS, {"phase": PHASE}),
-    Check("executions", "executions belong to no workflow run", LOST_EXECUTIONS),
-    Check("workflow_counts", "counts of workflow runs differ from the rows", WRONG_WORKFLOW_COUNTS),
-    Check("traces", "traces have no spans", EMPTY_TRACES),
-    Check("figures", "figures belong to no rollout", LOST_FIGURES),
-    Check("states", "states belong to no thread", LOST_STATES),
-    Check("memory_parts", "grips, versions or vectors of memory belong to nothing", LOST_MEMORY),
-    Check("memory_documents", "counts of indexed documents differ from the rows", WRONG_DOCUMENTS),
-    Check("session_lines", "lines belong to no session", LOST_LINES),
+CHECKS: Sequence[RetentionRule] = (
+    RetentionRule("attempts", "attempts belong to no rollout", LOST_ATTEMPTS),
+    RetentionRule(
+        "live_attempts", "rollouts have more than one live attempt", LIVE_TWICE, {"live": sorted(LIVE)}
+    ),
+    RetentionRule(
+        "queue_places", "queued rollouts are not at one place", NO_PLACE, {"queued": sorted(QUEUED)}
+    ),
+    RetentionRule("ended_places", "ended rollouts are still in a queue", PLACE_LEFT, _ENDED),
+    RetentionRule(
+        "line_holders", "lines are held by rollouts that have ended or are missing", LOST_HOLDERS, _ENDED
+    ),
+    RetentionRule("free_lines", "rollouts wait in a line that nobody holds", FREE_LINES),
+    RetentionRule("rollout_counts", "counts of rollouts differ from the rows", WRONG_COUNTS),
+    RetentionRule(
+        "rollout_totals", "totals of attempts or spans differ from the rows", WRONG_TOTALS, _TOTALS
+    ),
+    RetentionRule("runs", "runs have no rollout or no thread", LOST_RUNS),
+    RetentionRule("jobs", "jobs have no rollout", LOST_JOBS),
+    RetentionRule("spans", "rollouts with spans are missing", LOST_SPANS),
+    RetentionRule("stream_gaps", "streams have gaps", GAPS),
+    RetentionRule("stream_ends", "streams have events after their last number", BEYOND),
+    RetentionRule("outbox", "effects and their bodies do not match", LOST_BODIES),
+    RetentionRule("firings", "firings belong to no schedule", LOST_FIRINGS),
+    RetentionRule("memory_texts", "events of memory have no text", LOST_TEXTS),
+    RetentionRule("memory_nodes", "nodes of memory have no parent", LOST_NODES),
+    RetentionRule("workflow_nodes", "phases belong to no workflow run", LOST_PHASES),
+    RetentionRule("phases", "executed phases belong to no workflow run", LOST_PARTS, {"phase": PHASE}),
+    RetentionRule("executions", "executions belong to no workflow run", LOST_EXECUTIONS),
+    RetentionRule("workflow_counts", "counts of workflow runs differ from the rows", WRONG_WORKFLOW_COUNTS),
+    RetentionRule("traces", "traces have no spans", EMPTY_TRACES),
+    RetentionRule("figures", "figures belong to no rollout", LOST_FIGURES),
+    RetentionRule("states", "states belong to no thread", LOST_STATES),
+    RetentionRule("memory_parts", "grips, versions or vectors of memory belong to nothing", LOST_MEMORY),
+    RetentionRule("memory_documents", "counts of indexed documents differ from the rows", WRONG_DOCUMENTS),
+    RetentionRule("session_lines", "lines belong to no session", LOST_LINES),
 )

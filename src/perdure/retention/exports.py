@@ -11,7 +11,7 @@ from perdure.jobs.tables import JOBS
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.codec import decode_json
 from perdure.kernel.storage.dialect import name_statements
-from perdure.kernel.storage.filters import Field, Key, Listing, Order, given, where
+from perdure.kernel.storage.filters import ListField, Listing, SortKey, SortOrder, given, where
 from perdure.kernel.storage.port import Row, Tx
 from perdure.kernel.storage.schema import Table
 from perdure.memory.tables import EVENTS
@@ -85,8 +85,8 @@ EFFECTS_AFTER = Listing(_view(OUTBOX), "outbox WHERE ns = :ns AND id > :after AN
 
 name_statements(globals())
 
-ORDER = Order((Key("id", "text"),))
-STATUS = {"status": Field("status", "text")}
+ORDER = SortOrder((SortKey("id", "text"),))
+STATUS = {"status": ListField("status", "text")}
 
 
 class Exported(NamedTuple):
@@ -94,7 +94,7 @@ class Exported(NamedTuple):
 
     table: Table
     rows: Listing[Row]
-    status: Mapping[str, Field] = {}
+    status: Mapping[str, ListField] = {}
 
 
 _SOURCES: Mapping[ExportKind, Exported] = {
@@ -126,7 +126,7 @@ async def read_page(
     return [tuple(row) for row in await tx.all(page, after=after, since=since, **values)]
 
 
-def record_of(kind: ExportKind, row: tuple[Any, ...]) -> dict[str, Any]:
+def row_to_record(kind: ExportKind, row: tuple[Any, ...]) -> dict[str, Any]:
     """A row by the names of its columns, with times in epoch seconds and JSON decoded."""
     return {
         name: _shown(name, value) for name, value in zip(_columns(_SOURCES[kind].table), row, strict=True)

@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from perdure.kernel.storage.port import Tx
 from perdure.memory.calendar import DAY_MS, day_id
 from perdure.memory.operations.remove import count_day, delete_day, next_day
-from perdure.retention.walking import Dropped, Due, Found, Walk
+from perdure.retention.walking import Dropped, DueItem, DuePage, Walk
 
 FOUND_DAYS = 50
 
 
-async def _find(tx: Tx, age: int, place: int | None) -> Found:
+async def _find(tx: Tx, age: int, place: int | None) -> DuePage:
     """Days whose last moment is too old. Times of events are what clocks on walls show."""
     before = (tx.wall - age) // 1000
     start: int | None = -DAY_MS if place is None else place
-    due: list[Due] = []
+    due: list[DueItem] = []
     while len(due) < FOUND_DAYS and start is not None:
         start = await next_day(tx, start)
         if start is None or start + DAY_MS > before:
-            return Found(due)
-        due.append(Due(day_id(start), await count_day(tx, start)))
+            return DuePage(due)
+        due.append(DueItem(day_id(start), await count_day(tx, start)))
         start += DAY_MS
-    return Found(due, start)
+    return DuePage(due, start)
 
 
 async def _drop(tx: Tx, age: int, ids: Sequence[str]) -> Dropped:

@@ -20,8 +20,8 @@ from perdure.kernel.errors import InvalidInput
 from perdure.kernel.retention import DAY, Retention
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.retention import sql
-from perdure.retention.checks import CHECKS, BrokenRow, Check
-from perdure.retention.exports import KINDS, ExportKind, has_status, read_page, record_of
+from perdure.retention.checks import CHECKS, BrokenRow, RetentionRule
+from perdure.retention.exports import KINDS, ExportKind, has_status, read_page, row_to_record
 from perdure.retention.records import (
     DatabaseStats,
     ExportPage,
@@ -31,8 +31,8 @@ from perdure.retention.records import (
     TableStats,
     Verification,
 )
-from perdure.retention.sweeps import kinds_of
-from perdure.retention.walking import Budget, Swept
+from perdure.retention.sweeps import build_kinds
+from perdure.retention.walking import Budget, SweepResult
 from perdure.service.audit import add_entry
 from perdure.service.base import Service
 from perdure.service.callers import Caller
@@ -92,8 +92,8 @@ class Upkeep(Service):
 
     async def _sweep(self, retention: Retention, dry_run: bool, budget: Budget) -> GcReport:
         found, complete = [], True
-        for kind in kinds_of(retention, self._log, self._cleaned):
-            swept = Swept(0)
+        for kind in build_kinds(retention, self._log, self._cleaned):
+            swept = SweepResult(0)
             if kind.seconds is not None and complete:
                 swept = await (kind.count if dry_run else kind.sweep)(self.storage, budget)
                 complete = swept.complete
@@ -155,7 +155,7 @@ class Upkeep(Service):
             raise InvalidInput(f"{kind} have no status to export by")
         chosen = optional_text(status, "status")
         rows = await self.read(read_page, kind, after, to_micros(since), chosen, limit)
-        items = [record_of(kind, row) for row in rows]
+        items = [row_to_record(kind, row) for row in rows]
         return ExportPage(items=items, next=items[-1]["id"] if limit and len(items) == limit else None)
 
     async def sweep(self, context: JobContext, payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,7 +165,7 @@ class Upkeep(Service):
         return {each.kind: each.deleted for each in report.items if each.deleted}
 
 
-async def _broken(tx: Tx, check: Check) -> BrokenRow:
+async def _broken(tx: Tx, check: RetentionRule) -> BrokenRow:
     found = await tx.one(check.query, **check.values)
     assert found is not None
     return found

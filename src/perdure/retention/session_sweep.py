@@ -15,7 +15,7 @@ from perdure.kernel import changes
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.memory.operations.feeds import forget_feeds
 from perdure.retention import sql
-from perdure.retention.walking import Budget, Swept
+from perdure.retention.walking import Budget, SweepResult
 from perdure.service.namespaces import list_namespaces
 
 FOUND_SESSIONS = 1000
@@ -48,14 +48,14 @@ class SessionKind:
     cleaned: set[int]
     """The namespaces that this process has rid of content that no session names."""
 
-    async def sweep(self, storage: Storage, budget: Budget) -> Swept:
+    async def sweep(self, storage: Storage, budget: Budget) -> SweepResult:
         age = self.seconds or 0.0
         total = 0
         for ns in sorted(await storage.read(list_namespaces)):
             before = total
             async for info in self._due(storage, ns):
                 if budget.is_spent:
-                    return Swept(total, complete=False)
+                    return SweepResult(total, complete=False)
                 sources = [hint_key(0, each.name) for each in await self.log.sub_agents(ns, info.name)]
                 if await self.log.remove(ns, info.name, age):
                     await storage.background(forget_feeds, [hint_key(0, info.name), *sources], ns=ns)
@@ -64,14 +64,14 @@ class SessionKind:
             if total > before or ns not in self.cleaned:
                 await self.log.drop_blobs(ns, max(age, UNNAMED_SECONDS))
                 self.cleaned.add(ns)
-        return Swept(total)
+        return SweepResult(total)
 
-    async def count(self, storage: Storage, budget: Budget) -> Swept:
+    async def count(self, storage: Storage, budget: Budget) -> SweepResult:
         total = 0
         for ns in sorted(await storage.read(list_namespaces)):
             async for _ in self._due(storage, ns):
                 total += 1
-        return Swept(total)
+        return SweepResult(total)
 
     async def _due(self, storage: Storage, ns: int) -> AsyncIterator[LogInfo]:
         last: LogInfo | None = None

@@ -20,7 +20,7 @@ from perdure.retention.memory_walks import MEMORY
 from perdure.retention.rollout_walks import ROLLOUTS, RUNS, SPANS
 from perdure.retention.session_sweep import SessionKind
 from perdure.retention.thread_walks import MESSAGING, THREADS
-from perdure.retention.walking import Chunk, ChunkedKind, Kind, WalkedKind
+from perdure.retention.walking import Chunk, ChunkedKind, RetainedKind, WalkedKind
 from perdure.retention.workflow_walks import WORKFLOW_RUNS
 from perdure.service.audit import trim_audit
 from perdure.service.idempotency import trim_keys
@@ -48,7 +48,7 @@ def _deleting(operation: Any, *rest: Any, ns: int | None = None) -> Chunk:
     return delete
 
 
-def kinds_of(retention: Retention, log: EventLog, cleaned: set[int]) -> list[Kind]:
+def build_kinds(retention: Retention, log: EventLog, cleaned: set[int]) -> list[RetainedKind]:
     """Every kind of data that is deleted because of its age, with how long it is kept.
 
     What makes others deletable comes before them. `cleaned` is what `SessionKind` remembers.

@@ -21,7 +21,7 @@ from perdure.messaging.operations.remove import (
     old_sessions,
 )
 from perdure.retention import sql
-from perdure.retention.walking import Dropped, Due, Found, Walk
+from perdure.retention.walking import Dropped, DueItem, DuePage, Walk
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.rollouts.operations.remove import delete_unused, drop_free_lines, in_line, unused_rollouts
 from perdure.threads.operations.remove import FOUND_THREADS, give_up_threads, old_threads, remove_idle
@@ -32,11 +32,13 @@ TURNS = 100
 """How many turns one transaction deletes."""
 
 
-async def _find_threads(tx: Tx, age: int, place: OldThread | None) -> Found:
+async def _find_threads(tx: Tx, age: int, place: OldThread | None) -> DuePage:
     page = await old_threads(tx, tx.now - age, place or OldThread(0, ""))
     ids = [row.id for row in page]
     kept = set(await tx.all(sql.SCHEDULED_THREADS, ids=ids)) if ids else set()
-    return Found([Due(id) for id in ids if id not in kept], page[-1] if len(page) == FOUND_THREADS else None)
+    return DuePage(
+        [DueItem(id) for id in ids if id not in kept], page[-1] if len(page) == FOUND_THREADS else None
+    )
 
 
 async def _drop_threads(tx: Tx, age: int, ids: Sequence[str]) -> Dropped:
@@ -49,9 +51,9 @@ async def _drop_threads(tx: Tx, age: int, ids: Sequence[str]) -> Dropped:
 THREADS = [Walk(_find_threads, _drop_threads)]
 
 
-async def _find_sessions(tx: Tx, age: int, place: OldSession | None) -> Found:
+async def _find_sessions(tx: Tx, age: int, place: OldSession | None) -> DuePage:
     page = await old_sessions(tx, tx.now - age, place or OldSession(-1, ""))
-    return Found([Due(row.id) for row in page], page[-1] if len(page) == FOUND_SESSIONS else None)
+    return DuePage([DueItem(row.id) for row in page], page[-1] if len(page) == FOUND_SESSIONS else None)
 
 
 async def _drop_sessions(tx: Tx, age: int, ids: Sequence[str]) -> Dropped:

@@ -12,17 +12,17 @@ from perdure.kernel.storage.port import Storage
 from perdure.service.namespaces import list_namespaces
 
 
-class Due(NamedTuple):
+class DueItem(NamedTuple):
     """Something that is too old, and as how many it counts."""
 
     id: str
     number: int = 1
 
 
-class Found(NamedTuple):
+class DuePage(NamedTuple):
     """A page of what is too old, and the place where the next one begins; None after the last."""
 
-    due: Sequence[Due]
+    due: Sequence[DueItem]
     next: Any = None
 
 
@@ -33,7 +33,7 @@ class Dropped(NamedTuple):
     left: Sequence[str] = ()
 
 
-class Swept(NamedTuple):
+class SweepResult(NamedTuple):
     """How much a sweep deleted, or found, and whether it came to the end."""
 
     deleted: int
@@ -51,7 +51,7 @@ class Budget:
         return self._until is not None and time.monotonic() >= self._until
 
 
-class Kind(Protocol):
+class RetainedKind(Protocol):
     """A kind of data that is deleted because of its age."""
 
     @property
@@ -60,11 +60,11 @@ class Kind(Protocol):
     @property
     def seconds(self) -> float | None: ...
 
-    async def sweep(self, storage: Storage, budget: Budget) -> Swept:
+    async def sweep(self, storage: Storage, budget: Budget) -> SweepResult:
         """Delete what is too old."""
         ...
 
-    async def count(self, storage: Storage, budget: Budget) -> Swept:
+    async def count(self, storage: Storage, budget: Budget) -> SweepResult:
         """Count what `sweep` would delete."""
         ...
 
@@ -94,31 +94,31 @@ class WalkedKind:
     def age(self) -> int:
         return to_micros(self.seconds or 0.0)
 
-    async def sweep(self, storage: Storage, budget: Budget) -> Swept:
+    async def sweep(self, storage: Storage, budget: Budget) -> SweepResult:
         total = 0
         async for ns, walk, found in self._pages(storage):
             left: Sequence[str] = [each.id for each in found]
             while left:
                 if budget.is_spent:
-                    return Swept(total, complete=False)
+                    return SweepResult(total, complete=False)
                 dropped: Dropped = await storage.background(walk.drop, self.age, left, *walk.args, ns=ns)
                 total, left = total + dropped.deleted, dropped.left
-        return Swept(total)
+        return SweepResult(total)
 
-    async def count(self, storage: Storage, budget: Budget) -> Swept:
+    async def count(self, storage: Storage, budget: Budget) -> SweepResult:
         total = 0
         async for _, _, found in self._pages(storage):
             total += sum(each.number for each in found)
             if budget.is_spent:
-                return Swept(total, complete=False)
-        return Swept(total)
+                return SweepResult(total, complete=False)
+        return SweepResult(total)
 
-    async def _pages(self, storage: Storage) -> AsyncIterator[tuple[int, Walk, Sequence[Due]]]:
+    async def _pages(self, storage: Storage) -> AsyncIterator[tuple[int, Walk, Sequence[DueItem]]]:
         for ns in sorted(await storage.read(list_namespaces)):
             for walk in self.walks:
                 place: Any = None
                 while True:
-                    found: Found = await storage.read(walk.find, self.age, place, *walk.args, ns=ns)
+                    found: DuePage = await storage.read(walk.find, self.age, place, *walk.args, ns=ns)
                     yield ns, walk, found.due
                     place = found.next
                     if place is None:
@@ -141,13 +141,13 @@ class ChunkedKind:
     def age(self) -> int:
         return to_micros(self.seconds or 0.0)
 
-    async def sweep(self, storage: Storage, budget: Budget) -> Swept:
+    async def sweep(self, storage: Storage, budget: Budget) -> SweepResult:
         total = 0
         while some := await self.chunk(storage, self.age):
             total += some
             if budget.is_spent:
-                return Swept(total, complete=False)
-        return Swept(total)
+                return SweepResult(total, complete=False)
+        return SweepResult(total)
 
-    async def count(self, storage: Storage, budget: Budget) -> Swept:
-        return Swept(await self.counting(storage, self.age))
+    async def count(self, storage: Storage, budget: Budget) -> SweepResult:
+        return SweepResult(await self.counting(storage, self.age))

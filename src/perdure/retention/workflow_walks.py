@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from perdure.executions.model import PHASE
 from perdure.kernel.storage.port import Tx
 from perdure.retention import sql
-from perdure.retention.walking import Dropped, Due, Found, Walk
-from perdure.rollouts.operations.remove import children_of, delete_unused, has_used_child, lock_unused
+from perdure.retention.walking import Dropped, DueItem, DuePage, Walk
+from perdure.rollouts.operations.remove import delete_unused, has_used_child, list_children, lock_unused
 from perdure.threads.operations.remove import give_up_threads
 from perdure.workflows.model import ENDED
 from perdure.workflows.operations.remove import (
     FOUND_RUNS,
     delete_run,
     has_ended,
+    list_tree,
     lock_tree,
     old_runs,
-    tree_of,
 )
 from perdure.workflows.removal_sql import OldRun, TreeRun
 
@@ -29,12 +29,12 @@ PHASES = 100
 """How many phases one transaction deletes."""
 
 
-async def _find(tx: Tx, age: int, place: OldRun | None, status: str) -> Found:
+async def _find(tx: Tx, age: int, place: OldRun | None, status: str) -> DuePage:
     before = tx.now - age
     page = await old_runs(tx, status, before, place or OldRun(-1, ""))
-    trees = [await tree_of(tx, row.id) for row in page]
-    due = [Due(tree[0].id, len(tree)) for tree in trees if await _is_due(tx, tree, before)]
-    return Found(due, page[-1] if len(page) == FOUND_RUNS else None)
+    trees = [await list_tree(tx, row.id) for row in page]
+    due = [DueItem(tree[0].id, len(tree)) for tree in trees if await _is_due(tx, tree, before)]
+    return DuePage(due, page[-1] if len(page) == FOUND_RUNS else None)
 
 
 async def _is_due(tx: Tx, tree: Sequence[TreeRun], before: int) -> bool:
@@ -52,11 +52,11 @@ async def _drop(tx: Tx, age: int, ids: Sequence[str], status: str) -> Dropped:
     """Delete some of the first tree: its last run first, so that what is left is found by its root."""
     root, *rest = ids
     before = tx.now - age
-    tree = await tree_of(tx, root)
+    tree = await list_tree(tx, root)
     if not tree:
         return Dropped(0, rest)
     last = tree[-1]
-    phases = await children_of(tx, last.id, PHASES)
+    phases = await list_children(tx, last.id, PHASES)
     unused, lines = await lock_unused(tx, phases, before)
     now = await lock_tree(tx, tree)
     if len(unused) < len(phases) or len(now) < len(tree) or not await _is_due(tx, now, before):

@@ -17,7 +17,7 @@ from perdure.kernel.checks import (
 )
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.storage.filters import Condition, Sorting
+from perdure.kernel.storage.filters import FilterCondition, Sorting
 from perdure.rollouts import encoding
 from perdure.rollouts.operations.queries import Page, Query
 from perdure.rollouts.operations.report import AttemptReport, RolloutChange
@@ -62,21 +62,23 @@ def contract_query(terms: Mapping[str, Any]) -> Query:
     return query((_condition(name, value) for name, value in left.items() if value is not None), logic, *page)
 
 
-def _condition(name: str, value: Any) -> Condition:
+def _condition(name: str, value: Any) -> FilterCondition:
     field = name.removesuffix("_in").removesuffix("_contains")
     if name.endswith("_contains"):
-        return Condition(field, "contains", value)
+        return FilterCondition(field, "contains", value)
     if name.endswith("_in"):
-        return Condition(field, "within", check_texts(value, name))
-    return Condition(field, "exact", value)
+        return FilterCondition(field, "within", check_texts(value, name))
+    return FilterCondition(field, "exact", value)
 
 
 def result(page: Page[V], decode: Callable[[V], T], query: Query) -> PaginatedResult[T]:
     rows, total = page
-    return page_of([decode(row) for row in rows], rows, total, query)
+    return build_page([decode(row) for row in rows], rows, total, query)
 
 
-def page_of(items: Sequence[T], rows: Sequence[Any], total: int | None, query: Query) -> PaginatedResult[T]:
+def build_page(
+    items: Sequence[T], rows: Sequence[Any], total: int | None, query: Query
+) -> PaginatedResult[T]:
     """A page of what rows were decoded to."""
     found = PaginatedResult(items=items, limit=query.limit, offset=query.offset, total=total)
     if query.sorting is not None:
@@ -114,7 +116,7 @@ def attempt_report(
     )
 
 
-def report_of(update: Any) -> AttemptReport:
+def build_report(update: Any) -> AttemptReport:
     if type(update) is not AttemptUpdate:
         update = AttemptUpdate.model_validate(update)
     return attempt_report(

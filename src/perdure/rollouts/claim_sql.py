@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.kernel.storage.dialect import name_statements, statement
-from perdure.kernel.storage.rows import columns_of
+from perdure.kernel.storage.rows import get_columns
 from perdure.rollouts import rows
 
 _CLAIMED = (
@@ -16,7 +16,7 @@ _CLAIMED = (
     WHERE rollouts.ns = c.ns AND rollouts.id = c.id
       AND coalesce({others:(c.line IS NULL OR c.line IN (SELECT l.line FROM l))}, TRUE)
     RETURNING """
-    + ", ".join("rollouts." + name for name in columns_of(rows.ClaimedRow) if name != "more")
+    + ", ".join("rollouts." + name for name in get_columns(rows.ClaimedRow) if name != "more")
     + ", "
 )
 _NOT_CLAIMED = """

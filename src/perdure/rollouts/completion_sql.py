@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from perdure.kernel.storage.dialect import name_statements, statement
-from perdure.rollouts.rows import AttemptView
+from perdure.rollouts.rows import AttemptRecordRow
 
 
 class CompletedRollout(NamedTuple):
@@ -41,7 +41,7 @@ COMPLETE_ATTEMPTS = statement(
       AND coalesce(attempts.sequence_id, 0) = :number AND attempts.status {among:live}
     RETURNING {columns:attempts}
     """,
-    row=AttemptView,
+    row=AttemptRecordRow,
 )
 
 name_statements(globals())

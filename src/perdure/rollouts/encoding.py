@@ -37,11 +37,11 @@ from perdure.rollouts.records import (
 )
 from perdure.rollouts.resources import NamedResources, ResourcesUpdate, validate_resources
 from perdure.rollouts.rows import (
-    AttemptView,
-    Claimed,
-    HeldRow,
+    AttemptRecordRow,
+    ClaimedRollout,
+    HeldAttemptRow,
     ResourcesRow,
-    RolloutView,
+    RolloutRecordRow,
     WorkerRow,
 )
 
@@ -165,7 +165,9 @@ def encode_resources(resources: Any) -> str:
 
 
 @stored
-def rollout_from(row: RolloutView, attempt: AttemptView | None = None, input: Any = msgspec.UNSET) -> Rollout:
+def rollout_from(
+    row: RolloutRecordRow, attempt: AttemptRecordRow | None = None, input: Any = msgspec.UNSET
+) -> Rollout:
     """A rollout, with its attempt if there is one."""
     fields = {
         "rollout_id": row.id,
@@ -184,7 +186,7 @@ def rollout_from(row: RolloutView, attempt: AttemptView | None = None, input: An
     return AttemptedRollout(**fields, attempt=attempt_from(attempt))
 
 
-def answer_from(row: RolloutView) -> RolloutAnswer:
+def answer_from(row: RolloutRecordRow) -> RolloutAnswer:
     """A rollout without an attempt, to be encoded as its record would be."""
     return RolloutAnswer(
         rollout_id=row.id,
@@ -201,14 +203,14 @@ def answer_from(row: RolloutView) -> RolloutAnswer:
     )
 
 
-def attempted_from(claimed: Claimed) -> AttemptedRollout:
+def attempted_from(claimed: ClaimedRollout) -> AttemptedRollout:
     rollout = rollout_from(*claimed)
     assert isinstance(rollout, AttemptedRollout)
     return rollout
 
 
 @stored
-def attempt_from(row: AttemptView) -> Attempt:
+def attempt_from(row: AttemptRecordRow) -> Attempt:
     return Attempt(
         rollout_id=row.rollout_id,
         sequence_id=row.sequence_id,
@@ -237,7 +239,7 @@ def worker_from(row: WorkerRow) -> Worker:
     )
 
 
-def details_from(row: WorkerRow, held: Sequence[HeldRow], drained: Mapping[str, int]) -> WorkerDetails:
+def details_from(row: WorkerRow, held: Sequence[HeldAttemptRow], drained: Mapping[str, int]) -> WorkerDetails:
     """A worker with those of the attempts that it executes."""
     own = [
         HeldAttempt(

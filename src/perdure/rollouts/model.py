@@ -109,7 +109,7 @@ _limits = msgspec.json.Decoder(Limits)
 
 
 @lru_cache(maxsize=1024)
-def limits_of(config: str) -> Limits:
+def decode_limits(config: str) -> Limits:
     """The limits in a config's stored text."""
     try:
         return _limits.decode(config)
@@ -155,14 +155,14 @@ def worker_event(attempt_status: str) -> str:
 OUTCOMES: Final = {SUCCEEDED: "success", FAILED: "error", CANCELLED: CANCELLED}
 
 
-def outcome_of(rollout_status: str, attempt_status: str | None) -> str | None:
+def compute_outcome(rollout_status: str, attempt_status: str | None) -> str | None:
     """Why a rollout ended: the attempt's lapse if that ended it, else what its status says."""
     if rollout_status == FAILED and attempt_status in LAPSED:
         return attempt_status
     return OUTCOMES.get(rollout_status)
 
 
-def deadline_of(limits: Limits, start_time: int, heartbeat: int | None) -> int | None:
+def compute_deadline(limits: Limits, start_time: int, heartbeat: int | None) -> int | None:
     """The first microsecond at which a live attempt is overdue, or None if it never is."""
     ends = []
     if limits.timeout_seconds is not None:
@@ -230,7 +230,7 @@ class AttemptEnd(NamedTuple):
     note: Any = None
 
 
-class Ended(NamedTuple):
+class EndedRollout(NamedTuple):
     """A rollout that a transaction has ended. `note` is what the operation that ended it has to tell."""
 
     rollout_id: str
@@ -262,14 +262,14 @@ class Listener:
 
     Where ends are not final, an attempt may come back to life and end again.
     """
-    on_ended: Handler[Ended] | None = None
+    on_ended: Handler[EndedRollout] | None = None
     """These rollouts have ended."""
     on_stopped: Handler[str] | None = None
     """The executor of these, which had ended before it did, has stopped too, or is given up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kind(Listener):
+class RolloutKind(Listener):
     """A kind of rollout, with the handlers of its own domain."""
 
     name: str
@@ -283,7 +283,7 @@ class Kind(Listener):
     new_note: Callable[[], Any] | None = None
     """Makes the note of what ends without one, so that listeners can tell one another what they know."""
 
-    def with_listeners(self, *listeners: Listener) -> Kind:
+    def with_listeners(self, *listeners: Listener) -> RolloutKind:
         """The same kind, which tells these listeners too, in their order and after its own domain."""
         everyone = (self, *listeners)
         return replace(
@@ -321,15 +321,15 @@ def _each(handlers: Sequence[Handler[T] | None]) -> Handler[T] | None:
 class Kinds:
     """The kinds that this process knows. Work of any other kind refuses to start."""
 
-    def __init__(self, *kinds: Kind) -> None:
-        self._kinds: dict[str, Kind] = {kind.name: kind for kind in kinds}
+    def __init__(self, *kinds: RolloutKind) -> None:
+        self._kinds: dict[str, RolloutKind] = {kind.name: kind for kind in kinds}
 
-    def register(self, kind: Kind) -> None:
+    def register(self, kind: RolloutKind) -> None:
         if kind.name in self._kinds:
             raise AssertionError(f"kind {kind.name} is registered twice")
         self._kinds[kind.name] = kind
 
-    def __getitem__(self, name: str) -> Kind:
+    def __getitem__(self, name: str) -> RolloutKind:
         return self._kinds[name]
 
     def __contains__(self, name: Any) -> bool:

@@ -238,7 +238,7 @@ class EnqueueRolloutRequest(Record, kw_only=True):
 AnyRequest = EnqueueRolloutRequest | UsualRequest
 
 
-def request_of(request: AnyRequest) -> EnqueueRolloutRequest:
+def parse_request(request: AnyRequest) -> EnqueueRolloutRequest:
     """A rollout to be queued as a record."""
     if type(request) is UsualRequest:
         return EnqueueRolloutRequest(**structs.asdict(request))

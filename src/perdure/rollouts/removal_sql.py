@@ -14,7 +14,7 @@ class OldRollout(NamedTuple):
     start_time: int
 
 
-class SpanPlace(NamedTuple):
+class SpanCursor(NamedTuple):
     """Where the spans of a rollout begin."""
 
     born: int
@@ -81,7 +81,7 @@ NEXT_WITH_SPANS = statement(
     WHERE ns = :ns AND born < :before AND (born, rollout_id) > (:born, :rollout_id)
     ORDER BY born, rollout_id LIMIT 1
     """,
-    row=SpanPlace,
+    row=SpanCursor,
 )
 _SPANS_OF = "FROM spans WHERE ns = :ns AND born = :born AND rollout_id = :rollout_id"
 # How many spans a rollout has.

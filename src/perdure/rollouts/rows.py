@@ -7,12 +7,12 @@ from typing import NamedTuple
 import msgspec
 
 from perdure.kernel.storage.rows import projection
-from perdure.rollouts.model import ENDED, LIVE, UNKNOWN, Limits, deadline_of, limits_of
+from perdure.rollouts.model import ENDED, LIVE, UNKNOWN, Limits, compute_deadline, decode_limits
 
 # --- rollouts ---------------------------------------------------------------------------------------------
 
 
-class RolloutView(NamedTuple):
+class RolloutRecordRow(NamedTuple):
     """What callers see of a rollout."""
 
     id: str
@@ -28,7 +28,7 @@ class RolloutView(NamedTuple):
     parent: str | None = None
 
 
-_rollout_view = projection(RolloutView)
+_rollout_view = projection(RolloutRecordRow)
 
 
 class NewRolloutRow(msgspec.Struct):
@@ -60,7 +60,7 @@ class NewRolloutRow(msgspec.Struct):
     trace_id: str | None = None
 
     @property
-    def view(self) -> RolloutView:
+    def view(self) -> RolloutRecordRow:
         return _rollout_view(self)
 
 
@@ -96,7 +96,7 @@ class RolloutRow(msgspec.Struct):
 
     @property
     def limits(self) -> Limits:
-        return limits_of(self.config)
+        return decode_limits(self.config)
 
     @property
     def has_ended(self) -> bool:
@@ -114,7 +114,7 @@ class RolloutBodies(NamedTuple):
     input: str
 
 
-class KnownRow(NamedTuple):
+class KeyedRolloutRow(NamedTuple):
     """A rollout with the idempotency key that it was queued with."""
 
     idempotency_key: str
@@ -131,7 +131,7 @@ class KnownRow(NamedTuple):
     parent: str | None
 
     @property
-    def view(self) -> RolloutView:
+    def view(self) -> RolloutRecordRow:
         return _rollout_view(self)
 
 
@@ -159,11 +159,11 @@ class ClaimedRow(NamedTuple):
     """Whether more are ready; None where that follows from how many were claimed."""
 
     @property
-    def view(self) -> RolloutView:
+    def view(self) -> RolloutRecordRow:
         return _rollout_view(self)
 
 
-class EndedRow(NamedTuple):
+class EndedRolloutRow(NamedTuple):
     """A rollout that has ended, and its kind."""
 
     id: str
@@ -180,7 +180,7 @@ class EndedRow(NamedTuple):
     parent: str | None
 
     @property
-    def view(self) -> RolloutView:
+    def view(self) -> RolloutRecordRow:
         return _rollout_view(self)
 
 
@@ -195,7 +195,7 @@ class ReturnedRow(NamedTuple):
     was_attempts: int
 
 
-class DueRow(NamedTuple):
+class DueRolloutRow(NamedTuple):
     """A delayed rollout in a line, whose time has come."""
 
     id: str
@@ -211,7 +211,7 @@ class PromotedRow(NamedTuple):
     agent: str | None
 
 
-class CountRow(NamedTuple):
+class RolloutCountRow(NamedTuple):
     """How much a count of rollouts changes by."""
 
     kind: str
@@ -228,7 +228,7 @@ class TotalRow(NamedTuple):
     total: int
 
 
-class StatusCount(NamedTuple):
+class RolloutStatusCount(NamedTuple):
     """How many rollouts have a status."""
 
     status: str
@@ -238,7 +238,7 @@ class StatusCount(NamedTuple):
 # --- attempts and lines -----------------------------------------------------------------------------------
 
 
-class AttemptView(NamedTuple):
+class AttemptRecordRow(NamedTuple):
     """What callers see of an attempt."""
 
     rollout_id: str
@@ -252,14 +252,14 @@ class AttemptView(NamedTuple):
     metadata: str | None
 
 
-_attempt_view = projection(AttemptView)
+_attempt_view = projection(AttemptRecordRow)
 
 
-class Claimed(NamedTuple):
+class ClaimedRollout(NamedTuple):
     """A rollout and its new attempt."""
 
-    rollout: RolloutView
-    attempt: AttemptView
+    rollout: RolloutRecordRow
+    attempt: AttemptRecordRow
 
     @property
     def name(self) -> str:
@@ -293,7 +293,7 @@ class AttemptRow(msgspec.Struct):
         self.was_status = self.status
 
     @property
-    def view(self) -> AttemptView:
+    def view(self) -> AttemptRecordRow:
         return _attempt_view(self)
 
     @property
@@ -308,14 +308,14 @@ class AttemptRow(msgspec.Struct):
     def hear(self, time: int | None, limits: Limits) -> None:
         """Set the heartbeat; the watchdog's time stays, unless the attempt is now overdue before it."""
         self.last_heartbeat_time = time
-        deadline = deadline_of(limits, self.start_time, time)
+        deadline = compute_deadline(limits, self.start_time, time)
         if self.check_at is not None and deadline is not None and deadline < self.check_at:
             self.check_at, self.dirty = deadline, True
 
     def watch(self, limits: Limits) -> None:
         """Set when the watchdog looks at this attempt next."""
         live = self.status in LIVE
-        self.check_at = deadline_of(limits, self.start_time, self.last_heartbeat_time) if live else None
+        self.check_at = compute_deadline(limits, self.start_time, self.last_heartbeat_time) if live else None
         self.dirty = True
 
 
@@ -391,7 +391,7 @@ def new_worker(worker_id: str) -> WorkerRow:
     )
 
 
-class HeldRow(NamedTuple):
+class HeldAttemptRow(NamedTuple):
     """An attempt that a worker executes."""
 
     worker_id: str
@@ -418,7 +418,7 @@ class ResourcesRow(NamedTuple):
     body: str
 
 
-class VersionRow(NamedTuple):
+class ResourcesVersionRow(NamedTuple):
     """A version of resources that is inserted."""
 
     id: str

@@ -48,7 +48,7 @@ from perdure.rollouts.operations import queries
 from perdure.rollouts.operations import report as report_ops
 from perdure.rollouts.operations.claim import Claim
 from perdure.rollouts.operations.enqueue import NewRollout
-from perdure.rollouts.operations.queries import Found, Page, Query
+from perdure.rollouts.operations.queries import LatestRollout, Page, Query
 from perdure.rollouts.operations.report import AttemptReport, RolloutChange
 from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
 from perdure.rollouts.overview import QueueState, queue_state
@@ -72,7 +72,7 @@ from perdure.rollouts.records import (
     TaskInput,
 )
 from perdure.rollouts.records import PaginatedResult as Pages
-from perdure.rollouts.rows import AttemptView, Claimed, RolloutView
+from perdure.rollouts.rows import AttemptRecordRow, ClaimedRollout, RolloutRecordRow
 from perdure.rollouts.span_service import ROWS, SpanService
 from perdure.rollouts.span_writer import Eviction
 from perdure.service.callers import Caller
@@ -93,10 +93,12 @@ Reports = Annotated[list[AttemptUpdate], Meta(max_length=MAX_PAGE)]
 ClaimLimit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
 
 
-def _page(found: tuple[Page[RolloutView], Mapping[str, AttemptView]], query: Query) -> Pages[Rollout]:
+def _page(
+    found: tuple[Page[RolloutRecordRow], Mapping[str, AttemptRecordRow]], query: Query
+) -> Pages[Rollout]:
     (rows, total), attempts = found
     items = [encoding.rollout_from(row, attempts.get(row.id)) for row in rows]
-    return arguments.page_of(items, rows, total, query)
+    return arguments.build_page(items, rows, total, query)
 
 
 class Rollouts(SpanService):
@@ -179,7 +181,7 @@ class Rollouts(SpanService):
         """Queue a rollout; a repeated Idempotency-Key gives the first one."""
         return encoding.rollout_from(await self.enqueue_row(request, idempotency_key))
 
-    async def enqueue_row(self, request: AnyRequest, idempotency_key: str | None = None) -> RolloutView:
+    async def enqueue_row(self, request: AnyRequest, idempotency_key: str | None = None) -> RolloutRecordRow:
         """Queue a rollout, and answer with its row."""
         return await self._enqueue(encoding.from_request(request, encoding.check_key(idempotency_key)))
 
@@ -187,7 +189,7 @@ class Rollouts(SpanService):
         """Queue a rollout whose fields were checked and encoded."""
         return encoding.rollout_from(await self._enqueue(new))
 
-    def _enqueue(self, new: NewRollout) -> Awaitable[RolloutView]:
+    def _enqueue(self, new: NewRollout) -> Awaitable[RolloutRecordRow]:
         size = len(new.input) + len(new.metadata)
         return self.write_once(None, enqueue_ops.enqueue_rollouts, new, self.kinds, size=size)
 
@@ -202,14 +204,14 @@ class Rollouts(SpanService):
 
     async def enqueue_rows(
         self, requests: Sequence[AnyRequest], idempotency_key: str | None = None
-    ) -> list[RolloutView]:
+    ) -> list[RolloutRecordRow]:
         """Queue many rollouts, and answer with their rows."""
         key = encoding.check_key(idempotency_key)
         new = [
             encoding.from_request(request, None if key is None else f"{key}/{number}")
             for number, request in enumerate(requests)
         ]
-        rows: list[RolloutView] = []
+        rows: list[RolloutRecordRow] = []
         for start in range(0, len(new), ROWS):
             rows += await self.write(enqueue_ops.enqueue_rollouts, new[start : start + ROWS], self.kinds)
         return rows
@@ -229,7 +231,7 @@ class Rollouts(SpanService):
         """Start a rollout at once, past the queue."""
         new = encoding.new_rollout(input, mode, resources_id, config, metadata, worker_id=worker_id)
         key = encoding.check_key(idempotency_key)
-        claimed: Claimed = await self.write_once(key, enqueue_ops.start_rollouts, new, self.kinds)
+        claimed: ClaimedRollout = await self.write_once(key, enqueue_ops.start_rollouts, new, self.kinds)
         return encoding.attempted_from(claimed)
 
     async def start_missing(self, requests: Sequence[NewRollout]) -> None:
@@ -248,7 +250,7 @@ class Rollouts(SpanService):
         """Claim the next rollouts of a queue, each with a new attempt; none if the queue is empty."""
         check_number(limit, "limit", 1, MAX_PAGE)
         worker_id, key = optional_text(worker_id, "worker_id"), encoding.check_key(idempotency_key)
-        claimed: list[Claimed] = await self.write_once(
+        claimed: list[ClaimedRollout] = await self.write_once(
             key,
             claim_ops.claim_rollouts,
             Claim(worker_id, limit),
@@ -261,7 +263,7 @@ class Rollouts(SpanService):
         )
         return [encoding.attempted_from(pair) for pair in claimed]
 
-    def _give_back(self, claimed: list[Claimed]) -> None:
+    def _give_back(self, claimed: list[ClaimedRollout]) -> None:
         """Release a claim whose caller was cancelled while it was made."""
         pairs = [(each.rollout.id, each.attempt.id) for each in claimed]
         if pairs:
@@ -288,7 +290,7 @@ class Rollouts(SpanService):
         await self.show_kept_traces([rollout])
         return rollout
 
-    async def _find(self, rollout_id: str) -> Found | None:
+    async def _find(self, rollout_id: str) -> LatestRollout | None:
         check_text(rollout_id, "rollout_id")
         return await self.read_one(queries.get_rollouts, rollout_id, self._kind_names)
 
@@ -309,7 +311,7 @@ class Rollouts(SpanService):
         )
 
     async def _change(self, change: RolloutChange) -> Rollout:
-        row: RolloutView = await self.write_once(
+        row: RolloutRecordRow = await self.write_once(
             None, report_ops.change_rollouts, change, self.kind, self.kinds
         )
         return encoding.rollout_from(row)
@@ -345,7 +347,7 @@ class Rollouts(SpanService):
         # After the read: what it has found is in a namespace that exists.
         ns = await self.ns()
         pending = {ended_key(ns, name): name for name in present}
-        ended: dict[str, Found] = {}
+        ended: dict[str, LatestRollout] = {}
 
         async def all_ended(changed: frozenset[str]) -> bool:
             asked = sorted(pending[key] for key in changed if key in pending)
@@ -403,7 +405,9 @@ class Rollouts(SpanService):
         check_text(rollout_id, "rollout_id")
         request = (rollout_id, optional_text(worker_id, "worker_id"))
         key = encoding.check_key(idempotency_key)
-        begun: Claimed = await self.write_once(key, claim_ops.start_attempts, request, self.kind, self.kinds)
+        begun: ClaimedRollout = await self.write_once(
+            key, claim_ops.start_attempts, request, self.kind, self.kinds
+        )
         return encoding.attempted_from(begun)
 
     @call(GET("/rollouts/{rollout_id}/attempts/latest"), scope="read", errors=(NotFound,))
@@ -444,7 +448,7 @@ class Rollouts(SpanService):
 
     async def report(self, attempt: AttemptReport) -> Attempt:
         """Report on an attempt whose fields were checked and encoded."""
-        row: AttemptView = await self.write_once(
+        row: AttemptRecordRow = await self.write_once(
             None, report_ops.report_attempts, attempt, self.kind, self.kinds
         )
         return encoding.attempt_from(row)
@@ -454,7 +458,7 @@ class Rollouts(SpanService):
         """Report on many attempts in one transaction. Each is answered by itself: one that is unknown is
         refused, and the others are not."""
         check_number(len(reports), "the number of reports", 0, MAX_PAGE)
-        return await self.report_many([arguments.report_of(each) for each in reports])
+        return await self.report_many([arguments.build_report(each) for each in reports])
 
     async def report_many(self, attempts: Sequence[AttemptReport]) -> list[Attempt | PerdureError]:
         """Report on attempts whose fields were checked and encoded, in one transaction."""
@@ -507,7 +511,7 @@ class Rollouts(SpanService):
         (rows, total), parts = await self.read(
             queries.query_spans, rollout_id, attempt_id, query, self._kind_names
         )
-        return arguments.page_of(span_encoding.spans_from(rows, parts), rows, total, query)
+        return arguments.build_page(span_encoding.spans_from(rows, parts), rows, total, query)
 
     @call(POST("/spans"), scope="worker", status=201, errors=(NotFound, TooLarge), repeatable=True)
     async def add_spans(self, spans: Annotated[list[Span], WholeBody]) -> StoredSpans:

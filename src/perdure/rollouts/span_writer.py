@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 
 from perdure.kernel.errors import NotFound
 from perdure.spans import encoding as span_encoding
-from perdure.spans.records import AnySpan, OtelResource, Span, record_of
+from perdure.spans.records import AnySpan, OtelResource, Span, build_record
 from perdure.spans.rows import NewSpan
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class SpanWriter:
             part = self._part(span)
             if part is not None:
                 parts[part.hash] = part.body
-            size = size_of(record_of(span)) if size_of else None
+            size = size_of(build_record(span)) if size_of else None
             new.append(span_encoding.new_span(span, part, forms, numbered=numbered, size=size))
         parts |= forms.parts_of([span.scope_hash for span in new])
         stored = await self._store(new, parts)
@@ -177,7 +177,7 @@ class SpanWriter:
             if name not in services:
                 if len(services) > REMEMBERED_PARTS:
                     services.clear()
-                services[name] = span_encoding.service_of(parts[name]) or ""
+                services[name] = span_encoding.decode_service(parts[name]) or ""
             span.service = services[name]
 
     def _part(self, span: AnySpan) -> span_encoding.Part | None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.kernel.storage.filters import Listing
-from perdure.kernel.storage.rows import columns_of
+from perdure.kernel.storage.rows import get_columns
 from perdure.rollouts import rows
 from perdure.rollouts.tables import (
     ATTEMPTS,
@@ -18,12 +18,12 @@ from perdure.rollouts.tables import (
     TOTALS,
     WORKERS,
 )
-from perdure.spans.rows import CounterRow, EvictionRow, PartRow, SpanRow, SpanView
+from perdure.spans.rows import EvictionRow, PartRow, SpanCounterRow, SpanRecordRow, SpanRow
 from perdure.spans.tables import SPAN_COUNTERS, SPAN_PARTS, SPANS
 
 # --- rollouts and attempts: reading under a lock, writing back --------------------------------------------
 
-_LOADED = ", ".join("rollouts." + name for name in columns_of(rows.RolloutRow) if name != "head")
+_LOADED = ", ".join("rollouts." + name for name in get_columns(rows.RolloutRow) if name != "head")
 # Rollouts by their ids, locked, each with the next one in its line.
 LOAD_ROLLOUTS = statement(
     "SELECT " + _LOADED + ", (SELECT r.id FROM rollouts AS r"
@@ -97,12 +97,12 @@ DROP_ROLLOUTS = statement("DELETE FROM rollouts WHERE ns = :ns AND id {among:ids
 # Rollouts by their ids, as callers see them.
 GET_ROLLOUTS = statement(
     "SELECT {columns} FROM rollouts WHERE ns = :ns AND id {among:ids} AND {plain:kind} {among:kinds}",
-    row=rows.RolloutView,
+    row=rows.RolloutRecordRow,
 )
 # Those of the rollouts that have ended.
 GET_ENDED = statement(
     "SELECT {columns} FROM rollouts WHERE ns = :ns AND id {among:ids} AND {plain:status} {among:ended}",
-    row=rows.EndedRow,
+    row=rows.EndedRolloutRow,
 )
 # The ids of those of the rollouts that exist.
 PRESENT = statement("SELECT id FROM rollouts WHERE ns = :ns AND id {among:ids}", row=str)
@@ -118,7 +118,7 @@ GET_LATEST_ATTEMPTS = statement(
     JOIN attempts AS a ON a.ns = r.ns AND a.rollout_id = r.id AND a.sequence_id = r.attempts
     WHERE r.ns = :ns AND r.id {among:ids} AND {plain:r.kind} {among:kinds}
     """,
-    row=rows.AttemptView,
+    row=rows.AttemptRecordRow,
 )
 # Whether a rollout of one of these kinds exists.
 ROLLOUT_EXISTS = statement(
@@ -129,7 +129,7 @@ ROLLOUT_EXISTS = statement(
 
 # Rollouts by the idempotency keys that they were queued with.
 BY_IDEMPOTENCY_KEY = statement(
-    "SELECT {columns} FROM rollouts WHERE ns = :ns AND idempotency_key {among:keys}", row=rows.KnownRow
+    "SELECT {columns} FROM rollouts WHERE ns = :ns AND idempotency_key {among:keys}", row=rows.KeyedRolloutRow
 )
 # Rollouts whose claims are taken back.
 GIVE_BACK = BulkUpdate(
@@ -163,7 +163,7 @@ DUE_IN_LINES = statement(
     WHERE {plain:ns} = :ns AND due_at <= :now AND {plain:line} IS NOT NULL
     ORDER BY due_at, position LIMIT :n
     """,
-    row=rows.DueRow,
+    row=rows.DueRolloutRow,
 )
 
 # --- lines ------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ OVERDUE_ROLLOUTS = statement(
 
 # Add to the counts of rollouts.
 ADD_COUNTS = BulkInsert(
-    COUNTS, rows.CountRow, on_conflict="UPDATE SET total = rollout_counts.total + excluded.total"
+    COUNTS, rows.RolloutCountRow, on_conflict="UPDATE SET total = rollout_counts.total + excluded.total"
 )
 # How many rollouts have each status.
 COUNT_BY_STATUS = statement(
@@ -295,7 +295,7 @@ COUNT_BY_STATUS = statement(
     FROM rollout_counts
     WHERE ns = :ns AND kind {among:kinds} GROUP BY status
     """,
-    row=rows.StatusCount,
+    row=rows.RolloutStatusCount,
 )
 
 # Add to the totals of what belongs to rollouts.
@@ -347,7 +347,7 @@ HELD_BY = statement(
     ORDER BY a.start_time, a.rollout_id
     LIMIT :n
     """,
-    row=rows.HeldRow,
+    row=rows.HeldAttemptRow,
 )
 # The workers of other processes that may claim, in every namespace.
 WORKERS_ELSEWHERE = statement(
@@ -378,7 +378,7 @@ class ResourcesHead(NamedTuple):
 # New resources.
 ADD_RESOURCES = BulkInsert(RESOURCES, rows.ResourcesRow)
 # New versions of resources.
-ADD_VERSIONS = BulkInsert(RESOURCE_VERSIONS, rows.VersionRow)
+ADD_VERSIONS = BulkInsert(RESOURCE_VERSIONS, rows.ResourcesVersionRow)
 # The newest version of resources.
 GET_RESOURCES = statement(
     "SELECT {columns} FROM resources WHERE ns = :ns AND id = :id", row=rows.ResourcesRow
@@ -407,7 +407,7 @@ ADD_SPANS = BulkInsert(SPANS, SpanRow, on_conflict="NOTHING")
 # Add to the counters of rollouts' spans.
 ADD_TO_COUNTERS = BulkInsert(
     SPAN_COUNTERS,
-    CounterRow,
+    SpanCounterRow,
     on_conflict="""
     UPDATE SET sequence = {larger:span_counters.sequence,excluded.sequence},
       spans = span_counters.spans + excluded.spans, bytes = span_counters.bytes + excluded.bytes
@@ -457,19 +457,21 @@ _SPANS_OF = (
     " AND born = (SELECT start_time FROM rollouts WHERE ns = :ns AND id = :rollout_id)"
 )
 # Rollouts of one kind.
-LIST_ROLLOUTS = Listing("{columns}", "rollouts WHERE ns = :ns AND kind = :kind", rows.RolloutView)
+LIST_ROLLOUTS = Listing("{columns}", "rollouts WHERE ns = :ns AND kind = :kind", rows.RolloutRecordRow)
 # The rollouts of some kinds that are parts of one thing.
 LIST_CHILDREN = Listing(
     "{columns}",
     "rollouts WHERE ns = :ns AND parent = :parent AND {plain:kind} {among:kinds}",
-    rows.RolloutView,
+    rows.RolloutRecordRow,
 )
 # The attempts of a rollout.
-LIST_ATTEMPTS = Listing("{columns}", "attempts WHERE ns = :ns AND rollout_id = :rollout_id", rows.AttemptView)
+LIST_ATTEMPTS = Listing(
+    "{columns}", "attempts WHERE ns = :ns AND rollout_id = :rollout_id", rows.AttemptRecordRow
+)
 # The spans of a rollout.
-LIST_SPANS = Listing("{columns}", _SPANS_OF, SpanView)
+LIST_SPANS = Listing("{columns}", _SPANS_OF, SpanRecordRow)
 # The spans of an attempt.
-LIST_ATTEMPT_SPANS = Listing("{columns}", _SPANS_OF + " AND attempt_id = :attempt_id", SpanView)
+LIST_ATTEMPT_SPANS = Listing("{columns}", _SPANS_OF + " AND attempt_id = :attempt_id", SpanRecordRow)
 # Resources.
 LIST_RESOURCES = Listing("{columns}", "resources WHERE ns = :ns", rows.ResourcesRow)
 # Workers.

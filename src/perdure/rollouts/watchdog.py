@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
 
 from perdure.kernel.retry import Backoff, retry_until
-from perdure.kernel.signals.port import carrier_of
+from perdure.kernel.signals.port import find_carrier
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations import claim, queries, report
 from perdure.rollouts.operations.conditions import LinesNeeded, SweepDue, unless_overdue
-from perdure.rollouts.operations.report import Swept
+from perdure.rollouts.operations.report import WatchdogSweep
 from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
 from perdure.service.base import Access, Service, keyed
 from perdure.service.callers import Caller
@@ -51,7 +51,7 @@ class Watchdog:
 
     async def sweep_alone(self) -> None:
         """The same, unless another process is sweeping."""
-        carrier = carrier_of(self.storage.signals)
+        carrier = find_carrier(self.storage.signals)
         if carrier is not None and not await carrier.try_sweep(SWEEP_SECONDS):
             return
         try:
@@ -77,7 +77,7 @@ class Watchdog:
             logger.warning("the clock was set back; %d deadlines were shortened", count)
         self._shortened = True
 
-    async def _sweep_some(self, ns: int, patient: bool) -> Swept:
+    async def _sweep_some(self, ns: int, patient: bool) -> WatchdogSweep:
         try:
             return await self.storage.run(report.sweep, self.kinds, patient, False, ns=ns)
         except LinesNeeded:

@@ -18,7 +18,7 @@ from perdure.rollouts.operations import workers as operations
 from perdure.rollouts.operations.queries import Query
 from perdure.rollouts.records import WORKER_STATUSES, Worker, WorkerDetails, WorkerStatus
 from perdure.rollouts.records import PaginatedResult as Pages
-from perdure.rollouts.rows import HeldRow, WorkerRow
+from perdure.rollouts.rows import HeldAttemptRow, WorkerRow
 from perdure.rollouts.watchdog import WatchedService
 from perdure.service.endpoints import GET, POST, call
 
@@ -60,7 +60,7 @@ class Workers(WatchedService):
         held, drained = await self._held([row.id for row in rows]), await self._drained()
         return arguments.result(page, lambda row: encoding.details_from(row, held, drained), query)
 
-    async def _held(self, worker_ids: Sequence[str]) -> Sequence[HeldRow]:
+    async def _held(self, worker_ids: Sequence[str]) -> Sequence[HeldAttemptRow]:
         return await self.read(queries.held_by, worker_ids, self.kinds.names())
 
     async def _drained(self) -> dict[str, int]:

@@ -16,7 +16,7 @@ from perdure.access.logins import Login, prove
 from perdure.access.model import Token
 from perdure.agents.http_section import HttpSection
 from perdure.agents.store_section import ItemSetup
-from perdure.graph_requests.graphs import Graphs
+from perdure.graph_requests.graphs import AgentGraphs
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import (
     Forbidden,
@@ -28,7 +28,7 @@ from perdure.kernel.errors import (
 )
 from perdure.kernel.metrics import Metrics
 from perdure.langgraph.custom_auth import GraphAuth
-from perdure.langgraph.views import GraphViews
+from perdure.langgraph.views import NamespaceGraphs
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
@@ -117,17 +117,17 @@ class StoreApp:
         """The rollouts of a caller's namespace; None for a store of another make, which has its contract."""
         return None
 
-    def views_for(self, caller: Caller) -> GraphViews:
+    def views_for(self, caller: Caller) -> NamespaceGraphs:
         """The graphs of a caller's namespace, whose states are changed in the name of the caller."""
         services = self.services.acting_as(caller)
-        return GraphViews(
+        return NamespaceGraphs(
             self.agents, services.threads, services.assistants, services.graph_requests, services.items
         )
 
-    def graphs_for(self, caller: Caller) -> Graphs:
+    def graphs_for(self, caller: Caller) -> AgentGraphs:
         """The same, as a service."""
         storage = self.services.storage
-        return Graphs(storage, self.views_for(caller), namespace=caller.namespace, caller=caller)
+        return AgentGraphs(storage, self.views_for(caller), namespace=caller.namespace, caller=caller)
 
     async def check_start(self) -> None:
         """Refuse to listen on other addresses than loopback while no key or token is required."""
@@ -182,13 +182,13 @@ class StoreApp:
         token = await self._token_of(secret, guess)
         if token is None:
             raise Unauthorized("this token is not known, has expired or was revoked")
-        return _caller_of(token, namespace, "token")
+        return _build_caller(token, namespace, "token")
 
     async def admit_login(self, secret: str, namespace: str | None, guess: Guess = UNLIMITED) -> Caller:
         """The caller with this login of the dashboard, in the requested namespace."""
         login = await self._login_of(secret, guess)
         if login is not None and login.token is not None:
-            return _caller_of(login.token, namespace, "login")
+            return _build_caller(login.token, namespace, "login")
         known = {KEY: self.settings.api_key, LOCAL_ACTOR: self.local_secret}
         used = None if login is None else known.get(login.credential)
         if login is None or used is None or not compare_digest(login.proof, prove(secret, used)):
@@ -280,12 +280,12 @@ class App(StoreApp):
         return await self._services.authentication.find_login(secret, guess)
 
 
-def app_of(store: LightningStore, settings: Settings | None = None) -> StoreApp:
+def build_app(store: LightningStore, settings: Settings | None = None) -> StoreApp:
     """What serves a store: all of perdure for a database, the Agent-lightning protocol for any other."""
     return App(store, settings) if isinstance(store, DatabaseLightningStore) else StoreApp(store, settings)
 
 
-def _caller_of(token: Token, namespace: str | None, credential: Credential) -> Caller:
+def _build_caller(token: Token, namespace: str | None, credential: Credential) -> Caller:
     everywhere = "*" in token.namespaces
     chosen = namespace or ("default" if everywhere else token.namespaces[0])
     if not everywhere and chosen not in token.namespaces:

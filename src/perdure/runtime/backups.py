@@ -20,7 +20,7 @@ from perdure.kernel.clock import to_micros
 from perdure.kernel.config import Settings, mask_url
 from perdure.kernel.record import Record
 from perdure.kernel.storage import backup_file
-from perdure.kernel.storage.ownership import Ownership, owner_of
+from perdure.kernel.storage.ownership import Ownership, find_owner
 from perdure.kernel.storage.schema import Schema, Table
 from perdure.kernel.storage.sqlite_backup import (
     Progress,
@@ -72,7 +72,7 @@ def describe(path: Path) -> Backup:
     )
 
 
-def sessions_of(settings: Settings, file: Path) -> Path:
+def get_sessions_folder(settings: Settings, file: Path) -> Path:
     """Where the logs of sessions are, for a database file."""
     return (Path(settings.state_dir) if settings.state_dir else file.resolve().parent) / SESSIONS
 
@@ -88,7 +88,7 @@ async def make_backup(
     with new_file(target) as made:
         if file is not None:
             await asyncio.to_thread(copy_database, Path(file), made, progress)
-            sessions = sessions_of(settings, Path(file))
+            sessions = get_sessions_folder(settings, Path(file))
             await asyncio.to_thread(backup_file.complete, made, "sqlite", sessions)
         elif database.startswith(POSTGRES):
             await _copy_postgres(database, made, progress)
@@ -149,7 +149,7 @@ async def holds_data(database: str) -> bool:
 def refuse_live(database: str) -> None:
     """A SQLite database that a process has open is not replaced."""
     file = sqlite_file(database)
-    owner = None if file is None else owner_of(Path(file))
+    owner = None if file is None else find_owner(Path(file))
     if owner is not None:
         where = f" and serves it at {owner.url}" if owner.url else ""
         raise errors.Conflict(
@@ -164,7 +164,9 @@ async def restore_backup(backup: Path, database: str, settings: Settings) -> Res
     refuse_live(database)
     file = sqlite_file(database)
     if file is not None:
-        kept = await asyncio.to_thread(_restore_file, backup, Path(file), sessions_of(settings, Path(file)))
+        kept = await asyncio.to_thread(
+            _restore_file, backup, Path(file), get_sessions_folder(settings, Path(file))
+        )
         return Restored(database=file, backup=found, kept=kept)
     if not database.startswith(POSTGRES):
         raise errors.InvalidInput("a database in memory cannot be restored")
@@ -225,6 +227,6 @@ async def _restore_postgres(backup: Path, dsn: str) -> None:
         try:
             if await asyncio.to_thread(backup_file.extract_files, made, files):
                 logs_to_tables(files, connection, to_micros(describe(backup).created_at))
-            await load(dsn, schema, lambda table: backup_file.rows_of(connection, table))
+            await load(dsn, schema, lambda table: backup_file.read_rows(connection, table))
         finally:
             connection.close(True)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from perdure.approvals.notices import ApprovalNotices
 from perdure.jobs.model import JobFunction
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.lifecycle import Component, InPhase, Phase, Step, name_of, steps_of
+from perdure.kernel.lifecycle import Component, InPhase, Step, StopPhase, get_component_name, get_steps
 from perdure.memory.run_feed import run_feed, workflow_feed
 from perdure.memory.session_feed import SessionFeed
 from perdure.memory.wiring import MemoryWork
@@ -18,18 +18,18 @@ from perdure.retention.service import RETENTION_JOB, SCHEDULE
 from perdure.runtime.app import App
 from perdure.runtime.backup_job import BACKUP_JOB, BACKUP_SECONDS, ScheduledBackup
 from perdure.runtime.embedded_worker import EmbeddedWorker, Takeover
-from perdure.runtime.services import Services, public_url_of
+from perdure.runtime.services import Services, get_public_url
 from perdure.schedules.conditions import Predicate
 from perdure.worker.registry import Agents
 from perdure.workflows.definition_files import KnownAssistants
 
-__all__ = ["Component", "components_of", "running", "stop_in_phases"]
+__all__ = ["Component", "build_components", "running", "stop_in_phases"]
 
 CANCEL_SECONDS = 1.0
 """How long a service that took too long to stop may take to be cancelled."""
 
 
-def components_of(app: App, agents: Agents | None = None, *, files: bool = True) -> list[Component]:
+def build_components(app: App, agents: Agents | None = None, *, files: bool = True) -> list[Component]:
     """Deliveries, jobs, timers and a worker for the agents, in the order of starting.
 
     With `files`, workflow and cron files are read before anything fires.
@@ -40,7 +40,7 @@ def components_of(app: App, agents: Agents | None = None, *, files: bool = True)
         services.storage,
         sender,
         url=app.settings.approval_webhook_url,
-        public_url=public_url_of(app.settings),
+        public_url=get_public_url(app.settings),
     )
     app.reloads.add("webhook secret", sender.reload, settings=["webhook_secret"])
     app.reloads.add("price table", services.reload_prices, settings=["price_file"])
@@ -72,12 +72,12 @@ def components_of(app: App, agents: Agents | None = None, *, files: bool = True)
     components: list[Component] = [
         Takeover(app),
         *feeds,
-        InPhase(Phase.SUPPORT, services.deliveries),
+        InPhase(StopPhase.SUPPORT, services.deliveries),
         services.job_executor,
         services.scheduled_jobs,
         *read,
-        InPhase(Phase.INTAKE, services.schedule_timer),
-        InPhase(Phase.INTAKE, services.workflow_timer),
+        InPhase(StopPhase.INTAKE, services.schedule_timer),
+        InPhase(StopPhase.INTAKE, services.workflow_timer),
     ]
     return [*components, EmbeddedWorker(app, agents)] if agents is not None else components
 
@@ -110,15 +110,15 @@ async def running(components: Sequence[Component]) -> AsyncIterator[None]:
 
 
 async def stop_in_phases(
-    components: Sequence[Component], seconds_left: Callable[[Phase], float] | None = None
+    components: Sequence[Component], seconds_left: Callable[[StopPhase], float] | None = None
 ) -> list[tuple[str, Exception]]:
     """Stop components phase by phase, those of a phase at the same time; gives those that failed, and why.
 
     `seconds_left` gives how long a phase may take from now on; what takes longer is cancelled.
     """
-    steps = [(name_of(each), steps_of(each)) for each in reversed(components)]
+    steps = [(get_component_name(each), get_steps(each)) for each in reversed(components)]
     failures: list[tuple[str, Exception]] = []
-    for phase in Phase:
+    for phase in StopPhase:
         named = [(name, by_phase[phase]) for name, by_phase in steps if phase in by_phase]
         if named:
             left = None if seconds_left is None else max(seconds_left(phase), 0.0)

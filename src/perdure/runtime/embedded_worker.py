@@ -6,17 +6,17 @@ import asyncio
 from typing import Any
 
 from perdure.runtime.app import App
-from perdure.runtime.services import workspaces_of
+from perdure.runtime.services import get_workspaces_folder
 from perdure.worker.options import WorkerOptions
 from perdure.worker.registry import Agents
-from perdure.worker.worker import Worker
+from perdure.worker.worker import RunWorker
 
 
-def worker_of(app: App, agents: Agents, **options: Any) -> Worker:
+def build_worker(app: App, agents: Agents, **options: Any) -> RunWorker:
     """A worker on the database of an app, with the app's settings; options have precedence."""
     app.agents = agents
-    options.setdefault("workspaces", workspaces_of(app.settings, app.services.storage))
-    return Worker(
+    options.setdefault("workspaces", get_workspaces_folder(app.settings, app.services.storage))
+    return RunWorker(
         app.services.run_queue.in_namespace(app.namespace).in_this_process(),
         agents,
         WorkerOptions.from_settings(app.settings, **options),
@@ -47,8 +47,8 @@ class EmbeddedWorker:
 
     def __init__(self, app: App, agents: Agents) -> None:
         self._app = app
-        self._worker = worker_of(app, agents)
-        self._draining: dict[Worker, asyncio.Task[None]] = {}
+        self._worker = build_worker(app, agents)
+        self._draining: dict[RunWorker, asyncio.Task[None]] = {}
 
     @property
     def agents(self) -> Agents:
@@ -68,13 +68,13 @@ class EmbeddedWorker:
     async def replace(self, agents: Agents) -> None:
         """Execute further runs with other agents; what runs ends with those that it began with."""
         gone = [spec for spec in self.agents.specs if spec.name not in agents]
-        worker, self._worker = self._worker, worker_of(self._app, agents)
+        worker, self._worker = self._worker, build_worker(self._app, agents)
         await self._worker.start()
         await worker.stop_claiming()
         self._draining[worker] = asyncio.create_task(self._drain(worker))
         await self._app.services.assistants.in_namespace(self._app.namespace).unregister(gone)
 
-    async def _drain(self, worker: Worker) -> None:
+    async def _drain(self, worker: RunWorker) -> None:
         await worker.drain()
         await worker.stop()
         del self._draining[worker]

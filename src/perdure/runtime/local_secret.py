@@ -55,7 +55,7 @@ class LocalSecret:
         self._path = None
 
 
-def local_secret_of(url: str) -> str | None:
+def read_local_secret(url: str) -> str | None:
     """The secret of the server at a loopback address, if it is this user's and still runs."""
     place = _place(url)
     found = _read(place) if place is not None and hasattr(os, "geteuid") else None

@@ -20,7 +20,7 @@ import msgspec
 from perdure.kernel.errors import StartRefused
 from perdure.kernel.file_lock import is_alive, is_locked, lock
 from perdure.kernel.lifecycle import STARTING, STOPPED
-from perdure.kernel.storage.ownership import Owner, owner_of
+from perdure.kernel.storage.ownership import Owner, find_owner
 from perdure.runtime.private_files import make_private, runtime_directory, write_private
 from perdure.runtime.stores import MEMORY_URLS, sqlite_file
 
@@ -60,7 +60,7 @@ class DaemonFiles(NamedTuple):
 
     @classmethod
     def of(cls, database_url: str) -> Self:
-        name = _name_of(database_url)
+        name = _build_name(database_url)
         folder = runtime_directory()
         return cls(folder / f"{name}.pid", folder / f"{name}.json", folder / f"{name}.lock", f"{name}.log")
 
@@ -91,7 +91,7 @@ def find_daemon(database_url: str) -> Daemon:
     files = DaemonFiles.of(database_url)
     record = _read(files)
     file = sqlite_file(database_url)
-    owner = None if file is None else owner_of(_resolved(file))
+    owner = None if file is None else find_owner(_resolved(file))
     if record is None:
         return Daemon(STOPPED, None, owner)
     if file is None:
@@ -169,7 +169,7 @@ class PidFile:
 # --- names of databases -----------------------------------------------------------------------------------
 
 
-def _name_of(database_url: str) -> str:
+def _build_name(database_url: str) -> str:
     """The name of a database's files: readable, and its own."""
     identity, label = _identity(database_url)
     digits = hashlib.sha256(identity.encode()).hexdigest()[:8]

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from perdure.kernel import lifecycle
-from perdure.kernel.lifecycle import DAEMON, STOPPED, Component, Endable, Phase
+from perdure.kernel.lifecycle import DAEMON, STOPPED, Component, Endable, StopPhase
 from perdure.kernel.version import VERSION
 from perdure.runtime.components import stop_in_phases
 from perdure.runtime.reloads import Reloads, log_report
@@ -159,8 +159,8 @@ class ServiceProcess:
         until = clock() + self._timeout
         last = min(LAST_SECONDS, self._timeout / 5)
 
-        def seconds_left(phase: Phase) -> float:
-            if phase < Phase.STORAGE:
+        def seconds_left(phase: StopPhase) -> float:
+            if phase < StopPhase.STORAGE:
                 return until - last - clock()
             return max(until - clock(), last / 2)
 

@@ -17,7 +17,7 @@ from perdure.agents.store_section import ItemSetup
 from perdure.approvals.due import DueApprovals
 from perdure.approvals.service import Approvals, LinkedApprovals
 from perdure.assistants.service import Assistants
-from perdure.diagnostics.model import pools_of
+from perdure.diagnostics.model import read_pools
 from perdure.diagnostics.service import Diagnostics
 from perdure.eventlog.file_log import FileEventLog
 from perdure.eventlog.port import EventLog
@@ -33,7 +33,7 @@ from perdure.kernel.retention import Retention
 from perdure.kernel.storage.port import Storage
 from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.memory.service import Memory
-from perdure.memory.wiring import vectors_of
+from perdure.memory.wiring import build_vectors
 from perdure.messaging.inputs import TurnInputs
 from perdure.messaging.service import Messaging
 from perdure.outbox.delivery import Deliveries
@@ -50,7 +50,7 @@ from perdure.runtime.stores import DatabaseKinds, open_configured
 from perdure.schedules.conditions import Conditions
 from perdure.schedules.cron_files import CronFiles
 from perdure.schedules.job_target import JobTarget
-from perdure.schedules.model import Targets
+from perdure.schedules.model import ScheduleTargets
 from perdure.schedules.rollout_target import RolloutTarget
 from perdure.schedules.run_target import RunTarget
 from perdure.schedules.scheduled_jobs import ScheduledJobs
@@ -62,7 +62,7 @@ from perdure.service.namespaces import list_namespaces
 from perdure.sessions.service import Sessions
 from perdure.spans.prices import FILE_NAME as PRICE_FILE
 from perdure.spans.prices import Price, read_prices
-from perdure.statistics.recorder import Recorder
+from perdure.statistics.recorder import StatisticsRecorder
 from perdure.threads.bulk import Bulk
 from perdure.threads.policy import Policy
 from perdure.threads.queue import RunQueue
@@ -100,7 +100,7 @@ class Services:
         phases = kinds.phases
         self.storage = storage
         self.store = store
-        store.rollouts.prices.use(prices_of(settings))
+        store.rollouts.prices.use(load_prices(settings))
         self.authentication = Authentication(storage)
         self.access = Access(storage, self.authentication, namespace=namespace)
         self.outbox = Outbox(storage, namespace=namespace)
@@ -108,7 +108,7 @@ class Services:
         self.items = Items(storage, namespace=namespace, policy=setup.policy, index=setup.index)
         self.executions = Executions(storage, namespace=namespace)
         self.threads = Threads(
-            storage, kinds, namespace=namespace, policy=policy_of(settings, http, lifetime)
+            storage, kinds, namespace=namespace, policy=build_policy(settings, http, lifetime)
         )
         log = event_log(storage, settings)
         phases.policy = self.threads.policy
@@ -132,12 +132,12 @@ class Services:
             namespace=namespace,
         )
         resumer = RunResumer(phases)
-        self.approvals = Approvals(storage, resumer, public_url=public_url_of(settings), namespace=namespace)
+        self.approvals = Approvals(storage, resumer, public_url=get_public_url(settings), namespace=namespace)
         self.linked_approvals = LinkedApprovals(storage, resumer)
         """What links reach, in every namespace."""
         also = [DueApprovals(storage, resumer).settle]
         self.workflow_timer = WorkflowTimer(storage, phases, cap=cap, also=also)
-        self.schedule_targets = Targets(
+        self.schedule_targets = ScheduleTargets(
             RunTarget(kinds, self.threads.policy),
             RolloutTarget(kinds),
             JobTarget(),
@@ -172,11 +172,11 @@ class Services:
         self.memory = Memory(
             storage,
             namespace=namespace,
-            vectors=vectors_of(storage, settings),
+            vectors=build_vectors(storage, settings),
             max_event_bytes=settings.memory_event_bytes,
         )
         self.upkeep = Upkeep(storage, namespace=namespace, retention=Retention.of(settings), log=log)
-        self.recorder = Recorder(storage)
+        self.recorder = StatisticsRecorder(storage)
         """Writes the queues by the minute and the usage by the hour; `start_timers` starts it."""
         self.deliveries = Deliveries(storage)
         """What this process delivers from the outbox: nothing, until consumers are added."""
@@ -245,7 +245,7 @@ class Services:
 
     async def reload_prices(self, settings: Settings) -> str | None:
         """Read the price table again."""
-        found = prices_of(settings)
+        found = load_prices(settings)
         self.store.rollouts.prices.use(found)
         return f"{len(found)} prices" if found else None
 
@@ -266,7 +266,7 @@ class Services:
 
     async def log_pools(self) -> None:
         """Log how many connections to the database and to Redis are open and in use."""
-        for name, pool in pools_of(await self.storage.health()).items():
+        for name, pool in read_pools(await self.storage.health()).items():
             logger.info("Pool stats: pool=%s %s", name, " ".join(f"{key}={n}" for key, n in pool.items()))
 
     async def finish(self) -> None:
@@ -298,12 +298,12 @@ def state_folder(settings: Settings, storage: Storage | None = None) -> Path:
     return state_directory()
 
 
-def workspaces_of(settings: Settings, storage: Storage | None = None) -> str:
+def get_workspaces_folder(settings: Settings, storage: Storage | None = None) -> str:
     """The folder with the working directories of workflow runs."""
     return str(state_folder(settings, storage) / "workspaces")
 
 
-def prices_of(settings: Settings) -> Mapping[str, Price]:
+def load_prices(settings: Settings) -> Mapping[str, Price]:
     """The prices in the file that the settings name, or in prices.toml beside perdure.toml; else none."""
     if settings.price_file is not None:
         return read_prices(Path(settings.price_file))
@@ -324,12 +324,12 @@ def workflow_config(settings: Settings) -> Config:
     )
 
 
-def public_url_of(settings: Settings) -> str | None:
+def get_public_url(settings: Settings) -> str | None:
     """The address under which people reach this server, without a slash at its end."""
     return None if settings.public_url is None else settings.public_url.rstrip("/")
 
 
-def policy_of(
+def build_policy(
     settings: Settings, http: HttpSection | None = None, lifetime: Lifetime | None = None
 ) -> Policy:
     """What the settings say about runs, and the project about their webhooks and threads."""
@@ -339,12 +339,12 @@ def policy_of(
         max_attempts=settings.job_max_retries,
         lease=settings.job_heartbeat,
         grace=settings.job_heartbeat,
-        check_webhook=_no_webhook if "webhooks" in http.disabled else _check_of(settings, http),
+        check_webhook=_no_webhook if "webhooks" in http.disabled else _build_check(settings, http),
         lifetime=lifetime,
     )
 
 
-def _check_of(settings: Settings, http: HttpSection) -> Callable[[str], str]:
+def _build_check(settings: Settings, http: HttpSection) -> Callable[[str], str]:
     return partial(
         check_webhook_url,
         allow_private=settings.webhook_allow_private,

@@ -36,7 +36,7 @@ from perdure.memory.tables import TABLES as MEMORY_TABLES
 from perdure.messaging.operations.turns import CHAT
 from perdure.messaging.tables import TABLES as MESSAGING_TABLES
 from perdure.outbox.tables import TABLES as OUTBOX_TABLES
-from perdure.rollouts.model import KEPT_TRACE, TASK, Kind, Kinds
+from perdure.rollouts.model import KEPT_TRACE, TASK, Kinds, RolloutKind
 from perdure.rollouts.records import LightningStoreStatistics
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.span_writer import Eviction
@@ -78,8 +78,8 @@ TABLES = (
     *STATISTICS_TABLES,
 )
 WATCHDOG_SECONDS = 1.0
-TASK_KIND = Kind(TASK)
-KEPT_TRACE_KIND = Kind(KEPT_TRACE, unreported=True)
+TASK_KIND = RolloutKind(TASK)
+KEPT_TRACE_KIND = RolloutKind(KEPT_TRACE, unreported=True)
 MEMORY_URLS = ("memory:", "memory://", ":memory:")
 
 
@@ -89,7 +89,7 @@ class DatabaseKinds(Kinds):
     `phases` creates phases, also where one ends and the next begins, by the policy of this database.
     """
 
-    def __init__(self, task: Kind = TASK_KIND) -> None:
+    def __init__(self, task: RolloutKind = TASK_KIND) -> None:
         super().__init__(
             task, KEPT_TRACE_KIND, RUN_KIND.with_listeners(MEMORY_FEED), GRAPH_REQUEST_KIND, JOB_KIND
         )

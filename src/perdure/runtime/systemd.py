@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Mapping
 
-from perdure.kernel.lifecycle import RUNNING, STOPPING, Phase, Step
+from perdure.kernel.lifecycle import RUNNING, STOPPING, Step, StopPhase
 
 logger = logging.getLogger(__name__)
 
@@ -84,5 +84,5 @@ class Systemd:
             await asyncio.gather(self._pinging, return_exceptions=True)
             self._pinging = None
 
-    def stop_steps(self) -> Mapping[Phase, Step]:
-        return {Phase.PROCESS: self.stop}
+    def stop_steps(self) -> Mapping[StopPhase, Step]:
+        return {StopPhase.PROCESS: self.stop}

@@ -64,7 +64,7 @@ class TlsFiles(NamedTuple):
         return context
 
 
-def files_of(settings: Settings) -> TlsFiles | None:
+def find_tls_files(settings: Settings) -> TlsFiles | None:
     """The files that the settings name; None without TLS."""
     if settings.tls_cert_file is None:
         for name in ("tls_key_file", "tls_client_ca_file"):
@@ -91,14 +91,14 @@ class Tls:
     def of(cls, settings: Settings) -> Tls | None:
         """The TLS of the settings; None without it. Files that cannot be used refuse the start."""
         try:
-            files = files_of(settings)
+            files = find_tls_files(settings)
             return None if files is None else cls(files)
         except InvalidInput as error:
             raise StartRefused(error.message) from error
 
     async def reload(self, settings: Settings) -> str | None:
         """Read the files that the settings name now; says which certificate is used from now on."""
-        files = files_of(settings)
+        files = find_tls_files(settings)
         if files is None:
             raise InvalidInput("TLS cannot be switched off without a restart")
         if (files.client_ca is None) != (self.files.client_ca is None):

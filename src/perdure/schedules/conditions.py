@@ -8,9 +8,9 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from perdure.kernel.checks import check_name
-from perdure.schedules.model import Order
+from perdure.schedules.model import FiringRequest
 
-Predicate = Callable[[Order], bool | Awaitable[bool]]
+Predicate = Callable[[FiringRequest], bool | Awaitable[bool]]
 """Whether something holds for what a schedule is about to start."""
 
 SECONDS = 5.0
@@ -39,7 +39,7 @@ class Conditions:
             self._unknown.add(name)
             logger.warning("%s: there is no condition %r; it fires as if it had none", label, name)
 
-    async def holds(self, name: str | None, order: Order) -> bool:
+    async def holds(self, name: str | None, order: FiringRequest) -> bool:
         """Whether a condition holds. One that is not known does not, and is warned of once."""
         if name is None:
             return False

@@ -99,7 +99,7 @@ def status_after(*events: str) -> str:
     return status
 
 
-def result_of(status: str) -> str:
+def get_firing_result(status: str) -> str:
     """What is kept of a firing that is over: a paused one was skipped."""
     return SKIPPED if status == PAUSED else status
 
@@ -107,7 +107,7 @@ def result_of(status: str) -> str:
 # --- what schedules start ---------------------------------------------------------------------------------
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class FiringRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a target starts for a schedule. `due_at` is the time that has come, in microseconds."""
 
     schedule_id: str
@@ -124,7 +124,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Who triggered it by hand."""
 
 
-class Outcome(NamedTuple):
+class FiringOutcome(NamedTuple):
     """How what a firing started has ended; `status` is None if that is not known any more."""
 
     status: str | None
@@ -139,13 +139,13 @@ class Outcome(NamedTuple):
         return {SUCCESS: "succeeded", FAILED: "failed", None: "removed"}[self.status]
 
 
-class Target(Protocol):
+class ScheduleTarget(Protocol):
     """What schedules of one kind start."""
 
     @property
     def name(self) -> str: ...
 
-    def prepare(self, order: Order) -> Any:
+    def prepare(self, order: FiringRequest) -> Any:
         """Check an order and encode what `start` needs; raises what is wrong with it."""
         ...
 
@@ -161,7 +161,7 @@ class Target(Protocol):
         """Read what was started, by its ids. What was removed is left out."""
         ...
 
-    def outcome(self, found: Any) -> Outcome | None:
+    def outcome(self, found: Any) -> FiringOutcome | None:
         """How something that was found has ended, or None while it has not."""
         ...
 
@@ -170,13 +170,13 @@ class Target(Protocol):
         ...
 
 
-class Targets:
+class ScheduleTargets:
     """The targets that this process knows. Schedules of any other are left to other processes."""
 
-    def __init__(self, *targets: Target) -> None:
+    def __init__(self, *targets: ScheduleTarget) -> None:
         self._targets = {target.name: target for target in targets}
 
-    def __getitem__(self, name: str) -> Target:
+    def __getitem__(self, name: str) -> ScheduleTarget:
         if name not in self._targets:
             raise InvalidInput(f"there is no target {name!r} for a schedule")
         return self._targets[name]
@@ -184,7 +184,7 @@ class Targets:
     def __contains__(self, name: object) -> bool:
         return name in self._targets
 
-    def add(self, target: Target) -> None:
+    def add(self, target: ScheduleTarget) -> None:
         """Start what schedules of one more target ask for."""
         self._targets[target.name] = target
 
@@ -228,7 +228,7 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """The name of a condition under which it does not fire."""
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
     """What changes of a schedule, checked. `texts` replace those that were read before, `known`."""
 
     expression: str | UnsetType = UNSET
@@ -259,7 +259,7 @@ class OverrideChange(NamedTuple):
     schedule: str | UnsetType | None
 
 
-class Search(NamedTuple):
+class ScheduleFilter(NamedTuple):
     """Which schedules, in which order, and which page of them."""
 
     target: str | None
@@ -271,7 +271,7 @@ class Search(NamedTuple):
     metadata: Mapping[str, Any]
     limit: int
     offset: int
-    order: filters.Order
+    order: filters.SortOrder
     place: Place | None
 
 
@@ -355,7 +355,7 @@ def upcoming(
     return times
 
 
-def jitter_of(schedule_id: str, due_at: int, most: int) -> int:
+def compute_jitter(schedule_id: str, due_at: int, most: int) -> int:
     """How long after a time its schedule fires: evenly spread below `most`, and the same for the same time.
 
     Since it follows from the id and the time, whichever process computes it gets the same.

@@ -15,8 +15,8 @@ from perdure.rollouts.operations.enqueue import NewRollout, enqueue
 from perdure.rollouts.operations.queries import rollouts_named
 from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
 from perdure.rollouts.records import EnqueueRolloutRequest, RolloutConfig
-from perdure.rollouts.rows import RolloutView
-from perdure.schedules.model import FAILED, SUCCESS, Order, Outcome
+from perdure.rollouts.rows import RolloutRecordRow
+from perdure.schedules.model import FAILED, SUCCESS, FiringOutcome, FiringRequest
 
 
 class RolloutTarget:
@@ -27,7 +27,7 @@ class RolloutTarget:
     def __init__(self, kinds: Kinds) -> None:
         self._kinds = kinds
 
-    def prepare(self, order: Order) -> NewRollout:
+    def prepare(self, order: FiringRequest) -> NewRollout:
         """The rollout that an order asks for, checked and encoded."""
         if order.assistant_id is not None:
             raise InvalidInput("a schedule of rollouts has no assistant")
@@ -54,18 +54,18 @@ class RolloutTarget:
         """Enqueue the rollouts; answers each with its id."""
         return [row.id for row in await enqueue(tx, prepared, self._kinds)]
 
-    async def find(self, tx: Tx, started: Sequence[str]) -> Mapping[str, RolloutView]:
+    async def find(self, tx: Tx, started: Sequence[str]) -> Mapping[str, RolloutRecordRow]:
         """Read rollouts."""
         return {row.id: row for row in await rollouts_named(tx, started, [TASK])}
 
-    def outcome(self, found: RolloutView) -> Outcome | None:
+    def outcome(self, found: RolloutRecordRow) -> FiringOutcome | None:
         """How a rollout has ended, or None while it has not."""
         if found.status not in ENDED:
             return None
         duration = None if found.end_time is None else max(found.end_time - found.start_time, 0)
         if found.status == SUCCEEDED:
-            return Outcome(SUCCESS, duration)
-        return Outcome(FAILED, duration, f"the rollout is {found.status}")
+            return FiringOutcome(SUCCESS, duration)
+        return FiringOutcome(FAILED, duration, f"the rollout is {found.status}")
 
     def ended_key(self, ns: int, started_id: str) -> tuple[str, str]:
         """The hint that a rollout has ended."""

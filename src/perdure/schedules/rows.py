@@ -17,15 +17,15 @@ from perdure.schedules.model import (
     MAX_RESULT,
     ONCE,
     SCHEDULE,
-    Order,
+    FiringRequest,
     Texts,
     comes_next,
-    jitter_of,
+    compute_jitter,
 )
 from perdure.schedules.records import CronOverride, Firing, JobStatus, Schedule
 
 
-class OverrideRow(NamedTuple):
+class CronOverrideRow(NamedTuple):
     """A row of `cron_overrides`: what counts instead of the definition of a schedule."""
 
     name: str
@@ -73,7 +73,7 @@ class ScheduleRow(msgspec.Struct):
     metadata: str
     payload: str
     last_metadata: str | None
-    override: OverrideRow | None = None
+    override: CronOverrideRow | None = None
 
     @property
     def texts(self) -> Texts:
@@ -108,7 +108,7 @@ class ScheduleRow(msgspec.Struct):
         """Find its next time after another one. A paused schedule has one too: it is skipped."""
         due_at = comes_next(self.cron, self.timezone, end_at=self.end_at, after=after)
         self.due_at = due_at
-        self.next_at = None if due_at is None else due_at + jitter_of(self.id, due_at, self.jitter or 0)
+        self.next_at = None if due_at is None else due_at + compute_jitter(self.id, due_at, self.jitter or 0)
 
 
 class FiringRow(NamedTuple):
@@ -155,9 +155,11 @@ class Prepared(NamedTuple):
         return (row.next_at, row.updated_at, row.texts) == (known.next_at, known.updated_at, known.texts)
 
 
-def order_of(row: ScheduleRow, due_at: int, *, source: str = SCHEDULE, actor: str | None = None) -> Order:
+def row_to_firing_request(
+    row: ScheduleRow, due_at: int, *, source: str = SCHEDULE, actor: str | None = None
+) -> FiringRequest:
     """What the target of a schedule is to start."""
-    return Order(
+    return FiringRequest(
         schedule_id=row.id,
         due_at=due_at,
         assistant_id=row.assistant_id,
@@ -179,7 +181,7 @@ def kept_result(text: str | None) -> str | None:
 # --- records ----------------------------------------------------------------------------------------------
 
 
-def schedule_of(row: ScheduleRow) -> Schedule:
+def row_to_schedule(row: ScheduleRow) -> Schedule:
     """The record of a schedule."""
     return Schedule(
         schedule_id=row.id,
@@ -223,7 +225,7 @@ def _shown(payload: dict[str, Any]) -> dict[str, Any]:
     return {**payload, "webhook": mask_target(webhook)} if isinstance(webhook, str) else payload
 
 
-def firing_of(row: FiringRow) -> Firing:
+def row_to_firing(row: FiringRow) -> Firing:
     """The record of a firing. One of an earlier release says only what it started, or why it could not."""
     status = row.status or ("failed" if row.error is not None else "completed")
     return Firing(
@@ -242,7 +244,7 @@ def firing_of(row: FiringRow) -> Firing:
     )
 
 
-def job_status_of(row: ScheduleRow) -> JobStatus:
+def row_to_job_status(row: ScheduleRow) -> JobStatus:
     """A schedule as the status of the scheduler shows it."""
     return JobStatus(
         job_name=row.label,
@@ -263,7 +265,7 @@ def job_status_of(row: ScheduleRow) -> JobStatus:
     )
 
 
-def override_of(row: OverrideRow) -> CronOverride:
+def row_to_cron_override(row: CronOverrideRow) -> CronOverride:
     """The record of an override."""
     return CronOverride(
         name=row.name,

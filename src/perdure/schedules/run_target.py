@@ -12,13 +12,13 @@ from perdure.kernel.errors import MAX_ERROR, InvalidInput, NotFound, PerdureErro
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import ENDED, SUCCEEDED, Kinds
 from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
-from perdure.schedules.model import FAILED, SUCCESS, Order, Outcome
+from perdure.schedules.model import FAILED, SUCCESS, FiringOutcome, FiringRequest
 from perdure.threads.encoding import new_run
 from perdure.threads.operations.create import NewRun, create_runs
 from perdure.threads.operations.settle import load_runs, load_threads
 from perdure.threads.policy import Policy
 from perdure.threads.records import RunRequest
-from perdure.threads.rows import RunRow, failure_of
+from perdure.threads.rows import RunRow, decode_failure
 
 ON_COMPLETED: Final = "on_run_completed"
 """What happens to the temporary thread of a run after it: `delete` or `keep`."""
@@ -40,9 +40,9 @@ class RunTarget:
         self._kinds = kinds
         self._policy = policy
 
-    def prepare(self, order: Order) -> NewRun:
+    def prepare(self, order: FiringRequest) -> NewRun:
         """The run that an order asks for, checked and encoded."""
-        request = request_of(order)
+        request = build_request(order)
         # A schedule of an earlier release may have more metadata than a request takes.
         return new_run(request, self._policy, known=encode_json(request.metadata, what="metadata"))
 
@@ -63,23 +63,23 @@ class RunTarget:
         """Read runs; those of threads that were removed are left out."""
         return await load_runs(tx, started)
 
-    def outcome(self, found: RunRow) -> Outcome | None:
+    def outcome(self, found: RunRow) -> FiringOutcome | None:
         """How a run has ended, or None while it has not."""
         if found.rollout_status not in ENDED:
             return None
         duration = None if found.end_time is None else max(found.end_time - found.created_at, 0)
         if found.rollout_status == SUCCEEDED:
-            return Outcome(SUCCESS, duration)
-        failure = failure_of(found.error)
+            return FiringOutcome(SUCCESS, duration)
+        failure = decode_failure(found.error)
         error = found.status if failure is None else f"{failure.error}: {failure.message}"
-        return Outcome(FAILED, duration, error[:MAX_ERROR])
+        return FiringOutcome(FAILED, duration, error[:MAX_ERROR])
 
     def ended_key(self, ns: int, started_id: str) -> tuple[str, str]:
         """The hint that a run has ended."""
         return ENDED_CHANNEL, ended_key(ns, started_id)
 
 
-def request_of(order: Order) -> RunRequest:
+def build_request(order: FiringRequest) -> RunRequest:
     """The run that a schedule asks for. Its agent finds the schedule's id in `configurable`."""
     if order.assistant_id is None:
         raise InvalidInput("a schedule of runs needs an assistant_id")

@@ -33,15 +33,15 @@ from perdure.schedules.model import (
     IDLE,
     MANUAL,
     MAX_JITTER,
-    Change,
+    FiringRequest,
     Misfire,
     NewSchedule,
-    Order,
     Origin,
     Overlap,
     OverrideChange,
-    Search,
-    Targets,
+    ScheduleChange,
+    ScheduleFilter,
+    ScheduleTargets,
 )
 from perdure.schedules.operations import edit, fire, overrides, queries
 from perdure.schedules.operations.edit import Synced
@@ -90,7 +90,7 @@ class Schedules(Service):
     def __init__(
         self,
         storage: Storage,
-        targets: Targets,
+        targets: ScheduleTargets,
         *,
         scheduler: Scheduler | None = None,
         namespace: str = "default",
@@ -127,7 +127,7 @@ class Schedules(Service):
             check_choice(sort_by, get_args(SortField), "sort_by"),
             check_choice(sort_order, get_args(SortOrder), "sort_order"),
         )
-        query = Search(
+        query = ScheduleFilter(
             optional_id(target, "target"),
             None if origin is None else check_choices(_listed(origin), get_args(Origin), "origin"),
             optional_id(name, "name"),
@@ -141,7 +141,7 @@ class Schedules(Service):
             order.place(_SCHEDULES, cursor),
         )
         found, total = await self.read(queries.search, query)
-        items = [rows.schedule_of(row) for row in found]
+        items = [rows.row_to_schedule(row) for row in found]
         after = order.cursor(_SCHEDULES, found, limit)
         return PaginatedResult(items=items, limit=limit, offset=offset, total=total, next=after)
 
@@ -250,7 +250,7 @@ class Schedules(Service):
             timeout=model.check_timeout(timeout),
             unless=optional_id(unless, "unless"),
         )
-        order = Order(
+        order = FiringRequest(
             schedule_id="",
             due_at=0,
             assistant_id=request.assistant,
@@ -266,7 +266,7 @@ class Schedules(Service):
     @call(GET("/schedules/{schedule_id}"), scope="read", errors=(NotFound,))
     async def get(self, schedule_id: Id) -> Schedule:
         """Get a schedule."""
-        return rows.schedule_of(await self.read(queries.get, check_id(schedule_id, "schedule_id")))
+        return rows.row_to_schedule(await self.read(queries.get, check_id(schedule_id, "schedule_id")))
 
     @call(PATCH("/schedules/{schedule_id}"), scope="write", errors=(NotFound, Conflict), repeatable=True)
     async def update(
@@ -291,7 +291,7 @@ class Schedules(Service):
         """
         checked = check_id(schedule_id, "schedule_id")
         change = partial(
-            Change,
+            ScheduleChange,
             expression=UNSET if expression is UNSET else check_expression(expression),
             timezone=UNSET if timezone is UNSET else check_timezone(timezone),
             enabled=UNSET if enabled is UNSET else check_flag(enabled, "enabled"),
@@ -313,7 +313,7 @@ class Schedules(Service):
                     raise edit.managed(row, "changed")
                 await self.set_override(row.id, enabled=enabled, schedule=expression)
                 break
-            order = rows.order_of(row, 0)
+            order = rows.row_to_firing_request(row, 0)
             labels = {**order.metadata, **more_metadata}
             merged = {**order.payload, **more_payload}
             self.targets[row.target].prepare(structs.replace(order, metadata=labels, payload=merged))
@@ -350,11 +350,13 @@ class Schedules(Service):
         while True:
             row, now = await self.read(queries.get_now, check_id(schedule_id, "schedule_id"))
             found = await self._settling.look(await self.ns(), [row.id] if row.running else [])
-            order = rows.order_of(row, now, source=MANUAL, actor=self.actor_name)
+            order = rows.row_to_firing_request(row, now, source=MANUAL, actor=self.actor_name)
             wanted = Trigger(row, self.targets[row.target].prepare(order), found.outcomes)
             fired: Triggered = await self.write_once(idempotency_key, fire.trigger, wanted, self.targets)
             if fired.due_at is not None:
-                return rows.firing_of(await self.read(queries.get_firing, fired.schedule_id, fired.due_at))
+                return rows.row_to_firing(
+                    await self.read(queries.get_firing, fired.schedule_id, fired.due_at)
+                )
 
     @call(GET("/schedules/{schedule_id}/firings"), scope="read", errors=(NotFound,))
     async def firings(
@@ -373,7 +375,7 @@ class Schedules(Service):
         found = await self.read(queries.firings, row.id, before, limit, offset)
         is_full = bool(found) and len(found) == limit
         after = write_cursor(_FIRINGS, found[-1].due_at) if is_full else None
-        return ListPart(map(rows.firing_of, found), after)
+        return ListPart(map(rows.row_to_firing, found), after)
 
     @call(GET("/schedules/{schedule_id}/upcoming"), scope="read", errors=(NotFound,))
     async def upcoming(self, schedule_id: Id, *, limit: Times = 5) -> Upcoming:
@@ -400,7 +402,7 @@ class Schedules(Service):
         return SchedulerStatus(
             state=state,
             scheduler_running=state != IDLE,
-            jobs=[rows.job_status_of(row) for row in found],
+            jobs=[rows.row_to_job_status(row) for row in found],
             next_after=found[-1].name if found and len(found) == limit else None,
         )
 
@@ -424,13 +426,13 @@ class Schedules(Service):
         """List the overrides, in the order of their names. `after` is the last name of the page before."""
         check_page(limit, 0)
         found = await self.read(queries.list_overrides, check_id(after, "after"), limit)
-        return [rows.override_of(each) for each in found]
+        return [rows.row_to_cron_override(each) for each in found]
 
     @call(GET("/cron-overrides/{name}"), scope="read")
     async def get_override(self, name: Id) -> CronOverride | None:
         """Get what overrides a schedule that code or a file defines; null if nothing does."""
         found = await self.read(queries.get_override, check_id(name, "name"))
-        return None if found is None else rows.override_of(found)
+        return None if found is None else rows.row_to_cron_override(found)
 
     @call(PATCH("/cron-overrides/{name}"), scope="write", errors=(NotFound, Conflict), repeatable=True)
     async def set_override(
@@ -448,7 +450,9 @@ class Schedules(Service):
             UNSET if enabled is UNSET else check_flag(enabled, "enabled"),
             check_expression(schedule) if isinstance(schedule, str) else schedule,
         )
-        return rows.override_of(await self.write(overrides.set_override, check_id(name, "name"), change))
+        return rows.row_to_cron_override(
+            await self.write(overrides.set_override, check_id(name, "name"), change)
+        )
 
     @call(DELETE("/cron-overrides/{name}"), scope="write", errors=(NotFound,))
     async def clear_override(self, name: Id) -> None:

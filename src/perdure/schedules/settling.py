@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from perdure.kernel.errors import StorageError
 from perdure.kernel.storage.port import Storage
-from perdure.schedules.model import Outcome, Targets
+from perdure.schedules.model import FiringOutcome, ScheduleTargets
 from perdure.schedules.operations import settle
 from perdure.schedules.operations.settle import Outcomes
 from perdure.schedules.rows import FiringKey, FiringRow
@@ -30,20 +30,20 @@ class OpenFirings(NamedTuple):
 class Settling:
     """Settles the open firings of a database."""
 
-    def __init__(self, storage: Storage, targets: Targets) -> None:
+    def __init__(self, storage: Storage, targets: ScheduleTargets) -> None:
         self.storage = storage
         self.targets = targets
 
     async def look(self, ns: int, schedule_ids: Sequence[str]) -> OpenFirings:
         """What has become of the open firings of schedules."""
-        outcomes: dict[FiringKey, Outcome] = {}
+        outcomes: dict[FiringKey, FiringOutcome] = {}
         going: list[FiringRow] = []
         if schedule_ids:
             for firing, started in await self.storage.read(
                 settle.read_open, schedule_ids, self.targets, ns=ns
             ):
                 target = self.targets[firing.target or ""]
-                outcome = Outcome(None) if started is None else target.outcome(started)
+                outcome = FiringOutcome(None) if started is None else target.outcome(started)
                 if outcome is None:
                     going.append(firing)
                 else:

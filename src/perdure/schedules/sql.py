@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
-from perdure.kernel.storage.filters import Field, Key, Listing, Order, order_by
-from perdure.schedules.rows import FiringRow, OverrideRow, ScheduleRow
+from perdure.kernel.storage.filters import ListField, Listing, SortKey, SortOrder, order_by
+from perdure.schedules.rows import CronOverrideRow, FiringRow, ScheduleRow
 from perdure.schedules.tables import CRON_OVERRIDES, FIRINGS, SCHEDULES
 
 # Add schedules.
@@ -168,19 +168,19 @@ DROP_FIRINGS = statement("DELETE FROM firings WHERE ns = :ns AND schedule_id {am
 
 # Overrides by the names of their schedules.
 GET_OVERRIDES = statement(
-    "SELECT {columns} FROM cron_overrides WHERE ns = :ns AND name {among:names}", row=OverrideRow
+    "SELECT {columns} FROM cron_overrides WHERE ns = :ns AND name {among:names}", row=CronOverrideRow
 )
 # A page of the overrides, in the order of their names.
 LIST_OVERRIDES = statement(
     """
     SELECT {columns} FROM cron_overrides WHERE ns = :ns AND name > :after ORDER BY name LIMIT :n
     """,
-    row=OverrideRow,
+    row=CronOverrideRow,
 )
 # Add or replace overrides.
 SAVE_OVERRIDES = BulkInsert(
     CRON_OVERRIDES,
-    OverrideRow,
+    CronOverrideRow,
     on_conflict="UPDATE SET enabled = excluded.enabled, schedule = excluded.schedule,"
     " updated_at = excluded.updated_at, updated_by = excluded.updated_by",
 )
@@ -191,24 +191,24 @@ _ENABLED = """coalesce((SELECT o.enabled FROM cron_overrides AS o
     WHERE o.ns = schedules.ns AND o.name = schedules.name), enabled)"""
 """Whether a schedule fires: its override counts before its definition."""
 FIELDS = {
-    "schedule_id": Field("id", "text"),
-    "name": Field("name", "text", null=True),
-    "target": Field("target", "text"),
-    "origin": Field("coalesce(origin, 'api')", "text"),
-    "assistant_id": Field("assistant_id", "text", null=True),
-    "thread_id": Field("thread_id", "text", null=True),
-    "enabled": Field(_ENABLED, "int"),
-    "next_at": Field("next_at", "time", null=True),
-    "end_time": Field("end_at", "time", null=True),
-    "created_at": Field("created_at", "time"),
-    "updated_at": Field("updated_at", "time"),
+    "schedule_id": ListField("id", "text"),
+    "name": ListField("name", "text", null=True),
+    "target": ListField("target", "text"),
+    "origin": ListField("coalesce(origin, 'api')", "text"),
+    "assistant_id": ListField("assistant_id", "text", null=True),
+    "thread_id": ListField("thread_id", "text", null=True),
+    "enabled": ListField(_ENABLED, "int"),
+    "next_at": ListField("next_at", "time", null=True),
+    "end_time": ListField("end_at", "time", null=True),
+    "created_at": ListField("created_at", "time"),
+    "updated_at": ListField("updated_at", "time"),
 }
 
 
-def order(sort_by: str, sort_order: str) -> Order:
+def order(sort_by: str, sort_order: str) -> SortOrder:
     """The order of a list of schedules; those that are equal stand as they were created."""
     last = sort_order == "desc"
-    ties = Order((Key("created_at", "time", descending=last), Key("id", "text", descending=last)))
+    ties = SortOrder((SortKey("created_at", "time", descending=last), SortKey("id", "text", descending=last)))
     return order_by(FIELDS, sort_by, sort_order, ties)
 
 

@@ -18,11 +18,11 @@ from perdure.kernel.errors import (
 )
 from perdure.kernel.storage.port import Storage
 from perdure.schedules.conditions import Conditions
-from perdure.schedules.model import IDLE, SCHEDULER, Order, Targets
+from perdure.schedules.model import IDLE, SCHEDULER, FiringRequest, ScheduleTargets
 from perdure.schedules.operations import fire, settle
 from perdure.schedules.operations.edit import ANY, CHANNEL
 from perdure.schedules.operations.fire import FIRE_ROWS, Fired
-from perdure.schedules.rows import FiringRow, Prepared, ScheduleRow, order_of
+from perdure.schedules.rows import FiringRow, Prepared, ScheduleRow, row_to_firing_request
 from perdure.schedules.settling import Followers, Settling
 
 POLL_SECONDS = 5.0
@@ -41,7 +41,7 @@ class ScheduleTimer:
     def __init__(
         self,
         storage: Storage,
-        targets: Targets,
+        targets: ScheduleTargets,
         conditions: Conditions | None = None,
         *,
         poll: float = POLL_SECONDS,
@@ -111,10 +111,10 @@ class ScheduleTimer:
             self._followers.follow(ns, firings)
 
     async def _prepared(self, row: ScheduleRow) -> Prepared:
-        order = order_of(row, row.instant or 0)
+        order = row_to_firing_request(row, row.instant or 0)
         return Prepared(row, self._prepare(row, order), await self.conditions.holds(row.unless, order))
 
-    def _prepare(self, row: ScheduleRow, order: Order) -> Any:
+    def _prepare(self, row: ScheduleRow, order: FiringRequest) -> Any:
         """What the target needs to start a schedule, or the error that becomes its firing."""
         try:
             return self.targets[row.target].prepare(order)

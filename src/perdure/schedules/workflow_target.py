@@ -9,13 +9,13 @@ from perdure.executions.model import PhaseStarter
 from perdure.kernel.clock import to_iso
 from perdure.kernel.errors import Conflict, InvalidInput, PerdureError
 from perdure.kernel.storage.port import Tx
-from perdure.schedules.job_target import origin_of
-from perdure.schedules.model import FAILED, SUCCESS, Order, Outcome
+from perdure.schedules.job_target import build_origin
+from perdure.schedules.model import FAILED, SUCCESS, FiringOutcome, FiringRequest
 from perdure.workflows import sql
 from perdure.workflows.hints import RUNS_CHANNEL, run_key
 from perdure.workflows.model import LIVE, SUCCEEDED
 from perdure.workflows.operations.dispatch import NewWorkflowRun, dispatch
-from perdure.workflows.rows import RunRow
+from perdure.workflows.rows import WorkflowRunRow
 from perdure.workflows.service import Workflows
 
 WORKFLOW_FIELD: Final = "workflow"
@@ -33,7 +33,7 @@ class WorkflowTarget:
         self._workflows = workflows
         self._phases = phases
 
-    def prepare(self, order: Order) -> NewWorkflowRun:
+    def prepare(self, order: FiringRequest) -> NewWorkflowRun:
         """The run that an order asks for, checked and encoded."""
         workflow, context = order.payload.get(WORKFLOW_FIELD), order.payload.get(CONTEXT_FIELD, {})
         unknown = order.payload.keys() - {WORKFLOW_FIELD, CONTEXT_FIELD}
@@ -44,7 +44,7 @@ class WorkflowTarget:
             )
         return self._workflows.request(
             workflow,
-            context={**context, SCHEDULE_FIELD: origin_of(order)},
+            context={**context, SCHEDULE_FIELD: build_origin(order)},
             trigger_id=f"cron:{order.name or order.schedule_id}:{to_iso(order.due_at)}",
             trigger_type="cron",
             timeout=order.timeout,
@@ -64,18 +64,18 @@ class WorkflowTarget:
             for answer, each in zip(answers, prepared, strict=True)
         ]
 
-    async def find(self, tx: Tx, started: Sequence[str]) -> Mapping[str, RunRow]:
+    async def find(self, tx: Tx, started: Sequence[str]) -> Mapping[str, WorkflowRunRow]:
         """Read runs."""
         return {row.id: row for row in await tx.all(sql.GET_RUNS, ids=list(started))}
 
-    def outcome(self, found: RunRow) -> Outcome | None:
+    def outcome(self, found: WorkflowRunRow) -> FiringOutcome | None:
         """How a run has ended, or None while it has not."""
         if found.status in LIVE:
             return None
         duration = None if found.finished_at is None else max(found.finished_at - found.started_at, 0)
         if found.status == SUCCEEDED:
-            return Outcome(SUCCESS, duration)
-        return Outcome(FAILED, duration, found.error or found.status)
+            return FiringOutcome(SUCCESS, duration)
+        return FiringOutcome(FAILED, duration, found.error or found.status)
 
     def ended_key(self, ns: int, started_id: str) -> tuple[str, str]:
         """The hint that a run has moved."""

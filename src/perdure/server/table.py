@@ -35,7 +35,9 @@ LIGHTNING_ONLY: tuple[Route, ...] = (*LIGHTNING_ROUTES, *OTLP_ROUTES, *PROBES)
 META = frozenset({"/openapi.json", "/info", "/metrics", "/docs", *(route.path for route in GUIDE)})
 
 
-def application_of(app: StoreApp, components: Sequence[Component] = (), *, closed: bool = False) -> ASGIApp:
+def build_application(
+    app: StoreApp, components: Sequence[Component] = (), *, closed: bool = False
+) -> ASGIApp:
     """Build the application with all routes that the app can serve, and that its project has not disabled.
 
     If it is `closed`, a caller needs a key or a token even where no key or token exists.

@@ -13,13 +13,13 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from perdure.kernel.codec import encode_wire
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import StartRefused
-from perdure.kernel.lifecycle import Phase, Step
+from perdure.kernel.lifecycle import Step, StopPhase
 from perdure.kernel.metrics import Metrics
 from perdure.kernel.tally import Tally
 from perdure.runtime.app import is_loopback
 from perdure.server.native.metrics import CollectedFamilies
 from perdure.server.native.tally_metrics import tally_families
-from perdure.worker.worker import Worker
+from perdure.worker.worker import RunWorker
 
 KEY_NEEDED = "an address that is open to other machines needs the key: set api_key on the worker, and send it"
 READ_SECONDS = 10.0
@@ -32,7 +32,7 @@ class WorkerPort:
     """
 
     def __init__(
-        self, worker: Worker, settings: Settings, port: int, metrics: Metrics, tally: Tally | None = None
+        self, worker: RunWorker, settings: Settings, port: int, metrics: Metrics, tally: Tally | None = None
     ) -> None:
         self._worker = worker
         self._settings = settings
@@ -72,9 +72,9 @@ class WorkerPort:
         if runner is not None:
             await runner.cleanup()
 
-    def stop_steps(self) -> Mapping[Phase, Step]:
+    def stop_steps(self) -> Mapping[StopPhase, Step]:
         """Answer probes until the runs have ended."""
-        return {Phase.SUPPORT: self.stop}
+        return {StopPhase.SUPPORT: self.stop}
 
     def _live(self, request: web.Request) -> web.Response:
         return _json({"status": "ok"})

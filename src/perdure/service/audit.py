@@ -43,7 +43,7 @@ class AuditPage(msgspec.Struct, kw_only=True):
     before: int | None
 
 
-def entry_of(row: AuditRow) -> AuditEntry:
+def row_to_audit_entry(row: AuditRow) -> AuditEntry:
     """An audit entry as callers see it."""
     return AuditEntry(
         id=row.id,

@@ -13,9 +13,9 @@ from perdure.kernel.checks import check_text
 from perdure.kernel.errors import NotSupported
 from perdure.kernel.merge import Merger
 from perdure.kernel.storage.port import Operation, Storage, Tx
-from perdure.service.callers import Caller, name_of
+from perdure.service.callers import Caller, format_actor
 from perdure.service.endpoints import Endpoint, endpoints
-from perdure.service.idempotency import action_of, answer_type, decode_answers, once
+from perdure.service.idempotency import answer_type, decode_answers, get_action, once
 from perdure.service.namespaces import ensure_namespace, find_namespace
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class Service:
     @property
     def actor_name(self) -> str | None:
         """The name that people know who calls by."""
-        return None if self.caller is None else name_of(self.caller.actor)
+        return None if self.caller is None else format_actor(self.caller.actor)
 
     def acting_as(self, caller: Caller) -> Self:
         """The same service in the caller's namespace, writing in the caller's name."""
@@ -211,7 +211,7 @@ def keyed(call: tuple[Any, ...], keys: Sequence[str] | None) -> tuple[Any, ...]:
     if keys is None:
         return call
     operation, *args = call
-    return (once, keys, action_of(operation), (operation,), *args)
+    return (once, keys, get_action(operation), (operation,), *args)
 
 
 @cache

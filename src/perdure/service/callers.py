@@ -35,14 +35,14 @@ class Actor(str):
 
 
 @overload
-def name_of(actor: str) -> str: ...
+def format_actor(actor: str) -> str: ...
 
 
 @overload
-def name_of(actor: None) -> None: ...
+def format_actor(actor: None) -> None: ...
 
 
-def name_of(actor: str | None) -> str | None:
+def format_actor(actor: str | None) -> str | None:
     """The name that people know an actor by: that of a token, or else the actor itself."""
     return actor.name if isinstance(actor, Actor) else actor
 

@@ -36,7 +36,7 @@ Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 _PATH_PARAMETER = re.compile(r"\{(\w+)\}")
 
 
-class Items(msgspec.Struct, Generic[T], kw_only=True):
+class ItemList(msgspec.Struct, Generic[T], kw_only=True):
     """A list that is given whole."""
 
     items: list[T]
@@ -196,7 +196,7 @@ class Endpoint:
     @cached_property
     def shape(self) -> Shape:
         """Types of query, body and answer, made from the signature when first needed."""
-        return shape_of(self.function, self.address)
+        return read_shape(self.function, self.address)
 
     @property
     def effect(self) -> Literal["none", "repeatable", "once"]:
@@ -248,7 +248,7 @@ def endpoints(service: type[Any]) -> dict[str, Endpoint]:
 # --- from a signature to what travels ---------------------------------------------------------------------
 
 
-def shape_of(function: Callable[..., Any], address: Address) -> Shape:
+def read_shape(function: Callable[..., Any], address: Address) -> Shape:
     """Read off a signature what a request holds and what comes back."""
     hints = get_type_hints(function, include_extras=True)
     names = tuple(_PATH_PARAMETER.findall(address.path))
@@ -331,7 +331,7 @@ def _fields(title: str, parameters: Sequence[Parameter], *, strict: bool) -> typ
     return msgspec.defstruct(title, fields, kw_only=True, forbid_unknown_fields=strict)
 
 
-_WRAPPED: Mapping[Any, Any] = {list: Items, ListPart: Part, PaginatedResult: Page}
+_WRAPPED: Mapping[Any, Any] = {list: ItemList, ListPart: Part, PaginatedResult: Page}
 """What lists and pages travel in."""
 
 
@@ -347,7 +347,7 @@ def _answer(hint: Any) -> tuple[Any, WireForm | None, Any]:
     return (None if kind is type(None) else kind), None, None
 
 
-def arguments_of(shape: Shape, query: Any, body: Any) -> dict[str, Any]:
+def collect_arguments(shape: Shape, query: Any, body: Any) -> dict[str, Any]:
     """The keyword arguments that a decoded request holds."""
     if shape.whole_body is not None:
         return {shape.whole_body: body}
@@ -359,7 +359,7 @@ def arguments_of(shape: Shape, query: Any, body: Any) -> dict[str, Any]:
     return found
 
 
-def wire_of(shape: Shape, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def encode_arguments(shape: Shape, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments as they travel; what was not given, or is UNSET, is left out."""
     sent = {}
     for each in shape.parameters:

@@ -40,7 +40,7 @@ def decode_answers(answers: Sequence[Any], kind: Any = Any) -> list[Any]:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def action_of(operation: Callable[..., Any]) -> str:
+def get_action(operation: Callable[..., Any]) -> str:
     """The name under which an operation's idempotency keys are stored."""
     return getattr(operation, "action", operation.__name__)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
-from perdure.kernel.storage.filters import Field, Key, Listing, Order
+from perdure.kernel.storage.filters import ListField, Listing, SortKey, SortOrder
 from perdure.service.rows import AuditRow, KeyRow, NamespaceRow, NewEntry
 from perdure.service.tables import AUDIT, IDEMPOTENCY, NAMESPACES
 
@@ -18,11 +18,11 @@ ADD_NAMESPACES = BulkInsert(NAMESPACES, NamespaceRow)
 # Add audit entries, but for those whose id is taken.
 ADD_ENTRIES = BulkInsert(AUDIT, NewEntry, on_conflict="NOTHING", any_key=True, folds=False)
 AUDIT_FIELDS = {
-    "namespace": Field("a.ns", "int"),
-    "actor": Field("a.actor", "text"),
-    "action": Field("a.action", "text"),
+    "namespace": ListField("a.ns", "int"),
+    "actor": ListField("a.actor", "text"),
+    "action": ListField("a.action", "text"),
 }
-AUDIT_ORDER = Order((Key("a.id", "int", descending=True),))
+AUDIT_ORDER = SortOrder((SortKey("a.id", "int", descending=True),))
 # The audit entries before an id.
 LIST_AUDIT = Listing(
     "a.id, n.name AS namespace, a.actor, a.action, a.object, a.count",

@@ -9,7 +9,7 @@ import msgspec
 
 from perdure.eventlog.port import CHAT_PROJECT, Edges, Line, LogInfo, LogName
 from perdure.kernel.clock import to_seconds
-from perdure.sessions.records import Message, Totals, Usage
+from perdure.sessions.records import Message, SessionTotals, Usage
 from perdure.sessions.transcripts.reading import messages_in
 
 DESCRIBED_LINES = 200
@@ -67,7 +67,7 @@ class LinePage(msgspec.Struct, kw_only=True):
     end: bool
 
 
-class Appended(msgspec.Struct, kw_only=True):
+class LogPosition(msgspec.Struct, kw_only=True):
     """The position after the lines that were appended."""
 
     after: int
@@ -80,7 +80,7 @@ class Blob(msgspec.Struct, kw_only=True):
     content: str
 
 
-class Match(msgspec.Struct, kw_only=True):
+class MessageMatch(msgspec.Struct, kw_only=True):
     """A message that has the words of a search."""
 
     session_id: str
@@ -94,7 +94,7 @@ class Match(msgspec.Struct, kw_only=True):
 class Matches(msgspec.Struct, kw_only=True):
     """What a search found. `complete` is false if it stopped before it had read everything."""
 
-    items: list[Match]
+    items: list[MessageMatch]
     complete: bool
 
 
@@ -156,22 +156,22 @@ def _tell(session: Session, messages: Sequence[Message], *, whole: bool) -> None
     session.cwd = next((message.cwd for message in messages if message.cwd), None)
     session.model = next((message.model for message in reversed(messages) if message.model), None)
     if whole:
-        _count(session, totals_of(messages))
+        _count(session, sum_totals(messages))
 
 
-def _count(session: Session, totals: Totals) -> None:
+def _count(session: Session, totals: SessionTotals) -> None:
     session.messages, session.tool_calls, session.turns = totals.messages, totals.tool_calls, totals.turns
     session.usage = totals.usage or None
 
 
-def counted(session: Session, totals: Totals) -> Session:
+def counted(session: Session, totals: SessionTotals) -> Session:
     """A session with the sums over all its messages."""
     _count(session, totals)
     return session
 
 
-def totals_of(messages: Iterable[Message]) -> Totals:
-    totals = Totals()
+def sum_totals(messages: Iterable[Message]) -> SessionTotals:
+    totals = SessionTotals()
     for message in messages:
         totals.add(message)
     return totals
@@ -188,13 +188,13 @@ def snippet(text: str, words: str = "") -> str | None:
     return ("…" if start else "") + part + ("…" if start + SNIPPET < len(flat) else "")
 
 
-def matching(name: LogName, messages: Iterable[Message], words: str, scope: Scope) -> Iterator[Match]:
+def matching(name: LogName, messages: Iterable[Message], words: str, scope: Scope) -> Iterator[MessageMatch]:
     """The messages that have the words, whatever their case."""
     wanted = words.lower()
     for message in messages:
         if not _in_scope(message, scope) or wanted not in message.text.lower():
             continue
-        yield Match(
+        yield MessageMatch(
             session_id=name.session_id,
             project=name.project,
             role=message.role,

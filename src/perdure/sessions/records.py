@@ -104,7 +104,7 @@ class _Source:
         return replace(summed, **{name: self.stated[name] for name in USAGE_FIELDS if name in self.stated})
 
 
-class Totals:
+class SessionTotals:
     """Sums over the messages of a session: tokens once per message, and the last stated totals."""
 
     def __init__(self) -> None:

@@ -18,12 +18,12 @@ from perdure.eventlog.port import (
     Lines,
     LogInfo,
     LogName,
+    build_project_name,
     check_name,
     encode_line,
     hint_key,
-    project_of,
 )
-from perdure.eventlog.writing import append_lines, original_of
+from perdure.eventlog.writing import append_lines, read_original
 from perdure.kernel.checks import (
     MAX_PAGE,
     Id,
@@ -45,11 +45,11 @@ from perdure.sessions.described import DescribedSessions
 from perdure.sessions.model import (
     FEW_BYTES,
     SCOPES,
-    Appended,
     Blob,
     LinePage,
-    Match,
+    LogPosition,
     Matches,
+    MessageMatch,
     MessagePage,
     Scope,
     Session,
@@ -59,7 +59,7 @@ from perdure.sessions.model import (
     is_told,
     matching,
 )
-from perdure.sessions.records import Totals
+from perdure.sessions.records import SessionTotals
 from perdure.sessions.transcripts.reading import messages_in, translated
 
 _SESSIONS = "sessions"
@@ -150,7 +150,7 @@ class Sessions(Service):
         check_choice(scope, SCOPES, "scope")
         check_page(limit)
         ns = await self.ns()
-        found: list[Match] = []
+        found: list[MessageMatch] = []
         read = 0
         for info in await self.log.logs(ns, project=project):
             async for lines in self._pages(ns, info.name):
@@ -167,7 +167,7 @@ class Sessions(Service):
         (edges,) = await self.log.edges(ns, [name])
         if edges is None:
             raise _missing(session_id)
-        totals = Totals()
+        totals = SessionTotals()
         if edges.info.size <= COUNTED_BYTES:
             async for lines in self._pages(ns, name):
                 for message in messages_in(lines.lines):
@@ -228,7 +228,7 @@ class Sessions(Service):
         items: builtins.list[str] = []
         reached, size = lines.reached, 0
         for line in lines.lines:
-            digest, part = original_of(line.body)
+            digest, part = read_original(line.body)
             if digest is None or part == 1:
                 kept = None if digest is None else await self.log.get_blob(ns, digest)
                 items.append((line.body if kept is None else kept).decode("utf-8", "replace"))
@@ -260,7 +260,7 @@ class Sessions(Service):
         sub_agent: str = "",
         writer: str = "",
         first: Annotated[int, Meta(ge=1, le=2**53)] = 1,
-    ) -> Appended:
+    ) -> LogPosition:
         """Append lines to a session, which begins with its first line.
 
         The project is that of the working directory, or that of chats. Lines of a `writer` are numbered from
@@ -273,7 +273,7 @@ class Sessions(Service):
         after = await append_lines(
             self.log, self.storage.signals, ns, name, bodies, attempt_id=writer, first=first, whole=True
         )
-        return Appended(after=after)
+        return LogPosition(after=after)
 
     # --- inner
 
@@ -333,7 +333,7 @@ def _project(project: str | None, cwd: str | None) -> str:
     if project is not None and cwd is not None:
         raise InvalidInput("give project or cwd, not both")
     if cwd is not None:
-        return project_of(cwd)
+        return build_project_name(cwd)
     return CHAT_PROJECT if project is None else project
 
 

@@ -12,10 +12,17 @@ from perdure.kernel.checks import check_text, optional_text
 from perdure.kernel.codec import decode_json, encode_json, encode_scalar_values, encode_scalars
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.rows import stored
-from perdure.spans.figures import SESSIONS, Figures, figures_if_any, figures_in, label_in, may_have_figures
-from perdure.spans.forms import FORM, JSON, OTLP, Form, Forms, Shared, shared_in
-from perdure.spans.records import AnySpan, OtelResource, Span, TraceStatus, record_of
-from perdure.spans.rows import ModelCallRow, NewSpan, PartRow, SpanView, part_hash
+from perdure.spans.figures import (
+    SESSIONS,
+    SpanFigures,
+    figures_if_any,
+    figures_in,
+    label_in,
+    may_have_figures,
+)
+from perdure.spans.forms import FORM, JSON, OTLP, Form, Forms, SharedForm, shared_in
+from perdure.spans.records import AnySpan, OtelResource, Span, TraceStatus, build_record
+from perdure.spans.rows import ModelCallRow, NewSpan, PartRow, SpanRecordRow, part_hash
 
 MAX_SPAN_BYTES = 64 << 20
 MAX_SERVICE = 250
@@ -50,7 +57,7 @@ def new_span(
 ) -> NewSpan:
     """A span ready to be stored; its resource is `part`, or the empty one."""
     times = (_nanos(span.start_time), _nanos(span.end_time))
-    form, body = _plain_body(span, times, forms) or (None, _body(record_of(span), times))
+    form, body = _plain_body(span, times, forms) or (None, _body(build_record(span), times))
     if len(body) > MAX_SPAN_BYTES:
         raise InvalidInput(f"span {span.span_id} is larger than {MAX_SPAN_BYTES} bytes")
     if not 0 <= span.sequence_id < _INT64:
@@ -101,7 +108,7 @@ def recorded_span(span: RecordedSpan, rollout_id: str, attempt_id: str, part: Pa
     )
 
 
-def _figures(form: Form | None, body: bytes, name: str, attributes: Mapping[str, Any]) -> Figures | None:
+def _figures(form: Form | None, body: bytes, name: str, attributes: Mapping[str, Any]) -> SpanFigures | None:
     if form is None:
         return figures_in(body, name, attributes)
     if not form.counts:
@@ -127,7 +134,7 @@ def _recorded_body(span: RecordedSpan, times: Times, forms: Forms) -> tuple[Form
     return None, encode_json(fields, what="span", nan="keep").encode()
 
 
-def span_of(span: RecordedSpan, rollout_id: str, attempt_id: str, service: OtelResource) -> Span:
+def build_span(span: RecordedSpan, rollout_id: str, attempt_id: str, service: OtelResource) -> Span:
     """The same as a record; `service` is what made it."""
     return Span(
         **{**_EMPTY_FIELDS, **_recorded_fields(span)},
@@ -220,7 +227,7 @@ def resource_part(resource: Mapping[str, Any]) -> Part | None:
     return PartRow(part_hash(body), body)
 
 
-def service_of(part: bytes) -> str | None:
+def decode_service(part: bytes) -> str | None:
     """The name of the service in a stored resource, in either format."""
     if part.startswith(b"{"):
         attributes = decode_json(part).get("attributes") or {}
@@ -249,7 +256,7 @@ def _seconds(nanos: int | None) -> float | None:
 
 
 @stored
-def spans_from(rows: Sequence[SpanView], parts: Mapping[str, bytes]) -> list[Span]:
+def spans_from(rows: Sequence[SpanRecordRow], parts: Mapping[str, bytes]) -> list[Span]:
     """Spans, with the parts that they share."""
     ours = [row for row in rows if row.format != OTLP]
     used = {row.resource_hash for row in ours if row.resource_hash is not None}
@@ -265,46 +272,46 @@ def spans_from(rows: Sequence[SpanView], parts: Mapping[str, bytes]) -> list[Spa
     ]
     if len(ours) == len(rows):
         return made
-    from perdure.spans.otlp_reader import Reader
+    from perdure.spans.otlp_reader import OtlpSpanReader
 
-    read, left = Reader(parts).read, iter(made)
+    read, left = OtlpSpanReader(parts).read, iter(made)
     return [read(row) if row.format == OTLP else next(left) for row in rows]
 
 
-def _shared_by(rows: Sequence[SpanView], parts: Mapping[str, bytes]) -> dict[str | None, Shared]:
+def _shared_by(rows: Sequence[SpanRecordRow], parts: Mapping[str, bytes]) -> dict[str | None, SharedForm]:
     """The forms of stored spans, by their hashes."""
     used = {row.scope_hash for row in rows if row.format == FORM and row.scope_hash is not None}
     return {name: shared_in(parts[name]) for name in used}
 
 
 @stored
-def figures_from(rows: Sequence[SpanView], parts: Mapping[str, bytes]) -> list[Figures | None]:
+def figures_from(rows: Sequence[SpanRecordRow], parts: Mapping[str, bytes]) -> list[SpanFigures | None]:
     """What is counted of stored spans; None for one of which nothing is."""
     shared = _shared_by(rows, parts)
     return [_figures_from(row, shared) for row in rows]
 
 
 def spans_with_names(
-    rows: Sequence[SpanView], parts: Mapping[str, bytes], names: Iterable[str]
-) -> list[SpanView]:
+    rows: Sequence[SpanRecordRow], parts: Mapping[str, bytes], names: Iterable[str]
+) -> list[SpanRecordRow]:
     """Return the spans whose encoded form has these names of attributes, and those that may have them."""
     plain = [name.encode() for name in names if name.isascii() and name.isprintable() and '"' not in name]
     plain = [name for name in plain if b"\\" not in name and b"/" not in name]
     return [row for row in rows if all(name in _names_in(row, parts) for name in plain)]
 
 
-def _names_in(row: SpanView, parts: Mapping[str, bytes]) -> bytes:
+def _names_in(row: SpanRecordRow, parts: Mapping[str, bytes]) -> bytes:
     """The bytes among which the names of a span's attributes stand."""
     return parts[row.scope_hash] if row.format == FORM and row.scope_hash else bytes(row.body)
 
 
-def calls_in(rows: Sequence[SpanView], parts: Mapping[str, bytes]) -> list[ModelCallRow]:
+def calls_in(rows: Sequence[SpanRecordRow], parts: Mapping[str, bytes]) -> list[ModelCallRow]:
     """The model calls among spans."""
     found = zip(rows, figures_from(rows, parts), strict=True)
     return [call for row, figures in found if (call := call_row(row, figures)) is not None]
 
 
-def _figures_from(row: SpanView, shared: Mapping[str | None, Shared]) -> Figures | None:
+def _figures_from(row: SpanRecordRow, shared: Mapping[str | None, SharedForm]) -> SpanFigures | None:
     body = bytes(row.body)
     if row.format == FORM:
         return figures_if_any(row.name, shared[row.scope_hash].attributes_of(body))
@@ -315,7 +322,7 @@ def _figures_from(row: SpanView, shared: Mapping[str | None, Shared]) -> Figures
     return figures_of_body(body)
 
 
-def _formed_span(row: SpanView, form: Shared, resource: OtelResource) -> Span:
+def _formed_span(row: SpanRecordRow, form: SharedForm, resource: OtelResource) -> Span:
     """A span in a form. Its values are a list of JSON: there is nothing to check."""
     return Span._of_checked(
         {
@@ -334,7 +341,7 @@ def _formed_span(row: SpanView, form: Shared, resource: OtelResource) -> Span:
     )
 
 
-def _in_columns(row: SpanView) -> dict[str, Any]:
+def _in_columns(row: SpanRecordRow) -> dict[str, Any]:
     """What every span has in columns."""
     return {
         "rollout_id": row.rollout_id,
@@ -352,7 +359,7 @@ def _copied(resource: OtelResource) -> OtelResource:
     return OtelResource._of_checked({**vars(resource), "attributes": dict(resource.attributes)})
 
 
-def _span(row: SpanView, resource: OtelResource) -> Span:
+def _span(row: SpanRecordRow, resource: OtelResource) -> Span:
     body = decode_json(bytes(row.body))
     if type(body["status"]) is str:
         body["status"] = {"status_code": body["status"]}
@@ -368,7 +375,7 @@ def _span(row: SpanView, resource: OtelResource) -> Span:
     )
 
 
-def call_row(span: NewSpan | SpanView, figures: Figures | None) -> ModelCallRow | None:
+def call_row(span: NewSpan | SpanRecordRow, figures: SpanFigures | None) -> ModelCallRow | None:
     """Return the row of a model call that counts; None for any other span."""
     if figures is None or not (figures.input_tokens or figures.output_tokens or figures.cost):
         return None

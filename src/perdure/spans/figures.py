@@ -133,7 +133,7 @@ NANOS = 10**9
 """Costs are whole billionths of a US dollar, which add up exactly."""
 
 
-class Step(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
+class UsageStep(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """What a span is added up by, beside its rollout and its hour. There are few, each of many spans."""
 
     kind: str = ""
@@ -143,17 +143,17 @@ class Step(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     user_id: str = ""
 
 
-NO_STEP = Step()
+NO_STEP = UsageStep()
 
 
-class Figures(msgspec.Struct, frozen=True, gc=False):
+class SpanFigures(msgspec.Struct, frozen=True, gc=False):
     """What a span counts."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     reward: float | None = None
     cached_tokens: int = 0
-    step: Step = NO_STEP
+    step: UsageStep = NO_STEP
     cost: int | None = None
     """In billionths of a US dollar, where the span tells it; else a price table may know."""
     response_id: str = ""
@@ -173,18 +173,18 @@ def may_have_figures(body: bytes) -> bool:
     return False
 
 
-def figures_of(name: str, attributes: Mapping[str, Any]) -> Figures:
+def count_figures(name: str, attributes: Mapping[str, Any]) -> SpanFigures:
     """The figures of a span. What is no number counts as nothing."""
     reward = None
     if name in REWARD_SPANS or OUTPUTS[0] in attributes or OUTPUTS[1] in attributes:
-        reward = reward_of(name, attributes)
+        reward = find_reward(name, attributes)
     kind = _kind(attributes)
     if kind not in CALLS:
-        return Figures(reward=reward, step=step_of(kind))
+        return SpanFigures(reward=reward, step=step_of(kind))
     input_tokens, output_tokens = _tokens(attributes, INPUT), _tokens(attributes, OUTPUT)
     if not (kind or input_tokens or output_tokens):
-        return Figures(reward=reward, step=NO_STEP if reward is None else step_of(REWARD_STEP))
-    return Figures(
+        return SpanFigures(reward=reward, step=NO_STEP if reward is None else step_of(REWARD_STEP))
+    return SpanFigures(
         input_tokens,
         output_tokens,
         reward,
@@ -197,18 +197,18 @@ def figures_of(name: str, attributes: Mapping[str, Any]) -> Figures:
     )
 
 
-step_of = lru_cache(maxsize=4096)(Step)
+step_of = lru_cache(maxsize=4096)(UsageStep)
 """A step, mostly one that is known: sums look it up by its hash, which it remembers."""
 
 
-def figures_in(body: bytes, name: str, attributes: Mapping[str, Any]) -> Figures | None:
+def figures_in(body: bytes, name: str, attributes: Mapping[str, Any]) -> SpanFigures | None:
     """The figures of a span with this body; None if it has none, mostly without a look at the attributes."""
     return figures_if_any(name, attributes) if may_have_figures(body) else None
 
 
-def figures_if_any(name: str, attributes: Mapping[str, Any]) -> Figures | None:
+def figures_if_any(name: str, attributes: Mapping[str, Any]) -> SpanFigures | None:
     """The figures of a span; None if it has none."""
-    found = figures_of(name, attributes)
+    found = count_figures(name, attributes)
     return found if found.step.kind or found.counts else None
 
 
@@ -242,11 +242,11 @@ def label_in(attributes: Mapping[str, Any], names: Sequence[str]) -> str:
     for name in names:
         told = attributes.get(name)
         if told and isinstance(told, str):
-            return label_of(told)
+            return cut_label(told)
     return ""
 
 
-def label_of(text: str) -> str:
+def cut_label(text: str) -> str:
     """The beginning of a text, as a column can hold it."""
     return _cleaned(text[:MAX_LABEL])
 
@@ -267,7 +267,7 @@ def _cost(attributes: Mapping[str, Any]) -> int | None:
     return None
 
 
-def reward_of(name: str, attributes: Mapping[str, Any]) -> float | None:
+def find_reward(name: str, attributes: Mapping[str, Any]) -> float | None:
     """The reward that a span of Agent-lightning holds; of several dimensions the first."""
     if name in REWARD_SPANS:
         if attributes.get(REWARD_OPERATION, REWARD) != REWARD:

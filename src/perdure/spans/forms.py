@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from perdure.kernel.codec import decode_json, encode_wire
-from perdure.spans.plans import Plan, may_count, plan_of
+from perdure.spans.plans import FigurePlan, build_plan, may_count
 from perdure.spans.rows import PartRow, part_hash
 
 JSON, OTLP, FORM = "json", "otlp", "form"
@@ -33,7 +33,7 @@ class Form(msgspec.Struct, frozen=True):
     part: PartRow
     counts: bool
     """Whether one of the attributes may be counted."""
-    plan: Plan | None
+    plan: FigurePlan | None
     """How it is counted; None if that is left to `figures_of`."""
 
 
@@ -86,10 +86,10 @@ def _new_form(key: tuple[str | None, ...]) -> Form | None:
         return None
     if len(body) > MOST_BYTES:
         return None
-    return Form(PartRow(part_hash(body), body), may_count(fields[_NAMES]), plan_of(fields[_NAMES]))
+    return Form(PartRow(part_hash(body), body), may_count(fields[_NAMES]), build_plan(fields[_NAMES]))
 
 
-class Shared(NamedTuple):
+class SharedForm(NamedTuple):
     """What a stored form says: the names of attributes, and fields that are alike too."""
 
     names: list[str]
@@ -100,7 +100,7 @@ class Shared(NamedTuple):
         return dict(zip(self.names, decode_json(body), strict=True))
 
 
-def shared_in(part: bytes) -> Shared:
+def shared_in(part: bytes) -> SharedForm:
     """What the part of a form says."""
     fields = decode_json(part)
-    return Shared(fields.pop(_NAMES), fields)
+    return SharedForm(fields.pop(_NAMES), fields)

@@ -12,7 +12,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from perdure.spans.recording import Current, OpenSpan, SpanRef, live, ref_of
+from perdure.spans.recording import Current, OpenSpan, SpanRef, get_ref, live
 
 __all__ = ["attach_span", "current_span"]
 
@@ -25,7 +25,7 @@ class _CurrentSpan(NonRecordingSpan):
         self.span = span
 
     def get_span_context(self) -> SpanContext:
-        return _context_of(ref_of(self.span))
+        return _build_context(get_ref(self.span))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.get_span_context()!r})"
@@ -45,7 +45,7 @@ def attach_span(span: OpenSpan | SpanRef) -> None:
     attach(set_span_in_context(_CurrentSpan(span)))
 
 
-def _context_of(ref: SpanRef | None) -> SpanContext:
+def _build_context(ref: SpanRef | None) -> SpanContext:
     if ref is None:
         return INVALID_SPAN_CONTEXT
     ids = (int(ref.trace_id, 16), int(ref.span_id, 16))

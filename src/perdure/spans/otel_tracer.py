@@ -13,7 +13,7 @@ from opentelemetry.trace import Tracer
 from perdure.agents.records import RecordedSpan
 from perdure.spans.otel import span_from
 
-__all__ = ["recorded_from", "tracer_of"]
+__all__ = ["build_tracer", "recorded_from"]
 
 NAME = "perdure.agent"
 _NAMED = frozenset(
@@ -42,7 +42,7 @@ class _OneTrace(RandomIdGenerator):
         return self._trace_id
 
 
-def tracer_of(take: Callable[[RecordedSpan], None], trace_id: str) -> Tracer:
+def build_tracer(take: Callable[[RecordedSpan], None], trace_id: str) -> Tracer:
     """A tracer that records everything; spans without a parent belong to the trace `trace_id`."""
     provider = TracerProvider(
         sampler=ALWAYS_ON,

@@ -17,13 +17,13 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as Message
 from perdure.kernel.checks import MAX_TEXT
 from perdure.kernel.errors import InvalidInput
 from perdure.spans import otlp_schema
-from perdure.spans.figures import AGENT, ATTRIBUTES, SESSIONS, Figures, label_of, step_of
+from perdure.spans.figures import AGENT, ATTRIBUTES, SESSIONS, SpanFigures, cut_label, step_of
 from perdure.spans.forms import OTLP
 from perdure.spans.otlp_figures import figures_in
 from perdure.spans.records import StatusCode
 from perdure.spans.rows import NewSpan, part_hash
 
-__all__ = ["STATUS_CODES", "Received", "Traces", "figures_of_body", "parse", "receive"]
+__all__ = ["STATUS_CODES", "DecodedTraces", "Received", "figures_of_body", "parse", "receive"]
 
 ROLLOUT_ID = "agentlightning.rollout_id"
 ATTEMPT_ID = "agentlightning.attempt_id"
@@ -73,22 +73,22 @@ class Received(msgspec.Struct):
         self.refused[reason] = self.refused.get(reason, 0) + count
 
 
-class Traces(NamedTuple):
+class DecodedTraces(NamedTuple):
     """A message in two readings: with spans that can be looked at, and with the bytes of each."""
 
     spans: Any
     bodies: Any
 
 
-def parse(data: bytes) -> Traces:
+def parse(data: bytes) -> DecodedTraces:
     """The message of an export request, which has the same form; InvalidInput if it has not."""
     try:
-        return Traces(otlp_schema.Traces.FromString(data), otlp_schema.Bodies.FromString(data))
+        return DecodedTraces(otlp_schema.Traces.FromString(data), otlp_schema.Bodies.FromString(data))
     except DecodeError:
         raise InvalidInput(UNREADABLE) from None
 
 
-def receive(traces: Traces) -> Received:
+def receive(traces: DecodedTraces) -> Received:
     """The spans of a batch. Of the attributes, only those that are wanted are looked at."""
     received = Received([], {}, {}, [], {})
     for group, bodies in zip(traces.spans.resource_spans, traces.bodies.resource_spans, strict=True):
@@ -206,14 +206,14 @@ def _receive(
     )
     if wanted and not _AGENTS.isdisjoint(wanted):
         received.agents[span_id] = next(
-            (label_of(attributes[key].string_value) for key in AGENT if key in wanted), ""
+            (cut_label(attributes[key].string_value) for key in AGENT if key in wanted), ""
         )
 
 
 def _session_in(attributes: Any, wanted: frozenset[str]) -> str:
     for name in SESSIONS:
         if name in wanted:
-            return label_of(attributes[name].string_value)
+            return cut_label(attributes[name].string_value)
     return ""
 
 
@@ -236,7 +236,7 @@ def _inherit_agents(received: Received) -> None:
             above, seen = parents.get(above), seen + 1
 
 
-def figures_of_body(body: bytes) -> Figures | None:
+def figures_of_body(body: bytes) -> SpanFigures | None:
     """What is counted of a stored span; ValueError if it cannot be read."""
     try:
         span = otlp_schema.Span.FromString(body)

@@ -25,17 +25,17 @@ from perdure.spans.figures import (
     RESPONSE,
     REWARDS,
     USER,
-    Figures,
-    Step,
+    SpanFigures,
+    UsageStep,
+    cut_label,
     figures_if_any,
-    label_of,
     step_of,
 )
-from perdure.spans.otlp_values import value_of
+from perdure.spans.otlp_values import decode_value
 
 REMEMBERED = 4096
 _UNUSUAL = frozenset({*REWARDS, *OUTPUTS, *COST})
-_ONLY_KIND = {kind: Figures(step=step_of(kind)) for kinds in KINDS.values() for kind in kinds.values()}
+_ONLY_KIND = {kind: SpanFigures(step=step_of(kind)) for kinds in KINDS.values() for kind in kinds.values()}
 
 
 class _Plan(NamedTuple):
@@ -54,10 +54,10 @@ class _Plan(NamedTuple):
 _plans: dict[frozenset[str], _Plan | None] = {}
 _Told = tuple[str, str | None, str | None, str | None]
 """The kind of step, and model, agent and user as a span tells them; None where it tells none."""
-_steps: dict[_Told, Step] = {}
+_steps: dict[_Told, UsageStep] = {}
 
 
-def figures_in(span: Any, attributes: Mapping[str, Any], wanted: frozenset[str]) -> Figures | None:
+def figures_in(span: Any, attributes: Mapping[str, Any], wanted: frozenset[str]) -> SpanFigures | None:
     """The figures of a span, which has these of the wanted attributes; None if it has none."""
     try:
         plan = _plans[wanted]
@@ -68,14 +68,14 @@ def figures_in(span: Any, attributes: Mapping[str, Any], wanted: frozenset[str])
             return _read(attributes, plan)
         except _Unusual:
             pass
-    return figures_if_any(span.name, {key: value_of(attributes[key]) for key in wanted})
+    return figures_if_any(span.name, {key: decode_value(attributes[key]) for key in wanted})
 
 
 class _Unusual(Exception):
     """An attribute is empty, or not of the type that it mostly has."""
 
 
-def _read(attributes: Mapping[str, Any], plan: _Plan) -> Figures | None:
+def _read(attributes: Mapping[str, Any], plan: _Plan) -> SpanFigures | None:
     """The figures of a usual span, by its plan. Every model call comes by here, so little is called."""
     kinds, input, output, cached, model, agent, user_id, response = plan
     kind = ""
@@ -100,22 +100,22 @@ def _read(attributes: Mapping[str, Any], plan: _Plan) -> Figures | None:
         attributes[agent].string_value if agent else None,
         attributes[user_id].string_value if user_id else None,
     )
-    return Figures(
+    return SpanFigures(
         input_tokens,
         output_tokens,
         None,
         cached_tokens if cached_tokens < input_tokens else input_tokens,
         _steps.get(told) or _new_step(told),
         None,
-        label_of(attributes[response].string_value) if response else "",
+        cut_label(attributes[response].string_value) if response else "",
     )
 
 
-def _new_step(told: _Told) -> Step:
+def _new_step(told: _Told) -> UsageStep:
     kind, *labels = told
     if "" in labels:
         raise _Unusual
-    step = step_of(kind, *(label_of(each or "") for each in labels))
+    step = step_of(kind, *(cut_label(each or "") for each in labels))
     if len(_steps) >= REMEMBERED:
         _steps.clear()
     if all(len(each or "") <= MAX_LABEL for each in labels):

@@ -13,17 +13,17 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as Message
 
 from perdure.spans.otlp import STATUS_CODES
-from perdure.spans.otlp_values import attributes_of
+from perdure.spans.otlp_values import decode_attributes
 from perdure.spans.records import Event, Link, OtelResource, Span, SpanContext, TraceStatus, seconds_from
-from perdure.spans.rows import NewSpan, SpanView
+from perdure.spans.rows import NewSpan, SpanRecordRow
 
-__all__ = ["Reader", "records", "resource_in"]
+__all__ = ["OtlpSpanReader", "records", "resource_in"]
 
 _KINDS = {number: name.removeprefix("SPAN_KIND_") for name, number in Message.SpanKind.items()}
 _TRACE_FLAGS, _TELLS_REMOTE, _REMOTE = 0xFF, 0x100, 0x200
 
 
-class Reader:
+class OtlpSpanReader:
     """Makes records of stored spans. What they share is decoded once."""
 
     def __init__(self, parts: Mapping[str, bytes]) -> None:
@@ -31,7 +31,7 @@ class Reader:
         self._resources: dict[str | None, dict[str, Any]] = {}
         self._scopes: dict[str | None, dict[str, Any] | None] = {}
 
-    def read(self, row: SpanView) -> Span:
+    def read(self, row: SpanRecordRow) -> Span:
         """A span that came by OTLP."""
         span = _parsed(Message, bytes(row.body))
         return Span(
@@ -43,7 +43,7 @@ class Reader:
             parent_id=row.parent_id,
             name=span.name,
             status=_status(span),
-            attributes=attributes_of(span.attributes),
+            attributes=decode_attributes(span.attributes),
             events=[_event(event) for event in span.events],
             links=[_link(link) for link in span.links],
             start_time=_seconds(span.start_time_unix_nano),
@@ -69,10 +69,10 @@ class Reader:
 
 def records(spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Span]:
     """The spans as records, for a store that knows no other form; one that has no number yet has 0."""
-    read = Reader(parts).read
+    read = OtlpSpanReader(parts).read
     return [
         read(
-            SpanView(
+            SpanRecordRow(
                 span.rollout_id,
                 span.attempt_id,
                 span.sequence_id or 0,
@@ -157,7 +157,7 @@ def _joined(state: Mapping[str, str]) -> str:
 def _event(event: Message.Event) -> Event:
     return Event(
         name=event.name,
-        attributes=attributes_of(event.attributes),
+        attributes=decode_attributes(event.attributes),
         timestamp=_seconds(event.time_unix_nano),
         timestamp_unix_nano=event.time_unix_nano,
         dropped_attributes=event.dropped_attributes_count,
@@ -174,7 +174,7 @@ def _link(link: Message.Link) -> Link:
             link.trace_state,
             is_remote=bool(link.flags & _REMOTE),
         ),
-        attributes=attributes_of(link.attributes) if link.attributes else None,
+        attributes=decode_attributes(link.attributes) if link.attributes else None,
         dropped_attributes=link.dropped_attributes_count,
         **extra,
     )
@@ -191,7 +191,7 @@ def _parsed(kind: Any, body: bytes) -> Any:
 def _resource(body: bytes) -> dict[str, Any]:
     part = _parsed(ResourceSpans, body)
     fields: dict[str, Any] = {
-        "attributes": attributes_of(part.resource.attributes),
+        "attributes": decode_attributes(part.resource.attributes),
         "schema_url": part.schema_url,
         "dropped_attributes": part.resource.dropped_attributes_count,
     }
@@ -215,7 +215,7 @@ def _scope(body: bytes) -> dict[str, Any]:
         "name": part.scope.name,
         "version": part.scope.version,
         "schema_url": part.schema_url,
-        "attributes": attributes_of(part.scope.attributes),
+        "attributes": decode_attributes(part.scope.attributes),
         "dropped_attributes": part.scope.dropped_attributes_count,
     }
 

@@ -89,13 +89,13 @@ def _add(message: DescriptorProto, name: str, number: int, kind: Any, *, many: b
 _known = _pool()
 
 
-def _class_of(name: str) -> Any:
+def _get_class(name: str) -> Any:
     return GetMessageClass(_known.FindMessageTypeByName(name))
 
 
-Traces = _class_of(f"{_PACKAGE}.Traces")
-Bodies = _class_of(f"{_PACKAGE}.BodyTraces")
-Span = _class_of(f"{_PACKAGE}.Span")
-ResourcePart = _class_of("opentelemetry.proto.trace.v1.ResourceSpans")
-ScopePart = _class_of("opentelemetry.proto.trace.v1.ScopeSpans")
+Traces = _get_class(f"{_PACKAGE}.Traces")
+Bodies = _get_class(f"{_PACKAGE}.BodyTraces")
+Span = _get_class(f"{_PACKAGE}.Span")
+ResourcePart = _get_class("opentelemetry.proto.trace.v1.ResourceSpans")
+ScopePart = _get_class("opentelemetry.proto.trace.v1.ScopeSpans")
 """What spans share, as it is stored."""

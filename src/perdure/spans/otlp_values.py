@@ -8,12 +8,12 @@ from typing import Any
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 
-def attributes_of(attributes: Iterable[KeyValue]) -> dict[str, Any]:
+def decode_attributes(attributes: Iterable[KeyValue]) -> dict[str, Any]:
     """Attributes by their names."""
-    return {attribute.key: value_of(attribute.value) for attribute in attributes}
+    return {attribute.key: decode_value(attribute.value) for attribute in attributes}
 
 
-def value_of(value: AnyValue) -> Any:
+def decode_value(value: AnyValue) -> Any:
     """A value as Python has it; bytes are hexadecimal digits."""
     kind = value.WhichOneof("value")
     if kind is None:
@@ -21,7 +21,7 @@ def value_of(value: AnyValue) -> Any:
     if kind == "bytes_value":
         return value.bytes_value.hex()
     if kind == "array_value":
-        return [value_of(item) for item in value.array_value.values]
+        return [decode_value(item) for item in value.array_value.values]
     if kind == "kvlist_value":
-        return attributes_of(value.kvlist_value.values)
+        return decode_attributes(value.kvlist_value.values)
     return getattr(value, kind)

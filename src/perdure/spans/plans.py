@@ -25,10 +25,10 @@ from perdure.spans.figures import (
     RESPONSE,
     REWARDS,
     USER,
-    Figures,
-    Step,
+    SpanFigures,
+    UsageStep,
+    count_figures,
     figures_if_any,
-    figures_of,
 )
 
 REMEMBERED = 4096
@@ -41,13 +41,13 @@ _LABELS = frozenset({*KINDS, *MODEL, *AGENT, *USER})
 class _Known(NamedTuple):
     """What follows from the labels of a span: its kind, model, agent and user."""
 
-    step: Step
+    step: UsageStep
     """Of a span with tokens."""
     kind: str
     """The kind of step that they tell; empty if they tell none."""
 
 
-class Plan:
+class FigurePlan:
     """Where the values stand that count."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -60,7 +60,7 @@ class Plan:
         )
         self._response = places.get(RESPONSE)
 
-    def figures(self, name: str, values: Sequence[Any], attributes: Mapping[str, Any]) -> Figures | None:
+    def figures(self, name: str, values: Sequence[Any], attributes: Mapping[str, Any]) -> SpanFigures | None:
         """The figures of a span with these values; None if it has none. Every model call comes by here."""
         told = None if self._told is None else self._told(values)
         try:
@@ -69,7 +69,7 @@ class Plan:
             # A list cannot be looked up, and is no label.
             return figures_if_any(name, attributes)
         if kind not in CALLS:
-            return Figures(step=step)
+            return SpanFigures(step=step)
         input_tokens = 0 if self._input is None else values[self._input]
         output_tokens = 0 if self._output is None else values[self._output]
         cached_tokens = 0 if self._cached is None else values[self._cached]
@@ -82,7 +82,7 @@ class Plan:
         if type(response_id) is not str or len(response_id) > MAX_LABEL:
             return figures_if_any(name, attributes)
         cached_tokens = min(cached_tokens, input_tokens)
-        return Figures(input_tokens, output_tokens, None, cached_tokens, step, None, response_id)
+        return SpanFigures(input_tokens, output_tokens, None, cached_tokens, step, None, response_id)
 
 
 _steps: dict[tuple[tuple[str, ...], Any], _Known] = {}
@@ -90,8 +90,8 @@ _steps: dict[tuple[tuple[str, ...], Any], _Known] = {}
 
 def _learn(names: tuple[str, ...], told: Any) -> _Known:
     labels = {} if told is None else dict(zip(names, told if len(names) > 1 else (told,), strict=True))
-    kind = figures_of("", labels).step.kind
-    known = _Known(figures_of("", {**labels, INPUT[0]: 1}).step, kind)
+    kind = count_figures("", labels).step.kind
+    known = _Known(count_figures("", {**labels, INPUT[0]: 1}).step, kind)
     if len(_steps) >= REMEMBERED:
         _steps.clear()
     if sum(len(label) for label in labels.values() if isinstance(label, str)) <= MOST_LETTERS:
@@ -99,9 +99,9 @@ def _learn(names: tuple[str, ...], told: Any) -> _Known:
     return known
 
 
-def plan_of(names: Sequence[str]) -> Plan | None:
+def build_plan(names: Sequence[str]) -> FigurePlan | None:
     """The plan for spans with these attributes; None if it is left to `figures_of`."""
-    return Plan(names) if _UNUSUAL.isdisjoint(names) else None
+    return FigurePlan(names) if _UNUSUAL.isdisjoint(names) else None
 
 
 def may_count(names: Sequence[str]) -> bool:

@@ -95,9 +95,7 @@ class Prices:
 @cache
 def shipped() -> Mapping[str, Price]:
     """The prices that perdure ships."""
-    return _read(
-        files("perdure.rollouts.traces").joinpath(FILE_NAME).read_text("utf-8"), "the shipped prices"
-    )
+    return _read(files("perdure.spans").joinpath(FILE_NAME).read_text("utf-8"), "the shipped prices")
 
 
 def read_prices(path: Path) -> Mapping[str, Price]:

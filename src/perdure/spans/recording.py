@@ -66,7 +66,7 @@ class OpenSpan:
 
     def __init__(
         self,
-        recorder: Recorder,
+        recorder: SpanRecorder,
         name: str,
         attributes: dict[str, Any],
         *,
@@ -132,7 +132,7 @@ def enter_span(span: OpenSpan | SpanRef) -> None:
 
 def current_span() -> SpanRef | None:
     """The innermost span of the running task."""
-    return ref_of(_now())
+    return get_ref(_now())
 
 
 def _now() -> Current:
@@ -156,7 +156,7 @@ def live(span: Current) -> Current:
     return span
 
 
-def ref_of(span: Current) -> SpanRef | None:
+def get_ref(span: Current) -> SpanRef | None:
     """The ids of the span that counts."""
     found = live(span)
     return found.ref if isinstance(found, OpenSpan) else found
@@ -178,7 +178,7 @@ def _otel() -> ModuleType | None:
 # --- recording --------------------------------------------------------------------------------------------
 
 
-class Recorder:
+class SpanRecorder:
     """Records spans below the span `root`, and hands over each as it ends."""
 
     def __init__(self, root: SpanRef, take: Callable[[RecordedSpan], None], *, content: bool) -> None:

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, cast, get_args
 import msgspec
 
 from perdure.kernel.record import (
-    Field,
     OpenRecord,
+    RecordField,
     boolean,
     expected,
     list_of,
@@ -103,10 +103,10 @@ class SpanContext(OpenRecord):
     trace_state: TraceState
 
     _declared = (
-        Field("trace_id", str, text),
-        Field("span_id", str, text),
-        Field("is_remote", bool, boolean),
-        Field("trace_state", TraceState, _trace_state),
+        RecordField("trace_id", str, text),
+        RecordField("span_id", str, text),
+        RecordField("is_remote", bool, boolean),
+        RecordField("trace_state", TraceState, _trace_state),
     )
 
     @classmethod
@@ -124,8 +124,8 @@ class TraceStatus(OpenRecord):
     description: str | None
 
     _declared = (
-        Field("status_code", StatusCode, one_of(get_args(StatusCode))),
-        Field("description", str, text, nullable=True, default=None),
+        RecordField("status_code", StatusCode, one_of(get_args(StatusCode))),
+        RecordField("description", str, text, nullable=True, default=None),
     )
 
     @classmethod
@@ -144,9 +144,9 @@ class Event(OpenRecord):
     timestamp: float | None
 
     _declared = (
-        Field("name", str, text),
-        Field("attributes", None, _attributes),
-        Field("timestamp", _Seconds, _time, nullable=True, default=None),
+        RecordField("name", str, text),
+        RecordField("attributes", None, _attributes),
+        RecordField("timestamp", _Seconds, _time, nullable=True, default=None),
     )
 
     @classmethod
@@ -164,8 +164,8 @@ class Link(OpenRecord):
     attributes: Attributes | None
 
     _declared = (
-        Field("context", SpanContext, nested(SpanContext)),
-        Field("attributes", None, _attributes, nullable=True, default=None),
+        RecordField("context", SpanContext, nested(SpanContext)),
+        RecordField("attributes", None, _attributes, nullable=True, default=None),
     )
 
     @classmethod
@@ -182,7 +182,7 @@ class OtelResource(OpenRecord):
     attributes: Attributes
     schema_url: str
 
-    _declared = (Field("attributes", None, _attributes), Field("schema_url", str, text))
+    _declared = (RecordField("attributes", None, _attributes), RecordField("schema_url", str, text))
 
     @classmethod
     def from_opentelemetry(cls, src: Any) -> OtelResource:
@@ -202,11 +202,11 @@ class SpanCoreFields(OpenRecord):
     end_time: float | None
 
     _declared = (
-        Field("name", str, text),
-        Field("status", TraceStatus, nested(TraceStatus)),
-        Field("attributes", None, _attributes),
-        Field("start_time", _Seconds, _time, nullable=True),
-        Field("end_time", _Seconds, _time, nullable=True),
+        RecordField("name", str, text),
+        RecordField("status", TraceStatus, nested(TraceStatus)),
+        RecordField("attributes", None, _attributes),
+        RecordField("start_time", _Seconds, _time, nullable=True),
+        RecordField("end_time", _Seconds, _time, nullable=True),
     )
 
 
@@ -272,22 +272,22 @@ class Span(OpenRecord):
     resource: OtelResource
 
     _declared = (
-        Field("rollout_id", str, text),
-        Field("attempt_id", str, text),
-        Field("sequence_id", _Number, whole_number),
-        Field("trace_id", str, text),
-        Field("span_id", str, text),
-        Field("parent_id", str, text, nullable=True),
-        Field("name", str, text),
-        Field("status", TraceStatus, nested(TraceStatus)),
-        Field("attributes", None, _attributes),
-        Field("events", list[Event], list_of(Event)),
-        Field("links", list[Link], list_of(Link)),
-        Field("start_time", _Seconds, _time, nullable=True),
-        Field("end_time", _Seconds, _time, nullable=True),
-        Field("context", SpanContext, nested(SpanContext), nullable=True),
-        Field("parent", SpanContext, nested(SpanContext), nullable=True),
-        Field("resource", OtelResource, nested(OtelResource)),
+        RecordField("rollout_id", str, text),
+        RecordField("attempt_id", str, text),
+        RecordField("sequence_id", _Number, whole_number),
+        RecordField("trace_id", str, text),
+        RecordField("span_id", str, text),
+        RecordField("parent_id", str, text, nullable=True),
+        RecordField("name", str, text),
+        RecordField("status", TraceStatus, nested(TraceStatus)),
+        RecordField("attributes", None, _attributes),
+        RecordField("events", list[Event], list_of(Event)),
+        RecordField("links", list[Link], list_of(Link)),
+        RecordField("start_time", _Seconds, _time, nullable=True),
+        RecordField("end_time", _Seconds, _time, nullable=True),
+        RecordField("context", SpanContext, nested(SpanContext), nullable=True),
+        RecordField("parent", SpanContext, nested(SpanContext), nullable=True),
+        RecordField("resource", OtelResource, nested(OtelResource)),
     )
     _usual = UsualSpan
 
@@ -373,7 +373,7 @@ class Span(OpenRecord):
 AnySpan = Span | UsualSpan
 
 
-def record_of(span: AnySpan) -> Span:
+def build_record(span: AnySpan) -> Span:
     """A span as a record."""
     return Span._from_usual(span) if type(span) is UsualSpan else cast(Span, span)
 

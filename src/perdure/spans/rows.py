@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from perdure.spans.figures import Figures
+from perdure.spans.figures import SpanFigures
 from perdure.spans.usage import UsageSums
 
 
@@ -34,7 +34,7 @@ class SpanRow(msgspec.Struct):
     body: bytes
 
 
-class SpanView(NamedTuple):
+class SpanRecordRow(NamedTuple):
     """What is read of a span."""
 
     rollout_id: str
@@ -66,7 +66,7 @@ def part_hash(body: bytes) -> str:
     return urlsafe_b64encode(blake2b(body, digest_size=16).digest()).decode().rstrip("=")
 
 
-class CounterRow(NamedTuple):
+class SpanCounterRow(NamedTuple):
     """What is added to the counter of a rollout's spans."""
 
     rollout_id: str
@@ -137,7 +137,7 @@ class TraceNameRow(NamedTuple):
     start_ns: int
 
 
-class TracePlace(NamedTuple):
+class TraceCursor(NamedTuple):
     """Where a trace stands among all: they are listed by their start."""
 
     start_ns: int
@@ -162,7 +162,7 @@ class NewSpan(msgspec.Struct, gc=False):
     scope_hash: str | None
     format: str
     body: bytes
-    figures: Figures | None = None
+    figures: SpanFigures | None = None
     service: str = ""
     """The name of the service in its resource."""
     session: str = ""

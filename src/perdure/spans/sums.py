@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from perdure.kernel.clock import MICROS
-from perdure.spans.figures import Figures, Step
+from perdure.spans.figures import SpanFigures, UsageStep
 from perdure.spans.prices import Prices, Tokens
 from perdure.spans.rows import RolloutFiguresRow, TraceNameRow, TraceRow, UsageRow
 
@@ -25,7 +25,7 @@ OLDEST = 31 * 24 * HOUR
 LAST = 2**63
 """No moment is later, in nanoseconds."""
 
-_Key = tuple[str, str, int, Step]
+_Key = tuple[str, str, int, UsageStep]
 """Trace, rollout, hour, and what is added up by."""
 
 
@@ -38,7 +38,7 @@ class _Used:
         self.steps = self.errors = self.micros = self.input = self.output = self.cached = self.cost = 0
         self.told = Tokens(0, 0, 0)
 
-    def tell(self, figures: Figures, cost: int) -> None:
+    def tell(self, figures: SpanFigures, cost: int) -> None:
         """Add a call whose cost is known."""
         told = self.told
         self.cost += cost
@@ -49,7 +49,7 @@ class _Used:
         )
 
 
-class Sums(NamedTuple):
+class SpanSums(NamedTuple):
     """The rows to add, in the order of their keys."""
 
     rollouts: list[RolloutFiguresRow]
@@ -58,7 +58,7 @@ class Sums(NamedTuple):
     usage: list[UsageRow]
 
 
-def sums_of(spans: Iterable[NewSpan], numbers: Mapping[int, int], now: int, prices: Prices) -> Sums:
+def compute_sums(spans: Iterable[NewSpan], numbers: Mapping[int, int], now: int, prices: Prices) -> SpanSums:
     """Add up spans, which have these sequence ids, by the ids of the objects; one without times is of now."""
     rollouts: dict[str, RolloutFiguresRow] = {}
     traces: dict[str, TraceRow] = {}
@@ -90,31 +90,33 @@ def sums_of(spans: Iterable[NewSpan], numbers: Mapping[int, int], now: int, pric
             used = steps[key] = _Used()
         _add_step(used, span, figures)
         if figures.reward is not None:
-            for owner in (_figures_of(rollouts, span.rollout_id), trace):
+            for owner in (_get_figures(rollouts, span.rollout_id), trace):
                 _add_reward(owner, figures.reward, numbers[id(span)])
-    usage: dict[tuple[str, int, Step], UsageRow] = {}
+    usage: dict[tuple[str, int, UsageStep], UsageRow] = {}
     for (trace_id, rollout_id, hour, step), used in steps.items():
-        row = _usage_of(rollout_id, hour, step, used, prices)
+        row = _build_usage(rollout_id, hour, step, used, prices)
         if row.input_tokens or row.output_tokens or row.cost:
-            _add_figures(_figures_of(rollouts, rollout_id), row)
+            _add_figures(_get_figures(rollouts, rollout_id), row)
             _add_figures(traces[trace_id], row)
         _add_row(usage, (rollout_id, hour, step), row)
-    return Sums(
+    return SpanSums(
         [rollouts[key] for key in sorted(rollouts)],
         [traces[key] for key in sorted(traces)],
         [TraceNameRow(*key, names[key]) for key in sorted(names)],
-        sorted(usage.values(), key=_key_of),
+        sorted(usage.values(), key=_get_key),
     )
 
 
-def _figures_of(rollouts: dict[str, RolloutFiguresRow], rollout_id: str) -> RolloutFiguresRow:
+def _get_figures(rollouts: dict[str, RolloutFiguresRow], rollout_id: str) -> RolloutFiguresRow:
     row = rollouts.get(rollout_id)
     if row is None:
         row = rollouts[rollout_id] = RolloutFiguresRow(rollout_id, 0, 0, NO_REWARD, None, 0, 0)
     return row
 
 
-def _add_row(usage: dict[tuple[str, int, Step], UsageRow], key: tuple[str, int, Step], row: UsageRow) -> None:
+def _add_row(
+    usage: dict[tuple[str, int, UsageStep], UsageRow], key: tuple[str, int, UsageStep], row: UsageRow
+) -> None:
     """Add what a rollout took in one trace to what it took in all."""
     known = usage.setdefault(key, row)
     if known is not row:
@@ -143,7 +145,7 @@ class _Hours:
         return self.hour
 
 
-def _add_step(used: _Used, span: NewSpan, figures: Figures) -> None:
+def _add_step(used: _Used, span: NewSpan, figures: SpanFigures) -> None:
     """Add a span. Every step comes by here, so what is mostly nothing is not added."""
     used.steps += 1
     if span.status_code == ERROR:
@@ -159,7 +161,7 @@ def _add_step(used: _Used, span: NewSpan, figures: Figures) -> None:
         used.cached += figures.cached_tokens
 
 
-def _usage_of(rollout_id: str, hour: int, step: Step, used: _Used, prices: Prices) -> UsageRow:
+def _build_usage(rollout_id: str, hour: int, step: UsageStep, used: _Used, prices: Prices) -> UsageRow:
     """What spans of one kind of step took."""
     unpriced, told = Tokens(used.input, used.output, used.cached), used.told
     return UsageRow(
@@ -179,7 +181,7 @@ def _usage_of(rollout_id: str, hour: int, step: Step, used: _Used, prices: Price
     )
 
 
-def _key_of(row: UsageRow) -> tuple[str, int, str, str, str, str]:
+def _get_key(row: UsageRow) -> tuple[str, int, str, str, str, str]:
     return row.rollout_id, row.hour, row.kind, row.model, row.agent, row.user_id
 
 

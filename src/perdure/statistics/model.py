@@ -59,7 +59,7 @@ class WaitRow(NamedTuple):
     claimed: int
 
 
-class StepRow(NamedTuple):
+class QueueStepRow(NamedTuple):
     """The minutes of a queue in one step, put together."""
 
     queue: str
@@ -190,7 +190,7 @@ class Window(NamedTuple):
     step: int
 
 
-def window_of(
+def build_window(
     since: float | None, until: float | None, now: int, *, shortest: int = MINUTE, usual: int = DEFAULT_WINDOW
 ) -> Window:
     """The time from `since` until `until`, in epoch seconds, in steps that give a few hundred points."""
@@ -211,8 +211,8 @@ def _moment(value: float, what: str) -> int:
     return to_micros(float(value))
 
 
-def history_of(
-    window: Window, looked: Sequence[int], steps: Sequence[StepRow], waits: Sequence[StepWaitRow]
+def build_history(
+    window: Window, looked: Sequence[int], steps: Sequence[QueueStepRow], waits: Sequence[StepWaitRow]
 ) -> QueueHistory:
     """A history out of the rows of its steps."""
     buckets: dict[tuple[str, int], dict[int, int]] = {}
@@ -227,7 +227,7 @@ def history_of(
     )
 
 
-def _point(window: Window, row: StepRow, buckets: Mapping[int, int]) -> QueuePoint:
+def _point(window: Window, row: QueueStepRow, buckets: Mapping[int, int]) -> QueuePoint:
     return QueuePoint(
         time=to_seconds(row.step * window.step),
         queue=row.queue,
@@ -267,7 +267,7 @@ def quantile(buckets: Mapping[int, int], share: float) -> float | None:
 # --- usage ------------------------------------------------------------------------------------------------
 
 
-def usage_of(window: Window, by: UsageBy, rows: Sequence[UsageStepRow]) -> UsageHistory:
+def build_usage(window: Window, by: UsageBy, rows: Sequence[UsageStepRow]) -> UsageHistory:
     """A history of usage out of the rows of its steps."""
     return UsageHistory(
         since=to_seconds(window.since),
@@ -291,7 +291,7 @@ def usage_of(window: Window, by: UsageBy, rows: Sequence[UsageStepRow]) -> Usage
     )
 
 
-def hours_of(rows: Sequence[AddedUsageRow]) -> list[UsageHourRow]:
+def build_hours(rows: Sequence[AddedUsageRow]) -> list[UsageHourRow]:
     """What is to be added to the hours, by key; the agent is the rollout's where the span names none."""
     found: dict[tuple[int, int, str, str, str, str], UsageHourRow] = {}
     for row in rows:

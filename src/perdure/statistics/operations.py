@@ -25,10 +25,10 @@ from perdure.statistics.model import (
     UsageHistory,
     UsageStepRow,
     WaitRow,
-    history_of,
-    hours_of,
-    usage_of,
-    window_of,
+    build_history,
+    build_hours,
+    build_usage,
+    build_window,
 )
 
 MOST_ROWS = 50_000
@@ -96,9 +96,9 @@ async def record_minute(tx: Tx, counted: Counted, look: bool) -> bool:
 
 async def queue_history(tx: Tx, since: float | None, until: float | None) -> QueueHistory:
     """The queues of a namespace over time."""
-    window = window_of(since, until, tx.wall)
+    window = build_window(since, until, tx.wall)
     terms = {"since": window.since, "until": window.until, "step": window.step, "n": MOST_ROWS}
-    return history_of(
+    return build_history(
         window,
         await tx.all(sql.LOOKED_AT, system=SYSTEM, **terms),
         await tx.all(sql.LIST_STEPS, **terms),
@@ -119,7 +119,7 @@ async def add_usage_to_hours(tx: Tx) -> int:
     rows = await tx.all(sql.TAKE_USAGE, n=USAGE_ROWS)
     if rows:
         await tx.execute_many(sql.DROP_USAGE, [_usage_key(row) for row in rows])
-        await tx.write(sql.ADD_HOURS.of(hours_of(rows)))
+        await tx.write(sql.ADD_HOURS.of(build_hours(rows)))
     return len(rows)
 
 
@@ -137,11 +137,11 @@ def _usage_key(row: AddedUsageRow) -> dict[str, Any]:
 
 async def usage_history(tx: Tx, by: UsageBy, since: float | None, until: float | None) -> UsageHistory:
     """What was used in a namespace over time."""
-    window = window_of(since, until, tx.wall, shortest=HOUR, usual=USAGE_WINDOW)
+    window = build_window(since, until, tx.wall, shortest=HOUR, usual=USAGE_WINDOW)
     terms: dict[str, Any] = {"since": window.since, "until": window.until, "step": window.step}
     if by != "kind":
         terms["kinds"] = sorted(CALLS)
-    return usage_of(window, by, await tx.all(USAGE[by], n=MOST_ROWS, **terms))
+    return build_usage(window, by, await tx.all(USAGE[by], n=MOST_ROWS, **terms))
 
 
 async def trim_hours(tx: Tx, age: int) -> int:

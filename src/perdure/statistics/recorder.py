@@ -19,7 +19,7 @@ LOOK_SECONDS = 5.0
 logger = logging.getLogger(__name__)
 
 
-class Recorder:
+class StatisticsRecorder:
     """Each process that has a database open adds what it counted; one of them reads the depths.
 
     What a process counted since the last full minute is lost if it is killed; when it stops, it is written.

@@ -6,7 +6,7 @@ from perdure.kernel.storage.dialect import BulkInsert, name_statements, statemen
 from perdure.statistics.model import (
     AddedUsageRow,
     MinuteRow,
-    StepRow,
+    QueueStepRow,
     StepWaitRow,
     UsageHourRow,
     UsageStepRow,
@@ -56,7 +56,7 @@ LIST_STEPS = statement(
     GROUP BY queue, minute / :step
     ORDER BY step, queue LIMIT :n
     """,
-    row=StepRow,
+    row=QueueStepRow,
 )
 # The lengths of waits, put together in steps.
 LIST_STEP_WAITS = statement(

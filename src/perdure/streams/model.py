@@ -72,7 +72,7 @@ class ReferenceRow(NamedTuple):
         return Reference(self.thread_id, self.checkpoint_ns, self.checkpoint_id, self.keys)
 
 
-class Event(msgspec.Struct, frozen=True):
+class StreamEvent(msgspec.Struct, frozen=True):
     """An event of a stream. `seq` counts from 1 without a gap; `ms` never runs backwards."""
 
     seq: int
@@ -115,7 +115,7 @@ class StoredEvents(msgspec.Struct, gc=False):
     count: int | None
 
 
-class EventRow(msgspec.Struct, gc=False):
+class StreamEventRow(msgspec.Struct, gc=False):
     """An event as it is stored: with its data, or as a reference with an empty body; or `count` events."""
 
     stream: str
@@ -132,7 +132,7 @@ class EventRow(msgspec.Struct, gc=False):
     count: int | None = None
 
 
-class BodyRow(msgspec.Struct, gc=False):
+class EventBodyRow(msgspec.Struct, gc=False):
     """An event that gets its data in place of its reference."""
 
     stream: str
@@ -145,7 +145,7 @@ class BodyRow(msgspec.Struct, gc=False):
     size: None = None
 
 
-class LinkRow(msgspec.Struct, gc=False):
+class StreamLinkRow(msgspec.Struct, gc=False):
     """Where a joined stream has `count` of its events: in `source`, from `source_seq` on."""
 
     stream: str
@@ -165,7 +165,7 @@ class Head(msgspec.Struct, frozen=True):
     end_seq: int | None
 
 
-class Place(msgspec.Struct, frozen=True):
+class StreamEnd(msgspec.Struct, frozen=True):
     """Where a stream ended when something was appended to it."""
 
     last_seq: int
@@ -192,8 +192,8 @@ class LockedHead(msgspec.Struct):
         return first
 
     @property
-    def place(self) -> Place:
-        return Place(self.last_seq, self.last_ms)
+    def place(self) -> StreamEnd:
+        return StreamEnd(self.last_seq, self.last_ms)
 
 
 class EndedStream(NamedTuple):
@@ -226,18 +226,18 @@ def batch_end(events: Sequence[NewEvent], start: int) -> int:
     return len(events)
 
 
-def batch_of(events: Sequence[NewEvent]) -> tuple[str, str]:
+def encode_batch(events: Sequence[NewEvent]) -> tuple[str, str]:
     """What a row has of several events: a line with the name and the length of each, and the data of all."""
     lines = [f"{new.event} {len(new.body)}" for new in events]
     return "\n".join(lines), "".join([new.body for new in events])
 
 
-def events_in(rows: Iterable[StoredEvents], after: int = 0, limit: int | None = None) -> list[Event]:
+def events_in(rows: Iterable[StoredEvents], after: int = 0, limit: int | None = None) -> list[StreamEvent]:
     """The events of rows that come after a number, up to `limit` of them."""
-    events: list[Event] = []
+    events: list[StreamEvent] = []
     for row in rows:
         if row.count is None:
-            events.append(Event(row.seq, row.ms, row.source, row.attempt, row.event, row.body))
+            events.append(StreamEvent(row.seq, row.ms, row.source, row.attempt, row.event, row.body))
         else:
             events += [event for event in _batched(row) if event.seq > after]
             if limit is not None and len(events) >= limit:
@@ -245,16 +245,16 @@ def events_in(rows: Iterable[StoredEvents], after: int = 0, limit: int | None = 
     return events[:limit]
 
 
-def _batched(row: StoredEvents) -> Iterator[Event]:
+def _batched(row: StoredEvents) -> Iterator[StreamEvent]:
     start = 0
     for seq, line in enumerate(row.event.split("\n"), row.seq):
         event, _, length = line.rpartition(" ")
         end = start + int(length)
-        yield Event(seq, row.ms, row.source, row.attempt, event, row.body[start:end])
+        yield StreamEvent(seq, row.ms, row.source, row.attempt, event, row.body[start:end])
         start = end
 
 
-def seq_of(event_id: str) -> int:
+def parse_seq(event_id: str) -> int:
     """The number of the event that a `Last-Event-ID` names; -1 and 0 are before the first."""
     if event_id in ("-1", "0"):
         return 0
@@ -264,19 +264,19 @@ def seq_of(event_id: str) -> int:
     return int(found.group(1))
 
 
-Encoding = Callable[[Sequence[Event]], bytes]
+Encoding = Callable[[Sequence[StreamEvent]], bytes]
 """How events are encoded for some readers. Equal encodings give equal bytes."""
 
 MAX_ENCODINGS = 8
 """How many encodings of a burst are kept; any other is made again each time."""
 
 
-class Burst(Sequence[Event]):
+class Burst(Sequence[StreamEvent]):
     """All events of a stream with `after` < seq <= `last`, shared by all who read them."""
 
     __slots__ = ("_encoded", "_rest", "after", "events", "last", "size")
 
-    def __init__(self, events: Sequence[Event], after: int, last: int) -> None:
+    def __init__(self, events: Sequence[StreamEvent], after: int, last: int) -> None:
         self.events = events
         self.after = after
         self.last = last
@@ -308,13 +308,13 @@ class Burst(Sequence[Event]):
         return len(self.events)
 
     @overload
-    def __getitem__(self, index: int) -> Event: ...
+    def __getitem__(self, index: int) -> StreamEvent: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Event]: ...
-    def __getitem__(self, index: int | slice) -> Event | Sequence[Event]:
+    def __getitem__(self, index: slice) -> Sequence[StreamEvent]: ...
+    def __getitem__(self, index: int | slice) -> StreamEvent | Sequence[StreamEvent]:
         return self.events[index]
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[StreamEvent]:
         return iter(self.events)
 
 

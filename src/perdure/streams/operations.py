@@ -14,18 +14,18 @@ import msgspec
 from perdure.kernel.storage.port import Tx
 from perdure.streams import sql
 from perdure.streams.model import (
-    BodyRow,
-    Event,
-    EventRow,
+    EventBodyRow,
     Head,
-    LinkRow,
     LockedHead,
     NewEvent,
-    Place,
     Reference,
     SentEvent,
+    StreamEnd,
+    StreamEvent,
+    StreamEventRow,
+    StreamLinkRow,
     batch_end,
-    batch_of,
+    encode_batch,
     events_in,
     new_head,
 )
@@ -41,7 +41,7 @@ STORE_SIZE = 4 << 20
 """About how much data of references is stored at once."""
 
 
-class Append(msgspec.Struct, frozen=True):
+class StreamAppend(msgspec.Struct, frozen=True):
     """Events for the end of a stream, and of the stream that joins it with others."""
 
     stream: str
@@ -54,18 +54,18 @@ class Append(msgspec.Struct, frozen=True):
     """The thread that has the checkpoints which these events show."""
 
 
-class Appended(msgspec.Struct, frozen=True):
+class StreamAppended(msgspec.Struct, frozen=True):
     """The place of the last event of an append: in its own stream, and in the joined one."""
 
     last_seq: int
     ms: int
-    joined: Place | None = None
+    joined: StreamEnd | None = None
 
 
-class Page(NamedTuple):
+class StreamSlice(NamedTuple):
     """A part of a stream. All events up to `reached` are in it or before it."""
 
-    events: list[Event]
+    events: list[StreamEvent]
     head: Head | None
     reached: int
 
@@ -78,11 +78,11 @@ def hint_key(ns: int | None, stream: str) -> str:
 # --- append -----------------------------------------------------------------------------------------------
 
 
-async def append(tx: Tx, appends: Sequence[Append]) -> list[Appended]:
+async def append(tx: Tx, appends: Sequence[StreamAppend]) -> list[StreamAppended]:
     """Append to streams, in the order given; returns where each append ended. Conflict if one has ended."""
     heads = await _lock_heads(tx, appends)
-    events: list[EventRow] = []
-    links: list[LinkRow] = []
+    events: list[StreamEventRow] = []
+    links: list[StreamLinkRow] = []
     done = [_place(tx, each, heads, events, links) for each in appends]
     ordered = [heads[stream] for stream in sorted(heads)]
     await tx.defer(
@@ -96,15 +96,19 @@ async def append(tx: Tx, appends: Sequence[Append]) -> list[Appended]:
     return done
 
 
-async def _lock_heads(tx: Tx, appends: Sequence[Append]) -> dict[str, LockedHead]:
+async def _lock_heads(tx: Tx, appends: Sequence[StreamAppend]) -> dict[str, LockedHead]:
     names = {each.stream for each in appends} | {each.into for each in appends if each.into is not None}
     found = {head.stream: head for head in await tx.all(sql.LOCK_HEADS, streams=sorted(names))}
     return {name: found.get(name) or new_head(name) for name in names}
 
 
 def _place(
-    tx: Tx, each: Append, heads: dict[str, LockedHead], events: list[EventRow], links: list[LinkRow]
-) -> Appended:
+    tx: Tx,
+    each: StreamAppend,
+    heads: dict[str, LockedHead],
+    events: list[StreamEventRow],
+    links: list[StreamLinkRow],
+) -> StreamAppended:
     """Number the events of an append, and make them rows of the tables."""
     stream, count, now = each.stream, len(each.events), tx.now // 1000
     head = heads[stream]
@@ -118,33 +122,33 @@ def _place(
     if each.ends:
         head.end_seq, head.end_time = head.last_seq, tx.now
     if each.into is None:
-        return Appended(head.last_seq, ms)
+        return StreamAppended(head.last_seq, ms)
     joined = heads[each.into]
     seq = joined.take(count, now)
     if count:
         links.append(
-            LinkRow(
+            StreamLinkRow(
                 stream=each.into, seq=seq, ms=joined.last_ms, source=stream, source_seq=first, count=count
             )
         )
-    return Appended(head.last_seq, ms, joined.place)
+    return StreamAppended(head.last_seq, ms, joined.place)
 
 
-def _row(each: Append, start: int, end: int, seq: int, ms: int) -> EventRow:
+def _row(each: StreamAppend, start: int, end: int, seq: int, ms: int) -> StreamEventRow:
     """The row of some events of an append, of which the first has the number `seq`."""
     stream, attempt, new = each.stream, each.attempt, each.events[start]
     if end > start + 1:
-        event, body = batch_of(each.events[start:end])
-        return EventRow(stream, seq, ms, attempt, event, body, count=end - start)
+        event, body = encode_batch(each.events[start:end])
+        return StreamEventRow(stream, seq, ms, attempt, event, body, count=end - start)
     if new.shown is None:
-        return EventRow(stream, seq, ms, attempt, new.event, new.body)
+        return StreamEventRow(stream, seq, ms, attempt, new.event, new.body)
     return _reference_row(each, seq, ms, new)
 
 
-def _reference_row(each: Append, seq: int, ms: int, new: NewEvent) -> EventRow:
+def _reference_row(each: StreamAppend, seq: int, ms: int, new: NewEvent) -> StreamEventRow:
     shown = new.shown
     assert shown is not None
-    return EventRow(
+    return StreamEventRow(
         stream=each.stream,
         seq=seq,
         ms=ms,
@@ -174,11 +178,11 @@ async def read(
     joined: bool = False,
     size: int = PAGE_BYTES,
     resolve: Resolve | None = None,
-) -> Page:
+) -> StreamSlice:
     """The events after a number, up to `limit` of them or somewhat more than `size` bytes, and the head."""
     head = await tx.one(sql.GET_HEAD, stream=stream)
     if head is None or head.last_seq <= after:
-        return Page([], head, after)
+        return StreamSlice([], head, after)
     wanted = sql.READ_JOINED if joined else sql.READ_EVENTS
     found = await tx.all(wanted, stream=stream, after=after, limit=limit, size=size)
     total = sum([_octets(row.body) for row in found])
@@ -190,12 +194,12 @@ async def read(
         events = await _resolved(tx, events, {row.seq: row.reference for row in rows}, resolve)
     # In a joined stream what follows may be gone with the streams it was in.
     is_cut = len(events) >= limit or total >= size
-    return Page(events, head, events[-1].seq if is_cut else head.last_seq)
+    return StreamSlice(events, head, events[-1].seq if is_cut else head.last_seq)
 
 
 async def _resolved(
-    tx: Tx, events: Sequence[Event], references: Mapping[int, Reference], resolve: Resolve
-) -> list[Event]:
+    tx: Tx, events: Sequence[StreamEvent], references: Mapping[int, Reference], resolve: Resolve
+) -> list[StreamEvent]:
     """The events with the data of those that are references; one whose checkpoint is lost shows null."""
     found = await resolve(tx, set(references.values()))
     return [
@@ -237,7 +241,7 @@ async def store_bodies(
             count += 1
         some, chosen = chosen[:count], chosen[count:]
         found = await resolve(tx, {row.reference for row in some})
-        bodies = [BodyRow(row.stream, row.seq, found.get(row.reference, "null")) for row in some]
+        bodies = [EventBodyRow(row.stream, row.seq, found.get(row.reference, "null")) for row in some]
         await tx.write(sql.STORE_BODIES.of(bodies))
 
 

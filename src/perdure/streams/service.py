@@ -8,9 +8,9 @@ from functools import partial
 
 from perdure.kernel.clock import MICROS
 from perdure.kernel.storage.port import Storage
-from perdure.streams.model import Burst, Event
-from perdure.streams.operations import Append, Appended, Resolve, expire, heads
-from perdure.streams.tail import Follower, Key, Tail
+from perdure.streams.model import Burst, StreamEvent
+from perdure.streams.operations import Resolve, StreamAppend, StreamAppended, expire, heads
+from perdure.streams.tail import Follower, StreamKey, Tail
 
 __all__ = ["Burst", "Follower", "Streams"]
 
@@ -32,25 +32,25 @@ class Streams:
         self.storage = storage
         self._resolve = resolve
         self._lock = threading.Lock()
-        self._tails: dict[Key, tuple[Tail, ...]] = {}
+        self._tails: dict[StreamKey, tuple[Tail, ...]] = {}
         self._polling = False
 
-    def offer(self, ns: int, append: Append, appended: Appended) -> None:
+    def offer(self, ns: int, append: StreamAppend, appended: StreamAppended) -> None:
         """Hand what was appended to its followers in this process, once it is committed; from any thread."""
         end = appended.last_seq if append.ends else None
-        self._hand(Key(ns, append.stream, False), append, appended.last_seq, appended.ms, end)
+        self._hand(StreamKey(ns, append.stream, False), append, appended.last_seq, appended.ms, end)
         if append.into is not None and appended.joined is not None:
             place = appended.joined
-            self._hand(Key(ns, append.into, True), append, place.last_seq, place.ms, None)
+            self._hand(StreamKey(ns, append.into, True), append, place.last_seq, place.ms, None)
 
-    def _hand(self, key: Key, append: Append, last: int, ms: int, end: int | None) -> None:
+    def _hand(self, key: StreamKey, append: StreamAppend, last: int, ms: int, end: int | None) -> None:
         tails = self._tails.get(key)
         if not tails:
             return
         after = last - len(append.events)
         source, attempt = append.stream, append.attempt
         events = [
-            Event(seq, ms, source, attempt, each.event, each.body)
+            StreamEvent(seq, ms, source, attempt, each.event, each.body)
             for seq, each in enumerate(append.events, after + 1)
         ]
         burst = Burst(events, after, last)
@@ -62,19 +62,21 @@ class Streams:
 
         None if nobody does so here, but another process may have readers.
         """
-        if ns is not None and (Key(ns, stream, False) in self._tails or Key(ns, into, True) in self._tails):
+        if ns is not None and (
+            StreamKey(ns, stream, False) in self._tails or StreamKey(ns, into, True) in self._tails
+        ):
             return True
         return False if ns is not None and self.storage.engine == "sqlite" else None
 
     def follow(self, ns: int, stream: str, after: int | None, *, joined: bool = False) -> Follower:
         """Begin to read a stream after a place, or from now on with None; it need not exist yet."""
-        return Follower(self._tail(Key(ns, stream, joined)), after)
+        return Follower(self._tail(StreamKey(ns, stream, joined)), after)
 
     def expect(self, ns: int, stream: str) -> Follower:
         """Begin to read a stream that nobody has begun to write: what it gets is at hand without a look."""
-        return Follower(self._tail(Key(ns, stream, False), is_new=True), 0)
+        return Follower(self._tail(StreamKey(ns, stream, False), is_new=True), 0)
 
-    def _tail(self, key: Key, *, is_new: bool = False) -> Tail:
+    def _tail(self, key: StreamKey, *, is_new: bool = False) -> Tail:
         loop = asyncio.get_running_loop()
         for tail in self._tails.get(key, ()):
             if tail.loop is loop:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
 from perdure.streams.model import (
-    BodyRow,
     EndedStream,
-    EventRow,
+    EventBodyRow,
     Head,
-    LinkRow,
     LockedHead,
     ReferenceRow,
     StoredEvents,
+    StreamEventRow,
+    StreamLinkRow,
 )
 from perdure.streams.tables import STREAM_EVENTS, STREAM_LINKS, STREAMS
 
@@ -36,9 +36,9 @@ MOVE_HEADS = BulkUpdate(
 # --- events -----------------------------------------------------------------------------------------------
 
 # Add events to streams.
-ADD_EVENTS = BulkInsert(STREAM_EVENTS, EventRow)
+ADD_EVENTS = BulkInsert(STREAM_EVENTS, StreamEventRow)
 # Add the places of events to joined streams.
-ADD_LINKS = BulkInsert(STREAM_LINKS, LinkRow)
+ADD_LINKS = BulkInsert(STREAM_LINKS, StreamLinkRow)
 
 # A page ends with the row that makes its data larger than `size`.
 _PAGE = "SELECT {columns} FROM (SELECT {columns}, sum(length) OVER (ORDER BY seq) - length AS ahead"
@@ -102,12 +102,12 @@ LINK_AT = statement(
     ORDER BY seq DESC
     LIMIT 1
     """,
-    row=LinkRow,
+    row=StreamLinkRow,
 )
 # The first link to a stream; only one stream joins it with others.
 FIRST_LINK_TO = statement(
     "SELECT {columns} FROM stream_links WHERE ns = :ns AND source = :source ORDER BY source_seq LIMIT 1",
-    row=LinkRow,
+    row=StreamLinkRow,
 )
 
 # --- references -------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ REFERENCES_TO = statement(
 # Give events their data in place of their references.
 STORE_BODIES = BulkUpdate(
     STREAM_EVENTS,
-    BodyRow,
+    EventBodyRow,
     sets=("body", "thread_id", "checkpoint_ns", "checkpoint_id", "keys", "size"),
     keys=("ns", "stream", "seq"),
 )

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from perdure.kernel.errors import StorageClosed, StorageError
 from perdure.kernel.storage.port import Storage
 from perdure.streams.model import NOTHING, Burst, Head
-from perdure.streams.operations import CHANNEL, PAGE_BYTES, PAGE_EVENTS, Page, Resolve, hint_key, read
+from perdure.streams.operations import CHANNEL, PAGE_BYTES, PAGE_EVENTS, Resolve, StreamSlice, hint_key, read
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ BEHIND_ALL = 2**62
 """A place after which there is nothing: who reads there gets the head alone."""
 
 
-class Key(NamedTuple):
+class StreamKey(NamedTuple):
     """Which stream a tail reads."""
 
     ns: int
@@ -43,7 +43,7 @@ class Tail:
     def __init__(
         self,
         storage: Storage,
-        key: Key,
+        key: StreamKey,
         forget: Callable[[Tail], None],
         resolve: Resolve | None = None,
         *,
@@ -189,7 +189,7 @@ class Tail:
         self.end = page.head.end_seq if self.end is None else self.end
         return Burst(page.events, after, page.reached)
 
-    async def _read(self, after: int) -> Page | None:
+    async def _read(self, after: int) -> StreamSlice | None:
         """A page of the table; None once the stream that was there is there no more, or another is."""
         ns, stream, joined = self.key
         # What is learnt meanwhile may be newer than what is read.

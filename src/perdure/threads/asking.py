@@ -10,7 +10,7 @@ import msgspec
 
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.validation import explain
-from perdure.streams.model import Event
+from perdure.streams.model import StreamEvent
 from perdure.threads.records import (
     Command,
     IfNotExists,
@@ -62,7 +62,7 @@ async def run(threads: Threads, assistant: str, input: Any, options: RunOptions)
 
 async def stream_events(
     threads: Threads, assistant: str, input: Any, options: RunOptions
-) -> AsyncGenerator[Event, None]:
+) -> AsyncGenerator[StreamEvent, None]:
     """Run an assistant and stream its events, one by one."""
     async with aclosing(threads.stream(run_request(assistant, input, options))) as bursts:
         async for burst in bursts:

@@ -6,22 +6,22 @@ from collections.abc import Mapping
 
 import msgspec
 
-from perdure.assistants.model import assistant_of
+from perdure.assistants.model import row_to_assistant
 from perdure.executions.model import FATAL, NOT_RENDERED, PHASE, PhaseInput, PhaseInputs, PhaseOrder
 from perdure.kernel.codec import decode_json
 from perdure.threads.model import merged
 from perdure.threads.operations.assign import ClaimedRun
-from perdure.threads.operations.finish import Finish
+from perdure.threads.operations.finish import RunFinish
 from perdure.threads.records import Failure
-from perdure.threads.rows import checkpoint_of, run_limits, run_of
+from perdure.threads.rows import row_to_checkpoint, row_to_run, run_limits
 from perdure.threads.work import Assignment, phase_facts
 
 
-def assignment_of(claimed: ClaimedRun) -> Assignment:
+def build_assignment(claimed: ClaimedRun) -> Assignment:
     """What a worker gets of a claimed run; its input is decoded here, and nowhere before."""
-    run, limits = run_of(claimed.run), run_limits(claimed.run)
+    run, limits = row_to_run(claimed.run), run_limits(claimed.run)
     thread, attempt = claimed.thread, claimed.attempt
-    assistant = None if claimed.assistant is None else assistant_of(claimed.assistant)
+    assistant = None if claimed.assistant is None else row_to_assistant(claimed.assistant)
     return Assignment(
         run=run,
         attempt_id=attempt.attempt_id,
@@ -37,7 +37,7 @@ def assignment_of(claimed: ClaimedRun) -> Assignment:
         server_timeout_seconds=limits.server_timeout,
         lease_seconds=limits.unresponsive_seconds,
         origin=claimed.origin,
-        checkpoint=None if claimed.state is None else checkpoint_of(claimed.state),
+        checkpoint=None if claimed.state is None else row_to_checkpoint(claimed.state),
         steps=claimed.steps,
         saved_at=claimed.saved_at,
         resources_id=claimed.run.resources_id,
@@ -49,7 +49,7 @@ def assignment_of(claimed: ClaimedRun) -> Assignment:
 
 async def with_inputs(
     inputs: PhaseInputs, ns: int, claimed: list[Assignment]
-) -> tuple[list[Assignment], list[Finish]]:
+) -> tuple[list[Assignment], list[RunFinish]]:
     """The same with the inputs of phases, and how those end for which there is none."""
     phases = [each for each in claimed if each.run.kind == PHASE]
     if not phases:
@@ -73,11 +73,11 @@ def _order(assignment: Assignment) -> PhaseOrder:
     )
 
 
-def _not_rendered(assignment: Assignment, given: PhaseInput) -> Finish | None:
+def _not_rendered(assignment: Assignment, given: PhaseInput) -> RunFinish | None:
     if given.error is None:
         return None
     failure = Failure(error=NOT_RENDERED, message=given.error)
-    return Finish(assignment.held, "error", failure, permanent=True, stop_reason=FATAL)
+    return RunFinish(assignment.held, "error", failure, permanent=True, stop_reason=FATAL)
 
 
 def _with_input(assignment: Assignment, given: Mapping[str, PhaseInput]) -> Assignment:

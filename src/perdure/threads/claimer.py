@@ -25,7 +25,7 @@ from perdure.streams.service import Streams
 from perdure.threads.encoding import check_queues
 from perdure.threads.model import GATHER_SECONDS
 from perdure.threads.operations import assign
-from perdure.threads.operations.assign import Drained, Share, Wish, claim_at_once
+from perdure.threads.operations.assign import Drained, Share, WaitingClaimRequest, claim_at_once
 from perdure.threads.work import Assignment
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ class WaitingClaim:
         self._watch = watch
         self._is_abandoned = False
 
-    def wish(self) -> Wish | None:
+    def wish(self) -> WaitingClaimRequest | None:
         """What it wants now, if anything."""
         claimer, limit = self.claimer, self._limit()
         if limit <= 0:
             return None
         caller = claimer.queue.caller
         actor = None if caller is None else caller.actor
-        return Wish(Claim(claimer.worker_id, limit), claimer.agents, actor, claimer.begins)
+        return WaitingClaimRequest(Claim(claimer.worker_id, limit), claimer.agents, actor, claimer.begins)
 
     def tell(self, share: Share) -> bool:
         """Give it its runs, from any thread; False if nobody is there any more."""
@@ -111,9 +111,9 @@ class WaitingClaims:
             del by_agents[claimer.agents]
         return True
 
-    def take(self, namespace: str) -> dict[WaitingClaim, Wish]:
+    def take(self, namespace: str) -> dict[WaitingClaim, WaitingClaimRequest]:
         """Take along the longest waiting claim of each set of agents, until `settle`."""
-        taken: dict[WaitingClaim, Wish] = {}
+        taken: dict[WaitingClaim, WaitingClaimRequest] = {}
         with self._lock:
             for claims in list(self._waiting.get(namespace, {}).values())[:MOST_TAKEN]:
                 waiting = next(iter(claims))

@@ -31,11 +31,11 @@ from perdure.threads.kwargs import kwargs_text
 from perdure.threads.model import RUN_QUEUES
 from perdure.threads.operations.create import NewRun
 from perdure.threads.operations.execute import Checked
-from perdure.threads.operations.finish import Finish
-from perdure.threads.operations.graphs import Step, Steps
+from perdure.threads.operations.finish import RunFinish
+from perdure.threads.operations.graphs import GraphStep, Steps
 from perdure.threads.operations.packed import PackedState, encode_states
 from perdure.threads.operations.shown import are_shown
-from perdure.threads.policy import Policy, limits_of
+from perdure.threads.policy import Policy, encode_limits
 from perdure.threads.records import PRUNE_STRATEGIES, Lifetime, NewCheckpoint, RunKwargs, RunRequest
 from perdure.threads.rows import IN_CHECKPOINT, IN_PIECES, NOTHING_ASKED, NOTHING_NEXT
 from perdure.threads.work import MAX_OUTPUT, Ending, Lease
@@ -139,7 +139,7 @@ def new_run(request: RunRequest, policy: Policy, *, known: str = "{}") -> NewRun
         assistant=check_id(request.assistant_id, "assistant_id"),
         kwargs=kwargs_text(kwargs),
         metadata=encode_metadata(request.metadata or {}, known=known),
-        config=limits_of(request, policy),
+        config=encode_limits(request, policy),
         strategy=request.multitask_strategy,
         make_thread=request.thread_id is None or request.if_not_exists == "create",
         delay=to_micros(request.after_seconds or 0.0),
@@ -212,7 +212,7 @@ def check_states(steps: GraphSteps) -> GraphSteps:
     return steps
 
 
-def steps_of(steps: GraphSteps, thread_id: str, events: Sequence[NewEvent] = ()) -> Steps:
+def encode_steps(steps: GraphSteps, thread_id: str, events: Sequence[NewEvent] = ()) -> Steps:
     """What a graph has done in a thread, checked and encoded; `events` are stored with it."""
     named = {put.thread_id for put in steps.changes.puts}
     named.update(write.thread_id for write in steps.changes.writes)
@@ -241,7 +241,7 @@ def _last_root(steps: GraphSteps) -> str:
     return next(put.checkpoint_id for put in reversed(steps.changes.puts) if not put.checkpoint_ns)
 
 
-def _packed_states(states: Sequence[Step], packed: Sequence[str]) -> list[PackedState]:
+def _packed_states(states: Sequence[GraphStep], packed: Sequence[str]) -> list[PackedState]:
     new = [step.state for step in states if not step.again]
     places = {checkpoint_id: place for place, checkpoint_id in enumerate(packed)}
     return [
@@ -251,7 +251,7 @@ def _packed_states(states: Sequence[Step], packed: Sequence[str]) -> list[Packed
     ]
 
 
-def _step(state: GraphState, *, packed: bool = False) -> Step:
+def _step(state: GraphState, *, packed: bool = False) -> GraphStep:
     body = state.body
     short = body is not None and (state.whole or len(body) <= INLINE_BYTES)
     kept = Checked(
@@ -266,18 +266,20 @@ def _step(state: GraphState, *, packed: bool = False) -> Step:
         shown=body,
         output=None if state.output is None else encode_keys(state.output),
     )
-    return Step(kept, state.again, packed)
+    return GraphStep(kept, state.again, packed)
 
 
-def finish_of(ending: Ending) -> Finish:
-    return Finish(
+def encode_finish(ending: Ending) -> RunFinish:
+    return RunFinish(
         held=check_lease(ending.held),
         result=ending.result,
         error=ending.error,
         retry_after=ending.retry_after,
         checkpoint=None if ending.checkpoint is None else checked(ending.checkpoint),
         events=check_events(ending.events),
-        steps=None if ending.graph is None else steps_of(ending.graph, ending.held.thread_id, ending.events),
+        steps=None
+        if ending.graph is None
+        else encode_steps(ending.graph, ending.held.thread_id, ending.events),
         output=optional_text(ending.output_text, "output_text", max_length=MAX_OUTPUT),
         stop_reason=optional_text(ending.stop_reason, "stop_reason"),
         turns=ending.turns,

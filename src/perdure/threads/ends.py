@@ -16,7 +16,7 @@ from perdure.threads.operations import queries
 from perdure.threads.operations.cancel import control_key
 from perdure.threads.operations.settle import STOPPED_CHANNEL
 from perdure.threads.records import RunEnd
-from perdure.threads.rows import RunRow, ThreadAnswer, end_of
+from perdure.threads.rows import RunRow, ThreadAnswer, row_to_run_end
 
 FRESH_SECONDS = 0.05
 """How long a run that was created just now may take before it is looked at."""
@@ -45,7 +45,7 @@ class RunEnds(ClaimingService):
         found = await self._ended(check_id(run_id, "run_id"), timeout, first, look)
         if found is None:
             raise TimeoutError(f"run {run_id} has not ended within {timeout:g} s")
-        return end_of(*found)
+        return row_to_run_end(*found)
 
     async def _ended(
         self, run_id: str, timeout: float | None, first: float, look: Any

@@ -12,7 +12,7 @@ _unsaid_raw = {name: msgspec.Raw(encode_wire(value)) for name, value in _unsaid.
 _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def kwargs_of(text: str) -> RunKwargs:
+def decode_kwargs(text: str) -> RunKwargs:
     """What was stored."""
     return msgspec.convert(decode_json(text), RunKwargs)
 

@@ -106,7 +106,7 @@ def _run_machine() -> Machine:
 RUN_MACHINE: Final = _run_machine()
 
 
-def rollouts_of(status: RunStatus) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def list_rollout_statuses(status: RunStatus) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The statuses, and for an end the outcomes, of the rollouts whose runs have a status."""
     if status in LIVE_STATUSES:
         return tuple(sorted(QUEUED if status == "pending" else LIVE)), ()

@@ -63,7 +63,7 @@ def limits_of_phase(
     return msgspec.json.encode(limits).decode()
 
 
-def limits_of(request: RunRequest, policy: Policy) -> str:
+def encode_limits(request: RunRequest, policy: Policy) -> str:
     """The limits of a run, as they are stored."""
     own = request.timeout_seconds
     # Without one, the worker that claims the run knows what its agent sets; the watchdog knows the bound.

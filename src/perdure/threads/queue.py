@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from perdure.agents.records import AgentDescription, AgentSpec
 from perdure.assistants.model import description_rows, registrations
 from perdure.assistants.operations import describe, is_described, outdated, register
-from perdure.checkpoints.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
+from perdure.checkpoints.records import CheckpointQuery, GraphDelta, GraphDeltaQuery, GraphSteps, GraphTuple
 from perdure.eventlog.port import EventLog
 from perdure.eventlog.table_log import TableEventLog
 from perdure.executions.model import WORKFLOWS_QUEUE, PhaseInputs, check_not_built_in
@@ -28,7 +28,7 @@ from perdure.kernel.storage.port import Storage
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations import report, workers
 from perdure.rollouts.operations.claim import Claim
-from perdure.rollouts.operations.workers import Registration
+from perdure.rollouts.operations.workers import WorkerRegistration
 from perdure.rollouts.watchdog import Watchdog, WatchedService
 from perdure.service.callers import MAX_NAME, Caller
 from perdure.service.endpoints import MAX_BATCH, POST, Acknowledged, call, under
@@ -36,7 +36,7 @@ from perdure.streams.model import NewEvent
 from perdure.streams.operations import PAGE_BYTES
 from perdure.streams.operations import read as read_stream
 from perdure.streams.service import Streams
-from perdure.threads.assignments import assignment_of, with_inputs
+from perdure.threads.assignments import build_assignment, with_inputs
 from perdure.threads.claimer import Claimer, WaitingClaims
 from perdure.threads.encoding import (
     MAX_TEXT,
@@ -45,8 +45,8 @@ from perdure.threads.encoding import (
     check_sent,
     check_states,
     checked,
-    finish_of,
-    steps_of,
+    encode_finish,
+    encode_steps,
 )
 from perdure.threads.local_completions import LocalCompletions
 from perdure.threads.model import AGENTS_QUEUE, GATHER_SECONDS, QueueName
@@ -55,23 +55,23 @@ from perdure.threads.operations import graphs as graph_operations
 from perdure.threads.operations.assign import NewAttempt, Share
 from perdure.threads.operations.cancel import CONTROL_CHANNEL, control_key
 from perdure.threads.operations.execute import AppendEvents, SaveCheckpoint, SaveStep, State
-from perdure.threads.operations.finish import Finish, Finished
+from perdure.threads.operations.finish import Finished, RunFinish
 from perdure.threads.operations.graphs import RecordSteps
 from perdure.threads.operations.sessions import enter_sessions, record_usage
-from perdure.threads.operations.settle import last_of, load_runs, thread_stream
+from perdure.threads.operations.settle import get_last, load_runs, thread_stream
 from perdure.threads.operations.shown import resolve
 from perdure.threads.records import Checkpoint, NewCheckpoint, Run
 from perdure.threads.redis_markers import RedisMarkers
-from perdure.threads.rows import Created, checkpoint_of, run_of
+from perdure.threads.rows import Created, row_to_checkpoint, row_to_run
 from perdure.threads.session_lines import check_session_lines, check_usage, write_lines
 from perdure.threads.unpacking import find_deltas, find_graphs
 from perdure.threads.work import (
     APPENDED,
     ENDED,
-    Append,
     Assignment,
     Ending,
     Lease,
+    RunAppend,
     SessionLines,
     UsageReport,
     Verdict,
@@ -190,7 +190,7 @@ class RunQueue(WatchedService):
         await self.fill_agents()
         names = [*(spec.name for spec in agents), *check_ids(built_in, "the name of an agent")]
         stats = {"queue": AGENTS_QUEUE, "queues": check_queues(queues), "max": concurrency, "agents": names}
-        await self.write(workers.start, Registration(worker_id, encode_json(stats), self._process))
+        await self.write(workers.start, WorkerRegistration(worker_id, encode_json(stats), self._process))
 
     @call(POST(WORK + "/deregister"), scope="worker", repeatable=True)
     async def deregister(self, worker_id: WorkerId) -> Acknowledged:
@@ -276,7 +276,7 @@ class RunQueue(WatchedService):
         """What a worker gets of the runs that were claimed for it."""
         if all(isinstance(each, Created) for each in claimed):
             found = [each.record for each in claimed if isinstance(each, Created)]
-            made = [assignment_of(each) for each in found if each is not None]
+            made = [build_assignment(each) for each in found if each is not None]
             made = await self._with_inputs(made) if WORKFLOWS_QUEUE in queues else made
         else:
             made = await self._assignments([NewAttempt(*each) for each in claimed])
@@ -286,7 +286,7 @@ class RunQueue(WatchedService):
     async def _assignments(self, claimed: Sequence[NewAttempt]) -> list[Assignment]:
         """The assignments of a claim whose first answer was lost."""
         try:
-            found = [assignment_of(each) for each in await self.read(assign.assignments, claimed)]
+            found = [build_assignment(each) for each in await self.read(assign.assignments, claimed)]
         except BaseException:
             # Nobody else knows of this claim.
             self.unclaimed(claimed)
@@ -361,12 +361,12 @@ class RunQueue(WatchedService):
 
         With `after`, the number of the event that they follow, a repeated call is not carried out again.
         """
-        (answer,) = await self.append_all([Append(held, events, after)])
+        (answer,) = await self.append_all([RunAppend(held, events, after)])
         return or_raise(answer)
 
     @call(POST(WORK + "/events"), scope="worker", max_body=MAX_BODY, repeatable=True)
     async def append_all(
-        self, appends: Annotated[Sequence[Append], Meta(max_length=MAX_BATCH)]
+        self, appends: Annotated[Sequence[RunAppend], Meta(max_length=MAX_BATCH)]
     ) -> Annotated[list[int | PerdureError], APPENDED]:
         """Append events to the streams of runs; each item is answered by itself."""
         calls = [
@@ -374,7 +374,7 @@ class RunQueue(WatchedService):
         ]
         rows = sum(max(len(each.events), 1) for each in calls)
         size = sum(len(event.body) for each in calls for event in each.events)
-        return [last_of(each) for each in await self._each(self._append_batch, calls, rows=rows, size=size)]
+        return [get_last(each) for each in await self._each(self._append_batch, calls, rows=rows, size=size)]
 
     async def _append_batch(self, calls: Sequence[AppendEvents]) -> Sequence[Any]:
         return self._offered(await self.write(execute.append_events, calls))
@@ -398,7 +398,7 @@ class RunQueue(WatchedService):
         size = len(new.checkpoint.values) + sum(len(event.body) for event in events)
         (state,) = await self._each(self._save_batch, [new], size=size)
         saved: State = or_raise(state)
-        return checkpoint_of(saved.row)
+        return row_to_checkpoint(saved.row)
 
     async def _save_batch(self, calls: Sequence[SaveCheckpoint]) -> Sequence[Any]:
         return self._offered(await self.write(execute.save_checkpoints, calls))
@@ -413,18 +413,18 @@ class RunQueue(WatchedService):
 
         `after` is that of `append`.
         """
-        new = steps_of(check_states(steps), held.thread_id, events)
+        new = encode_steps(check_states(steps), held.thread_id, events)
         call = RecordSteps(check_lease(held), new, check_sent(events), after)
         rows = 1 + len(events) + len(steps.changes.puts) + len(steps.changes.writes)
         (answer,) = await self._each(self._record_batch, [call], rows=rows)
-        return or_raise(last_of(answer))
+        return or_raise(get_last(answer))
 
     async def _record_batch(self, calls: Sequence[RecordSteps]) -> Sequence[Any]:
         return self._offered(await self.write(graph_operations.record_steps, calls))
 
     @call(POST(WORK + "/graphs/find"), scope="worker", repeatable=True)
     async def find_graphs(
-        self, held: Lease, query: GraphQuery
+        self, held: Lease, query: CheckpointQuery
     ) -> Annotated[list[GraphTuple], under("found", list[GraphTuple], "FoundGraphs")]:
         """Find checkpoints of the graphs of a run's thread, the newest first."""
         return await find_graphs(self, replace(query, thread_id=check_lease(held).thread_id))
@@ -527,11 +527,11 @@ class RunQueue(WatchedService):
             check_sent(ending.events)
             if ending.graph is not None:
                 check_states(ending.graph)
-        found = await self._finish([finish_of(ending) for ending in endings])
+        found = await self._finish([encode_finish(ending) for ending in endings])
         self._redis_markers.released([each.run_id for each in found if isinstance(each, Finished)])
         return [await self._run_of(each) for each in found]
 
-    async def _finish(self, endings: Sequence[Finish]) -> Sequence[Finished | PerdureError]:
+    async def _finish(self, endings: Sequence[RunFinish]) -> Sequence[Finished | PerdureError]:
         """End attempts, and hand their ends to those who wait in this process."""
         ns = await self.ns("write")
         size = sum(len(event.body) for ending in endings for event in ending.events)
@@ -546,19 +546,19 @@ class RunQueue(WatchedService):
                 self.local_completions.done(key, end if isinstance(end, Finished) else None)
         return answers
 
-    async def _finish_batch(self, endings: Sequence[Finish]) -> Sequence[Any]:
+    async def _finish_batch(self, endings: Sequence[RunFinish]) -> Sequence[Any]:
         return self._offered(await self.write(finish.finish_runs, endings, self.kinds))
 
     async def _run_of(self, done: Finished | PerdureError) -> Run | PerdureError:
         if isinstance(done, PerdureError):
             return done
         if done.run is not None:
-            return run_of(done.run)
+            return row_to_run(done.run)
         try:
             run, _ = await self.read_one(queries.get_ends, done.run_id)
         except NotFound:
             return Fenced(f"run {done.run_id} was removed while it was executed")
-        return run_of(run)
+        return row_to_run(run)
 
     async def close(self) -> None:
         """Finish releasing claims that nobody took. The storage belongs to its opener."""

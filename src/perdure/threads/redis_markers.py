@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.kernel.signals.port import Signals, carrier_of
+from perdure.kernel.signals.port import Signals, find_carrier
 from perdure.threads.work import Assignment, Lease, Verdict
 
 
@@ -12,7 +12,7 @@ class RedisMarkers:
     """Markers in Redis of runs that a worker holds. Nothing is decided by a marker, and any may be lost."""
 
     def __init__(self, signals: Signals) -> None:
-        self._carrier = carrier_of(signals)
+        self._carrier = find_carrier(signals)
         self._seconds = 10.0
 
     def claimed(self, assignments: Sequence[Assignment]) -> None:

@@ -8,15 +8,15 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from perdure.assistants.model import AssistantRow
-from perdure.checkpoints.rows import FoundCheckpoint, tuple_of
+from perdure.checkpoints.rows import CheckpointWithValues, row_to_graph_tuple
 from perdure.checkpoints.texts import decode_keys
 from perdure.checkpoints.view import state_values
 from perdure.kernel.clock import to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json, encode_json, encode_wire
 from perdure.outbox.webhooks.urls import mask_target
-from perdure.rollouts.model import ENDED, Limits, limits_of
+from perdure.rollouts.model import ENDED, Limits, decode_limits
 from perdure.streams.model import CONTROL, NewEvent
-from perdure.threads.kwargs import kwargs_of, whole_kwargs
+from perdure.threads.kwargs import decode_kwargs, whole_kwargs
 from perdure.threads.model import run_status
 from perdure.threads.records import (
     CANCEL_ACTIONS,
@@ -102,14 +102,14 @@ class LifetimeRow(NamedTuple):
     strategy: PruneStrategy
 
 
-class Place(NamedTuple):
+class NamespacedId(NamedTuple):
     """A thread or run in any namespace."""
 
     ns: int
     id: str
 
 
-class RunPlace(NamedTuple):
+class RunCursor(NamedTuple):
     """Where a run stands in the list of all runs."""
 
     id: str
@@ -158,7 +158,7 @@ class RunRow(msgspec.Struct):
 
     @property
     def limits(self) -> Limits:
-        return limits_of(self.config)
+        return decode_limits(self.config)
 
 
 class CreatedRun(Created[RunRow]):
@@ -177,7 +177,7 @@ class CreatedRun(Created[RunRow]):
         self.assistant = assistant
         self.first = first
 
-    def as_claimed(self, rollout: RolloutView) -> CreatedRun:
+    def as_claimed(self, rollout: QueueRolloutRow) -> CreatedRun:
         """The same after its rollout was claimed."""
         changes = {"rollout_status": rollout.status, "attempts": rollout.attempts}
         run = msgspec.structs.replace(self.record, **changes)
@@ -206,7 +206,7 @@ class RunSession(NamedTuple):
     session_id: str | None
 
 
-class SessionRow(NamedTuple):
+class RunSessionRow(NamedTuple):
     """A run with its kind, and the session that it writes to."""
 
     id: str
@@ -214,7 +214,7 @@ class SessionRow(NamedTuple):
     kind: str
 
 
-class RolloutView(NamedTuple):
+class QueueRolloutRow(NamedTuple):
     """A rollout as the queue shows it."""
 
     id: str
@@ -230,7 +230,7 @@ class RolloutView(NamedTuple):
     parent: str | None
 
 
-class AttemptView(NamedTuple):
+class QueueAttemptRow(NamedTuple):
     """An attempt as the queue shows it."""
 
     rollout_id: str
@@ -274,7 +274,7 @@ class Count(NamedTuple):
     total: int
 
 
-class LineHolder(NamedTuple):
+class RunLineHolder(NamedTuple):
     """The run and attempt that hold the line of a thread."""
 
     line: str
@@ -292,7 +292,7 @@ class LatestAttempt(NamedTuple):
     outcome: str | None
 
 
-class HeldAttempt(msgspec.Struct):
+class LeasedAttempt(msgspec.Struct):
     """An attempt whose lease may be renewed."""
 
     rollout_id: str
@@ -302,7 +302,7 @@ class HeldAttempt(msgspec.Struct):
     last_heartbeat_time: int | None
 
 
-class StepRow(NamedTuple):
+class RunStepRow(NamedTuple):
     """The result of a step of a run, as JSON."""
 
     run_id: str
@@ -331,7 +331,7 @@ class RunReferences(msgspec.Struct):
 _references = msgspec.json.Decoder(RunReferences)
 
 
-def references_of(run: RunRow) -> RunReferences:
+def get_references(run: RunRow) -> RunReferences:
     return _references.decode(run.input)
 
 
@@ -367,7 +367,7 @@ ORIGIN: Final = "origin"
 """Where the metadata of an interrupted state names the run whose steps count when it is resumed."""
 
 
-def origin_of(state: StateRow) -> str | None:
+def get_origin(state: StateRow) -> str | None:
     """The run whose steps count when a state is resumed."""
     origin = decode_json(state.metadata).get(ORIGIN)
     return origin if isinstance(origin, str) else None
@@ -422,7 +422,7 @@ def run_limits(row: RunRow) -> RunLimits:
     return _limits.decode(row.config)
 
 
-def failure_of(text: str | None) -> Failure | None:
+def decode_failure(text: str | None) -> Failure | None:
     return None if text is None else Failure(**decode_json(text))
 
 
@@ -432,7 +432,7 @@ def failure_text(failure: Failure | None) -> str | None:
     return encode_json({"error": failure.error, "message": failure.message}, what="error")
 
 
-def run_of(row: RunRow) -> Run:
+def row_to_run(row: RunRow) -> Run:
     """The record of a run."""
     ended = to_seconds_or_none(row.end_time)
     updated = to_seconds(max(row.updated_at, row.end_time or 0))
@@ -443,13 +443,13 @@ def run_of(row: RunRow) -> Run:
         agent=row.agent,
         status=row.status,
         metadata=decode_json(row.metadata) or {},
-        kwargs=kwargs_of(row.input),
+        kwargs=decode_kwargs(row.input),
         multitask_strategy=row.strategy,  # type: ignore[arg-type]
         created_at=to_seconds(row.created_at),
         updated_at=updated,
         ended_at=ended,
         attempt=row.attempts,
-        error=failure_of(row.error),
+        error=decode_failure(row.error),
         temporary=row.temporary is not None,
         kind=row.kind,  # type: ignore[arg-type]
         parent=row.parent,
@@ -459,7 +459,7 @@ def run_of(row: RunRow) -> Run:
     )
 
 
-def thread_of(row: ThreadRow, checkpoint: StateRow | None) -> Thread:
+def row_to_thread(row: ThreadRow, checkpoint: StateRow | None) -> Thread:
     """The record of a thread, with the values of its checkpoint if they were read."""
     return Thread(
         thread_id=row.id,
@@ -468,7 +468,7 @@ def thread_of(row: ThreadRow, checkpoint: StateRow | None) -> Thread:
         config=decode_json(row.config),
         values=None if checkpoint is None else decode_json(checkpoint.body),
         interrupts=[] if checkpoint is None else _interrupts(checkpoint.interrupts),
-        error=failure_of(row.error),
+        error=decode_failure(row.error),
         created_at=to_seconds(row.created_at),
         updated_at=to_seconds(row.updated_at),
         state_updated_at=to_seconds(row.state_at),
@@ -484,14 +484,14 @@ def returned_values(values: Any, checkpoint: StateRow | None) -> Any:
     return values.get(keys) if isinstance(keys, str) else {key: values[key] for key in keys if key in values}
 
 
-def end_of(run: RunRow, answer: ThreadAnswer | None) -> RunEnd:
+def row_to_run_end(run: RunRow, answer: ThreadAnswer | None) -> RunEnd:
     """The record of a run that has ended, with the values of a state of its thread."""
     if answer is None:
-        return RunEnd(run=run_of(run))
+        return RunEnd(run=row_to_run(run))
     thread_row, state = answer
-    thread = thread_of(thread_row, state)
+    thread = row_to_thread(thread_row, state)
     values = returned_values(thread.values, state)
-    return RunEnd(run=run_of(run), values=values, interrupts=thread.interrupts)
+    return RunEnd(run=row_to_run(run), values=values, interrupts=thread.interrupts)
 
 
 def _interrupts(text: str) -> list[Interrupt]:
@@ -503,7 +503,7 @@ def is_graph(state: bytes | None) -> bool:
     return state is not None and len(state) == 0
 
 
-def checkpoint_of(row: StateRow) -> Checkpoint:
+def row_to_checkpoint(row: StateRow) -> Checkpoint:
     """The record of a checkpoint."""
     return Checkpoint(
         thread_id=row.thread_id,
@@ -522,14 +522,14 @@ def checkpoint_of(row: StateRow) -> Checkpoint:
     )
 
 
-def outline_of(row: StateRow) -> Checkpoint:
+def row_to_outline(row: StateRow) -> Checkpoint:
     """The record of a checkpoint, without what it holds."""
-    return msgspec.structs.replace(checkpoint_of(row), values=None, state=None)
+    return msgspec.structs.replace(row_to_checkpoint(row), values=None, state=None)
 
 
-def values_text(found: FoundCheckpoint) -> str:
+def values_text(found: CheckpointWithValues) -> str:
     """The values of a state that a graph stores in pieces, as JSON."""
-    return encode_json(state_values(tuple_of(found)), what="values", nan="keep")
+    return encode_json(state_values(row_to_graph_tuple(found)), what="values", nan="keep")
 
 
 def merge_metadata(text: str, change: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -538,7 +538,7 @@ def merge_metadata(text: str, change: Mapping[str, Any]) -> tuple[str, dict[str,
     return encode_json(merged, what="metadata"), merged
 
 
-def metadata_of(text: str) -> dict[str, Any]:
+def decode_metadata(text: str) -> dict[str, Any]:
     found: dict[str, Any] = decode_json(text)
     return found
 

@@ -45,22 +45,22 @@ from perdure.service.endpoints import (
     call,
     under,
 )
-from perdure.streams.model import Burst, NewEvent, seq_of
+from perdure.streams.model import Burst, NewEvent, parse_seq
 from perdure.streams.service import Follower, Streams
 from perdure.threads.encoding import (
     check_lifetime,
     checked,
     config_text,
+    encode_steps,
     followed,
     metadata_text,
     new_run,
-    steps_of,
 )
 from perdure.threads.ends import RunEnds
 from perdure.threads.operations import cancel, create, lifetimes, queries, remove, search, states
 from perdure.threads.operations.create import NewRun
 from perdure.threads.operations.queries import QueueStats, RunSearch
-from perdure.threads.operations.search import ThreadSearch
+from perdure.threads.operations.search import ThreadFilter
 from perdure.threads.operations.settle import thread_stream
 from perdure.threads.operations.shown import resolve
 from perdure.threads.operations.states import NewThread
@@ -83,14 +83,7 @@ from perdure.threads.records import (
     Thread,
     ThreadStatus,
 )
-from perdure.threads.rows import (
-    Created,
-    RunRow,
-    checkpoint_of,
-    outline_of,
-    run_of,
-    thread_of,
-)
+from perdure.threads.rows import Created, RunRow, row_to_checkpoint, row_to_outline, row_to_run, row_to_thread
 from perdure.threads.unpacking import unpack, unpack_for
 
 PURGE_SECONDS = 15.0
@@ -158,14 +151,14 @@ class Threads(RunEnds):
         rows = 1 + len(metadata or {})
         created: Any = await self.write_once(idempotency_key, states.create_threads, request, rows=rows)
         if isinstance(created, Created):
-            return thread_of(*created.record)
+            return row_to_thread(*created.record)
         (known_id,) = created
         return await self.get_thread(known_id)
 
     @call(GET("/threads/{thread_id}"), scope="read", errors=(NotFound,))
     async def get_thread(self, thread_id: Id) -> Thread:
         """Get a thread with its latest values."""
-        return thread_of(*await self.read_one(states.get_threads, check_id(thread_id, "thread_id")))
+        return row_to_thread(*await self.read_one(states.get_threads, check_id(thread_id, "thread_id")))
 
     @call(PATCH("/threads/{thread_id}"), scope="write", errors=(NotFound,), repeatable=True)
     async def update_thread(
@@ -237,18 +230,18 @@ class Threads(RunEnds):
         Temporary threads are left out. `values=false` leaves out their values; `total` counts them, and
         `limit=0` does nothing else.
         """
-        wanted = ThreadSearch(
+        wanted = ThreadFilter(
             status=status, ids=ids, metadata=metadata or {}, values=values, sort_by=sort_by,
             sort_order=sort_order, limit=limit, offset=offset, total=total,
         )  # fmt: skip
         return await self.find_threads(search.from_cursor(wanted, cursor))
 
-    async def find_threads(self, wanted: ThreadSearch) -> PaginatedResult[Thread]:
+    async def find_threads(self, wanted: ThreadFilter) -> PaginatedResult[Thread]:
         """List threads, also by what their values contain."""
         search.check_search(wanted)
         check_page(wanted.limit, wanted.offset)
         found, total = await self.read(search.search_threads, wanted)
-        return search.page_of(found, total, wanted)
+        return search.build_page(found, total, wanted)
 
     async def count_threads(
         self,
@@ -258,7 +251,7 @@ class Threads(RunEnds):
         having: Mapping[str, Any] | None = None,
     ) -> int:
         """Count the threads that a search would find."""
-        wanted = ThreadSearch(status=status, metadata=metadata or {}, having=having)
+        wanted = ThreadFilter(status=status, metadata=metadata or {}, having=having)
         search.check_search(wanted)
         return await self.read(search.count_threads, wanted)
 
@@ -277,7 +270,7 @@ class Threads(RunEnds):
         check_id(thread_id, "thread_id")
         await unpack_for(self, thread_id, optional_id(checkpoint_id, "checkpoint_id"))
         row = await self.read(get, thread_id, checkpoint_id)
-        return None if row is None else checkpoint_of(row)
+        return None if row is None else row_to_checkpoint(row)
 
     @call(POST("/threads/{thread_id}/state"), scope="write", status=201, errors=(NotFound, Conflict))
     async def update_state(
@@ -301,14 +294,14 @@ class Threads(RunEnds):
         update = (thread_id, checked(new))
         await unpack_for(self, thread_id, checkpoint_id)
         stored: str = await self.write_once(idempotency_key, states.update_states, update)
-        return checkpoint_of(await self.read(states.load_state, thread_id, stored))
+        return row_to_checkpoint(await self.read(states.load_state, thread_id, stored))
 
     async def update_graph(self, thread_id: str, steps: GraphSteps, after: str | None) -> None:
         """Store changes of a thread's graph.
 
         Conflict while the thread is busy, or if `after` is no longer its latest state.
         """
-        new = steps_of(steps, check_id(thread_id, "thread_id"))
+        new = encode_steps(steps, check_id(thread_id, "thread_id"))
         await self.write(states.update_graph_state, thread_id, new, after)
 
     @call(GET("/threads/{thread_id}/history"), scope="read", errors=(NotFound,))
@@ -328,7 +321,7 @@ class Threads(RunEnds):
         wanted = check_filter(metadata, "metadata")
         await unpack(self, thread_id)
         rows = await self.read(states.history, thread_id, limit, place, wanted, values)
-        return [checkpoint_of(row) if values else outline_of(row) for row in rows]
+        return [row_to_checkpoint(row) if values else row_to_outline(row) for row in rows]
 
     # --- runs ---------------------------------------------------------------------------------------------
 
@@ -342,7 +335,7 @@ class Threads(RunEnds):
         size = len(new.kwargs) + len(new.metadata)
         created = await self.write_once(idempotency_key, create.create_runs, new, self.kinds, size=size)
         if isinstance(created, Created):
-            return run_of(created.record)
+            return row_to_run(created.record)
         (run_id,) = created
         return await self._run(run_id)
 
@@ -357,7 +350,7 @@ class Threads(RunEnds):
         for each in new:
             await unpack_for(self, each.thread_id, each.checkpoint_id)
         created = await self.write(create.create_all, new, self.kinds) if new else []
-        return [run_of(each.record) for each in created]
+        return [row_to_run(each.record) for each in created]
 
     @call(GET("/runs/{run_id}"), scope="read", errors=(NotFound,))
     async def get_run(self, run_id: Id, thread_id: str | None = None) -> Run:
@@ -365,11 +358,11 @@ class Threads(RunEnds):
         row: RunRow | None = await self.read_one(queries.get_runs, check_id(run_id, "run_id"))
         if row is None or thread_id not in (None, row.thread_id):
             raise NotFound(f"Run {run_id} not found")
-        return run_of(row)
+        return row_to_run(row)
 
     async def _run(self, run_id: str) -> Run:
         """A run, even if it was deleted a moment ago."""
-        return run_of(await self.read_one(queries.known_runs, check_id(run_id, "run_id")))
+        return row_to_run(await self.read_one(queries.known_runs, check_id(run_id, "run_id")))
 
     @call(GET("/runs"), scope="read", errors=(NotFound,))
     async def list_runs(
@@ -412,7 +405,7 @@ class Threads(RunEnds):
         check_choice(wanted.kind, KINDS_OF_RUNS, "kind")
         check_page(wanted.limit, wanted.offset)
         optional_id(wanted.thread_id, "thread_id")
-        return queries.page_of(await self.read(queries.list_runs, wanted), wanted)
+        return queries.build_page(await self.read(queries.list_runs, wanted), wanted)
 
     @call(POST("/runs/{run_id}/cancel", query=True), scope="write", errors=(NotFound, Conflict), by_hand=True)
     async def cancel_run(self, run_id: Id, *, action: CancelAction = "interrupt", wait: bool = False) -> Run:
@@ -508,14 +501,14 @@ class Threads(RunEnds):
         self, run_id: str, after: str | None = BEGINNING, *, fresh: bool = False
     ) -> Follower:
         """What reads the events of a run, `fresh` if it was created just now; the caller closes it."""
-        place = None if after is None else seq_of(after)
+        place = None if after is None else parse_seq(after)
         if not fresh:
             await self._run(run_id)
         return self.streams.follow(await self.ns(), run_id, place)
 
     async def follow_thread(self, thread_id: str, after: str | None = None) -> Follower:
         """What reads the events of all runs of a thread after an id; the caller closes it."""
-        place = None if after is None else seq_of(after)
+        place = None if after is None else parse_seq(after)
         await self.read(queries.check_thread, check_id(thread_id, "thread_id"))
         return self.streams.follow(await self.ns(), thread_stream(thread_id), place, joined=True)
 

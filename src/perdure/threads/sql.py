@@ -5,30 +5,30 @@ from __future__ import annotations
 from typing import Final
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
-from perdure.kernel.storage.filters import Field, Key, Listing, Order
-from perdure.kernel.storage.rows import columns_of
+from perdure.kernel.storage.filters import ListField, Listing, SortKey, SortOrder
+from perdure.kernel.storage.rows import get_columns
 from perdure.rollouts.rows import PromotedRow
 from perdure.rollouts.tables import ATTEMPTS
 from perdure.threads.model import StateBody, StateKey
 from perdure.threads.rows import (
     ROLLOUT_COLUMNS,
     Count,
-    HeldAttempt,
     LatestAttempt,
+    LeasedAttempt,
     LifetimeRow,
-    LineHolder,
     LiveRun,
+    NamespacedId,
     NextOf,
-    Place,
     RolloutStatus,
-    RunPlace,
+    RunCursor,
+    RunLineHolder,
     RunRow,
     RunSession,
-    SessionRow,
+    RunSessionRow,
+    RunStepRow,
     StartTime,
     StateChange,
     StateRow,
-    StepRow,
     ThreadRow,
 )
 from perdure.threads.tables import CHECKPOINTS, RUN_STEPS, RUNS, THREAD_LIFETIMES, THREADS
@@ -55,11 +55,11 @@ LIST_THREADS = Listing(
     "{columns}", "threads WHERE ns = :ns AND temporary IS NULL AND {plain:gone_at} IS NULL", ThreadRow
 )
 THREAD_FIELDS: Final = {
-    "thread_id": Field("id", "text"),
-    "status": Field("status", "text"),
-    "created_at": Field("created_at", "time"),
-    "updated_at": Field("updated_at", "time"),
-    "state_updated_at": Field("state_at", "time"),
+    "thread_id": ListField("id", "text"),
+    "status": ListField("status", "text"),
+    "created_at": ListField("created_at", "time"),
+    "updated_at": ListField("updated_at", "time"),
+    "state_updated_at": ListField("state_at", "time"),
 }
 # Remove threads.
 DROP_THREADS = statement("DELETE FROM threads WHERE ns = :ns AND id {among:ids}")
@@ -79,7 +79,7 @@ DROP_LIFETIMES = statement("DELETE FROM thread_lifetimes WHERE ns = :ns AND thre
 # Threads whose lifetime is over, in every namespace.
 DUE_LIFETIMES = statement(
     "SELECT ns, thread_id AS id FROM thread_lifetimes WHERE expires_at <= :now ORDER BY expires_at LIMIT :n",
-    row=Place,
+    row=NamespacedId,
 )
 # Let a lifetime end later.
 POSTPONE_LIFETIME = statement(
@@ -88,7 +88,7 @@ POSTPONE_LIFETIME = statement(
 
 # --- runs -------------------------------------------------------------------------------------------------
 
-RUN_COLUMNS: Final = ", ".join(ROLLOUT_COLUMNS.get(name, "n." + name) for name in columns_of(RunRow))
+RUN_COLUMNS: Final = ", ".join(ROLLOUT_COLUMNS.get(name, "n." + name) for name in get_columns(RunRow))
 RUNS_WITH_ROLLOUTS: Final = "runs AS n JOIN rollouts AS r ON r.ns = n.ns AND r.id = n.id WHERE n.ns = :ns"
 # Runs by their ids.
 GET_RUNS = statement(
@@ -99,11 +99,13 @@ RUN_PLACES = Listing(
     "{columns}",
     "rollouts WHERE ns = :ns AND kind = :kind AND (SELECT g.gone_at FROM runs AS g"
     " WHERE g.ns = rollouts.ns AND g.id = rollouts.id) IS NULL",
-    RunPlace,
+    RunCursor,
 )
 # The same for runs that have ended, by the outcome.
-ENDED_RUN_PLACES = Listing("{columns}", RUN_PLACES.source + " AND line IS NOT NULL", RunPlace)
-START_ORDER: Final = Order((Key("start_time", "time", descending=True), Key("id", "text", descending=True)))
+ENDED_RUN_PLACES = Listing("{columns}", RUN_PLACES.source + " AND line IS NOT NULL", RunCursor)
+START_ORDER: Final = SortOrder(
+    (SortKey("start_time", "time", descending=True), SortKey("id", "text", descending=True))
+)
 # How many runs with some statuses were deleted, whose rollouts are there for some time yet.
 COUNT_GONE_RUNS = statement(
     """
@@ -125,13 +127,15 @@ LIST_KEPT_RUNS = Listing(
     RUN_COLUMNS, LIST_THREAD_RUNS.source + " AND (r.outcome IS NULL OR r.outcome <> :undone)", RunRow
 )
 RUN_FIELDS: Final = {
-    "created_at": Field("n.created_at", "time"),
-    "status": Field("r.status", "text"),
-    "outcome": Field("r.outcome", "text"),
-    "assistant_id": Field("n.assistant_id", "text"),
-    "agent": Field("n.agent", "text"),
+    "created_at": ListField("n.created_at", "time"),
+    "status": ListField("r.status", "text"),
+    "outcome": ListField("r.outcome", "text"),
+    "assistant_id": ListField("n.assistant_id", "text"),
+    "agent": ListField("n.agent", "text"),
 }
-RUN_ORDER: Final = Order((Key("n.created_at", "time", descending=True), Key("n.id", "text", descending=True)))
+RUN_ORDER: Final = SortOrder(
+    (SortKey("n.created_at", "time", descending=True), SortKey("n.id", "text", descending=True))
+)
 # New runs.
 ADD_RUNS = BulkInsert(RUNS, RunRow)
 # Runs that have ended or were deleted.
@@ -216,11 +220,12 @@ LOCK_HOLDERS = statement(
     WHERE ns = :ns AND line {among:names}
     ORDER BY line {lock}
     """,
-    row=LineHolder,
+    row=RunLineHolder,
 )
 # The sessions of runs.
 GET_SESSIONS = statement(
-    "SELECT n.id, n.session_id, r.kind FROM " + RUNS_WITH_ROLLOUTS + " AND n.id {among:ids}", row=SessionRow
+    "SELECT n.id, n.session_id, r.kind FROM " + RUNS_WITH_ROLLOUTS + " AND n.id {among:ids}",
+    row=RunSessionRow,
 )
 # Runs that write to another session.
 SET_SESSIONS = BulkUpdate(RUNS, RunSession, sets=("session_id",), keys=("ns", "id"))
@@ -241,11 +246,11 @@ LATEST_ATTEMPTS = statement(
 LOCK_ATTEMPTS = statement(
     "SELECT {columns} FROM attempts WHERE ns = :ns AND rollout_id {among:ids}"
     " ORDER BY rollout_id, sequence_id {lock}",
-    row=HeldAttempt,
+    row=LeasedAttempt,
 )
 # Attempts whose lease is renewed.
 RENEW_ATTEMPTS = BulkUpdate(
-    ATTEMPTS, HeldAttempt, sets=("last_heartbeat_time",), keys=("ns", "rollout_id", "sequence_id")
+    ATTEMPTS, LeasedAttempt, sets=("last_heartbeat_time",), keys=("ns", "rollout_id", "sequence_id")
 )
 
 # --- checkpoints and steps --------------------------------------------------------------------------------
@@ -257,7 +262,7 @@ STATE_METADATA: Final = """
     ELSE c.metadata END AS metadata"""
 """The metadata of a state; that of a graph's state stands in its checkpoint."""
 STATE_COLUMNS: Final = ", ".join(
-    STATE_METADATA if name == "metadata" else "c." + name for name in columns_of(StateRow)
+    STATE_METADATA if name == "metadata" else "c." + name for name in get_columns(StateRow)
 )
 
 # New states.
@@ -323,7 +328,7 @@ LIST_CHECKPOINTS = Listing(
     "checkpoints AS c WHERE c.ns = :ns AND c.thread_id = :thread_id AND c.position < :before",
     StateRow,
 )
-STATE_ORDER: Final = Order((Key("position", "int", descending=True),))
+STATE_ORDER: Final = SortOrder((SortKey("position", "int", descending=True),))
 # Copy the states of a thread to another, without those of runs that were rolled back.
 COPY_CHECKPOINTS = statement(
     """
@@ -367,9 +372,9 @@ DROP_CHECKPOINTS = statement("DELETE FROM checkpoints WHERE ns = :ns AND thread_
 # Remove all states of a thread but one.
 DROP_EARLIER = statement("DELETE FROM checkpoints WHERE ns = :ns AND thread_id = :thread_id AND id <> :id")
 # Results of steps, unless they are stored.
-KEEP_STEPS = BulkInsert(RUN_STEPS, StepRow, on_conflict="NOTHING")
+KEEP_STEPS = BulkInsert(RUN_STEPS, RunStepRow, on_conflict="NOTHING")
 # The results of steps of runs.
-GET_STEPS = statement("SELECT {columns} FROM run_steps WHERE ns = :ns AND run_id {among:ids}", row=StepRow)
+GET_STEPS = statement("SELECT {columns} FROM run_steps WHERE ns = :ns AND run_id {among:ids}", row=RunStepRow)
 # Remove the results of steps of runs.
 DROP_STEPS = statement("DELETE FROM run_steps WHERE ns = :ns AND run_id {among:ids}")
 

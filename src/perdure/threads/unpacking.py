@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from perdure.checkpoints import queries
-from perdure.checkpoints.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphTuple
-from perdure.checkpoints.rows import tuple_of
+from perdure.checkpoints.records import CheckpointQuery, GraphDelta, GraphDeltaQuery, GraphTuple
+from perdure.checkpoints.rows import row_to_graph_tuple
 from perdure.checkpoints.service import find_unpacked
 from perdure.service.base import Service
 from perdure.threads.operations.packed import is_packed, unpack_states
@@ -24,9 +24,11 @@ async def unpack_for(service: Service, thread_id: str | None, checkpoint_id: str
         await unpack(service, thread_id)
 
 
-async def find_graphs(service: Service, query: GraphQuery) -> list[GraphTuple]:
+async def find_graphs(service: Service, query: CheckpointQuery) -> list[GraphTuple]:
     """The checkpoints of a thread that match a query, the newest first."""
-    return [tuple_of(found) for found in await find_unpacked(service, query, partial(unpack, service))]
+    return [
+        row_to_graph_tuple(found) for found in await find_unpacked(service, query, partial(unpack, service))
+    ]
 
 
 async def find_deltas(service: Service, query: GraphDeltaQuery) -> list[GraphDelta]:

@@ -128,7 +128,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     api_duration_ms: Count | None = None
 
 
-class Append(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RunAppend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Events of one run, in their order; `after` is the number of the event that they follow."""
 
     held: Lease
@@ -163,23 +163,23 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 # --- answers item by item ---------------------------------------------------------------------------------
 
 
-class Appended(msgspec.Struct, kw_only=True):
+class RunAppendResults(msgspec.Struct, kw_only=True):
     """The number of the last event of each item, or why it was refused."""
 
     results: list[int | Refusal]
 
 
-class Ended(msgspec.Struct, kw_only=True):
+class EndedRun(msgspec.Struct, kw_only=True):
     """A run after its attempt has ended, or why the ending was refused."""
 
     run: Run | None = None
     error: Refusal | None = None
 
 
-class Results(msgspec.Struct, kw_only=True):
+class FinishResults(msgspec.Struct, kw_only=True):
     """What became of each ending, in the order of the request."""
 
-    results: list[Ended]
+    results: list[EndedRun]
 
 
 def or_raise(answer: T | PerdureError) -> T:
@@ -189,28 +189,28 @@ def or_raise(answer: T | PerdureError) -> T:
     return answer
 
 
-def _appended(answers: Sequence[int | PerdureError]) -> Appended:
-    return Appended(
+def _appended(answers: Sequence[int | PerdureError]) -> RunAppendResults:
+    return RunAppendResults(
         results=[Refusal.of(each) if isinstance(each, PerdureError) else each for each in answers]
     )
 
 
-def _ended(answers: Sequence[Run | PerdureError]) -> Results:
-    return Results(
+def _ended(answers: Sequence[Run | PerdureError]) -> FinishResults:
+    return FinishResults(
         results=[
-            Ended(error=Refusal.of(each)) if isinstance(each, PerdureError) else Ended(run=each)
+            EndedRun(error=Refusal.of(each)) if isinstance(each, PerdureError) else EndedRun(run=each)
             for each in answers
         ]
     )
 
 
-def _runs(found: Results) -> list[Run | PerdureError]:
+def _runs(found: FinishResults) -> list[Run | PerdureError]:
     return [each.error.error if each.error is not None else cast(Run, each.run) for each in found.results]
 
 
 APPENDED = WireForm(
-    Appended,
+    RunAppendResults,
     _appended,
     lambda found: [each.error if isinstance(each, Refusal) else each for each in found.results],
 )
-ENDED = WireForm(Results, _ended, _runs)
+ENDED = WireForm(FinishResults, _ended, _runs)

@@ -21,7 +21,7 @@ from msgspec import field
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.record import Record
-from perdure.spans.figures import LLM, TOOL, figures_of
+from perdure.spans.figures import LLM, TOOL, count_figures
 from perdure.spans.records import Span
 
 MAX_MESSAGES = 500
@@ -94,13 +94,13 @@ def messages_of_span(span: Span, *, loosely: bool = True) -> list[SpanMessage]:
     With `loosely`, the input and output of a model call that has no messages are shown as such.
     """
     attributes = span.attributes
-    kind = figures_of(span.name, attributes).step.kind
+    kind = count_figures(span.name, attributes).step.kind
     if kind == TOOL:
         return _answer_of_tool(span)
     found = [
         *(each for key in _WHOLE for each in _listed(attributes.get(key))),
         *(each for prefix, inner in _NUMBERED for each in _numbered(attributes, prefix, inner)),
-        *_events_of(span),
+        *_list_events(span),
     ]
     if not found and loosely and kind == LLM:
         found += _listed(_first(attributes, _INPUTS), "user")
@@ -111,7 +111,7 @@ def messages_of_span(span: Span, *, loosely: bool = True) -> list[SpanMessage]:
     return [_message(span.span_id, each) for each in found[:MAX_MESSAGES]]
 
 
-def conversation_of(spans: Sequence[Span]) -> list[SpanMessage]:
+def build_conversation(spans: Sequence[Span]) -> list[SpanMessage]:
     """Return what was said in spans, each message once: a model call repeats those before it."""
     found: list[SpanMessage] = []
     known: set[tuple[Any, ...]] = set()
@@ -121,7 +121,7 @@ def conversation_of(spans: Sequence[Span]) -> list[SpanMessage]:
         groups = [messages_of_span(span) for span in spans]
     for group in groups:
         for message in group:
-            key = _key_of(message)
+            key = _build_key(message)
             if message.role == "tool":
                 # The span of a tool and the next model call both have its answer.
                 if _is_told(message, told):
@@ -141,8 +141,8 @@ def _is_told(message: SpanMessage, told: Collection[str]) -> bool:
     return message.answers is None and any(text.endswith(known) for known in told)
 
 
-def _key_of(message: SpanMessage) -> tuple[Any, ...]:
-    calls = tuple((call.name, _text_of(call.arguments)) for call in message.calls)
+def _build_key(message: SpanMessage) -> tuple[Any, ...]:
+    calls = tuple((call.name, _extract_text(call.arguments)) for call in message.calls)
     return message.role, message.text.strip(), calls, message.answers
 
 
@@ -178,7 +178,7 @@ def _text_of_result(result: Any) -> tuple[str, str | None]:
         blocks = value.get("blocks")
         if isinstance(blocks, list):
             return _Parts(blocks).text, None
-    return _text_of(result), None
+    return _extract_text(result), None
 
 
 def _listed(given: Any, role: str | None = None) -> Iterator[Mapping[str, Any]]:
@@ -197,7 +197,7 @@ def _listed(given: Any, role: str | None = None) -> Iterator[Mapping[str, Any]]:
     ):
         yield {"role": role or "system", "content": value}
     elif role is not None:
-        yield {"role": role, "content": value if isinstance(value, str) else _text_of(value)}
+        yield {"role": role, "content": value if isinstance(value, str) else _extract_text(value)}
 
 
 def _is_message(value: Any) -> bool:
@@ -255,7 +255,7 @@ def _places(attributes: Mapping[str, Any], prefix: str) -> list[str]:
     return [f"{prefix}{number}." for number in sorted(numbers)[:MAX_MESSAGES]]
 
 
-def _events_of(span: Span) -> Iterator[Mapping[str, Any]]:
+def _list_events(span: Span) -> Iterator[Mapping[str, Any]]:
     for event in span.events:
         role = _EVENTS.get(event.name)
         if role is None:
@@ -297,7 +297,7 @@ class _Parts:
 
     def _add(self, part: Any) -> None:
         if not isinstance(part, Mapping):
-            self.texts.append(_text_of(part))
+            self.texts.append(_extract_text(part))
             return
         kind = part.get("type")
         if kind in ("tool_use", "tool_call"):
@@ -312,7 +312,7 @@ class _Parts:
             self.thoughts.append(next((text for text in texts if text), ""))
         else:
             text = next((part[key] for key in ("text", "content") if part.get(key) is not None), None)
-            self.texts.append(f"[{kind or _text_of(part)}]" if text is None else _text_of(text))
+            self.texts.append(f"[{kind or _extract_text(part)}]" if text is None else _extract_text(text))
 
 
 def _message(span_id: str, given: Mapping[str, Any]) -> SpanMessage:
@@ -364,5 +364,5 @@ def _parsed(value: Any) -> Any:
         return value
 
 
-def _text_of(value: Any) -> str:
+def _extract_text(value: Any) -> str:
     return value if isinstance(value, str) else encode_json(value, nan="keep")

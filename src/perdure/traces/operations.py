@@ -11,7 +11,7 @@ from perdure.kernel.cursors import Place
 from perdure.kernel.storage.filters import Clause
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.operations.queries import SPANS, Page, shared_parts
-from perdure.spans.rows import SpanView, TracePlace, TraceRow
+from perdure.spans.rows import SpanRecordRow, TraceCursor, TraceRow
 from perdure.traces import sql
 from perdure.traces.outline import SpanOutlineRow
 
@@ -33,7 +33,7 @@ async def get_traces(tx: Tx, trace_id: str) -> list[TraceRow]:
     return await tx.all(sql.BEGINNING_TRACES, first=trace_id, last=trace_id + "g")
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class TraceFilter(msgspec.Struct, frozen=True):
     """Which traces, from which place on; times are nanoseconds."""
 
     name: str | None
@@ -43,16 +43,16 @@ class Wanted(msgspec.Struct, frozen=True):
     session_id: str | None
     failed: bool
     since: int
-    place: TracePlace
+    place: TraceCursor
 
 
-PlacedTrace = tuple[TracePlace, TraceRow]
+PlacedTrace = tuple[TraceCursor, TraceRow]
 """A trace and its place in the list."""
-Found = tuple[list[PlacedTrace], TracePlace | None]
+Found = tuple[list[PlacedTrace], TraceCursor | None]
 """Traces with their places in the list, and where a window ends; no place means that there are no more."""
 
 
-async def list_traces(tx: Tx, wanted: Wanted, window: int) -> Found:
+async def list_traces(tx: Tx, wanted: TraceFilter, window: int) -> Found:
     """The wanted among the next `window` traces that an index gives, and where the window ends."""
     bound = {
         "since": wanted.since,
@@ -75,7 +75,7 @@ async def list_traces(tx: Tx, wanted: Wanted, window: int) -> Found:
     return await _found(tx, wanted, places), places[-1] if len(places) == window else None
 
 
-async def _found(tx: Tx, wanted: Wanted, places: Sequence[TracePlace]) -> list[PlacedTrace]:
+async def _found(tx: Tx, wanted: TraceFilter, places: Sequence[TraceCursor]) -> list[PlacedTrace]:
     """Those of the traces at these places that are wanted."""
     ids = [place.trace_id for place in places]
     rows = {row.trace_id: row for row in await tx.all(sql.GET_TRACES, ids=ids)} if ids else {}
@@ -83,7 +83,7 @@ async def _found(tx: Tx, wanted: Wanted, places: Sequence[TracePlace]) -> list[P
     return [(place, row) for place, row in found if _matches(row, wanted)]
 
 
-async def _list_by_part(tx: Tx, wanted: Wanted, part: str, bound: Mapping[str, Any]) -> Found:
+async def _list_by_part(tx: Tx, wanted: TraceFilter, part: str, bound: Mapping[str, Any]) -> Found:
     """The same of traces in which the name of a span contains a text.
 
     There are few names as a rule, and the index gives the traces of each. Where there are many, the names in
@@ -99,7 +99,7 @@ async def _list_by_part(tx: Tx, wanted: Wanted, part: str, bound: Mapping[str, A
         found = [place for place in places if place.trace_id in named]
     else:
         window = bound["n"]
-        every: set[TracePlace] = set()
+        every: set[TraceCursor] = set()
         for name in names:
             every.update(await tx.all(sql.LIST_NAMED_TRACES, name=name, **bound))
         places = sorted(every, reverse=True)[:window]
@@ -107,7 +107,7 @@ async def _list_by_part(tx: Tx, wanted: Wanted, part: str, bound: Mapping[str, A
     return await _found(tx, wanted, found), places[-1] if len(places) == window else None
 
 
-async def _last_places(tx: Tx, places: Sequence[TracePlace], names: Sequence[str]) -> list[TracePlace]:
+async def _last_places(tx: Tx, places: Sequence[TraceCursor], names: Sequence[str]) -> list[TraceCursor]:
     """Each trace once: one with several of the names stands where the last of them begins."""
     ids = list({place.trace_id for place in places})
     last: dict[str, int] = {}
@@ -116,7 +116,7 @@ async def _last_places(tx: Tx, places: Sequence[TracePlace], names: Sequence[str
     return [place for place in places if place.start_ns == last[place.trace_id]]
 
 
-def _matches(row: TraceRow, wanted: Wanted) -> bool:
+def _matches(row: TraceRow, wanted: TraceFilter) -> bool:
     return (
         (wanted.service is None or row.service == wanted.service)
         and (wanted.session_id is None or row.session_id == wanted.session_id)
@@ -126,7 +126,7 @@ def _matches(row: TraceRow, wanted: Wanted) -> bool:
 
 async def trace_spans(
     tx: Tx, trace_id: str, span_id: str | None, limit: int, offset: int, place: Place | None = None
-) -> tuple[Page[SpanView], Mapping[str, bytes]]:
+) -> tuple[Page[SpanRecordRow], Mapping[str, bytes]]:
     """A page of the spans of a trace, in the order of their start, and the parts that they share."""
     clause = Clause("TRUE", {}) if span_id is None else Clause("span_id = :span_id", {"span_id": span_id})
     bound = {**clause.values, "trace_id": trace_id}
@@ -138,7 +138,7 @@ async def trace_spans(
 
 async def search_spans(
     tx: Tx, trace_id: str, limit: int, place: Place | None
-) -> tuple[Sequence[SpanView], Mapping[str, bytes]]:
+) -> tuple[Sequence[SpanRecordRow], Mapping[str, bytes]]:
     """Some spans of a trace after a place, and the parts that they share; they are not counted."""
     clause = Clause("TRUE", {"trace_id": trace_id})
     page, values = sql.LIST_TRACE_SPANS.page(clause, TRACE_ORDER, limit, 0, place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from perdure.kernel.record import Record
-from perdure.spans.figures import NANOS, Figures
+from perdure.spans.figures import NANOS, SpanFigures
 from perdure.spans.prices import Prices, Tokens
 from perdure.spans.sums import ERROR
 
@@ -69,7 +69,7 @@ class SpanSteps(Record, kw_only=True):
     total: int
 
 
-def step_from(span_id: str, figures: Figures, prices: Prices, model: str, agent: str) -> SpanStep:
+def step_from(span_id: str, figures: SpanFigures, prices: Prices, model: str, agent: str) -> SpanStep:
     tokens = Tokens(figures.input_tokens, figures.output_tokens, figures.cached_tokens)
     cost = prices.cost(figures.step.model, tokens) if figures.cost is None else figures.cost
     return SpanStep(

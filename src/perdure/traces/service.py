@@ -19,14 +19,14 @@ from perdure.service.base import Service
 from perdure.service.callers import Caller
 from perdure.service.endpoints import GET, call
 from perdure.spans import encoding as span_encoding
-from perdure.spans.figures import AGENT_NAMES, AGENT_STEP, CALLS, Figures, label_in, label_of
+from perdure.spans.figures import AGENT_NAMES, AGENT_STEP, CALLS, SpanFigures, cut_label, label_in
 from perdure.spans.prices import Prices
 from perdure.spans.records import Span
-from perdure.spans.rows import SpanView, TracePlace
+from perdure.spans.rows import SpanRecordRow, TraceCursor
 from perdure.spans.sums import MAX_NAME
 from perdure.traces import operations
-from perdure.traces.messages import SpanMessage, SpanMessages, conversation_of, messages_of_span
-from perdure.traces.operations import PlacedTrace, Wanted
+from perdure.traces.messages import SpanMessage, SpanMessages, build_conversation, messages_of_span
+from perdure.traces.operations import PlacedTrace, TraceFilter
 from perdure.traces.outline import SpanOutline, SpanStep, SpanSteps, outline_from, step_from
 from perdure.traces.records import Trace, TracePage, trace_from
 
@@ -92,12 +92,12 @@ class Traces(Service):
         through. A page may have fewer items than `limit`, and even none; `next` is the cursor of the next.
         """
         check_page(limit, 0)
-        newest = TracePlace(_nanoseconds(until, "until", LAST_NS), "")
-        wanted = Wanted(
+        newest = TraceCursor(_nanoseconds(until, "until", LAST_NS), "")
+        wanted = TraceFilter(
             name=None if name is None else check_text(name, "name")[:MAX_NAME],
             part=check_text(name_contains, "name_contains").lower() if name_contains else None,
             service=optional_text(service, "service"),
-            session_id=None if session_id is None else label_of(check_text(session_id, "session_id")),
+            session_id=None if session_id is None else cut_label(check_text(session_id, "session_id")),
             failed=bool(error),
             since=_nanoseconds(since, "since", 0),
             place=_place(cursor, newest),
@@ -251,8 +251,8 @@ def attributes_from(given: Sequence[str]) -> dict[str, str]:
 
 
 def _steps_in(
-    rows: Sequence[SpanView],
-    counted: Sequence[Figures | None],
+    rows: Sequence[SpanRecordRow],
+    counted: Sequence[SpanFigures | None],
     parts: Mapping[str, bytes],
     prices: Prices,
 ) -> list[SpanStep]:
@@ -292,12 +292,14 @@ def _inherited(span_id: str, labels: Mapping[str, str], parents: Mapping[str, st
     return ""
 
 
-def _messages_in(rows: Sequence[SpanView], parts: Mapping[str, bytes], one: bool) -> Sequence[SpanMessage]:
+def _messages_in(
+    rows: Sequence[SpanRecordRow], parts: Mapping[str, bytes], one: bool
+) -> Sequence[SpanMessage]:
     spans = span_encoding.spans_from(rows, parts)
-    return [each for span in spans for each in messages_of_span(span)] if one else conversation_of(spans)
+    return [each for span in spans for each in messages_of_span(span)] if one else build_conversation(spans)
 
 
-def _any_has(rows: Sequence[SpanView], parts: Mapping[str, bytes], wanted: Mapping[str, str]) -> bool:
+def _any_has(rows: Sequence[SpanRecordRow], parts: Mapping[str, bytes], wanted: Mapping[str, str]) -> bool:
     """Return whether a span has all the attributes. Spans without their names are not decoded."""
     likely = span_encoding.spans_with_names(rows, parts, wanted)
     return any(has_attributes(span.attributes, wanted) for span in span_encoding.spans_from(likely, parts))
@@ -317,10 +319,10 @@ def _nanoseconds(seconds: float | None, what: str, otherwise: int) -> int:
     return otherwise if seconds is None else max(0, encoding.micros(seconds, what) * 1000)
 
 
-def _cursor(place: TracePlace | None) -> str | None:
+def _cursor(place: TraceCursor | None) -> str | None:
     return None if place is None else write_cursor(_TRACES, *place)
 
 
-def _place(cursor: str | None, otherwise: TracePlace) -> TracePlace:
+def _place(cursor: str | None, otherwise: TraceCursor) -> TraceCursor:
     found = read_cursor(cursor, _TRACES, int, str)
-    return otherwise if found is None else TracePlace(*found)
+    return otherwise if found is None else TraceCursor(*found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure.kernel.storage.dialect import name_statements, statement
 from perdure.kernel.storage.filters import Listing
-from perdure.spans.rows import SpanView, TraceNameRow, TracePlace, TraceRow
+from perdure.spans.rows import SpanRecordRow, TraceCursor, TraceNameRow, TraceRow
 from perdure.traces.outline import SpanOutlineRow, TraceName
 
 # A trace by its id.
@@ -23,7 +23,7 @@ LIST_TRACES = statement(
     WHERE ns = :ns AND start_ns >= :since AND (start_ns, trace_id) < (:start_ns, :trace_id)
     ORDER BY start_ns DESC, trace_id DESC LIMIT :n
     """,
-    row=TracePlace,
+    row=TraceCursor,
 )
 # The same of the traces of a service.
 LIST_SERVICE_TRACES = statement(
@@ -33,7 +33,7 @@ LIST_SERVICE_TRACES = statement(
       AND (start_ns, trace_id) < (:start_ns, :trace_id)
     ORDER BY start_ns DESC, trace_id DESC LIMIT :n
     """,
-    row=TracePlace,
+    row=TraceCursor,
 )
 # The same of the traces of a session.
 LIST_SESSION_TRACES = statement(
@@ -43,7 +43,7 @@ LIST_SESSION_TRACES = statement(
       AND (start_ns, trace_id) < (:start_ns, :trace_id)
     ORDER BY start_ns DESC, trace_id DESC LIMIT :n
     """,
-    row=TracePlace,
+    row=TraceCursor,
 )
 # The same of the traces with errors.
 LIST_FAILED_TRACES = statement(
@@ -52,7 +52,7 @@ LIST_FAILED_TRACES = statement(
     WHERE ns = :ns AND errors > 0 AND start_ns >= :since AND (start_ns, trace_id) < (:start_ns, :trace_id)
     ORDER BY start_ns DESC, trace_id DESC LIMIT :n
     """,
-    row=TracePlace,
+    row=TraceCursor,
 )
 # The same of the traces in which a span has a name.
 LIST_NAMED_TRACES = statement(
@@ -61,7 +61,7 @@ LIST_NAMED_TRACES = statement(
     WHERE ns = :ns AND name = :name AND start_ns >= :since AND (start_ns, trace_id) < (:start_ns, :trace_id)
     ORDER BY start_ns DESC, trace_id DESC LIMIT :n
     """,
-    row=TracePlace,
+    row=TraceCursor,
 )
 # The names that spans have, each once: the index is entered anew behind each.
 LIST_NAMES = statement(
@@ -93,7 +93,7 @@ STARTS_OF_NAMES = statement(
     row=TraceNameRow,
 )
 # The spans of a trace.
-LIST_TRACE_SPANS = Listing("{columns}", "spans WHERE ns = :ns AND trace_id = :trace_id", SpanView)
+LIST_TRACE_SPANS = Listing("{columns}", "spans WHERE ns = :ns AND trace_id = :trace_id", SpanRecordRow)
 # The same without their bodies.
 OUTLINE_TRACE_SPANS = Listing("{columns}", "spans WHERE ns = :ns AND trace_id = :trace_id", SpanOutlineRow)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from perdure.agents.agent import Agent
-from perdure.agents.confinement import confinement_of
+from perdure.agents.confinement import get_confinement
 from perdure.agents.context import AgentError, Context
 from perdure.agents.functions import in_thread
 from perdure.agents.processes import Captured, run_captured
@@ -51,7 +51,7 @@ Callables = Mapping[str, Callable[..., Any]]
 def built_in_agents(callables: Callables, rules: HttpRules) -> dict[str, Agent]:
     """The built-in agents by name, with the callables and the rules for URLs of a worker."""
     agents: list[Agent] = [
-        CommandAgent(),
+        WorkspaceCommandAgent(),
         ScriptAgent(),
         CheckAgent(),
         CallableAgent(callables),
@@ -108,7 +108,7 @@ def shell(command: str) -> list[str]:
 # --- commands, scripts and checks -------------------------------------------------------------------------
 
 
-class CommandAgent:
+class WorkspaceCommandAgent:
     """Executes a shell command in the workspace of the workflow run."""
 
     blocking = False
@@ -135,7 +135,7 @@ class ScriptAgent:
 
     async def run(self, ctx: Context, input: Any) -> PhaseResult:
         script, runtime = _text(input, "script"), str(input.get("runtime") or "sh")
-        interpreter, suffix = interpreter_of(runtime)
+        interpreter, suffix = find_interpreter(runtime)
         await _say(ctx, runtime, {"script": script})
         # The directory is the worker's alone, and goes with the script.
         with tempfile.TemporaryDirectory(prefix="perdure-script-") as folder:
@@ -173,7 +173,7 @@ _RUNTIMES: Final[Mapping[str, tuple[str, Sequence[Sequence[str]]]]] = {
 """The file and the interpreters of each runtime; the first that is installed is used."""
 
 
-def interpreter_of(runtime: str) -> tuple[list[str], str]:
+def find_interpreter(runtime: str) -> tuple[list[str], str]:
     """How a script of a runtime is executed on this machine, and how its file's name ends."""
     if runtime not in _RUNTIMES:
         raise AgentError(f"there is no runtime {runtime[:64]!r}; there are {', '.join(_RUNTIMES)}")
@@ -196,7 +196,7 @@ async def _execute(
         env=_variables(ctx, input),
         limit=CAPTURED,
         timeout=_seconds(input, default),
-        confinement=confinement_of(ctx).showing(*shown),
+        confinement=get_confinement(ctx).showing(*shown),
     )
 
 

@@ -27,8 +27,8 @@ from perdure.agents.context import (
     executing,
 )
 from perdure.agents.loading import import_target
-from perdure.agents.records import Phase, RecordedSpan
-from perdure.checkpoints.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
+from perdure.agents.records import PhaseContext, RecordedSpan
+from perdure.checkpoints.records import CheckpointQuery, GraphDelta, GraphDeltaQuery, GraphSteps, GraphTuple
 from perdure.items.calls import ItemCalls
 from perdure.items.records import ItemOp, ItemResult
 from perdure.kernel.codec import decode_json, encode_json
@@ -38,12 +38,12 @@ from perdure.kernel.garbage import settle_garbage_collector
 from perdure.memory.records import SearchResult
 from perdure.rollouts.resources import validate_resources
 from perdure.sessions import envelopes
-from perdure.sessions.transcripts.reading import format_of
-from perdure.spans.recording import Recorder, enter_span, parse_traceparent, share_span
+from perdure.sessions.transcripts.reading import find_format
+from perdure.spans.recording import SpanRecorder, enter_span, parse_traceparent, share_span
 from perdure.streams.model import Shown
 from perdure.threads.records import Checkpoint
 from perdure.worker.registry import make_agent
-from perdure.worker.retry_policy import RetryPolicy, failure_of
+from perdure.worker.retry_policy import RetryPolicy, build_failure
 from perdure.worker.tracing import NoTracer, follow_langchain, make_tracer, step_span
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ class ChildContext:
         self.command: Mapping[str, Any] | None = start["command"]
         self.from_checkpoint: str | None = start.get("from_checkpoint")
         phase = start.get("phase")
-        self.phase: Phase | None = None if phase is None else msgspec.convert(phase, Phase)
+        self.phase: PhaseContext | None = None if phase is None else msgspec.convert(phase, PhaseContext)
         logger = logging.getLogger("perdure.agent")
         logger.addHandler(LogLines(pipe))
         logger.setLevel(logging.INFO)
@@ -135,14 +135,14 @@ class ChildContext:
     def memory(self) -> ChildMemory:
         return ChildMemory(self)
 
-    def _new_recorder(self) -> Recorder | None:
+    def _new_recorder(self) -> SpanRecorder | None:
         """What records spans of this attempt, if it is traced."""
         parent = parse_traceparent(self.traceparent)
         if parent is None:
             return None
         ref, sampled = parent
         enter_span(ref)
-        return Recorder(ref, self.record_span, content=self.trace_content) if sampled else None
+        return SpanRecorder(ref, self.record_span, content=self.trace_content) if sampled else None
 
     # --- messages of the worker
 
@@ -203,7 +203,7 @@ class ChildContext:
         self._log({"type": "usage", **figures})
 
     async def transcript(self, line: Mapping[str, Any]) -> bool:
-        known = format_of(line) is not None
+        known = find_format(line) is not None
         if known:
             self._log({"type": "transcript", "line": line})
         return known
@@ -327,7 +327,7 @@ class ChildGraphs:
     async def settle(self) -> None:
         await self._context.request({"type": "settle"})
 
-    async def find(self, query: GraphQuery) -> list[GraphTuple]:
+    async def find(self, query: CheckpointQuery) -> list[GraphTuple]:
         answer = await self._context.request({"type": "find", "query": msgspec.to_builtins(query)})
         return msgspec.convert(answer["found"], list[GraphTuple])
 
@@ -414,7 +414,7 @@ def main() -> NoReturn:
     except BaseException as error:  # noqa: BLE001 - the worker decides what it means
         traceback.print_exc()
         retriable = RetryPolicy(load_settings().job_retriable).is_retriable(error)
-        failure = failure_of(error)
+        failure = build_failure(error)
         known = error if isinstance(error, AgentError) else AgentError()
         pipe.send(
             {

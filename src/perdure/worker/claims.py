@@ -10,7 +10,7 @@ from perdure.threads.work import Assignment
 from perdure.worker.options import WorkerOptions
 
 
-class Claims:
+class WorkerClaims:
     """The claims of one worker, in its event loop.
 
     Its claimer is there from before a claim until the worker is full: a hint that comes between two claims is

@@ -21,11 +21,11 @@ from perdure.agents.context import (
     enclosing_step,
     executing,
 )
-from perdure.agents.records import Phase, RecordedSpan
+from perdure.agents.records import PhaseContext, RecordedSpan
 from perdure.checkpoints.records import (
+    CheckpointQuery,
     GraphDelta,
     GraphDeltaQuery,
-    GraphQuery,
     GraphState,
     GraphSteps,
     GraphTuple,
@@ -112,7 +112,7 @@ class RunGraphs:
         await self._call_in_control_loop(self._emitter.drain)
         self._check()
 
-    async def find(self, query: GraphQuery) -> list[GraphTuple]:
+    async def find(self, query: CheckpointQuery) -> list[GraphTuple]:
         return await self._call_in_control_loop(lambda: self._queue.find_graphs(self._lease, query))
 
     async def deltas(self, query: GraphDeltaQuery) -> list[GraphDelta]:
@@ -141,7 +141,7 @@ class RunItems(ItemCalls):
         return asyncio.run_coroutine_threadsafe(action(), self._control).result()
 
 
-class RunMemory:
+class AttemptMemory:
     """Implements `perdure.agents.context.MemorySearch` for one attempt."""
 
     def __init__(
@@ -178,7 +178,7 @@ class RunContext:
         session: SessionWriter,
         *,
         store: LightningStore | None = None,
-        phase: Phase | None = None,
+        phase: PhaseContext | None = None,
         memory: Memory | None = None,
         still_owned: Callable[[], bool] = lambda: True,
         lease_over: Callable[[], bool] = lambda: False,
@@ -224,7 +224,9 @@ class RunContext:
         self.input, self._resumes = _input_and_answers(assignment)
         self.graph = RunGraphs(assignment.held, queue, emitter, self._call_in_control_loop, self._check)
         self.items = RunItems(queue, self._call_in_control_loop, self._check)
-        self.memory = None if memory is None else RunMemory(memory, self._call_in_control_loop, self._check)
+        self.memory = (
+            None if memory is None else AttemptMemory(memory, self._call_in_control_loop, self._check)
+        )
 
     # --- called by the worker
 
@@ -357,7 +359,9 @@ class RunContext:
             # The agent continues from what an earlier attempt saved.
             self.end_replay()
         if found is not None and found.graph and found.values is None:
-            query = GraphQuery(thread_id=self.thread_id, checkpoint_ns="", checkpoint_id=found.checkpoint_id)
+            query = CheckpointQuery(
+                thread_id=self.thread_id, checkpoint_ns="", checkpoint_id=found.checkpoint_id
+            )
             whole = await self.graph.find(query)
             values = state_values(whole[0]) if whole else None
             found = self._checkpoint = msgspec.structs.replace(found, values=values)

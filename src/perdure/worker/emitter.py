@@ -106,7 +106,7 @@ class Emitter:
         """Add steps of a graph, from any thread; they are written no later than the events after them."""
         with self._lock:
             self._steps.append(steps)
-            self._step_bytes += size_of(steps)
+            self._step_bytes += estimate_size(steps)
             if self._scheduled:
                 return
             self._scheduled = True
@@ -215,14 +215,14 @@ class Emitter:
                 # The attempt of a cancelled run is fenced, but may still store its steps at the end.
                 with self._lock:
                     self._steps.insert(0, steps)
-                    self._step_bytes += size_of(steps)
+                    self._step_bytes += estimate_size(steps)
             self.fail(error)
 
 
 # --- batches of steps -------------------------------------------------------------------------------------
 
 
-def size_of(steps: GraphSteps) -> int:
+def estimate_size(steps: GraphSteps) -> int:
     """The approximate number of bytes of steps."""
     size = 0
     for put in steps.changes.puts:
@@ -257,7 +257,7 @@ def _updated(before: GraphState, state: GraphState) -> GraphState:
     return msgspec.structs.replace(state, again=before.again, parent_id=before.parent_id)
 
 
-def last_of(steps: GraphSteps) -> GraphSteps:
+def keep_last(steps: GraphSteps) -> GraphSteps:
     """Only the last state, with its values, for a thread from which no run continues."""
     if not steps.states or steps.states[-1].body is None:
         return steps

@@ -28,11 +28,11 @@ from perdure.threads.queue import RunQueue
 from perdure.threads.records import Failure, NewCheckpoint
 from perdure.threads.work import Assignment, Ending, Lease
 from perdure.worker.context import RunContext
-from perdure.worker.emitter import Emitter, last_of
-from perdure.worker.isolation import AgentLoops, Ended, Job
+from perdure.worker.emitter import Emitter, keep_last
+from perdure.worker.isolation import AgentEnd, AgentJob, AgentLoops
 from perdure.worker.options import WorkerOptions
-from perdure.worker.phase import PhaseWork, phase_of
-from perdure.worker.retry_policy import RetryPolicy, failure_of
+from perdure.worker.phase import PhaseWork, build_phase
+from perdure.worker.retry_policy import RetryPolicy, build_failure
 from perdure.worker.session_writer import SessionWriter
 from perdure.worker.span_queue import SpanQueue
 from perdure.worker.tracing import Tracing
@@ -103,7 +103,7 @@ class AgentResult(msgspec.Struct, frozen=True):
     body: str
 
 
-class Execution:
+class AttemptExecution:
     """The execution of one attempt by this worker."""
 
     def __init__(self, deps: WorkerDeps, assignment: Assignment, claimed: float | None = None) -> None:
@@ -140,7 +140,7 @@ class Execution:
             self.tracing,
             self._session,
             store=deps.store,
-            phase=None if self._phase is None else phase_of(assignment, self._phase.place()),
+            phase=None if self._phase is None else build_phase(assignment, self._phase.place()),
             memory=deps.memory,
             still_owned=self._still_owned,
             lease_over=self.lease_over,
@@ -191,7 +191,7 @@ class Execution:
         set_log_fields(
             run_id=run.run_id, thread_id=run.thread_id, agent=run.agent, attempt=self.assignment.attempt
         )
-        ended: Ended | None = None
+        ended: AgentEnd | None = None
         number = self.assignment.attempt
         logger.info("%s started%s", self.name, "" if number == 1 else f", attempt {number}")
         try:
@@ -217,7 +217,7 @@ class Execution:
 
     # --- executing the agent
 
-    async def _execute(self) -> Ended:
+    async def _execute(self) -> AgentEnd:
         assignment = self.assignment
         if not assignment.begun:
             self._emitter.begin(begin_event(assignment.run.run_id, assignment.attempt))
@@ -230,7 +230,9 @@ class Execution:
         if not job.done.done():
             self.request_stop(TIMEOUT)
             await self._stop(job, agent)
-        return job.done.result() if job.done.done() else Ended(error=TimeoutError("the agent did not stop"))
+        return (
+            job.done.result() if job.done.done() else AgentEnd(error=TimeoutError("the agent did not stop"))
+        )
 
     def _agent(self) -> Agent:
         """The agent of the run. Those that are built in execute phases, and nothing a caller asks for."""
@@ -257,7 +259,7 @@ class Execution:
             else AgentResult(values, encode_json(values, what="the return value of the agent"))
         )
 
-    async def _stop(self, job: Job, agent: Agent) -> None:
+    async def _stop(self, job: AgentJob, agent: Agent) -> None:
         action = self.stop_action or LOST
         logger.info("stopping %s: %s", self.name, action)
         self.context.cancel(action)
@@ -276,7 +278,7 @@ class Execution:
 
     # --- reporting the end
 
-    async def _conclude(self, ended: Ended) -> str:
+    async def _conclude(self, ended: AgentEnd) -> str:
         action = self.stop_action
         if self.lost:
             return LOST
@@ -303,7 +305,7 @@ class Execution:
             self.context.end_replay()
         return await self._end(await self._with_report(ending, ended))
 
-    async def _with_report(self, ending: Ending, ended: Ended) -> Ending:
+    async def _with_report(self, ending: Ending, ended: AgentEnd) -> Ending:
         """The ending of a phase with what it tells; its session says how it ended, and is written first."""
         if self._phase is None:
             return ending
@@ -311,7 +313,7 @@ class Execution:
         await self._session.drain()
         return reported
 
-    def _ending(self, ended: Ended) -> Ending:
+    def _ending(self, ended: AgentEnd) -> Ending:
         # A run whose events could not be written has not succeeded.
         error = _write_error(self._emitter.failure) or ended.error
         if isinstance(error, Interrupted):
@@ -323,11 +325,11 @@ class Execution:
             return Ending(
                 held=self.lease,
                 result=RETRIABLE,
-                error=failure_of(error),
+                error=build_failure(error),
                 retry_after=self._retry_after(error),
             )
         logger.error("%s failed", self.name, exc_info=error)
-        return Ending(held=self.lease, result="error", error=failure_of(error))
+        return Ending(held=self.lease, result="error", error=build_failure(error))
 
     def _retry_after(self, error: BaseException) -> float:
         if isinstance(error, Retriable) and error.after is not None:
@@ -379,7 +381,7 @@ class Execution:
             return None
         steps = self._emitter.take_steps()
         over = self.assignment.run.temporary and ending.result == "success" and self._phase is None
-        return last_of(steps) if steps is not None and over else steps
+        return keep_last(steps) if steps is not None and over else steps
 
     async def _finish(self, ending: Ending) -> None:
         await retry_until(

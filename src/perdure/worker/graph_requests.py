@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.agents.context import AgentError
-from perdure.checkpoints.records import GraphDelta, GraphDeltaQuery, GraphQuery, GraphSteps, GraphTuple
+from perdure.checkpoints.records import CheckpointQuery, GraphDelta, GraphDeltaQuery, GraphSteps, GraphTuple
 from perdure.graph_requests.model import MAX_ANSWER
 from perdure.graph_requests.records import GraphAssignment, GraphError, RequestLease
 from perdure.graph_requests.service import GraphRequests
@@ -20,7 +20,7 @@ from perdure.langgraph.descriptions import GRAPH, describe
 from perdure.threads.queue import RunQueue
 from perdure.threads.work import Lease
 from perdure.worker.context import CallInControlLoop, RunItems
-from perdure.worker.isolation import Ended, Job
+from perdure.worker.isolation import AgentEnd, AgentJob
 from perdure.worker.pulse import Pulse
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class GraphRequestLoop:
         described: AgentDescription = ended.value
         return described
 
-    async def _end_of(self, job: Job, seconds: float) -> Ended | None:
+    async def _end_of(self, job: AgentJob, seconds: float) -> AgentEnd | None:
         """How a job ended; None if it did not within so many seconds: then it is cancelled."""
         await asyncio.wait((job.done,), timeout=seconds)
         if not job.done.done():
@@ -109,7 +109,7 @@ class GraphRequestLoop:
             return None
         return job.done.result()
 
-    async def _stop_job(self, job: Job) -> None:
+    async def _stop_job(self, job: AgentJob) -> None:
         job.cancel()
         await asyncio.wait((job.done,), timeout=CANCEL_SECONDS)
         if not job.done.done():
@@ -180,7 +180,7 @@ class GraphRequestLoop:
         except PerdureError as error:
             logger.error("%s: cannot be answered: %s: %s", name, error.code, error.message)
 
-    async def _watched(self, job: Job, assignment: GraphAssignment, until: float) -> Ended | None:
+    async def _watched(self, job: AgentJob, assignment: GraphAssignment, until: float) -> AgentEnd | None:
         """Renew the lease until the job ends; None if the lease or the deadline ended before."""
         while True:
             left = min(assignment.lease_seconds / 3, until - boottime())
@@ -199,9 +199,9 @@ class GraphRequestLoop:
             return True
         return kept
 
-    async def _send(self, assignment: GraphAssignment, ended: Ended, name: str, until: float) -> None:
+    async def _send(self, assignment: GraphAssignment, ended: AgentEnd, name: str, until: float) -> None:
         answer, steps = ended.value if ended.error is None else (None, None)
-        error = None if ended.error is None else _error_of(ended.error, name)
+        error = None if ended.error is None else _build_error(ended.error, name)
         after = None if assignment.checkpoint is None else assignment.checkpoint.checkpoint_id
 
         async def send(answer: str | None, error: GraphError | None, steps: GraphSteps | None) -> None:
@@ -222,20 +222,20 @@ class GraphRequestLoop:
             if refused.http_status >= 500:
                 raise
             # The server does not take what the graph made, so its caller is told why.
-            await send(None, _error_of(refused, name), None)
+            await send(None, _build_error(refused, name), None)
 
 
 async def _perform(
     deps: WorkerDeps, assignment: GraphAssignment, checkpoints: RequestGraphs, store: Any
 ) -> tuple[str, GraphSteps | None]:
     """Execute a request in the agents' loop; gives the answer as JSON, and what it changes."""
-    from perdure.langgraph.reading import Thread, perform
-    from perdure.langgraph.wire import body_of
+    from perdure.langgraph.reading import GraphThread, perform
+    from perdure.langgraph.wire import encode_value
 
     agent: Any = deps.agents[assignment.agent]
-    thread = Thread(assignment.thread_id, store, assignment.checkpoint)
+    thread = GraphThread(assignment.thread_id, store, assignment.checkpoint)
     performed = await perform(agent, checkpoints, thread, assignment.call)
-    body = body_of(performed.answer)
+    body = encode_value(performed.answer)
     if len(body) > MAX_ANSWER:
         raise NotSupported(
             f"the answer has {len(body):,} characters, and a worker's answer may have {MAX_ANSWER:,}:"
@@ -244,7 +244,7 @@ async def _perform(
     return body, performed.steps
 
 
-def _error_of(error: BaseException, name: str) -> GraphError:
+def _build_error(error: BaseException, name: str) -> GraphError:
     """What the caller is told; what only the graph's author understands is in the worker's log."""
     if isinstance(error, PerdureError):
         return GraphError(code=error.code, message=error.message)
@@ -271,7 +271,7 @@ class RequestGraphs:
 
     async def settle(self) -> None: ...
 
-    async def find(self, query: GraphQuery) -> list[GraphTuple]:
+    async def find(self, query: CheckpointQuery) -> list[GraphTuple]:
         return await self._call(lambda: self._queue.find_graphs(self._lease, query))
 
     async def deltas(self, query: GraphDeltaQuery) -> list[GraphDelta]:

@@ -16,7 +16,7 @@ from perdure.executions.model import QUOTA, TOOL
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.version import VERSION
-from perdure.outbox.webhooks.guarded import Guard, authorization_of, pinned_session, reason_of
+from perdure.outbox.webhooks.guarded import Guard, build_authorization, build_reason, pinned_session
 from perdure.outbox.webhooks.urls import mask_target
 from perdure.threads.work import MAX_OUTPUT
 from perdure.worker.phase import PhaseResult
@@ -73,7 +73,7 @@ class HttpAgent:
         headers, body = _headers(given.get("headers")), _body(given.get("body"))
         seconds = given.get("timeout_seconds")
         seconds = seconds if isinstance(seconds, int | float) and 0 < seconds < SECONDS else SECONDS
-        sent = {"User-Agent": "perdure/" + VERSION, **authorization_of(target), **headers}
+        sent = {"User-Agent": "perdure/" + VERSION, **build_authorization(target), **headers}
         if body is not None and not isinstance(given["body"], str):
             sent.setdefault("Content-Type", "application/json")
         try:
@@ -91,7 +91,7 @@ class HttpAgent:
         except TimeoutError as error:
             raise AgentError(f"no answer from {target.host} within {seconds:g} s", retriable=True) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise AgentError(reason_of(target, error), error="HttpError", retriable=True) from error
+            raise AgentError(build_reason(target, error), error="HttpError", retriable=True) from error
 
 
 async def _read(answer: aiohttp.ClientResponse) -> str:

@@ -36,7 +36,7 @@ IDLE_SECONDS = 10.0
 Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
-class Ended(msgspec.Struct, frozen=True):
+class AgentEnd(msgspec.Struct, frozen=True):
     """How an agent's code ended: its return value, or its exception."""
 
     value: Any = None
@@ -138,7 +138,7 @@ class AgentLoop:
     def __init__(self) -> None:
         self.loop = new_loop()
         self.loop.set_default_executor(DaemonThreads())
-        self.jobs: set[Job] = set()
+        self.jobs: set[AgentJob] = set()
         self.retired = False
         self._unanswered = False
         self._held: _Held | None = None
@@ -225,7 +225,7 @@ class AgentLoop:
         return not self._thread.is_alive()
 
 
-class Job:
+class AgentJob:
     """An agent that runs in its loop. `done` is a future of the starting loop; it never has an exception."""
 
     def __init__(self, home: AgentLoop, work: Work, name: str) -> None:
@@ -234,7 +234,7 @@ class Job:
         self.heard = False
         """Whether its loop was able to cancel it."""
         self._control = asyncio.get_running_loop()
-        self.done: asyncio.Future[Ended] = self._control.create_future()
+        self.done: asyncio.Future[AgentEnd] = self._control.create_future()
         self._work = work
         self._task: asyncio.Task[None] | None = None
         self._lock = threading.Lock()
@@ -263,14 +263,14 @@ class Job:
 
     async def _run(self) -> None:
         try:
-            ended = Ended(value=await self._work())
+            ended = AgentEnd(value=await self._work())
         except BaseException as error:  # noqa: BLE001 - the worker decides what it means
-            ended = Ended(error=error)
+            ended = AgentEnd(error=error)
         with suppress(RuntimeError):
             # The worker may have abandoned this job and ended.
             self._control.call_soon_threadsafe(self._report, ended)
 
-    def _report(self, ended: Ended) -> None:
+    def _report(self, ended: AgentEnd) -> None:
         self.home.jobs.discard(self)
         if self.home.retired and not self.home.jobs:
             self.home.stop()
@@ -295,9 +295,9 @@ class AgentLoops:
         self._shared: AgentLoop | None = None
         self._loops: list[AgentLoop] = []
 
-    def start(self, work: Work, name: str) -> Job:
+    def start(self, work: Work, name: str) -> AgentJob:
         """Run a coroutine in the loop for agents."""
-        job = Job(self._home(), work, name)
+        job = AgentJob(self._home(), work, name)
         if self._isolated:
             job.home.retired = True
         return job
@@ -335,7 +335,7 @@ class AgentLoops:
             ", ".join(names) or "no run",
         )
 
-    def abandon(self, job: Job) -> None:
+    def abandon(self, job: AgentJob) -> None:
         """Abandon an agent that does not stop, and its thread."""
         logger.error("%s does not stop; its thread is abandoned", job.name)
         if job.home is self._shared and not job.heard:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.agents.confinement import Confinement, SandboxName
-from perdure.agents.private_paths import private_paths_of
+from perdure.agents.private_paths import list_private_paths
 from perdure.kernel.config import Settings
 from perdure.threads.model import RUN_QUEUES, QueueName
 
@@ -98,7 +98,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             "command_sandbox": settings.command_sandbox,
             "command_network": settings.command_network,
             "command_uid": settings.command_uid,
-            "private_paths": private_paths_of(settings, *_state_folders(more.get("workspaces"))),
+            "private_paths": list_private_paths(settings, *_state_folders(more.get("workspaces"))),
             "session_log": settings.session_log,
             "session_content": settings.session_content,
         }

@@ -15,7 +15,7 @@ MARK: Final = 64
 _ASSISTANTS: Final = frozenset({"assistant", "ai", "AIMessage", "AIMessageChunk"})
 
 
-def output_of(values: Any) -> str:
+def format_output(values: Any) -> str:
     """What an agent returned, as a text.
 
     A text is the output itself; of an object with messages it is the last text of the assistant, of one with
@@ -30,7 +30,7 @@ def output_of(values: Any) -> str:
         if said is not None:
             return said
         if "output" in values:
-            return output_of(values["output"])
+            return format_output(values["output"])
     return encode_json(values, what="the output", nan="keep")
 
 
@@ -55,14 +55,14 @@ def _text(content: Any) -> str:
     return joined(each.get("text") for each in blocks(content) if each.get("type") in (None, "text"))
 
 
-def question_of(interrupts: Sequence[Any]) -> str:
+def format_question(interrupts: Sequence[Any]) -> str:
     """What a phase asks a person: the first of its questions that has something to say."""
     for each in interrupts:
         value = _field(each, "value")
         if isinstance(value, Mapping) and isinstance(value.get("question"), str):
             return str(value["question"])
         if value not in (None, ""):
-            return output_of(value)
+            return format_output(value)
     return ""
 
 
@@ -79,6 +79,6 @@ def bounded(text: str) -> str:
 def safe_output(values: Any) -> str:
     """`output_of`, within bounds; what cannot be written as JSON is shown as Python shows it."""
     try:
-        return bounded(output_of(values))
+        return bounded(format_output(values))
     except InvalidInput:
         return bounded(repr(values))

@@ -11,13 +11,13 @@ import msgspec
 from perdure.agents.agent import Agent
 from perdure.agents.context import AgentError, Interrupted
 from perdure.agents.processes import NOT_STARTED
-from perdure.agents.records import Phase
+from perdure.agents.records import PhaseContext
 from perdure.checkpoints.records import GraphState
 from perdure.executions.model import FATAL, SUCCESS
 from perdure.kernel.codec import decode_json
 from perdure.threads.records import Failure
 from perdure.threads.work import Assignment, Ending
-from perdure.worker.outputs import bounded, question_of, safe_output
+from perdure.worker.outputs import bounded, format_question, safe_output
 from perdure.worker.session_writer import SessionWriter
 from perdure.worker.workspaces import Workspaces
 
@@ -35,7 +35,7 @@ class PhaseResult(msgspec.Struct, frozen=True):
     stop_reason: str = SUCCESS
 
 
-def phase_of(assignment: Assignment, workspace: str | None) -> Phase | None:
+def build_phase(assignment: Assignment, workspace: str | None) -> PhaseContext | None:
     """What an agent is told of its phase: what was rendered into its input, and where it works."""
     facts = assignment.phase
     if facts is None:
@@ -45,7 +45,7 @@ def phase_of(assignment: Assignment, workspace: str | None) -> Phase | None:
     texts = {name: known[name] for name in _SAME if isinstance(known.get(name), str)}
     objects = {name: known[name] for name in ("context", "outputs") if isinstance(known.get(name), dict)}
     skills = known.get("skills")
-    return Phase(
+    return PhaseContext(
         workflow_run_id=facts.workflow_run_id,
         label=facts.label,
         iteration=facts.iteration,
@@ -110,7 +110,7 @@ class PhaseWork:
             return None
         if values is None and last is not None:
             if last.interrupts:
-                self.output = bounded(question_of(last.interrupts))
+                self.output = bounded(format_question(last.interrupts))
             elif last.body is not None:
                 self.output = safe_output(decode_json(last.body))
             return None
@@ -133,7 +133,7 @@ class PhaseWork:
         told = None if meter is None else meter.stop_reason
         output, reason = self.output, self.stop_reason
         if isinstance(error, Interrupted):
-            output = bounded(question_of(error.interrupts))
+            output = bounded(format_question(error.interrupts))
         elif isinstance(error, AgentError):
             output = output if error.output is None else bounded(error.output)
             reason = error.stop_reason or reason

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 import msgspec
 
 from perdure.agents.agent import Agent
-from perdure.agents.commands import Command, CommandAgent
+from perdure.agents.commands import AgentCommand, CommandAgent
 from perdure.agents.functions import FunctionAgent
 from perdure.agents.records import DEFAULT_TIMEOUT, MAX_TIMEOUT, AgentSpec
 from perdure.assistants.model import check_description
@@ -97,7 +97,7 @@ class Agents(Mapping[str, Agent]):
         """
 
         def decorate(target: T) -> T:
-            known = name if isinstance(name, str) else _name_of(target)
+            known = name if isinstance(name, str) else _get_name(target)
             self.register(known, target, description=description, timeout=timeout)
             return target
 
@@ -203,7 +203,7 @@ def _add(
 
 def make_agent(name: str, target: Any, description: str | None = None, *, is_factory: bool = False) -> Agent:
     """Create an agent from a command, a graph, a factory of graphs or a function."""
-    if isinstance(target, Command):
+    if isinstance(target, AgentCommand):
         return CommandAgent(AgentSpec(name=name, description=description, kind="command"), target)
     if is_graph(target) or is_builder(target):
         return _graph(name, target, description)
@@ -250,7 +250,7 @@ def _makes_graphs(target: Any) -> bool:
     return len(parameters) == 2 and any(map(names_runtime, parameters))
 
 
-def _name_of(target: Any) -> str:
+def _get_name(target: Any) -> str:
     name = getattr(target, "__name__", None)
     if not isinstance(name, str) or not name.isidentifier():
         raise InvalidInput(f'this {type(target).__name__} has no name; write @agents.agent("name")')

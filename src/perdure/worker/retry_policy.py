@@ -74,16 +74,16 @@ class RetryPolicy:
             return error.retriable
         if isinstance(error, _ALWAYS):
             return True
-        return any(not self._names.isdisjoint(_names_of(kind)) for kind in type(error).__mro__)
+        return any(not self._names.isdisjoint(_list_names(kind)) for kind in type(error).__mro__)
 
 
-def _names_of(kind: type) -> Iterator[str]:
+def _list_names(kind: type) -> Iterator[str]:
     yield kind.__name__
     yield f"{kind.__module__}.{kind.__qualname__}"
     yield f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
 
 
-def failure_of(error: BaseException) -> Failure:
+def build_failure(error: BaseException) -> Failure:
     """An error as callers see it: its class and message, without a traceback."""
     name = error.error if isinstance(error, AgentError) else type(error).__name__
     return Failure(error=name, message=_message(error))

@@ -10,7 +10,13 @@ from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from perdure.eventlog.port import CHAT_PROJECT, LogName, check_session_id, default_session_id, project_of
+from perdure.eventlog.port import (
+    CHAT_PROJECT,
+    LogName,
+    build_project_name,
+    check_session_id,
+    default_session_id,
+)
 from perdure.eventlog.writing import MARK
 from perdure.kernel.clock import boottime
 from perdure.kernel.codec import encode_json
@@ -20,12 +26,7 @@ from perdure.sessions import envelopes
 from perdure.sessions.envelopes import Envelope, without_content
 from perdure.sessions.records import Message
 from perdure.sessions.transcripts.lines import error_line
-from perdure.sessions.transcripts.reading import (
-    DELTAS,
-    Translator,
-    format_of,
-    messages_of_record,
-)
+from perdure.sessions.transcripts.reading import DELTAS, TranscriptTranslator, find_format, messages_of_record
 from perdure.threads.queue import RunQueue
 from perdure.threads.work import Assignment, SessionLines, UsageReport
 from perdure.worker.options import WorkerOptions
@@ -85,7 +86,7 @@ class SessionWriter:
         """Whether the agent itself has named its session."""
         self._transcribes = False
         """Whether lines of a known tool came."""
-        self._translator = Translator()
+        self._translator = TranscriptTranslator()
         self._concluded = False
         """Whether the tool has stated its totals."""
         self._failed = False
@@ -113,14 +114,14 @@ class SessionWriter:
     def open(self, id: str | None = None, cwd: str | None = None) -> str:
         """Write to another session from now on, or to that of a working directory; returns its id."""
         session_id = self.session_id if id is None else check_session_id(id)
-        self._log = LogName(self._log.project if cwd is None else project_of(cwd), session_id)
+        self._log = LogName(self._log.project if cwd is None else build_project_name(cwd), session_id)
         self._cwd = self._cwd if cwd is None else cwd
         self._named = True
         return session_id
 
     def work_in(self, directory: str) -> None:
         """Let the session be one of a working directory, unless the agent names another."""
-        self._log, self._cwd = self._log._replace(project=project_of(directory)), directory
+        self._log, self._cwd = self._log._replace(project=build_project_name(directory)), directory
 
     def open_with(self, prompt: str) -> None:
         """Let the session begin with a prompt, unless a tool that writes its own session does so itself."""
@@ -182,7 +183,7 @@ class SessionWriter:
         The session is the tool's own, unless the agent has named one. Between known lines, those of a new
         type are added too.
         """
-        self._transcribes = self._transcribes or format_of(record) is not None
+        self._transcribes = self._transcribes or find_format(record) is not None
         if not self._transcribes:
             return False
         if record.get("type") in DELTAS:
@@ -230,7 +231,7 @@ class SessionWriter:
         if session_id is not None:
             self._log = self._log._replace(session_id=default_session_id(session_id))
         if cwd is not None:
-            self._log = self._log._replace(project=project_of(cwd))
+            self._log = self._log._replace(project=build_project_name(cwd))
 
     def _put(self, record: Mapping[str, Any]) -> None:
         body = encode_json(record, what="a line of the session")

@@ -59,7 +59,7 @@ class SpanQueue:
         self._store, self._rollouts = store, rollouts
         self.dropped = 0
         """How many spans this worker could not store."""
-        self._service = OtelResource(attributes=service_of(worker_id), schema_url="")
+        self._service = OtelResource(attributes=build_service(worker_id), schema_url="")
         self._part = span_encoding.resource_part(vars(self._service))
         self._limits = (max_spans, max_bytes)
         self._waiting: deque[PendingSpan] = deque()
@@ -146,7 +146,7 @@ class SpanQueue:
         else:
             await self._store.add_many_spans(
                 [
-                    span_encoding.span_of(each.span, each.rollout_id, each.attempt_id, self._service)
+                    span_encoding.build_span(each.span, each.rollout_id, each.attempt_id, self._service)
                     for each in batch
                 ]
             )
@@ -176,7 +176,7 @@ class SpanQueue:
         logger.warning("a span was refused: %s", error.message)
 
 
-def service_of(worker_id: str) -> dict[str, Any]:
+def build_service(worker_id: str) -> dict[str, Any]:
     """The resource of a worker's spans; OpenTelemetry's variables add to it."""
     pairs = (
         pair.partition("=") for pair in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",") if pair

@@ -13,7 +13,7 @@ from perdure.agents.context import StepResult
 from perdure.agents.records import RecordedSpan
 from perdure.spans.recording import (
     OpenSpan,
-    Recorder,
+    SpanRecorder,
     SpanRef,
     enter_span,
     new_span_id,
@@ -71,10 +71,10 @@ class Tracing:
         self._explicit = False
         parent = parse_traceparent(run.kwargs.traceparent)
         self._caller = None if parent is None else parent[0]
-        trace_id = self._caller.trace_id if self._caller else trace_id_of(run.run_id)
+        trace_id = self._caller.trace_id if self._caller else build_trace_id(run.run_id)
         self._root: OpenSpan | None = None
         self.content = options.trace_content
-        self.recorder: Recorder | None = None
+        self.recorder: SpanRecorder | None = None
         """Records spans of the attempt; None if it is not sampled."""
         if queue is not None and is_sampled(trace_id, options.trace_sample, parent and parent[1]):
             self._begin(SpanRef(trace_id, new_span_id()), first, assignment, options)
@@ -91,7 +91,7 @@ class Tracing:
             "gen_ai.conversation.id": run.thread_id,
             "perdure.attempt": assignment.attempt,
         }
-        self.recorder = Recorder(ref, self.record, content=options.trace_content)
+        self.recorder = SpanRecorder(ref, self.record, content=options.trace_content)
         above = self._caller.span_id if self._caller else None
         self._root = OpenSpan(
             self.recorder,
@@ -167,7 +167,7 @@ class Tracing:
 
 
 def step_span(
-    recorder: Recorder | None, name: str, action: Any, *, replayed: bool
+    recorder: SpanRecorder | None, name: str, action: Any, *, replayed: bool
 ) -> AbstractContextManager[object]:
     """The span of a step, unless nothing is recorded or the process that made its result has done so."""
     if recorder is None or (isinstance(action, StepResult) and action.traced):
@@ -181,7 +181,7 @@ def step_span(
 class _Step:
     """The span of a step. One whose result was made elsewhere may say when it began."""
 
-    def __init__(self, recorder: Recorder, name: str, attributes: dict[str, Any], action: Any) -> None:
+    def __init__(self, recorder: SpanRecorder, name: str, attributes: dict[str, Any], action: Any) -> None:
         self._span = recorder.start(f"step {name}", attributes)
         if isinstance(action, StepResult) and action.start_time is not None:
             self._span.start = min(action.start_time, self._span.start)
@@ -193,7 +193,7 @@ class _Step:
         self._span.end(error)
 
 
-def follow_langchain(recorder: Recorder) -> None:
+def follow_langchain(recorder: SpanRecorder) -> None:
     """Record the graphs, models and tools of LangChain in the running task, if this process has loaded it."""
     if "langchain_core" in sys.modules:
         from perdure.langgraph.tracing import follow
@@ -204,10 +204,10 @@ def follow_langchain(recorder: Recorder) -> None:
 def make_tracer(take: Callable[[RecordedSpan], None], trace_id: str) -> Any:
     """A tracer of OpenTelemetry that hands over what it records, or one that records nothing without it."""
     try:
-        from perdure.spans.otel_tracer import tracer_of
+        from perdure.spans.otel_tracer import build_tracer
     except ModuleNotFoundError:
         return NoTracer()
-    return tracer_of(take, trace_id)
+    return build_tracer(take, trace_id)
 
 
 def is_sampled(trace_id: str, ratio: float, parent: bool | None) -> bool:
@@ -217,7 +217,7 @@ def is_sampled(trace_id: str, ratio: float, parent: bool | None) -> bool:
     return ratio >= 1 or int(trace_id[16:], 16) < ratio * 2**64
 
 
-def trace_id_of(run_id: str) -> str:
+def build_trace_id(run_id: str) -> str:
     """The trace id of a run, shared by all its attempts: the run id, or a hash of it."""
     try:
         return uuid.UUID(run_id).hex

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from perdure.executions.model import FATAL, QUOTA, SUCCESS, TOOL, TRUNCATED, UNKNOWN
-from perdure.sessions.records import Totals
+from perdure.sessions.records import SessionTotals
 from perdure.sessions.transcripts.reading import messages_of_record
 from perdure.sessions.transcripts.values import is_number
 from perdure.threads.work import Lease, UsageReport
@@ -24,7 +24,7 @@ _MEANINGS: Final = {told: reason for reason, tolds in _REASONS.items() for told 
 _EXIT = re.compile(r"error_exit_[0-9]{1,3}")
 
 
-def stop_reason_of(told: str | None) -> str | None:
+def parse_stop_reason(told: str | None) -> str | None:
     """The stop reason that an agent, its model or its tool means; None if it says nothing we know."""
     if told is None:
         return None
@@ -35,7 +35,7 @@ class UsageMeter:
     """Sums over the lines of one attempt: tokens once per message, and the last stated totals."""
 
     def __init__(self) -> None:
-        self._totals = Totals()
+        self._totals = SessionTotals()
         self._turns: int | None = None
         self.api_duration_ms: int | None = None
         self.stop_reason: str | None = None
@@ -62,7 +62,7 @@ class UsageMeter:
         """The last line that says why the agent stopped counts; an error does so before a reason."""
         subtype, reason = record.get("subtype"), record.get("stop_reason")
         told = subtype if record.get("is_error") or subtype not in (None, SUCCESS) else reason
-        known = stop_reason_of(told if isinstance(told, str) else None)
+        known = parse_stop_reason(told if isinstance(told, str) else None)
         if record.get("is_error") and known in (None, SUCCESS):
             known = FATAL
         self.stop_reason = known or self.stop_reason

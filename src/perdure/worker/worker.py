@@ -26,8 +26,8 @@ from perdure.rollouts.service import Rollouts
 from perdure.threads.queue import RunQueue
 from perdure.threads.work import Assignment, Lease
 from perdure.worker.built_in import built_in_agents
-from perdure.worker.claims import Claims
-from perdure.worker.execution import HANDED_BACK, LOST, SHUTDOWN, Execution, WorkerDeps
+from perdure.worker.claims import WorkerClaims
+from perdure.worker.execution import HANDED_BACK, LOST, SHUTDOWN, AttemptExecution, WorkerDeps
 from perdure.worker.graph_requests import GraphRequestLoop
 from perdure.worker.http_agent import HttpRules
 from perdure.worker.isolation import AgentLoops
@@ -56,7 +56,7 @@ HAND_BACK_SECONDS = 5.0
 SIGN_OFF_SECONDS = 1.0
 
 
-class Worker:
+class RunWorker:
     """Executes the runs of a queue with its agents, from `start` to `stop`.
 
     Both may be called in any event loop. The worker closes the queue when it stops.
@@ -105,7 +105,7 @@ class Worker:
             None if requests is None else GraphRequestLoop(requests, self._deps, self._pulse)
         )
         self._control = Background("perdure-worker", busy=True)
-        self._executions: dict[str, Execution] = {}
+        self._executions: dict[str, AttemptExecution] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._stopping = False
@@ -203,13 +203,13 @@ class Worker:
         return self.options.concurrency - len(self._executions)
 
     async def _claim(self) -> None:
-        claims = Claims(self._queue, self.options)
+        claims = WorkerClaims(self._queue, self.options)
         try:
             await self._claim_with(claims)
         finally:
             claims.close()
 
-    async def _claim_with(self, claims: Claims) -> None:
+    async def _claim_with(self, claims: WorkerClaims) -> None:
         backoff = Backoff()
         while not self._stopping:
             if self._free() <= 0:
@@ -236,7 +236,7 @@ class Worker:
             await self._hand_back([each.held for each in assignments])
             return
         for assignment in assignments:
-            execution = Execution(self._deps, assignment, claimed)
+            execution = AttemptExecution(self._deps, assignment, claimed)
             self._executions[assignment.attempt_id] = execution
             task = asyncio.create_task(self._run(execution), name=execution.name)
             self._running.add(task)
@@ -245,7 +245,7 @@ class Worker:
         self._begun.set()
         self._claimed.set()
 
-    async def _run(self, execution: Execution) -> None:
+    async def _run(self, execution: AttemptExecution) -> None:
         try:
             result = await execution.run()
         except Exception:
@@ -255,7 +255,7 @@ class Worker:
         if result != HANDED_BACK:
             self._forget(execution)
 
-    def _forget(self, execution: Execution) -> None:
+    def _forget(self, execution: AttemptExecution) -> None:
         self._executions.pop(execution.assignment.attempt_id, None)
         self.statistics.active = len(self._executions)
         self._freed.set()

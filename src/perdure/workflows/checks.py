@@ -12,7 +12,7 @@ from perdure.kernel.validation import one_of
 from perdure.workflows import expressions, templates
 from perdure.workflows.bash_rules import RefusedValue
 from perdure.workflows.definition import COMMANDS, Cron, Phase, Workflow
-from perdure.workflows.graph import check_graph, dependencies_of
+from perdure.workflows.graph import check_graph, compute_dependencies
 from perdure.workflows.shell import check_command
 
 RESERVED_INTENTS: Final = frozenset({"approve", "reject", "status", "reset", "chat"})
@@ -44,13 +44,13 @@ def find_mistakes(definition: Workflow | Cron) -> Iterator[FileMistake]:
         if phase.name in names[:number]:
             yield FileMistake(f"there are two phases called {phase.name!r}", ("phases", number, "name"))
         for name, message in _phase_mistakes(phase):
-            yield FileMistake(f"phase {phase.name!r}: {message}", ("phases", number, *steps_of(name)))
+            yield FileMistake(f"phase {phase.name!r}: {message}", ("phases", number, *parse_path(name)))
         yield from _command_mistakes(phase, number)
-    outputs = outputs_of(definition)
+    outputs = list_outputs(definition)
     for number, phase in enumerate(definition.phases):
-        for name, text in (*phase.templates(), *prompts_of(phase), *phase.value_templates()):
+        for name, text in (*phase.templates(), *list_prompts(phase), *phase.value_templates()):
             for message in unknown_outputs(text, outputs):
-                yield FileMistake(f"phase {phase.name!r}: {message}", ("phases", number, *steps_of(name)))
+                yield FileMistake(f"phase {phase.name!r}: {message}", ("phases", number, *parse_path(name)))
     if len(set(names)) == len(names):
         yield from _graph_mistakes(definition)
     if definition.classification is not None and definition.classification.intent in RESERVED_INTENTS:
@@ -61,7 +61,7 @@ def find_mistakes(definition: Workflow | Cron) -> Iterator[FileMistake]:
         yield from (FileMistake(each, ("final_message",)) for each in found)
 
 
-def outputs_of(workflow: Workflow) -> frozenset[str]:
+def list_outputs(workflow: Workflow) -> frozenset[str]:
     """What `${name.output}` may name: the phases, and the variables of their outputs."""
     names = [name for phase in workflow.phases for name in (phase.name, phase.output_var)]
     return frozenset(name for name in names if name is not None)
@@ -79,7 +79,7 @@ def unknown_outputs(text: str, known: frozenset[str]) -> Iterator[str]:
 
 def _graph_mistakes(workflow: Workflow) -> Iterator[FileMistake]:
     try:
-        check_graph(dependencies_of([(phase.name, phase.depends_on) for phase in workflow.phases]))
+        check_graph(compute_dependencies([(phase.name, phase.depends_on) for phase in workflow.phases]))
     except InvalidInput as error:
         named = re.match(r"phase '([^']+)'", error.message)
         at = next((n for n, phase in enumerate(workflow.phases) if named and phase.name == named[1]), None)
@@ -95,7 +95,7 @@ def _command_mistakes(phase: Phase, number: int) -> Iterator[FileMistake]:
         yield FileMistake(f"phase {phase.name!r}: {error.message}", ("phases", number, "command"), line)
 
 
-def steps_of(name: str) -> list[str | int]:
+def parse_path(name: str) -> list[str | int]:
     """Return the path of a field such as `input.list.0`."""
     return [int(step) if step.isdecimal() else step for step in name.split(".")]
 
@@ -157,7 +157,7 @@ def _phase_mistakes(phase: Phase) -> Iterator[tuple[str, str]]:
     if phase.type == "wait" and (phase.seconds is None) == (phase.until_time is None):
         yield "type", "a phase of type wait needs 'seconds' or 'until_time'"
     yield from _loop_mistakes(phase)
-    prompts = [(name, text) for name, text in prompts_of(phase) if not is_file_name(text)]
+    prompts = [(name, text) for name, text in list_prompts(phase) if not is_file_name(text)]
     for name, text in (*phase.templates(), *prompts, *phase.value_templates()):
         # A command is checked as bash.
         yield from ((name, message) for message in _template(text) if name != "command")
@@ -189,7 +189,7 @@ def _loop_mistakes(phase: Phase) -> Iterator[tuple[str, str]]:
         yield "generic_loop.until_bash", "until_bash is run as it is written: it takes no template"
 
 
-def prompts_of(phase: Phase) -> Iterator[tuple[str, str]]:
+def list_prompts(phase: Phase) -> Iterator[tuple[str, str]]:
     if phase.prompt is not None:
         yield "prompt", phase.prompt
     if phase.loop is not None:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from perdure.kernel.validation import explain, place_of
+from perdure.kernel.validation import explain, parse_place
 from perdure.workflows.checks import FileMistake
 from perdure.workflows.definition import Cron, Workflow
 
@@ -55,7 +55,7 @@ def convert_file(content: Mapping[str, Any]) -> Converted:
 
 def _place(error: msgspec.ValidationError) -> Path:
     """The path that an error names, and the field where it is unknown."""
-    text, steps = place_of(error)
+    text, steps = parse_place(error)
     unknown = _UNKNOWN.search(text)
     return (*steps, unknown[1]) if unknown is not None else tuple(steps)
 

@@ -91,7 +91,7 @@ class Blocked(Strict, frozen=True, kw_only=True):
     bypass_message: Text | None = None
 
 
-class Ready(Strict, frozen=True, kw_only=True):
+class ReadyRule(Strict, frozen=True, kw_only=True):
     """What happens when the output contains READY."""
 
     action: Literal["continue", "pause", "fail"] = "continue"
@@ -102,7 +102,7 @@ class OnOutput(Strict, frozen=True, kw_only=True):
     """What the output of a phase decides."""
 
     contains_BLOCKED: Blocked | None = None  # noqa: N815 - it is the name of the field
-    contains_READY: Ready | None = None  # noqa: N815
+    contains_READY: ReadyRule | None = None  # noqa: N815
     requires_marker: str | None = None
 
 

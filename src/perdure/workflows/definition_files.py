@@ -14,7 +14,7 @@ from perdure.kernel.errors import PerdureError
 from perdure.kernel.signals.port import until
 from perdure.kernel.storage.port import Storage
 from perdure.workflows.definition import Cron, Workflow
-from perdure.workflows.loading import Loaded, Problem, load_folder
+from perdure.workflows.loading import FileProblem, LoadedFile, load_folder
 
 WORKFLOWS = "workflows"
 CRONS = "crons"
@@ -35,12 +35,12 @@ class Definitions(NamedTuple):
     workflows: Sequence[tuple[str, Workflow]]
     crons: Sequence[tuple[str, Cron]]
     broken: Sequence[str]
-    assistants: Sequence[tuple[str, Problem]] = ()
+    assistants: Sequence[tuple[str, FileProblem]] = ()
     """The assistants that workflows name, each with what is told if there is none of that name."""
     refused: Mapping[str, str] = {}
     """The workflows whose assistants are unknown, by name, each with its mistake."""
 
-    def without(self, problems: Sequence[Problem]) -> Definitions:
+    def without(self, problems: Sequence[FileProblem]) -> Definitions:
         """The same with these mistakes, too: their files are broken."""
         broken = {_short(each.file): each for each in reversed(problems)}
         return self._replace(
@@ -58,7 +58,7 @@ Taker = Callable[[Definitions], Awaitable[str | None]]
 """Takes definitions over; gives what has changed in one sentence, or None."""
 
 
-def folders_of(settings: Settings) -> list[Path]:
+def list_folders(settings: Settings) -> list[Path]:
     """Where the files are: where settings say, or in `workflows` and `crons` beside perdure.toml."""
     beside = config_file().parent
     return [
@@ -69,7 +69,7 @@ def folders_of(settings: Settings) -> list[Path]:
 
 def read_definitions(settings: Settings) -> Definitions | None:
     """Read every file; mistakes and warnings are logged. None if there is no folder of files."""
-    folders = [folder for folder in folders_of(settings) if folder.is_dir()]
+    folders = [folder for folder in list_folders(settings) if folder.is_dir()]
     if not folders:
         return None
     loaded = [each for folder in folders for each in load_folder(folder)]
@@ -86,7 +86,7 @@ def read_definitions(settings: Settings) -> Definitions | None:
     )
 
 
-def _named(loaded: Sequence[Loaded], kind: type[D]) -> list[tuple[str, D]]:
+def _named(loaded: Sequence[LoadedFile], kind: type[D]) -> list[tuple[str, D]]:
     """The definitions of one kind, with their files; of two with one name the first counts."""
     found: dict[str, tuple[str, D]] = {}
     for each in loaded:

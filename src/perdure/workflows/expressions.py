@@ -42,7 +42,7 @@ class Missing:
 MISSING: Final = Missing()
 
 
-class Condition(Protocol):
+class ConditionNode(Protocol):
     """A part of a condition."""
 
     def value(self, scope: Mapping[str, Any]) -> Any: ...
@@ -53,7 +53,7 @@ class Expression(NamedTuple):
     """A condition that was parsed; `text` is how it was written."""
 
     text: str
-    root: Condition
+    root: ConditionNode
 
     def holds(self, scope: Mapping[str, Any]) -> bool:
         """Whether the condition holds for the values of a scope."""
@@ -117,8 +117,8 @@ class _Path(NamedTuple):
 
 
 class _Contains(NamedTuple):
-    subject: Condition
-    wanted: Condition
+    subject: ConditionNode
+    wanted: ConditionNode
 
     def value(self, scope: Mapping[str, Any]) -> bool:
         subject, wanted = self.subject.value(scope), self.wanted.value(scope)
@@ -133,8 +133,8 @@ class _Contains(NamedTuple):
 
 class _Compare(NamedTuple):
     sign: str
-    left: Condition
-    right: Condition
+    left: ConditionNode
+    right: ConditionNode
 
     def value(self, scope: Mapping[str, Any]) -> bool:
         left, right = self.left.value(scope), self.right.value(scope)
@@ -152,7 +152,7 @@ class _Compare(NamedTuple):
 
 
 class _Not(NamedTuple):
-    inner: Condition
+    inner: ConditionNode
 
     def value(self, scope: Mapping[str, Any]) -> bool:
         return not truth(self.inner.value(scope))
@@ -162,7 +162,7 @@ class _Not(NamedTuple):
 
 
 class _All(NamedTuple):
-    parts: tuple[Condition, ...]
+    parts: tuple[ConditionNode, ...]
 
     def value(self, scope: Mapping[str, Any]) -> bool:
         return all(truth(part.value(scope)) for part in self.parts)
@@ -172,7 +172,7 @@ class _All(NamedTuple):
 
 
 class _Any(NamedTuple):
-    parts: tuple[Condition, ...]
+    parts: tuple[ConditionNode, ...]
 
     def value(self, scope: Mapping[str, Any]) -> bool:
         return any(truth(part.value(scope)) for part in self.parts)
@@ -189,7 +189,7 @@ _ORDER: Final[Mapping[str, Callable[[float, float], bool]]] = {
 }
 
 
-def _paths(*parts: Condition) -> Iterator[tuple[str, ...]]:
+def _paths(*parts: ConditionNode) -> Iterator[tuple[str, ...]]:
     for part in parts:
         yield from part.paths()
 
@@ -243,7 +243,7 @@ class _Parser:
             position = match.end()
         return found
 
-    def parse(self) -> Condition:
+    def parse(self) -> ConditionNode:
         if not self._tokens:
             raise InvalidInput("the condition is empty")
         root = self._any()
@@ -269,7 +269,7 @@ class _Parser:
         self._next += 1
         return found
 
-    def _any(self) -> Condition:
+    def _any(self) -> ConditionNode:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise InvalidInput(f"the condition is nested deeper than {MAX_DEPTH} levels")
@@ -279,25 +279,25 @@ class _Parser:
         self._depth -= 1
         return parts[0] if len(parts) == 1 else _Any(tuple(parts))
 
-    def _all(self) -> Condition:
+    def _all(self) -> ConditionNode:
         parts = [self._negated()]
         while self._take("and"):
             parts.append(self._negated())
         return parts[0] if len(parts) == 1 else _All(tuple(parts))
 
-    def _negated(self) -> Condition:
+    def _negated(self) -> ConditionNode:
         count = 0
         while self._take("not"):
             count += 1
         inner = self._comparison()
         return _Not(inner) if count % 2 else inner
 
-    def _comparison(self) -> Condition:
+    def _comparison(self) -> ConditionNode:
         left = self._operand()
         sign = self._take("==", "!=", "<", "<=", ">", ">=")
         return left if sign is None else _Compare(sign, left, self._operand())
 
-    def _operand(self) -> Condition:
+    def _operand(self) -> ConditionNode:
         if self._take("("):
             inner = self._any()
             self._expect(")")
@@ -316,7 +316,7 @@ class _Parser:
             return _Literal(_WORDS[token.text])
         return self._path(token)
 
-    def _path(self, token: _Token) -> Condition:
+    def _path(self, token: _Token) -> ConditionNode:
         if not self._take("("):
             return _Path(tuple(token.text.split(".")))
         if not token.text.endswith(_CONTAINS):

@@ -20,7 +20,7 @@ ENDED: Final = frozenset({SUCCEEDED, FAILED, SKIPPED})
 Dependencies = Mapping[str, Sequence[str]]
 
 
-def dependencies_of(phases: Sequence[tuple[str, Sequence[str] | None]]) -> dict[str, tuple[str, ...]]:
+def compute_dependencies(phases: Sequence[tuple[str, Sequence[str] | None]]) -> dict[str, tuple[str, ...]]:
     """What each phase waits for. Where no phase names any, each waits for the one before it."""
     if all(names is None for _, names in phases):
         order = [name for name, _ in phases]

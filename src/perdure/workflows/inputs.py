@@ -19,14 +19,14 @@ from perdure.kernel.errors import InvalidInput, PerdureError
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.workflows import sql, templates
 from perdure.workflows.definition import Phase
-from perdure.workflows.model import Label, NodeKey, Pointer, skill_of
+from perdure.workflows.model import Label, NodeKey, Pointer, build_skill
 from perdure.workflows.operations.orders import CALLABLE, CHECK, COMMAND, HTTP, SCRIPT, built_in
 from perdure.workflows.operations.reading import RunValues
-from perdure.workflows.operations.runs import plans_of
-from perdure.workflows.planner import Plan, PlannedPhase
-from perdure.workflows.rows import NodeRow, RunRow
+from perdure.workflows.operations.runs import load_plans
+from perdure.workflows.planner import PlannedPhase, WorkflowPlan
+from perdure.workflows.rows import WorkflowNodeRow, WorkflowRunRow
 from perdure.workflows.shell import shell_command
-from perdure.workflows.steps import max_iterations, state_of
+from perdure.workflows.steps import decode_state, max_iterations
 from perdure.workflows.templates import OUTPUTS, Template, find, shown
 from perdure.workflows.values import SCRATCH
 
@@ -43,9 +43,9 @@ _NO_NAME = re.compile(r"[^A-Z0-9]+")
 class Material(NamedTuple):
     """All that the input of a phase is made of."""
 
-    run: RunRow
+    run: WorkflowRunRow
     planned: PlannedPhase
-    node: NodeRow
+    node: WorkflowNodeRow
     pointer: Pointer
     context: Mapping[str, Any]
     scope: Mapping[str, Any]
@@ -81,7 +81,7 @@ def _input(material: Material | PerdureError | None) -> PhaseInput:
     if isinstance(material, PerdureError):
         return PhaseInput(error=material.message)
     try:
-        return PhaseInput(input=input_of(material))
+        return PhaseInput(input=build_input(material))
     except PerdureError as error:
         return PhaseInput(error=error.message)
 
@@ -93,7 +93,7 @@ async def gather(tx: Tx, pointers: Sequence[Pointer]) -> list[Material | Perdure
     """What the inputs of phases are made of."""
     ids = sorted({pointer.workflow_run_id for pointer in pointers})
     runs = {run.id: run for run in await tx.all(sql.GET_RUNS, ids=ids)}
-    plans = await plans_of(tx, list(runs.values()))
+    plans = await load_plans(tx, list(runs.values()))
     found: list[Material | PerdureError] = []
     for pointer in pointers:
         run = runs.get(pointer.workflow_run_id)
@@ -107,13 +107,13 @@ async def gather(tx: Tx, pointers: Sequence[Pointer]) -> list[Material | Perdure
     return found
 
 
-async def _material(tx: Tx, run: RunRow, plan: Plan, pointer: Pointer) -> Material:
+async def _material(tx: Tx, run: WorkflowRunRow, plan: WorkflowPlan, pointer: Pointer) -> Material:
     reader = Reading(tx, run, plan)
     planned = plan[pointer.node]
     node = await reader.node(NodeKey(pointer.node, pointer.item))
     if node is None:
         raise InvalidInput(f"node {pointer.node} of workflow run {run.id} is gone")
-    texts = list(templates_of(planned, pointer.role))
+    texts = list(list_templates(planned, pointer.role))
     paths = {path for each in texts for path in each.paths()}
     paths |= {(OUTPUTS, name) for name in planned.depends_on}
     moment = await _moment(tx, reader, planned, node, pointer)
@@ -128,15 +128,15 @@ async def _material(tx: Tx, run: RunRow, plan: Plan, pointer: Pointer) -> Materi
 class Reading:
     """A run that is only read."""
 
-    def __init__(self, tx: Tx, run: RunRow, plan: Plan) -> None:
+    def __init__(self, tx: Tx, run: WorkflowRunRow, plan: WorkflowPlan) -> None:
         self._tx, self.run = tx, run
-        self._nodes: dict[NodeKey, NodeRow | None] = {}
+        self._nodes: dict[NodeKey, WorkflowNodeRow | None] = {}
         self.values = RunValues(tx, run, plan, self._phase)
 
-    async def _phase(self, name: str) -> NodeRow | None:
+    async def _phase(self, name: str) -> WorkflowNodeRow | None:
         return await self.node(NodeKey(name))
 
-    async def node(self, key: NodeKey) -> NodeRow | None:
+    async def node(self, key: NodeKey) -> WorkflowNodeRow | None:
         """A node of the run."""
         if key not in self._nodes:
             self._nodes[key] = await self._tx.one(
@@ -144,15 +144,15 @@ class Reading:
             )
         return self._nodes[key]
 
-    async def item(self, node: NodeRow) -> Any:
+    async def item(self, node: WorkflowNodeRow) -> Any:
         """The value of an item of a map phase."""
-        state = state_of(node)
+        state = decode_state(node)
         if state.output is None:
             return state.value
         rows = await self._tx.all(sql.GET_OUTPUTS, ids=[state.output])
         return next((decode_json(row.body) for row in rows), None)
 
-    async def phases(self) -> list[NodeRow]:
+    async def phases(self) -> list[WorkflowNodeRow]:
         """All phases of the run."""
         rows = await self._tx.all(sql.GET_PHASES, run_id=self.run.id)
         self._nodes.update({row.key: row for row in rows})
@@ -160,7 +160,7 @@ class Reading:
 
 
 async def _moment(
-    tx: Tx, reader: Reading, planned: PlannedPhase, node: NodeRow, pointer: Pointer
+    tx: Tx, reader: Reading, planned: PlannedPhase, node: WorkflowNodeRow, pointer: Pointer
 ) -> dict[str, Any]:
     """What an execution knows of its place: its iteration, the output before it, its item, the answers."""
     phase = planned.phase
@@ -202,7 +202,7 @@ async def _earlier(tx: Tx, reader: Reading, planned: PlannedPhase, pointer: Poin
     for number in range(pointer.iteration - 1, 0, -1):
         label = str(Label(name, "iter", number))
         text = await tx.one(
-            sql.ITERATION_OUTPUT, run_id=run_id, skill=skill_of(reader.run.workflow_name, label), success=1
+            sql.ITERATION_OUTPUT, run_id=run_id, skill=build_skill(reader.run.workflow_name, label), success=1
         )
         texts.append(text or "")
         size += len(text or "")
@@ -235,7 +235,7 @@ def _takes_variables(phase: Phase, pointer: Pointer) -> bool:
     return built_in(phase, pointer.role) in (COMMAND, SCRIPT, CHECK)
 
 
-async def _before(tx: Tx, reader: Reading, plan: Plan, name: str) -> dict[str, str]:
+async def _before(tx: Tx, reader: Reading, plan: WorkflowPlan, name: str) -> dict[str, str]:
     """The outputs of the phases that come before one, the nearest ones."""
     names = plan.before(name)
     nodes = [node for node in await reader.phases() if node.node in names and node.execution_id is not None]
@@ -247,7 +247,7 @@ async def _before(tx: Tx, reader: Reading, plan: Plan, name: str) -> dict[str, s
 # --- rendering --------------------------------------------------------------------------------------------
 
 
-def templates_of(planned: PlannedPhase, role: str) -> list[Template]:
+def list_templates(planned: PlannedPhase, role: str) -> list[Template]:
     """The templates that the input of a phase is made of."""
     phase = planned.phase
     texts: list[str | None] = [_prompt(phase, role), phase.command, phase.model, phase.variant]
@@ -304,7 +304,7 @@ def _model(
     return found or config.models.get(phase.name), kind or config.variants.get(phase.name)
 
 
-def input_of(material: Material) -> dict[str, Any]:
+def build_input(material: Material) -> dict[str, Any]:
     """What a phase is executed with."""
     planned, pointer, scope = material.planned, material.pointer, material.scope
     phase = planned.phase

@@ -15,8 +15,8 @@ from perdure.workflows.checks import (
     FileMistake,
     find_mistakes,
     is_file_name,
-    outputs_of,
-    prompts_of,
+    list_outputs,
+    list_prompts,
     unknown_outputs,
 )
 from perdure.workflows.conversion import convert_file
@@ -34,7 +34,7 @@ Lines = Mapping[tuple[str | int, ...], int]
 """The line of each value of a file, by the path to it."""
 
 
-class Problem(NamedTuple):
+class FileProblem(NamedTuple):
     """A mistake in a file. `line` is 0 if it is one of the file as a whole."""
 
     file: str
@@ -46,18 +46,18 @@ class Problem(NamedTuple):
         return f"{place}: {self.message}"
 
 
-class Loaded(NamedTuple):
+class LoadedFile(NamedTuple):
     """A file that was read: its definition, unless something is wrong with it, and what to know about it."""
 
     file: str
     definition: Workflow | Cron | None
-    problems: Sequence[Problem]
-    warnings: Sequence[Problem]
-    assistants: Sequence[tuple[str, Problem]] = ()
+    problems: Sequence[FileProblem]
+    warnings: Sequence[FileProblem]
+    assistants: Sequence[tuple[str, FileProblem]] = ()
     """The assistants that phases name, each with what is told if there is none of that name."""
 
 
-def load_folder(folder: Path) -> list[Loaded]:
+def load_folder(folder: Path) -> list[LoadedFile]:
     """Every YAML file of a folder, in the order of their names. A bad file does not stop the others."""
     if not folder.is_dir():
         return []
@@ -65,13 +65,15 @@ def load_folder(folder: Path) -> list[Loaded]:
     return _together([load_file(path) for path in files])
 
 
-def _together(loaded: Sequence[Loaded]) -> list[Loaded]:
+def _together(loaded: Sequence[LoadedFile]) -> list[LoadedFile]:
     """The files of a folder; of two that have one name or one intent, the first counts."""
     first: dict[tuple[str, str], str] = {}
     found = []
     for each in loaded:
         problems = [
-            Problem(each.file, 0, f"the {what} {name!r} is that of {Path(first[what, name]).name} already")
+            FileProblem(
+                each.file, 0, f"the {what} {name!r} is that of {Path(first[what, name]).name} already"
+            )
             for what, name in _unique(each.definition)
             if (what, name) in first
         ]
@@ -89,7 +91,7 @@ def _unique(definition: Workflow | Cron | None) -> Iterator[tuple[str, str]]:
         yield "intent", definition.classification.intent
 
 
-def load_file(path: Path) -> Loaded:
+def load_file(path: Path) -> LoadedFile:
     """A workflow or a cron file."""
     try:
         with path.open("rb") as file:
@@ -99,7 +101,7 @@ def load_file(path: Path) -> Loaded:
     return load_text(data, str(path), folder=path.parent)
 
 
-def load_text(data: bytes | str, name: str = "workflow", *, folder: Path | None = None) -> Loaded:
+def load_text(data: bytes | str, name: str = "workflow", *, folder: Path | None = None) -> LoadedFile:
     """The text of a file; `folder` is where its prompts are looked for."""
     if len(data) > MAX_FILE:
         return _failed(name, 0, f"is larger than {MAX_FILE} bytes")
@@ -112,7 +114,9 @@ def load_text(data: bytes | str, name: str = "workflow", *, folder: Path | None 
         definition = converted.definition
         found = list(converted.mistakes)
         if definition is None:
-            return Loaded(name, None, [Problem(name, _line(lines, m.path), m.message) for m in found], [])
+            return LoadedFile(
+                name, None, [FileProblem(name, _line(lines, m.path), m.message) for m in found], []
+            )
         more = list(find_mistakes(definition))
         notes = list(_notes(definition, folder))
         if folder is not None and isinstance(definition, Workflow):
@@ -122,15 +126,15 @@ def load_text(data: bytes | str, name: str = "workflow", *, folder: Path | None 
         return _failed(name, _line(lines, error.path), error.message)
     found += [mistake for mistake in more if not converted.concerns(mistake)]
     found.sort(key=lambda mistake: _text_line(lines, mistake))
-    problems = [Problem(name, _text_line(lines, each), each.message) for each in found]
-    warnings = [Problem(name, _line(lines, each.path), each.message) for each in notes]
+    problems = [FileProblem(name, _text_line(lines, each), each.message) for each in found]
+    warnings = [FileProblem(name, _line(lines, each.path), each.message) for each in notes]
     if problems:
-        return Loaded(name, None, problems, warnings)
+        return LoadedFile(name, None, problems, warnings)
     assistants = [
-        (assistant, Problem(name, _line(lines, each.path), each.message))
+        (assistant, FileProblem(name, _line(lines, each.path), each.message))
         for assistant, each in _assistants(definition)
     ]
-    return Loaded(name, definition, problems, warnings, assistants)
+    return LoadedFile(name, definition, problems, warnings, assistants)
 
 
 def from_python(content: Mapping[str, Any]) -> Workflow:
@@ -145,8 +149,8 @@ def from_python(content: Mapping[str, Any]) -> Workflow:
     return definition
 
 
-def _failed(name: str, line: int, message: str) -> Loaded:
-    return Loaded(name, None, [Problem(name, line, message)], [])
+def _failed(name: str, line: int, message: str) -> LoadedFile:
+    return LoadedFile(name, None, [FileProblem(name, line, message)], [])
 
 
 def _first(path: tuple[str | int, ...]) -> int:
@@ -252,10 +256,10 @@ def _with_prompts(workflow: Workflow, folder: Path) -> tuple[Workflow, list[File
     """
     phases: list[Phase] = []
     wrong: list[FileMistake] = []
-    outputs = outputs_of(workflow)
+    outputs = list_outputs(workflow)
     for number, phase in enumerate(workflow.phases):
         texts: dict[str, str] = {}
-        for field, prompt in prompts_of(phase):
+        for field, prompt in list_prompts(phase):
             try:
                 text = texts[field] = _prompt_text(folder, prompt)
                 if text == prompt:
@@ -328,7 +332,7 @@ def _notes(definition: Workflow | Cron, folder: Path | None) -> Iterator[FileMis
                 "under another name it says how the loop ended"
             )
             yield FileMistake(message, ("phases", number, "output_var"))
-        for field, prompt in prompts_of(phase):
+        for field, prompt in list_prompts(phase):
             if folder is not None and is_file_name(prompt) and not (folder / prompt).is_file():
                 message = f"phase {phase.name!r}: there is no file {prompt!r} beside this one"
                 yield FileMistake(message, ("phases", number, *field.split(".")))

@@ -129,7 +129,7 @@ def parse_label(text: str) -> Label:
     return Label(found["looped"], part, int(found["iteration"]))
 
 
-def skill_of(workflow_name: str, label: str) -> str:
+def build_skill(workflow_name: str, label: str) -> str:
     """What the executions of a phase are found by."""
     return workflow_name + ":" + label
 

@@ -17,7 +17,7 @@ class WorkflowOverride(Record, kw_only=True):
     updated_by: str | None = None
 
 
-class OverrideRow(NamedTuple):
+class WorkflowOverrideRow(NamedTuple):
     """A row of `workflow_overrides`."""
 
     name: str
@@ -26,7 +26,7 @@ class OverrideRow(NamedTuple):
     updated_by: str | None
 
 
-def override_of(row: OverrideRow) -> WorkflowOverride:
+def row_to_override(row: WorkflowOverrideRow) -> WorkflowOverride:
     """The record of an override."""
     return WorkflowOverride(
         name=row.name,

@@ -11,7 +11,7 @@ from perdure.kernel.errors import NotFound
 from perdure.service.base import Service
 from perdure.service.endpoints import DELETE, GET, PUT, call
 from perdure.workflows.operations import overrides
-from perdure.workflows.override_model import WorkflowOverride, override_of
+from perdure.workflows.override_model import WorkflowOverride, row_to_override
 
 MAX_NAME = 128
 WorkflowName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
@@ -25,18 +25,18 @@ class WorkflowOverrides(Service):
         """List overrides in the order of their names; `after` is the last name of the page before."""
         check_page(limit)
         rows = await self.read(overrides.get_all, limit, check_text(after, "after", max_length=MAX_NAME))
-        return [override_of(row) for row in rows]
+        return [row_to_override(row) for row in rows]
 
     @call(GET("/workflow-overrides/{name}"), scope="read", errors=(NotFound,))
     async def get(self, name: WorkflowName) -> WorkflowOverride:
         """Get the override of a workflow."""
-        return override_of(await self.read(overrides.get, _checked(name)))
+        return row_to_override(await self.read(overrides.get, _checked(name)))
 
     @call(PUT("/workflow-overrides/{name}"), scope="write", repeatable=True)
     async def set_enabled(self, name: WorkflowName, *, enabled: bool) -> WorkflowOverride:
         """Switch a workflow on or off. One that is off refuses new dispatches; its live runs go on."""
         row = await self.write(overrides.set_enabled, _checked(name), check_flag(enabled, "enabled"))
-        return override_of(row)
+        return row_to_override(row)
 
     @call(DELETE("/workflow-overrides/{name}"), scope="write", errors=(NotFound,))
     async def clear(self, name: WorkflowName) -> None:

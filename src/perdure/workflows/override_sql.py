@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
-from perdure.workflows.override_model import OverrideRow
+from perdure.workflows.override_model import WorkflowOverrideRow
 from perdure.workflows.override_tables import OVERRIDES
 
 # Overrides by the names of their workflows.
 GET = statement(
-    "SELECT {columns} FROM workflow_overrides WHERE ns = :ns AND name {among:names}", row=OverrideRow
+    "SELECT {columns} FROM workflow_overrides WHERE ns = :ns AND name {among:names}", row=WorkflowOverrideRow
 )
 # A page of the overrides of a namespace, after a name.
 LIST = statement(
     "SELECT {columns} FROM workflow_overrides WHERE ns = :ns AND name > :after ORDER BY name LIMIT :limit",
-    row=OverrideRow,
+    row=WorkflowOverrideRow,
 )
 # The workflows that are switched off.
 DISABLED = statement("SELECT name FROM workflow_overrides WHERE ns = :ns AND enabled = :enabled", row=str)
 # Set overrides, whether they are there or not.
 SET = BulkInsert(
     OVERRIDES,
-    OverrideRow,
+    WorkflowOverrideRow,
     on_conflict="UPDATE SET enabled = excluded.enabled, updated_at = excluded.updated_at, "
     "updated_by = excluded.updated_by",
 )

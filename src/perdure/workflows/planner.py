@@ -14,7 +14,7 @@ from typing import NamedTuple
 from perdure.workflows import expressions, templates
 from perdure.workflows.definition import Phase, Workflow
 from perdure.workflows.expressions import Expression
-from perdure.workflows.graph import dependencies_of, holds
+from perdure.workflows.graph import compute_dependencies, holds
 from perdure.workflows.model import (
     CANCELLED,
     FAILED,
@@ -28,7 +28,7 @@ from perdure.workflows.model import (
     WAITING,
     NodeKey,
 )
-from perdure.workflows.rows import NodeRow, RunRow
+from perdure.workflows.rows import WorkflowNodeRow, WorkflowRunRow
 from perdure.workflows.templates import Template
 
 
@@ -76,12 +76,12 @@ class PlannedPhase:
         return holds(self.phase.trigger_rule, len(self.depends_on), succeeded, failed)
 
 
-class Plan:
+class WorkflowPlan:
     """A workflow whose phases have been put in order."""
 
     def __init__(self, workflow: Workflow) -> None:
         self.workflow = workflow
-        before = dependencies_of([(phase.name, phase.depends_on) for phase in workflow.phases])
+        before = compute_dependencies([(phase.name, phase.depends_on) for phase in workflow.phases])
         after: dict[str, list[str]] = {name: [] for name in before}
         for name, wanted in before.items():
             for other in dict.fromkeys(wanted):
@@ -133,7 +133,7 @@ class Plan:
                 pending += self[each].depends_on
         return found
 
-    def new_nodes(self, run_id: str) -> list[NodeRow]:
+    def new_nodes(self, run_id: str) -> list[WorkflowNodeRow]:
         """The nodes of a run that begins."""
         return [
             new_node(run_id, each.name, each.position, waiting_on=len(each.depends_on))
@@ -141,9 +141,9 @@ class Plan:
         ]
 
 
-def new_node(run_id: str, name: str, position: int, *, item: int = 0, waiting_on: int = 0) -> NodeRow:
+def new_node(run_id: str, name: str, position: int, *, item: int = 0, waiting_on: int = 0) -> WorkflowNodeRow:
     """A node that waits for so many others."""
-    return NodeRow(
+    return WorkflowNodeRow(
         run_id=run_id,
         node=name,
         item=item,
@@ -171,36 +171,38 @@ def new_node(run_id: str, name: str, position: int, *, item: int = 0, waiting_on
 class Settled(NamedTuple):
     """Nodes that became ready, and nodes that were skipped, when others had ended."""
 
-    ready: list[NodeRow]
-    skipped: list[NodeRow]
+    ready: list[WorkflowNodeRow]
+    skipped: list[WorkflowNodeRow]
 
 
 _COUNTED = {READY: "ready_nodes", RUNNING: "running_nodes", WAITING: "waiting_nodes"}
 
 
-class Board:
+class RunNodes:
     """The nodes of a run that a transaction works on, and the counts of them in the run's row."""
 
-    def __init__(self, plan: Plan, run: RunRow, nodes: Iterable[NodeRow] = ()) -> None:
+    def __init__(
+        self, plan: WorkflowPlan, run: WorkflowRunRow, nodes: Iterable[WorkflowNodeRow] = ()
+    ) -> None:
         self.plan = plan
         self.run = run
-        self.nodes: dict[NodeKey, NodeRow] = {}
-        self._ended: list[NodeRow] = []
+        self.nodes: dict[NodeKey, WorkflowNodeRow] = {}
+        self._ended: list[WorkflowNodeRow] = []
         self.add(nodes)
 
-    def add(self, nodes: Iterable[NodeRow]) -> None:
+    def add(self, nodes: Iterable[WorkflowNodeRow]) -> None:
         """Take nodes that were read or made; one that is here already stays as it is."""
         for node in nodes:
             self.nodes.setdefault(node.key, node)
 
-    def begin(self) -> list[NodeRow]:
+    def begin(self) -> list[WorkflowNodeRow]:
         """Start a run whose nodes are new; gives those that wait for nothing."""
         first = [node for node in self.nodes.values() if not node.waiting_on and not node.item]
         for node in first:
             self.move(node, "dependencies ended")
         return first
 
-    def move(self, node: NodeRow, event: str) -> bool:
+    def move(self, node: WorkflowNodeRow, event: str) -> bool:
         """Apply an event to a node and count it; False, and nothing changes, if there is no such step."""
         if not NODE.moves(node.status, event):
             return False
@@ -212,14 +214,14 @@ class Board:
             self.run.open_nodes += (was in NODE_ENDED) - (node.status in NODE_ENDED)
         return True
 
-    def _count(self, node: NodeRow, status: str, more: int) -> None:
+    def _count(self, node: WorkflowNodeRow, status: str, more: int) -> None:
         """Count nodes by status. A map phase that waits for its items counts by its items."""
         name = _COUNTED.get(status)
         is_map = not node.item and self.plan[node.node].phase.type == "map"
         if name is not None and not (is_map and status == WAITING):
             setattr(self.run, name, getattr(self.run, name) + more)
 
-    def end(self, node: NodeRow, event: str, *, fails_run: bool = False) -> bool:
+    def end(self, node: WorkflowNodeRow, event: str, *, fails_run: bool = False) -> bool:
         """End a node: succeeded, failed or skipped. What depends on it is told by `settle`."""
         if not self.move(node, event):
             return False
@@ -248,7 +250,7 @@ class Board:
                 self._arrive(self.nodes[NodeKey(name)], node, settled)
         return settled
 
-    def _arrive(self, node: NodeRow, before: NodeRow, settled: Settled) -> None:
+    def _arrive(self, node: WorkflowNodeRow, before: WorkflowNodeRow, settled: Settled) -> None:
         node.waiting_on -= 1
         node.succeeded_before += self.counts_as_success(before)
         node.failed_before += before.status == FAILED and not self.counts_as_success(before)
@@ -262,7 +264,7 @@ class Board:
             self.end(node, "skipped")
             settled.skipped.append(node)
 
-    def counts_as_success(self, node: NodeRow) -> bool:
+    def counts_as_success(self, node: WorkflowNodeRow) -> bool:
         """Whether dependents take a node that has ended for one that succeeded: also one that may fail."""
         if node.status == SUCCEEDED:
             return True
@@ -271,7 +273,7 @@ class Board:
 
     # --- going back ---------------------------------------------------------------------------------------
 
-    def reset(self, names: Iterable[str]) -> list[NodeRow]:
+    def reset(self, names: Iterable[str]) -> list[WorkflowNodeRow]:
         """Let phases begin anew; gives those that have nothing to wait for any more.
 
         All nodes of the run are loaded. What a phase waits for is counted again.
@@ -289,14 +291,14 @@ class Board:
             self._recount(self.nodes[NodeKey(name)])
         return [node for node in self._in_order(again) if not node.waiting_on]
 
-    def _recount(self, node: NodeRow) -> None:
+    def _recount(self, node: WorkflowNodeRow) -> None:
         before = [self.nodes[NodeKey(name)] for name in self.plan[node.node].depends_on]
         ended = [each for each in before if each.status in NODE_ENDED]
         node.waiting_on = len(before) - len(ended)
         node.succeeded_before = sum(map(self.counts_as_success, ended))
         node.failed_before = sum(each.status == FAILED and not self.counts_as_success(each) for each in ended)
 
-    def _in_order(self, names: Iterable[str]) -> Iterator[NodeRow]:
+    def _in_order(self, names: Iterable[str]) -> Iterator[WorkflowNodeRow]:
         found = [self.nodes[NodeKey(name)] for name in names]
         return iter(sorted(found, key=lambda node: node.position))
 
@@ -307,12 +309,12 @@ class Board:
         """
         return {node.node for node in self.nodes.values() if not node.item and not self._is_done(node)}
 
-    def _is_done(self, node: NodeRow) -> bool:
+    def _is_done(self, node: WorkflowNodeRow) -> bool:
         if node.status == FAILED:
             return not self.plan[node.node].fails_run
         return node.status == SUCCEEDED or (node.status == SKIPPED and bool(node.started_at))
 
-    def cancel(self) -> list[NodeRow]:
+    def cancel(self) -> list[WorkflowNodeRow]:
         """Cancel every loaded node that has not ended; gives those that change."""
         cancelled = [node for node in self.nodes.values() if node.status not in NODE_ENDED]
         for node in cancelled:

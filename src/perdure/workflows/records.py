@@ -185,14 +185,14 @@ class WorkflowRun(WorkflowRunSummary, kw_only=True):
     """The phases with a mark each, if the workflow asks for it."""
 
 
-class StatusCount(Record, kw_only=True):
+class WorkflowStatusCounts(Record, kw_only=True):
     """How many runs of a workflow have each status."""
 
     workflow_name: str
     counts: dict[RunStatus, int]
 
 
-class Difference(Record, kw_only=True):
+class ValueDifference(Record, kw_only=True):
     """A value that two runs do not share, by the path to it."""
 
     path: str
@@ -206,7 +206,7 @@ class RunDiff(Record, kw_only=True):
     left: str
     right: str
     same_definition: bool
-    differences: list[Difference]
+    differences: list[ValueDifference]
 
 
 class LogMatch(Record, kw_only=True):

@@ -10,7 +10,7 @@ from perdure.workflows.definition import Workflow
 from perdure.workflows.snapshots import Snapshot, snapshot
 
 
-class Known(NamedTuple):
+class RegisteredWorkflow(NamedTuple):
     """A workflow, and where it comes from: a file, or None for Python."""
 
     workflow: Workflow
@@ -24,15 +24,15 @@ class WorkflowRegistry:
     """
 
     def __init__(self, workflows: Iterable[Workflow] = ()) -> None:
-        self._python: dict[str, Known] = {}
-        self._files: dict[str, Known] = {}
+        self._python: dict[str, RegisteredWorkflow] = {}
+        self._files: dict[str, RegisteredWorkflow] = {}
         self._refused: dict[str, str] = {}
         for workflow in workflows:
             self.add(workflow)
 
     def add(self, workflow: Workflow) -> None:
         """Take a workflow that was written in Python."""
-        self._python[workflow.name] = Known(workflow)
+        self._python[workflow.name] = RegisteredWorkflow(workflow)
 
     def load(
         self,
@@ -48,7 +48,7 @@ class WorkflowRegistry:
         self._refused = dict(refused or {})
         before, wrong = self._files, set(broken)
         kept = {name: known for name, known in before.items() if known.file in wrong}
-        self._files = {**kept, **{each.name: Known(each, file) for file, each in found}}
+        self._files = {**kept, **{each.name: RegisteredWorkflow(each, file) for file, each in found}}
         new = [name for name in self._files if name not in before]
         gone = [name for name in before if name not in self._files]
         changed = [name for name in self._files if name in before and self._files[name] != before[name]]
@@ -65,14 +65,14 @@ class WorkflowRegistry:
         return {name: known.workflow for name, known in self._known.items()}
 
     @property
-    def _known(self) -> dict[str, Known]:
+    def _known(self) -> dict[str, RegisteredWorkflow]:
         return {**self._files, **self._python}
 
-    def list(self) -> Sequence[Known]:
+    def list(self) -> Sequence[RegisteredWorkflow]:
         """All workflows in the order of their names."""
         return [known for _, known in sorted(self._known.items())]
 
-    def get(self, name: str) -> Known:
+    def get(self, name: str) -> RegisteredWorkflow:
         """A workflow; NotFound if there is none of that name."""
         found = self._known.get(name)
         if found is None:

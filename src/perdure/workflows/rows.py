@@ -9,7 +9,7 @@ import msgspec
 from perdure.workflows.model import NodeKey
 
 
-class RunRow(msgspec.Struct):
+class WorkflowRunRow(msgspec.Struct):
     """A workflow run that is worked on: everything but what is never rewritten and what only views read."""
 
     id: str
@@ -61,7 +61,7 @@ class RunRow(msgspec.Struct):
         self.was_status = self.status
 
 
-class NewRunRow(RunRow, kw_only=True):
+class NewRunRow(WorkflowRunRow, kw_only=True):
     """A whole row of `workflow_runs`, for a run that is created."""
 
     phase_history: str = "[]"
@@ -70,7 +70,7 @@ class NewRunRow(RunRow, kw_only=True):
     context: str | None = None
 
 
-class NodeRow(msgspec.Struct):
+class WorkflowNodeRow(msgspec.Struct):
     """A row of `workflow_nodes`."""
 
     run_id: str
@@ -112,7 +112,7 @@ class HistoryRow(NamedTuple):
     summary: str | None
 
 
-class OutputRow(NamedTuple):
+class WorkflowOutputRow(NamedTuple):
     """A row of `workflow_outputs`."""
 
     id: str
@@ -130,7 +130,7 @@ class DefinitionRow(NamedTuple):
     body: str
 
 
-class CountRow(NamedTuple):
+class WorkflowCountRow(NamedTuple):
     """A row of `workflow_counts`."""
 
     workflow_name: str
@@ -147,7 +147,7 @@ class ValuesRow(NamedTuple):
     scratch: str | None
 
 
-class ChildRow(NamedTuple):
+class ChildRunRow(NamedTuple):
     """A run that another one has started, and for which of its nodes."""
 
     id: str
@@ -194,7 +194,7 @@ class DueNode(NamedTuple):
     item: int
 
 
-class AnswerRow(NamedTuple):
+class GateAnswerRow(NamedTuple):
     """What a person answered."""
 
     id: str
@@ -217,14 +217,14 @@ class TriesRow(NamedTuple):
     started_at: int
 
 
-class StatusCount(NamedTuple):
+class RunStatusCount(NamedTuple):
     """How many runs have a status."""
 
     status: str
     total: int
 
 
-class LogRow(NamedTuple):
+class ExecutionLogRow(NamedTuple):
     """An execution whose error or output was searched for."""
 
     id: str
@@ -235,7 +235,7 @@ class LogRow(NamedTuple):
     output_text: str | None
 
 
-class LogPlace(NamedTuple):
+class LogCursor(NamedTuple):
     """A place among executions, the newest first."""
 
     started_at: int

@@ -40,7 +40,7 @@ from perdure.workflows.model import (
 from perdure.workflows.operations import dispatch, lifecycle, queries, scratch
 from perdure.workflows.operations.dispatch import Dispatched, NewWorkflowRun
 from perdure.workflows.operations.overrides import disabled
-from perdure.workflows.operations.queries import LogQuery, Search, WholeRun
+from perdure.workflows.operations.queries import LogQuery, WholeRun, WorkflowRunFilter
 from perdure.workflows.records import (
     Dispatch,
     HistoryEntry,
@@ -48,15 +48,15 @@ from perdure.workflows.records import (
     LogPage,
     RunDefinition,
     RunDiff,
-    StatusCount,
     WorkflowDetail,
     WorkflowInfo,
     WorkflowRun,
     WorkflowRunPage,
     WorkflowRunSummary,
+    WorkflowStatusCounts,
 )
 from perdure.workflows.registry import WorkflowRegistry
-from perdure.workflows.rows import DueRun, LogRow
+from perdure.workflows.rows import DueRun, ExecutionLogRow
 from perdure.workflows.timer import WorkflowTimer
 from perdure.workflows.values import Config, stored
 
@@ -71,7 +71,7 @@ TriggerId = Annotated[str, Meta(min_length=1, max_length=MAX_TRIGGER)]
 Parallel = Annotated[int, Meta(ge=1, le=1000)]
 LogScope = Literal["errors", "outputs", "all"]
 Infos = list[WorkflowInfo]
-Counts = list[StatusCount]
+Counts = list[WorkflowStatusCounts]
 Entries = list[HistoryEntry]
 Names = list[str]
 Statuses = Annotated[Sequence[RunStatus], Meta(max_length=len(RUN_STATUSES))] | None
@@ -105,7 +105,7 @@ class Workflows(Service):
         """List the workflows that can be run."""
         off = await self.read(disabled)
         return [
-            views.info_of(known.workflow, known.file, enabled=known.workflow.name not in off)
+            views.build_info(known.workflow, known.file, enabled=known.workflow.name not in off)
             for known in self.definitions.list()
         ]
 
@@ -114,7 +114,7 @@ class Workflows(Service):
         """Get a workflow with its definition."""
         known = self.definitions.get(check_name(name, "name", max_length=MAX_NAME))
         off = await self.read(disabled)
-        return views.detail_of(known.workflow, known.file, enabled=known.workflow.name not in off)
+        return views.build_detail(known.workflow, known.file, enabled=known.workflow.name not in off)
 
     # --- runs ---------------------------------------------------------------------------------------------
 
@@ -201,19 +201,19 @@ class Workflows(Service):
         `total` counts the runs; otherwise their number is kept.
         """
         check_page(limit)
-        query = Search(
+        query = WorkflowRunFilter(
             optional_text(workflow_name, "workflow_name", max_length=MAX_NAME),
             check_choices(status or (), RUN_STATUSES, "status"),
             optional_text(repo, "repo"),
             None if since is None else _time(since, "since"),
-            views.place_of(cursor),
+            views.decode_run_cursor(cursor),
             limit,
         )
         counted, rows = await self.read(queries.page, query, total)
         if counted is None and cursor is None and len(rows) < limit:
             counted = len(rows)
-        after = views.cursor_of(rows[-1]) if limit and len(rows) == limit else None
-        return WorkflowRunPage(items=[views.summary_of(row) for row in rows], next=after, total=counted)
+        after = views.encode_run_cursor(rows[-1]) if limit and len(rows) == limit else None
+        return WorkflowRunPage(items=[views.row_to_summary(row) for row in rows], next=after, total=counted)
 
     @call(GET("/workflow-names"), scope="read")
     async def names(self) -> Names:
@@ -227,7 +227,7 @@ class Workflows(Service):
         for row in await self.read(queries.counts):
             if row.total:
                 found.setdefault(row.workflow_name, {})[row.status] = int(row.total)  # type: ignore[index]
-        return [StatusCount(workflow_name=name, counts=each) for name, each in sorted(found.items())]
+        return [WorkflowStatusCounts(workflow_name=name, counts=each) for name, each in sorted(found.items())]
 
     @call(GET("/workflow-runs/{workflow_run_id}"), scope="read", errors=(NotFound, Conflict))
     async def get(self, workflow_run_id: Id) -> WorkflowRun:
@@ -236,7 +236,7 @@ class Workflows(Service):
         The first digits of its id are enough, if no other run has them.
         """
         whole = await self.read(queries.get_whole, check_id(workflow_run_id, "workflow_run_id"))
-        return run_of(whole)
+        return build_workflow_run(whole)
 
     @call(GET("/workflow-runs/{workflow_run_id}/definition"), scope="read", errors=(NotFound, Conflict))
     async def run_definition(self, workflow_run_id: Id) -> RunDefinition:
@@ -249,14 +249,14 @@ class Workflows(Service):
             digest=run.definition,
             current=None if now is None else now == plan.workflow,
             definition=to_builtins(plan.workflow),
-            yaml=views.text_of(plan.workflow),
+            yaml=views.encode_yaml(plan.workflow),
         )
 
     async def get_by_trigger(self, trigger_id: str, *, live: bool = True) -> WorkflowRunSummary:
         """Get the newest run of a trigger: the newest that has not ended, or any."""
         statuses = LIVE if live else RUN_STATUSES
         row = await self.read(queries.by_trigger, check_text(trigger_id, "trigger_id"), statuses)
-        return views.summary_of(row)
+        return views.row_to_summary(row)
 
     async def active(self, *, limit: int = 1000) -> Sequence[WorkflowRunSummary]:
         """The runs that have not ended, in the order of lists."""
@@ -272,7 +272,7 @@ class Workflows(Service):
         check_page(limit)
         checked = check_id(workflow_run_id, "workflow_run_id")
         rows = await self.read(queries.history, checked, check_number(after, "after"), limit)
-        return [views.entry_of(row) for row in rows]
+        return [views.row_to_history_entry(row) for row in rows]
 
     @call(POST("/workflow-runs/{workflow_run_id}/cancel"), scope="write", errors=(NotFound, Conflict))
     async def cancel(self, workflow_run_id: Id, *, reason: str | None = None) -> WorkflowRunSummary:
@@ -356,7 +356,7 @@ class Workflows(Service):
         return (await self.read(queries.find, check_id(workflow_run_id, "workflow_run_id"))).id
 
     async def _summary(self, run_id: str) -> WorkflowRunSummary:
-        return views.summary_of(await self.read(queries.find, run_id))
+        return views.row_to_summary(await self.read(queries.find, run_id))
 
     async def _tend(self, run_id: str) -> None:
         """Stop the phases of a run now; the timer would do so a moment later."""
@@ -382,7 +382,7 @@ def _time(value: object, what: str) -> int:
         raise InvalidInput(f"{what} is {value!r}; it must be a time in ISO 8601") from None
 
 
-def run_of(whole: WholeRun) -> WorkflowRun:
+def build_workflow_run(whole: WholeRun) -> WorkflowRun:
     """The record of a run with all that belongs to it."""
     phases = [node for node in whole.nodes if not node.item]
     return WorkflowRun(
@@ -393,12 +393,12 @@ def run_of(whole: WholeRun) -> WorkflowRun:
         scratch=dict(whole.scratch),
         node_statuses={node.node: node.status for node in phases},  # type: ignore[misc]
         nodes=[
-            views.node_of(node, whole.plan[node.node].depends_on, whole.tries.get(node.label or ""))
+            views.row_to_node_info(node, whole.plan[node.node].depends_on, whole.tries.get(node.label or ""))
             for node in whole.nodes
         ],
-        phase_history=[views.entry_of(row) for row in whole.history],
+        phase_history=[views.row_to_history_entry(row) for row in whole.history],
         final_message=whole.final_message,
-        checklist=views.checklist_of(whole.plan.workflow, whole.nodes, whole.history),
+        checklist=views.build_checklist(whole.plan.workflow, whole.nodes, whole.history),
     )
 
 
@@ -421,7 +421,7 @@ def _compared(run: WorkflowRun) -> dict[str, Any]:
     }
 
 
-def _match(row: LogRow, text: str) -> LogMatch:
+def _match(row: ExecutionLogRow, text: str) -> LogMatch:
     in_error = row.error is not None and text in row.error
     found = (row.error if in_error else row.output_text) or ""
     at = max(found.find(text), 0)

@@ -14,7 +14,18 @@ from perdure.kernel.errors import InvalidInput, TooLarge
 from perdure.workflows import templates
 from perdure.workflows.bash import scan_bash
 from perdure.workflows.bash_rules import HOLE, BashValue
-from perdure.workflows.templates import INT, Help, If, Part, Template, Text, Value, is_there, shown, value_of
+from perdure.workflows.templates import (
+    INT,
+    Help,
+    If,
+    Part,
+    Template,
+    Text,
+    Value,
+    is_there,
+    read_value,
+    shown,
+)
 
 PREFIX: Final = "PERDURE_VALUE_"
 MAX_VALUE: Final = 100_000
@@ -23,22 +34,22 @@ MAX_CONDITIONS: Final = 4
 """Up to so many conditions of a command, each combination is checked when its file is loaded."""
 
 
-class Command(NamedTuple):
+class ShellCommand(NamedTuple):
     """A command for a shell, and the variables that it uses."""
 
     text: str
     env: dict[str, str]
 
 
-def shell_command(template: Template, scope: Mapping[str, Any]) -> Command:
+def shell_command(template: Template, scope: Mapping[str, Any]) -> ShellCommand:
     """Return a command with its values in variables. Raise InvalidInput if bash would evaluate one."""
-    text, parts = _flatten(template, lambda part: is_there(value_of(part, scope)))
+    text, parts = _flatten(template, lambda part: is_there(read_value(part, scope)))
     quotings = scan_bash(text, [_bash_value(part) for part in parts])
     pieces = text.split(HOLE)
     env: dict[str, str] = {}
     written = [pieces[0]]
     for part, quoting, after in zip(parts, quotings, pieces[1:], strict=True):
-        value = shown(value_of(part, scope))
+        value = shown(read_value(part, scope))
         if len(value.encode("utf-8", "replace")) > MAX_VALUE:
             raise TooLarge(f"a value in a command is larger than {MAX_VALUE} bytes; read it from a file")
         name = PREFIX + str(len(env) + 1)
@@ -47,7 +58,7 @@ def shell_command(template: Template, scope: Mapping[str, Any]) -> Command:
     command = "".join(written)
     if "{{" in command:
         raise InvalidInput("the command still has '{{' in it after its values were put in")
-    return Command(command, env)
+    return ShellCommand(command, env)
 
 
 def check_command(text: str) -> None:

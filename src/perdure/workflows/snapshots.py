@@ -11,7 +11,7 @@ import msgspec
 
 from perdure.kernel.errors import InvalidInput, NotADatabase, NotFound
 from perdure.workflows.definition import Workflow
-from perdure.workflows.planner import Plan
+from perdure.workflows.planner import WorkflowPlan
 
 MAX_PLANS: Final = 256
 MAX_SNAPSHOT: Final = 8 << 20
@@ -67,22 +67,22 @@ class PlanCache:
 
     def __init__(self, size: int = MAX_PLANS) -> None:
         self._size = size
-        self._plans: OrderedDict[str, dict[str, Plan]] = OrderedDict()
+        self._plans: OrderedDict[str, dict[str, WorkflowPlan]] = OrderedDict()
 
-    def get(self, digest: str) -> dict[str, Plan] | None:
+    def get(self, digest: str) -> dict[str, WorkflowPlan] | None:
         """The plans of a definition, if they were used lately."""
         found = self._plans.get(digest)
         if found is not None:
             self._plans.move_to_end(digest)
         return found
 
-    def put(self, digest: str, body: str) -> dict[str, Plan]:
+    def put(self, digest: str, body: str) -> dict[str, WorkflowPlan]:
         """Read a definition."""
         try:
             workflows = _decoder.decode(body)
         except msgspec.MsgspecError as error:
             raise NotADatabase(f"a stored workflow is damaged: {error}") from error
-        plans = self._plans[digest] = {name: Plan(each) for name, each in workflows.items()}
+        plans = self._plans[digest] = {name: WorkflowPlan(each) for name, each in workflows.items()}
         if len(self._plans) > self._size:
             self._plans.popitem(last=False)
         return plans

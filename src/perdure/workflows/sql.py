@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statements, statement
-from perdure.kernel.storage.filters import Key, Listing, Order
+from perdure.kernel.storage.filters import Listing, SortKey, SortOrder
 from perdure.workflows import rows
 from perdure.workflows.tables import ADMISSION, COUNTS, DEFINITIONS, HISTORY, NODES, OUTPUTS, RUNS
 
@@ -14,16 +14,17 @@ ADD_RUNS = BulkInsert(RUNS, rows.NewRunRow, folds=False)
 # Lock runs, in the order of their ids.
 LOCK_RUNS = statement(
     "SELECT {columns} FROM workflow_runs WHERE ns = :ns AND id {among:ids} ORDER BY id {lock}",
-    row=rows.RunRow,
+    row=rows.WorkflowRunRow,
 )
 # Runs by their ids.
 GET_RUNS = statement(
-    "SELECT {columns} FROM workflow_runs WHERE ns = :ns AND id {among:ids} ORDER BY id", row=rows.RunRow
+    "SELECT {columns} FROM workflow_runs WHERE ns = :ns AND id {among:ids} ORDER BY id",
+    row=rows.WorkflowRunRow,
 )
 # Write back runs whose status is still the one that was read.
 MOVE_RUNS = BulkUpdate(
     RUNS,
-    rows.RunRow,
+    rows.WorkflowRunRow,
     sets=(
         "current_phase",
         "status",
@@ -63,7 +64,7 @@ LIVE_RUN = statement(
     WHERE ns = :ns AND workflow_name = :workflow_name AND trigger_id = :trigger_id AND active IS NOT NULL
     {lock}
     """,
-    row=rows.RunRow,
+    row=rows.WorkflowRunRow,
 )
 # The context and the scratch of runs.
 GET_VALUES = statement(
@@ -81,20 +82,20 @@ CHILDREN = statement(
     SELECT id, parent_node, status FROM workflow_runs
     WHERE ns = :ns AND parent_run_id {among:ids} AND status {among:statuses} ORDER BY {plain:id} LIMIT :n
     """,
-    row=rows.ChildRow,
+    row=rows.ChildRunRow,
 )
 
 # --- nodes ------------------------------------------------------------------------------------------------
 
 # Add nodes.
-ADD_NODES = BulkInsert(NODES, rows.NodeRow, folds=False)
+ADD_NODES = BulkInsert(NODES, rows.WorkflowNodeRow, folds=False)
 # Nodes by the executions that they wait for. Nodes are read and written under the lock of their run.
 NODES_OF_ROLLOUTS = statement(
     """
     SELECT {columns} FROM workflow_nodes
     WHERE ns = :ns AND rollout_id {among:ids} ORDER BY run_id, node, item
     """,
-    row=rows.NodeRow,
+    row=rows.WorkflowNodeRow,
 )
 # Phases of runs by their names.
 GET_NODES = statement(
@@ -103,7 +104,7 @@ GET_NODES = statement(
     WHERE ns = :ns AND run_id {among:run_ids} AND node {among:names} AND item = 0
     ORDER BY run_id, node, item
     """,
-    row=rows.NodeRow,
+    row=rows.WorkflowNodeRow,
 )
 # An item of a map phase, or the phase itself.
 GET_NODE = statement(
@@ -111,7 +112,7 @@ GET_NODE = statement(
     SELECT {columns} FROM workflow_nodes
     WHERE ns = :ns AND run_id = :run_id AND node = :node AND item = :item
     """,
-    row=rows.NodeRow,
+    row=rows.WorkflowNodeRow,
 )
 # All phases of a run, in their order, without the items of maps.
 GET_PHASES = statement(
@@ -119,7 +120,7 @@ GET_PHASES = statement(
     SELECT {columns} FROM workflow_nodes
     WHERE ns = :ns AND run_id = :run_id AND item = 0 ORDER BY position
     """,
-    row=rows.NodeRow,
+    row=rows.WorkflowNodeRow,
 )
 # Nodes of a run in some statuses, in the order in which they are started.
 GET_IN_STATUS = statement(
@@ -128,7 +129,7 @@ GET_IN_STATUS = statement(
     WHERE ns = :ns AND run_id = :run_id AND status = :status
     ORDER BY position, item LIMIT :n
     """,
-    row=rows.NodeRow,
+    row=rows.WorkflowNodeRow,
 )
 # Items of a map phase in a status, in their order.
 GET_ITEMS = statement(
@@ -137,7 +138,7 @@ GET_ITEMS = statement(
     WHERE ns = :ns AND run_id = :run_id AND status = :status AND position = :position AND item > 0
     ORDER BY position, item LIMIT :n
     """,
-    row=rows.NodeRow,
+    row=rows.WorkflowNodeRow,
 )
 # The execution whose output is that of a whole run: the last phase, in their order, that has one.
 LAST_OUTPUT = statement(
@@ -154,12 +155,12 @@ ALL_ITEMS = statement(
     SELECT {columns} FROM workflow_nodes
     WHERE ns = :ns AND run_id = :run_id AND node = :node AND item > 0 ORDER BY item
     """,
-    row=rows.NodeRow,
+    row=rows.WorkflowNodeRow,
 )
 # Write back nodes.
 MOVE_NODES = BulkUpdate(
     NODES,
-    rows.NodeRow,
+    rows.WorkflowNodeRow,
     sets=(
         "status",
         "waiting_on",
@@ -200,7 +201,7 @@ LIVE_PHASES = statement(
 # Add entries of the history.
 ADD_HISTORY = BulkInsert(HISTORY, rows.HistoryRow, folds=False)
 # Add large values.
-ADD_OUTPUTS = BulkInsert(OUTPUTS, rows.OutputRow, on_conflict="NOTHING")
+ADD_OUTPUTS = BulkInsert(OUTPUTS, rows.WorkflowOutputRow, on_conflict="NOTHING")
 # Large values by their ids.
 GET_OUTPUTS = statement(
     "SELECT id, body FROM workflow_outputs WHERE ns = :ns AND id {among:ids}", row=rows.OutputBody
@@ -224,7 +225,7 @@ ITERATION_OUTPUT = statement(
 )
 # What people answered.
 ANSWERS = statement(
-    "SELECT id, response FROM workflow_approvals WHERE ns = :ns AND id {among:ids}", row=rows.AnswerRow
+    "SELECT id, response FROM workflow_approvals WHERE ns = :ns AND id {among:ids}", row=rows.GateAnswerRow
 )
 
 # --- admission --------------------------------------------------------------------------------------------
@@ -276,7 +277,7 @@ NEXT_NODE = statement("SELECT min(due_at) FROM workflow_nodes WHERE due_at > 0",
 
 # Add to the counts of runs by workflow and status.
 ADD_COUNTS = BulkInsert(
-    COUNTS, rows.CountRow, on_conflict="UPDATE SET total = workflow_counts.total + excluded.total"
+    COUNTS, rows.WorkflowCountRow, on_conflict="UPDATE SET total = workflow_counts.total + excluded.total"
 )
 # How many runs have each of some statuses.
 COUNT = statement(
@@ -284,7 +285,7 @@ COUNT = statement(
     SELECT status, sum(total) AS total FROM workflow_counts
     WHERE ns = :ns AND status {among:statuses} GROUP BY status
     """,
-    row=rows.StatusCount,
+    row=rows.RunStatusCount,
 )
 # How many runs of a workflow have each of some statuses.
 COUNT_NAMED = statement(
@@ -292,7 +293,7 @@ COUNT_NAMED = statement(
     SELECT status, sum(total) AS total FROM workflow_counts
     WHERE ns = :ns AND workflow_name = :name AND status {among:statuses} GROUP BY status
     """,
-    row=rows.StatusCount,
+    row=rows.RunStatusCount,
 )
 # How many runs of each workflow have each status.
 COUNTS_BY_NAME = statement(
@@ -316,15 +317,17 @@ TRIES = statement(
 # --- lists ------------------------------------------------------------------------------------------------
 
 # The runs of a namespace.
-ALL_RUNS = Listing("{columns}", "workflow_runs WHERE ns = :ns", rows.RunRow)
+ALL_RUNS = Listing("{columns}", "workflow_runs WHERE ns = :ns", rows.WorkflowRunRow)
 BEFORE = "(started_at, id) < (:at, :last)"
 IN_STATUSES = "status {among:statuses}"
-NEWEST_FIRST = Order((Key("started_at", "time", descending=True), Key("id", "text", descending=True)))
+NEWEST_FIRST = SortOrder(
+    (SortKey("started_at", "time", descending=True), SortKey("id", "text", descending=True))
+)
 CONDITIONS = {"name": "workflow_name = :name", "repo": "repo = :repo", "since": "started_at >= :since"}
 # Runs whose ids begin with some digits.
 BY_PREFIX = statement(
     "SELECT {columns} FROM workflow_runs WHERE ns = :ns AND id >= :first AND id < :last ORDER BY id LIMIT 2",
-    row=rows.RunRow,
+    row=rows.WorkflowRunRow,
 )
 # The newest run of a trigger with one of some statuses.
 BY_TRIGGER = statement(
@@ -333,14 +336,14 @@ BY_TRIGGER = statement(
     WHERE ns = :ns AND trigger_id = :trigger_id AND status {among:statuses}
     ORDER BY {plain:started_at} DESC, id DESC LIMIT 1
     """,
-    row=rows.RunRow,
+    row=rows.WorkflowRunRow,
 )
 # All nodes of a run, in their order.
 ALL_NODES = statement(
     """
     SELECT {columns} FROM workflow_nodes WHERE ns = :ns AND run_id = :run_id ORDER BY position, item LIMIT :n
     """,
-    row=rows.NodeRow,
+    row=rows.WorkflowNodeRow,
 )
 # The entries of a run's history after a number.
 HISTORY_OF = statement(
@@ -355,7 +358,7 @@ LOG_END = statement(
     SELECT started_at, id FROM executions WHERE ns = :ns AND (started_at, id) < (:at, :last)
     ORDER BY started_at DESC, id DESC LIMIT 1 OFFSET :scan
     """,
-    row=rows.LogPlace,
+    row=rows.LogCursor,
 )
 _LOG = """
     FROM executions
@@ -368,7 +371,7 @@ _SEARCH_ERRORS = statement(
     + _LOG
     + " AND {has:error,text}"
     + _LOG_ORDER,
-    row=rows.LogRow,
+    row=rows.ExecutionLogRow,
 )
 # The executions between two places whose output contains a text.
 _SEARCH_OUTPUTS = statement(
@@ -376,7 +379,7 @@ _SEARCH_OUTPUTS = statement(
     + _LOG
     + " AND {has:output_text,text}"
     + _LOG_ORDER,
-    row=rows.LogRow,
+    row=rows.ExecutionLogRow,
 )
 # The executions between two places whose error or output contains a text.
 _SEARCH_BOTH = statement(
@@ -384,7 +387,7 @@ _SEARCH_BOTH = statement(
     + _LOG
     + " AND ({has:error,text} OR {has:output_text,text})"
     + _LOG_ORDER,
-    row=rows.LogRow,
+    row=rows.ExecutionLogRow,
 )
 SEARCH_LOGS = {"errors": _SEARCH_ERRORS, "outputs": _SEARCH_OUTPUTS, "all": _SEARCH_BOTH}
 

@@ -16,11 +16,11 @@ import msgspec
 
 from perdure.executions.model import CONDITION_MET, SOFT
 from perdure.kernel.codec import decode_json
-from perdure.workflows.definition import Blocked, FromContext, GenericLoop, Phase, Ready
+from perdure.workflows.definition import Blocked, FromContext, GenericLoop, Phase, ReadyRule
 from perdure.workflows.expressions import Expression, Missing, look_up
 from perdure.workflows.model import Label, PhaseEnd, Role
 from perdure.workflows.planner import PlannedPhase, new_node
-from perdure.workflows.rows import NodeRow
+from perdure.workflows.rows import WorkflowNodeRow
 from perdure.workflows.values import Config
 
 DEFAULT_ITERATIONS: Final = 5
@@ -80,19 +80,19 @@ class NodeState(msgspec.Struct, kw_only=True, omit_defaults=True):
 _state = msgspec.json.Decoder(NodeState)
 
 
-def state_of(node: NodeRow) -> NodeState:
+def decode_state(node: WorkflowNodeRow) -> NodeState:
     """What a node remembers."""
     return NodeState() if node.state is None else _state.decode(node.state)
 
 
-def remember(node: NodeRow, state: NodeState) -> None:
+def remember(node: WorkflowNodeRow, state: NodeState) -> None:
     """Write down what a node remembers."""
     text = msgspec.json.encode(state).decode()
     node.state = None if text == "{}" else text
     node.dirty = True
 
 
-def new_item(node: NodeRow, number: int) -> NodeRow:
+def new_item(node: WorkflowNodeRow, number: int) -> WorkflowNodeRow:
     """An item of a map phase."""
     return new_node(node.run_id, node.node, node.position, item=number)
 
@@ -107,7 +107,7 @@ class Execute(NamedTuple):
     label: Label
 
 
-class Gate(NamedTuple):
+class GateStep(NamedTuple):
     """Wait for a person."""
 
     reason: GateReason
@@ -147,10 +147,10 @@ class Start(NamedTuple):
     """Start another workflow, or the items of a map."""
 
 
-Step = Execute | Gate | Succeed | Fail | Wait | Start
+Step = Execute | GateStep | Succeed | Fail | Wait | Start
 
 
-class Note(NamedTuple):
+class HistoryNote(NamedTuple):
     """An entry of the history that comes before a step."""
 
     label: str
@@ -162,7 +162,7 @@ class Note(NamedTuple):
     success: bool = True
 
 
-class View(Protocol):
+class ScopeReader(Protocol):
     """What conditions and templates read of a run."""
 
     def holds(self, condition: Expression, output: str) -> bool: ...
@@ -200,17 +200,17 @@ def lacking(phase: Phase, config: Config) -> str | None:
 # --- the beginning ----------------------------------------------------------------------------------------
 
 
-def begin(planned: PlannedPhase, node: NodeRow) -> Step:
+def begin(planned: PlannedPhase, node: WorkflowNodeRow) -> Step:
     """What a phase that is ready does first. One that was interrupted goes on where it was."""
-    phase, reason = planned.phase, state_of(node).gate
+    phase, reason = planned.phase, decode_state(node).gate
     if reason is not None and reason != "interrupt":
-        return gate_of(phase, node, reason)
+        return build_gate(phase, node, reason)
     if phase.type == "context":
         return Succeed()
     if _has_nothing_to_do(phase, node):
         return Succeed(NOTHING_TO_DO)
     if phase.type == "approval":
-        return gate_of(phase, node, "approval")
+        return build_gate(phase, node, "approval")
     if phase.type == "wait":
         return Wait()
     if phase.type == "workflow" or (phase.type == "map" and not node.item):
@@ -229,7 +229,7 @@ def begin(planned: PlannedPhase, node: NodeRow) -> Step:
     return Execute("work", Label(phase.name))
 
 
-def _has_nothing_to_do(phase: Phase, node: NodeRow) -> bool:
+def _has_nothing_to_do(phase: Phase, node: WorkflowNodeRow) -> bool:
     given = (phase.prompt, phase.skill, phase.assistant, phase.input)
     return (
         phase.type == "agent" and not node.item and not phase.skills and all(each is None for each in given)
@@ -241,11 +241,11 @@ def max_iterations(loop: GenericLoop, context: Mapping[str, Any]) -> int:
     asked = loop.max_iterations
     if isinstance(asked, int):
         return asked
-    found = number_of(asked, context)
+    found = read_number(asked, context)
     return DEFAULT_ITERATIONS if found is None else min(math.ceil(found), MAX_ITERATIONS)
 
 
-def number_of(asked: FromContext, context: Mapping[str, Any]) -> float | None:
+def read_number(asked: FromContext, context: Mapping[str, Any]) -> float | None:
     """A number that the context gives, if it is one above 0; else the default."""
     value = look_up(asked.from_.removeprefix("ctx.").removeprefix("context.").split("."), context)
     try:
@@ -260,12 +260,12 @@ def reads_context(phase: Phase) -> bool:
     return isinstance(phase.timeout_seconds, FromContext)
 
 
-def seconds_of(phase: Phase, role: str, context: Mapping[str, Any]) -> float | None:
+def get_seconds(phase: Phase, role: str, context: Mapping[str, Any]) -> float | None:
     """How long an execution may take; None is as long as any run."""
     if role == "check":
         return CHECK_SECONDS
     asked = phase.timeout_seconds
-    found = number_of(asked, context) if isinstance(asked, FromContext) else asked
+    found = read_number(asked, context) if isinstance(asked, FromContext) else asked
     if found is not None:
         return found
     return COMMAND_SECONDS if phase.type in ("command", "bash", "script") else None
@@ -278,15 +278,15 @@ class After(NamedTuple):
     """What happens after an execution: entries of the history, then a step."""
 
     step: Step
-    notes: Sequence[Note] = ()
+    notes: Sequence[HistoryNote] = ()
 
 
-def after(planned: PlannedPhase, node: NodeRow, end: PhaseEnd, view: View) -> After:
+def after(planned: PlannedPhase, node: WorkflowNodeRow, end: PhaseEnd, view: ScopeReader) -> After:
     """What a phase does after an execution of it has ended."""
-    phase, state = planned.phase, state_of(node)
+    phase, state = planned.phase, decode_state(node)
     if end.success and end.interrupted:
         label = node.label or phase.name
-        return After(Gate("interrupt", label, label, "reply", question=end.output))
+        return After(GateStep("interrupt", label, label, "reply", question=end.output))
     if node.item or (phase.generic_loop is None and phase.loop is None):
         return After(_checked(phase, node, end, view) if end.success else failed(end))
     if phase.generic_loop is not None:
@@ -304,7 +304,12 @@ def failed(end: PhaseEnd) -> Fail:
 
 
 def _after_iteration(
-    planned: PlannedPhase, loop: GenericLoop, node: NodeRow, state: NodeState, end: PhaseEnd, view: View
+    planned: PlannedPhase,
+    loop: GenericLoop,
+    node: WorkflowNodeRow,
+    state: NodeState,
+    end: PhaseEnd,
+    view: ScopeReader,
 ) -> After:
     phase, number = planned.phase, node.iteration
     if not end.success:
@@ -324,7 +329,7 @@ def _after_iteration(
     remember(node, state)
     node.execution_id = end.execution_id
     label = str(Label(phase.name, "iter", number))
-    notes = [Note(label, f"iteration {number} — work complete")]
+    notes = [HistoryNote(label, f"iteration {number} — work complete")]
     if planned.until is not None and view.holds(planned.until, end.output):
         found = _after_condition(planned, loop, node, state, end, view, met=True)
         return After(found.step, [*notes, *found.notes])
@@ -337,10 +342,10 @@ def _after_iteration(
 def _after_condition(
     planned: PlannedPhase,
     loop: GenericLoop,
-    node: NodeRow,
+    node: WorkflowNodeRow,
     state: NodeState,
     end: PhaseEnd,
-    view: View,
+    view: ScopeReader,
     *,
     met: bool,
 ) -> After:
@@ -350,14 +355,16 @@ def _after_condition(
         state.completed = met
         remember(node, state)
         summary = "condition met" if met else f"condition not met after {number} iterations"
-        return After(_checked(phase, node, end, view), [Note(label, summary)])
+        return After(_checked(phase, node, end, view), [HistoryNote(label, summary)])
     if loop.interactive:
-        return After(gate_of(phase, node, "loop"))
+        return After(build_gate(phase, node, "loop"))
     node.iteration += 1
     return After(Execute("work", Label(phase.name, "iter", node.iteration)))
 
 
-def _after_review(phase: Phase, node: NodeRow, state: NodeState, end: PhaseEnd, view: View) -> After:
+def _after_review(
+    phase: Phase, node: WorkflowNodeRow, state: NodeState, end: PhaseEnd, view: ScopeReader
+) -> After:
     loop = phase.loop
     assert loop is not None
     label, messages = node.label or phase.name, loop.messages
@@ -365,7 +372,7 @@ def _after_review(phase: Phase, node: NodeRow, state: NodeState, end: PhaseEnd, 
         step = failed(end)
         told = node.role == "fix" and messages.on_fix_failed is not None
         return After(
-            step, [Note(label, step.error, messages.on_fix_failed, node.cycle, False)] if told else []
+            step, [HistoryNote(label, step.error, messages.on_fix_failed, node.cycle, False)] if told else []
         )
     if node.role == "fix":
         return After(Execute("recheck", Label(phase.name, "recheck", node.cycle)))
@@ -373,19 +380,19 @@ def _after_review(phase: Phase, node: NodeRow, state: NodeState, end: PhaseEnd, 
     state.approved = is_approved(end.output)
     remember(node, state)
     if state.approved:
-        note = Note(label, "APPROVED", messages.on_approved, node.cycle + 1)
+        note = HistoryNote(label, "APPROVED", messages.on_approved, node.cycle + 1)
         return After(_checked(phase, node, end, view), [note])
     if node.cycle >= loop.max_cycles:
-        note = Note(label, "REQUEST_CHANGES — max cycles reached", messages.on_max_cycles, node.cycle)
+        note = HistoryNote(label, "REQUEST_CHANGES — max cycles reached", messages.on_max_cycles, node.cycle)
         return After(_checked(phase, node, end, view), [note])
-    note = Note(label, "REQUEST_CHANGES", messages.on_request_changes, node.cycle + 1)
+    note = HistoryNote(label, "REQUEST_CHANGES", messages.on_request_changes, node.cycle + 1)
     if loop.approval_gate is not None and view.is_gate_on(loop.approval_gate):
-        return After(gate_of(phase, node, "fix"), [note])
+        return After(build_gate(phase, node, "fix"), [note])
     node.cycle += 1
     return After(Execute("fix", Label(phase.name, "fix", node.cycle)), [note])
 
 
-def start_message(phase: Phase, node: NodeRow) -> Note | None:
+def start_message(phase: Phase, node: WorkflowNodeRow) -> HistoryNote | None:
     """What is said when a part of a phase is started, if the workflow says something."""
     label = node.label or phase.name
     if node.item:
@@ -396,7 +403,7 @@ def start_message(phase: Phase, node: NodeRow) -> Note | None:
         message, cycle = phase.loop.messages.on_cycle_start, node.cycle + 1
     else:
         message, cycle = None if node.started_at else phase.messages.on_start, node.cycle
-    return None if message is None else Note(label, None, message, cycle)
+    return None if message is None else HistoryNote(label, None, message, cycle)
 
 
 def is_approved(output: str) -> bool:
@@ -411,7 +418,7 @@ def is_approved(output: str) -> bool:
 # --- checks of the output ---------------------------------------------------------------------------------
 
 
-def _checked(phase: Phase, node: NodeRow, end: PhaseEnd, view: View) -> Step:
+def _checked(phase: Phase, node: WorkflowNodeRow, end: PhaseEnd, view: ScopeReader) -> Step:
     """The step after an execution that succeeded, by what its output says."""
     node.execution_id = end.execution_id
     checks = phase.on_output
@@ -437,18 +444,20 @@ def _checked(phase: Phase, node: NodeRow, end: PhaseEnd, view: View) -> Step:
     return _gated(phase, node, end.execution_id, view, summary)
 
 
-def _stopped(phase: Phase, node: NodeRow, check: Blocked | Ready, word: Literal["blocked", "ready"]) -> Step:
+def _stopped(
+    phase: Phase, node: WorkflowNodeRow, check: Blocked | ReadyRule, word: Literal["blocked", "ready"]
+) -> Step:
     if check.action == "pause":
-        return gate_of(phase, node, word)
+        return build_gate(phase, node, word)
     message = check.message or (phase.messages.on_blocked if word == "blocked" else None)
     return Fail(f"the output says {word.upper()}", marks=True, message=message)
 
 
 def is_bypassed(blocked: Blocked, context: Mapping[str, Any]) -> bool:
     """Whether a label or the title of what triggered the run lets BLOCKED pass."""
-    if blocked.unless_label is not None and blocked.unless_label in labels_of(context):
+    if blocked.unless_label is not None and blocked.unless_label in list_labels(context):
         return True
-    title = _first_of(context, ("title", "issueTitle", "issue_title"))
+    title = _find_first(context, ("title", "issueTitle", "issue_title"))
     wanted = blocked.unless_title_matches
     return wanted is not None and isinstance(title, str) and _matches(wanted, title)
 
@@ -457,41 +466,45 @@ def _matches(pattern: str, title: str) -> bool:
     return re.search(pattern, title[:MAX_TITLE], re.IGNORECASE) is not None
 
 
-def labels_of(context: Mapping[str, Any]) -> set[str]:
+def list_labels(context: Mapping[str, Any]) -> set[str]:
     """The labels in a context: texts, or objects with a name."""
-    found = _first_of(context, ("labels", "issueLabels", "issue_labels"))
+    found = _find_first(context, ("labels", "issueLabels", "issue_labels"))
     if not isinstance(found, list):
         return set()
     return {str(each.get("name")) if isinstance(each, Mapping) else str(each) for each in found}
 
 
-def _first_of(context: Mapping[str, Any], names: Sequence[str]) -> Any:
+def _find_first(context: Mapping[str, Any], names: Sequence[str]) -> Any:
     return next((context[name] for name in names if name in context), None)
 
 
 def _gated(
-    phase: Phase, node: NodeRow, execution_id: str | None, view: View, summary: str | None = None
+    phase: Phase,
+    node: WorkflowNodeRow,
+    execution_id: str | None,
+    view: ScopeReader,
+    summary: str | None = None,
 ) -> Step:
     """Success, or the gate before it. A gate that is not switched on does not stop anybody."""
     node.execution_id = execution_id
     if phase.approval_gate is None or node.item or not view.is_gate_on(phase.approval_gate):
         return Succeed(summary, execution_id)
-    return gate_of(phase, node, "output")
+    return build_gate(phase, node, "output")
 
 
 # --- gates ------------------------------------------------------------------------------------------------
 
 
-def gate_of(phase: Phase, node: NodeRow, reason: GateReason) -> Gate:
+def build_gate(phase: Phase, node: WorkflowNodeRow, reason: GateReason) -> GateStep:
     """The gate at which a phase waits, for a reason."""
     message, artifact = phase.approval_gate_message, phase.approval_artifact
     if reason == "loop" and phase.generic_loop is not None:
         loop, label = phase.generic_loop, str(Label(phase.name, "iter", node.iteration))
-        return Gate("loop", label, label, loop.gate_kind, loop.gate_message)
+        return GateStep("loop", label, label, loop.gate_kind, loop.gate_message)
     if reason == "fix" and phase.loop is not None:
         label = str(Label(phase.name, "fix", node.cycle + 1))
         message = phase.loop.messages.on_pause_for_approval or message
-        return Gate(
+        return GateStep(
             "fix", phase.loop.approval_gate or label, label, "approve", message, phase.loop.approval_artifact
         )
     checks = phase.on_output
@@ -500,11 +513,11 @@ def gate_of(phase: Phase, node: NodeRow, reason: GateReason) -> Gate:
         asked = (check.message if check else None) or (
             phase.messages.on_blocked if reason == "blocked" else None
         )
-        return Gate(reason, f"{phase.name}_{reason}", phase.name, "approve", asked)
-    return Gate(reason, phase.approval_gate or phase.name, phase.name, "approve", message, artifact)
+        return GateStep(reason, f"{phase.name}_{reason}", phase.name, "approve", asked)
+    return GateStep(reason, phase.approval_gate or phase.name, phase.name, "approve", message, artifact)
 
 
-def question_of(interrupts: str) -> str:
+def format_question(interrupts: str) -> str:
     """What a graph asks, as a text for people."""
     if len(interrupts) > MAX_QUESTION:
         return interrupts[:MAX_QUESTION]
@@ -518,9 +531,9 @@ def question_of(interrupts: str) -> str:
 # --- after a gate -----------------------------------------------------------------------------------------
 
 
-def resumed(planned: PlannedPhase, node: NodeRow, view: View) -> Step:
+def resumed(planned: PlannedPhase, node: WorkflowNodeRow, view: ScopeReader) -> Step:
     """What a phase does after a person let it go on."""
-    phase, state = planned.phase, state_of(node)
+    phase, state = planned.phase, decode_state(node)
     reason, state.gate = state.gate, None
     remember(node, state)
     if reason == "loop":
@@ -534,7 +547,7 @@ def resumed(planned: PlannedPhase, node: NodeRow, view: View) -> Step:
     return Succeed(None, node.execution_id)
 
 
-def result_of(phase: Phase, node: NodeRow, state: NodeState) -> dict[str, Any] | None:
+def build_result(phase: Phase, node: WorkflowNodeRow, state: NodeState) -> dict[str, Any] | None:
     """The value of `output_var` for a loop or a map; for others it is the output itself."""
     if phase.generic_loop is not None:
         return {"completed": bool(state.completed), "iterations": node.iteration}

@@ -215,12 +215,12 @@ def _render(parts: tuple[Part, ...], scope: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(part, Text):
             yield part.text
         elif not isinstance(part, If):
-            yield shown(value_of(part, scope))
-        elif is_there(value_of(part, scope)) != part.negated:
+            yield shown(read_value(part, scope))
+        elif is_there(read_value(part, scope)) != part.negated:
             yield from _render(part.parts, scope)
 
 
-def value_of(part: Value | Help | If, scope: Mapping[str, Any]) -> Any:
+def read_value(part: Value | Help | If, scope: Mapping[str, Any]) -> Any:
     """The value that a tag reads; Missing where there is none."""
     if isinstance(part, Help):
         return _help(part, scope)

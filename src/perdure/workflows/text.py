@@ -28,7 +28,7 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_text)
 
 
-def text_of(workflow: Workflow) -> DefinitionText:
+def encode_yaml(workflow: Workflow) -> DefinitionText:
     """A workflow as YAML."""
     fields = msgspec.to_builtins(workflow)
     phases = fields.pop("phases")

@@ -29,11 +29,11 @@ from perdure.workflows.hints import CHANNEL, DUE
 from perdure.workflows.inputs import Reading, filled, strings_in
 from perdure.workflows.model import MAX_INLINE, MAX_ITEMS, QUEUED, NodeKey
 from perdure.workflows.operations import dispatch, due, lifecycle
-from perdure.workflows.operations.due import Item
-from perdure.workflows.operations.runs import plans_of
+from perdure.workflows.operations.due import MapItem
+from perdure.workflows.operations.runs import load_plans
 from perdure.workflows.planner import PlannedPhase
-from perdure.workflows.rows import DueNode, DueRun, NodeRow, RunRow
-from perdure.workflows.steps import state_of
+from perdure.workflows.rows import DueNode, DueRun, WorkflowNodeRow, WorkflowRunRow
+from perdure.workflows.steps import decode_state
 from perdure.workflows.templates import find
 from perdure.workflows.templates import parse as parse_template
 from perdure.workflows.values import Stored, stored
@@ -51,9 +51,9 @@ Settle = Callable[[], Awaitable[float | None]]
 class Look(NamedTuple):
     """A node whose time has come, with what its templates read."""
 
-    run: RunRow
+    run: WorkflowRunRow
     planned: PlannedPhase
-    node: NodeRow
+    node: WorkflowNodeRow
     scope: Mapping[str, Any]
     context: Mapping[str, Any]
     answer: str | None
@@ -185,7 +185,7 @@ class WorkflowTimer:
         if look is None:
             return
         phase, arguments = look.planned.phase, (found.run_id, key)
-        if state_of(look.node).answer is not None:
+        if decode_state(look.node).answer is not None:
             resume = encode_json(look.answer or "")
             await self.storage.run(due.enter_answer, *arguments, resume, self.phases, ns=found.ns)
         elif phase.type == "wait":
@@ -198,16 +198,16 @@ class WorkflowTimer:
     def _new_id(self) -> str:
         return uuid(0, self.storage.ids)
 
-    def _items(self, look: Look) -> list[Item]:
+    def _items(self, look: Look) -> list[MapItem]:
         """The items of a map phase."""
-        values = items_of(look.planned.phase.items, look.scope)
-        items: list[Item] = []
+        values = resolve_items(look.planned.phase.items, look.scope)
+        items: list[MapItem] = []
         for value in values:
             body = encode_json(value, what="an item")
             if len(body) <= MAX_INLINE:
-                items.append(Item(value))
+                items.append(MapItem(value))
             else:
-                items.append(Item(None, self._new_id(), body))
+                items.append(MapItem(None, self._new_id(), body))
         return items
 
     def _context(self, look: Look) -> Stored:
@@ -217,7 +217,7 @@ class WorkflowTimer:
         return stored({**look.context, **more, **own}, "context", self._new_id)
 
 
-def items_of(given: Any, scope: Mapping[str, Any]) -> list[Any]:
+def resolve_items(given: Any, scope: Mapping[str, Any]) -> list[Any]:
     """The list of a map phase: as it is written, or from a template that leads to a list or renders one."""
     if isinstance(given, str):
         template = parse_template(given)
@@ -248,7 +248,7 @@ async def look_at(tx: Tx, run_id: str, key: NodeKey) -> Look | None:
     if not runs:
         return None
     (run,) = runs
-    plan = (await plans_of(tx, runs))[run.id]
+    plan = (await load_plans(tx, runs))[run.id]
     reading = Reading(tx, run, plan)
     node = await reading.node(key)
     if node is None or node.due_at is None:
@@ -258,7 +258,7 @@ async def look_at(tx: Tx, run_id: str, key: NodeKey) -> Look | None:
     paths = {path for text in texts for path in parse_template(text).paths()}
     more = {"item": await reading.item(node), "itemNumber": key.item} if key.item else {}
     scope = await reading.values.scope(paths, **more)
-    approval = state_of(node).answer
+    approval = decode_state(node).answer
     answers = await tx.all(sql.ANSWERS, ids=[approval]) if approval is not None else []
     answer = next((row.response for row in answers), None)
     return Look(run, planned, node, scope, await reading.values.whole_context(), answer)

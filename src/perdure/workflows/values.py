@@ -13,7 +13,7 @@ from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import InvalidInput, TooLarge
 from perdure.workflows.expressions import Expression
 from perdure.workflows.model import MAX_BODY, MAX_CONTEXT, MAX_INLINE
-from perdure.workflows.planner import Plan, PlannedPhase
+from perdure.workflows.planner import PlannedPhase, WorkflowPlan
 from perdure.workflows.templates import OUTPUTS, Template
 
 POINTER: Final = "$output"
@@ -49,7 +49,7 @@ _config = msgspec.json.Decoder(Config)
 
 
 @lru_cache(maxsize=256)
-def config_of(text: str | None) -> Config:
+def decode_config(text: str | None) -> Config:
     """The stored settings of a run."""
     return Config() if text is None else _config.decode(text)
 
@@ -80,7 +80,7 @@ def stored(values: object, what: str, new_id: Callable[[], str]) -> Stored:
     return Stored("{" + inner + "}", large)
 
 
-def pointer_of(value: Any) -> str | None:
+def parse_pointer(value: Any) -> str | None:
     """The row of a large value, if a value is a pointer to one."""
     if isinstance(value, dict) and len(value) == 1 and isinstance(value.get(POINTER), str):
         found: str = value[POINTER]
@@ -96,14 +96,14 @@ def _decoded(text: str) -> Mapping[str, Any]:
 _remembered = lru_cache(maxsize=256)(_decoded)
 
 
-def context_of(text: str | None) -> Mapping[str, Any]:
+def decode_context(text: str | None) -> Mapping[str, Any]:
     """The context of a run. It never changes, so that a small one is decoded once; callers leave it alone."""
     if text is None:
         return {}
     return _remembered(text) if len(text) <= MAX_REMEMBERED else _decoded(text)
 
 
-def scratch_of(text: str | None) -> dict[str, Any]:
+def decode_scratch(text: str | None) -> dict[str, Any]:
     """The scratch of a run."""
     return {} if text is None else dict(decode_json(text))
 
@@ -116,7 +116,7 @@ def scratch_text(scratch: Mapping[str, Any], run_id: str) -> str:
     return text
 
 
-def body_of(text: str) -> Any:
+def decode_body(text: str) -> Any:
     """A large value out of its row."""
     return decode_json(text)
 
@@ -124,7 +124,7 @@ def body_of(text: str) -> Any:
 # --- what is read -----------------------------------------------------------------------------------------
 
 
-def outputs_read(plan: Plan, paths: Paths, context: Mapping[str, Any]) -> set[str]:
+def outputs_read(plan: WorkflowPlan, paths: Paths, context: Mapping[str, Any]) -> set[str]:
     """The names of outputs that paths lead to: `phaseOutputs.plan`, or `plan` if the context has none."""
     names: set[str] = set()
     for first, *rest in paths:
@@ -135,12 +135,12 @@ def outputs_read(plan: Plan, paths: Paths, context: Mapping[str, Any]) -> set[st
     return {name for name in names if name in plan.by_output}
 
 
-def paths_of(texts: Iterable[Template | Expression]) -> frozenset[tuple[str, ...]]:
+def list_paths(texts: Iterable[Template | Expression]) -> frozenset[tuple[str, ...]]:
     """Everything that templates and conditions read."""
     return frozenset(path for each in texts for path in each.paths())
 
 
-def scope_of(
+def build_scope(
     context: Mapping[str, Any],
     scratch: Mapping[str, Any],
     outputs: Mapping[str, Any],
@@ -161,9 +161,9 @@ def scope_of(
     }
 
 
-def reads_of(planned: PlannedPhase) -> frozenset[tuple[str, ...]]:
+def list_reads(planned: PlannedPhase) -> frozenset[tuple[str, ...]]:
     """What the conditions of a phase read."""
     conditions = list(planned.skip_conditions)
     if planned.until is not None:
         conditions.append(planned.until)
-    return paths_of(conditions)
+    return list_paths(conditions)

@@ -10,7 +10,7 @@ import msgspec
 from perdure.kernel.clock import to_iso, to_iso_or_none
 from perdure.kernel.cursors import read_cursor, write_cursor
 from perdure.workflows.definition import Workflow
-from perdure.workflows.graph import dependencies_of
+from perdure.workflows.graph import compute_dependencies
 from perdure.workflows.model import (
     ENDED,
     FAILED,
@@ -25,16 +25,16 @@ from perdure.workflows.model import (
 )
 from perdure.workflows.records import (
     DefinitionText,
-    Difference,
     HistoryEntry,
     NodeInfo,
     Outcomes,
     PhaseInfo,
+    ValueDifference,
     WorkflowDetail,
     WorkflowInfo,
     WorkflowRunSummary,
 )
-from perdure.workflows.rows import HistoryRow, LogPlace, NodeRow, RunRow, TriesRow
+from perdure.workflows.rows import HistoryRow, LogCursor, TriesRow, WorkflowNodeRow, WorkflowRunRow
 
 MAX_DIFFERENCES: Final = 500
 _RUNS, _LOGS = "workflow runs", "workflow logs"
@@ -60,7 +60,7 @@ _SAME: Final = (
 """The fields of a run that are those of its row."""
 
 
-def summary_fields(row: RunRow) -> dict[str, Any]:
+def summary_fields(row: WorkflowRunRow) -> dict[str, Any]:
     """The fields of a run in a list."""
     return {
         "workflow_run_id": row.id,
@@ -77,12 +77,12 @@ def summary_fields(row: RunRow) -> dict[str, Any]:
     }
 
 
-def summary_of(row: RunRow) -> WorkflowRunSummary:
+def row_to_summary(row: WorkflowRunRow) -> WorkflowRunSummary:
     """The record of a run in a list."""
     return WorkflowRunSummary(**summary_fields(row))
 
 
-def node_of(row: NodeRow, depends_on: Sequence[str], tries: TriesRow | None) -> NodeInfo:
+def row_to_node_info(row: WorkflowNodeRow, depends_on: Sequence[str], tries: TriesRow | None) -> NodeInfo:
     """The record of a node."""
     return NodeInfo(
         node=row.node,
@@ -105,14 +105,16 @@ def node_of(row: NodeRow, depends_on: Sequence[str], tries: TriesRow | None) -> 
     )
 
 
-def entry_of(row: HistoryRow) -> HistoryEntry:
+def row_to_history_entry(row: HistoryRow) -> HistoryEntry:
     """The record of an entry of the history."""
     return HistoryEntry(
         phase=row.phase, timestamp=to_iso(row.timestamp), success=bool(row.success), summary=row.summary
     )
 
 
-def checklist_of(workflow: Workflow, nodes: Sequence[NodeRow], history: Sequence[HistoryRow]) -> str | None:
+def build_checklist(
+    workflow: Workflow, nodes: Sequence[WorkflowNodeRow], history: Sequence[HistoryRow]
+) -> str | None:
     """The phases of a run with a mark and the latest message of each, if its workflow asks for that."""
     if not workflow.status_checklist:
         return None
@@ -130,28 +132,28 @@ def checklist_of(workflow: Workflow, nodes: Sequence[NodeRow], history: Sequence
 # --- definitions ------------------------------------------------------------------------------------------
 
 
-def info_of(workflow: Workflow, file: str | None, *, enabled: bool) -> WorkflowInfo:
+def build_info(workflow: Workflow, file: str | None, *, enabled: bool) -> WorkflowInfo:
     """The record of a workflow in a list."""
     return WorkflowInfo(**_info_fields(workflow, file, enabled))
 
 
-def detail_of(workflow: Workflow, file: str | None, *, enabled: bool) -> WorkflowDetail:
+def build_detail(workflow: Workflow, file: str | None, *, enabled: bool) -> WorkflowDetail:
     """The record of a workflow with its definition."""
     definition = msgspec.to_builtins(workflow)
     fields = _info_fields(workflow, file, enabled)
-    return WorkflowDetail(**fields, definition=definition, yaml=text_of(workflow))
+    return WorkflowDetail(**fields, definition=definition, yaml=encode_yaml(workflow))
 
 
-def text_of(workflow: Workflow) -> DefinitionText:
+def encode_yaml(workflow: Workflow) -> DefinitionText:
     """A workflow as YAML."""
     # A client imports these records, and needs no YAML.
-    from perdure.workflows.text import text_of
+    from perdure.workflows.text import encode_yaml
 
-    return text_of(workflow)
+    return encode_yaml(workflow)
 
 
 def _info_fields(workflow: Workflow, file: str | None, enabled: bool) -> dict[str, Any]:
-    before = dependencies_of([(phase.name, phase.depends_on) for phase in workflow.phases])
+    before = compute_dependencies([(phase.name, phase.depends_on) for phase in workflow.phases])
     phases = [
         PhaseInfo(
             name=phase.name,
@@ -175,7 +177,7 @@ def _info_fields(workflow: Workflow, file: str | None, enabled: bool) -> dict[st
 # --- the order of lists -----------------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
+class WorkflowRunCursor(NamedTuple):
     """A place in the list of runs: after this one."""
 
     rank: int
@@ -183,56 +185,56 @@ class Place(NamedTuple):
     id: str
 
 
-FIRST: Final = Place(0, 2**62, "")
+FIRST: Final = WorkflowRunCursor(0, 2**62, "")
 """Before all runs. Times fall from the first run of a rank to its last."""
 
 
-def rank_of(status: str) -> int:
+def get_rank(status: str) -> int:
     """Where runs of a status stand: running, paused, queued, then the rest."""
     return LIVE.index(status) if status in LIVE else len(LIVE)
 
 
-def statuses_after(statuses: Iterable[str], place: Place) -> list[tuple[str, Place]]:
+def statuses_after(statuses: Iterable[str], place: WorkflowRunCursor) -> list[tuple[str, WorkflowRunCursor]]:
     """The statuses whose runs may come after a place, each with the place in its own list."""
     found = []
     for status in (*LIVE, *ENDED):
-        rank = rank_of(status)
+        rank = get_rank(status)
         if status in statuses and rank >= place.rank:
             found.append((status, place if rank == place.rank else FIRST))
     return found
 
 
-def cursor_of(row: RunRow) -> str:
-    return write_cursor(_RUNS, rank_of(row.status), row.started_at, row.id)
+def encode_run_cursor(row: WorkflowRunRow) -> str:
+    return write_cursor(_RUNS, get_rank(row.status), row.started_at, row.id)
 
 
-def place_of(cursor: str | None) -> Place:
+def decode_run_cursor(cursor: str | None) -> WorkflowRunCursor:
     """The place that a cursor names; the beginning without one."""
     found = read_cursor(cursor, _RUNS, int, int, str)
-    return FIRST if found is None else Place(*found)
+    return FIRST if found is None else WorkflowRunCursor(*found)
 
 
-def log_place(cursor: str | None) -> LogPlace:
+def log_place(cursor: str | None) -> LogCursor:
     """The place among executions that a cursor names; the newest one without one."""
     found = read_cursor(cursor, _LOGS, int, str)
-    return LogPlace(FIRST.at, FIRST.id) if found is None else LogPlace(*found)
+    return LogCursor(FIRST.at, FIRST.id) if found is None else LogCursor(*found)
 
 
-def log_cursor(place: LogPlace | None) -> str | None:
+def log_cursor(place: LogCursor | None) -> str | None:
     return None if place is None else write_cursor(_LOGS, *place)
 
 
 # --- differences ------------------------------------------------------------------------------------------
 
 
-def differences(left: Any, right: Any, path: str = "") -> list[Difference]:
+def differences(left: Any, right: Any, path: str = "") -> list[ValueDifference]:
     """The values in which two structures differ, by the paths to them."""
     if isinstance(left, Mapping) and isinstance(right, Mapping):
-        found: list[Difference] = []
+        found: list[ValueDifference] = []
         for key in [*left, *(key for key in right if key not in left)]:
             inner = f"{path}.{key}" if path else str(key)
             found += differences(left.get(key), right.get(key), inner)
             if len(found) >= MAX_DIFFERENCES:
                 break
         return found[:MAX_DIFFERENCES]
-    return [] if left == right else [Difference(path=path, left=left, right=right)]
+    return [] if left == right else [ValueDifference(path=path, left=left, right=right)]

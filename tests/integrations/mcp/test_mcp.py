@@ -17,16 +17,16 @@ from tests.access.support import access_of
 from tests.memory.conftest import World
 
 from perdure import InMemoryLightningStore
-from perdure.integrations.mcp.server import server_of
+from perdure.integrations.mcp.server import build_server
 from perdure.integrations.mcp.tools import TOOLS
-from perdure.kernel.config import Key, Settings
+from perdure.kernel.config import SecretKey, Settings
 from perdure.runtime.app import App
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_store
 from perdure.server.http.server import HttpServer
-from perdure.server.table import application_of
+from perdure.server.table import build_application
 
-SECRET = Key("a-key-of-some-length")
+SECRET = SecretKey("a-key-of-some-length")
 TEXT = "The migration of the billing database failed on Friday."
 READING = {name for name, tool in TOOLS.items() if tool.endpoint.scope == "read"}
 
@@ -53,7 +53,7 @@ async def served() -> AsyncIterator[Served]:
     async with InMemoryLightningStore() as store:
         app = App(store, Settings(api_key=SECRET))
         await World(app.services).ingest(World(app.services).event(TEXT))
-        async with HttpServer(application_of(app)) as http:
+        async with HttpServer(build_application(app)) as http:
             yield Served(app, http.url)
 
 
@@ -125,7 +125,7 @@ async def test_what_breaks_inside_is_told_without_its_words(monkeypatch: pytest.
     monkeypatch.setattr("perdure.diagnostics.service.Diagnostics.why", broken)
     async with InMemoryLightningStore() as store:
         services = App(store, Settings()).services
-        async with Client(server_of(services)) as client:
+        async with Client(build_server(services)) as client:
             result = await client.call_tool("why", {"id": "a"})
     assert result.is_error
     assert "secret" not in str(result)

@@ -14,7 +14,7 @@ from perdure.kernel.config import Settings
 from perdure.kernel.ids import RandomIds, ulid
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.app import App
-from perdure.runtime.components import components_of, running
+from perdure.runtime.components import build_components, running
 from perdure.server.grpc.server import GrpcServer
 
 CLIENT_ERROR = "Internal error from Core"
@@ -38,7 +38,7 @@ async def serving(store: DatabaseLightningStore, *, port: int = 0, **settings: A
     """A gRPC server with everything that runs beside it."""
     app = App(store, Settings(**settings))
     server = GrpcServer(app, port=port)
-    async with running([*components_of(app), server]), insecure_channel(server) as channel:
+    async with running([*build_components(app), server]), insecure_channel(server) as channel:
         yield Served(app, server, channel)
 
 

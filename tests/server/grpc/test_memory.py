@@ -16,11 +16,11 @@ from tests.server.grpc.support import T0, Served, event, serving, status_of
 
 from perdure import InMemoryLightningStore
 from perdure.client.grpc.memory import GrpcMemory
-from perdure.kernel.config import Key
+from perdure.kernel.config import SecretKey
 from perdure.memory import messages as m
 from perdure.server.grpc import memory
 
-SECRET = Key("a-key-of-some-length")
+SECRET = SecretKey("a-key-of-some-length")
 Code = grpc.StatusCode
 
 

@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from tests.server.grpc.support import Served, event, free_port, serving, status_of
 
 from perdure import InMemoryLightningStore
-from perdure.kernel.config import Key, Settings
+from perdure.kernel.config import SecretKey, Settings
 from perdure.kernel.errors import StartRefused
 from perdure.memory import messages as m
 from perdure.memory.service import Memory
@@ -28,7 +28,7 @@ from perdure.server.grpc import memory
 from perdure.server.grpc.otlp import TRACE_SERVICE
 from perdure.server.grpc.server import HEALTH_SERVICE, GrpcServer
 
-SECRET = Key("a-key-of-some-length")
+SECRET = SecretKey("a-key-of-some-length")
 Status = health_pb2.HealthCheckResponse
 BAD = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS)
 

@@ -16,8 +16,8 @@ from tests.server.langgraph.project import project
 from tests.server.langgraph.run_support import asked, new_id
 
 from perdure.kernel.codec import encode_json
-from perdure.server.langgraph.event_translation import SPREAD, Translator
-from perdure.streams.model import Event
+from perdure.server.langgraph.event_translation import SPREAD, EventTranslator
+from perdure.streams.model import StreamEvent
 from perdure.testing.serving import ServerProcess
 
 ALL = ["values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks", "custom"]
@@ -161,10 +161,12 @@ async def test_what_is_wrong_is_answered_in_the_protocols_own_form(server: Serve
 
 def translated(*events: tuple[str, Any]) -> list[tuple[int, str, Any]]:
     """What stored events of one run become."""
-    translator = Translator()
+    translator = EventTranslator()
     found = []
     for seq, (name, data) in enumerate(events, 1):
-        for number, each in translator.translate(Event(seq, 1, "run", 1, name, encode_json(data)), "graph"):
+        for number, each in translator.translate(
+            StreamEvent(seq, 1, "run", 1, name, encode_json(data)), "graph"
+        ):
             assert number // SPREAD == seq
             found.append((number, each.method, each.data))
     return found

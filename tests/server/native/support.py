@@ -14,15 +14,15 @@ from tests.server.support import Visitor, serving
 from perdure.agents.records import AgentSpec
 from perdure.client.native import PerdureClient
 from perdure.kernel.codec import encode_json
-from perdure.kernel.config import Key
+from perdure.kernel.config import SecretKey
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.streams.model import Event, NewEvent
+from perdure.streams.model import NewEvent, StreamEvent
 from perdure.threads.queue import RunQueue
 from perdure.threads.records import NewCheckpoint, Run, RunRequest
 from perdure.threads.work import Assignment, Ending, Lease
 
 API = "/api/v1"
-KEY = Key("a-key-of-some-length")
+KEY = SecretKey("a-key-of-some-length")
 AGENT = "echo"
 QUICK: dict[str, Any] = {"retry_delays": (0.01, 0.02, 0.05)}
 
@@ -160,10 +160,10 @@ async def streaming(
 
 
 async def gathered(
-    bursts: AsyncIterator[Sequence[Event]], enough: Callable[[Event], bool] | None = None
-) -> list[Event]:
+    bursts: AsyncIterator[Sequence[StreamEvent]], enough: Callable[[StreamEvent], bool] | None = None
+) -> list[StreamEvent]:
     """The events of a stream, to its end or up to one that is enough."""
-    events: list[Event] = []
+    events: list[StreamEvent] = []
     async with asyncio.timeout(60):
         async for burst in bursts:
             events += burst

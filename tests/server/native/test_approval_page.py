@@ -14,10 +14,10 @@ from tests.support.browser import browsing
 
 from perdure import InMemoryLightningStore
 from perdure.approvals.service import Approvals, LinkedApprovals
-from perdure.kernel.config import Key
+from perdure.kernel.config import SecretKey
 from perdure.testing.clock import ManualClock
 
-KEY = Key("only-the-operator-knows")
+KEY = SecretKey("only-the-operator-knows")
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 HOSTILE = "<script>document.title = 'owned'</script>\n<img src=x onerror=alert(1)>\n&amp; 'quotes' \"double\""
 

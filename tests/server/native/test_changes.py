@@ -24,13 +24,13 @@ from perdure import EnqueueRolloutRequest, InMemoryLightningStore, PostgresLight
 from perdure.kernel.changes import CHANNEL
 from perdure.kernel.ids import derived_ulid
 from perdure.memory.records import NewMemoryEvent
-from perdure.outbox.model import Outcome, Retries
+from perdure.outbox.model import DeliveryOutcome, Retries
 from perdure.outbox.operations import NewEffect, put, settle
 from perdure.runtime.app import App
 from perdure.server.http import sse
 from perdure.server.http.server import HttpServer
 from perdure.server.native import changes
-from perdure.server.table import application_of
+from perdure.server.table import build_application
 
 NOW_MS = 1_800_000_000_000
 FEED = API + "/changes"
@@ -143,7 +143,7 @@ async def test_effects_sessions_and_memory_are_in_the_feed(visitor: Visitor) -> 
     async with following(visitor) as feed:
         (name,) = await services.storage.run(put, [NewEffect("webhooks", "s", "{}")], ns=ns)
         assert await feed.until(kind="effect") == [{"kind": "effect", "id": name, "status": "pending"}]
-        await services.storage.run(settle, [Outcome(name, 0, "delivered")], Retries(), ns=ns)
+        await services.storage.run(settle, [DeliveryOutcome(name, 0, "delivered")], Retries(), ns=ns)
         await feed.until(kind="effect", id=name, status="delivered")
         await visitor.post(API + "/sessions/s-1/lines", json={"lines": [{"type": "user"}]})
         await feed.until(kind="session", id="s-1", status="appended")
@@ -276,7 +276,7 @@ async def test_a_slow_reader_is_told_to_read_again() -> None:
             "query_string": b"",
             "headers": [(b"host", b"localhost")],
         }
-        feed = asyncio.ensure_future(application_of(App(store))(scope, receive, send))
+        feed = asyncio.ensure_future(build_application(App(store))(scope, receive, send))
         assert await soon(sent.get()) == sse.GREETING
         for start in range(0, changes.KEPT_CHANGES + 1, 500):
             numbers = range(start, start + 500)
@@ -333,7 +333,7 @@ async def test_a_feed_ends_with_its_token(monkeypatch: pytest.MonkeyPatch) -> No
 async def test_a_server_that_stops_ends_its_feeds() -> None:
     async with InMemoryLightningStore() as store:
         app = App(store)
-        server = HttpServer(application_of(app))
+        server = HttpServer(build_application(app))
         async with aiohttp.ClientSession() as session, server:
             visitor = Visitor(server.url, session, app)
             async with following(visitor) as feed, asyncio.timeout(4):

@@ -10,7 +10,7 @@ from tests.server.native.support import API, House
 from perdure.client.native import PerdureClient
 from perdure.client.run_queue import RemoteRunQueue
 from perdure.kernel.errors import NotSupported
-from perdure.server.native.derive import handler_of
+from perdure.server.native.derive import build_handler
 from perdure.server.native.routes import ROUTES
 from perdure.service.base import Service
 from perdure.service.endpoints import PREFIX, Endpoint, endpoints
@@ -54,7 +54,7 @@ def test_what_is_written_by_hand_has_both_ends(endpoint: Endpoint) -> None:
     senders = [sender for client in CLIENTS for sender in client.transport.senders]
     assert endpoint.function in senders
     with pytest.raises(ValueError, match="needs a handler of its own"):
-        handler_of(endpoint, lambda call: None)
+        build_handler(endpoint, lambda call: None)
 
 
 def test_senders_are_for_methods_that_exist() -> None:

@@ -17,7 +17,7 @@ from tests.support.python_process import PythonProcess
 
 from perdure.client.native import PerdureClient
 from perdure.client.run_queue import RemoteRunQueue
-from perdure.streams.model import Event
+from perdure.streams.model import StreamEvent
 from perdure.testing.serving import ServerProcess
 
 PATIENT: dict[str, Any] = {"retry_delays": (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)}
@@ -50,7 +50,7 @@ async def test_streams_and_waits_outlast_a_killed_server(server: ServerProcess) 
     async with PerdureClient(server.url, **PATIENT) as client:
         await client.create_thread("t")
         run = await client.create_run(request(thread_id="t"))
-        seen: list[list[Event]] = [[] for _ in range(3)]
+        seen: list[list[StreamEvent]] = [[] for _ in range(3)]
         readers = [asyncio.ensure_future(_follow(client, run.run_id, each)) for each in seen]
         joining = asyncio.ensure_future(client.join_run(run.run_id))
         work = await worker.claim()
@@ -72,7 +72,7 @@ async def test_streams_and_waits_outlast_a_killed_server(server: ServerProcess) 
     await queue.close()
 
 
-async def _follow(client: PerdureClient, run_id: str, seen: list[Event]) -> None:
+async def _follow(client: PerdureClient, run_id: str, seen: list[StreamEvent]) -> None:
     async for burst in client.stream_run(run_id):
         seen += burst
 
@@ -104,7 +104,7 @@ async def test_a_server_that_is_asked_to_stop_hands_its_readers_on(server: Serve
     await worker.register()
     async with PerdureClient(server.url, **PATIENT) as client:
         run = await client.create_run(request(on_completion="keep"))
-        seen: list[Event] = []
+        seen: list[StreamEvent] = []
         reading = asyncio.ensure_future(_follow(client, run.run_id, seen))
         work = await worker.claim()
         claiming = asyncio.ensure_future(queue.claim("idle", [AGENT], 1, 30))

@@ -15,7 +15,7 @@ from perdure.kernel.errors import Conflict, InvalidInput, NotFound, StorageUnava
 from perdure.runtime.app import App
 from perdure.server.http import delayed_json
 from perdure.server.http.server import HttpServer
-from perdure.server.table import application_of
+from perdure.server.table import build_application
 from perdure.threads import ends
 from perdure.threads.records import Failure, NewCheckpoint
 from perdure.threads.work import Ending
@@ -177,7 +177,7 @@ async def test_a_server_that_stops_ends_its_waits(monkeypatch: pytest.MonkeyPatc
     """One that has shown no sign of life yet with a status, the other with what stands in its body."""
     async with InMemoryLightningStore() as store:
         app = App(store)
-        server = HttpServer(application_of(app))
+        server = HttpServer(build_application(app))
         async with server, aiohttp.ClientSession() as session:
             await Worker(app.services.run_queue.in_namespace("default")).register()
             begun = {"assistant_id": "echo", "on_disconnect": "cancel", "on_completion": "keep"}

@@ -34,11 +34,11 @@ from perdure.runtime.app import App
 from perdure.server.http import sse
 from perdure.server.http.server import HttpServer
 from perdure.server.native import events
-from perdure.server.table import application_of
-from perdure.streams.model import Event
+from perdure.server.table import build_application
+from perdure.streams.model import StreamEvent
 
 
-def shown(found: list[Event]) -> list[tuple[str, Any]]:
+def shown(found: list[StreamEvent]) -> list[tuple[str, Any]]:
     return [(event.event, json.loads(event.body)) for event in found]
 
 
@@ -114,7 +114,7 @@ async def test_the_stream_of_a_thread(house: House) -> None:
     await house.worker.do(events=["before"])
     second = await house.run(thread_id="t")
 
-    def last(event: Event) -> bool:
+    def last(event: StreamEvent) -> bool:
         return event.event == "end" and event.source == second.run_id
 
     async with streaming(house.visitor, f"{API}/threads/t/stream") as now:
@@ -275,7 +275,7 @@ class Dribble:
             "query_string": b"",
             "headers": [(b"host", b"localhost")],
         }
-        self.task = asyncio.ensure_future(application_of(app)(scope, self._receive, self._send))
+        self.task = asyncio.ensure_future(build_application(app)(scope, self._receive, self._send))
 
     async def _receive(self) -> Message:
         await asyncio.Event().wait()
@@ -356,7 +356,7 @@ async def test_a_server_that_stops_ends_its_streams(monkeypatch: pytest.MonkeyPa
         worker = Worker(app.services.run_queue.in_namespace("default"))
         await worker.register()
         run = await app.services.threads.create_run(request(on_disconnect="cancel", on_completion="keep"))
-        server = HttpServer(application_of(app))
+        server = HttpServer(build_application(app))
         async with aiohttp.ClientSession() as session, server:
             url = f"{server.url}{API}/runs/{run.run_id}/stream?cancel_on_disconnect=true"
             async with session.get(url) as response:

@@ -16,13 +16,13 @@ from perdure import InMemoryLightningStore
 from perdure.access.guesses import FAILURES_AT_ONCE
 from perdure.access.logins import LIFETIME, MOST_LOGINS
 from perdure.access.service import retain
-from perdure.kernel.config import Key
+from perdure.kernel.config import SecretKey
 from perdure.kernel.retention import Retention
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.server.http.cookies import cookie_name, secret_in_cookie
 from perdure.testing.contract.support import soon
 
-KEY = Key("only-the-operator-knows; it has = and %")
+KEY = SecretKey("only-the-operator-knows; it has = and %")
 OWN = {"Sec-Fetch-Site": "same-origin"}
 FOREIGN = (
     {"Origin": "https://evil.test"},
@@ -164,7 +164,7 @@ async def test_a_login_with_the_key_ends_when_the_key_changes(visitor: Visitor) 
     cookie = cookie_of(await login(visitor, str(KEY)))
     for key, status in (("another-key-of-the-operator", 401), (str(KEY), 200), (None, 401)):
         visitor.app.reloads.settings = structs.replace(
-            visitor.app.settings, api_key=None if key is None else Key(key)
+            visitor.app.settings, api_key=None if key is None else SecretKey(key)
         )
         await make_token(visitor, "read")
         assert await status_of(visitor, cookie) == status, key

@@ -17,7 +17,7 @@ from perdure import InMemoryLightningStore
 from perdure.agents.http_section import HttpSection
 from perdure.kernel.config import Settings
 from perdure.runtime.app import App
-from perdure.server.table import application_of
+from perdure.server.table import build_application
 from perdure.server.web import files
 
 SCRIPT = "console.log('hello');" * 100
@@ -115,12 +115,12 @@ async def test_it_stands_below_the_prefix_of_a_project_and_can_be_disabled(
 ) -> None:
     async with InMemoryLightningStore() as store:
         app = App(store, Settings(), http=HttpSection(mount_prefix="/agents"))
-        async with serving_locally(application_of(app)) as url:
+        async with serving_locally(build_application(app)) as url:
             for path in ("/agents/", "/"):
                 answer = await Visitor(url, visitor.session, app).get(path, allow_redirects=False)
                 assert answer.headers["Location"] == "/agents/ui/"
             below = await Visitor(url, visitor.session, app).get("/agents/ui/rollouts")
             assert b'<base href="/agents/ui/">' in below.body
         app = App(store, Settings(), http=HttpSection(disabled=frozenset({"ui"})))
-        async with serving_locally(application_of(app)) as url:
+        async with serving_locally(build_application(app)) as url:
             assert (await Visitor(url, visitor.session, app).get("/ui/")).status == 404

@@ -17,7 +17,7 @@ def version(as_json: JsonOption = False) -> None:
     """Show the versions of perdure, Python, SQLite and asyncpg."""
     import apsw
 
-    found = {**versions_of(("asyncpg",)), "sqlite": apsw.sqlite_lib_version()}
+    found = {**list_versions(("asyncpg",)), "sqlite": apsw.sqlite_lib_version()}
     if as_json:
         print_json(found)
     else:
@@ -34,7 +34,7 @@ def machines(as_json: JsonOption = False) -> None:
         typer.echo("\n".join(f"%% {machine.name}\n{machine.chart()}" for machine in MACHINES), nl=False)
 
 
-def versions_of(packages: Iterable[str]) -> dict[str, str | None]:
+def list_versions(packages: Iterable[str]) -> dict[str, str | None]:
     """The versions of perdure, Python and packages; None is not installed."""
     found = {package: _installed(package) for package in packages}
     return {"perdure": __version__, "python": platform.python_version(), **found}

@@ -11,11 +11,11 @@ from perdure.cli.shell.ids import id_argument, id_option
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, duration, flag, text
 from perdure.cli.shell.output import ago, in_time, printable, shorten
 from perdure.cli.shell.results import listing, pages, showing
-from perdure.cli.shell.times import seconds_of, seconds_of_or_none
+from perdure.cli.shell.times import parse_moment, seconds_of_or_none
 
 if TYPE_CHECKING:
     from perdure.approvals.model import Approval
-    from perdure.cli.shell.target import Connection
+    from perdure.cli.shell.target import CommandConnection
 
 EMPTY = """Nothing waits for an answer. A workflow asks for one in a phase of the type approval:
 
@@ -75,7 +75,7 @@ def _row(approval: Approval) -> tuple[Any, ...]:
         approval.status,
         printable(approval.workflow_name),
         printable(approval.gate),
-        ago(seconds_of(approval.created_at)),
+        ago(parse_moment(approval.created_at)),
         shorten(printable(approval.summary)),
     )
 
@@ -92,7 +92,7 @@ async def show_approval(context: CommandContext, approval_id: IdArgument) -> Non
     expires = None
     if approval.expires_at is not None:
         then = "the run goes on" if approval.on_expiry == "approve" else "the run fails"
-        expires = f"{in_time(seconds_of(approval.expires_at))}, then {then}"
+        expires = f"{in_time(parse_moment(approval.expires_at))}, then {then}"
     rows = (
         ("approval", approval.approval_id),
         ("status", approval.status),
@@ -101,7 +101,7 @@ async def show_approval(context: CommandContext, approval_id: IdArgument) -> Non
         ("trigger", printable(approval.trigger_id)),
         ("gate", printable(approval.gate)),
         ("phase", printable(approval.label)),
-        ("asked", ago(seconds_of(approval.created_at))),
+        ("asked", ago(parse_moment(approval.created_at))),
         ("asked by", approval.requested_by),
         ("for", ", ".join(approval.assignees) or None),
         ("expires", expires if approval.status == "pending" else None),
@@ -189,7 +189,7 @@ async def create_link(
     context.answer(link, address)
 
 
-async def _id(connection: Connection, beginning: str) -> str:
+async def _id(connection: CommandConnection, beginning: str) -> str:
     """The id that begins like this."""
     return (await connection.approvals.get(beginning)).approval_id
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.arguments import metadata_of, object_of
+from perdure.cli.shell.arguments import parse_metadata, parse_object
 from perdure.cli.shell.ids import complete_agent, id_argument
 from perdure.cli.shell.options import (
     CommandContext,
@@ -55,7 +55,7 @@ async def list_assistants(
     limit: LimitOption = 20,
 ) -> None:
     """List assistants."""
-    wanted = metadata_of(metadata)
+    wanted = parse_metadata(metadata)
     async with context.connect() as connection:
         found = await pages(
             lambda limit, cursor: connection.assistants.search(
@@ -138,9 +138,9 @@ async def create_assistant(
             assistant_id=assistant_id,
             name=name,
             description=description,
-            config=object_of(config, "--config"),
-            context=object_of(agent_context, "--context"),
-            metadata=object_of(metadata, "--metadata"),
+            config=parse_object(config, "--config"),
+            context=parse_object(agent_context, "--context"),
+            metadata=parse_object(metadata, "--metadata"),
         )
     context.answer(created, created.assistant_id)
 
@@ -164,9 +164,9 @@ async def update_assistant(
         "agent": agent,
         "name": name,
         "description": description,
-        "config": object_of(config, "--config"),
-        "context": object_of(agent_context, "--context"),
-        "metadata": object_of(metadata, "--metadata"),
+        "config": parse_object(config, "--config"),
+        "context": parse_object(agent_context, "--context"),
+        "metadata": parse_object(metadata, "--metadata"),
     }
     given = any(value is not None for value in changes.values())
     if given == (version is not None):

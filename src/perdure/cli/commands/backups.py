@@ -27,7 +27,7 @@ async def backup(
     from perdure.kernel.config import load_settings
     from perdure.runtime.backups import make_backup
 
-    database = await database_of(context)
+    database = await get_database_url(context)
     target = file or Path(f"perdure-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}.backup")
     if target.exists() and not overwrite:
         raise typer.BadParameter(f"{target} exists; choose another name, or add --overwrite")
@@ -88,18 +88,18 @@ async def _verify_backup(context: CommandContext, file: Path) -> Verification:
     """Check a copy of a backup, opened as a database."""
     from tempfile import TemporaryDirectory
 
-    from perdure.cli.shell.target import Target
+    from perdure.cli.shell.target import CommandTarget
     from perdure.kernel.config import load_settings
     from perdure.runtime.backups import restore_backup
 
     with TemporaryDirectory() as folder:
         copy = str(Path(folder, "copy.db"))
         await restore_backup(file, copy, load_settings({"state_dir": folder}))
-        async with Target(database=copy).open() as connection:
+        async with CommandTarget(database=copy).open() as connection:
             return await connection.upkeep.verify()
 
 
-async def database_of(context: CommandContext) -> str:
+async def get_database_url(context: CommandContext) -> str:
     """The database of the command: that of --database, or that of the server, if it is on this machine."""
     if context.target.database is not None:
         return context.target.database

@@ -19,9 +19,9 @@ from perdure.cli.shell.output import printable, shorten, warn
 from perdure.kernel.errors import NotFound
 
 if TYPE_CHECKING:
-    from perdure.cli.shell.target import Connection
+    from perdure.cli.shell.target import CommandConnection
     from perdure.messaging.records import ChatMessage, MessagingSession
-    from perdure.streams.model import Event
+    from perdure.streams.model import StreamEvent
 
 PLATFORM = "cli"
 SHOWN_BEFORE = 6
@@ -59,10 +59,10 @@ async def chat(
 
     async with context.connect(create=True) as connection:
         place = (PLATFORM, assistant, actor().removeprefix("cli:"), thread)
-        conversation = Conversation(context, connection, assistant, *place)
+        conversation = ChatSession(context, connection, assistant, *place)
         await conversation.open(new=new)
         if message is not None:
-            await conversation.say(_text_of(message))
+            await conversation.say(_parse_text(message))
         elif sys.stdin.isatty() and not context.as_json:
             await conversation.talk()
         else:
@@ -72,7 +72,7 @@ async def chat(
     raise typer.Exit(conversation.code)
 
 
-def _text_of(message: str) -> str:
+def _parse_text(message: str) -> str:
     if not message.startswith("@"):
         return message
     try:
@@ -97,13 +97,13 @@ class _Answer:
         self.text += piece
 
 
-class Conversation:
+class ChatSession:
     """A session with an assistant, and how it looks."""
 
     def __init__(
         self,
         context: CommandContext,
-        connection: Connection,
+        connection: CommandConnection,
         assistant: str,
         platform: str,
         channel: str,
@@ -244,7 +244,7 @@ class Conversation:
             async for burst in self._connection.threads.stream_run(turn_id):
                 explaining.cancel()
                 for event in burst:
-                    self._show_piece(answer, piece_of(event))
+                    self._show_piece(answer, get_piece(event))
         finally:
             explaining.cancel()
         return answer
@@ -312,7 +312,7 @@ class Conversation:
         return found[-1].content if found else None
 
 
-def piece_of(event: Event) -> str:
+def get_piece(event: StreamEvent) -> str:
     """The text that an event adds to an answer: a piece of a message, or a text that the agent emits."""
     from perdure.kernel.codec import decode_json
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from perdure.cli.shell.arguments import choice_of
+from perdure.cli.shell.arguments import parse_choice
 from perdure.cli.shell.options import JsonOption
 from perdure.cli.shell.output import print_json
 
@@ -28,7 +28,7 @@ def completion(
     """
     from typer._completion_shared import get_completion_script
 
-    chosen = choice_of(shell, SHELLS, "SHELL")
+    chosen = parse_choice(shell, SHELLS, "SHELL")
     script = get_completion_script(prog_name="perdure", complete_var="_PERDURE_COMPLETE", shell=chosen)
     if as_json:
         print_json({"shell": chosen, "script": script})

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from perdure.cli.commands.runs import InputArgument, strategy_of
-from perdure.cli.shell.arguments import choice_of, input_of, metadata_of, object_of
+from perdure.cli.commands.runs import InputArgument, parse_strategy
+from perdure.cli.shell.arguments import parse_choice, parse_metadata, parse_object, read_input
 from perdure.cli.shell.ids import AssistantArgument, ThreadFilter, id_argument, id_option
 from perdure.cli.shell.options import (
     CommandContext,
@@ -70,7 +70,7 @@ async def list_crons(
 ) -> None:
     """List crons, newest first."""
     wanted: dict[str, Any] = {"assistant_id": assistant, "thread_id": thread, "enabled": enabled}
-    wanted["metadata"] = metadata_of(metadata)
+    wanted["metadata"] = parse_metadata(metadata)
     filtered = any(value is not None for value in wanted.values())
     wanted["origin"] = None if everything else ["api", "file"]
     async with context.connect() as connection:
@@ -194,11 +194,11 @@ async def create_cron(
     if keep and thread is not None:
         raise typer.BadParameter("--keep cannot be used with --thread, which is always kept")
     payload = {
-        "input": None if input is None else input_of(input),
-        "config": object_of(config, "--config"),
-        "context": object_of(run_context, "--context"),
+        "input": None if input is None else read_input(input),
+        "config": parse_object(config, "--config"),
+        "context": parse_object(run_context, "--context"),
         "webhook": webhook,
-        "multitask_strategy": None if strategy is None else strategy_of(strategy),
+        "multitask_strategy": None if strategy is None else parse_strategy(strategy),
         "on_run_completed": "keep" if keep else None,
     }
     async with context.connect() as connection:
@@ -206,15 +206,15 @@ async def create_cron(
             schedule,
             name=name,
             jitter=jitter or 0.0,
-            overlap=choice_of(overlap, get_args(Overlap), "--overlap"),
-            misfire=choice_of(misfire, get_args(Misfire), "--misfire"),
+            overlap=parse_choice(overlap, get_args(Overlap), "--overlap"),
+            misfire=parse_choice(misfire, get_args(Misfire), "--misfire"),
             timeout=timeout,
             assistant_id=assistant,
             thread_id=thread,
             timezone=timezone,
             enabled=not paused,
             end_time=None if until is None else _seconds(until),
-            metadata=object_of(metadata, "--metadata"),
+            metadata=parse_object(metadata, "--metadata"),
             payload={name: value for name, value in payload.items() if value is not None},
         )
     context.answer(created, created.schedule_id)

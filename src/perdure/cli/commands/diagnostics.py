@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.arguments import choice_of
+from perdure.cli.shell.arguments import parse_choice
 from perdure.cli.shell.ids import EXPLAINED, id_argument
 from perdure.cli.shell.options import CommandContext, client_command, duration, flag, number, text
 from perdure.cli.shell.output import cost_text, facts_table, human_duration, parse_duration, shorten
@@ -133,7 +133,7 @@ async def usage(
 
     async with context.connect() as connection:
         begin = None if since is None else max(time.time() - since, 0.0)
-        found = await connection.diagnostics.usage(by=choice_of(by, USAGE_BY, "--by"), since=begin)
+        found = await connection.diagnostics.usage(by=parse_choice(by, USAGE_BY, "--by"), since=begin)
     if context.as_json:
         context.output.document(found)
         return
@@ -218,7 +218,7 @@ async def health(
         rows = list(facts.items())
         document = facts
     else:
-        facts, statistics = await _health_of(context, service)
+        facts, statistics = await _get_health(context, service)
         rows = [*facts.items(), *statistics.items()]
         document = {**facts, "statistics": statistics}
     if context.as_json:
@@ -239,7 +239,7 @@ def _fact(name: str, value: Any) -> str | None:
     return None if value in ([], {}, "") else shorten(value)
 
 
-async def _health_of(context: CommandContext, service: str) -> tuple[dict[str, Any], dict[str, Any]]:
+async def _get_health(context: CommandContext, service: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a server or database says of itself, over HTTP and over gRPC, and its statistics."""
     async with context.connect() as connection:
         facts = await connection.health()

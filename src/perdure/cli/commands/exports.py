@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, get_args
 
 import typer
 
-from perdure.cli.shell.arguments import choice_of
+from perdure.cli.shell.arguments import parse_choice
 from perdure.cli.shell.options import CommandContext, duration, number, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perdure.cli.shell.target import Connection
+    from perdure.cli.shell.target import CommandConnection
 
 SPANS = "spans"
 PAGE = 1000
@@ -48,7 +48,7 @@ async def export(
     from perdure.retention.exports import ExportKind
 
     known = (*get_args(ExportKind), SPANS)
-    chosen = [choice_of(each, known, "KIND") for each in kinds]
+    chosen = [parse_choice(each, known, "KIND") for each in kinds]
     start = 0.0 if since is None else time.time() - since
     counts: dict[str, int] = {}
     async with context.connect() as connection:
@@ -87,7 +87,7 @@ def _opened(output: Path | None) -> Iterator[TextIO]:
 
 
 async def _records(
-    connection: Connection, kind: str, since: float, status: str | None
+    connection: CommandConnection, kind: str, since: float, status: str | None
 ) -> AsyncIterator[dict[str, Any]]:
     if kind != SPANS:
         async for row in _rows(connection, kind, since, status):
@@ -99,7 +99,7 @@ async def _records(
 
 
 async def _rows(
-    connection: Connection, kind: Any, since: float, status: str | None
+    connection: CommandConnection, kind: Any, since: float, status: str | None
 ) -> AsyncIterator[dict[str, Any]]:
     after: str | None = ""
     while after is not None:
@@ -109,5 +109,5 @@ async def _rows(
         after = page.next
 
 
-async def _spans(connection: Connection, rollout_id: str) -> Sequence[dict[str, Any]]:
+async def _spans(connection: CommandConnection, rollout_id: str) -> Sequence[dict[str, Any]]:
     return [span.model_dump() for span in await connection.store.query_spans(rollout_id)]

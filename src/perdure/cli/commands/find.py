@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from perdure.cli.shell.arguments import choices_of
+from perdure.cli.shell.arguments import parse_choices
 from perdure.cli.shell.ids import LAST
 from perdure.cli.shell.options import CommandContext, client_command, number, text
 from perdure.cli.shell.output import NOT_FOUND, ago
 from perdure.cli.shell.results import listing
 
 if TYPE_CHECKING:
-    from perdure.diagnostics.finding import FoundId
+    from perdure.diagnostics.finding import IdMatch
 
 COLUMNS = ("kind", "id", "status", "when", "title")
 
@@ -33,7 +33,7 @@ async def find(
     """Find what an ID, or the beginning of one, belongs to (exit code 4 if nothing)."""
     from perdure.diagnostics.finding import Kind
 
-    kinds = choices_of([each.replace("-", "_") for each in kind or ()], get_args(Kind), "--kind")
+    kinds = parse_choices([each.replace("-", "_") for each in kind or ()], get_args(Kind), "--kind")
     async with context.connect() as connection:
         found = await connection.diagnostics.find(id, kind=kinds, limit=limit)
     empty = "Nothing is stored yet." if id == LAST else f"Nothing has an ID that begins with {id}."
@@ -42,5 +42,5 @@ async def find(
         raise typer.Exit(NOT_FOUND)
 
 
-def _row(found: FoundId) -> tuple[Any, ...]:
+def _row(found: IdMatch) -> tuple[Any, ...]:
     return found.kind.replace("_", " "), found.id, found.status, ago(found.time), found.title

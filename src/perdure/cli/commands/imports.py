@@ -13,7 +13,7 @@ from perdure.cli.shell.options import CommandContext, CommandGroup, flag, text
 from perdure.cli.shell.results import listing
 
 if TYPE_CHECKING:
-    from perdure.checkpoints.service import Graphs
+    from perdure.checkpoints.service import StoredCheckpoints
     from perdure.importing.records import ImportReport
     from perdure.runtime.services import Services
 
@@ -51,10 +51,10 @@ def _row(count: Any) -> tuple[Any, ...]:
     return tuple(getattr(count, name) for name in COLUMNS)
 
 
-def _checkpoints(services: Services) -> Graphs:
-    from perdure.checkpoints.service import Graphs
+def _checkpoints(services: Services) -> StoredCheckpoints:
+    from perdure.checkpoints.service import StoredCheckpoints
 
-    return Graphs(services.storage, namespace=services.threads.namespace)
+    return StoredCheckpoints(services.storage, namespace=services.threads.namespace)
 
 
 @app.client_command("langgraph-sqlite")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.arguments import input_of, object_of
+from perdure.cli.shell.arguments import parse_object, read_input
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, duration, number, text
 from perdure.cli.shell.output import ago, human_duration, shorten
 from perdure.cli.shell.results import listing, more_hint, pages, showing
@@ -52,7 +52,7 @@ async def list_items(
     limit: LimitOption = 20,
 ) -> None:
     """List items, last updated first."""
-    wanted = object_of(filter, "--filter")
+    wanted = parse_object(filter, "--filter")
     async with context.connect() as connection:
         found = await pages(
             lambda limit, cursor: connection.items.search(
@@ -103,7 +103,7 @@ async def put_item(
 
     minutes = UNSET if ttl is None else ttl / 60
     async with context.connect(create=True) as connection:
-        await connection.items.put(_labels(place), key, input_of(value, "VALUE"), ttl_minutes=minutes)
+        await connection.items.put(_labels(place), key, read_input(value, "VALUE"), ttl_minutes=minutes)
     context.answer({"namespace": _labels(place), "key": key, "kept": True}, f"Stored {key} in {place}.")
 
 

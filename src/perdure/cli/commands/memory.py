@@ -22,8 +22,8 @@ from perdure.cli.shell.options import (
     text,
 )
 from perdure.cli.shell.output import shorten, warn
-from perdure.cli.shell.results import PAGE_SIZE, Results, listing, pages, showing
-from perdure.cli.shell.target import Target
+from perdure.cli.shell.results import PAGE_SIZE, CommandResults, listing, pages, showing
+from perdure.cli.shell.target import CommandTarget
 
 if TYPE_CHECKING:
     from perdure.jobs.records import Job
@@ -76,7 +76,7 @@ async def ingest(
     id: Annotated[str | None, text("ULID", "Id of the event (default: a new one).", "--id")] = None,
 ) -> None:
     """Store an event, or the events of a file. An id that is known is not stored again."""
-    events = _events_of(message, session, role, kind, agent, at, id)
+    events = _build_events(message, session, role, kind, agent, at, id)
     answers: list[Any] = []
     async with context.connect(create=True) as connection:
         for start in range(0, len(events), 1000):
@@ -90,7 +90,7 @@ async def ingest(
     )
 
 
-def _events_of(
+def _build_events(
     message: str | None,
     session: str,
     role: str,
@@ -209,7 +209,7 @@ async def browse(
             )
         else:
             page = await connection.memory.browse(node_id, limit=min(limit, PAGE_SIZE))
-            found = Results(page.items, more=page.has_more)
+            found = CommandResults(page.items, more=page.has_more)
             if not page.items:
                 # A segment has nothing below it; an unknown node is an error here.
                 await connection.memory.get_node(node_id)
@@ -344,13 +344,13 @@ def hook(
 ) -> None:
     """Store what a hook of a coding agent tells on stdin. It always answers that the agent may go on."""
     try:
-        asyncio.run(_take_hook(Target(url, token, namespace, None)))
+        asyncio.run(_take_hook(CommandTarget(url, token, namespace, None)))
     except Exception as error:  # noqa: BLE001 - a hook must never stop the agent that calls it
         warn(f"nothing was remembered: {error}")
     typer.echo(CONTINUE)
 
 
-async def _take_hook(target: Target) -> None:
+async def _take_hook(target: CommandTarget) -> None:
     from perdure.kernel.codec import decode_json
     from perdure.memory.hooks import event_of_hook
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.arguments import choice_of
+from perdure.cli.shell.arguments import parse_choice
 from perdure.cli.shell.ids import complete_schedule, complete_workflow
 from perdure.cli.shell.options import CommandContext, CommandGroup, flag, name_argument, text
 from perdure.cli.shell.output import ago
 from perdure.cli.shell.results import listing
-from perdure.cli.shell.times import seconds_of
+from perdure.cli.shell.times import parse_moment
 
 if TYPE_CHECKING:
-    from perdure.cli.shell.target import Connection
+    from perdure.cli.shell.target import CommandConnection
     from perdure.schedules.records import CronOverride
     from perdure.workflows.override_model import WorkflowOverride
 
@@ -45,14 +45,14 @@ async def list_overrides(context: CommandContext) -> None:
     listing(context, found, COLUMNS, _row, noun="overrides", empty=EMPTY)
 
 
-async def _workflows(connection: Connection) -> list[dict[str, Any]]:
+async def _workflows(connection: CommandConnection) -> list[dict[str, Any]]:
     found: list[WorkflowOverride] = []
     while len(page := await connection.workflow_overrides.list(limit=PAGE, after=_last(found))) == PAGE:
         found += page
     return [{"kind": "workflow", "schedule": None, **each.model_dump()} for each in (*found, *page)]
 
 
-async def _crons(connection: Connection) -> list[dict[str, Any]]:
+async def _crons(connection: CommandConnection) -> list[dict[str, Any]]:
     found: list[CronOverride] = []
     while len(page := await connection.schedules.overrides(limit=PAGE, after=_last(found))) == PAGE:
         found += page
@@ -69,7 +69,7 @@ def _row(override: dict[str, Any]) -> tuple[Any, ...]:
         override["name"],
         "on" if override["enabled"] else "off",
         override["schedule"],
-        ago(seconds_of(override["updated_at"])),
+        ago(parse_moment(override["updated_at"])),
         override["updated_by"],
     )
 
@@ -88,7 +88,7 @@ async def set_override(
     """Switch a workflow or a cron on or off, or give a cron other times."""
     from msgspec import UNSET
 
-    chosen = choice_of(kind, KINDS, "KIND")
+    chosen = parse_choice(kind, KINDS, "KIND")
     if on and off:
         raise typer.BadParameter("give --on or --off, not both")
     if chosen == "workflow" and schedule is not None:
@@ -111,7 +111,7 @@ async def set_override(
 @app.client_command("clear")
 async def clear_override(context: CommandContext, kind: KindArgument, name: NameArgument) -> None:
     """Delete an override: what the file says counts again."""
-    chosen = choice_of(kind, KINDS, "KIND")
+    chosen = parse_choice(kind, KINDS, "KIND")
     async with context.connect() as connection:
         if chosen == "workflow":
             await connection.workflow_overrides.clear(name)

@@ -49,7 +49,7 @@ async def show_resources(context: CommandContext, resources_id: ResourcesArgumen
     if found is None:
         raise NotFound("no resources yet" if latest else f"resources {resources_id} not found")
     head = f"{found.resources_id}, version {found.version}, updated {ago(found.update_time)}"
-    context.answer(plain(found), "\n".join((head, "", *lines_of(found))))
+    context.answer(plain(found), "\n".join((head, "", *format_resources(found))))
 
 
 @app.client_command("diff")
@@ -75,8 +75,8 @@ async def diff_resources(
         before = await version(resources_id, number) if number else None
     diff = list(
         difflib.unified_diff(
-            lines_of(before) if before else [],
-            lines_of(after),
+            format_resources(before) if before else [],
+            format_resources(after),
             f"{resources_id} version {before.version if before else 'none'}",
             f"{resources_id} version {after.version}",
             lineterm="",
@@ -107,7 +107,7 @@ def plain(found: ResourcesUpdate) -> dict[str, Any]:
     return document
 
 
-def lines_of(found: ResourcesUpdate) -> list[str]:
+def format_resources(found: ResourcesUpdate) -> list[str]:
     """Resources line by line; a template keeps its own lines, so that a diff shows the changed ones."""
     lines = []
     for name, resource in sorted(plain(found)["resources"].items()):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from perdure import AttemptedRollout, Rollout, is_finished
 from perdure.cli.shell.changes import hints
 from perdure.cli.shell.output import STYLES, TIMED_OUT, Output, print_error, warn
-from perdure.cli.shell.target import Connection
+from perdure.cli.shell.target import CommandConnection
 from perdure.kernel.errors import NotFound, Unreachable
 from perdure.rollouts.records import ROLLOUT_STATUSES, RolloutStatus
 
@@ -30,7 +30,7 @@ UNFINISHED: tuple[RolloutStatus, ...] = tuple(
 
 
 @dataclass(frozen=True)
-class Change:
+class StatusChange:
     """The new status of a rollout."""
 
     time: float
@@ -40,9 +40,9 @@ class Change:
     worker_id: str | None
 
 
-def change_of(rollout: Rollout, now: float) -> Change:
+def build_status_change(rollout: Rollout, now: float) -> StatusChange:
     attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
-    return Change(
+    return StatusChange(
         round(now, 3),
         rollout.rollout_id,
         rollout.status,
@@ -51,10 +51,10 @@ def change_of(rollout: Rollout, now: float) -> Change:
     )
 
 
-class Watch:
+class RolloutWatch:
     """The watched rollouts: the given ones, or all unfinished ones."""
 
-    def __init__(self, connection: Connection, rollout_ids: Sequence[str] = ()) -> None:
+    def __init__(self, connection: CommandConnection, rollout_ids: Sequence[str] = ()) -> None:
         self._connection = connection
         self._ids = tuple(dict.fromkeys(rollout_ids))
         self._known: dict[str, Rollout] = {}
@@ -75,16 +75,16 @@ class Watch:
         """The number of rollouts for each status."""
         return dict(sorted(Counter(rollout.status for rollout in self._known.values()).items()))
 
-    async def changes(self) -> list[Change]:
+    async def changes(self) -> list[StatusChange]:
         """The changes since the last call."""
         now = time.time()
         found = [each for each in await self._read() if self._is_new(each)]
         self._known.update((each.rollout_id, each) for each in found)
-        return [change_of(each, now) for each in found]
+        return [build_status_change(each, now) for each in found]
 
     def _is_new(self, rollout: Rollout) -> bool:
         known = self._known.get(rollout.rollout_id)
-        return known is None or change_of(known, 0) != change_of(rollout, 0)
+        return known is None or build_status_change(known, 0) != build_status_change(rollout, 0)
 
     async def _read(self) -> Iterable[Rollout]:
         store = self._connection.store
@@ -104,7 +104,7 @@ class Watch:
 class Printer:
     """Prints changes, one JSON document or text a line, with a progress bar below them on a terminal."""
 
-    def __init__(self, output: Output, watching: Watch) -> None:
+    def __init__(self, output: Output, watching: RolloutWatch) -> None:
         self._output = output
         self._watching = watching
         self._bar: Progress | None = None
@@ -121,7 +121,7 @@ class Printer:
         if self._bar is not None:
             self._bar.stop()
 
-    def print(self, changes: Iterable[Change]) -> None:
+    def print(self, changes: Iterable[StatusChange]) -> None:
         for change in changes:
             if self._output.as_json:
                 self._output.line(asdict(change))
@@ -142,7 +142,7 @@ def _bar(output: Output) -> Progress:
     return bar
 
 
-def _line(change: Change) -> Text:
+def _line(change: StatusChange) -> Text:
     from rich.text import Text
 
     clock = time.strftime("%H:%M:%S", time.localtime(change.time))
@@ -153,7 +153,7 @@ def _line(change: Change) -> Text:
 
 
 async def watch(
-    connection: Connection,
+    connection: CommandConnection,
     output: Output,
     rollout_ids: Sequence[str] = (),
     *,
@@ -161,7 +161,7 @@ async def watch(
     timeout: float | None = None,
 ) -> int:
     """Print every change until all rollouts have ended, or until Ctrl-C; gives the exit code."""
-    watching = Watch(connection, rollout_ids)
+    watching = RolloutWatch(connection, rollout_ids)
     try:
         async with asyncio.timeout(timeout):
             with Printer(output, watching) as printer:
@@ -175,7 +175,9 @@ async def watch(
     return 0
 
 
-async def _follow(connection: Connection, watching: Watch, printer: Printer, *, follow: bool) -> None:
+async def _follow(
+    connection: CommandConnection, watching: RolloutWatch, printer: Printer, *, follow: bool
+) -> None:
     async with hints(connection, ("rollout", "attempt")) as hint:
         while True:
             try:

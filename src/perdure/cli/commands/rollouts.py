@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.arguments import choices_of, confirm, inputs_of, json_of
+from perdure.cli.shell.arguments import confirm, parse_choices, parse_json, read_inputs
 from perdure.cli.shell.ids import ROLLOUTS, complete_queue, id_argument, id_option, part_argument
 from perdure.cli.shell.options import (
     CommandContext,
@@ -23,8 +23,8 @@ from perdure.cli.shell.options import (
     text,
 )
 from perdure.cli.shell.output import ago, cost_text, human_duration, shorten, tokens_text, warn
-from perdure.cli.shell.results import Results, listing, showing
-from perdure.cli.shell.target import Connection
+from perdure.cli.shell.results import CommandResults, listing, showing
+from perdure.cli.shell.target import CommandConnection
 
 if TYPE_CHECKING:
     from perdure import Attempt, EnqueueRolloutRequest, LightningStore, Rollout, Span
@@ -59,10 +59,10 @@ IdsArgument = Annotated[list[str] | None, id_argument("ROLLOUT_ID", *ROLLOUTS, h
 def _statuses(given: Sequence[str] | None) -> list[RolloutStatus] | None:
     from perdure.rollouts.records import ROLLOUT_STATUSES
 
-    return choices_of(given, ROLLOUT_STATUSES, "--status")
+    return parse_choices(given, ROLLOUT_STATUSES, "--status")
 
 
-async def attempt_ids(connection: Connection, given: Mapping[str, Any], start: str) -> list[str]:
+async def attempt_ids(connection: CommandConnection, given: Mapping[str, Any], start: str) -> list[str]:
     """The attempts of a rollout, the newest first."""
     attempts = await connection.store.query_attempts(given["rollout_id"])
     return [each.attempt_id for each in reversed(list(attempts))]
@@ -92,7 +92,7 @@ async def list_rollouts(
             page = await connection.store.query_rollouts(
                 status_in=statuses, sort_by="start_time", sort_order="desc", limit=limit
             )
-        found = Results([each for each in page if each.start_time >= start], page.total)
+        found = CommandResults([each for each in page if each.start_time >= start], page.total)
         figures = await _figures(connection, [each.rollout_id for each in found])
     filtered = statuses is not None or since is not None
     listing(
@@ -108,7 +108,7 @@ async def list_rollouts(
     )
 
 
-async def _figures(connection: Connection, rollout_ids: Sequence[str]) -> dict[str, RolloutFigures]:
+async def _figures(connection: CommandConnection, rollout_ids: Sequence[str]) -> dict[str, RolloutFigures]:
     """Tokens and rewards of rollouts; a server with a store that is not ours has none."""
     from perdure.errors import NotSupported
 
@@ -394,13 +394,13 @@ async def enqueue_rollouts(
     """Enqueue a rollout, or one for each line of stdin, and print its ID."""
     from perdure.cli.commands.rollout_watch import watch
 
-    inputs = inputs_of(input)
+    inputs = read_inputs(input)
     if key is not None and len(inputs) > 1:
         raise typer.BadParameter("--key needs a single input")
     options = {
         "mode": mode,
         "resources_id": resources_id,
-        "metadata": None if metadata is None else json_of(metadata, "--metadata"),
+        "metadata": None if metadata is None else parse_json(metadata, "--metadata"),
         "queue": queue,
         "priority": priority,
         "not_before": None if delay is None else time.time() + delay,
@@ -422,7 +422,7 @@ async def enqueue_rollouts(
             raise typer.Exit(await watch(connection, context.output, ids, timeout=timeout))
 
 
-async def _warn_of_nobody(connection: Connection, rollout_ids: Sequence[str]) -> None:
+async def _warn_of_nobody(connection: CommandConnection, rollout_ids: Sequence[str]) -> None:
     """Say on stderr that nobody is alive who would take the first of these rollouts."""
     from perdure.errors import NotFound, NotSupported
 

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.arguments import choice_of, confirm, input_of, json_of, object_of, optional_choice
+from perdure.cli.shell.arguments import (
+    confirm,
+    optional_choice,
+    parse_choice,
+    parse_json,
+    parse_object,
+    read_input,
+)
 from perdure.cli.shell.ids import AssistantArgument, ThreadFilter, id_argument, id_option
 from perdure.cli.shell.options import (
     CommandContext,
@@ -39,8 +46,8 @@ from perdure.cli.shell.output import (
 from perdure.cli.shell.results import listing, pages, removing, showing
 
 if TYPE_CHECKING:
-    from perdure.cli.shell.target import Connection
-    from perdure.streams.model import Event
+    from perdure.cli.shell.target import CommandConnection
+    from perdure.streams.model import StreamEvent
     from perdure.threads.records import CancelAction, MultitaskStrategy, Run, RunEnd, RunRequest
 
 FAILED = 1
@@ -108,15 +115,15 @@ async def create_run(
     """Create a run of an assistant and print its ID."""
     request = _request(
         assistant_id=assistant,
-        input=None if input is None else input_of(input),
-        command=None if resume is None else {"resume": json_of(resume, "--resume")},
+        input=None if input is None else read_input(input),
+        command=None if resume is None else {"resume": parse_json(resume, "--resume")},
         thread_id=thread,
         if_not_exists="create" if new_thread else "reject",
         on_completion="delete" if temporary else "keep",
-        multitask_strategy=strategy_of(strategy),
-        config=object_of(config, "--config") or {},
-        context=object_of(run_context, "--context"),
-        metadata=object_of(metadata, "--metadata") or {},
+        multitask_strategy=parse_strategy(strategy),
+        config=parse_object(config, "--config") or {},
+        context=parse_object(run_context, "--context"),
+        metadata=parse_object(metadata, "--metadata") or {},
         after_seconds=after,
         webhook=webhook,
         priority=priority,
@@ -132,11 +139,11 @@ async def create_run(
     context.answer(run, run.run_id)
 
 
-def strategy_of(strategy: str) -> MultitaskStrategy:
+def parse_strategy(strategy: str) -> MultitaskStrategy:
     """The value of --strategy."""
     from perdure.threads.records import MULTITASK_STRATEGIES
 
-    return choice_of(strategy, MULTITASK_STRATEGIES, "--strategy")
+    return parse_choice(strategy, MULTITASK_STRATEGIES, "--strategy")
 
 
 def _request(**values: Any) -> RunRequest:
@@ -207,7 +214,7 @@ async def show_run(context: CommandContext, run_id: IdArgument) -> None:
         run = await connection.threads.get_run(run_id)
         why = await connection.diagnostics.why(run_id)
         figures = next(iter(await connection.rollouts.figures(rollout_id=[run.run_id])), None)
-        spans, trace_id = await _spans_of(connection, run.run_id)
+        spans, trace_id = await _count_spans(connection, run.run_id)
         kept = await _kept_trace(connection, trace_id)
     rows = (
         ("run", run.run_id),
@@ -243,7 +250,7 @@ async def show_run(context: CommandContext, run_id: IdArgument) -> None:
     showing(context, document, rows)
 
 
-async def _spans_of(connection: Connection, run_id: str) -> tuple[int | None, str | None]:
+async def _count_spans(connection: CommandConnection, run_id: str) -> tuple[int | None, str | None]:
     """Return how many spans a run has, and their trace; nothing if they were deleted."""
     from perdure.errors import SpansEvicted
 
@@ -254,7 +261,7 @@ async def _spans_of(connection: Connection, run_id: str) -> tuple[int | None, st
     return page.total, next((span.trace_id for span in page), None)
 
 
-async def _kept_trace(connection: Connection, trace_id: str | None) -> str | None:
+async def _kept_trace(connection: CommandConnection, trace_id: str | None) -> str | None:
     """Return the rollout that has spans of a trace which belong to no attempt."""
     if trace_id is None:
         return None
@@ -283,7 +290,7 @@ async def watch_run(
 
 async def _watch(
     context: CommandContext,
-    connection: Connection,
+    connection: CommandConnection,
     run_id: str,
     after: str,
     only: Sequence[str] | None,
@@ -307,7 +314,7 @@ def _timed_out(run_id: str, timeout: float | None) -> int:
     return TIMED_OUT
 
 
-def _print_event(context: CommandContext, event: Event) -> None:
+def _print_event(context: CommandContext, event: StreamEvent) -> None:
     from perdure.kernel.codec import decode_json
 
     if context.as_json:
@@ -320,7 +327,7 @@ def _print_event(context: CommandContext, event: Event) -> None:
     context.output.console.print(line, soft_wrap=True)
 
 
-def _end_status(event: Event) -> str | None:
+def _end_status(event: StreamEvent) -> str | None:
     from perdure.kernel.codec import decode_json
 
     return str(decode_json(event.body)["status"]) if event.event == "end" else None
@@ -339,7 +346,9 @@ async def wait_for_run(context: CommandContext, run_id: IdArgument, timeout: Tim
     raise typer.Exit(code)
 
 
-async def _wait(context: CommandContext, connection: Connection, run_id: str, timeout: float | None) -> int:
+async def _wait(
+    context: CommandContext, connection: CommandConnection, run_id: str, timeout: float | None
+) -> int:
     try:
         end = await connection.threads.join_run(run_id, timeout)
     except TimeoutError:
@@ -405,7 +414,7 @@ async def retry_run(
     timeout: TimeoutOption = None,
 ) -> None:
     """Run again what has ended: a new run with the same input, on the same thread; prints its ID."""
-    how = strategy_of(strategy)
+    how = parse_strategy(strategy)
     async with context.connect() as connection:
         run = await connection.bulk.retry_run(run_id, multitask_strategy=how)
         if wait:
@@ -417,7 +426,7 @@ def cancel_action(action: str) -> CancelAction:
     """The value of --action."""
     from perdure.threads.records import CANCEL_ACTIONS
 
-    return choice_of(action, CANCEL_ACTIONS, "--action")
+    return parse_choice(action, CANCEL_ACTIONS, "--action")
 
 
 def print_cancelled(context: CommandContext, cancelled: Sequence[Run]) -> None:

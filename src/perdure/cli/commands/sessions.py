@@ -14,7 +14,7 @@ from perdure.cli.shell.results import listing, pages, showing
 
 if TYPE_CHECKING:
     from perdure.eventlog.port import LogName
-    from perdure.sessions.model import Match, Session
+    from perdure.sessions.model import MessageMatch, Session
     from perdure.sessions.records import Message, Usage
     from perdure.sessions.service import Sessions
 
@@ -193,10 +193,10 @@ async def search_sessions(
     limit: LimitOption = 20,
 ) -> None:
     """Search the text of messages, latest sessions first."""
-    from perdure.cli.shell.arguments import choice_of
+    from perdure.cli.shell.arguments import parse_choice
     from perdure.sessions.model import SCOPES
 
-    chosen = choice_of(scope, SCOPES, "--scope")
+    chosen = parse_choice(scope, SCOPES, "--scope")
     async with context.connect() as connection:
         found = await connection.sessions.search(query, scope=chosen, project=project, limit=min(limit, 1000))
     if context.as_json:
@@ -208,7 +208,7 @@ async def search_sessions(
         context.output.print("There may be more: use --limit, --project or a rarer word.")
 
 
-def _match_row(match: Match) -> tuple[Any, ...]:
+def _match_row(match: MessageMatch) -> tuple[Any, ...]:
     return match.session_id, match.role, ago(match.time), shorten(match.text, 100)
 
 
@@ -229,17 +229,17 @@ async def import_sessions(
     """
     from perdure.kernel.errors import InvalidInput
     from perdure.sessions.batches import in_batches
-    from perdure.sessions.transcripts.files import lines_of, name_of, objects_of
+    from perdure.sessions.transcripts.files import find_name, read_lines, read_objects
 
     if session_id is not None and len(files) > 1:
         raise InvalidInput("--session-id is for a single file")
     imported: list[dict[str, Any]] = []
     async with context.connect(create=True) as connection:
         for file in files:
-            name = name_of(file, project=project, session_id=session_id)
+            name = find_name(file, project=project, session_id=session_id)
             number = 1
             as_it_is = await _has_untranslated(connection.sessions, name)
-            lines = objects_of(file) if as_it_is else lines_of(file)
+            lines = read_objects(file) if as_it_is else read_lines(file)
             for batch in in_batches(lines):
                 await connection.sessions.append(
                     name.session_id,

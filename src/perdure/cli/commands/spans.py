@@ -11,7 +11,7 @@ from perdure.cli.shell.ids import ROLLOUTS, id_argument, part_argument, part_opt
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption
 from perdure.cli.shell.output import STYLES, ago, shorten, tokens_text
 from perdure.cli.shell.results import more_hint, pages, showing
-from perdure.cli.shell.target import Connection
+from perdure.cli.shell.target import CommandConnection
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -32,7 +32,7 @@ LONGEST_ATTRIBUTE = 2000
 app = CommandGroup("Show spans.")
 
 
-async def span_ids(connection: Connection, given: Mapping[str, Any], start: str) -> list[str]:
+async def span_ids(connection: CommandConnection, given: Mapping[str, Any], start: str) -> list[str]:
     """The spans of a rollout or trace, the one that began last first."""
     if len(start) == SPAN_DIGITS:
         return [start]
@@ -80,12 +80,12 @@ async def show_span(
     ],
 ) -> None:
     """Show a span with its attributes, events and exceptions."""
-    from perdure.spans.figures import figures_of
+    from perdure.spans.figures import count_figures
     from perdure.traces.messages import messages_of_span
 
     async with context.connect() as connection:
         span = await _find_span(connection, id, span_id.lower())
-    figures = figures_of(span.name, span.attributes)
+    figures = count_figures(span.name, span.attributes)
     rows = (
         ("span", span.span_id),
         ("name", span.name),
@@ -128,7 +128,7 @@ def print_messages(context: CommandContext, messages: Sequence[SpanMessage]) -> 
         context.output.console.print(line)
 
 
-async def _find_span(connection: Connection, id: str, span_id: str) -> Span:
+async def _find_span(connection: CommandConnection, id: str, span_id: str) -> Span:
     from perdure.errors import NotFound
 
     found = [span for span in await _spans_like(connection, id, span_id) if span.span_id == span_id]
@@ -137,7 +137,7 @@ async def _find_span(connection: Connection, id: str, span_id: str) -> Span:
     return found[0]
 
 
-async def _spans_like(connection: Connection, id: str, start: str) -> Sequence[Span]:
+async def _spans_like(connection: CommandConnection, id: str, start: str) -> Sequence[Span]:
     """Spans of a rollout or a trace, those whose ids begin so among them."""
     if await connection.store.get_rollout_by_id(id) is not None:
         page = await connection.store.query_spans(id, span_id_contains=start or None, limit=MOST_SPANS)
@@ -232,12 +232,12 @@ def add_spans(tree: Tree, spans: Sequence[Span]) -> None:
 def _span_line(span: Span) -> Text:
     from rich.text import Text
 
-    from perdure.spans.figures import figures_of
+    from perdure.spans.figures import count_figures
 
     line = Text(span.name)
     if span.start_time is not None and span.end_time is not None:
         line.append(f"  {span_duration(span.end_time - span.start_time)}", style="cyan")
-    figures = figures_of(span.name, span.attributes)
+    figures = count_figures(span.name, span.attributes)
     tokens = tokens_text(figures.input_tokens, figures.output_tokens)
     if tokens is not None:
         line.append(f"  {tokens}", style="dim")

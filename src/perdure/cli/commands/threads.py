@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.commands.runs import ActionOption, cancel_action, print_cancelled
-from perdure.cli.shell.arguments import choice_of, json_of, metadata_of, object_of, optional_choice
+from perdure.cli.shell.arguments import (
+    optional_choice,
+    parse_choice,
+    parse_json,
+    parse_metadata,
+    parse_object,
+)
 from perdure.cli.shell.ids import id_argument, part_option
 from perdure.cli.shell.options import (
     CommandContext,
@@ -21,7 +27,7 @@ from perdure.cli.shell.options import (
 )
 from perdure.cli.shell.output import ago, cost_text, error_text, printable, shorten, tokens_text
 from perdure.cli.shell.results import listing, pages, removing, showing
-from perdure.cli.shell.target import Connection
+from perdure.cli.shell.target import CommandConnection
 
 if TYPE_CHECKING:
     from perdure.threads.records import Checkpoint, Thread
@@ -60,9 +66,9 @@ async def create_thread(
     async with context.connect(create=True) as connection:
         thread = await connection.threads.create_thread(
             thread_id,
-            metadata=object_of(metadata, "--metadata"),
-            values=None if values is None else json_of(values, "--values"),
-            if_exists=choice_of(if_exists, ("raise", "do_nothing"), "--if-exists"),
+            metadata=parse_object(metadata, "--metadata"),
+            values=None if values is None else parse_json(values, "--values"),
+            if_exists=parse_choice(if_exists, ("raise", "do_nothing"), "--if-exists"),
         )
     context.answer(thread, thread.thread_id)
 
@@ -80,7 +86,7 @@ async def list_threads(
     from perdure.threads.records import THREAD_STATUSES
 
     chosen = optional_choice(status, THREAD_STATUSES, "--status")
-    wanted = metadata_of(metadata)
+    wanted = parse_metadata(metadata)
     async with context.connect() as connection:
         found = await pages(
             lambda limit, cursor: connection.threads.search_threads(
@@ -123,7 +129,7 @@ async def show_thread(context: CommandContext, thread_id: IdArgument) -> None:
     showing(context, {"thread": thread, "why": why, "figures": figures}, rows)
 
 
-async def checkpoint_ids(connection: Connection, given: Mapping[str, Any], start: str) -> list[str]:
+async def checkpoint_ids(connection: CommandConnection, given: Mapping[str, Any], start: str) -> list[str]:
     """The checkpoints of a thread, the newest first, as far as one answer holds them."""
     states = await connection.threads.history(given["thread_id"], limit=MOST_CHECKPOINTS, values=False)
     return [each.checkpoint_id for each in states]

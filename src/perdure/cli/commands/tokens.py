@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.arguments import choices_of
+from perdure.cli.shell.arguments import parse_choices
 from perdure.cli.shell.ids import id_argument
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, duration, flag, text
 from perdure.cli.shell.output import ago, human_duration
@@ -52,7 +52,7 @@ async def create_token(
     """
     from perdure.service.callers import SCOPES
 
-    scopes = choices_of(scope or DEFAULT_SCOPES, SCOPES, "--scope")
+    scopes = parse_choices(scope or DEFAULT_SCOPES, SCOPES, "--scope")
     has_key = context.target.database is not None and _has_key()
     async with context.connect(create=True) as connection:
         created = await connection.access.create_token(

@@ -10,8 +10,8 @@ from perdure.cli.commands.spans import add_spans, print_messages, span_duration
 from perdure.cli.shell.ids import id_argument
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, duration, flag, text
 from perdure.cli.shell.output import ago, shorten, tokens_text
-from perdure.cli.shell.results import PAGE_SIZE, Results, listing, more_hint, pages, showing
-from perdure.cli.shell.target import Connection
+from perdure.cli.shell.results import PAGE_SIZE, CommandResults, listing, more_hint, pages, showing
+from perdure.cli.shell.target import CommandConnection
 
 if TYPE_CHECKING:
     from perdure import Span
@@ -87,8 +87,8 @@ async def _list(context: CommandContext, wanted: dict[str, Any], limit: int, *, 
 
 
 async def _find(
-    connection: Connection, wanted: dict[str, Any], limit: int
-) -> tuple[Results[Trace], int | None]:
+    connection: CommandConnection, wanted: dict[str, Any], limit: int
+) -> tuple[CommandResults[Trace], int | None]:
     """Up to `limit` traces, and how many were looked through for attributes."""
     found: list[Trace] = []
     searched: int | None = None
@@ -102,7 +102,7 @@ async def _find(
             searched = (searched or 0) + page.searched
         if cursor is None or len(found) >= limit:
             break
-    return Results(found[:limit], more=cursor is not None or len(found) > limit), searched
+    return CommandResults(found[:limit], more=cursor is not None or len(found) > limit), searched
 
 
 def _row(trace: Trace) -> tuple[Any, ...]:

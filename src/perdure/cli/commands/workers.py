@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from perdure.cli.hosting.worker import start
-from perdure.cli.shell.arguments import choices_of
+from perdure.cli.shell.arguments import parse_choices
 from perdure.cli.shell.ids import id_argument
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, flag, text
 from perdure.cli.shell.output import ago
@@ -40,7 +40,7 @@ async def list_workers(
     """List workers with their status, what they execute and their last heartbeat."""
     from perdure.rollouts.records import WORKER_STATUSES
 
-    statuses = choices_of(status, WORKER_STATUSES, "--status")
+    statuses = parse_choices(status, WORKER_STATUSES, "--status")
     async with context.connect() as connection:
         page = await pages(
             lambda limit, cursor: connection.workers.search(status=statuses, limit=limit, cursor=cursor),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.commands.workflow_watch import SHORT, drawing, follow, print_gates
-from perdure.cli.shell.arguments import choice_of, choices_of, object_of
+from perdure.cli.shell.arguments import parse_choice, parse_choices, parse_object
 from perdure.cli.shell.ids import complete_workflow, id_argument
 from perdure.cli.shell.options import (
     CommandContext,
@@ -22,10 +22,10 @@ from perdure.cli.shell.options import (
 )
 from perdure.cli.shell.output import ago, human_duration, printable, shorten
 from perdure.cli.shell.results import listing, pages
-from perdure.cli.shell.times import seconds_of
+from perdure.cli.shell.times import parse_moment
 
 if TYPE_CHECKING:
-    from perdure.executions.records import Figures
+    from perdure.executions.records import ExecutionFigures
     from perdure.workflows.records import WorkflowInfo, WorkflowRunSummary
 
 NO_RUNS = """No workflow runs yet. `perdure workflow list --files` shows what can be run; then:
@@ -84,7 +84,7 @@ async def list_runs(
         columns = ("workflow", "state", "phases", "description")
         listing(context, found, columns, _workflow_row, noun="workflows", empty=NO_WORKFLOWS)
         return
-    chosen = choices_of(status, RUN_STATUSES, "--status")
+    chosen = parse_choices(status, RUN_STATUSES, "--status")
     async with context.connect() as connection:
         runs = await pages(
             lambda limit, cursor: connection.workflows.list_runs(
@@ -108,7 +108,7 @@ def _row(run: WorkflowRunSummary) -> tuple[Any, ...]:
         run.status,
         printable(run.current_phase),
         shorten(printable(run.trigger_id), 24),
-        ago(seconds_of(run.started_at)),
+        ago(parse_moment(run.started_at)),
         f"${run.total_cost_usd:.2f}" if run.total_cost_usd else None,
     )
 
@@ -130,13 +130,13 @@ async def stats(
 
     Days and hours are those of UTC. A deferred execution is one that was put off, such as by a quota.
     """
-    chosen = choice_of(by, BY, "--by")
+    chosen = parse_choice(by, BY, "--by")
     if chosen == "status":
         if last is not None:
             raise typer.BadParameter("--last needs --by workflow, phase, day or hour")
         await _runs_by_status(context, workflow)
         return
-    found: list[tuple[str, Figures]]
+    found: list[tuple[str, ExecutionFigures]]
     async with context.connect() as connection:
         executions = connection.executions
         if chosen == "hour":
@@ -182,13 +182,13 @@ async def _runs_by_status(context: CommandContext, workflow: str | None) -> None
     )
 
 
-def _figures(figures: Figures) -> dict[str, Any]:
+def _figures(figures: ExecutionFigures) -> dict[str, Any]:
     document = figures.model_dump()
     document.pop("at", None)
     return document
 
 
-def _figures_row(name: str, figures: Figures) -> tuple[Any, ...]:
+def _figures_row(name: str, figures: ExecutionFigures) -> tuple[Any, ...]:
     ended = figures.succeeded + figures.failed
     return (
         printable(name),
@@ -224,11 +224,11 @@ async def run_workflow(
     """Run a workflow and print the ID of the run."""
     from perdure.workflows.model import TRIGGER_TYPES
 
-    chosen = choice_of(trigger_type, TRIGGER_TYPES, "--trigger-type")
+    chosen = parse_choice(trigger_type, TRIGGER_TYPES, "--trigger-type")
     async with context.connect(create=True) as connection:
         dispatched = await connection.workflows.run(
             name,
-            context=object_of(given, "--context") or {},
+            context=parse_object(given, "--context") or {},
             trigger_id=trigger,
             trigger_type=chosen,
             repo=repo,

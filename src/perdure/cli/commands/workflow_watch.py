@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from perdure.cli.shell.changes import Hints, hints
 from perdure.cli.shell.options import CommandContext
 from perdure.cli.shell.output import STYLES, TIMED_OUT, human_duration, print_error, printable, shorten
-from perdure.cli.shell.times import seconds_of, seconds_of_or_none
+from perdure.cli.shell.times import parse_moment, seconds_of_or_none
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from perdure.cli.shell.target import Connection
+    from perdure.cli.shell.target import CommandConnection
     from perdure.workflows.records import NodeInfo, WorkflowRun
 
 SHORT = 18
@@ -41,7 +41,7 @@ NODE_STYLES = {**STYLES, "ready": "cyan", "waiting": "magenta", "skipped": "dim"
 
 async def follow(
     context: CommandContext,
-    connection: Connection,
+    connection: CommandConnection,
     run_id: str,
     timeout: float | None,
     *,
@@ -71,7 +71,7 @@ def print_gates(context: CommandContext, run: WorkflowRun) -> None:
 
 
 async def _follow(
-    context: CommandContext, connection: Connection, run_id: str, hint: Hints, stops: Collection[str]
+    context: CommandContext, connection: CommandConnection, run_id: str, hint: Hints, stops: Collection[str]
 ) -> WorkflowRun:
     """Draw a run again and again on a terminal, or print each change on a line."""
     from rich.live import Live
@@ -146,14 +146,14 @@ def drawing(run: WorkflowRun) -> Text:
             f"  {printable(run.trigger_id)}  ",
             (run.status, STYLES.get(run.status, "")),
             f"  {done}/{len(phases)} phases",
-            f"  {human_duration(max(0.0, ended - seconds_of(run.started_at)))}{cost}",
+            f"  {human_duration(max(0.0, ended - parse_moment(run.started_at)))}{cost}",
         ),
         Text(run.workflow_run_id, style="dim"),
     ]
     if run.error:
         lines.append(Text(printable(run.error.partition("\n")[0]), style="red"))
     edges = {each.node: each.depends_on for each in phases}
-    depths = depths_of(list(edges), edges)
+    depths = compute_depths(list(edges), edges)
     for node in run.nodes:
         depth = depths.get(node.node, 0)
         lines.append(_line(node, depth, edges.get(node.node, ())))
@@ -172,7 +172,7 @@ def _error_lines(node: NodeInfo, depth: int) -> list[Text]:
     return [Text(indent + shorten(printable(line), ERROR_LINE_WIDTH), style="red") for line in last]
 
 
-def depths_of(names: Sequence[str], edges: Mapping[str, Sequence[str]]) -> dict[str, int]:
+def compute_depths(names: Sequence[str], edges: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """How many phases come before each one at least, one after the other; a line of them has no depth."""
     chain = all(list(edges.get(name, ())) == list(names[:at][-1:]) for at, name in enumerate(names))
     if chain:

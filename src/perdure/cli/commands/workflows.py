@@ -14,7 +14,7 @@ from perdure.cli.shell.options import CommandContext, CommandGroup, JsonOption
 from perdure.cli.shell.output import Output, print_json, printable
 
 if TYPE_CHECKING:
-    from perdure.workflows.loading import Loaded
+    from perdure.workflows.loading import LoadedFile
 
 FOLDERS = ("workflows", "crons")
 """Where files are looked for if none is named."""
@@ -59,12 +59,12 @@ async def validate(context: CommandContext, files: FilesArgument = None) -> None
         raise typer.Exit(1)
 
 
-def _without(loaded: Loaded, missing: set[str]) -> Loaded:
+def _without(loaded: LoadedFile, missing: set[str]) -> LoadedFile:
     problems = [problem for name, problem in loaded.assistants if name in missing]
     return loaded._replace(problems=[*loaded.problems, *problems])
 
 
-def _document(loaded: Loaded) -> dict[str, Any]:
+def _document(loaded: LoadedFile) -> dict[str, Any]:
     return {
         "file": loaded.file,
         "name": None if loaded.definition is None else loaded.definition.name,
@@ -73,7 +73,7 @@ def _document(loaded: Loaded) -> dict[str, Any]:
     }
 
 
-def _report(output: Output, loaded: list[Loaded], unchecked: Sequence[str]) -> None:
+def _report(output: Output, loaded: list[LoadedFile], unchecked: Sequence[str]) -> None:
     for each in loaded:
         for problem in each.problems:
             output.print(f"error: {problem}")

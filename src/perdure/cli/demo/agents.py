@@ -42,7 +42,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Plan:
+class DemoPlan:
     """The size and the random seed of the demo."""
 
     rollouts: int
@@ -68,7 +68,7 @@ class Plan:
 
 
 @dataclass
-class Tally:
+class DemoTally:
     """How the attempts of a worker ended."""
 
     succeeded: int = 0
@@ -83,18 +83,18 @@ async def pause(ended: asyncio.Event, seconds: float) -> None:
         await asyncio.wait_for(ended.wait(), seconds)
 
 
-class Worker:
+class DemoWorker:
     """Claims rollouts and simulates an agent until `ended` is set."""
 
     def __init__(
-        self, store: LightningStore, worker_id: str, plan: Plan, say: Say, ended: asyncio.Event
+        self, store: LightningStore, worker_id: str, plan: DemoPlan, say: Say, ended: asyncio.Event
     ) -> None:
         self.store = store
         self.worker_id = worker_id
         self.plan = plan
         self.say = say
         self.ended = ended
-        self.tally = Tally()
+        self.tally = DemoTally()
 
     async def work(self) -> None:
         """Claim rollouts; an empty queue is polled, since a retry may enter it."""
@@ -109,7 +109,7 @@ class Worker:
         number, attempt = claimed.input["number"], claimed.attempt.sequence_id
         chance = self.plan.chance(number, attempt)
         self.tally.retries += attempt > 1
-        trace = Trace(self.store, claimed, chance, self.plan.pace)
+        trace = DemoTrace(self.store, claimed, chance, self.plan.pace)
         await trace.chat("plan")
         if self.plan.falls_silent(number, attempt):
             await self._fall_silent(claimed)
@@ -118,7 +118,7 @@ class Worker:
         else:
             await self._succeed(claimed, trace)
 
-    async def _succeed(self, claimed: AttemptedRollout, trace: Trace) -> None:
+    async def _succeed(self, claimed: AttemptedRollout, trace: DemoTrace) -> None:
         await trace.tool("search")
         await trace.chat("answer")
         await trace.end("succeeded")
@@ -126,7 +126,7 @@ class Worker:
         if claimed.attempt.sequence_id > 1:
             self.say(f"{claimed.rollout_id} succeeded at attempt {claimed.attempt.sequence_id}")
 
-    async def _fail(self, claimed: AttemptedRollout, trace: Trace) -> None:
+    async def _fail(self, claimed: AttemptedRollout, trace: DemoTrace) -> None:
         await trace.tool("search", error="the index did not answer")
         await trace.end("failed")
         self.tally.failed += 1
@@ -154,7 +154,7 @@ class Worker:
         )
 
 
-class Trace:
+class DemoTrace:
     """The steps of one attempt, each of which records a span."""
 
     def __init__(

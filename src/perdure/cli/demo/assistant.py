@@ -30,14 +30,14 @@ AGENTS = Agents()
 
 
 @dataclass
-class Conversation:
+class GuideConversation:
     """What a caller says to the guide."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
 
 
 @AGENTS.agent(GUIDE, description="A scripted guide: answers, and asks back when it plans.")
-async def guide(ctx: Context, input: Conversation) -> dict[str, Any]:
+async def guide(ctx: Context, input: GuideConversation) -> dict[str, Any]:
     """Answer word by word. The conversation is the state of the thread."""
     state = await ctx.load() or {}
     given = input.messages if ctx.command is None else []

@@ -18,14 +18,14 @@ QUESTION = "what did the agents do today"
 SHOWN = 3
 
 
-class Work(NamedTuple):
+class DemoWork(NamedTuple):
     """A rollout of the demo, and its attempts."""
 
     rollout: Rollout
     attempts: Sequence[Attempt]
 
 
-async def recall(storage: Storage, namespace: str, works: Sequence[Work]) -> list[SearchHit]:
+async def recall(storage: Storage, namespace: str, works: Sequence[DemoWork]) -> list[SearchHit]:
     """Store what was asked and what came of it, summarise it, and ask what the agents did today."""
     memory = Memory(storage, namespace=namespace)
     events = [event for work in works for event in _events(work)]
@@ -44,7 +44,7 @@ async def recall(storage: Storage, namespace: str, works: Sequence[Work]) -> lis
     return (await memory.search(QUESTION, kind="event", limit=SHOWN)).items
 
 
-def _events(work: Work) -> list[NewMemoryEvent]:
+def _events(work: DemoWork) -> list[NewMemoryEvent]:
     rollout, attempts = work
     asked, ended = int(rollout.start_time * 1000), int((rollout.end_time or rollout.start_time) * 1000)
     question = str(dict(rollout.input).get("question", rollout.input))

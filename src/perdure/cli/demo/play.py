@@ -19,9 +19,17 @@ from rich.console import Console
 
 from perdure import Attempt, EnqueueRolloutRequest, LightningStore, Rollout, Span, open_store
 from perdure.cli.commands.spans import trace_tree
-from perdure.cli.demo.agents import CONFIG, QUEUE, WORKERS, Plan, Worker, pause
-from perdure.cli.demo.memory import QUESTION, Work, answer_lines, recall
-from perdure.cli.demo.screen import Event, LiveScreen, PlainScreen, Progress, Screen, WorkerLine, summary
+from perdure.cli.demo.agents import CONFIG, QUEUE, WORKERS, DemoPlan, DemoWorker, pause
+from perdure.cli.demo.memory import QUESTION, DemoWork, answer_lines, recall
+from perdure.cli.demo.screen import (
+    DemoEvent,
+    DemoProgress,
+    LiveScreen,
+    PlainScreen,
+    Screen,
+    WorkerLine,
+    summary,
+)
 from perdure.cli.shell.output import make_console, print_json
 from perdure.memory.records import SearchHit
 
@@ -32,7 +40,7 @@ REMEMBERED = 100
 
 
 @dataclass(frozen=True)
-class Place:
+class DemoDatabase:
     """The database and namespace of the demo."""
 
     url: str
@@ -55,16 +63,16 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Report:
+class DemoReport:
     """The result of the demo, read from the store; `added` is the change of the statistics."""
 
-    progress: Progress
+    progress: DemoProgress
     added: dict[str, int]
     statistics: dict[str, Any]
     rollout: Rollout
     attempts: list[Attempt]
     spans: list[Span]
-    works: list[Work]
+    works: list[DemoWork]
     """The first rollouts with their attempts, for memory."""
     recalled: list[SearchHit] = field(default_factory=list)
     """What memory answers, if it was asked."""
@@ -73,7 +81,7 @@ class Report:
 def run(database: str | None, rollouts: int, seed: int, *, as_json: bool, no_color: bool) -> None:
     """Run the demo and print its report."""
     place = _place(database)
-    plan = Plan(rollouts, seed)
+    plan = DemoPlan(rollouts, seed)
     console = make_console(no_color=no_color, quiet=as_json)
     with _without_warnings(), _stopped_cleanly(console, place):
         report = asyncio.run(_play_in(place, plan, console))
@@ -86,12 +94,12 @@ def run(database: str | None, rollouts: int, seed: int, *, as_json: bool, no_col
         console.print(line, markup=False, soft_wrap=True)
 
 
-def _place(database: str | None) -> Place:
+def _place(database: str | None) -> DemoDatabase:
     """A new file; or the given database, in which the demo uses its own namespace."""
     if database is not None:
-        return Place(database, f"demo-{secrets.token_hex(3)}", None)
+        return DemoDatabase(database, f"demo-{secrets.token_hex(3)}", None)
     path = Path(tempfile.mkdtemp(prefix="perdure-demo-")) / "demo.db"
-    return Place(f"sqlite:///{quote(path.as_posix())}", "default", path)
+    return DemoDatabase(f"sqlite:///{quote(path.as_posix())}", "default", path)
 
 
 def _screen(console: Console) -> Screen:
@@ -100,7 +108,7 @@ def _screen(console: Console) -> Screen:
 
 
 @contextmanager
-def _stopped_cleanly(console: Console, place: Place) -> Iterator[None]:
+def _stopped_cleanly(console: Console, place: DemoDatabase) -> Iterator[None]:
     """On Ctrl-C, print where the data is."""
     try:
         yield
@@ -122,14 +130,14 @@ def _without_warnings() -> Iterator[None]:
         log.removeHandler(handler)
 
 
-async def _play_in(place: Place, plan: Plan, console: Console) -> Report:
+async def _play_in(place: DemoDatabase, plan: DemoPlan, console: Console) -> DemoReport:
     store = open_store(place.url, namespace=place.namespace, watchdog_interval=WATCHDOG_SECONDS)
     async with store:
         report = await play(store, plan, console)
         return replace(report, recalled=await recall(store.storage, place.namespace, report.works))
 
 
-async def play(store: LightningStore, plan: Plan, console: Console) -> Report:
+async def play(store: LightningStore, plan: DemoPlan, console: Console) -> DemoReport:
     """Run the agents on any store, and show their progress."""
     screen = _screen(console)
     demo = Demo(store, plan, screen)
@@ -141,19 +149,19 @@ async def play(store: LightningStore, plan: Plan, console: Console) -> Report:
 class Demo:
     """The rollouts, the workers that run them, and the screen that shows both."""
 
-    def __init__(self, store: LightningStore, plan: Plan, screen: Screen) -> None:
+    def __init__(self, store: LightningStore, plan: DemoPlan, screen: Screen) -> None:
         self._store = store
         self._plan = plan
         self._screen = screen
         self._started = time.monotonic()
-        self._events: deque[Event] = deque(maxlen=EVENTS_SHOWN)
+        self._events: deque[DemoEvent] = deque(maxlen=EVENTS_SHOWN)
         self._ended = asyncio.Event()
-        self._workers = [Worker(store, each, plan, self._say, self._ended) for each in WORKERS]
+        self._workers = [DemoWorker(store, each, plan, self._say, self._ended) for each in WORKERS]
         self._ids: list[str] = []
         self._before: Mapping[str, Any] = {}
 
     def _say(self, text: str) -> None:
-        event = Event(time.monotonic() - self._started, text)
+        event = DemoEvent(time.monotonic() - self._started, text)
         self._events.append(event)
         self._screen.say(event)
 
@@ -188,10 +196,10 @@ class Demo:
             self._screen.show(await self._progress())
             await pause(self._ended, self._screen.seconds)
 
-    async def _progress(self) -> Progress:
+    async def _progress(self) -> DemoProgress:
         running = await self._count("preparing", "running")
         succeeded, failed = await self._count("succeeded"), await self._count("failed")
-        return Progress(
+        return DemoProgress(
             total=len(self._ids),
             queued=max(0, len(self._ids) - running - succeeded - failed),
             running=running,
@@ -210,11 +218,11 @@ class Demo:
     async def _worker_lines(self) -> tuple[WorkerLine, ...]:
         known = {worker.worker_id: worker for worker in await self._store.query_workers()}
         return tuple(
-            WorkerLine(worker.worker_id, *_place_of(known.get(worker.worker_id)), **asdict(worker.tally))
+            WorkerLine(worker.worker_id, *_find_database(known.get(worker.worker_id)), **asdict(worker.tally))
             for worker in self._workers
         )
 
-    async def report(self) -> Report:
+    async def report(self) -> DemoReport:
         """The result as the store has it; the trace is that of the rollout whose worker went silent."""
         silent = self._ids[self._plan.rollouts // 4]
         rollout = await self._store.get_rollout_by_id(silent)
@@ -222,7 +230,7 @@ class Demo:
         attempts = list(await self._store.query_attempts(silent))
         spans = list(await self._store.query_spans(silent))
         statistics = dict(await self._store.statistics())
-        return Report(
+        return DemoReport(
             await self._progress(),
             self._added(statistics),
             statistics,
@@ -232,20 +240,20 @@ class Demo:
             await self._works(),
         )
 
-    async def _works(self) -> list[Work]:
+    async def _works(self) -> list[DemoWork]:
         found = await self._store.query_rollouts(rollout_id_in=self._ids[:REMEMBERED])
-        return [Work(each, list(await self._store.query_attempts(each.rollout_id))) for each in found]
+        return [DemoWork(each, list(await self._store.query_attempts(each.rollout_id))) for each in found]
 
     def _added(self, statistics: Mapping[str, Any]) -> dict[str, int]:
         names = ("total_attempts", "total_spans")
         return {name: statistics[name] - self._before.get(name, 0) for name in names}
 
 
-def _place_of(worker: Any) -> tuple[str, str | None]:
+def _find_database(worker: Any) -> tuple[str, str | None]:
     return ("unknown", None) if worker is None else (worker.status, worker.current_rollout_id)
 
 
-def report_document(plan: Plan, report: Report) -> dict[str, Any]:
+def report_document(plan: DemoPlan, report: DemoReport) -> dict[str, Any]:
     """The report as JSON."""
     progress = asdict(report.progress)
     return {
@@ -263,7 +271,7 @@ def report_document(plan: Plan, report: Report) -> dict[str, Any]:
     }
 
 
-def print_report(console: Console, report: Report) -> None:
+def print_report(console: Console, report: DemoReport) -> None:
     """The report as text."""
     console.print(summary(report.progress, report.added), soft_wrap=not console.is_terminal)
     console.print(trace_tree(report.rollout, report.attempts, report.spans))
@@ -271,7 +279,7 @@ def print_report(console: Console, report: Report) -> None:
         console.print("\n".join(answer_lines(report.recalled)), markup=False, soft_wrap=True)
 
 
-def _next_steps(place: Place) -> tuple[str, str]:
+def _next_steps(place: DemoDatabase) -> tuple[str, str]:
     if place.in_memory:
         return (
             "\nThe database was in memory and is gone. Use --database sqlite:///demo.db to keep it.",

@@ -19,7 +19,7 @@ TITLE = "perdure demo: a queue, two workers that fail sometimes, and a watchdog"
 
 
 @dataclass(frozen=True)
-class Event:
+class DemoEvent:
     """Something that happened, and the seconds since the start."""
 
     seconds: float
@@ -40,7 +40,7 @@ class WorkerLine:
 
 
 @dataclass(frozen=True)
-class Progress:
+class DemoProgress:
     """The progress of the demo."""
 
     total: int
@@ -51,7 +51,7 @@ class Progress:
     retries: int
     seconds: float
     workers: tuple[WorkerLine, ...]
-    events: tuple[Event, ...]
+    events: tuple[DemoEvent, ...]
 
     def counts(self) -> dict[str, int]:
         names = ("queued", "running", "succeeded", "failed", "retries")
@@ -63,8 +63,8 @@ class Screen(Protocol):
 
     seconds: float
 
-    def say(self, event: Event) -> None: ...
-    def show(self, progress: Progress) -> None: ...
+    def say(self, event: DemoEvent) -> None: ...
+    def show(self, progress: DemoProgress) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -79,10 +79,10 @@ class LiveScreen:
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, auto_refresh=False)
 
-    def say(self, event: Event) -> None:
+    def say(self, event: DemoEvent) -> None:
         """Nothing to do: the table shows the last events."""
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: DemoProgress) -> None:
         self._live.update(progress_view(progress), refresh=True)
 
     def __enter__(self) -> Self:
@@ -103,10 +103,10 @@ class PlainScreen:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def say(self, event: Event) -> None:
+    def say(self, event: DemoEvent) -> None:
         self._line(event.seconds, event.text)
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: DemoProgress) -> None:
         counts = ", ".join(f"{name} {count}" for name, count in progress.counts().items())
         self._line(progress.seconds, counts)
 
@@ -123,7 +123,7 @@ class PlainScreen:
         """Nothing to restore."""
 
 
-def progress_view(progress: Progress) -> RenderableType:
+def progress_view(progress: DemoProgress) -> RenderableType:
     """The live table."""
     return Group(
         Text(TITLE, style="bold"),
@@ -137,7 +137,7 @@ def progress_view(progress: Progress) -> RenderableType:
     )
 
 
-def _counts(progress: Progress) -> Text:
+def _counts(progress: DemoProgress) -> Text:
     text = Text()
     for name, count in progress.counts().items():
         text.append(f"{name} ", style="dim").append(f"{count:<4}", style=STYLES.get(name, "bold"))
@@ -157,7 +157,7 @@ def _worker_table(workers: Sequence[WorkerLine]) -> Table:
     return table
 
 
-def summary(progress: Progress, statistics: Mapping[str, Any]) -> Text:
+def summary(progress: DemoProgress, statistics: Mapping[str, Any]) -> Text:
     """The summary at the end."""
     text = Text("\n")
     text.append(f"{progress.succeeded} of {progress.total} rollouts succeeded", style="bold green")

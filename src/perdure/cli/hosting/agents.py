@@ -13,7 +13,7 @@ from perdure.cli.shell.options import JsonOption, NoColorOption, text
 from perdure.cli.shell.output import Output, warn
 
 if TYPE_CHECKING:
-    from perdure.agents.loading import Loaded
+    from perdure.agents.loading import LoadedAgents
     from perdure.kernel.config import Settings
     from perdure.worker.registry import Agents
 
@@ -64,7 +64,7 @@ def agents(given: AgentsOption = None, as_json: JsonOption = False, no_color: No
         raise typer.Exit(1)
 
 
-def load_quietly(settings: Settings) -> Loaded[Agents]:
+def load_quietly(settings: Settings) -> LoadedAgents[Agents]:
     """The agents of the settings; failures are part of the result, and are not logged."""
     from perdure.agents.loading import load_agents
     from perdure.worker.registry import Agents
@@ -78,7 +78,9 @@ def gather_agents(settings: Settings, given: Sequence[str]) -> Agents:
     return gather(settings, given).agents
 
 
-def gather(settings: Settings, given: Sequence[str], place: str | os.PathLike[str] = ".") -> Loaded[Agents]:
+def gather(
+    settings: Settings, given: Sequence[str], place: str | os.PathLike[str] = "."
+) -> LoadedAgents[Agents]:
     """The same, with the agents that failed to load; `place` is the directory of the project."""
     from perdure.agents.loading import load_agents
     from perdure.agents.sections import unsupported

@@ -18,11 +18,11 @@ import msgspec
 import typer
 
 from perdure.cli.hosting.process_secrets import split_environment
-from perdure.cli.hosting.supervisor import environment_of
+from perdure.cli.hosting.supervisor import build_environment
 from perdure.cli.shell.output import warn
 from perdure.kernel.config import Settings, mask_url
 from perdure.kernel.errors import PerdureError, StartRefused, error_named
-from perdure.kernel.lifecycle import RUNNING, Component, Phase, Step
+from perdure.kernel.lifecycle import RUNNING, Component, Step, StopPhase
 from perdure.runtime.pid_file import DaemonFiles, DaemonRecord, PidFile
 from perdure.runtime.private_files import make_private, state_directory
 
@@ -51,7 +51,7 @@ class StartOrder(msgspec.Struct, kw_only=True):
 class DaemonHost:
     """A server with a PID file. It reports to the command that started it, or prints in the foreground."""
 
-    def __init__(self, settings: Settings, order: StartOrder, report: Report) -> None:
+    def __init__(self, settings: Settings, order: StartOrder, report: StartReport) -> None:
         self._report = report
         self._log_file = order.log_file
         self._file = PidFile(
@@ -109,11 +109,11 @@ class DaemonHost:
             self._taken = False
             self._file.remove()
 
-    def stop_steps(self) -> Mapping[Phase, Step]:
-        return {Phase.PROCESS: self.stop}
+    def stop_steps(self) -> Mapping[StopPhase, Step]:
+        return {StopPhase.PROCESS: self.stop}
 
 
-class Report:
+class StartReport:
     """Tells whoever started this server that it is ready, or why it is not."""
 
     def __init__(self, *, as_json: bool, descriptor: int | None = None) -> None:
@@ -181,7 +181,7 @@ def start_in_background(
     log = log.absolute()
     ours, theirs = socket.socketpair()
     with ours:
-        environment, secrets = split_environment(environment_of(settings, os.environ))
+        environment, secrets = split_environment(build_environment(settings, os.environ))
         with theirs:
             file = _open_log(log)
             written = os.fstat(file).st_size

@@ -73,10 +73,10 @@ def start(
 
 
 def _serve(options: ServeOptions, descriptor: int | None, *, as_json: bool) -> None:
-    from perdure.cli.hosting.background import DaemonHost, Report
+    from perdure.cli.hosting.background import DaemonHost, StartReport
     from perdure.cli.hosting.serve import serve_with
 
-    report = Report(as_json=as_json, descriptor=descriptor)
+    report = StartReport(as_json=as_json, descriptor=descriptor)
     order = report.order()
     os.environ.update(order.secrets)
     if descriptor is None:

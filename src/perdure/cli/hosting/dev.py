@@ -22,7 +22,7 @@ from perdure.cli.shell.options import JsonOption, LogLevelOption, NoColorOption,
 from perdure.cli.shell.target import DEFAULT_URL
 
 if TYPE_CHECKING:
-    from perdure.cli.demo.play import Report
+    from perdure.cli.demo.play import DemoReport
     from perdure.cli.shell.output import Output
     from perdure.kernel.config import Settings
     from perdure.runtime.app import App
@@ -101,7 +101,7 @@ def dev(
     no_color: NoColorOption = False,
 ) -> None:
     """Start a development server: all protocols enabled, all traces kept, code reloaded when it changes."""
-    from perdure.cli.demo.agents import Plan
+    from perdure.cli.demo.agents import DemoPlan
     from perdure.cli.hosting import logs, project, server
     from perdure.cli.hosting.process_secrets import protect_process
     from perdure.cli.shell.output import Output
@@ -142,10 +142,10 @@ def dev(
         logging.getLogger(RUN_LOG).setLevel(logging.INFO)
     output = Output(as_json=as_json, no_color=no_color)
     with server.listen(settings, any_port=settings.sources["port"] == "default") as listening:
-        url = server.address_of(settings, listening)
+        url = server.build_url(settings, listening)
         loaded = gather(settings, named, place)
         app = server.open_app(settings, url, place)
-        services = server.services_of(
+        services = server.build_services(
             app,
             agents=loaded.agents,
             without_agents=not no_reload,
@@ -153,7 +153,7 @@ def dev(
             any_grpc_port=is_chosen,
         )
         services = [server.Administration(url, settings, app), *services]
-        show = Show(app, url, output, Plan(rollouts, seed), place, loaded.agents)
+        show = Show(app, url, output, DemoPlan(rollouts, seed), place, loaded.agents)
         show.stays = not demo or not (_is_unattended() if once is None else once)
         if not no_reload:
             worker = next(each for each in services if isinstance(each, EmbeddedWorker))
@@ -161,7 +161,7 @@ def dev(
             services.append(project.FileWatch(app, code, show.reloaded))
             show.reloads = True
 
-        process = server.ServerProcess(app, listening, services)
+        process = server.HttpServerProcess(app, listening, services)
         process.when_running(lambda: show.announce(process.key_needed, app.grpc_ports, grpc_note))
         server.run(process, show.play if demo else None)
 
@@ -242,9 +242,9 @@ class Show:
 
     def announce(self, closed: bool, grpc_ports: Sequence[int], grpc_note: str) -> None:
         """Print the URLs of the server."""
-        from perdure.cli.hosting.serve import facts_of
+        from perdure.cli.hosting.serve import list_facts
 
-        facts = facts_of(self._app.settings, self._url, closed)
+        facts = list_facts(self._app.settings, self._url, closed)
         facts["grpc_port"] = next(iter(grpc_ports), None)
         facts["grpc_ports"] = list(grpc_ports)
         facts["grpc_note"] = grpc_note or None
@@ -344,7 +344,7 @@ class Show:
         if self.stays:
             await asyncio.Event().wait()
 
-    def _print_report(self, report: Report, commands: Sequence[str]) -> None:
+    def _print_report(self, report: DemoReport, commands: Sequence[str]) -> None:
         from perdure.cli.demo.play import print_report, report_document
 
         if self._output.as_json:

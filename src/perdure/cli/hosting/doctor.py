@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.commands.about import versions_line, versions_of
+from perdure.cli.commands.about import list_versions, versions_line
 from perdure.cli.hosting.agents import load_quietly
 from perdure.cli.shell.options import CommandContext, client_command, flag
 from perdure.cli.shell.output import human_duration
-from perdure.diagnostics.doctor import SKEW_SECONDS, Check, check_health, check_skew, check_space
+from perdure.diagnostics.doctor import SKEW_SECONDS, DoctorCheck, check_health, check_skew, check_space
 from perdure.kernel.errors import DatabaseOwned, PerdureError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ async def doctor(
     settings = load_settings({name: value for name, value in given.items() if value is not None})
     checks = [each async for each in _checks(settings, context)]
     if context.as_json:
-        found = {"settings": _shown(settings), "versions": versions_of(PACKAGES)}
+        found = {"settings": _shown(settings), "versions": list_versions(PACKAGES)}
         context.output.document({**found, "checks": checks})
     else:
         _print(context, settings, checks, all_)
@@ -62,10 +62,10 @@ async def doctor(
 
 
 def _shown(settings: Settings) -> dict[str, dict[str, Any]]:
-    from perdure.kernel.config import Key, Secret, mask_url
+    from perdure.kernel.config import Secret, SecretKey, mask_url
 
     def shown(value: Any) -> Any:
-        if isinstance(value, Key):
+        if isinstance(value, SecretKey):
             return "***"
         return mask_url(value) if isinstance(value, Secret) else value
 
@@ -73,7 +73,9 @@ def _shown(settings: Settings) -> dict[str, dict[str, Any]]:
     return {name: {"value": shown(value), "source": settings.sources[name]} for name, value in values.items()}
 
 
-def _print(context: CommandContext, settings: Settings, checks: list[Check], with_defaults: bool) -> None:
+def _print(
+    context: CommandContext, settings: Settings, checks: list[DoctorCheck], with_defaults: bool
+) -> None:
     _print_checks(context, checks)
     rows = [
         (name, each["source"], None if each["value"] in ((), {}, "") else each["value"])
@@ -87,10 +89,10 @@ def _print(context: CommandContext, settings: Settings, checks: list[Check], wit
         context.output.print(
             f"{'All other' if rows else 'All'} settings have their defaults: --all shows them."
         )
-    context.output.print(f"\n{versions_line(versions_of(PACKAGES))}")
+    context.output.print(f"\n{versions_line(list_versions(PACKAGES))}")
 
 
-def _print_checks(context: CommandContext, checks: Sequence[Check]) -> None:
+def _print_checks(context: CommandContext, checks: Sequence[DoctorCheck]) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -100,7 +102,7 @@ def _print_checks(context: CommandContext, checks: Sequence[Check]) -> None:
     context.output.show(table)
 
 
-async def _checks(settings: Settings, context: CommandContext) -> AsyncIterator[Check]:
+async def _checks(settings: Settings, context: CommandContext) -> AsyncIterator[DoctorCheck]:
     from perdure.runtime.stores import sqlite_file
 
     file = sqlite_file(settings.database_url)
@@ -125,7 +127,7 @@ async def _checks(settings: Settings, context: CommandContext) -> AsyncIterator[
 # --- agents -----------------------------------------------------------------------------------------------
 
 
-def _agent_checks(settings: Settings) -> Iterator[Check]:
+def _agent_checks(settings: Settings) -> Iterator[DoctorCheck]:
     """The agents of `perdure.toml` and `langgraph.json`, and sections that are not supported."""
     from perdure.agents.http_section import load_http
     from perdure.agents.loading import GRAPHS_FILE
@@ -134,24 +136,24 @@ def _agent_checks(settings: Settings) -> Iterator[Check]:
 
     loaded = load_quietly(settings)
     if loaded.agents.names:
-        yield Check("agents", "ok", ", ".join(loaded.agents.names))
+        yield DoctorCheck("agents", "ok", ", ".join(loaded.agents.names))
     for failure in loaded.failures:
-        yield Check(f"agent {failure.agent}" if failure.agent else GRAPHS_FILE, "failed", str(failure))
+        yield DoctorCheck(f"agent {failure.agent}" if failure.agent else GRAPHS_FILE, "failed", str(failure))
     yield from _auth()
     for each in (*unsupported(), *load_items().failures, *load_http().failures):
-        yield Check(GRAPHS_FILE, "note", each)
+        yield DoctorCheck(GRAPHS_FILE, "note", each)
 
 
-def _auth() -> Iterator[Check]:
+def _auth() -> Iterator[DoctorCheck]:
     from perdure.cli.hosting.server import auth_here
 
     try:
         if auth_here() is not None:
-            yield Check(
+            yield DoctorCheck(
                 "auth", "ok", "custom auth on the LangGraph routes; the others need an API key or a token"
             )
     except PerdureError as error:
-        yield Check("auth", "failed", error.message)
+        yield DoctorCheck("auth", "failed", error.message)
 
 
 # --- file ------------------------------------------------------------------------------------------------
@@ -161,47 +163,47 @@ def _is_there(file: str) -> bool:
     return Path(file).exists()
 
 
-def _file_checks(file: Path) -> Iterator[Check]:
+def _file_checks(file: Path) -> Iterator[DoctorCheck]:
     folder = file.absolute().parent
     if not folder.is_dir():
-        yield Check("folder", "failed", f"{folder} does not exist; create it or choose another file")
+        yield DoctorCheck("folder", "failed", f"{folder} does not exist; create it or choose another file")
         return
     if os.access(folder, os.W_OK):
-        yield Check("folder", "ok", f"{folder} is writable")
+        yield DoctorCheck("folder", "ok", f"{folder} is writable")
     else:
-        yield Check("folder", "failed", f"{folder} is not writable by this user")
+        yield DoctorCheck("folder", "failed", f"{folder} is not writable by this user")
     yield check_space(shutil.disk_usage(folder).free)
     if not file.exists():
-        yield Check("database", "note", f"{file} does not exist yet; the first start creates it")
+        yield DoctorCheck("database", "note", f"{file} does not exist yet; the first start creates it")
         return
     yield _mode(file)
     yield _clock(file)
 
 
-def _mode(file: Path) -> Check:
+def _mode(file: Path) -> DoctorCheck:
     mode = file.stat().st_mode & 0o777
     if mode & 0o077 and os.name != "nt":
-        return Check(
+        return DoctorCheck(
             "file mode", "note", f"{mode:o}: other users can access {file}; restrict it with chmod 600"
         )
-    return Check("file mode", "ok", f"{mode:o}")
+    return DoctorCheck("file mode", "ok", f"{mode:o}")
 
 
-def _clock(file: Path) -> Check:
+def _clock(file: Path) -> DoctorCheck:
     ahead = file.stat().st_mtime - time.time()
     if ahead > SKEW_SECONDS:
-        return Check(
+        return DoctorCheck(
             "clock",
             "failed",
             f"the database was last written {human_duration(ahead)} in the future: the clock was set back",
         )
-    return Check("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %z"))
+    return DoctorCheck("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %z"))
 
 
 # --- database --------------------------------------------------------------------------------------------
 
 
-async def _database_checks(settings: Settings) -> AsyncIterator[Check]:
+async def _database_checks(settings: Settings) -> AsyncIterator[DoctorCheck]:
     from perdure.runtime.stores import open_configured, sqlite_file
 
     try:
@@ -214,9 +216,9 @@ async def _database_checks(settings: Settings) -> AsyncIterator[Check]:
                 before = time.time()
                 yield check_skew(before, await store.storage.read(_server_time, ns=None), time.time())
     except DatabaseOwned as owned:
-        yield Check("database", "ok", f"{owned.message}; check it with `perdure health`")
+        yield DoctorCheck("database", "ok", f"{owned.message}; check it with `perdure health`")
     except PerdureError as error:
-        yield Check("database", "failed", f"{error.code}: {error.message}")
+        yield DoctorCheck("database", "failed", f"{error.code}: {error.message}")
 
 
 async def _server_time(tx: Tx) -> int:
@@ -234,28 +236,30 @@ def _counts(statistics: Mapping[str, Any]) -> str:
 # --- Redis, server, ports -----------------------------------------------------------------------------------
 
 
-async def _redis(settings: Settings) -> Check:
+async def _redis(settings: Settings) -> DoctorCheck:
     if settings.redis_url is None:
-        return Check("Redis", "ok", "not configured, and not needed")
+        return DoctorCheck("Redis", "ok", "not configured, and not needed")
     named = f"set by {settings.sources['redis_url'].removeprefix('environment ')}"
     if not settings.database_url.startswith(("postgresql://", "postgres://")):
-        return Check("Redis", "note", f"{named}, but not used: Redis is used with PostgreSQL only")
+        return DoctorCheck("Redis", "note", f"{named}, but not used: Redis is used with PostgreSQL only")
     try:
         from perdure.kernel.signals.redis import examine
 
         seconds, what = await examine(settings.redis_url)
     except ModuleNotFoundError:
-        return Check("Redis", "failed", f"{named}, but redis-py is missing: pip install 'perdure[redis]'")
+        return DoctorCheck(
+            "Redis", "failed", f"{named}, but redis-py is missing: pip install 'perdure[redis]'"
+        )
     except PerdureError as error:
-        return Check("Redis", "failed", f"{named}: {error.message}")
+        return DoctorCheck("Redis", "failed", f"{named}: {error.message}")
     except OSError as error:
-        return Check(
+        return DoctorCheck(
             "Redis", "failed", f"{named}, but does not answer ({error}); perdure polls the database instead"
         )
-    return Check("Redis", "ok", f"{named}: {what}, answered in {seconds * 1000:.1f} ms")
+    return DoctorCheck("Redis", "ok", f"{named}: {what}, answered in {seconds * 1000:.1f} ms")
 
 
-async def _findings(context: CommandContext) -> list[Check]:
+async def _findings(context: CommandContext) -> list[DoctorCheck]:
     """What a server that was named finds of its own."""
     if context.target.url is None or context.target.database is not None:
         return []
@@ -263,41 +267,41 @@ async def _findings(context: CommandContext) -> list[Check]:
         async with context.connect() as connection:
             found = await connection.diagnostics.doctor()
     except PerdureError as error:
-        return [Check("server checks", "note", error.message)]
-    return [Check(f"server {each.name}", each.state, each.found) for each in found.items]
+        return [DoctorCheck("server checks", "note", error.message)]
+    return [DoctorCheck(f"server {each.name}", each.state, each.found) for each in found.items]
 
 
-async def _server(context: CommandContext) -> Check:
-    from perdure.cli.shell.target import DEFAULT_URL, Target
+async def _server(context: CommandContext) -> DoctorCheck:
+    from perdure.cli.shell.target import DEFAULT_URL, CommandTarget
 
     target = context.target
     url = target.url or DEFAULT_URL
     try:
-        async with Target(url, target.token, target.namespace).open() as connection:
+        async with CommandTarget(url, target.token, target.namespace).open() as connection:
             health = await connection.health()
     except PerdureError as error:
         # A server is only expected where --url names one.
-        return Check("server", "failed" if target.url else "note", f"{error.code}: {error.message}")
-    return Check("server", "ok", f"{url} is {health.get('status', 'ready')}")
+        return DoctorCheck("server", "failed" if target.url else "note", f"{error.code}: {error.message}")
+    return DoctorCheck("server", "ok", f"{url} is {health.get('status', 'ready')}")
 
 
-def _port(name: str, host: str, port: int) -> Check:
+def _port(name: str, host: str, port: int) -> DoctorCheck:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
     except OSError as error:
-        return Check(name, "note", f"{host} port {port} is not available: {error.strerror or error}")
-    return Check(name, "ok", f"{host} port {port} is free")
+        return DoctorCheck(name, "note", f"{host} port {port} is not available: {error.strerror or error}")
+    return DoctorCheck(name, "ok", f"{host} port {port} is free")
 
 
-def _connections(settings: Settings) -> Check:
+def _connections(settings: Settings) -> DoctorCheck:
     from perdure.server.http.connections import default_limit
 
     possible = default_limit()
     wanted = settings.max_connections or possible
     if wanted > possible:
         text = f"max_connections is {wanted}, but the limit of open files allows {possible} (ulimit -n)"
-        return Check("connections", "note", text)
-    return Check("connections", "ok", f"at most {wanted} HTTP connections for each server process")
+        return DoctorCheck("connections", "note", text)
+    return DoctorCheck("connections", "ok", f"at most {wanted} HTTP connections for each server process")

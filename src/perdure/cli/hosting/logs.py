@@ -15,7 +15,7 @@ from typing import TextIO
 from urllib.parse import unquote, urlsplit
 
 from perdure.kernel.config import Settings
-from perdure.kernel.log_fields import LogFields, fields_of
+from perdure.kernel.log_fields import LogFields, get_fields
 
 SETTINGS = ("log_level", "log_json")
 HIDDEN = "***"
@@ -83,14 +83,14 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": self._redaction(record.getMessage()),
-            **fields_of(record),
+            **get_fields(record),
         }
         if record.exc_info:
             entry["exception"] = self._redaction(self.formatException(record.exc_info))
         return json.dumps(entry, ensure_ascii=False, default=str)
 
 
-def secrets_of(settings: Settings) -> list[str | None]:
+def list_secrets(settings: Settings) -> list[str | None]:
     """The secrets in the settings."""
     return [settings.api_key, *_passwords(settings.database_url)]
 
@@ -117,7 +117,7 @@ async def reload(settings: Settings) -> str | None:
 
 def configure(settings: Settings, stream: TextIO | None = None) -> logging.Handler:
     """Log to stderr, in the format and level of the settings."""
-    redaction = Redaction(secrets_of(settings))
+    redaction = Redaction(list_secrets(settings))
     handler = logging.StreamHandler(stream or sys.stderr)
     plain = PlainFormatter(redaction, dated=_is_file(handler.stream))
     handler.setFormatter(JsonFormatter(redaction) if settings.log_json else plain)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from perdure.agents.http_section import load_http
-from perdure.agents.loading import Failure, Loaded, files_of, graphs_file, load_agents
+from perdure.agents.loading import LoadedAgents, LoadFailure, graphs_file, list_project_files, load_agents
 from perdure.agents.project import PROJECT
-from perdure.agents.reimport import ImportedFiles, Stamp, Stamps, files_below, imported_anew, stamps_of
+from perdure.agents.reimport import ImportedFiles, Stamp, Stamps, files_below, imported_anew, read_stamps
 from perdure.cli.hosting.agents import include
 from perdure.cli.hosting.server import auth_here
 from perdure.kernel.config import FILE_VARIABLE, Settings, config_file
@@ -23,7 +23,7 @@ from perdure.runtime.app import App
 from perdure.runtime.embedded_worker import EmbeddedWorker
 from perdure.runtime.reloads import ReloadReport
 from perdure.worker.registry import Agents
-from perdure.workflows.definition_files import folders_of
+from perdure.workflows.definition_files import list_folders
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class _Code(NamedTuple):
     agents: Agents
     auth: GraphAuth | None
     http_app: Any
-    failures: Sequence[Failure]
+    failures: Sequence[LoadFailure]
 
 
 class ProjectCode:
@@ -54,7 +54,12 @@ class ProjectCode:
     """
 
     def __init__(
-        self, app: App, worker: EmbeddedWorker, loaded: Loaded[Agents], place: Path, given: Sequence[str]
+        self,
+        app: App,
+        worker: EmbeddedWorker,
+        loaded: LoadedAgents[Agents],
+        place: Path,
+        given: Sequence[str],
     ) -> None:
         self._app = app
         self._worker = worker
@@ -62,17 +67,17 @@ class ProjectCode:
         self._given = given
         self._lock = asyncio.Lock()
         self._imported = ImportedFiles()
-        self._failures: Sequence[Failure] = loaded.failures
+        self._failures: Sequence[LoadFailure] = loaded.failures
         self._broken = bool(loaded.failures)
         self._known: Stamps = self._stamps()
         app.reloads.add(AGENTS, self.reload, settings=["agents"])
 
     def _stamps(self) -> Stamps:
-        files = {*self._imported.now(), *files_of(self._place), config_file().resolve()}
+        files = {*self._imported.now(), *list_project_files(self._place), config_file().resolve()}
         if self._broken:
             # What keeps it from being loaded may be in a file that was not imported.
             files.update(files_below({self._place.parent, *map(Path, PROJECT.folders)}))
-        return stamps_of(files)
+        return read_stamps(files)
 
     def changes(self) -> dict[Path, Stamp | None]:
         """The files that have changed since the code was loaded, as they are now."""
@@ -122,7 +127,7 @@ class ProjectCode:
                 http_app = http.app
         return _Code(loaded.agents, auth, http_app, loaded.failures)
 
-    def _was_loaded(self, failure: Failure) -> bool:
+    def _was_loaded(self, failure: LoadFailure) -> bool:
         """Whether what fails now is in service; without an agent it is a whole file, or a handler."""
         return failure.agent is None or failure.agent in self._worker.agents
 
@@ -198,8 +203,8 @@ class FileWatch:
         }
 
     def _definition_files(self) -> Stamps:
-        folders = folders_of(self._app.settings)
-        return stamps_of(path for folder in folders for path in _files_in(folder))
+        folders = list_folders(self._app.settings)
+        return read_stamps(path for folder in folders for path in _files_in(folder))
 
 
 def _files_in(folder: Path) -> list[Path]:

@@ -188,7 +188,7 @@ def serve_with(
         server.check_process_count(settings)
     logs.configure(settings)
     with server.listen(settings) as listening:
-        url = server.address_of(settings, listening)
+        url = server.build_url(settings, listening)
         if workers > 1:
             _supervise(settings, listening, url, workers, host, named)
             return
@@ -197,17 +197,19 @@ def serve_with(
         services = [
             *host.components(),
             server.Administration(url, settings, app),
-            *server.services_of(app, agents=agents),
+            *server.build_services(app, agents=agents),
             *(make(app) for make in more),
         ]
 
-        process = server.ServerProcess(app, listening, services)
+        process = server.HttpServerProcess(app, listening, services)
         host.join(process)
 
         def tell() -> None:
             closed, grpc_port = process.key_needed, next(iter(app.grpc_ports), None)
             agents_here = agents.names if agents else []
-            host.announce({**facts_of(settings, url, closed), "grpc_port": grpc_port, "agents": agents_here})
+            host.announce(
+                {**list_facts(settings, url, closed), "grpc_port": grpc_port, "agents": agents_here}
+            )
 
         process.when_running(tell)
         server.run(process)
@@ -221,7 +223,7 @@ def agents_for(settings: Settings, named: Sequence[str] | None) -> Agents:
 def _serve_supervised(settings: Settings, fd: int, lifeline: int, named: Sequence[str] | None) -> None:
     from perdure.cli.hosting import logs, server
     from perdure.cli.hosting.process_secrets import protect_process
-    from perdure.runtime.local_secret import local_secret_of
+    from perdure.runtime.local_secret import read_local_secret
 
     protect_process(settings)
     logs.configure(settings)
@@ -229,9 +231,9 @@ def _serve_supervised(settings: Settings, fd: int, lifeline: int, named: Sequenc
         agents = agents_for(settings, named)
         app = server.open_app(settings)
         if server.wants_local_secret(settings):
-            app.local_secret = local_secret_of(server.address_of(settings, listening))
-        services = server.services_of(app, shared=True, agents=agents)
-        server.run(server.ServerProcess(app, listening, services, server.Lifeline(supervisor)))
+            app.local_secret = read_local_secret(server.build_url(settings, listening))
+        services = server.build_services(app, shared=True, agents=agents)
+        server.run(server.HttpServerProcess(app, listening, services, server.Lifeline(supervisor)))
 
 
 def _supervise(
@@ -250,7 +252,7 @@ def _supervise(
     # What prevents the start is printed once, and not by every process.
     closed = asyncio.run(server.check(settings))
     agents = agents_for(settings, named)
-    facts = {**facts_of(settings, url, closed, workers), "agents": agents.names if agents else []}
+    facts = {**list_facts(settings, url, closed, workers), "agents": agents.names if agents else []}
     options = (
         [part for path in named for part in ("--agents", path)] if named is not None else ["--no-worker"]
     )
@@ -272,7 +274,7 @@ def _supervise(
     server.run(process)
 
 
-def facts_of(settings: Settings, url: str, closed: bool, workers: int = 1) -> dict[str, Any]:
+def list_facts(settings: Settings, url: str, closed: bool, workers: int = 1) -> dict[str, Any]:
     """What a server prints when it has started."""
     from perdure.kernel.config import mask_url
 

@@ -22,17 +22,17 @@ from perdure.kernel.background import new_loop
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput, StartRefused, error_text
 from perdure.kernel.garbage import settle_garbage_collector
-from perdure.kernel.lifecycle import Component, InPhase, Phase, Step
+from perdure.kernel.lifecycle import Component, InPhase, Step, StopPhase
 from perdure.langgraph.custom_auth import GraphAuth
 from perdure.langgraph.loopback import InProcess, Loopback
 from perdure.runtime.app import App
-from perdure.runtime.components import add_handlers, components_of
+from perdure.runtime.components import add_handlers, build_components
 from perdure.runtime.local_secret import LocalSecret
 from perdure.runtime.process import ServiceProcess, Work
 from perdure.runtime.stores import StoreOptions, open_configured, sqlite_file
 from perdure.server.http.connections import ConnectionLimits
 from perdure.server.http.server import HttpServer, HttpService, bind, drain_seconds
-from perdure.server.table import application_of
+from perdure.server.table import build_application
 from perdure.threads.records import Lifetime
 from perdure.worker.registry import Agents
 
@@ -75,7 +75,7 @@ def listen(settings: Settings, *, any_port: bool = False) -> socket.socket:
         ) from None
 
 
-def address_of(settings: Settings, listening: socket.socket) -> str:
+def build_url(settings: Settings, listening: socket.socket) -> str:
     """The URL of a socket, as a client on this machine would write it."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104
     port = listening.getsockname()[1]
@@ -131,7 +131,7 @@ def http_here(place: str | os.PathLike[str] = ".") -> HttpSection:
     return section
 
 
-def services_of(
+def build_services(
     app: App,
     *,
     shared: bool = False,
@@ -145,7 +145,7 @@ def services_of(
     Without agents nothing is executed, or phases alone if `without_agents`. gRPC is also served on
     `further_ports`, if they are free; with `any_grpc_port` it takes a free port if its own is in use.
     """
-    components = components_of(app, agents if agents or without_agents else None)
+    components = build_components(app, agents if agents or without_agents else None)
     if agents is not None:
         app.not_loaded = agents.not_loaded
         add_handlers(app.services, agents.handlers, agents.conditions)
@@ -188,8 +188,8 @@ class ServedDatabase:
     async def stop(self) -> None:
         await self._app.close()
 
-    def stop_steps(self) -> Mapping[Phase, Step]:
-        return {Phase.STORAGE: self.stop}
+    def stop_steps(self) -> Mapping[StopPhase, Step]:
+        return {StopPhase.STORAGE: self.stop}
 
 
 class Administration:
@@ -214,8 +214,8 @@ class Administration:
         """Remove the file, also at a forced end."""
         self._secret.remove()
 
-    def stop_steps(self) -> Mapping[Phase, Step]:
-        return {Phase.PROCESS: self.stop}
+    def stop_steps(self) -> Mapping[StopPhase, Step]:
+        return {StopPhase.PROCESS: self.stop}
 
 
 def wants_local_secret(settings: Settings) -> bool:
@@ -257,7 +257,7 @@ async def check(settings: Settings) -> bool:
         await app.close()
 
 
-class ServerProcess(ServiceProcess):
+class HttpServerProcess(ServiceProcess):
     """The process of a server: its database, its services, its HTTP server; `last` starts when it answers."""
 
     def __init__(
@@ -265,8 +265,8 @@ class ServerProcess(ServiceProcess):
     ) -> None:
         settings = app.settings
         app.reloads.add("log level", logs.reload, settings=logs.SETTINGS)
-        application = application_of(app)
-        loopback = InPhase(Phase.SUPPORT, Loopback(lambda: InProcess(application)))
+        application = build_application(app)
+        loopback = InPhase(StopPhase.SUPPORT, Loopback(lambda: InProcess(application)))
         limits = ConnectionLimits.of(settings)
         http = HttpServer(application, host=settings.host, listening=listening, limits=limits, tls=app.tls)
         server = HttpService(app, http, drain=drain_seconds(settings))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli.hosting.serve import HostOption, NoAuthOption, PortOption
-from perdure.cli.shell.arguments import choices_of
+from perdure.cli.shell.arguments import parse_choices
 from perdure.cli.shell.options import CorsOption, JsonOption, LogLevelOption, number, text
 from perdure.kernel.errors import PerdureError
 
@@ -54,10 +54,10 @@ def store(
     from perdure.cli.hosting.serve import serve_with
     from perdure.cli.hosting.server import settings_from
 
-    trackers = choices_of([*(tracker or ()), *(more_trackers or ())], TRACKERS, "--tracker") or []
+    trackers = parse_choices([*(tracker or ()), *(more_trackers or ())], TRACKERS, "--tracker") or []
     settings = settings_from(
         {
-            "database_url": database_of(backend),
+            "database_url": get_backend_url(backend),
             "host": host,
             "port": port,
             "cors_allow_origins": cors_origin,
@@ -68,7 +68,7 @@ def store(
     serve_with(settings, n_workers, [Console] if "console" in trackers else [], as_json=as_json)
 
 
-def database_of(backend: str | None) -> str | None:
+def get_backend_url(backend: str | None) -> str | None:
     """The database URL of a backend; None is that of the settings."""
     if backend is None:
         return None

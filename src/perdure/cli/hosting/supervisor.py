@@ -32,7 +32,7 @@ Environment = Mapping[str, str]
 Spawn = Callable[[int, socket.socket], "asyncio.Future[asyncio.subprocess.Process]"]
 
 
-def environment_of(settings: Settings, environment: Environment) -> dict[str, str]:
+def build_environment(settings: Settings, environment: Environment) -> dict[str, str]:
     """The environment of a process. Arguments are passed here, where other users cannot read them."""
     ours = dict(environment)
     for name, value in arguments_of(settings).items():
@@ -49,7 +49,7 @@ def _as_text(value: object) -> str:
     return "off" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-class ServerProcess:
+class SupervisedServer:
     """One server process, which is replaced when it dies."""
 
     def __init__(self, number: int, spawn: Spawn, greeting: bytes) -> None:
@@ -119,11 +119,11 @@ class Supervisor:
         self._listening = listening
         self._options = options
         self._seconds = settings.seconds_to_stop + KILL_SECONDS
-        self._environment, self._secrets = split_environment(environment_of(settings, os.environ))
+        self._environment, self._secrets = split_environment(build_environment(settings, os.environ))
         for variable in systemd.VARIABLES:
             self._environment.pop(variable, None)
         greeting = encode_secrets(self._secrets)
-        self._processes = [ServerProcess(number, self._spawn, greeting) for number in range(1, count + 1)]
+        self._processes = [SupervisedServer(number, self._spawn, greeting) for number in range(1, count + 1)]
         self._stopping = asyncio.Event()
         self._keeping: list[asyncio.Future[None]] = []
 

@@ -19,7 +19,7 @@ from perdure.cli.shell.options import (
     number,
     text,
 )
-from perdure.kernel.lifecycle import Component, InPhase, Phase, Step
+from perdure.kernel.lifecycle import Component, InPhase, Step, StopPhase
 
 NO_ATTEMPTS_HERE = (
     "BG_JOB_MAX_RETRIES (job_max_retries) has no effect on this worker: the server that creates a run "
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from perdure.kernel.tally import Tally
     from perdure.server.worker_port import WorkerPort
     from perdure.worker.registry import Agents
-    from perdure.worker.worker import Worker
+    from perdure.worker.worker import RunWorker
 
 
 def start(
@@ -59,7 +59,7 @@ def start(
     ] = None,
     agents: AgentsOption = None,
     name: Annotated[
-        str | None, text("NAME", "Worker ID to show in lists and logs (default: generated).", "--name")
+        str | None, text("NAME", "RunWorker ID to show in lists and logs (default: generated).", "--name")
     ] = None,
     metrics_port: Annotated[
         int | None,
@@ -137,23 +137,23 @@ def _queues(given: list[str] | None) -> tuple[str, ...] | None:
 
 def _remote(
     settings: Settings, agents: Agents, url: str, token: str | None, more: dict[str, Any]
-) -> tuple[Worker, list[Component], WorkerPort | None]:
+) -> tuple[RunWorker, list[Component], WorkerPort | None]:
     """A worker for the server at a URL, and what it needs."""
     from perdure.client.lightning import LightningStoreClient
     from perdure.client.run_queue import RemoteRunQueue
     from perdure.kernel.metrics import Metrics
     from perdure.langgraph.loopback import Loopback, OverHttp
-    from perdure.runtime.services import workspaces_of
+    from perdure.runtime.services import get_workspaces_folder
     from perdure.worker.options import WorkerOptions
-    from perdure.worker.worker import Worker
+    from perdure.worker.worker import RunWorker
 
     namespace = settings.namespace if settings.sources["namespace"] != "default" else None
-    options = WorkerOptions.from_settings(settings, workspaces=workspaces_of(settings), **more)
+    options = WorkerOptions.from_settings(settings, workspaces=get_workspaces_folder(settings), **more)
     loopback = Loopback(lambda: OverHttp(url, token, namespace))
     store = LightningStoreClient(url, token=token, namespace=namespace)
     queue = RemoteRunQueue(url, token, namespace)
     metrics = Metrics()
-    worker = Worker(
+    worker = RunWorker(
         queue,
         agents,
         options,
@@ -165,11 +165,11 @@ def _remote(
     port = _port(worker, settings, metrics)
     opened = [] if port is None else [port]
     check = _TokenCheck(url, token, namespace)
-    return worker, [check, _Open(store.close), *opened, InPhase(Phase.SUPPORT, loopback)], port
+    return worker, [check, _Open(store.close), *opened, InPhase(StopPhase.SUPPORT, loopback)], port
 
 
 def _port(
-    worker: Worker, settings: Settings, metrics: Metrics, tally: Tally | None = None
+    worker: RunWorker, settings: Settings, metrics: Metrics, tally: Tally | None = None
 ) -> WorkerPort | None:
     """The port for probes and metrics, if the settings have one."""
     from perdure.server.worker_port import WorkerPort
@@ -181,26 +181,26 @@ def _port(
 
 def _direct(
     settings: Settings, agents: Agents, more: dict[str, Any]
-) -> tuple[Worker, list[Component], WorkerPort | None]:
+) -> tuple[RunWorker, list[Component], WorkerPort | None]:
     """A worker on a database that this process opens, and what it needs."""
     from perdure.cli.hosting.server import items_here
     from perdure.langgraph.loopback import InProcess, Loopback
     from perdure.runtime.app import App
-    from perdure.runtime.embedded_worker import Takeover, worker_of
+    from perdure.runtime.embedded_worker import Takeover, build_worker
     from perdure.runtime.stores import open_configured
-    from perdure.server.table import application_of
+    from perdure.server.table import build_application
 
     store = open_configured(settings)
     app = App(store, settings, items_here())
-    loopback = Loopback(lambda: InProcess(application_of(app)))
-    worker = worker_of(app, agents, **more)
+    loopback = Loopback(lambda: InProcess(build_application(app)))
+    worker = build_worker(app, agents, **more)
     port = _port(worker, settings, app.metrics, app.services.storage.tally)
     services: list[Component] = [
         _Open(store.close),
         *([] if port is None else [port]),
         Takeover(app),
-        InPhase(Phase.SUPPORT, loopback),
-        InPhase(Phase.SUPPORT, app.services.deliveries),
+        InPhase(StopPhase.SUPPORT, loopback),
+        InPhase(StopPhase.SUPPORT, app.services.deliveries),
     ]
     return worker, services, port
 
@@ -246,15 +246,15 @@ class _Open:
     async def stop(self) -> None:
         await self._close()
 
-    def stop_steps(self) -> Mapping[Phase, Step]:
-        return {Phase.STORAGE: self._close}
+    def stop_steps(self) -> Mapping[StopPhase, Step]:
+        return {StopPhase.STORAGE: self._close}
 
 
 def _announce(
     settings: Settings,
     agents: Agents,
     url: str | None,
-    worker: Worker,
+    worker: RunWorker,
     port: WorkerPort | None,
     *,
     as_json: bool,

@@ -12,7 +12,7 @@ import typer
 C = TypeVar("C", bound=str)
 
 
-def json_of(text: str, what: str) -> Any:
+def parse_json(text: str, what: str) -> Any:
     """A JSON value."""
     from perdure.errors import InvalidInput
     from perdure.kernel.codec import decode_json
@@ -25,40 +25,42 @@ def json_of(text: str, what: str) -> Any:
         raise typer.BadParameter(f"{what} is not JSON: {reason}{hint}") from None
 
 
-def object_of(text: str | None, what: str) -> dict[str, Any] | None:
+def parse_object(text: str | None, what: str) -> dict[str, Any] | None:
     """A JSON object; None if nothing was given."""
     if text is None:
         return None
-    found = json_of(text, what)
+    found = parse_json(text, what)
     if not isinstance(found, dict):
         raise typer.BadParameter(f"{what} must be a JSON object, such as '{{\"key\": 1}}'")
     return found
 
 
-def inputs_of(text: str) -> list[Any]:
+def read_inputs(text: str) -> list[Any]:
     """The values of INPUT: JSON, `@FILE`, or with `-` one value a line of stdin."""
     if text == "-":
-        return [json_of(line, f"line {number}") for number, line in enumerate(sys.stdin, 1) if line.strip()]
-    return [input_of(text)]
+        return [
+            parse_json(line, f"line {number}") for number, line in enumerate(sys.stdin, 1) if line.strip()
+        ]
+    return [read_input(text)]
 
 
-def input_of(text: str, what: str = "INPUT") -> Any:
+def read_input(text: str, what: str = "INPUT") -> Any:
     """One JSON value, or the one in `@FILE`."""
     if text.startswith("@"):
         try:
             text = Path(text[1:]).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise typer.BadParameter(f"cannot read {text[1:]}: {error}") from None
-    return json_of(text, what)
+    return parse_json(text, what)
 
 
-def metadata_of(terms: Sequence[str] | None) -> dict[str, Any] | None:
+def parse_metadata(terms: Sequence[str] | None) -> dict[str, Any] | None:
     """Metadata to filter by, each `key:value`, or a JSON object."""
     found: dict[str, Any] = {}
     for term in terms or ():
         key, colon, text = term.partition(":")
         if term.startswith("{"):
-            found.update(object_of(term, "--metadata") or {})
+            found.update(parse_object(term, "--metadata") or {})
         elif key and colon:
             found[key] = text
         else:
@@ -66,7 +68,7 @@ def metadata_of(terms: Sequence[str] | None) -> dict[str, Any] | None:
     return found or None
 
 
-def choice_of(value: str, choices: Sequence[C], option: str) -> C:
+def parse_choice(value: str, choices: Sequence[C], option: str) -> C:
     """One of the choices."""
     for choice in choices:
         if choice == value:
@@ -78,12 +80,12 @@ def choice_of(value: str, choices: Sequence[C], option: str) -> C:
 
 def optional_choice(value: str | None, choices: Sequence[C], option: str) -> C | None:
     """One of the choices; None if nothing was given."""
-    return None if value is None else choice_of(value, choices, option)
+    return None if value is None else parse_choice(value, choices, option)
 
 
-def choices_of(values: Sequence[str] | None, choices: Sequence[C], option: str) -> list[C] | None:
+def parse_choices(values: Sequence[str] | None, choices: Sequence[C], option: str) -> list[C] | None:
     """Some of the choices; None if nothing was given."""
-    return [choice_of(each, choices, option) for each in values] if values else None
+    return [parse_choice(each, choices, option) for each in values] if values else None
 
 
 def confirm(question: str) -> None:

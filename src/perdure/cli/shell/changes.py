@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 
-from perdure.cli.shell.target import Connection
+from perdure.cli.shell.target import CommandConnection
 from perdure.kernel.errors import MethodNotAllowed, NotFound, NotSupported, PerdureError, UnknownRoute
 
 CHANGES = "/api/v1/changes"
@@ -34,7 +34,7 @@ class Hints:
         await asyncio.sleep(SHORTEST_POLL)
         self._changed.clear()
 
-    async def listen(self, connection: Connection) -> None:
+    async def listen(self, connection: CommandConnection) -> None:
         """Read the feed of changes, if the server has one."""
         if connection.session is None:
             self._seconds = DIRECT_SECONDS
@@ -71,7 +71,7 @@ class Hints:
 
 @asynccontextmanager
 async def hints(
-    connection: Connection, kinds: Collection[str], object_id: str | None = None
+    connection: CommandConnection, kinds: Collection[str], object_id: str | None = None
 ) -> AsyncIterator[Hints]:
     """Hints from the server while the block lasts: about everything of some kinds, or about one object."""
     found = Hints(kinds, object_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from perdure.graph_requests.graphs import Graphs
+from perdure.graph_requests.graphs import AgentGraphs
 from perdure.jobs.records import Job
 from perdure.kernel.config import load_settings, mask_url
 from perdure.kernel.errors import NotFound, NotSupported
@@ -64,7 +64,7 @@ class Direct:
         return self._services
 
     @property
-    def graphs(self) -> Graphs:
+    def graphs(self) -> AgentGraphs:
         """Only a server asks workers for their graphs."""
         raise NotSupported("graphs are read by a server, which asks its workers: use --url")
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from perdure.cli.shell.target import Connection, Target
+from perdure.cli.shell.target import CommandConnection, CommandTarget
 from perdure.kernel.errors import InvalidInput, NotFound, NotSupported, PerdureError
 
 if TYPE_CHECKING:
     from perdure.assistants.service import Assistants
-    from perdure.diagnostics.finding import FoundId, Kind
+    from perdure.diagnostics.finding import IdMatch, Kind
 
 LAST = "last"
 SHOWN = 8
@@ -52,7 +52,7 @@ AMONG = "among"
 """The attribute with the function that gives the ids of which one is meant, the newest first."""
 LOOKS = "looks"
 """The attribute with the function that tells whether a text looks like the beginning of an id."""
-Among = Callable[[Connection, Mapping[str, Any], str], Awaitable[Sequence[str]]]
+Among = Callable[[CommandConnection, Mapping[str, Any], str], Awaitable[Sequence[str]]]
 """Gets the connection, what the command was given, and the beginning of an id."""
 
 
@@ -100,7 +100,7 @@ def to_resolve(given: Mapping[str, Any], parameters: Mapping[str, Any]) -> bool:
     return any(given[name] and getattr(info, LOOKS, bool)(given[name]) for name, info in parameters.items())
 
 
-def kinds_of(hints: Mapping[str, Any]) -> dict[str, Any]:
+def list_id_kinds(hints: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of a command that take ids."""
     found = {}
     for name, hint in hints.items():
@@ -111,7 +111,7 @@ def kinds_of(hints: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def resolve_all(
-    connection: Connection, given: Mapping[str, Any], parameters: Mapping[str, Any]
+    connection: CommandConnection, given: Mapping[str, Any], parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What a command was given, with whole ids. With --yes only whole ids and `last` are taken."""
     found = dict(given)
@@ -132,7 +132,9 @@ async def resolve_all(
     return found
 
 
-async def resolve(connection: Connection, text: str, kinds: Sequence[Kind], *, whole: bool = False) -> str:
+async def resolve(
+    connection: CommandConnection, text: str, kinds: Sequence[Kind], *, whole: bool = False
+) -> str:
     """The id that begins with a text. What nothing is known of stays: the command reports it."""
     if not text or (whole and text != LAST):
         return text
@@ -146,7 +148,7 @@ async def resolve(connection: Connection, text: str, kinds: Sequence[Kind], *, w
     if text == LAST:
         newest = max(found, key=lambda each: each.time or 0.0, default=None)
         if newest is None:
-            raise NotFound(f"there is no {_one_of(kinds)} yet")
+            raise NotFound(f"there is no {_format_kinds(kinds)} yet")
         return _id(newest)
     exact = [each for each in found if text in (each.id, _id(each))]
     if exact or len(found) == 1:
@@ -156,13 +158,13 @@ async def resolve(connection: Connection, text: str, kinds: Sequence[Kind], *, w
     return await _own_assistant(connection, text) if "assistant" in kinds else text
 
 
-async def _own_assistant(connection: Connection, agent: str) -> str:
+async def _own_assistant(connection: CommandConnection, agent: str) -> str:
     """The id of the assistant that an agent got by itself; the text if there is no such agent."""
     found = await connection.assistants.search(agent=agent, limit=MOST_NAMES)
     return next((each.assistant_id for each in found.items if each.system), agent)
 
 
-async def _resolve_part(connection: Connection, text: str, info: Any, given: Mapping[str, Any]) -> str:
+async def _resolve_part(connection: CommandConnection, text: str, info: Any, given: Mapping[str, Any]) -> str:
     """The id of a part that begins with a text; what no part has stays, and the command reports it."""
     among: Among = getattr(info, AMONG)
     ids = await among(connection, given, "" if text == LAST else text)
@@ -179,17 +181,17 @@ async def _resolve_part(connection: Connection, text: str, info: Any, given: Map
     return matching[0]
 
 
-def _id(found: FoundId) -> str:
+def _id(found: IdMatch) -> str:
     return found.title if found.kind == "schedule" and found.title else found.id
 
 
-def _one_of(kinds: Sequence[Kind]) -> str:
+def _format_kinds(kinds: Sequence[Kind]) -> str:
     if len(kinds) > len(ROLLOUTS):
         return "newest one: nothing is stored"
     return " or ".join(SINGULAR.get(each, each.replace("_", " ")) for each in kinds)
 
 
-def _ambiguous(text: str, found: Sequence[FoundId]) -> str:
+def _ambiguous(text: str, found: Sequence[IdMatch]) -> str:
     # A schedule is called by its name elsewhere; here it is listed because of its id.
     named = ", ".join(
         f"{each.kind.replace('_', ' ')} {each.id if each.id.startswith(text) else _id(each)}"
@@ -204,11 +206,13 @@ def _ambiguous(text: str, found: Sequence[FoundId]) -> str:
 Offer = tuple[str, str]
 
 
-def completer(ask: Callable[[Connection, str], Awaitable[Sequence[Offer]]]) -> Callable[..., list[Offer]]:
+def completer(
+    ask: Callable[[CommandConnection, str], Awaitable[Sequence[Offer]]],
+) -> Callable[..., list[Offer]]:
     """A function that offers what a server has; without a server it offers nothing."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[Offer]:
-        target = Target(*(ctx.params.get(name) for name in ("url", "token", "namespace")))
+        target = CommandTarget(*(ctx.params.get(name) for name in ("url", "token", "namespace")))
 
         async def offers() -> Sequence[Offer]:
             async with asyncio.timeout(COMPLETION_SECONDS), target.open() as connection:
@@ -224,7 +228,7 @@ def completer(ask: Callable[[Connection, str], Awaitable[Sequence[Offer]]]) -> C
 
 def _part_completer(among: Among) -> Callable[..., list[Offer]]:
     def complete(ctx: typer.Context, incomplete: str) -> list[Offer]:
-        async def ask(connection: Connection, incomplete: str) -> list[Offer]:
+        async def ask(connection: CommandConnection, incomplete: str) -> list[Offer]:
             ids = await among(connection, ctx.params, incomplete)
             return [(each, "") for each in ids[:OFFERED]]
 
@@ -234,7 +238,7 @@ def _part_completer(among: Among) -> Callable[..., list[Offer]]:
 
 
 def _completer(kinds: Sequence[Kind]) -> Callable[..., list[Offer]]:
-    async def ask(connection: Connection, incomplete: str) -> list[Offer]:
+    async def ask(connection: CommandConnection, incomplete: str) -> list[Offer]:
         found = await connection.diagnostics.find(
             incomplete,
             kind=list(kinds),
@@ -246,27 +250,27 @@ def _completer(kinds: Sequence[Kind]) -> Callable[..., list[Offer]]:
     return completer(ask)
 
 
-def _about(found: FoundId) -> str:
+def _about(found: IdMatch) -> str:
     parts = (found.kind.replace("_", " "), found.title, found.status)
     return " ".join(part for part in parts if part and part != _id(found))
 
 
-async def _agents(connection: Connection, incomplete: str) -> list[Offer]:
+async def _agents(connection: CommandConnection, incomplete: str) -> list[Offer]:
     page = await connection.assistants.search(limit=MOST_NAMES)
     return list({each.agent: "agent" for each in page.items}.items())
 
 
-async def _assistants(connection: Connection, incomplete: str) -> list[Offer]:
+async def _assistants(connection: CommandConnection, incomplete: str) -> list[Offer]:
     page = await connection.assistants.search(limit=MOST_NAMES)
     offers = {each.agent: "agent" for each in page.items}
     return [*offers.items(), *((each.assistant_id, each.name) for each in page.items)]
 
 
-async def _workflows(connection: Connection, incomplete: str) -> list[Offer]:
+async def _workflows(connection: CommandConnection, incomplete: str) -> list[Offer]:
     return [(each.name, each.description or "workflow") for each in await connection.workflows.list()]
 
 
-async def _queues(connection: Connection, incomplete: str) -> list[Offer]:
+async def _queues(connection: CommandConnection, incomplete: str) -> list[Offer]:
     found = {each.queue: f"{each.ready} ready" for each in await connection.rollouts.queues()}
     return list({**dict.fromkeys(QUEUES, "queue"), **found}.items())
 
@@ -279,7 +283,7 @@ complete_schedule = _completer(["schedule"])
 complete_thread = _completer(["thread"])
 
 
-async def _assistant_ids(connection: Connection, given: Mapping[str, Any], start: str) -> list[str]:
+async def _assistant_ids(connection: CommandConnection, given: Mapping[str, Any], start: str) -> list[str]:
     """The ids of assistants, and the names of agents, which are taken as they are."""
     page = await connection.assistants.search(limit=MOST_NAMES)
     return [*(each.assistant_id for each in page.items), *(each.agent for each in page.items)]

@@ -12,15 +12,15 @@ from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, get_type_hin
 import typer
 from typer.models import Default
 
-from perdure.cli.shell.ids import kinds_of, resolve_all, to_resolve
+from perdure.cli.shell.ids import list_id_kinds, resolve_all, to_resolve
 from perdure.cli.shell.output import Output, parse_duration
-from perdure.cli.shell.target import Connection, Target
+from perdure.cli.shell.target import CommandConnection, CommandTarget
 
 P = ParamSpec("P")
 T = TypeVar("T")
 ClientCommand = Callable[Concatenate["CommandContext", P], Coroutine[Any, Any, None]]
 
-CONNECTION = "Connection"
+CONNECTION = "CommandConnection"
 OUTPUT = "Output"
 ALIASES = {"list": ("ls",), "show": ("get",), "delete": ("rm",)}
 """Every group accepts these short names; its help shows the long ones."""
@@ -118,17 +118,17 @@ CorsOption = Annotated[
 class CommandContext:
     """What a client command works with: the target of its requests, and its output."""
 
-    def __init__(self, target: Target, output: Output) -> None:
+    def __init__(self, target: CommandTarget, output: Output) -> None:
         self.target = target
         self.output = output
-        self._connection: Connection | None = None
+        self._connection: CommandConnection | None = None
 
     @property
     def as_json(self) -> bool:
         return self.output.as_json
 
     @asynccontextmanager
-    async def connect(self, *, create: bool = False) -> AsyncIterator[Connection]:
+    async def connect(self, *, create: bool = False) -> AsyncIterator[CommandConnection]:
         """Connect to the server or database; `create` makes a database file that does not exist.
 
         Within a connection it gives that one.
@@ -159,7 +159,9 @@ def _common(
     as_json: JsonOption = False,
     no_color: NoColorOption = False,
 ) -> CommandContext:
-    return CommandContext(Target(url, token, namespace, database), Output(as_json=as_json, no_color=no_color))
+    return CommandContext(
+        CommandTarget(url, token, namespace, database), Output(as_json=as_json, no_color=no_color)
+    )
 
 
 def with_options(
@@ -194,7 +196,7 @@ def with_options(
 def client_command(function: ClientCommand[P]) -> Callable[..., None]:
     """Make a command of a coroutine function: its first parameter is the context, whose options it gets."""
 
-    taken = kinds_of(get_type_hints(function, include_extras=True))
+    taken = list_id_kinds(get_type_hints(function, include_extras=True))
 
     async def call(context: CommandContext, given: dict[str, Any]) -> None:
         if not to_resolve(given, taken):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from perdure.assistants.service import Assistants
     from perdure.diagnostics.service import Diagnostics
     from perdure.executions.service import Executions
-    from perdure.graph_requests.graphs import Graphs
+    from perdure.graph_requests.graphs import AgentGraphs
     from perdure.items.service import Items
     from perdure.jobs.records import Job
     from perdure.jobs.service import Jobs
@@ -186,10 +186,10 @@ class Remote:
         )
 
     @cached_property
-    def graphs(self) -> Graphs:
-        from perdure.graph_requests.graphs import Graphs
+    def graphs(self) -> AgentGraphs:
+        from perdure.graph_requests.graphs import AgentGraphs
 
-        return self._over(Graphs)
+        return self._over(AgentGraphs)
 
     @cached_property
     def traces(self) -> Traces:

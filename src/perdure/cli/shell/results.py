@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from perdure.cli.shell.arguments import confirm
 from perdure.cli.shell.options import CommandContext
-from perdure.cli.shell.target import Connection
+from perdure.cli.shell.target import CommandConnection
 from perdure.kernel.pages import ListPart
 
 T = TypeVar("T")
@@ -17,7 +17,7 @@ PAGE_SIZE = 1000
 """How many results one request may have."""
 
 
-class Found(Protocol[T_co]):
+class ListedPage(Protocol[T_co]):
     """A page of a list."""
 
     @property
@@ -26,11 +26,11 @@ class Found(Protocol[T_co]):
     def next(self) -> str | None: ...
 
 
-Fetch = Callable[[int, str | None], Awaitable[Found[T] | ListPart[T]]]
+Fetch = Callable[[int, str | None], Awaitable[ListedPage[T] | ListPart[T]]]
 """Gives a page by its limit and cursor."""
 
 
-class Results(list[T]):
+class CommandResults(list[T]):
     """What a command lists: how many there are in all, where it is known, and whether there may be more."""
 
     def __init__(self, items: Iterable[T], total: int | None = None, *, more: bool = False) -> None:
@@ -38,7 +38,7 @@ class Results(list[T]):
         self.total, self.more = total, more
 
 
-async def pages(fetch: Fetch[T], limit: int, keep: Callable[[T], bool] | None = None) -> Results[T]:
+async def pages(fetch: Fetch[T], limit: int, keep: Callable[[T], bool] | None = None) -> CommandResults[T]:
     """Up to `limit` results, fetched in pages, up to the first that `keep` refuses."""
     found: list[T] = []
     cursor = None
@@ -49,7 +49,7 @@ async def pages(fetch: Fetch[T], limit: int, keep: Callable[[T], bool] | None = 
         found += kept
         cursor = page.next
         if cursor is None or len(kept) < len(items) or len(found) >= limit:
-            return Results(found, getattr(page, "total", None), more=cursor is not None)
+            return CommandResults(found, getattr(page, "total", None), more=cursor is not None)
 
 
 def listing(
@@ -113,7 +113,7 @@ async def removing(
     context: CommandContext,
     noun: str,
     id: str,
-    delete: Callable[[Connection], Awaitable[object]],
+    delete: Callable[[CommandConnection], Awaitable[object]],
     *,
     yes: bool,
     along: str = "",

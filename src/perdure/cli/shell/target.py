@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from perdure.client.session import HttpSession
     from perdure.diagnostics.service import Diagnostics
     from perdure.executions.service import Executions
-    from perdure.graph_requests.graphs import Graphs
+    from perdure.graph_requests.graphs import AgentGraphs
     from perdure.items.service import Items
     from perdure.jobs.records import Job
     from perdure.memory.service import Memory
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:4747"
 
 
-class Connection(Protocol):
+class CommandConnection(Protocol):
     """What client commands need of a server or a database."""
 
     @property
@@ -89,7 +89,7 @@ class Connection(Protocol):
     @property
     def access(self) -> Access: ...
     @property
-    def graphs(self) -> Graphs: ...
+    def graphs(self) -> AgentGraphs: ...
     @property
     def own_services(self) -> Services: ...
     async def health(self) -> dict[str, Any]: ...
@@ -98,7 +98,7 @@ class Connection(Protocol):
 
 
 @dataclass(frozen=True)
-class Target:
+class CommandTarget:
     """The server or database of the command line."""
 
     url: str | None = None
@@ -112,7 +112,7 @@ class Target:
         return self.url is not None or self.database is not None
 
     @asynccontextmanager
-    async def open(self, *, create: bool = False) -> AsyncIterator[Connection]:
+    async def open(self, *, create: bool = False) -> AsyncIterator[CommandConnection]:
         """Connect; `create` makes a database file that does not exist."""
         connection = self._direct(create) if self.database is not None else self._remote()
         try:
@@ -120,15 +120,15 @@ class Target:
         finally:
             await connection.close()
 
-    def _remote(self) -> Connection:
+    def _remote(self) -> CommandConnection:
         from perdure.cli.shell.remote import Remote
-        from perdure.runtime.local_secret import local_secret_of
+        from perdure.runtime.local_secret import read_local_secret
 
         url = self.url or DEFAULT_URL
         has_token = self.token or urlsplit(url).password
-        return Remote(url, self.token if has_token else lambda: local_secret_of(url), self.namespace)
+        return Remote(url, self.token if has_token else lambda: read_local_secret(url), self.namespace)
 
-    def _direct(self, create: bool) -> Connection:
+    def _direct(self, create: bool) -> CommandConnection:
         from perdure.cli.shell.direct import Direct
 
         assert self.database is not None

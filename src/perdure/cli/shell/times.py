@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 
 
-def seconds_of(moment: str) -> float:
+def parse_moment(moment: str) -> float:
     """A time in epoch seconds."""
     return datetime.fromisoformat(moment).timestamp()
 
 
 def seconds_of_or_none(moment: str | None) -> float | None:
-    return None if moment is None else seconds_of(moment)
+    return None if moment is None else parse_moment(moment)

@@ -82,7 +82,7 @@ class GrpcConnection:
         self._tls = tls
         self._on_transition = on_transition
         self._host, self._port = _split(address)
-        self.metadata = _metadata_of(token, namespace)
+        self.metadata = _build_metadata(token, namespace)
         self._channel: Any = None
         self._requests = 0
         self._timeouts = 0
@@ -293,6 +293,6 @@ def _split(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _metadata_of(token: str | None, namespace: str | None) -> list[tuple[str, str]]:
+def _build_metadata(token: str | None, namespace: str | None) -> list[tuple[str, str]]:
     metadata = [] if token is None else [("authorization", f"Bearer {token}")]
     return metadata if namespace is None else [*metadata, ("x-perdure-namespace", namespace)]

@@ -118,12 +118,12 @@ class GrpcMemory:
     async def ingest(self, event: NewMemoryEvent) -> Ingested:
         """Store an event, once for each `event_id`."""
         request = m.IngestEventRequest(event=wire.event_message(event))
-        return wire.ingested_of(await self._call("IngestEvent", request, m.IngestEventResponse))
+        return wire.message_to_ingested(await self._call("IngestEvent", request, m.IngestEventResponse))
 
     async def ingest_many(self, events: Batch) -> list[Ingested]:
         """Store events, all or none of them; answers in their order."""
         answer = await self._call("IngestEvents", _batch(events), m.IngestEventsResponse)
-        return [wire.ingested_of(each) for each in answer.results]
+        return [wire.message_to_ingested(each) for each in answer.results]
 
     async def stream(self, batches: AsyncIterable[Batch]) -> AsyncIterator[list[Ingested]]:
         """Store batches as they come; gives what became of each when it is durable, in their order.
@@ -139,7 +139,7 @@ class GrpcMemory:
                     async with self.connection.request() as channel:
                         async for answer in sending.over(channel, self.connection.metadata):
                             patience.renew()
-                            yield [wire.ingested_of(each) for each in answer.results]
+                            yield [wire.message_to_ingested(each) for each in answer.results]
                     return
                 except PerdureError as error:
                     await patience.after(error)
@@ -150,7 +150,7 @@ class GrpcMemory:
         """List the events of a stretch of time, both ends included, in the order of their time."""
         request = m.GetEventsRequest(from_timestamp_ms=from_ms, to_timestamp_ms=to_ms, limit=limit)
         answer = await self._call("GetEvents", request, m.GetEventsResponse)
-        events: list[MemoryEvent] = [wire.event_of(each) for each in answer.events]
+        events: list[MemoryEvent] = [wire.message_to_event(each) for each in answer.events]
         return EventPage(items=events, has_more=answer.has_more)
 
     # --- the table of contents
@@ -158,21 +158,21 @@ class GrpcMemory:
     async def toc_root(self) -> list[TocNode]:
         """List the years, the latest first."""
         answer = await self._call("GetTocRoot", m.GetTocRootRequest(), m.GetTocRootResponse)
-        return [wire.node_of(each) for each in answer.nodes]
+        return [wire.message_to_node(each) for each in answer.nodes]
 
     async def get_node(self, node_id: str) -> TocNode:
         """Get a node: its last complete version, with the ids of its children."""
         answer = await self._call("GetNode", m.GetNodeRequest(node_id=node_id), m.GetNodeResponse)
         if not answer.HasField("node"):
             raise NotFound(f"Node {node_id} not found")
-        return wire.node_of(answer.node)
+        return wire.message_to_node(answer.node)
 
     async def browse(self, node_id: str, *, limit: int = 20, after: str | None = None) -> NodePage:
         """List the children of a node in the order of their time."""
         request = m.BrowseTocRequest(parent_id=node_id, limit=limit, continuation_token=after)
         answer = await self._call("BrowseToc", request, m.BrowseTocResponse)
         return NodePage(
-            items=[wire.node_of(each) for each in answer.children],
+            items=[wire.message_to_node(each) for each in answer.children],
             has_more=answer.has_more,
             after=answer.continuation_token if answer.has_more else None,
         )
@@ -185,7 +185,7 @@ class GrpcMemory:
         answer = await self._call("ExpandGrip", request, m.ExpandGripResponse)
         if not answer.HasField("grip"):
             raise NotFound(f"Grip {grip_id} not found")
-        return wire.expanded_of(answer)
+        return wire.message_to_expanded(answer)
 
     # --- the scheduler
 
@@ -225,7 +225,7 @@ class GrpcMemory:
             limit=limit,
             token_budget=token_budget,
         )
-        return wire.matches_of(await self._call("SearchNode", request, m.SearchNodeResponse))
+        return wire.message_to_matches(await self._call("SearchNode", request, m.SearchNodeResponse))
 
     async def search_children(
         self,
@@ -241,13 +241,13 @@ class GrpcMemory:
         request = m.SearchChildrenRequest(
             query=query,
             parent_id=parent_id or "",
-            child_level=0 if level is None else wire.number_of(wire.LEVEL_NAMES, level),
+            child_level=0 if level is None else wire.find_number(wire.LEVEL_NAMES, level),
             fields=wire.part_numbers(fields),
             limit=limit,
             token_budget=token_budget,
         )
         answer = await self._call("SearchChildren", request, m.SearchChildrenResponse)
-        return wire.children_of(answer)
+        return wire.message_to_children(answer)
 
     async def search(
         self,
@@ -266,16 +266,16 @@ class GrpcMemory:
         request = m.HybridSearchRequest(
             query=query,
             top_k=limit,
-            mode=wire.number_of(wire.MODES, mode),
+            mode=wire.find_number(wire.MODES, mode),
             bm25_weight=text_weight,
             vector_weight=vector_weight,
             time_filter=wire.time_range(since_ms, until_ms),
-            target=wire.ALL_KINDS if kind is None else wire.number_of(wire.KINDS, kind),
+            target=wire.ALL_KINDS if kind is None else wire.find_number(wire.KINDS, kind),
             agent_filter=agent,
         )
         answer = await self._call("HybridSearch", request, m.HybridSearchResponse)
         return SearchResult(
-            items=[wire.hit_of(each) for each in answer.matches],
+            items=[wire.message_to_hit(each) for each in answer.matches],
             mode_used=wire.named(wire.MODES, answer.mode_used, "search mode"),
             text_available=answer.bm25_available,
             vector_available=answer.vector_available,

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from perdure.eventlog.port import LogName, check_name, check_project, project_of
+from perdure.eventlog.port import LogName, build_project_name, check_name, check_project
 from perdure.integrations.session_log import PAGE, SessionLog
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.sessions.model import Session
@@ -61,7 +61,7 @@ class PerdureSessionStore:
 
     async def list_subkeys(self, key: Mapping[str, str]) -> list[str]:
         """The sub-agents of a session."""
-        name = _name_of(key)
+        name = _parse_log_name(key)
         try:
             session = await self._sessions.get(name.session_id, project=name.project)
         except NotFound:
@@ -69,7 +69,7 @@ class PerdureSessionStore:
         return [each.name for each in session.sub_agents]
 
     async def _listed(self, project_key: str) -> list[Session]:
-        project = _project_of(project_key)
+        project = _build_project_name(project_key)
         found: list[Session] = []
         while True:
             page = await self._sessions.list(project=project, limit=PAGE, offset=len(found))
@@ -78,7 +78,7 @@ class PerdureSessionStore:
                 return found
 
     def _transcript(self, key: Mapping[str, str]) -> _Transcript:
-        name = _name_of(key)
+        name = _parse_log_name(key)
         found = self._open.get(name)
         if found is None:
             found = self._open[name] = _Transcript(self._sessions, name, dict(key))
@@ -136,17 +136,19 @@ class _Transcript:
             return self._summed.summary
 
 
-def _name_of(key: Mapping[str, str]) -> LogName:
-    return check_name(LogName(_project_of(key["project_key"]), key["session_id"], key.get("subpath", "")))
+def _parse_log_name(key: Mapping[str, str]) -> LogName:
+    return check_name(
+        LogName(_build_project_name(key["project_key"]), key["session_id"], key.get("subpath", ""))
+    )
 
 
-def _project_of(project_key: str) -> str:
+def _build_project_name(project_key: str) -> str:
     """The project of a key. What cannot be one gets a name that no other key has."""
     try:
         return check_project(project_key)
     except InvalidInput:
         digest = hashlib.sha256(project_key.encode("utf-8", "replace")).hexdigest()
-        return f"{project_of(project_key)[:150]}-{digest[:16]}"
+        return f"{build_project_name(project_key)[:150]}-{digest[:16]}"
 
 
 def _millis(session: Session) -> int:

@@ -67,7 +67,7 @@ class MemoryTool(BaseTool):
 
     def __init__(self, source: HasMemory | MemorySearch | None = None, **options: Any) -> None:
         super().__init__(**options)
-        self._source = None if source is None else _memory_of(source)
+        self._source = None if source is None else _get_memory(source)
         self._portal = Background("perdure-memory-tool")
 
     def _run(self, query: str, **given: Any) -> tuple[str, SearchResult]:
@@ -137,7 +137,7 @@ def _ms(moment: datetime | None) -> int | None:
     return int(aware.timestamp() * 1000)
 
 
-def _memory_of(source: HasMemory | MemorySearch) -> Any:
+def _get_memory(source: HasMemory | MemorySearch) -> Any:
     memory = getattr(source, "memory", source)
     if not hasattr(memory, "search"):
         raise InvalidInput(

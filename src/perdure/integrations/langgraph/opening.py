@@ -55,7 +55,7 @@ def _release(place: str) -> bool:
         return holders <= 1
 
 
-def _storage_of(database: Database) -> tuple[Storage, str]:
+def _get_storage(database: Database) -> tuple[Storage, str]:
     """Return the storage of an open database, and its default namespace."""
     store = database if isinstance(database, DatabaseLightningStore) else getattr(database, "store", None)
     if isinstance(store, DatabaseLightningStore):
@@ -68,7 +68,7 @@ def _key(place: str) -> tuple[int, str]:
     return os.getpid(), place if file is None else str(Path(file).expanduser().resolve())
 
 
-class Opened:
+class OpenedDatabase:
     """An open database, and one thread through which callers without an event loop reach it.
 
     Closing it closes the database only if it was opened here. A database that is named twice is opened once,
@@ -81,7 +81,7 @@ class Opened:
         if isinstance(place, str | os.PathLike):
             self._name = os.fspath(place)
             place = self._own = _acquire(self._name)
-        self.storage, default = _storage_of(place)
+        self.storage, default = _get_storage(place)
         self.namespace = namespace or default
         self._portal = Background("perdure-langgraph")
 

@@ -20,17 +20,17 @@ from msgspec import structs
 
 from perdure.agents.project import PROJECT
 from perdure.checkpoints.model import check_strategy
-from perdure.checkpoints.records import GraphChanges, GraphQuery, GraphTuple
-from perdure.checkpoints.service import Graphs
-from perdure.integrations.langgraph.opening import Opened, Place
+from perdure.checkpoints.records import CheckpointQuery, GraphChanges, GraphTuple
+from perdure.checkpoints.service import StoredCheckpoints
+from perdure.integrations.langgraph.opening import OpenedDatabase, Place
 from perdure.kernel.errors import Conflict
 from perdure.langgraph.codec import (
     GraphCodec,
-    config_of,
+    build_config,
+    build_query,
     next_version,
-    place_of,
+    parse_config,
     query_delta,
-    query_of,
     query_one,
 )
 from perdure.langgraph.revival import Name, StrictSerializer, own_types, strict_serializer
@@ -64,8 +64,8 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         super().__init__(serde=serde or strict_serializer(allowed))
         PROJECT.add_packages(packages)
         self._own: frozenset[Name] = frozenset()
-        self._opened = Opened(place, namespace)
-        self._graphs = Graphs(self._opened.storage, namespace=self._opened.namespace)
+        self._opened = OpenedDatabase(place, namespace)
+        self._graphs = StoredCheckpoints(self._opened.storage, namespace=self._opened.namespace)
         self._codec = GraphCodec(self.serde)
 
     @classmethod
@@ -140,8 +140,8 @@ class PerdureSaver(BaseCheckpointSaver[str]):
             # What a list was based on has been removed meanwhile: everything is written whole.
             self._codec.forget()
             await self._graphs.put(GraphChanges(puts=[self._codec.put(*given)]))
-        thread_id, namespace, _ = place_of(config)
-        return config_of(thread_id, namespace, checkpoint["id"])
+        thread_id, namespace, _ = parse_config(config)
+        return build_config(thread_id, namespace, checkpoint["id"])
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -169,7 +169,7 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """The checkpoints of a thread, or of all, the newest first."""
-        pages = _Pages(self._graphs, query_of(config, filter=filter, before=before, limit=limit))
+        pages = _Pages(self._graphs, build_query(config, filter=filter, before=before, limit=limit))
         while found := await pages.next():
             for each in found:
                 yield self._reader.read(each, remember=False)
@@ -231,7 +231,7 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         """As `alist`."""
-        pages = _Pages(self._graphs, query_of(config, filter=filter, before=before, limit=limit))
+        pages = _Pages(self._graphs, build_query(config, filter=filter, before=before, limit=limit))
         while found := self._opened.wait(pages.next):
             for each in found:
                 yield self._reader.read(each, remember=False)
@@ -262,7 +262,7 @@ class PerdureSaver(BaseCheckpointSaver[str]):
 class _Pages:
     """A listing in parts. Checkpoints of one id, which several namespaces may have, are never parted."""
 
-    def __init__(self, graphs: Graphs, query: GraphQuery) -> None:
+    def __init__(self, graphs: StoredCheckpoints, query: CheckpointQuery) -> None:
         self._graphs = graphs
         self._query = query
         self._left = query.limit

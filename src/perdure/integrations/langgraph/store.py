@@ -7,8 +7,8 @@ from typing import Self
 
 from langgraph.store.base import IndexConfig, TTLConfig, ensure_embeddings
 
-from perdure.agents.store_section import policy_of
-from perdure.integrations.langgraph.opening import Opened, Place
+from perdure.agents.store_section import parse_item_policy
+from perdure.integrations.langgraph.opening import OpenedDatabase, Place
 from perdure.items.service import Items
 from perdure.items.vectors import ItemIndex
 from perdure.langgraph.store import ItemStore
@@ -30,8 +30,8 @@ class PerdureStore(ItemStore):
         ttl: TTLConfig | None = None,
         index: IndexConfig | None = None,
     ) -> None:
-        policy, searched = policy_of(ttl or {}), _index(index)
-        self._opened = Opened(place, namespace)
+        policy, searched = parse_item_policy(ttl or {}), _index(index)
+        self._opened = OpenedDatabase(place, namespace)
         self.items = Items(
             self._opened.storage, namespace=self._opened.namespace, policy=policy, index=searched
         )

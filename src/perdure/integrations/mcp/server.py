@@ -35,7 +35,7 @@ CallTool = Callable[[str, dict[str, Any] | None], Awaitable[types.CallToolResult
 logger = logging.getLogger(__name__)
 
 
-def server_of(holder: Holder, scopes: frozenset[str] | None = None) -> Server[Any]:
+def build_server(holder: Holder, scopes: frozenset[str] | None = None) -> Server[Any]:
     """Build a server whose tools work on these services, as far as the scopes of the caller allow."""
 
     def list_tools() -> types.ListToolsResult:
@@ -116,7 +116,7 @@ def _build_result(
 
 async def serve_stdio(holder: Holder) -> None:
     """Serve one client on stdin and stdout, until it closes them."""
-    server = server_of(holder)
+    server = build_server(holder)
     async with stdio_server() as (reading, writing):
         await server.run(reading, writing, server.create_initialization_options())
 

@@ -127,7 +127,7 @@ class Carrier(Protocol):
         ...
 
 
-def carrier_of(signals: Signals) -> Carrier | None:
+def find_carrier(signals: Signals) -> Carrier | None:
     """The server that carries these signals, if there is one."""
     return signals if isinstance(signals, Carrier) else None
 

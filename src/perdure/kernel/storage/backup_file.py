@@ -32,7 +32,7 @@ _READ_FILES = "SELECT path, part, content FROM perdure_backup_files ORDER BY pat
 _COUNT_FILES = "SELECT count(DISTINCT path) FROM perdure_backup_files"
 
 
-class Note(NamedTuple):
+class BackupHeader(NamedTuple):
     """What a backup says of itself: who made it, of which engine, when, and how many files it has."""
 
     version: str
@@ -41,7 +41,7 @@ class Note(NamedTuple):
     files: int
 
 
-def read_note(path: Path) -> Note:
+def read_note(path: Path) -> BackupHeader:
     """What a backup says of itself; a file that is no backup is refused."""
     connection = open_existing(path)
     try:
@@ -55,7 +55,7 @@ def read_note(path: Path) -> Note:
         raise translate(error, str(path)) from error
     finally:
         connection.close(True)
-    return Note(**msgspec.json.decode(row[0]), files=files)
+    return BackupHeader(**msgspec.json.decode(row[0]), files=files)
 
 
 def insert_into(table: Table) -> str:
@@ -80,7 +80,7 @@ def complete(made: Path, engine: str, sessions: Path | None) -> None:
         with connection:
             connection.execute(_MAKE_FILES)
             for path in session_files(sessions):
-                parts = enumerate(_parts_of(path))
+                parts = enumerate(_read_parts(path))
                 name = str(path.relative_to(sessions or path))
                 connection.executemany(_ADD_FILE, ((name, number, part) for number, part in parts))
             note = {"version": VERSION, "engine": engine, "created_at": time.time()}
@@ -101,7 +101,7 @@ def session_files(folder: Path | None) -> Iterator[Path]:
                 yield path
 
 
-def _parts_of(path: Path) -> Iterator[bytes]:
+def _read_parts(path: Path) -> Iterator[bytes]:
     """A file in parts; of a log, the lines that are complete."""
     data = path.read_bytes()
     if path.suffix == ".jsonl":
@@ -139,7 +139,7 @@ def forget_backup(made: Path) -> None:
         connection.close(True)
 
 
-def rows_of(connection: apsw.Connection, table: Table) -> Iterator[Iterable[Sequence[Any]]]:
+def read_rows(connection: apsw.Connection, table: Table) -> Iterator[Iterable[Sequence[Any]]]:
     """The rows of a table in parts, without what only a backup has."""
     rows = connection.execute("SELECT " + ", ".join(table.names) + " FROM " + table.name)
     while part := [row for _, row in zip(range(ROWS), rows, strict=False)]:

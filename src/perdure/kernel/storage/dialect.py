@@ -47,7 +47,7 @@ from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 from perdure.kernel.storage.arrays import array, array_cast
-from perdure.kernel.storage.rows import Maker, R, R_co, Reader, Row, columns_of
+from perdure.kernel.storage.rows import Maker, R, R_co, RecordReader, Row, get_columns
 
 if TYPE_CHECKING:
     from perdure.kernel.storage.schema import Probe, Table
@@ -212,7 +212,7 @@ def statement(text: str, row: type[Any] | None = None) -> Statement[Any]:
 def _with_columns(text: str, row: type[Any]) -> str:
     def listed(match: re.Match[str]) -> str:
         alias = match.group(1) + "." if match.group(1) else ""
-        return ", ".join(alias + name for name in columns_of(row))
+        return ", ".join(alias + name for name in get_columns(row))
 
     return _COLUMNS.sub(listed, text)
 
@@ -286,7 +286,7 @@ class BulkUpdate(Generic[R]):
         self.columns = sets + keys + guards
         self.name = ""
         attributes = (*sets, *keys, *map("was_{}".format, guards))
-        self.reader = None if row is None else Reader(row, "update of " + table.name, attributes)
+        self.reader = None if row is None else RecordReader(row, "update of " + table.name, attributes)
 
     def of(self, rows: Sequence[R]) -> Write:
         """This write, of these rows."""
@@ -354,7 +354,7 @@ class BulkInsert(Generic[R]):
         self.columns = table.names
         self.name = ""
         self.row: Any = row
-        self.reader = None if row is None else Reader(row, "insert into " + table.name, table.names)
+        self.reader = None if row is None else RecordReader(row, "insert into " + table.name, table.names)
 
     def sets_seldom(self, sets: str, *, when: str) -> None:
         """Let its update set these too, which changes a row only where `when` holds."""
@@ -400,7 +400,7 @@ class SeldomUpdate:
         self.insert, self.sets, self.when = insert, sets, when
         read = {*insert.table.key, *_EXCLUDED.findall(sets), *_EXCLUDED.findall(when)}
         self.columns = tuple(name for name in insert.columns if name in read)
-        self.reader = Reader(insert.row, "update of " + insert.table.name, self.columns)
+        self.reader = RecordReader(insert.row, "update of " + insert.table.name, self.columns)
 
     @cached_property
     def sqlite(self) -> str:

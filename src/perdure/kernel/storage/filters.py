@@ -23,7 +23,7 @@ Test = Literal["exact", "within", "contains"]
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ListField:
     """A field of a listing: its column, and how a missing value sorts (a time last, all else first)."""
 
     column: str
@@ -32,7 +32,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class FilterCondition:
     field: str
     test: Test
     value: Any
@@ -46,12 +46,12 @@ class Clause:
     values: Mapping[str, Any]
 
 
-def given(*conditions: tuple[str, Test, Any]) -> list[Condition]:
+def given(*conditions: tuple[str, Test, Any]) -> list[FilterCondition]:
     """The conditions whose value is not None."""
-    return [Condition(field, test, value) for field, test, value in conditions if value is not None]
+    return [FilterCondition(field, test, value) for field, test, value in conditions if value is not None]
 
 
-def where(fields: Mapping[str, Field], conditions: Sequence[Condition], logic: str) -> Clause:
+def where(fields: Mapping[str, ListField], conditions: Sequence[FilterCondition], logic: str) -> Clause:
     """All conditions in one pool, joined by `logic`. An empty pool holds for every row."""
     if logic not in ("and", "or"):
         raise BadQuery(f"filter_logic is {logic!r}; it must be 'and' or 'or'")
@@ -77,7 +77,7 @@ def _test(column: str, test: Test, name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class SortKey:
     """A column by which a list is sorted, and where its missing values stand if it has any."""
 
     column: str
@@ -108,10 +108,10 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SortOrder:
     """The columns by which a list is sorted. All of them together tell every row from every other."""
 
-    keys: tuple[Key, ...]
+    keys: tuple[SortKey, ...]
 
     @property
     def sql(self) -> str:
@@ -151,7 +151,7 @@ class Order:
         return Clause(clause if first.nulls else self._begin(first) + clause, values)
 
     @staticmethod
-    def _begin(first: Key) -> str:
+    def _begin(first: SortKey) -> str:
         """Where an index begins that has the rows in this order."""
         return first.column + (" <= :c0" if first.descending else " >= :c0") + " AND "
 
@@ -161,7 +161,9 @@ def _attribute(column: str) -> str:
     return column.rpartition(".")[2]
 
 
-def order_by(fields: Mapping[str, Field], sort_by: str | None, sort_order: str, ties: Order) -> Order:
+def order_by(
+    fields: Mapping[str, ListField], sort_by: str | None, sort_order: str, ties: SortOrder
+) -> SortOrder:
     """The order by a field; equal rows keep the order of `ties`, whichever way they are sorted."""
     if sort_order not in ("asc", "desc"):
         raise BadQuery(f"sort_order is {sort_order!r}; it must be 'asc' or 'desc'")
@@ -173,8 +175,8 @@ def order_by(fields: Mapping[str, Field], sort_by: str | None, sort_order: str, 
     nulls: Literal["first", "last"] | None = None
     if field.null:
         nulls = "last" if (field.kind == "time") == (sort_order == "asc") else "first"
-    first = Key(field.column, field.kind, sort_order == "desc", nulls)
-    return Order((first, *(key for key in ties.keys if key.column != first.column)))
+    first = SortKey(field.column, field.kind, sort_order == "desc", nulls)
+    return SortOrder((first, *(key for key in ties.keys if key.column != first.column)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +184,10 @@ class Sorting:
     """What a list may be sorted by, and the order of rows that are equal. `what` names the list."""
 
     what: str
-    fields: Mapping[str, Field]
-    ties: Order
+    fields: Mapping[str, ListField]
+    ties: SortOrder
 
-    def order(self, sort_by: str | None, sort_order: str) -> Order:
+    def order(self, sort_by: str | None, sort_order: str) -> SortOrder:
         return order_by(self.fields, sort_by, sort_order, self.ties)
 
 
@@ -207,7 +209,7 @@ class Listing(Generic[R_co]):
         self.name = name
 
     def page(
-        self, clause: Clause, order: Order, limit: int, offset: int, place: Place | None = None
+        self, clause: Clause, order: SortOrder, limit: int, offset: int, place: Place | None = None
     ) -> tuple[Statement[R_co], Mapping[str, Any]]:
         """A page of the rows that a clause holds for, after a place."""
         part = _page(limit, offset)
@@ -244,7 +246,7 @@ class Listing(Generic[R_co]):
         self,
         column: str,
         values: Sequence[str],
-        order: Order,
+        order: SortOrder,
         limit: int,
         offset: int,
         place: Place | None = None,

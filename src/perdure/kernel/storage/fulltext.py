@@ -85,7 +85,7 @@ def parse_query(text: str) -> TextQuery:
     return TextQuery(tuple((telling or terms)[:MAX_TERMS]), tuple(excluded[:MAX_TERMS]))
 
 
-def words_of(text: str) -> tuple[str, ...]:
+def index_words(text: str) -> tuple[str, ...]:
     """The words of a text, as they are compared."""
     return tuple(word[:MAX_WORD] for word in split_words(_comparable(text)))
 

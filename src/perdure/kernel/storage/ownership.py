@@ -54,7 +54,7 @@ class Ownership:
 
     def lock_file(self) -> None:
         """Lock the file itself, which is created if it does not exist."""
-        identity = identity_of(self._database)
+        identity = get_identity(self._database)
         # Closing a second descriptor of the file would drop the locks that SQLite holds in this process.
         if identity is not None and any(each.identity == identity for each in _held):
             raise DatabaseOwned(_describe(self._database, {"pid": os.getpid()}))
@@ -95,7 +95,7 @@ def _describe(database: Path, holder: dict[str, Any]) -> str:
     return f"{database} is in use by {who}{where}; only one process may open a SQLite database"
 
 
-def owner_of(database: Path) -> Owner | None:
+def find_owner(database: Path) -> Owner | None:
     """The process that has a database file open; None if nobody has."""
     path = lock_path(database)
     content = _content(path)
@@ -133,7 +133,7 @@ def _lock_byte(descriptor: int) -> bool:
     return True
 
 
-def identity_of(path: str | os.PathLike[str]) -> Identity | None:
+def get_identity(path: str | os.PathLike[str]) -> Identity | None:
     """The identity of the file at a path, or None if there is none."""
     try:
         status = os.stat(path)

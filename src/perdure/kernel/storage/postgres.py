@@ -25,7 +25,7 @@ from perdure.kernel import errors
 from perdure.kernel.background import Background
 from perdure.kernel.ids import Ids, RandomIds
 from perdure.kernel.retry import Backoff
-from perdure.kernel.signals.port import Signals, carrier_of
+from perdure.kernel.signals.port import Signals, find_carrier
 from perdure.kernel.signals.postgres import PostgresSignals
 from perdure.kernel.storage import ddl
 from perdure.kernel.storage.port import Engine, Operation, Result, inside_operation, refuse_nested
@@ -33,8 +33,8 @@ from perdure.kernel.storage.postgres_connection import (
     CONTENDED,
     LOST,
     Connection,
-    Connections,
     Pool,
+    PostgresPool,
     translate,
 )
 from perdure.kernel.storage.postgres_schema import upgrade
@@ -86,7 +86,7 @@ class PostgresStorage:
         self.ids: Ids = ids or RandomIds()
         self.tally = Tally()
         self._timeout = timeout
-        self._connections = Connections(dsn, size=pool_size, timeout=timeout, pgbouncer=pgbouncer)
+        self._connections = PostgresPool(dsn, size=pool_size, timeout=timeout, pgbouncer=pgbouncer)
         self.where = self._connections.where
         self.timers = Background("perdure-background", busy=True)
         self.timers.reached = False
@@ -288,7 +288,7 @@ class PostgresStorage:
 
     def _carrier_health(self) -> Mapping[str, Any]:
         """The health of Redis, if it carries the signals; it may be down without harm."""
-        carrier = carrier_of(self.signals)
+        carrier = find_carrier(self.signals)
         if carrier is None:
             return {}
         status, reason = carrier.status()

@@ -121,7 +121,7 @@ def keep_alive(connection: Any) -> None:
             raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-class Connections:
+class PostgresPool:
     """The pool of connections, made when it is first needed, in the driver's own event loop."""
 
     def __init__(self, dsn: str, *, size: int, timeout: float, pgbouncer: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 
 from perdure.kernel.errors import Conflict
-from perdure.kernel.storage.postgres_connection import LOST, Connection, Connections, translate
+from perdure.kernel.storage.postgres_connection import LOST, Connection, PostgresPool, translate
 from perdure.kernel.storage.postgres_schema import upgrade
 from perdure.kernel.storage.schema import Schema, Table
 
@@ -30,7 +30,7 @@ WHERE datname = current_database() AND application_name = 'perdure' AND pid <> p
 
 @asynccontextmanager
 async def connected(dsn: str) -> AsyncIterator[Connection]:
-    connections = Connections(dsn, size=1, timeout=30.0, pgbouncer=False)
+    connections = PostgresPool(dsn, size=1, timeout=30.0, pgbouncer=False)
     try:
         connection = await connections.single()
         try:

@@ -14,8 +14,8 @@ from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, Statement, Wr
 from perdure.kernel.storage.postgres_connection import Connection
 from perdure.kernel.storage.rows import R
 from perdure.kernel.storage.schema import FullText, Probe, Table
-from perdure.kernel.storage.totals import Totals
-from perdure.kernel.tally import Note
+from perdure.kernel.storage.totals import TotalChanges
+from perdure.kernel.tally import TallyEntry
 
 SHARDS = 16
 BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
@@ -60,7 +60,7 @@ class PostgresTx:
         self.ids = ids
         self.shard = connection.get_server_pid() % SHARDS
         self.hints: dict[Hint, int] = {}
-        self.notes: list[Note] = []
+        self.notes: list[TallyEntry] = []
         self.wants = wants
         self.waiting = False
         self._answers = answers
@@ -68,7 +68,7 @@ class PostgresTx:
         self._later_ns = ns
         self._otherwise: dict[int, Callable[[], Awaitable[None]]] = {}
         """What follows if a deferred write, by its place among them, did not write each of its rows."""
-        self._totals = Totals()
+        self._totals = TotalChanges()
         self._awaited: set[str] = set()
         """The tables of deferred writes."""
 
@@ -209,7 +209,7 @@ class PostgresTx:
         return {key: times for key in keys if (times := self.hints.pop((channel, key), 0))}
 
     def count(self, name: str, label: str, seconds: float | None = None, times: int = 1) -> None:
-        self.notes.append(Note(name, self.ns, label, seconds, times))
+        self.notes.append(TallyEntry(name, self.ns, label, seconds, times))
 
     async def _wait(self, query: Coroutine[Any, Any, Any]) -> Any:
         self.waiting = True

@@ -28,7 +28,7 @@ VALUES = (int, str, bytes)
 """The row classes of queries with one column."""
 
 
-def columns_of(row: type[Any]) -> tuple[str, ...]:
+def get_columns(row: type[Any]) -> tuple[str, ...]:
     """The columns that a row class names; none for a single value."""
     if row in VALUES:
         return ()
@@ -40,7 +40,7 @@ def columns_of(row: type[Any]) -> tuple[str, ...]:
 
 def projection(view: type[R]) -> Callable[[Any], R]:
     """A function that takes the fields of a `NamedTuple` class out of a row that has more."""
-    read, make = attrgetter(*columns_of(view)), partial(tuple.__new__, view)  # type: ignore[type-var]
+    read, make = attrgetter(*get_columns(view)), partial(tuple.__new__, view)  # type: ignore[type-var]
     return lambda row: make(read(row))
 
 
@@ -51,7 +51,7 @@ class Maker(Generic[R]):
 
     def __init__(self, row: type[R]) -> None:
         self._row = row
-        self._width = len(columns_of(row)) or 1
+        self._width = len(get_columns(row)) or 1
         self._make: Callable[[Row], R]
         self._make_all: Callable[[Iterable[Row]], Iterable[R]]
         if row in VALUES:
@@ -83,7 +83,7 @@ class Maker(Generic[R]):
         )
 
 
-class Reader:
+class RecordReader:
     """Reads the values of a bulk write from records. `ns` is the transaction's where they have none."""
 
     __slots__ = ("_read", "ns_at")
@@ -95,7 +95,7 @@ class Reader:
         own = tuple(name for name in attributes if hasattr(row, name))
         self.ns_at = attributes.index("ns") if len(own) < len(attributes) else None
         """The place of the transaction's `ns` among the values, if it is to be added."""
-        self._read = _reader_of(row, own)
+        self._read = _build_reader(row, own)
 
     def tuples(self, rows: Sequence[Any], ns: int | None) -> list[Any]:
         """The values of each record; a namespace that is added comes first."""
@@ -110,7 +110,7 @@ class Reader:
         return columns
 
 
-def _reader_of(row: type[Any], names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+def _build_reader(row: type[Any], names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
     """What reads these fields: of a whole record, the quickest way there is."""
     if getattr(row, "_fields", None) == names:
         return tuple

@@ -27,13 +27,7 @@ from perdure.kernel.storage.ownership import Ownership
 from perdure.kernel.storage.port import Engine, Operation, Result, inside_operation, refuse_nested
 from perdure.kernel.storage.schema import Schema, Table
 from perdure.kernel.storage.sqlite_backup import check_file
-from perdure.kernel.storage.sqlite_engine import (
-    MEMORY,
-    Job,
-    Running,
-    SqliteEngine,
-    translate,
-)
+from perdure.kernel.storage.sqlite_engine import MEMORY, Running, SqliteEngine, WriterJob, translate
 
 GROUP_LIMIT = 512
 READERS = 2
@@ -46,15 +40,15 @@ LOOK_SECONDS = 1.0
 
 
 @dataclass(slots=True)
-class Call:
+class QueuedJob:
     """A job and the future of its caller."""
 
-    job: Job
+    job: WriterJob
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
 
 
-def _deliver(calls: Sequence[Call]) -> None:
+def _deliver(calls: Sequence[QueuedJob]) -> None:
     for call in calls:
         if call.future.done():
             continue
@@ -70,16 +64,16 @@ class Writer:
     def __init__(self, engine: SqliteEngine, signals: Signals) -> None:
         self._engine = engine
         self._signals = signals
-        self._urgent: deque[Call] = deque()
-        self._background: deque[Call] = deque()
-        self._running: list[Call] = []
+        self._urgent: deque[QueuedJob] = deque()
+        self._background: deque[QueuedJob] = deque()
+        self._running: list[QueuedJob] = []
         self._ready = threading.Condition(threading.Lock())
         self._closing = False
         self._dead: BaseException | None = None
         self._thread = threading.Thread(target=self._main, name="perdure-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, call: Call, *, background: bool = False) -> None:
+    def submit(self, call: QueuedJob, *, background: bool = False) -> None:
         with self._ready:
             if self._closing or self._dead is not None:
                 raise errors.StorageClosed(f"the writer has stopped: {self._dead}" if self._dead else None)
@@ -128,19 +122,19 @@ class Writer:
                 return
             self._engine.build_index(table, index)
 
-    def _take(self) -> list[Call]:
+    def _take(self) -> list[QueuedJob]:
         """The next group: all queued calls, or else one of the background lane."""
         with self._ready:
             while not (self._urgent or self._background or self._closing):
                 self._ready.wait()
-            group: list[Call] = []
+            group: list[QueuedJob] = []
             while self._urgent and len(group) < GROUP_LIMIT:
                 group.append(self._urgent.popleft())
             if not group and self._background:
                 group.append(self._background.popleft())
             return group
 
-    def _commit(self, group: list[Call]) -> None:
+    def _commit(self, group: list[QueuedJob]) -> None:
         calls = [call for call in group if not call.future.cancelled()]
         if not calls:
             return
@@ -150,8 +144,8 @@ class Writer:
         self._answer(calls)
 
     @staticmethod
-    def _answer(calls: Iterable[Call]) -> None:
-        by_loop: dict[asyncio.AbstractEventLoop, list[Call]] = {}
+    def _answer(calls: Iterable[QueuedJob]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[QueuedJob]] = {}
         for call in calls:
             by_loop.setdefault(call.loop, []).append(call)
         for loop, answered in by_loop.items():
@@ -167,14 +161,16 @@ class Writer:
             self._background.clear()
         self._drop(left, errors.StorageClosed(f"the writer has stopped: {error}"))
 
-    def _drop(self, calls: Sequence[Call], error: BaseException) -> None:
+    def _drop(self, calls: Sequence[QueuedJob], error: BaseException) -> None:
         for call in calls:
             call.job.error = error
         self._answer(calls)
 
 
 def _call_soon(
-    loop: asyncio.AbstractEventLoop, function: Callable[[Sequence[Call]], None], calls: Sequence[Call]
+    loop: asyncio.AbstractEventLoop,
+    function: Callable[[Sequence[QueuedJob]], None],
+    calls: Sequence[QueuedJob],
 ) -> None:
     try:
         loop.call_soon_threadsafe(function, calls)
@@ -183,7 +179,7 @@ def _call_soon(
             raise
 
 
-class Reader:
+class SqliteReader:
     """A reading connection and the job that it runs."""
 
     __slots__ = ("connection", "running")
@@ -234,7 +230,7 @@ class SqliteStorage:
         self.tally = self._engine.tally
         self._writer = Writer(self._engine, self.signals)
         self._readers: ThreadPoolExecutor | None = None
-        self._idle: SimpleQueue[Reader] = SimpleQueue()
+        self._idle: SimpleQueue[SqliteReader] = SimpleQueue()
         self._running = [self._engine.running]
         """What can be interrupted: the writer and each reader."""
         self._timeout = timeout
@@ -250,26 +246,26 @@ class SqliteStorage:
         ns: int | None = None,
         actor: str | None = None,
     ) -> Result:
-        result: Result = await self._submit(Job(operation, args, ns, actor), background=False)
+        result: Result = await self._submit(WriterJob(operation, args, ns, actor), background=False)
         return result
 
     async def background(
         self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None
     ) -> Result:
-        result: Result = await self._submit(Job(operation, args, ns), background=True)
+        result: Result = await self._submit(WriterJob(operation, args, ns), background=True)
         return result
 
-    def _submit(self, job: Job, *, background: bool) -> asyncio.Future[Any]:
+    def _submit(self, job: WriterJob, *, background: bool) -> asyncio.Future[Any]:
         refuse_nested()
         self._check_open()
         loop = asyncio.get_running_loop()
-        call = Call(job, loop, loop.create_future())
+        call = QueuedJob(job, loop, loop.create_future())
         self._writer.submit(call, background=background)
         return call.future
 
     async def read(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Result:
         """Run a reading operation; if the caller is cancelled, its statement is interrupted."""
-        job = Job(operation, args, ns, writes=False, deadline=time.monotonic() + self._timeout)
+        job = WriterJob(operation, args, ns, writes=False, deadline=time.monotonic() + self._timeout)
         try:
             if self._engine.in_memory:
                 result: Result = await self._submit(job, background=False)
@@ -285,7 +281,7 @@ class SqliteStorage:
         done: Result = job.result
         return done
 
-    def _read(self, job: Job) -> None:
+    def _read(self, job: WriterJob) -> None:
         token = inside_operation.set(True)
         try:
             reader = self._new_reader() if self._idle.empty() else self._idle.get()
@@ -298,7 +294,7 @@ class SqliteStorage:
         finally:
             inside_operation.reset(token)
 
-    def _put_back(self, reader: Reader) -> None:
+    def _put_back(self, reader: SqliteReader) -> None:
         """Let the next job use a reader, unless its snapshot is still open.
 
         A debugger or a profiler that holds a cursor keeps the snapshot: later jobs would read old rows, and
@@ -310,8 +306,8 @@ class SqliteStorage:
             self._running = [running for running in self._running if running is not reader.running]
             reader.connection.close(True)
 
-    def _new_reader(self) -> Reader:
-        reader = Reader(self._engine.connect())
+    def _new_reader(self) -> SqliteReader:
+        reader = SqliteReader(self._engine.connect())
         if not self._engine.check_file():
             reader.connection.close()
             raise errors.StorageUnavailable(self._engine.lost, public=self._engine.lost)
@@ -319,12 +315,12 @@ class SqliteStorage:
         reader.running.closed = self._closed
         return reader
 
-    def _stop(self, job: Job, reason: BaseException) -> None:
+    def _stop(self, job: WriterJob, reason: BaseException) -> None:
         """Stop a job wherever it is."""
         if any(running.stop(job, reason) for running in self._running):
             self.timers.spawn(self._interrupt(job, reason))
 
-    async def _interrupt(self, job: Job, reason: BaseException) -> None:
+    async def _interrupt(self, job: WriterJob, reason: BaseException) -> None:
         """Interrupt a job until it has ended."""
         while any(running.stop(job, reason) for running in self._running):  # noqa: ASYNC110 - by a thread
             await asyncio.sleep(AGAIN_SECONDS)

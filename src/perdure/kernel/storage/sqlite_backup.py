@@ -109,14 +109,14 @@ def check_file(path: Path) -> list[str]:
     """What SQLite finds wrong with a database; nothing, if it is whole."""
     connection = open_existing(path)
     try:
-        return problems_of(connection)
+        return find_problems(connection)
     except apsw.Error as error:
         return [str(error)]
     finally:
         connection.close(True)
 
 
-def problems_of(connection: apsw.Connection) -> list[str]:
+def find_problems(connection: apsw.Connection) -> list[str]:
     """What SQLite finds wrong with the pages, the indexes and the foreign keys of a database."""
     found = [str(text) for (text,) in connection.execute("PRAGMA quick_check(20)").fetchall()]
     found = [] if found == ["ok"] else found

@@ -20,7 +20,7 @@ from perdure.kernel.clock import MICROS, Clock
 from perdure.kernel.ids import Ids
 from perdure.kernel.signals.port import Hint, Wanted, nobody_wants
 from perdure.kernel.storage import ddl, dialect, fulltext
-from perdure.kernel.storage.ownership import Identity, identity_of, open_private
+from perdure.kernel.storage.ownership import Identity, get_identity, open_private
 from perdure.kernel.storage.schema import (
     LARGE_TABLE_ROWS,
     META,
@@ -30,7 +30,7 @@ from perdure.kernel.storage.schema import (
     Table,
 )
 from perdure.kernel.storage.sqlite_tx import SqliteTx, drive
-from perdure.kernel.tally import Note, Tally
+from perdure.kernel.tally import Tally, TallyEntry
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ def translate(error: BaseException, path: str) -> BaseException:
 
 
 @dataclass(slots=True)
-class Job:
+class WriterJob:
     """One call of an operation, the time of its first run, and its result or error."""
 
     operation: Callable[..., Coroutine[Any, Any, Any]]
@@ -94,7 +94,7 @@ class Job:
     result: Any = None
     error: BaseException | None = None
     hints: dict[Hint, int] = field(default_factory=dict)
-    notes: list[Note] = field(default_factory=list)
+    notes: list[TallyEntry] = field(default_factory=list)
 
     @property
     def hit_taken_id(self) -> bool:
@@ -107,12 +107,12 @@ class Running:
     __slots__ = ("_connection", "_lock", "closed", "job")
 
     def __init__(self) -> None:
-        self.job: Job | None = None
+        self.job: WriterJob | None = None
         self.closed = False
         self._connection: apsw.Connection | None = None
         self._lock = threading.Lock()
 
-    def run(self, job: Job, tx: SqliteTx) -> Any:
+    def run(self, job: WriterJob, tx: SqliteTx) -> Any:
         """Run a job to its end and return its result; its error is the reason if it was stopped."""
         self._connection, self.job = tx.connection, job
         try:
@@ -127,7 +127,7 @@ class Running:
             with self._lock:
                 self.job = None
 
-    def stop(self, job: Job | None, reason: BaseException) -> bool:
+    def stop(self, job: WriterJob | None, reason: BaseException) -> bool:
         """Stop a job that runs or is to run; True if its statement was interrupted.
 
         Between two statements there is nothing to interrupt, so repeat it until the job has ended.
@@ -228,7 +228,7 @@ class SqliteEngine:
 
     def _found(self) -> list[Identity | None]:
         """The identities of the database file and of its write-ahead log."""
-        return [] if self.in_memory else [identity_of(self.path), identity_of(self.path + "-wal")]
+        return [] if self.in_memory else [get_identity(self.path), get_identity(self.path + "-wal")]
 
     def check_file(self) -> bool:
         """Whether the files at the path are still those that were opened. Any thread may ask."""
@@ -297,7 +297,7 @@ class SqliteEngine:
     def build_index(self, table: Table, index: Index) -> None:
         """Build one index that was deferred at open; if that fails, the next open tries again."""
         # A close does not wait for it, as it does for the writes of callers.
-        job = Job(_create_index, (table, index), None, writes=False)
+        job = WriterJob(_create_index, (table, index), None, writes=False)
         try:
             self.running.run(job, SqliteTx(self.connection, None, 0, self.ids))
             self.missing_indexes.remove((table, index))
@@ -306,7 +306,7 @@ class SqliteEngine:
 
     # --- operations -------------------------------------------------------------------------------------
 
-    def commit_group(self, jobs: Sequence[Job]) -> dict[Hint, int]:
+    def commit_group(self, jobs: Sequence[WriterJob]) -> dict[Hint, int]:
         """Run the jobs in one transaction and commit it; afterwards each has its result or its error.
 
         Returns the hints to publish, and how many there are of each.
@@ -335,7 +335,7 @@ class SqliteEngine:
         self.clock.follow(micros)
         logger.warning("the wall clock was set %.1f s ahead; deadlines were moved with it", micros / MICROS)
 
-    def _run_group(self, jobs: Sequence[Job]) -> None:
+    def _run_group(self, jobs: Sequence[WriterJob]) -> None:
         """Run the jobs in one transaction, which is begun again without those that spoiled it."""
         run, left = self._run, jobs
         while True:
@@ -346,7 +346,7 @@ class SqliteEngine:
                 self.connection.execute("ROLLBACK")
             run, left = self._run_guarded, [job for job in jobs if job.error is None or job.hit_taken_id]
 
-    def _run(self, job: Job) -> bool:
+    def _run(self, job: WriterJob) -> bool:
         """Run a job without a savepoint, for which SQLite would copy every page that it changes.
 
         False if it failed after it had written, or should be tried again: then those that have not failed are
@@ -359,7 +359,7 @@ class SqliteEngine:
         spoiled = job.hit_taken_id or self.connection.total_changes() != before
         return self.connection.in_transaction and not spoiled
 
-    def _run_guarded(self, job: Job) -> bool:
+    def _run_guarded(self, job: WriterJob) -> bool:
         """Run a job so that its failure undoes it alone; if a random id was taken, try again.
 
         False if the transaction was lost, as it is when a write is interrupted.
@@ -376,7 +376,7 @@ class SqliteEngine:
                 break
         return True
 
-    def _try(self, job: Job) -> None:
+    def _try(self, job: WriterJob) -> None:
         """Run a job once. Its own error is its result.
 
         One that ended the transaction fails the group, unless the job was stopped.
@@ -394,7 +394,7 @@ class SqliteEngine:
         if not self.connection.in_transaction and (job.error is None or job.error is not job.stopped):
             raise job.error or errors.StorageUnavailable(f"{self.path}: transaction lost")
 
-    def _commit(self, jobs: Sequence[Job]) -> dict[Hint, int]:
+    def _commit(self, jobs: Sequence[WriterJob]) -> dict[Hint, int]:
         try:
             self.connection.execute("COMMIT")
         except BaseException as error:  # noqa: BLE001 - it is the caller's answer
@@ -422,7 +422,7 @@ class SqliteEngine:
                 hints[hint] = hints.get(hint, 0) + times
         return hints
 
-    def _fail(self, jobs: Sequence[Job], error: BaseException) -> None:
+    def _fail(self, jobs: Sequence[WriterJob], error: BaseException) -> None:
         """Fail every job of the group: their transaction was lost."""
         cause = translate(error, self.path)
         self.degraded = str(cause)
@@ -442,14 +442,14 @@ class SqliteEngine:
     def _reopen(self) -> None:
         if not self._broken:
             return
-        if identity_of(self.path) != self._identities[0]:
+        if get_identity(self.path) != self._identities[0]:
             self.lost = LOST
             raise errors.StorageUnavailable(self.lost, public=self.lost)
         self.connection = self.connect(_WRITE_FLAGS)
         self._identities = self._found()
         self._broken = False
 
-    def read(self, job: Job, connection: apsw.Connection, running: Running) -> None:
+    def read(self, job: WriterJob, connection: apsw.Connection, running: Running) -> None:
         """Run a reading job on one snapshot of `connection`."""
         connection.execute("BEGIN")
         try:
@@ -492,7 +492,7 @@ def _query_only(connection: apsw.Connection) -> Iterator[None]:
         connection.execute("PRAGMA query_only = OFF")
 
 
-def _refuse(jobs: Sequence[Job], error: BaseException) -> None:
+def _refuse(jobs: Sequence[WriterJob], error: BaseException) -> None:
     for job in jobs:
         job.error = error
         job.hints = {}

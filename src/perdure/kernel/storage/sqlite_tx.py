@@ -14,8 +14,8 @@ from perdure.kernel.storage import dialect, fulltext
 from perdure.kernel.storage.dialect import Bulk, BulkInsert, BulkUpdate, Statement, Write
 from perdure.kernel.storage.rows import R
 from perdure.kernel.storage.schema import FullText, Probe, Table
-from perdure.kernel.storage.totals import Totals
-from perdure.kernel.tally import Note
+from perdure.kernel.storage.totals import TotalChanges
+from perdure.kernel.tally import TallyEntry
 
 
 def drive(operation: Coroutine[Any, Any, Any]) -> Any:
@@ -67,9 +67,9 @@ class SqliteTx:
         self.ids = ids
         self.shard = 0
         self.hints: dict[Hint, int] = {}
-        self.notes: list[Note] = []
+        self.notes: list[TallyEntry] = []
         self.wants = wants
-        self._totals = Totals()
+        self._totals = TotalChanges()
 
     def _bind(self, sql: Statement[Any], parameters: dict[str, Any]) -> tuple[str, Mapping[str, Any]]:
         parameters.setdefault("now", self.now)
@@ -160,4 +160,4 @@ class SqliteTx:
         return {key: times for key in keys if (times := self.hints.pop((channel, key), 0))}
 
     def count(self, name: str, label: str, seconds: float | None = None, times: int = 1) -> None:
-        self.notes.append(Note(name, self.ns, label, seconds, times))
+        self.notes.append(TallyEntry(name, self.ns, label, seconds, times))

@@ -8,7 +8,7 @@ from typing import Any
 from perdure.kernel.storage.dialect import BulkInsert, Write
 
 
-class Totals:
+class TotalChanges:
     """What an operation adds to totals: by namespace, by the insert that does so, and by the key of a row."""
 
     __slots__ = ("_added",)

@@ -9,16 +9,16 @@ from perdure.kernel import changes
 from perdure.kernel.storage.port import Tx
 from perdure.memory import sql
 from perdure.memory.calendar import SEGMENT
-from perdure.memory.model import INDEX_CONSUMER, EventRow, TextRow
+from perdure.memory.model import INDEX_CONSUMER, MemoryEventRow, TextRow
 from perdure.memory.nodes import (
     BUILDING,
-    CheckpointRow,
-    ChildRow,
+    BuildProgressRow,
+    ChildNodeRow,
     ChildVersion,
-    DueRow,
+    DueNodeRow,
     GripRow,
-    NodeRow,
-    VersionRow,
+    NodeVersionRow,
+    TocNodeRow,
     built,
     failed,
     is_taken,
@@ -38,7 +38,7 @@ SEGMENT_EVENTS = 4000
 READ_CHARACTERS = 4000
 
 
-class Place(NamedTuple):
+class DueNodeCursor(NamedTuple):
     """A place among the nodes that are due."""
 
     end_ms: int = -(2**62)
@@ -46,7 +46,7 @@ class Place(NamedTuple):
     id: str = ""
 
 
-async def due(tx: Tx, level: int, age: int | None, rest: int, after: Place) -> list[DueRow]:
+async def due(tx: Tx, level: int, age: int | None, rest: int, after: DueNodeCursor) -> list[DueNodeRow]:
     """The next stale nodes of a level, of the namespace or of all, in the order of their ends.
 
     Their time ended `age` microseconds ago, and they have not changed for `rest`.
@@ -72,7 +72,7 @@ async def until_due(tx: Tx, level: int, rest: int) -> int | None:
     return None if due_at is None else max(0, due_at - tx.now)
 
 
-async def start(tx: Tx, node_id: str, builder: str, seconds: int) -> NodeRow | None:
+async def start(tx: Tx, node_id: str, builder: str, seconds: int) -> TocNodeRow | None:
     """Begin to build a stale node, for so many microseconds; None if it is not stale, or is being built."""
     (row,) = await tx.all(sql.LOCK_NODES, ids=[node_id]) or (None,)
     if row is None or not row.stale or is_taken(row, builder, tx.now):
@@ -82,7 +82,7 @@ async def start(tx: Tx, node_id: str, builder: str, seconds: int) -> NodeRow | N
     return row
 
 
-async def _save(tx: Tx, row: NodeRow) -> None:
+async def _save(tx: Tx, row: TocNodeRow) -> None:
     """Store a node whose status has changed."""
     await tx.update_many(sql.SAVE_NODES, [row])
     changes.tell(tx, KIND, [(row.id, row.status)])
@@ -106,11 +106,11 @@ async def refresh(tx: Tx, node_id: str) -> bool:
 class SegmentContent(NamedTuple):
     """The events of a segment, and those before it that it repeats."""
 
-    events: list[EventRow]
-    repeated: list[EventRow]
+    events: list[MemoryEventRow]
+    repeated: list[MemoryEventRow]
 
 
-async def segment_content(tx: Tx, row: NodeRow) -> SegmentContent:
+async def segment_content(tx: Tx, row: TocNodeRow) -> SegmentContent:
     """What a segment is made of: the beginning of each text."""
     low, high = row.start_ms, row.end_ms
     shared = {"characters": READ_CHARACTERS, "limit": SEGMENT_EVENTS}
@@ -137,7 +137,7 @@ async def segment_content(tx: Tx, row: NodeRow) -> SegmentContent:
     return SegmentContent(events, repeated)
 
 
-async def child_texts(tx: Tx, parent: str, after: tuple[int, str], limit: int) -> list[ChildRow]:
+async def child_texts(tx: Tx, parent: str, after: tuple[int, str], limit: int) -> list[ChildNodeRow]:
     """The next children of a node that have a complete version."""
     after_ms, after_id = after
     return await tx.all(sql.CHILD_TEXTS, parent=parent, after_ms=after_ms, after_id=after_id, limit=limit)
@@ -178,27 +178,29 @@ async def finish(tx: Tx, done: Built) -> int | None:
     differs = last is None or (last.title, last.body) != (done.title, done.body)
     says_more = differs or done.made_of != made_of_before(row)
     version = row.version + 1 if says_more else row.version
-    stale = await _made_of(tx, row) != done.made_of
+    stale = await _compute_source(tx, row) != done.made_of
     await _save(tx, built(row, done.made_of, version=version, stale=stale))
     if says_more:
-        await tx.write(sql.ADD_VERSIONS.of([VersionRow(row.id, version, tx.now, done.title, done.body)]))
+        await tx.write(sql.ADD_VERSIONS.of([NodeVersionRow(row.id, version, tx.now, done.title, done.body)]))
         await _write_texts(tx, row, done)
         if row.parent_id is not None:
             await tx.execute(sql.MARK_STALE, id=row.parent_id)
-    await tx.write(sql.SET_CHECKPOINT.of([CheckpointRow(done.job, row.level, row.id, row.end_ms, 1, tx.now)]))
+    await tx.write(
+        sql.SET_CHECKPOINT.of([BuildProgressRow(done.job, row.level, row.id, row.end_ms, 1, tx.now)])
+    )
     if says_more:
         await put(tx, [NewEffect(INDEX_CONSUMER, row.id, done.effect)])
     return version
 
 
-async def _made_of(tx: Tx, row: NodeRow) -> str:
+async def _compute_source(tx: Tx, row: TocNodeRow) -> str:
     """What a node would be made of now."""
     if row.level == SEGMENT:
         return row.content
     return versions_digest(await tx.all(sql.CHILD_VERSIONS, parent=row.id))
 
 
-async def _write_texts(tx: Tx, row: NodeRow, done: Built) -> None:
+async def _write_texts(tx: Tx, row: TocNodeRow, done: Built) -> None:
     """Store the grips of a new version, and the documents of node and grips in the place of older ones."""
     before = await tx.all(sql.GRIPS_OF, ids=[row.id]) if row.level == SEGMENT else []
     if done.grips:
@@ -214,7 +216,7 @@ async def fail(tx: Tx, node_id: str, builder: str, error: str, wait: int) -> Non
         await _save(tx, failed(row, error, tx.now + wait))
 
 
-async def checkpoints(tx: Tx) -> list[CheckpointRow]:
+async def checkpoints(tx: Tx) -> list[BuildProgressRow]:
     """How far the jobs of the namespace came."""
     return await tx.all(sql.GET_CHECKPOINTS)
 

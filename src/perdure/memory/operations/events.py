@@ -13,8 +13,8 @@ from perdure.memory.model import (
     TOC_CONSUMER,
     CheckedEvent,
     CitedRow,
-    EventPlace,
-    EventRow,
+    EventCursor,
+    MemoryEventRow,
 )
 from perdure.outbox.operations import NewEffect, put
 
@@ -42,13 +42,13 @@ class Stretch(NamedTuple):
 
     low: int
     high: int
-    after: EventPlace
+    after: EventCursor
     session_id: str | None = None
 
 
 async def events_between(
     tx: Tx, stretch: Stretch, limit: int, most_bytes: int
-) -> tuple[list[EventRow], bool]:
+) -> tuple[list[MemoryEventRow], bool]:
     """Return the next events of a stretch in the order of their time, and whether there are more.
 
     Events follow while their texts have at most `most_bytes` bytes together; the first one may have more.
@@ -78,7 +78,7 @@ def count_fitting(sizes: Sequence[int], most: int) -> int:
     return len(sizes)
 
 
-async def get_events(tx: Tx, ids: Sequence[str]) -> dict[str, EventRow]:
+async def get_events(tx: Tx, ids: Sequence[str]) -> dict[str, MemoryEventRow]:
     """Those of the events that exist."""
     return {row.id: row for row in await tx.all(sql.GET_EVENTS, ids=sorted(set(ids)))}
 

@@ -12,11 +12,11 @@ from perdure.memory import sql
 from perdure.memory.model import (
     INDEX_CONSUMER,
     TOC_CONSUMER,
-    CounterRow,
-    CountRow,
-    PlaceRow,
+    MemoryCounterRow,
+    MemoryCountRow,
+    NewDocumentRow,
     TextRow,
-    places_of,
+    build_document_range,
 )
 from perdure.memory.nodes import FAILED
 from perdure.outbox.model import PENDING
@@ -33,7 +33,7 @@ async def index_some(tx: Tx) -> int:
     counter = await lock_counter(tx)
     ids = await tx.all(sql.PENDING, limit=INDEX_ROWS)
     if ids:
-        rows = [PlaceRow(id, counter.placed + number) for number, id in enumerate(ids, 1)]
+        rows = [NewDocumentRow(id, counter.placed + number) for number, id in enumerate(ids, 1)]
         await tx.write(sql.PLACE.of(rows))
         count = len(rows)
         counter = counter._replace(placed=counter.placed + count, documents=counter.documents + count)
@@ -41,19 +41,19 @@ async def index_some(tx: Tx) -> int:
     return len(ids)
 
 
-async def lock_counter(tx: Tx) -> CounterRow:
+async def lock_counter(tx: Tx) -> MemoryCounterRow:
     """The counters of the namespace, which no other transaction changes meanwhile."""
     counter = await tx.one(sql.LOCK_COUNTER)
     if counter is None:
         assert tx.ns is not None
-        low, _ = places_of(tx.ns)
-        await tx.write(sql.ADD_COUNTER.of([CounterRow(tx.ns, low, 0, low)]))
+        low, _ = build_document_range(tx.ns)
+        await tx.write(sql.ADD_COUNTER.of([MemoryCounterRow(tx.ns, low, 0, low)]))
         counter = await tx.one(sql.LOCK_COUNTER)
     assert counter is not None
     return counter
 
 
-async def get_counter(tx: Tx) -> CounterRow | None:
+async def get_counter(tx: Tx) -> MemoryCounterRow | None:
     """The counters of the namespace, if it has any."""
     return await tx.one(sql.GET_COUNTER)
 
@@ -74,7 +74,7 @@ async def put_texts(tx: Tx, texts: Sequence[TextRow], gone: Sequence[str] = ()) 
     await tx.write(sql.ADD_TEXTS.of(sorted(texts)))
 
 
-async def counts(tx: Tx) -> tuple[CountRow, CounterRow | None]:
+async def counts(tx: Tx) -> tuple[MemoryCountRow, MemoryCounterRow | None]:
     """How much the memory of the namespace holds."""
     consumers = [INDEX_CONSUMER, TOC_CONSUMER]
     found = await tx.one(sql.COUNTS, open=PENDING, consumers=consumers, failed=FAILED)

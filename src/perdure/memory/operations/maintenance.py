@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from perdure.jobs.model import JobView, NewJob
+from perdure.jobs.model import JobWithRollout, NewJob
 from perdure.jobs.operations import enqueue_jobs, get_jobs
 from perdure.kernel.storage.port import Tx
 from perdure.memory import sql
-from perdure.memory.model import PlaceRow, places_of
+from perdure.memory.model import NewDocumentRow, build_document_range
 from perdure.memory.nodes import AGAIN, built_again
 from perdure.memory.operations.index import INDEX_ROWS, lock_counter
 from perdure.memory.tables import TEXTS
@@ -15,7 +15,7 @@ from perdure.service.audit import audit
 STALE_ROWS = 500
 
 
-async def start_rebuild(tx: Tx, job: NewJob) -> JobView:
+async def start_rebuild(tx: Tx, job: NewJob) -> JobWithRollout:
     """Enqueue the job that builds everything again, unless one waits; returns it."""
     (job_id,) = await enqueue_jobs(tx, [job])
     await audit(tx, "rebuild_memory", [job_id])
@@ -41,7 +41,7 @@ async def last_place(tx: Tx) -> int:
     """The last place that was given in the namespace."""
     assert tx.ns is not None
     counter = await tx.one(sql.GET_COUNTER)
-    low, _ = places_of(tx.ns)
+    low, _ = build_document_range(tx.ns)
     return low if counter is None else counter.placed
 
 
@@ -49,10 +49,10 @@ async def index_again(tx: Tx, last: int) -> int:
     """Give some documents new places, of those up to a place; returns how many there were."""
     assert tx.ns is not None
     counter = await lock_counter(tx)
-    low, _ = places_of(tx.ns)
+    low, _ = build_document_range(tx.ns)
     old = await tx.all(sql.PLACED_UNTIL, low=low, last=last, limit=INDEX_ROWS)
     if old:
-        rows = [PlaceRow(row.id, counter.placed + number) for number, row in enumerate(old, 1)]
+        rows = [NewDocumentRow(row.id, counter.placed + number) for number, row in enumerate(old, 1)]
         await tx.update_many(sql.MOVE_PLACES, rows)
         await tx.execute(sql.DROP_VECTORS, places=[row.place for row in old])
         placed = counter.placed + len(rows)

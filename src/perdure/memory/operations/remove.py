@@ -7,7 +7,7 @@ from typing import Final
 from perdure.kernel import changes
 from perdure.kernel.storage.port import Tx
 from perdure.memory import sql
-from perdure.memory.calendar import DAY, DAY_MS, ancestors_of, date_of, ms_of, parse_id
+from perdure.memory.calendar import DAY, DAY_MS, date_to_ms, list_ancestors, ms_to_date, parse_id
 from perdure.memory.operations import builds, events
 from perdure.memory.operations.index import put_texts
 from perdure.memory.operations.maintenance import next_event
@@ -21,7 +21,9 @@ async def next_day(tx: Tx, ms: int) -> int | None:
     """When the next day begins, from the beginning of one on, of which there is an event or a node."""
     event = await next_event(tx, ms)
     node = await tx.one(sql.NEXT_DAY, level=DAY, ms=ms)
-    found = [each for each in (None if event is None else ms_of(date_of(event)), node) if each is not None]
+    found = [
+        each for each in (None if event is None else date_to_ms(ms_to_date(event)), node) if each is not None
+    ]
     return min(found, default=None)
 
 
@@ -38,13 +40,13 @@ async def delete_day(tx: Tx, day: str) -> tuple[int, bool]:
     """
     period = parse_id(day)
     assert period is not None, day
-    await tx.all(sql.LOCK_NODES, ids=sorted([day, *ancestors_of(day)]))
+    await tx.all(sql.LOCK_NODES, ids=sorted([day, *list_ancestors(day)]))
     segments = await tx.all(sql.CHILD_IDS, parents=[day], limit=SEGMENTS)
     if segments:
         await _drop_nodes(tx, sorted(row.id for row in segments))
         return 0, False
     await _drop_nodes(tx, [day])
-    for above in ancestors_of(day):
+    for above in list_ancestors(day):
         if await tx.all(sql.CHILD_IDS, parents=[above], limit=1):
             break
         await _drop_nodes(tx, [above])

@@ -8,7 +8,14 @@ from typing import NamedTuple
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.vectors import Vector, VectorTable
 from perdure.memory import sql
-from perdure.memory.model import EVENT, CitedRow, CounterRow, HitRow, VectorDocument, places_of
+from perdure.memory.model import (
+    EVENT,
+    CitedRow,
+    HitRow,
+    MemoryCounterRow,
+    VectorDocument,
+    build_document_range,
+)
 from perdure.memory.nodes import GRIP_KIND, NODE_KIND, ShownNode
 from perdure.memory.operations import vectors
 from perdure.memory.operations.events import cited
@@ -60,10 +67,10 @@ class NearDocuments(NamedTuple):
     """The last place in memory."""
 
 
-class FoundDocuments(NamedTuple):
+class DocumentMatches(NamedTuple):
     """What a search found, with the events behind each document."""
 
-    counter: CounterRow | None
+    counter: MemoryCounterRow | None
     hits: list[HitRow]
     shown: list[ShownNode]
     cited: dict[str, list[CitedRow]]
@@ -72,7 +79,7 @@ class FoundDocuments(NamedTuple):
     new_vectors: list[VectorDocument]
 
 
-async def search_documents(tx: Tx, plan: SearchPlan, near: NearDocuments | None) -> FoundDocuments:
+async def search_documents(tx: Tx, plan: SearchPlan, near: NearDocuments | None) -> DocumentMatches:
     """Return the best documents of a search with the events behind them."""
     counter = await tx.one(sql.GET_COUNTER)
     matching: list[HitRow] = []
@@ -83,13 +90,13 @@ async def search_documents(tx: Tx, plan: SearchPlan, near: NearDocuments | None)
     hits = best(matching, plan.limit)
     if near is not None:
         new = await vectors.after(tx, near.last, NEW_VECTORS)
-        scored = sorted([*near.scored, *nearest(_table_of(new, near.vector), near)], reverse=True)
+        scored = sorted([*near.scored, *nearest(_build_table(new, near.vector), near)], reverse=True)
         rows = await vectors.documents(tx, [place for _, place in scored], TEXT_CHARACTERS)
         gone = [place for _, place in near.scored if place not in rows]
         found = [rows[place]._replace(score=score) for score, place in scored if place in rows][: near.limit]
         hits = found if plan.mode == "vector" else _fused(matching, found, plan)
     shown, events = await _behind(tx, hits)
-    return FoundDocuments(counter, hits, shown, events, gone, new)
+    return DocumentMatches(counter, hits, shown, events, gone, new)
 
 
 def _fused(matching: Sequence[HitRow], near: Sequence[HitRow], plan: SearchPlan) -> list[HitRow]:
@@ -124,7 +131,7 @@ async def _search_words(tx: Tx, ways: Sequence[Sequence[TextSearch]], documents:
 async def search_texts(tx: Tx, search: TextSearch) -> list[HitRow]:
     """Return the documents that match a query best."""
     assert tx.ns is not None
-    low, high = places_of(tx.ns)
+    low, high = build_document_range(tx.ns)
     shared = {
         "match": search.match,
         "tags": list(search.tags),
@@ -155,7 +162,7 @@ def nearest(table: VectorTable, near: NearDocuments) -> list[tuple[float, int]]:
     ]
 
 
-def _table_of(rows: Sequence[VectorDocument], vector: Vector) -> VectorTable:
+def _build_table(rows: Sequence[VectorDocument], vector: Vector) -> VectorTable:
     table = VectorTable(len(vector))
     add_rows(table, rows)
     return table

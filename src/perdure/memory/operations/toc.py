@@ -11,12 +11,12 @@ from perdure.jobs.model import NewJob
 from perdure.jobs.operations import enqueue_jobs
 from perdure.kernel.storage.port import Tx
 from perdure.memory import sql
-from perdure.memory.calendar import YEAR, ancestors_of, day_id
-from perdure.memory.model import EventPlace, EventRow
-from perdure.memory.nodes import GripRow, NodeRow, ShownNode, new_node, segment_node
+from perdure.memory.calendar import YEAR, day_id, list_ancestors
+from perdure.memory.model import EventCursor, MemoryEventRow
+from perdure.memory.nodes import GripRow, ShownNode, TocNodeRow, new_node, segment_node
 from perdure.memory.operations.events import Stretch, count_fitting, events_between
 from perdure.memory.operations.index import put_texts
-from perdure.memory.segments import Segment, cut
+from perdure.memory.segments import MemorySegment, cut
 
 CUT_EVENTS = 10_000
 """How many events one transaction cuts into segments: more than two segments can have."""
@@ -32,14 +32,14 @@ async def mark_days(tx: Tx, spans: Sequence[tuple[int, int]]) -> list[str]:
     for first, last in spans:
         known_first, known_last = days.get(day_id(first), (first, last))
         days[day_id(first)] = (min(first, known_first), max(last, known_last))
-    ids = sorted({*days, *(above for day in days for above in ancestors_of(day))})
+    ids = sorted({*days, *(above for day in days for above in list_ancestors(day))})
     await tx.write(sql.ADD_NODES.of([new_node(id, tx.now) for id in ids]))
     rows = await tx.all(sql.LOCK_NODES, ids=sorted(days))
     await tx.update_many(sql.SAVE_NODES, [_dirty(row, *days[row.id]) for row in rows])
     return sorted(days)
 
 
-def _dirty(row: NodeRow, first: int, last: int) -> NodeRow:
+def _dirty(row: TocNodeRow, first: int, last: int) -> TocNodeRow:
     high = last if row.dirty_end_ms is None else max(last, row.dirty_end_ms)
     if row.dirty_ms is not None and row.dirty_ms < first:
         return row._replace(dirty_end_ms=high)
@@ -71,7 +71,7 @@ async def cut_day(tx: Tx, day: str, build: NewJob) -> bool:
     ]
     whole = len(events) < CUT_EVENTS
     changed, known = _until_known(segments if whole else segments[:-1], old, row.dirty_end_ms)
-    reached = known or (None if whole else place_of(segments[-1]))
+    reached = known or (None if whole else get_segment_start(segments[-1]))
     replaced = [each for each in old if reached is None or each.place < reached]
     await _replace(tx, row, replaced, changed, build)
     if known is None and reached is not None:
@@ -82,37 +82,37 @@ async def cut_day(tx: Tx, day: str, build: NewJob) -> bool:
     return row.dirty_ms is not None
 
 
-async def _first_cut(tx: Tx, day: NodeRow, ms: int) -> EventPlace:
+async def _first_cut(tx: Tx, day: TocNodeRow, ms: int) -> EventCursor:
     """Where to begin: a cut that nothing has moved."""
     if day.dirty_id is not None:
-        return EventPlace(ms, day.dirty_id)
+        return EventCursor(ms, day.dirty_id)
     before = await tx.one(sql.SEGMENT_BEFORE, day=day.id, ms=ms)
-    return EventPlace(day.start_ms, "") if before is None else before.place
+    return EventCursor(day.start_ms, "") if before is None else before.place
 
 
-def place_of(segment: Segment) -> EventPlace:
+def get_segment_start(segment: MemorySegment) -> EventCursor:
     """Where a segment begins."""
-    return EventPlace(segment.first.timestamp_ms, segment.first.id)
+    return EventCursor(segment.first.timestamp_ms, segment.first.id)
 
 
 def _until_known(
-    segments: Sequence[Segment], old: Sequence[NodeRow], changed_until: int
-) -> tuple[list[Segment], EventPlace | None]:
+    segments: Sequence[MemorySegment], old: Sequence[TocNodeRow], changed_until: int
+) -> tuple[list[MemorySegment], EventCursor | None]:
     """The segments up to one that was there before and begins after all changes: from there on nothing moves.
 
     Gives the place of that one too, if there is one.
     """
     known = {row.id for row in old}
-    taken: list[Segment] = []
+    taken: list[MemorySegment] = []
     for segment in segments:
         if segment.first.timestamp_ms > changed_until and segment.id in known:
-            return taken, place_of(segment)
+            return taken, get_segment_start(segment)
         taken.append(segment)
     return taken, None
 
 
 async def _replace(
-    tx: Tx, day: NodeRow, old: Sequence[NodeRow], segments: Sequence[Segment], build: NewJob
+    tx: Tx, day: TocNodeRow, old: Sequence[TocNodeRow], segments: Sequence[MemorySegment], build: NewJob
 ) -> None:
     """Write the segments that are new or changed, and delete those that are no more."""
     known = {row.id: row for row in old}
@@ -131,11 +131,11 @@ async def _replace(
         await enqueue_jobs(tx, [build])
 
 
-def _differs(known: NodeRow | None, row: NodeRow) -> bool:
+def _differs(known: TocNodeRow | None, row: TocNodeRow) -> bool:
     return known is not None and known.content != row.content
 
 
-def _moved(known: NodeRow, row: NodeRow) -> NodeRow:
+def _moved(known: TocNodeRow, row: TocNodeRow) -> TocNodeRow:
     """A segment to which other events belong now."""
     return known._replace(
         end_ms=row.end_ms,
@@ -175,7 +175,7 @@ async def show_level(tx: Tx, level: int, before: int, limit: int) -> list[tuple[
 
 
 async def show_children(
-    tx: Tx, parent: str, after: EventPlace, limit: int
+    tx: Tx, parent: str, after: EventCursor, limit: int
 ) -> list[tuple[ShownNode, list[str]]]:
     """The next children of a node, in the order of their time."""
     rows = await tx.all(
@@ -200,11 +200,11 @@ async def get_grips(tx: Tx, ids: Sequence[str]) -> dict[str, GripRow]:
 async def around(
     tx: Tx,
     session_id: str,
-    ends: tuple[EventPlace, EventPlace],
+    ends: tuple[EventCursor, EventCursor],
     counts: tuple[int, int],
     window: int,
     most_bytes: int,
-) -> tuple[list[EventRow], list[EventRow]]:
+) -> tuple[list[MemoryEventRow], list[MemoryEventRow]]:
     """Return the events of a session just before and just after others, within a window of time.
 
     On each side the texts have at most `most_bytes` bytes together; the nearest one may have more.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perdure.kernel.storage.port import Tx
 from perdure.memory import sql
-from perdure.memory.model import HitRow, VectorDocument, VectorRow, places_of
+from perdure.memory.model import DocumentVectorRow, HitRow, VectorDocument, build_document_range
 from perdure.memory.operations.index import lock_counter
 
 LOAD_ROWS = 2000
@@ -18,7 +18,7 @@ async def not_embedded(tx: Tx, limit: int, characters: int) -> list[HitRow]:
     counter = await tx.one(sql.GET_COUNTER)
     if counter is None or counter.embedded >= counter.placed:
         return []
-    _, high = places_of(tx.ns)
+    _, high = build_document_range(tx.ns)
     return await tx.all(
         sql.DOCUMENTS_AFTER, after=counter.embedded, high=high, limit=limit, characters=characters
     )
@@ -27,7 +27,7 @@ async def not_embedded(tx: Tx, limit: int, characters: int) -> list[HitRow]:
 async def add(tx: Tx, made: Sequence[tuple[int, bytes]]) -> None:
     """Store the vectors of documents, in the order of their places; those before them have theirs."""
     counter = await lock_counter(tx)
-    await tx.write(sql.ADD_VECTORS.of([VectorRow(place, vector) for place, vector in made]))
+    await tx.write(sql.ADD_VECTORS.of([DocumentVectorRow(place, vector) for place, vector in made]))
     last = max(place for place, _ in made)
     counter = counter._replace(embedded=max(counter.embedded, last), embedded_at=tx.now)
     await tx.update_many(sql.COUNT, [counter])

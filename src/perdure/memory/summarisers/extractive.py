@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from perdure.kernel.storage.fulltext import is_stop_word, words_of
+from perdure.kernel.storage.fulltext import index_words, is_stop_word
 from perdure.kernel.words import is_unspaced
 from perdure.memory.summarisers.port import Child, NoEvents, Said, Summary, shorten
 
@@ -55,7 +55,7 @@ class ExtractiveSummariser:
     async def summarise(self, events: Sequence[Said]) -> Summary:
         if not events:
             raise NoEvents("there are no events to summarise")
-        return await asyncio.to_thread(summary_of, events)
+        return await asyncio.to_thread(build_summary, events)
 
     async def roll_up(self, title: str, children: Sequence[Child]) -> Summary:
         if not children:
@@ -63,7 +63,7 @@ class ExtractiveSummariser:
         return await asyncio.to_thread(rolled_up, title, children)
 
 
-def summary_of(events: Sequence[Said]) -> Summary:
+def build_summary(events: Sequence[Said]) -> Summary:
     """The summary of a segment: what was asked, what was found, what came of it."""
     own = [event for event in events if not event.repeated] or list(events)
     weights = _word_weights(event.text for event in own)
@@ -94,7 +94,7 @@ def _keywords(events: Sequence[Said]) -> tuple[str, ...]:
     for event in events:
         text = event.text[:READ_CHARACTERS]
         wanted = content_words(text)
-        for word in dict.fromkeys(words_of(text)):
+        for word in dict.fromkeys(index_words(text)):
             if word in wanted and says_enough(word, KEYWORD_LENGTH):
                 found[word] = found.get(word, 0.0) + _WEIGHTS.get(event.role, 1.0) * _length_weight(word)
     return tuple(sorted(found, key=lambda word: -round(found[word], 3))[:KEYWORDS])
@@ -219,7 +219,7 @@ def content_words(text: str) -> frozenset[str]:
     """The words of a text that say what it is about."""
     return frozenset(
         word
-        for word in words_of(text)
+        for word in index_words(text)
         if says_enough(word, SHORTEST_WORD)
         and not word.isdigit()
         and not is_stop_word(word)

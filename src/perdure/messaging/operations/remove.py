@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from perdure.kernel import changes
 from perdure.kernel.storage.port import Tx
 from perdure.messaging import sql
-from perdure.messaging.model import OldSession, SessionRow
+from perdure.messaging.model import MessagingSessionRow, OldSession
 from perdure.messaging.operations.sessions import KIND
 
 FOUND_SESSIONS = 100
@@ -20,13 +20,13 @@ async def old_sessions(tx: Tx, before: int, after: OldSession) -> list[OldSessio
     return await tx.all(sql.OLD_SESSIONS, before=before, **after._asdict(), n=FOUND_SESSIONS)
 
 
-async def is_open(tx: Tx, session: SessionRow, before: int) -> bool:
+async def is_open(tx: Tx, session: MessagingSessionRow, before: int) -> bool:
     """Whether a session has a turn that has not ended, or a message since a time."""
     busy = await tx.one(sql.LIVE_TURN, line=session.line)
     return session.last_activity_at >= before or session.pending_turn is not None or busy is not None
 
 
-async def end_quietly(tx: Tx, session: SessionRow) -> None:
+async def end_quietly(tx: Tx, session: MessagingSessionRow) -> None:
     """End a session that is locked, so that no message can be sent to it while it is deleted."""
     if session.active:
         session.active = 0
@@ -38,7 +38,7 @@ async def delete_executions(tx: Tx, turn_ids: Sequence[str]) -> None:
     await tx.execute(sql.DROP_EXECUTIONS, ids=list(turn_ids))
 
 
-async def delete_session(tx: Tx, session: SessionRow) -> bool:
+async def delete_session(tx: Tx, session: MessagingSessionRow) -> bool:
     """Delete some messages of a session that is locked and has no turns, or in the end the session itself;
     gives whether it is gone. The sums of its chat go with the last of its executions."""
     if await tx.execute(sql.DROP_MESSAGES, session_id=session.id, n=MESSAGE_ROWS) == MESSAGE_ROWS:

@@ -9,7 +9,13 @@ from perdure.kernel import changes, ids
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.messaging import sql
-from perdure.messaging.model import Key, MessageRow, NewMessage, Place, SessionRow
+from perdure.messaging.model import (
+    ConversationKey,
+    MessageRow,
+    MessagingSessionRow,
+    NewMessage,
+    SessionCursor,
+)
 from perdure.service.audit import audit
 from perdure.service.idempotency import keyed_as
 
@@ -19,14 +25,14 @@ KIND = "messaging_session"
 # --- sessions ---------------------------------------------------------------------------------------------
 
 
-class Opened(NamedTuple):
+class OpenedSession(NamedTuple):
     """A session, and whether it has just begun."""
 
-    row: SessionRow
+    row: MessagingSessionRow
     created: bool
 
 
-async def get_or_create(tx: Tx, key: Key, assistant: str | None, idle: int) -> Opened:
+async def get_or_create(tx: Tx, key: ConversationKey, assistant: str | None, idle: int) -> OpenedSession:
     """The active session of a key; a new one if it has none, or none that was used within `idle`.
 
     Whoever asks at once for the same key gets the same session. Another assistant gets a new one.
@@ -35,7 +41,7 @@ async def get_or_create(tx: Tx, key: Key, assistant: str | None, idle: int) -> O
     row = await tx.one(sql.LOCK_ACTIVE, thread_key=key.thread_key, **where)
     if row is not None:
         if row.last_activity_at >= tx.now - idle and assistant in (None, row.assistant):
-            return Opened(row, False)
+            return OpenedSession(row, False)
         row.active = 0
         await _save(tx, row, "ended")
     added = await tx.execute(
@@ -51,13 +57,13 @@ async def get_or_create(tx: Tx, key: Key, assistant: str | None, idle: int) -> O
         winner = await tx.one(sql.LOCK_ACTIVE, thread_key=key.thread_key, **where)
         if winner is None:
             raise Conflict("the session was created and ended by others meanwhile; try again")
-        return Opened(winner, False)
+        return OpenedSession(winner, False)
     changes.tell(tx, KIND, [(session_id, "active")])
     await audit(tx, "create_messaging_session", [session_id])
-    return Opened(await get(tx, session_id), True)
+    return OpenedSession(await get(tx, session_id), True)
 
 
-async def deactivate(tx: Tx, session_id: str) -> SessionRow:
+async def deactivate(tx: Tx, session_id: str) -> MessagingSessionRow:
     """End a session: the next message of its key begins another. One that has ended stays as it is."""
     row = await lock(tx, session_id)
     if row.active:
@@ -67,7 +73,7 @@ async def deactivate(tx: Tx, session_id: str) -> SessionRow:
     return row
 
 
-async def set_agent_session_id(tx: Tx, session_id: str, agent_session_id: str | None) -> SessionRow:
+async def set_agent_session_id(tx: Tx, session_id: str, agent_session_id: str | None) -> MessagingSessionRow:
     """Note in which session the agent logs what it says and does."""
     row = await lock(tx, session_id)
     row.agent_session_id = agent_session_id
@@ -76,12 +82,12 @@ async def set_agent_session_id(tx: Tx, session_id: str, agent_session_id: str | 
     return row
 
 
-async def _save(tx: Tx, row: SessionRow, status: str) -> None:
+async def _save(tx: Tx, row: MessagingSessionRow, status: str) -> None:
     await tx.update_many(sql.SAVE, [row])
     changes.tell(tx, KIND, [(row.id, status)])
 
 
-async def lock(tx: Tx, session_id: str) -> SessionRow:
+async def lock(tx: Tx, session_id: str) -> MessagingSessionRow:
     """A session, locked; NotFound if there is none."""
     row = await tx.one(sql.LOCK_SESSION, id=session_id)
     if row is None:
@@ -98,7 +104,7 @@ async def add(tx: Tx, additions: Sequence[tuple[str, NewMessage]]) -> list[int |
 
     Rows of sessions are locked in the order of their ids, whichever order the messages come in.
     """
-    rows: dict[str, SessionRow | NotFound] = {}
+    rows: dict[str, MessagingSessionRow | NotFound] = {}
     for session_id in sorted({session_id for session_id, _ in additions}):
         row = await tx.one(sql.LOCK_SESSION, id=session_id)
         rows[session_id] = not_found(session_id) if row is None else row
@@ -110,14 +116,14 @@ async def add(tx: Tx, additions: Sequence[tuple[str, NewMessage]]) -> list[int |
         else:
             (added,) = await append(tx, found, [message])
             answers.append(added.id)
-    changed = [row for row in rows.values() if isinstance(row, SessionRow)]
+    changed = [row for row in rows.values() if isinstance(row, MessagingSessionRow)]
     if changed:
         await save(tx, changed)
         await audit(tx, "add_message", [row.id for row in changed])
     return answers
 
 
-async def append(tx: Tx, session: SessionRow, messages: Sequence[NewMessage]) -> list[MessageRow]:
+async def append(tx: Tx, session: MessagingSessionRow, messages: Sequence[NewMessage]) -> list[MessageRow]:
     """Add messages to a session that is locked, and count them; `save` writes the session.
 
     The id of a message is its time; where another message has the same, it takes the next that is free.
@@ -144,7 +150,7 @@ async def append(tx: Tx, session: SessionRow, messages: Sequence[NewMessage]) ->
     return added
 
 
-async def save(tx: Tx, sessions: Sequence[SessionRow]) -> None:
+async def save(tx: Tx, sessions: Sequence[MessagingSessionRow]) -> None:
     """Write sessions that messages were added to."""
     await tx.update_many(sql.SAVE, list(sessions))
     changes.tell(tx, KIND, [(row.id, "active" if row.active else "ended") for row in sessions])
@@ -153,7 +159,7 @@ async def save(tx: Tx, sessions: Sequence[SessionRow]) -> None:
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-async def get(tx: Tx, session_id: str) -> SessionRow:
+async def get(tx: Tx, session_id: str) -> MessagingSessionRow:
     """A session, by its id or by the beginning of its id, if no other has the same."""
     row = await tx.one(sql.GET_SESSION, id=session_id)
     if row is not None:
@@ -167,7 +173,7 @@ async def get(tx: Tx, session_id: str) -> SessionRow:
     return found[-1]
 
 
-async def search(tx: Tx, active: bool | None, place: Place, limit: int) -> list[SessionRow]:
+async def search(tx: Tx, active: bool | None, place: SessionCursor, limit: int) -> list[MessagingSessionRow]:
     """A page of sessions, the most recently used first."""
     page = {"limit": limit, **place._asdict()}
     if active is None:
@@ -177,7 +183,7 @@ async def search(tx: Tx, active: bool | None, place: Place, limit: int) -> list[
 
 async def of_thread(
     tx: Tx, platform: str, channel_id: str, thread_id: str, idle: int | None
-) -> SessionRow | None:
+) -> MessagingSessionRow | None:
     """The most recently used active session of a thread; with `idle`, only if it was used within that."""
     since = 0 if idle is None else tx.now - idle
     where = {"platform": platform, "channel_id": channel_id, "thread_key": thread_id}

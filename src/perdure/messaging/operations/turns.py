@@ -16,9 +16,9 @@ from perdure.executions.model import ExecutionSeed, NewPhase, PhaseReport, Phase
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.messaging import sql
-from perdure.messaging.model import LATEST, MAX_TURN, MessageRow, NewMessage, SessionRow, storable
+from perdure.messaging.model import LATEST, MAX_TURN, MessageRow, MessagingSessionRow, NewMessage, storable
 from perdure.messaging.operations.sessions import append, get, lock, save
-from perdure.rollouts.model import SUCCEEDED, AttemptStart, Ended, Listener
+from perdure.rollouts.model import SUCCEEDED, AttemptStart, EndedRollout, Listener
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.service.audit import audit
 from perdure.service.idempotency import keyed_as
@@ -86,7 +86,7 @@ async def send(tx: Tx, turns: Sequence[NewTurn], phases: PhaseStarter) -> list[S
     return [Sent(added.id, turn_id)]
 
 
-async def _begin(tx: Tx, session: SessionRow, turn: NewTurn, phases: PhaseStarter) -> str:
+async def _begin(tx: Tx, session: MessagingSessionRow, turn: NewTurn, phases: PhaseStarter) -> str:
     """Enqueue a turn; one that answers a question goes on where the agent asked it."""
     if session.assistant is None:
         raise Conflict(f"session {session.id} has no assistant that could answer")
@@ -135,7 +135,7 @@ async def on_claimed(tx: Tx, starts: Sequence[AttemptStart]) -> None:
         await tx.update_many(sql.SAVE, begun)
 
 
-async def on_ended(tx: Tx, ended: Sequence[Ended]) -> None:
+async def on_ended(tx: Tx, ended: Sequence[EndedRollout]) -> None:
     """A turn has ended: its output becomes a message, and what it asks is the session's question."""
     turns = {each.line: each for each in ended if each.parent is None and each.line}
     sessions = await _locked(tx, list(turns))
@@ -155,14 +155,14 @@ async def on_ended(tx: Tx, ended: Sequence[Ended]) -> None:
         await save(tx, sessions)
 
 
-def _keep_agent_session(session: SessionRow, report: PhaseReport | None) -> None:
+def _keep_agent_session(session: MessagingSessionRow, report: PhaseReport | None) -> None:
     """Note the session in which the agent logs: the one that it has named, or that of the line."""
     named = None if report is None else report.session_id
     if named is not None and named != default_session_id(session.line):
         session.agent_session_id = named
 
 
-async def _locked(tx: Tx, lines: Sequence[str]) -> list[SessionRow]:
+async def _locked(tx: Tx, lines: Sequence[str]) -> list[MessagingSessionRow]:
     return await tx.all(sql.LOCK_LINES, lines=list(lines)) if lines else []
 
 

@@ -15,12 +15,12 @@ from yarl import URL
 
 from perdure.kernel.errors import InvalidInput
 from perdure.outbox.webhooks.urls import (
-    Target,
     UrlPolicy,
+    WebhookTarget,
     check_webhook_url,
     literal_address,
+    parse_target,
     refused_address,
-    target_of,
 )
 
 ANSWER_BYTES = 64 << 10
@@ -53,16 +53,16 @@ class Guard:
         # A name server that never answers takes threads of nobody else.
         self._threads = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="perdure-webhooks")
 
-    def check(self, url: str) -> Target:
+    def check(self, url: str) -> WebhookTarget:
         """The URL, taken apart; InvalidInput if no request may go there."""
         check_webhook_url(url, allowed_hosts=self._allowed_hosts, policy=self._policy, **self._allowed)
-        target = target_of(url)
+        target = parse_target(url)
         parsed = URL(target.url)
         if (parsed.raw_host, parsed.port, parsed.scheme) != (target.host, target.port, target.scheme):
             raise InvalidInput(f"webhook to {target.host}: its URL can be read in two ways")
         return target
 
-    async def addresses(self, target: Target) -> tuple[str, ...]:
+    async def addresses(self, target: WebhookTarget) -> tuple[str, ...]:
         """The addresses of the host; if any of them is refused, all of them are: InvalidInput."""
         if literal_address(target.host) is not None:
             return (target.host,)
@@ -80,14 +80,14 @@ class Guard:
         return tuple(found)
 
 
-def authorization_of(target: Target) -> dict[str, str]:
+def build_authorization(target: WebhookTarget) -> dict[str, str]:
     """The header for the credentials of a URL, which are not sent within it."""
     if target.credentials is None:
         return {}
     return {"Authorization": "Basic " + base64.b64encode(target.credentials.encode()).decode()}
 
 
-def reason_of(target: Target, error: BaseException) -> str:
+def build_reason(target: WebhookTarget, error: BaseException) -> str:
     """What went wrong on the line. The error's own words may hold the URL, so that they are not used."""
     if isinstance(error, NoAddress):
         return str(error)

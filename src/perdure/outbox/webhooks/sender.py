@@ -25,12 +25,12 @@ from perdure.outbox.webhooks.guarded import (
     Guard,
     NoAddress,
     Resolve,
-    authorization_of,
+    build_authorization,
+    build_reason,
     pinned_session,
-    reason_of,
 )
-from perdure.outbox.webhooks.signing import key_of, signed_headers
-from perdure.outbox.webhooks.urls import Target, UrlPolicy
+from perdure.outbox.webhooks.signing import decode_key, signed_headers
+from perdure.outbox.webhooks.urls import UrlPolicy, WebhookTarget
 
 DEADLINE_SECONDS = 10.0
 HOST_SHARE = 8
@@ -98,21 +98,21 @@ class WebhookSender:
                 answer = await self._post(target, effect.id, payload)
         except TimeoutError as error:
             late = f"no answer from {target.host} within {self._deadline:g} s"
-            raise TryLater(late if timer.expired() else reason_of(target, error)) from error
+            raise TryLater(late if timer.expired() else build_reason(target, error)) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise TryLater(reason_of(target, error)) from error
+            raise TryLater(build_reason(target, error)) from error
         finally:
             self._under_way[target.host] -= 1
             self._under_way += Counter()
         _judge(target, answer)
 
-    def _checked(self, url: str) -> Target:
+    def _checked(self, url: str) -> WebhookTarget:
         try:
             return self._guard.check(url)
         except InvalidInput as error:
             raise Undeliverable(error.message) from error
 
-    async def _addresses(self, target: Target) -> tuple[str, ...]:
+    async def _addresses(self, target: WebhookTarget) -> tuple[str, ...]:
         try:
             return await self._guard.addresses(target)
         except InvalidInput as error:
@@ -120,7 +120,7 @@ class WebhookSender:
         except NoAddress as error:
             raise TryLater(str(error)) from error
 
-    async def _post(self, target: Target, delivery_id: str, payload: dict[str, Any]) -> _Answer:
+    async def _post(self, target: WebhookTarget, delivery_id: str, payload: dict[str, Any]) -> _Answer:
         addresses = await self._addresses(target)
         now = time.time()
         sent_at = datetime.fromtimestamp(now, UTC).isoformat()
@@ -150,15 +150,15 @@ def _content(effect: Effect) -> tuple[str, dict[str, Any]]:
     return url, payload
 
 
-def _headers(target: Target) -> dict[str, str]:
+def _headers(target: WebhookTarget) -> dict[str, str]:
     own = {"Content-Type": "application/json", "User-Agent": "perdure/" + VERSION}
-    return own | authorization_of(target)
+    return own | build_authorization(target)
 
 
 # --- what comes back --------------------------------------------------------------------------------------
 
 
-def _judge(target: Target, answer: _Answer) -> None:
+def _judge(target: WebhookTarget, answer: _Answer) -> None:
     status = answer.status
     if 200 <= status < 300:
         return
@@ -184,4 +184,4 @@ def _retry_after(header: str | None) -> float:
 
 def _key_in(settings: Settings) -> bytes | None:
     """The key that webhooks are signed with."""
-    return None if settings.webhook_secret is None else key_of(settings.webhook_secret)
+    return None if settings.webhook_secret is None else decode_key(settings.webhook_secret)

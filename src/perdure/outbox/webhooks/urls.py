@@ -22,13 +22,13 @@ from perdure.kernel.config import mask_url
 from perdure.kernel.errors import InvalidInput
 
 __all__ = [
-    "Target",
     "UrlPolicy",
+    "WebhookTarget",
     "check_webhook_url",
     "literal_address",
     "mask_target",
+    "parse_target",
     "refused_address",
-    "target_of",
 ]
 
 MAX_URL = 2048
@@ -61,7 +61,7 @@ _METADATA = (IPv6Address("fd00:ec2::254"), IPv4Address("100.100.100.200"), IPv4A
 _ISATAP = (0x00005EFE, 0x02005EFE)
 
 
-class Target(NamedTuple):
+class WebhookTarget(NamedTuple):
     """A webhook's URL, taken apart."""
 
     url: str
@@ -99,7 +99,7 @@ def check_webhook_url(
 ) -> str:
     """The URL, if a webhook may go there as far as it is written; its addresses are checked when it goes."""
     policy = policy or NO_POLICY
-    target = target_of(url)
+    target = parse_target(url)
     _check_policy(target, url, policy)
     address = literal_address(target.host)
     local = _is_local(target.host) if address is None else address.is_loopback
@@ -118,7 +118,7 @@ def check_webhook_url(
     return url
 
 
-def _check_policy(target: Target, url: str, policy: UrlPolicy) -> None:
+def _check_policy(target: WebhookTarget, url: str, policy: UrlPolicy) -> None:
     if policy.refused is not None:
         raise InvalidInput(f"no webhook is taken: {policy.refused}")
     if len(url) > policy.max_url_length:
@@ -131,7 +131,7 @@ def _check_policy(target: Target, url: str, policy: UrlPolicy) -> None:
         raise InvalidInput(f"webhook {mask_target(url)!r}: the port {target.port} is not allowed here")
 
 
-def target_of(url: str) -> Target:
+def parse_target(url: str) -> WebhookTarget:
     """Take a URL apart, or raise InvalidInput. What two programs might read in two ways is refused."""
     check_text(url, "webhook", max_length=MAX_URL)
     if _UNSAFE.search(url):
@@ -150,7 +150,7 @@ def target_of(url: str) -> Target:
     host = _host(parts, url)
     at = parts.netloc.rpartition("@")[2]
     bare = parts._replace(netloc=at, fragment="").geturl()
-    return Target(bare, parts.scheme, host, port or SCHEMES[parts.scheme], _credentials(parts))
+    return WebhookTarget(bare, parts.scheme, host, port or SCHEMES[parts.scheme], _credentials(parts))
 
 
 def mask_target(url: str) -> str:
@@ -198,7 +198,7 @@ def _is_local(host: str) -> bool:
 # --- allowed hosts ----------------------------------------------------------------------------------------
 
 
-def _check_host(target: Target, url: str, allowed_hosts: Sequence[str]) -> bool:
+def _check_host(target: WebhookTarget, url: str, allowed_hosts: Sequence[str]) -> bool:
     """Refuse a host that is not among the allowed ones, if there are any; tells whether its port is named."""
     entries = [_entry(each) for each in allowed_hosts]
     fitting = [port for host, port in entries if _fits(target.host, host) and port in (None, target.port)]

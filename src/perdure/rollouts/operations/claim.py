@@ -33,13 +33,13 @@ from perdure.rollouts.operations.work import (
     ATTEMPTS_TOTAL,
     READY_CHANNEL,
     WAITED,
-    Work,
+    LockedRollouts,
     add_counts,
     add_total,
     ready_key,
 )
-from perdure.rollouts.operations.workers import Workers
-from perdure.rollouts.rows import AttemptRow, Claimed, ClaimedRow, LineRow, ReturnedRow
+from perdure.rollouts.operations.workers import WorkerChanges
+from perdure.rollouts.rows import AttemptRow, ClaimedRollout, ClaimedRow, LineRow, ReturnedRow
 from perdure.service.audit import audit
 from perdure.service.idempotency import keyed_as
 
@@ -60,10 +60,10 @@ class Claim:
 
 
 @watched
-@keyed_as("dequeue_rollout", list[Claimed])
+@keyed_as("dequeue_rollout", list[ClaimedRollout])
 async def claim_rollouts(
     tx: Tx, claims: Sequence[Claim], queue: str, kind: str, kinds: Kinds
-) -> list[list[Claimed]]:
+) -> list[list[ClaimedRollout]]:
     """Give each claim of a caller the next rollouts of the queue."""
     answers = await claim(tx, claims, [queue], [kind], kinds)
     await audit(tx, "dequeue_rollout", (each.name for share in answers for each in share))
@@ -77,7 +77,7 @@ async def claim(
     names: Sequence[str],
     kinds: Kinds,
     agents: Sequence[str] | None = None,
-) -> list[list[Claimed]]:
+) -> list[list[ClaimedRollout]]:
     """Give each claim the next rollouts of the queues, each with its new attempt, in one transaction.
 
     They are of the kinds with these names. With `agents` they are rollouts of one of them; without, those of
@@ -106,7 +106,7 @@ async def begin_attempts(
     kinds: Kinds,
     *,
     quietly: bool,
-) -> list[list[Claimed]]:
+) -> list[list[ClaimedRollout]]:
     """Deal out claimed rollouts, of the kinds with these names, each with its new attempt."""
     answers, attempts = _share(tx, claims, rows)
     changes.tell(tx, "rollout", ((row.id, row.status) for row in rows))
@@ -199,17 +199,17 @@ async def _has_more(
 
 def _share(
     tx: Tx, claims: Sequence[Claim], rows: Sequence[ClaimedRow]
-) -> tuple[list[list[Claimed]], list[AttemptRow]]:
+) -> tuple[list[list[ClaimedRollout]], list[AttemptRow]]:
     """Deal the rollouts out in the order of the claims."""
     attempts: list[AttemptRow] = []
-    answers: list[list[Claimed]] = []
+    answers: list[list[ClaimedRollout]] = []
     left = iter(rows)
     for item in claims:
-        share: list[Claimed] = []
+        share: list[ClaimedRollout] = []
         for _, row in zip(range(item.limit), left, strict=False):
             attempt = new_attempt(tx, row, row.attempts, item.worker_id)
             attempts.append(attempt)
-            share.append(Claimed(row.view, attempt.view))
+            share.append(ClaimedRollout(row.view, attempt.view))
         answers.append(share)
     return answers, attempts
 
@@ -233,17 +233,17 @@ def _moved(rows: Sequence[ClaimedRow]) -> dict[tuple[str, str], int]:
 async def _tell_workers(
     tx: Tx,
     claims: Sequence[Claim],
-    answers: Sequence[Sequence[Claimed]],
+    answers: Sequence[Sequence[ClaimedRollout]],
     kinds: Kinds,
     *,
     counts: bool,
     quietly: bool,
-) -> Workers:
+) -> WorkerChanges:
     """A worker is linked to the last rollout it got; one that got none is idle.
 
     `counts`: rollouts count as held. `quietly`: of one that was idle before, nothing is written.
     """
-    workers = Workers(tx, kinds)
+    workers = WorkerChanges(tx, kinds)
     unlucky = [item.worker_id for item, share in zip(claims, answers, strict=True) if not share]
     idle = await workers.idle_among(unlucky) if quietly else frozenset()
     for item, share in zip(claims, answers, strict=True):
@@ -283,9 +283,9 @@ async def release_rollouts(
     The attempt never began, and the rollout is ready again at its old place. The attempt is removed, unless
     its kind tells of attempts: then it ends as released, and does not count.
     """
-    work = Work(tx, kinds)
+    work = LockedRollouts(tx, kinds)
     await work.load([rollout_id for rollout_id, _ in claimed], kinds.names(), lined=lined)
-    workers = Workers(tx, kinds)
+    workers = WorkerChanges(tx, kinds)
     for rollout_id, attempt_id in claimed:
         rollout = work.rollouts.get(rollout_id)
         latest = work.attempts[rollout_id][-1] if rollout and work.attempts[rollout_id] else None
@@ -320,14 +320,14 @@ async def release_rollouts(
 
 @watched
 @locks_lines
-@keyed_as("start_attempt", Claimed)
+@keyed_as("start_attempt", ClaimedRollout)
 async def start_attempts(
     tx: Tx, requests: Sequence[tuple[str, str | None]], kind: str, kinds: Kinds, lined: bool = False
-) -> list[Claimed | NotFound]:
+) -> list[ClaimedRollout | NotFound]:
     """Begin another attempt of each (rollout_id, worker_id), whatever its status and its limits."""
-    work = Work(tx, kinds)
+    work = LockedRollouts(tx, kinds)
     await work.load([rollout_id for rollout_id, _ in requests], [kind], lined=lined)
-    workers = Workers(tx, kinds)
+    workers = WorkerChanges(tx, kinds)
     begun: list[AttemptRow | NotFound] = []
     for rollout_id, worker_id in requests:
         rollout = work.rollouts.get(rollout_id)
@@ -349,5 +349,6 @@ async def start_attempts(
     views = {row.id: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
     await audit(tx, "start_attempt", [attempt.name for attempt in made])
     return [
-        each if isinstance(each, NotFound) else Claimed(views[each.rollout_id], each.view) for each in begun
+        each if isinstance(each, NotFound) else ClaimedRollout(views[each.rollout_id], each.view)
+        for each in begun
     ]

@@ -14,7 +14,7 @@ from perdure.kernel.clock import to_seconds
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import completion_sql as sql
 from perdure.rollouts.completion_sql import CompletedRollout
-from perdure.rollouts.model import LIVE, ROLLOUT, RUNNING, SUCCEEDED, Kinds, outcome_of, reported
+from perdure.rollouts.model import LIVE, ROLLOUT, RUNNING, SUCCEEDED, Kinds, compute_outcome, reported
 from perdure.rollouts.operations.conditions import LinesNeeded
 from perdure.rollouts.operations.work import (
     ENDED_CHANNEL,
@@ -25,17 +25,17 @@ from perdure.rollouts.operations.work import (
     add_counts,
     ended_key,
 )
-from perdure.rollouts.operations.workers import Heard, Workers
-from perdure.rollouts.rows import AttemptView
+from perdure.rollouts.operations.workers import Heard, WorkerChanges
+from perdure.rollouts.rows import AttemptRecordRow
 
 _STATUS = ROLLOUT.step(RUNNING, reported(SUCCEEDED))
-_OUTCOME = outcome_of(SUCCEEDED, SUCCEEDED)
+_OUTCOME = compute_outcome(SUCCEEDED, SUCCEEDED)
 _LIVE = sorted(LIVE)
 
 
 async def complete(
     tx: Tx, attempts: Mapping[str, str], kind: str, kinds: Kinds
-) -> dict[str, AttemptView] | None:
+) -> dict[str, AttemptRecordRow] | None:
     """Complete attempts, given by their rollouts; they are answered by their rollouts, too.
 
     None, with nothing written, if no rollout is live and outside lines. If that is so of some, or an attempt
@@ -49,14 +49,14 @@ async def complete(
         return None
     if len(rollouts) < len(attempts):
         raise LinesNeeded
-    views: list[AttemptView] = []
+    views: list[AttemptRecordRow] = []
     # Most are the first of their rollout, so that this is one statement as a rule.
     for number in sorted({row.attempts for row in rollouts}):
         ids = sorted([row.id for row in rollouts if row.attempts == number])
         views += await tx.all(sql.COMPLETE_ATTEMPTS, ids=ids, number=number, live=_LIVE, status=SUCCEEDED)
     if len(views) < len(attempts) or any(attempts[row.rollout_id] not in (row.id, LATEST) for row in views):
         raise LinesNeeded
-    workers = Workers(tx, kinds)
+    workers = WorkerChanges(tx, kinds)
     for row in views:
         if row.worker_id:
             workers.hear(Heard(row.worker_id, row.rollout_id, row.id, kind, SUCCEEDED))
@@ -66,7 +66,9 @@ async def complete(
     return {row.rollout_id: row for row in views}
 
 
-def _tell(tx: Tx, rollouts: Sequence[CompletedRollout], attempts: Sequence[AttemptView], kind: str) -> None:
+def _tell(
+    tx: Tx, rollouts: Sequence[CompletedRollout], attempts: Sequence[AttemptRecordRow], kind: str
+) -> None:
     """Count what has ended and how long it took, and publish it."""
     for was, count in Counter([row.was for row in rollouts]).items():
         add_counts(tx, {(kind, was): -count, (kind, SUCCEEDED): count})

@@ -10,7 +10,7 @@ import msgspec
 from perdure.kernel import changes, ids
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.port import Tx
-from perdure.kernel.storage.rows import columns_of
+from perdure.kernel.storage.rows import get_columns
 from perdure.rollouts import sql, tables
 from perdure.rollouts.model import (
     DEFAULT_QUEUE,
@@ -19,26 +19,26 @@ from perdure.rollouts.model import (
     ROLLOUT,
     TASK,
     Kinds,
-    deadline_of,
-    limits_of,
+    compute_deadline,
+    decode_limits,
 )
 from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.rollouts.operations.work import ATTEMPTS_TOTAL, READY_CHANNEL, add_counts, add_total, ready_key
-from perdure.rollouts.operations.workers import Workers
+from perdure.rollouts.operations.workers import WorkerChanges
 from perdure.rollouts.rows import (
     AttemptRow,
-    Claimed,
+    ClaimedRollout,
     ClaimedRow,
     LineRow,
     NewRolloutRow,
+    RolloutRecordRow,
     RolloutRow,
-    RolloutView,
 )
 from perdure.service.audit import audit
 from perdure.service.idempotency import keyed_as
 
-_stored = attrgetter(*(name for name in columns_of(ClaimedRow) if name != "more"))
+_stored = attrgetter(*(name for name in get_columns(ClaimedRow) if name != "more"))
 
 
 class NewRollout(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ class NewRollout(msgspec.Struct, frozen=True):
     """The trace that its caller has begun."""
 
 
-class Taking:
+class ClaimAtOnce:
     """Claims that wait, each for rollouts of some agents, and take them as they are queued.
 
     Only for a queue in which nothing was ready before: else those that waited longer come first.
@@ -95,7 +95,7 @@ class Taking:
 
 
 @watched
-async def enqueue_rollouts(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[RolloutView]:
+async def enqueue_rollouts(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[RolloutRecordRow]:
     """Queue each request for a caller."""
     rows = await enqueue(tx, requests, kinds)
     await audit(tx, "enqueue_rollout", [row.id for row in rows])
@@ -108,8 +108,8 @@ async def enqueue(
     kinds: Kinds,
     first: int = 0,
     locked: dict[str, str | None] | None = None,
-    taking: Taking | None = None,
-) -> list[RolloutView]:
+    taking: ClaimAtOnce | None = None,
+) -> list[RolloutRecordRow]:
     """Queue each request, and answer it with its rollout.
 
     `first` is how many this transaction has queued before, `locked` the holders of lines that it has locked.
@@ -119,9 +119,9 @@ async def enqueue(
     known = await _known(tx, requests)
     latest = await _latest_resources(tx, requests)
     holders = {} if locked is None else locked
-    holders.update(await _lines_of(tx, requests, holders))
+    holders.update(await _find_lines(tx, requests, holders))
     rows: list[NewRolloutRow] = []
-    answers: list[RolloutView] = []
+    answers: list[RolloutRecordRow] = []
     held: list[LineRow] = []
     for request in requests:
         answer = known.get(request.idempotency_key) if request.idempotency_key else None
@@ -142,7 +142,7 @@ async def enqueue(
     return answers
 
 
-async def _known(tx: Tx, requests: Sequence[NewRollout]) -> dict[str, RolloutView]:
+async def _known(tx: Tx, requests: Sequence[NewRollout]) -> dict[str, RolloutRecordRow]:
     keys = [request.idempotency_key for request in requests if request.idempotency_key]
     if not keys:
         return {}
@@ -157,7 +157,7 @@ async def _latest_resources(tx: Tx, requests: Sequence[NewRollout]) -> str | Non
     return await tx.one(sql.LATEST_RESOURCES_ID)
 
 
-async def _lines_of(
+async def _find_lines(
     tx: Tx, requests: Sequence[NewRollout], known: Mapping[str, str | None]
 ) -> dict[str, str | None]:
     names = [line for request in requests if (line := request.line) is not None and line not in known]
@@ -226,13 +226,13 @@ def tell_of_new(tx: Tx, rows: Sequence[NewRolloutRow]) -> None:
 
 
 @watched
-@keyed_as("start_rollout", Claimed)
-async def start_rollouts(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[Claimed]:
+@keyed_as("start_rollout", ClaimedRollout)
+async def start_rollouts(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[ClaimedRollout]:
     """Start rollouts past the queue, each with its first attempt."""
     latest = await _latest_resources(tx, requests)
     rows: list[NewRolloutRow] = []
     attempts: list[AttemptRow] = []
-    workers = Workers(tx)
+    workers = WorkerChanges(tx)
     for request in requests:
         row = new_row(tx, request, len(rows), latest, {}, kinds)
         row.status, row.ready, row.due_at, row.attempts = ROLLOUT.start["started"], None, None, 1
@@ -245,11 +245,11 @@ async def start_rollouts(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -
     add_total(tx, ATTEMPTS_TOTAL, len(attempts))
     tell_of_new(tx, rows)
     await audit(tx, "start_rollout", [attempt.name for attempt in attempts])
-    return [Claimed(row.view, attempt.view) for row, attempt in zip(rows, attempts, strict=True)]
+    return [ClaimedRollout(row.view, attempt.view) for row, attempt in zip(rows, attempts, strict=True)]
 
 
 @watched
-async def start_missing(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[Claimed]:
+async def start_missing(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[ClaimedRollout]:
     """`start_rollouts` for requests that bring their ids along; what is there already stays as it is."""
     named = {request.rollout_id: request for request in requests}
     for rollout_id in await tx.all(sql.PRESENT, ids=sorted(str(name) for name in named)):
@@ -275,7 +275,7 @@ def new_attempt(
         worker_id=worker_id,
         last_heartbeat_time=None,
         metadata=None,
-        check_at=deadline_of(limits_of(rollout.config), tx.now, None),
+        check_at=compute_deadline(decode_limits(rollout.config), tx.now, None),
         reason=None,
         charged=1,
         kind=rollout.kind,

@@ -16,15 +16,7 @@ from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import joining_sql as sql
 from perdure.rollouts.joining_sql import KeptTraceRow
-from perdure.rollouts.model import (
-    FAILED,
-    KEPT_TRACE,
-    LIVE,
-    RUNNING,
-    SUCCEEDED,
-    Kinds,
-    outcome_of,
-)
+from perdure.rollouts.model import FAILED, KEPT_TRACE, LIVE, RUNNING, SUCCEEDED, Kinds, compute_outcome
 from perdure.rollouts.operations.conditions import locks_lines
 from perdure.rollouts.operations.enqueue import NewRollout, new_attempt, new_row, tell_of_new
 from perdure.rollouts.operations.model_calls import AttemptKey
@@ -334,7 +326,7 @@ class _Joining:
         attempt = new_attempt(self._tx, row, 1, None, request.attempt_id)
         attempt.status, attempt.last_heartbeat_time = row.status, self._tx.now
         if status is not None:
-            row.outcome, row.end_time = outcome_of(status, status), self._tx.now
+            row.outcome, row.end_time = compute_outcome(status, status), self._tx.now
             attempt.end_time, attempt.reason, attempt.check_at = self._tx.now, status, None
         self._added.append(row)
         self._begun.append(attempt)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
 from perdure.rollouts.model import LIVE
-from perdure.rollouts.operations.work import READY_CHANNEL, Work, ready_key
+from perdure.rollouts.operations.work import READY_CHANNEL, LockedRollouts, ready_key
 from perdure.rollouts.rows import LineRow, RolloutRow
 
 
@@ -20,7 +20,7 @@ async def lock_lines(tx: Tx, names: Iterable[str]) -> dict[str, str | None]:
     return dict(await tx.all(sql.OPEN_LINES, names=wanted)) if wanted else {}
 
 
-async def leave(work: Work) -> None:
+async def leave(work: LockedRollouts) -> None:
     """Give the line of each ended rollout to the next one in it, unless its executor has still to stop."""
     ended = [each for each in work.rollouts.values() if each.has_ended and not _is_executed(work, each)]
     for kind in sorted({rollout.kind for rollout in work.stopped}):
@@ -33,12 +33,12 @@ async def leave(work: Work) -> None:
         await _promote(work, holders)
 
 
-def _is_executed(work: Work, rollout: RolloutRow) -> bool:
+def _is_executed(work: LockedRollouts, rollout: RolloutRow) -> bool:
     attempt = work.latest(rollout.id)
     return work.kinds[rollout.kind].final and attempt is not None and attempt.status in LIVE
 
 
-async def _promote(work: Work, leavers: Sequence[RolloutRow]) -> None:
+async def _promote(work: LockedRollouts, leavers: Sequence[RolloutRow]) -> None:
     """Give the lines of their holders to the next ones in them, which are ready now."""
     tx = work.tx
     heads = {str(each.line): each.head for each in leavers}

@@ -9,23 +9,32 @@ from typing import NamedTuple, TypeVar
 
 from perdure.kernel.cursors import Place
 from perdure.kernel.errors import SpansEvicted
-from perdure.kernel.storage.filters import Clause, Condition, Field, Key, Listing, Order, Sorting, where
+from perdure.kernel.storage.filters import (
+    Clause,
+    FilterCondition,
+    ListField,
+    Listing,
+    Sorting,
+    SortKey,
+    SortOrder,
+    where,
+)
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
 from perdure.rollouts.model import ENDED, LIVE
 from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.operations.work import ATTEMPTS_TOTAL, BYTES_TOTAL, SPANS_TOTAL
 from perdure.rollouts.records import ROLLOUT_STATUSES
-from perdure.rollouts.rows import AttemptView, HeldRow, ResourcesRow, RolloutView, WorkerRow
+from perdure.rollouts.rows import AttemptRecordRow, HeldAttemptRow, ResourcesRow, RolloutRecordRow, WorkerRow
 from perdure.spans import sql as span_sql
-from perdure.spans.rows import RolloutFiguresRow, SpanView
+from perdure.spans.rows import RolloutFiguresRow, SpanRecordRow
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
     """Which rows of a listing, in which order, and which page of them."""
 
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[FilterCondition, ...] = ()
     logic: str = "and"
     sort_by: str | None = None
     sort_order: str = "asc"
@@ -46,81 +55,83 @@ Page = tuple[Sequence[V], int | None]
 """Some rows of a listing, and how many there are in all, where that is known or wanted."""
 
 
-class Found(NamedTuple):
+class LatestRollout(NamedTuple):
     """A rollout and its latest attempt."""
 
-    rollout: RolloutView
-    attempt: AttemptView | None
+    rollout: RolloutRecordRow
+    attempt: AttemptRecordRow | None
 
 
-ROLLOUT_FIELDS: Mapping[str, Field] = {
-    "rollout_id": Field("id", "text"),
-    "start_time": Field("start_time", "time"),
-    "end_time": Field("end_time", "time", null=True),
-    "mode": Field("mode", "text", null=True),
-    "resources_id": Field("resources_id", "text", null=True),
-    "status": Field("status", "text"),
-    "parent": Field("parent", "text", null=True),
+ROLLOUT_FIELDS: Mapping[str, ListField] = {
+    "rollout_id": ListField("id", "text"),
+    "start_time": ListField("start_time", "time"),
+    "end_time": ListField("end_time", "time", null=True),
+    "mode": ListField("mode", "text", null=True),
+    "resources_id": ListField("resources_id", "text", null=True),
+    "status": ListField("status", "text"),
+    "parent": ListField("parent", "text", null=True),
 }
-ATTEMPT_FIELDS: Mapping[str, Field] = {
-    "rollout_id": Field("rollout_id", "text"),
-    "attempt_id": Field("id", "text"),
-    "sequence_id": Field("sequence_id", "int"),
-    "start_time": Field("start_time", "time"),
-    "end_time": Field("end_time", "time", null=True),
-    "status": Field("status", "text"),
-    "worker_id": Field("worker_id", "text", null=True),
-    "last_heartbeat_time": Field("last_heartbeat_time", "time", null=True),
+ATTEMPT_FIELDS: Mapping[str, ListField] = {
+    "rollout_id": ListField("rollout_id", "text"),
+    "attempt_id": ListField("id", "text"),
+    "sequence_id": ListField("sequence_id", "int"),
+    "start_time": ListField("start_time", "time"),
+    "end_time": ListField("end_time", "time", null=True),
+    "status": ListField("status", "text"),
+    "worker_id": ListField("worker_id", "text", null=True),
+    "last_heartbeat_time": ListField("last_heartbeat_time", "time", null=True),
 }
-SPAN_FIELDS: Mapping[str, Field] = {
-    "rollout_id": Field("rollout_id", "text"),
-    "attempt_id": Field("attempt_id", "text"),
-    "sequence_id": Field("sequence_id", "int"),
-    "trace_id": Field("trace_id", "text"),
-    "span_id": Field("span_id", "text"),
-    "parent_id": Field("parent_id", "text", null=True),
-    "name": Field("name", "text"),
-    "start_time": Field("start_ns", "time", null=True),
-    "end_time": Field("end_ns", "time", null=True),
+SPAN_FIELDS: Mapping[str, ListField] = {
+    "rollout_id": ListField("rollout_id", "text"),
+    "attempt_id": ListField("attempt_id", "text"),
+    "sequence_id": ListField("sequence_id", "int"),
+    "trace_id": ListField("trace_id", "text"),
+    "span_id": ListField("span_id", "text"),
+    "parent_id": ListField("parent_id", "text", null=True),
+    "name": ListField("name", "text"),
+    "start_time": ListField("start_ns", "time", null=True),
+    "end_time": ListField("end_ns", "time", null=True),
 }
-RESOURCE_FIELDS: Mapping[str, Field] = {
-    "resources_id": Field("id", "text"),
-    "version": Field("version", "int"),
-    "create_time": Field("create_time", "time"),
-    "update_time": Field("update_time", "time"),
+RESOURCE_FIELDS: Mapping[str, ListField] = {
+    "resources_id": ListField("id", "text"),
+    "version": ListField("version", "int"),
+    "create_time": ListField("create_time", "time"),
+    "update_time": ListField("update_time", "time"),
 }
-WORKER_FIELDS: Mapping[str, Field] = {
-    "worker_id": Field("id", "text"),
-    "status": Field("status", "text"),
-    "last_heartbeat_time": Field("last_heartbeat_time", "time", null=True),
-    "last_dequeue_time": Field("last_dequeue_time", "time", null=True),
-    "last_busy_time": Field("last_busy_time", "time", null=True),
-    "last_idle_time": Field("last_idle_time", "time", null=True),
-    "current_rollout_id": Field("current_rollout_id", "text", null=True),
-    "current_attempt_id": Field("current_attempt_id", "text", null=True),
+WORKER_FIELDS: Mapping[str, ListField] = {
+    "worker_id": ListField("id", "text"),
+    "status": ListField("status", "text"),
+    "last_heartbeat_time": ListField("last_heartbeat_time", "time", null=True),
+    "last_dequeue_time": ListField("last_dequeue_time", "time", null=True),
+    "last_busy_time": ListField("last_busy_time", "time", null=True),
+    "last_idle_time": ListField("last_idle_time", "time", null=True),
+    "current_rollout_id": ListField("current_rollout_id", "text", null=True),
+    "current_attempt_id": ListField("current_attempt_id", "text", null=True),
 }
-SPAN_ORDER = Order(
+SPAN_ORDER = SortOrder(
     (
-        Key("sequence_id", "int"),
-        Key("start_ns", "time", nulls="last"),
-        Key("end_ns", "time", nulls="last"),
-        Key("ordinal", "int"),
+        SortKey("sequence_id", "int"),
+        SortKey("start_ns", "time", nulls="last"),
+        SortKey("end_ns", "time", nulls="last"),
+        SortKey("ordinal", "int"),
         # Spans of two batches may have one ordinal.
-        Key("rollout_id", "text"),
-        Key("attempt_id", "text"),
-        Key("span_id", "text"),
+        SortKey("rollout_id", "text"),
+        SortKey("attempt_id", "text"),
+        SortKey("span_id", "text"),
     )
 )
-_BY_START = Order((Key("start_time", "time"), Key("id", "text")))
+_BY_START = SortOrder((SortKey("start_time", "time"), SortKey("id", "text")))
 ROLLOUTS = Sorting("rollouts", ROLLOUT_FIELDS, _BY_START)
-ATTEMPTS = Sorting("attempts", ATTEMPT_FIELDS, Order((Key("sequence_id", "int"),)))
+ATTEMPTS = Sorting("attempts", ATTEMPT_FIELDS, SortOrder((SortKey("sequence_id", "int"),)))
 SPANS = Sorting("spans", SPAN_FIELDS, SPAN_ORDER)
-RESOURCES = Sorting("resources", RESOURCE_FIELDS, Order((Key("create_time", "time"), Key("id", "text"))))
-VERSIONS = Sorting("versions", {}, Order((Key("v.version", "int", descending=True),)))
-WORKERS = Sorting("workers", WORKER_FIELDS, Order((Key("id", "text"),)))
+RESOURCES = Sorting(
+    "resources", RESOURCE_FIELDS, SortOrder((SortKey("create_time", "time"), SortKey("id", "text")))
+)
+VERSIONS = Sorting("versions", {}, SortOrder((SortKey("v.version", "int", descending=True),)))
+WORKERS = Sorting("workers", WORKER_FIELDS, SortOrder((SortKey("id", "text"),)))
 
 
-async def _page(tx: Tx, listing: Listing[V], clause: Clause, order: Order, query: Query) -> Page[V]:
+async def _page(tx: Tx, listing: Listing[V], clause: Clause, order: SortOrder, query: Query) -> Page[V]:
     """One page of a listing, and how many rows match in all."""
     page, values = listing.page(clause, order, query.limit, query.offset, query.place)
     rows = await tx.all(page, **values)
@@ -144,7 +155,7 @@ async def _page(tx: Tx, listing: Listing[V], clause: Clause, order: Order, query
 @watched
 async def query_rollouts(
     tx: Tx, query: Query, kind: str
-) -> tuple[Page[RolloutView], Mapping[str, AttemptView]]:
+) -> tuple[Page[RolloutRecordRow], Mapping[str, AttemptRecordRow]]:
     """A page of rollouts, and the latest attempt of each that has one."""
     rows, total = await _rollout_page(tx, query, kind)
     begun = [row.id for row in rows if row.attempts]
@@ -154,7 +165,7 @@ async def query_rollouts(
 @watched
 async def query_children(
     tx: Tx, query: Query, parent: str, kinds: Sequence[str]
-) -> tuple[Page[RolloutView], Mapping[str, AttemptView]]:
+) -> tuple[Page[RolloutRecordRow], Mapping[str, AttemptRecordRow]]:
     """A page of the rollouts that are parts of one thing, and the latest attempt of each that has one."""
     order = ROLLOUTS.order(query.sort_by, query.sort_order)
     clause = where(ROLLOUT_FIELDS, query.conditions, query.logic)
@@ -163,7 +174,7 @@ async def query_children(
     return (rows, total), await _latest(tx, [row.id for row in rows if row.attempts], kinds)
 
 
-async def _rollout_page(tx: Tx, query: Query, kind: str) -> Page[RolloutView]:
+async def _rollout_page(tx: Tx, query: Query, kind: str) -> Page[RolloutRecordRow]:
     order = ROLLOUTS.order(query.sort_by, query.sort_order)
     if query.limit == -1 or query.sort_by not in (None, "start_time"):
         return await _scan(tx, query, kind, order)
@@ -173,7 +184,7 @@ async def _rollout_page(tx: Tx, query: Query, kind: str) -> Page[RolloutView]:
     return await _merge_statuses(tx, query, kind, order, statuses)
 
 
-async def _scan(tx: Tx, query: Query, kind: str, order: Order) -> Page[RolloutView]:
+async def _scan(tx: Tx, query: Query, kind: str, order: SortOrder) -> Page[RolloutRecordRow]:
     clause = where(ROLLOUT_FIELDS, query.conditions, query.logic)
     clause = Clause(clause.sql, {**clause.values, "kind": kind})
     return await _page(tx, sql.LIST_ROLLOUTS, clause, order, query)
@@ -190,8 +201,8 @@ def _statuses(query: Query) -> tuple[str, ...] | None:
 
 
 async def _merge_statuses(
-    tx: Tx, query: Query, kind: str, order: Order, statuses: Sequence[str]
-) -> Page[RolloutView]:
+    tx: Tx, query: Query, kind: str, order: SortOrder, statuses: Sequence[str]
+) -> Page[RolloutRecordRow]:
     """The page's rows from the heads of each status, which an index has in order; the total from the counts.
 
     So the time does not grow with the number of rollouts.
@@ -205,7 +216,7 @@ async def _merge_statuses(
     return await tx.all(heads, kind=kind, **values), total
 
 
-async def _latest(tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]) -> dict[str, AttemptView]:
+async def _latest(tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]) -> dict[str, AttemptRecordRow]:
     if not rollout_ids:
         return {}
     rows = await tx.all(sql.GET_LATEST_ATTEMPTS, ids=list(rollout_ids), kinds=list(kinds))
@@ -213,19 +224,21 @@ async def _latest(tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]) -> d
 
 
 @watched
-async def get_rollouts(tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]) -> list[Found | None]:
+async def get_rollouts(
+    tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]
+) -> list[LatestRollout | None]:
     """Each rollout with its latest attempt; None for an unknown one."""
     rows = {row.id: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(rollout_ids), kinds=list(kinds))}
     attempts = await _latest(tx, [row.id for row in rows.values() if row.attempts], kinds)
-    return [Found(rows[name], attempts.get(name)) if name in rows else None for name in rollout_ids]
+    return [LatestRollout(rows[name], attempts.get(name)) if name in rows else None for name in rollout_ids]
 
 
 @watched
-async def get_ended(tx: Tx, rollout_ids: Sequence[str]) -> list[Found]:
+async def get_ended(tx: Tx, rollout_ids: Sequence[str]) -> list[LatestRollout]:
     """Those of the rollouts that have ended."""
     rows = await tx.all(sql.GET_ENDED, ids=list(rollout_ids), ended=sorted(ENDED))
     attempts = await _latest(tx, [row.id for row in rows], sorted({row.kind for row in rows}))
-    return [Found(row.view, attempts.get(row.id)) for row in rows]
+    return [LatestRollout(row.view, attempts.get(row.id)) for row in rows]
 
 
 async def present(tx: Tx, rollout_ids: Sequence[str]) -> list[str]:
@@ -233,7 +246,7 @@ async def present(tx: Tx, rollout_ids: Sequence[str]) -> list[str]:
     return await tx.all(sql.PRESENT, ids=list(rollout_ids))
 
 
-async def rollouts_named(tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]) -> list[RolloutView]:
+async def rollouts_named(tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]) -> list[RolloutRecordRow]:
     """Rollouts by their ids, without their attempts; those that are not there are left out."""
     return await tx.all(sql.GET_ROLLOUTS, ids=list(rollout_ids), kinds=list(kinds)) if rollout_ids else []
 
@@ -246,7 +259,9 @@ async def ended_among(tx: Tx, rollout_ids: Sequence[str]) -> list[str]:
 
 
 @watched
-async def query_attempts(tx: Tx, rollout_id: str, query: Query, kinds: Sequence[str]) -> Page[AttemptView]:
+async def query_attempts(
+    tx: Tx, rollout_id: str, query: Query, kinds: Sequence[str]
+) -> Page[AttemptRecordRow]:
     if await tx.one(sql.ROLLOUT_EXISTS, id=rollout_id, kinds=list(kinds)) is None:
         return [], 0
     order = ATTEMPTS.order(query.sort_by, query.sort_order)
@@ -256,7 +271,7 @@ async def query_attempts(tx: Tx, rollout_id: str, query: Query, kinds: Sequence[
 @watched
 async def query_spans(
     tx: Tx, rollout_id: str, attempt_id: str | None, query: Query, kinds: Sequence[str]
-) -> tuple[Page[SpanView], Mapping[str, bytes]]:
+) -> tuple[Page[SpanRecordRow], Mapping[str, bytes]]:
     """A page of one rollout's spans, and the parts that they share by hash."""
     await refuse_deleted(tx, rollout_id)
     if attempt_id == "latest":
@@ -276,7 +291,7 @@ async def refuse_deleted(tx: Tx, rollout_id: str) -> None:
         )
 
 
-async def _span_page(tx: Tx, rollout_id: str, attempt_id: str | None, query: Query) -> Page[SpanView]:
+async def _span_page(tx: Tx, rollout_id: str, attempt_id: str | None, query: Query) -> Page[SpanRecordRow]:
     order = SPANS.order(query.sort_by, query.sort_order)
     clause = where(SPAN_FIELDS, query.conditions, query.logic)
     values = {**clause.values, "rollout_id": rollout_id}
@@ -286,7 +301,7 @@ async def _span_page(tx: Tx, rollout_id: str, attempt_id: str | None, query: Que
     return await _page(tx, sql.LIST_ATTEMPT_SPANS, Clause(clause.sql, values), order, query)
 
 
-async def shared_parts(tx: Tx, rows: Sequence[SpanView]) -> Mapping[str, bytes]:
+async def shared_parts(tx: Tx, rows: Sequence[SpanRecordRow]) -> Mapping[str, bytes]:
     """What spans share, by its hashes."""
     shared = ((row.resource_hash, row.scope_hash) for row in rows)
     hashes = sorted({name for pair in shared for name in pair if name is not None})
@@ -316,7 +331,7 @@ async def query_workers(tx: Tx, query: Query) -> Page[WorkerRow]:
     return await _page(tx, sql.LIST_WORKERS, clause, order, query)
 
 
-async def held_by(tx: Tx, worker_ids: Sequence[str], kinds: Sequence[str]) -> list[HeldRow]:
+async def held_by(tx: Tx, worker_ids: Sequence[str], kinds: Sequence[str]) -> list[HeldAttemptRow]:
     """The attempts that workers execute."""
     if not worker_ids:
         return []

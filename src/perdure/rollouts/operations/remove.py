@@ -10,7 +10,7 @@ from perdure.kernel.storage.port import Tx
 from perdure.rollouts import joining_sql, removal_sql, sql
 from perdure.rollouts.model import ENDED, LIVE
 from perdure.rollouts.operations.work import ATTEMPTS_TOTAL, BYTES_TOTAL, SPANS_TOTAL, add_counts, add_total
-from perdure.rollouts.removal_sql import DroppedSpan, OldRollout, SpanPlace
+from perdure.rollouts.removal_sql import DroppedSpan, OldRollout, SpanCursor
 from perdure.spans.sums import ERROR
 
 FOUND_ROLLOUTS = 1000
@@ -73,7 +73,7 @@ async def has_used_child(tx: Tx, parents: Sequence[str], before: int) -> bool:
     return found is not None
 
 
-async def children_of(tx: Tx, parent: str, limit: int) -> list[str]:
+async def list_children(tx: Tx, parent: str, limit: int) -> list[str]:
     """Some parts of a thing."""
     return await tx.all(removal_sql.CHILDREN_OF, parent=parent, n=limit)
 
@@ -83,9 +83,9 @@ async def in_line(tx: Tx, line: str, limit: int) -> list[str]:
     return await tx.all(removal_sql.IN_LINE, line=line, n=limit)
 
 
-async def old_spans(tx: Tx, before: int, after: SpanPlace, limit: int) -> list[SpanPlace]:
+async def old_spans(tx: Tx, before: int, after: SpanCursor, limit: int) -> list[SpanCursor]:
     """The next rollouts with spans that began before a time, after a place: each is found by itself."""
-    found: list[SpanPlace] = []
+    found: list[SpanCursor] = []
     while len(found) < limit:
         place = await tx.one(removal_sql.NEXT_WITH_SPANS, before=before, **after._asdict())
         if place is None:
@@ -95,7 +95,7 @@ async def old_spans(tx: Tx, before: int, after: SpanPlace, limit: int) -> list[S
     return found
 
 
-async def count_spans(tx: Tx, place: SpanPlace) -> int:
+async def count_spans(tx: Tx, place: SpanCursor) -> int:
     """How many spans a rollout has."""
     return await tx.one(removal_sql.COUNT_SPANS_OF, **place._asdict()) or 0
 

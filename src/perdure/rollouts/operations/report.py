@@ -28,9 +28,9 @@ from perdure.rollouts.model import (
 from perdure.rollouts.operations.completions import complete
 from perdure.rollouts.operations.conditions import locks_lines, watched
 from perdure.rollouts.operations.lines import leave
-from perdure.rollouts.operations.work import Work
-from perdure.rollouts.operations.workers import Workers
-from perdure.rollouts.rows import AttemptRow, AttemptView, RolloutBodies, RolloutRow, RolloutView
+from perdure.rollouts.operations.work import LockedRollouts
+from perdure.rollouts.operations.workers import WorkerChanges
+from perdure.rollouts.rows import AttemptRecordRow, AttemptRow, RolloutBodies, RolloutRecordRow, RolloutRow
 from perdure.service.audit import audit
 
 SWEEP_ROWS = 500
@@ -51,15 +51,15 @@ class AttemptReport(msgspec.Struct, frozen=True):
 @locks_lines
 async def report_attempts(
     tx: Tx, reports: Sequence[AttemptReport], kind: str, kinds: Kinds, lined: bool = False
-) -> list[AttemptView | NotFound]:
+) -> list[AttemptRecordRow | NotFound]:
     """Apply reports in their order; each is answered with its attempt, or with why there is none."""
     done = None if lined else await _complete(tx, reports, kind, kinds)
     if done is not None:
         return done
-    work = Work(tx, kinds)
+    work = LockedRollouts(tx, kinds)
     await work.load([report.rollout_id for report in reports], [kind], lined=lined)
-    workers = Workers(tx, kinds)
-    answers: list[AttemptView | NotFound] = []
+    workers = WorkerChanges(tx, kinds)
+    answers: list[AttemptRecordRow | NotFound] = []
     for report in reports:
         try:
             rollout = work.rollout(report.rollout_id)
@@ -77,7 +77,7 @@ async def report_attempts(
 
 async def _complete(
     tx: Tx, reports: Sequence[AttemptReport], kind: str, kinds: Kinds
-) -> list[AttemptView | NotFound] | None:
+) -> list[AttemptRecordRow | NotFound] | None:
     """Apply reports that all say that an attempt has succeeded; None if they are not of the usual form."""
     if kinds[kind].tells_of_ends or not all(map(_is_success, reports)):
         return None
@@ -101,7 +101,7 @@ def _is_success(report: AttemptReport) -> bool:
     )
 
 
-async def save_all(work: Work, workers: Workers, lined: bool) -> None:
+async def save_all(work: LockedRollouts, workers: WorkerChanges, lined: bool) -> None:
     """Write everything back; what kinds do and lines come before workers and counts."""
     if lined or work.has_listeners:
         await work.save()
@@ -113,7 +113,7 @@ async def save_all(work: Work, workers: Workers, lined: bool) -> None:
     work.add_counts()
 
 
-def _apply(work: Work, workers: Workers, attempt: AttemptRow, report: AttemptReport) -> None:
+def _apply(work: LockedRollouts, workers: WorkerChanges, attempt: AttemptRow, report: AttemptReport) -> None:
     attempt.dirty = True
     if report.worker_id is not UNSET:
         attempt.worker_id = report.worker_id
@@ -127,7 +127,7 @@ def _apply(work: Work, workers: Workers, attempt: AttemptRow, report: AttemptRep
         workers.follow(attempt)
 
 
-def set_status(work: Work, attempt: AttemptRow, status: str) -> None:
+def set_status(work: LockedRollouts, attempt: AttemptRow, status: str) -> None:
     """A report that repeats the attempt's status is no news, neither to it nor to its rollout."""
     if status == attempt.status:
         return
@@ -165,9 +165,9 @@ class RolloutChange(msgspec.Struct, frozen=True):
 @locks_lines
 async def change_rollouts(
     tx: Tx, changes: Sequence[RolloutChange], kind: str, kinds: Kinds, lined: bool = False
-) -> list[RolloutView | NotFound | Conflict]:
+) -> list[RolloutRecordRow | NotFound | Conflict]:
     """Set what each caller says; the answers are rollouts."""
-    work = Work(tx, kinds)
+    work = LockedRollouts(tx, kinds)
     await work.load([change.rollout_id for change in changes], [kind], lined=lined)
     refused: dict[int, Conflict] = {}
     for number, change in enumerate(changes):
@@ -184,7 +184,7 @@ async def change_rollouts(
             _watch_anew(work, rollout.id)
         if change.status is not UNSET:
             work.move(rollout, set_to(change.status))
-    await save_all(work, Workers(tx), lined)
+    await save_all(work, WorkerChanges(tx), lined)
     edited = [work.rollouts[c.rollout_id] for c in changes if c.edits and c.rollout_id in work.rollouts]
     tell(tx, "rollout", ((rollout.id, rollout.status) for rollout in edited))
     views = {row.id: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
@@ -225,31 +225,31 @@ def _or(value: Any, current: Any) -> Any:
     return current if value is UNSET else value
 
 
-def _watch_anew(work: Work, rollout_id: str) -> None:
+def _watch_anew(work: LockedRollouts, rollout_id: str) -> None:
     """New limits hold for the attempt that is under way."""
     attempts = work.attempts[rollout_id]
     if attempts:
         attempts[-1].watch(work.rollouts[rollout_id].limits)
 
 
-class Swept(NamedTuple):
+class WatchdogSweep(NamedTuple):
     """How many rollouts the watchdog looked at, and the statuses that it gave to attempts."""
 
     looked: int
     statuses: tuple[str, ...] = ()
 
 
-async def sweep(tx: Tx, kinds: Kinds, patient: bool, lined: bool) -> Swept:
+async def sweep(tx: Tx, kinds: Kinds, patient: bool, lined: bool) -> WatchdogSweep:
     """End the live attempts of this namespace that are overdue, some at a time, of the kinds that are known.
 
     One at a time sweeps a namespace. Whoever is not patient leaves it to the one who is at it.
     """
     if not await tx.all(sql.LOCK_SWEEP if patient else sql.TRY_SWEEP):
-        return Swept(0)
+        return WatchdogSweep(0)
     overdue = await tx.all(sql.OVERDUE_ROLLOUTS, kinds=kinds.names(), n=SWEEP_ROWS)
     if not overdue:
-        return Swept(0)
-    work = Work(tx, kinds)
+        return WatchdogSweep(0)
+    work = LockedRollouts(tx, kinds)
     await work.load(overdue, kinds.names(), lined=lined)
     lapsed: list[AttemptRow] = []
     for rollout_id, attempts in work.attempts.items():
@@ -260,11 +260,11 @@ async def sweep(tx: Tx, kinds: Kinds, patient: bool, lined: bool) -> Swept:
                 and _check(work, rollout_id, attempt)
             ):
                 lapsed.append(attempt)
-    workers = Workers(tx, kinds)
+    workers = WorkerChanges(tx, kinds)
     for attempt in lapsed:
         workers.follow(attempt)
     await save_all(work, workers, lined)
-    return Swept(len(overdue), tuple(attempt.status for attempt in lapsed))
+    return WatchdogSweep(len(overdue), tuple(attempt.status for attempt in lapsed))
 
 
 async def end_workers_elsewhere(tx: Tx, process: str, kinds: Kinds) -> int:
@@ -278,15 +278,15 @@ async def end_workers_elsewhere(tx: Tx, process: str, kinds: Kinds) -> int:
     try:
         for ns in sorted({row.ns for row in found}):
             tx.ns = ns
-            await _end_attempts_of(tx, [row.id for row in found if row.ns == ns], kinds)
+            await _end_attempts(tx, [row.id for row in found if row.ns == ns], kinds)
     finally:
         tx.ns = here
     return len(found)
 
 
-async def _end_attempts_of(tx: Tx, worker_ids: Sequence[str], kinds: Kinds) -> None:
+async def _end_attempts(tx: Tx, worker_ids: Sequence[str], kinds: Kinds) -> None:
     rollout_ids = await tx.all(sql.WATCHED_OF_WORKERS, ids=worker_ids, n=SWEEP_ROWS)
-    work = Work(tx, kinds)
+    work = LockedRollouts(tx, kinds)
     await work.load(rollout_ids, kinds.names(), lined=True)
     lost = [
         attempt
@@ -294,7 +294,7 @@ async def _end_attempts_of(tx: Tx, worker_ids: Sequence[str], kinds: Kinds) -> N
         for attempt in work.attempts.get(rollout_id, ())
         if attempt.worker_id in worker_ids and _check(work, rollout_id, attempt, lost=True)
     ]
-    workers = Workers(tx, kinds)
+    workers = WorkerChanges(tx, kinds)
     for attempt in lost:
         workers.follow(attempt)
     if len(rollout_ids) < SWEEP_ROWS:
@@ -303,7 +303,7 @@ async def _end_attempts_of(tx: Tx, worker_ids: Sequence[str], kinds: Kinds) -> N
     await save_all(work, workers, True)
 
 
-def _check(work: Work, rollout_id: str, attempt: AttemptRow, *, lost: bool = False) -> bool:
+def _check(work: LockedRollouts, rollout_id: str, attempt: AttemptRow, *, lost: bool = False) -> bool:
     """Compare the latest attempt with its true deadline: end it, or look again later.
 
     One that is known to be `lost` ends like one that was silent for too long.
@@ -342,7 +342,7 @@ def _check(work: Work, rollout_id: str, attempt: AttemptRow, *, lost: bool = Fal
     return True
 
 
-def give_up(work: Work, rollout: RolloutRow, attempt: AttemptRow) -> None:
+def give_up(work: LockedRollouts, rollout: RolloutRow, attempt: AttemptRow) -> None:
     """The rollout had ended, and its executor did not say in time that it has stopped."""
     if attempt.status in LIVE:
         attempt.status = ATTEMPT.step(attempt.status, "silent")

@@ -8,7 +8,7 @@ from perdure.kernel import changes, ids
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
 from perdure.rollouts.operations.conditions import watched
-from perdure.rollouts.rows import ResourcesRow, VersionRow
+from perdure.rollouts.rows import ResourcesRow, ResourcesVersionRow
 from perdure.service.audit import audit
 from perdure.service.idempotency import keyed_as
 
@@ -38,14 +38,14 @@ async def _replace(tx: Tx, resources_id: str, body: str) -> ResourcesRow:
         return await _insert(tx, resources_id, body, tx.now)
     version = current.version + 1
     await tx.execute(sql.SAVE_RESOURCES, id=resources_id, version=version, time=tx.now, body=body)
-    await tx.write(sql.ADD_VERSIONS.of([VersionRow(resources_id, version, tx.now, body)]))
+    await tx.write(sql.ADD_VERSIONS.of([ResourcesVersionRow(resources_id, version, tx.now, body)]))
     changes.tell(tx, "resources", [(resources_id, "updated")])
     return ResourcesRow(resources_id, version, current.create_time, tx.now, body)
 
 
 async def _insert(tx: Tx, resources_id: str, body: str, time: int) -> ResourcesRow:
     row = ResourcesRow(resources_id, 1, time, time, body)
-    version = VersionRow(resources_id, 1, time, body)
+    version = ResourcesVersionRow(resources_id, 1, time, body)
     await tx.write(sql.ADD_RESOURCES.of([row]), sql.ADD_VERSIONS.of([version]))
     changes.tell(tx, "resources", [(resources_id, "added")])
     return row

@@ -15,14 +15,14 @@ from perdure.rollouts.model import ATTEMPT, Kinds, span_event
 from perdure.rollouts.operations.conditions import locks_lines
 from perdure.rollouts.operations.model_calls import count_calls_once
 from perdure.rollouts.operations.remove import delete_spans
-from perdure.rollouts.operations.work import BYTES_TOTAL, SPANS_TOTAL, Work, add_total
+from perdure.rollouts.operations.work import BYTES_TOTAL, SPANS_TOTAL, LockedRollouts, add_total
 from perdure.rollouts.removal_sql import OldRollout
 from perdure.rollouts.rows import AttemptRow, HeartbeatRow
 from perdure.service.audit import audit
 from perdure.spans import sql as span_sql
 from perdure.spans.prices import Prices
-from perdure.spans.rows import CounterRow, ModelCallRow, NewSpan, PartRow, SpanRow
-from perdure.spans.sums import sums_of
+from perdure.spans.rows import ModelCallRow, NewSpan, PartRow, SpanCounterRow, SpanRow
+from perdure.spans.sums import compute_sums
 from perdure.spans.tables import SPANS
 
 EVICTION_ROWS = 50
@@ -104,7 +104,7 @@ class Adding:
     def __init__(self, tx: Tx, kinds: Kinds, prices: Prices) -> None:
         self.tx = tx
         self._prices = prices
-        self.work = Work(tx, kinds)
+        self.work = LockedRollouts(tx, kinds)
         self.numbers: dict[int, int] = {}
         self.quiet: set[int] = set()
         """Spans, by the ids of the objects, that renew no lease and change no status."""
@@ -177,7 +177,7 @@ class Adding:
         calls: list[ModelCallRow] = []
         if any(attempt.joined for attempt in self.attempts.values()):
             counted, calls = await count_calls_once(self.tx, fresh, self.attempts)
-        sums = sums_of(counted, self.numbers, self.tx.now, self._prices)
+        sums = compute_sums(counted, self.numbers, self.tx.now, self._prices)
         stored, *_ = await self.work.save(
             sql.ADD_SPANS.of(rows),
             sql.HEARTBEAT.of(beats),
@@ -205,7 +205,7 @@ class Adding:
             stored = [span for span in spans if id(span) in self.numbers]
             await audit(self.tx, "add_spans", [span.rollout_id + "/" + span.attempt_id for span in stored])
 
-    async def _count(self, fresh: Sequence[NewSpan]) -> tuple[dict[str, int], list[CounterRow]]:
+    async def _count(self, fresh: Sequence[NewSpan]) -> tuple[dict[str, int], list[SpanCounterRow]]:
         """The last number taken of each rollout that needs one, and the rows of the counters to add to."""
         tallies: dict[str, _Tally] = {}
         for span in fresh:
@@ -224,7 +224,7 @@ class Adding:
             wanting = [tally for tally in ordered if tally.wanted or tally.rollout_id not in self.guarded]
             ordered = [tally for tally in ordered if not tally.wanted and tally.rollout_id in self.guarded]
         numbers = {tally.rollout_id: await _advance(self.tx, tally) for tally in wanting}
-        return numbers, [CounterRow(t.rollout_id, t.floor, t.spans, t.bytes, 0) for t in ordered]
+        return numbers, [SpanCounterRow(t.rollout_id, t.floor, t.spans, t.bytes, 0) for t in ordered]
 
     def _row(self, span: NewSpan, ordinal: int, numbers: dict[str, int]) -> SpanRow:
         """Give the span its number, and make it a row of the table."""

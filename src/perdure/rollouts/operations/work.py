@@ -26,15 +26,15 @@ from perdure.rollouts.model import (
     ROLLOUT,
     UNRESPONSIVE,
     AttemptEnd,
-    Ended,
-    Kind,
+    EndedRollout,
     Kinds,
-    outcome_of,
+    RolloutKind,
+    compute_outcome,
     reported,
 )
 from perdure.rollouts.operations.conditions import LinesNeeded
 from perdure.rollouts.rows import AttemptRow as AttemptRow
-from perdure.rollouts.rows import CountRow, TotalRow
+from perdure.rollouts.rows import RolloutCountRow, TotalRow
 from perdure.rollouts.rows import RolloutRow as RolloutRow
 
 LATEST = "latest"
@@ -61,7 +61,7 @@ def ended_key(ns: int | None, rollout_id: str) -> str:
     return str(ns) + "/" + rollout_id
 
 
-class Work:
+class LockedRollouts:
     """Rollouts and their attempts, loaded and locked."""
 
     def __init__(self, tx: Tx, kinds: Kinds) -> None:
@@ -169,9 +169,9 @@ class Work:
             rollout.end_time = rollout.outcome = None
         elif rollout.status != was:
             rollout.end_time = self.tx.now
-            rollout.outcome = outcome_of(rollout.status, attempt_status)
+            rollout.outcome = compute_outcome(rollout.status, attempt_status)
         elif rollout.status == FAILED:
-            rollout.outcome = outcome_of(rollout.status, attempt_status)
+            rollout.outcome = compute_outcome(rollout.status, attempt_status)
 
     def _enter_queue(self, rollout: RolloutRow, was: str, delay: int, keeps_place: bool) -> None:
         """One entry a rollout; outside a line it goes to the tail, in a line it keeps its place."""
@@ -230,9 +230,9 @@ class Work:
                 await kind.on_ended(self.tx, ended)
         return await self.tx.write(*later)
 
-    def _news(self) -> dict[Kind, tuple[list[AttemptEnd], list[Ended]]]:
+    def _news(self) -> dict[RolloutKind, tuple[list[AttemptEnd], list[EndedRollout]]]:
         """The attempts and the rollouts that have ended, where their kind wants to know."""
-        news: dict[Kind, tuple[list[AttemptEnd], list[Ended]]] = {}
+        news: dict[RolloutKind, tuple[list[AttemptEnd], list[EndedRollout]]] = {}
         for rollout in self.rollouts.values():
             kind = self.kinds[rollout.kind]
             if kind.on_attempt_ended is not None:
@@ -266,8 +266,8 @@ class Work:
             note=self.notes.get(rollout.id),
         )
 
-    def _ended(self, rollout: RolloutRow) -> Ended:
-        return Ended(
+    def _ended(self, rollout: RolloutRow) -> EndedRollout:
+        return EndedRollout(
             rollout_id=rollout.id,
             status=rollout.status,
             outcome=rollout.outcome,
@@ -309,7 +309,8 @@ class Work:
 def add_counts(tx: Tx, counts: Mapping[tuple[str, str], int]) -> None:
     """Add to the counts of rollouts by kind and status; their rows are locked last."""
     tx.add(
-        sql.ADD_COUNTS, [CountRow(kind, status, tx.shard, more) for (kind, status), more in counts.items()]
+        sql.ADD_COUNTS,
+        [RolloutCountRow(kind, status, tx.shard, more) for (kind, status), more in counts.items()],
     )
 
 

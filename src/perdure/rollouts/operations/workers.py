@@ -25,7 +25,7 @@ class Heard(NamedTuple):
     status: str
 
 
-class Workers:
+class WorkerChanges:
     """Workers and what is said of them; one that does not exist is made then.
 
     What is said is written down, and the workers are locked and moved by `changed`: after rollouts, attempts
@@ -190,7 +190,7 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class WorkerRegistration:
     """A worker that begins to claim, and its process, if that has the database open itself."""
 
     worker_id: str
@@ -198,9 +198,9 @@ class Registration:
     process: str | None
 
 
-async def start(tx: Tx, registration: Registration) -> None:
+async def start(tx: Tx, registration: WorkerRegistration) -> None:
     """Record that a worker begins to claim."""
-    workers = Workers(tx)
+    workers = WorkerChanges(tx)
     await workers.load([registration.worker_id])
     worker = workers[registration.worker_id]
     worker.last_heartbeat_time, worker.stopped_at = tx.now, None
@@ -211,7 +211,7 @@ async def start(tx: Tx, registration: Registration) -> None:
 
 async def stop(tx: Tx, worker_id: str) -> None:
     """Record that a worker claims no more; one that never began is left out."""
-    workers = Workers(tx)
+    workers = WorkerChanges(tx)
     await workers.load([worker_id])
     if workers.is_known(worker_id):
         workers.stopped(worker_id)
@@ -221,7 +221,7 @@ async def stop(tx: Tx, worker_id: str) -> None:
 
 async def beat(tx: Tx, beats: Sequence[Beat]) -> list[WorkerRow]:
     """Record heartbeats and answer each with its worker's row."""
-    workers = Workers(tx)
+    workers = WorkerChanges(tx)
     await workers.load([item.worker_id for item in beats])
     for item in beats:
         worker = workers[item.worker_id]

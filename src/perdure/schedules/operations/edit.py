@@ -14,7 +14,7 @@ from perdure.kernel.errors import Conflict, InvalidCron, NotFound, PerdureError
 from perdure.kernel.storage.labels import drop_labels, set_labels
 from perdure.kernel.storage.port import Tx
 from perdure.schedules import sql
-from perdure.schedules.model import FILE, Change, NewSchedule, Targets
+from perdure.schedules.model import FILE, NewSchedule, ScheduleChange, ScheduleTargets
 from perdure.schedules.operations.queries import locked, overridden
 from perdure.schedules.rows import ScheduleRow
 from perdure.service.audit import audit
@@ -27,7 +27,9 @@ ANY = "any"
 
 
 @keyed_as("create_schedule")
-async def create(tx: Tx, requests: Sequence[NewSchedule], targets: Targets) -> list[str | PerdureError]:
+async def create(
+    tx: Tx, requests: Sequence[NewSchedule], targets: ScheduleTargets
+) -> list[str | PerdureError]:
     """Create schedules; answers each with its id, or with why it cannot be created."""
     answers: list[str | PerdureError] = []
     rows: list[ScheduleRow] = []
@@ -53,7 +55,7 @@ async def create(tx: Tx, requests: Sequence[NewSchedule], targets: Targets) -> l
     return answers
 
 
-async def _new_row(tx: Tx, request: NewSchedule, targets: Targets) -> ScheduleRow:
+async def _new_row(tx: Tx, request: NewSchedule, targets: ScheduleTargets) -> ScheduleRow:
     _check_comes(tx, request.expression, request.timezone)
     row = ScheduleRow(
         id=ids.uuid(tx.now, tx.ids),
@@ -113,7 +115,7 @@ async def _assistant_id(tx: Tx, name: str | None) -> str | None:
     return found.id
 
 
-async def update(tx: Tx, schedule_id: str, change: Change) -> bool:
+async def update(tx: Tx, schedule_id: str, change: ScheduleChange) -> bool:
     """Change a schedule; its next time is computed again where that depends on what changes.
 
     Returns False, and changes nothing, if its metadata or payload are not those that the change is based on.
@@ -197,7 +199,7 @@ async def sync(
     tx: Tx,
     origin: str,
     definitions: Sequence[NewSchedule],
-    targets: Targets,
+    targets: ScheduleTargets,
     keeping: Collection[str] | None,
 ) -> Synced:
     """Take over the definitions of one origin: each into the row of its name, whose override stays.
@@ -246,7 +248,7 @@ async def sync(
 
 async def _redefine(tx: Tx, row: ScheduleRow, definition: NewSchedule) -> bool:
     """Write a definition into its row; gives whether that changes anything."""
-    before = _definition_of(row)
+    before = _row_to_definition(row)
     row.target, row.file, row.unless = definition.target, definition.file, definition.unless
     row.expression, row.timezone = definition.expression, definition.timezone
     row.enabled, row.end_at = int(definition.enabled), definition.end_at
@@ -254,7 +256,7 @@ async def _redefine(tx: Tx, row: ScheduleRow, definition: NewSchedule) -> bool:
     row.overlap, row.misfire = definition.overlap, definition.misfire
     row.assistant_id = await _assistant_id(tx, definition.assistant)
     row.metadata, row.payload = definition.texts
-    after = _definition_of(row)
+    after = _row_to_definition(row)
     if after == before:
         return False
     if after.times != before.times or row.next_at is None:
@@ -270,7 +272,7 @@ class _Definition(NamedTuple):
     rest: tuple[Any, ...]
 
 
-def _definition_of(row: ScheduleRow) -> _Definition:
+def _row_to_definition(row: ScheduleRow) -> _Definition:
     return _Definition(
         (row.cron, row.timezone, row.is_enabled, row.end_at, row.jitter),
         (

@@ -18,7 +18,7 @@ from perdure.schedules.model import (
     RUNNING,
     SCHEDULE,
     SKIPPED,
-    Targets,
+    ScheduleTargets,
     status_after,
 )
 from perdure.schedules.operations.edit import KIND
@@ -27,7 +27,7 @@ from perdure.schedules.operations.settle import Outcomes, apply
 from perdure.schedules.rows import FiringRow, Prepared, ScheduleRow
 from perdure.schedules.tables import FIRINGS
 from perdure.service.audit import audit
-from perdure.service.callers import name_of
+from perdure.service.callers import format_actor
 from perdure.service.idempotency import keyed_as
 
 STARTED = "started"
@@ -70,7 +70,7 @@ class Fired(NamedTuple):
     started: Sequence[FiringRow]
 
 
-async def fire(tx: Tx, prepared: Sequence[Prepared], targets: Targets, outcomes: Outcomes) -> Fired:
+async def fire(tx: Tx, prepared: Sequence[Prepared], targets: ScheduleTargets, outcomes: Outcomes) -> Fired:
     """Fire those of some due schedules that no other process is firing.
 
     What they start, their next times and the records of it are one transaction, so that a time that has come
@@ -114,7 +114,7 @@ def _event(tx: Tx, row: ScheduleRow, unmet: bool) -> str:
 
 
 async def _start(
-    tx: Tx, starts: Mapping[str, Any], rows: Sequence[ScheduleRow], targets: Targets
+    tx: Tx, starts: Mapping[str, Any], rows: Sequence[ScheduleRow], targets: ScheduleTargets
 ) -> dict[str, str | PerdureError]:
     """Start what was prepared for schedules, each target's together."""
     answers: dict[str, str | PerdureError] = {}
@@ -170,7 +170,9 @@ class Triggered(NamedTuple):
 
 
 @keyed_as("trigger_schedule", Triggered)
-async def trigger(tx: Tx, triggers: Sequence[Trigger], targets: Targets) -> list[Triggered | PerdureError]:
+async def trigger(
+    tx: Tx, triggers: Sequence[Trigger], targets: ScheduleTargets
+) -> list[Triggered | PerdureError]:
     """Fire schedules now, whether they are paused or not. Their next times stay as they are."""
     await tx.all(sql.LOCK, ids=sorted({wanted.row.id for wanted in triggers}))
     answers: list[Triggered | PerdureError] = []
@@ -182,7 +184,7 @@ async def trigger(tx: Tx, triggers: Sequence[Trigger], targets: Targets) -> list
     return answers
 
 
-async def _trigger(tx: Tx, wanted: Trigger, targets: Targets) -> Triggered:
+async def _trigger(tx: Tx, wanted: Trigger, targets: ScheduleTargets) -> Triggered:
     row = await locked(tx, wanted.row.id)
     if (row.updated_at, row.texts) != (wanted.row.updated_at, wanted.row.texts):
         return Triggered(row.id, None)
@@ -190,7 +192,7 @@ async def _trigger(tx: Tx, wanted: Trigger, targets: Targets) -> Triggered:
     due_at = tx.wall
     while await tx.existing(FIRINGS, [(tx.ns, row.id, due_at)]):
         due_at += 1
-    recording = _Recording(tx, source=MANUAL, actor=name_of(tx.actor))
+    recording = _Recording(tx, source=MANUAL, actor=format_actor(tx.actor))
     if row.running and row.overlap == model.SKIP:
         recording.skipped(row, "overlap", due_at)
     else:
@@ -216,7 +218,7 @@ class _Recording:
     def skipped(self, row: ScheduleRow, event: str, due_at: int | None = None) -> None:
         """Record a time that starts nothing. What runs meanwhile is not touched."""
         passed = (event,) if event == model.PAUSED else ("not paused", event)
-        status = model.result_of(status_after(*passed))
+        status = model.get_firing_result(status_after(*passed))
         row.fired_at, row.skipped = self._tx.wall, (row.skipped or 0) + 1
         row.last_result, row.last_error = status, event
         self._add(row, due_at, status=status, skipped=event)

@@ -10,21 +10,21 @@ from perdure.schedules import sql
 from perdure.schedules.model import OverrideChange
 from perdure.schedules.operations.edit import move, written
 from perdure.schedules.operations.queries import find, locked, not_found
-from perdure.schedules.rows import OverrideRow, ScheduleRow
-from perdure.service.callers import name_of
+from perdure.schedules.rows import CronOverrideRow, ScheduleRow
+from perdure.service.callers import format_actor
 
 
-async def set_override(tx: Tx, name: str, change: OverrideChange) -> OverrideRow:
+async def set_override(tx: Tx, name: str, change: OverrideChange) -> CronOverrideRow:
     """Change what overrides a schedule; what is not named stays as it is, and is enabled at first."""
     row = await locked(tx, name)
     if not row.is_managed or row.name is None:
         raise Conflict(f"{row.label} was made by a call and has no definition to override; update it instead")
-    known = row.override or OverrideRow(row.name, 1, None, tx.wall, None)
+    known = row.override or CronOverrideRow(row.name, 1, None, tx.wall, None)
     row.override = known._replace(
         enabled=known.enabled if change.enabled is UNSET else int(change.enabled),
         schedule=known.schedule if change.schedule is UNSET else change.schedule,
         updated_at=tx.wall,
-        updated_by=name_of(tx.actor),
+        updated_by=format_actor(tx.actor),
     )
     await tx.write(sql.SAVE_OVERRIDES.of([row.override]))
     await move(tx, row)

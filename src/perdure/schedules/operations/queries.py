@@ -9,8 +9,8 @@ from perdure.kernel.storage.filters import Clause, given, where
 from perdure.kernel.storage.labels import labelled
 from perdure.kernel.storage.port import Tx
 from perdure.schedules import sql
-from perdure.schedules.model import Search
-from perdure.schedules.rows import FiringRow, OverrideRow, ScheduleRow
+from perdure.schedules.model import ScheduleFilter
+from perdure.schedules.rows import CronOverrideRow, FiringRow, ScheduleRow
 
 KIND = "schedule"
 
@@ -73,7 +73,7 @@ async def get_firing(tx: Tx, schedule_id: str, due_at: int) -> FiringRow:
     return row
 
 
-async def search(tx: Tx, query: Search) -> tuple[list[ScheduleRow], int]:
+async def search(tx: Tx, query: ScheduleFilter) -> tuple[list[ScheduleRow], int]:
     """A page of schedules, and how many there are in all."""
     clause = _wanted(query)
     page, values = sql.LIST.page(clause, query.order, query.limit, query.offset, query.place)
@@ -83,7 +83,7 @@ async def search(tx: Tx, query: Search) -> tuple[list[ScheduleRow], int]:
     return rows, total or 0
 
 
-def _wanted(query: Search) -> Clause:
+def _wanted(query: ScheduleFilter) -> Clause:
     conditions = given(
         ("target", "exact", query.target),
         ("origin", "within", query.origins),
@@ -104,11 +104,11 @@ async def named(tx: Tx, after: str, limit: int) -> list[ScheduleRow]:
     return rows
 
 
-async def get_override(tx: Tx, name: str) -> OverrideRow | None:
+async def get_override(tx: Tx, name: str) -> CronOverrideRow | None:
     """What overrides a schedule, by its name, if something does."""
     return await tx.one(sql.GET_OVERRIDES, names=[name])
 
 
-async def list_overrides(tx: Tx, after: str, limit: int) -> list[OverrideRow]:
+async def list_overrides(tx: Tx, after: str, limit: int) -> list[CronOverrideRow]:
     """A page of the overrides, in the order of their names."""
     return await tx.all(sql.LIST_OVERRIDES, after=after, n=limit)

@@ -11,14 +11,22 @@ from typing import Any, NamedTuple
 from perdure.kernel import changes
 from perdure.kernel.storage.port import Tx
 from perdure.schedules import sql
-from perdure.schedules.model import COMPLETED, FAILED, FIRING, RUNNING, SUCCESS, Outcome, Targets
+from perdure.schedules.model import (
+    COMPLETED,
+    FAILED,
+    FIRING,
+    RUNNING,
+    SUCCESS,
+    FiringOutcome,
+    ScheduleTargets,
+)
 from perdure.schedules.operations.edit import KIND
 from perdure.schedules.rows import FiringKey, FiringRow, ScheduleRow, kept_result
 
 OPEN_ROWS = 1000
 """How many open firings are looked at together."""
 
-Outcomes = Mapping[FiringKey, Outcome]
+Outcomes = Mapping[FiringKey, FiringOutcome]
 """What has become of open firings, by their keys."""
 
 
@@ -29,7 +37,7 @@ class OpenFiring(NamedTuple):
     found: Any
 
 
-async def read_open(tx: Tx, schedule_ids: Sequence[str], targets: Targets) -> list[OpenFiring]:
+async def read_open(tx: Tx, schedule_ids: Sequence[str], targets: ScheduleTargets) -> list[OpenFiring]:
     """The open firings of schedules, of targets that are known here, with what they started."""
     if not schedule_ids:
         return []
@@ -82,7 +90,7 @@ async def apply(tx: Tx, rows: Sequence[ScheduleRow], outcomes: Outcomes) -> int:
     return len(ended)
 
 
-def _ended(row: ScheduleRow, firing: FiringRow, outcome: Outcome) -> FiringRow:
+def _ended(row: ScheduleRow, firing: FiringRow, outcome: FiringOutcome) -> FiringRow:
     """A firing that has ended, and what its schedule shows of it."""
     status = FIRING.step(RUNNING, outcome.event)
     result = kept_result(outcome.result)

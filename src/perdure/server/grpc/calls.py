@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, RequestTimeout
 from perdure.runtime.app import StoreApp
 from perdure.server.grpc.drain import CallsInFlight
-from perdure.server.http.gate import Gate, Sender
+from perdure.server.http.gate import RequestGate, Sender
 from perdure.server.http.problems import internal_error, public_error
 from perdure.server.otlp.answers import encode_status, grpc_code
 from perdure.server.otlp.decode import PROTOBUF_FORM
@@ -42,7 +42,7 @@ class Calls:
     def __init__(self, app: StoreApp) -> None:
         self.app = app
         self.in_flight = CallsInFlight()
-        self._gate = Gate(app)
+        self._gate = RequestGate(app)
         self._arrivals = Arrivals(app.settings.body_timeout)
 
     def unary(self, scope: Scope, answer: Callable[[Caller, bytes], Awaitable[bytes]]) -> Any:
@@ -72,7 +72,7 @@ class Calls:
 
     async def _readmitting(self, requests: Requests, context: Context) -> AsyncIterator[bytes]:
         """The messages of a caller that may still call when each of them comes."""
-        header = _header_of(context)
+        header = _get_header(context)
         async for request in requests:
             await self._gate.readmit(header)
             yield request
@@ -83,7 +83,7 @@ class Calls:
         Without a scope, every known caller is admitted.
         """
         try:
-            caller = await self._gate.admit(_header_of(context), _sender_of(context))
+            caller = await self._gate.admit(_get_header(context), _parse_sender(context))
             if not allows(caller.scopes, scope):
                 raise Forbidden(f"this needs a token with the scope {scope!r}")
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a status
@@ -163,12 +163,12 @@ async def refuse(context: Context, error: Exception) -> NoReturn:
     raise AssertionError("abort always raises")
 
 
-def _header_of(context: Context) -> Callable[[str], str | None]:
+def _get_header(context: Context) -> Callable[[str], str | None]:
     pairs = context.invocation_metadata()
     return {key: value for key, value in pairs if isinstance(value, str)}.get
 
 
-def _sender_of(context: Context) -> Sender:
+def _parse_sender(context: Context) -> Sender:
     """Return the peer `ipv4:127.0.0.1:5000` or `ipv6:%5B::1%5D:5000` as HTTP names it."""
     peer = unquote(context.peer()).partition(":")[2].rpartition(":")[0].strip("[]")
 

@@ -15,7 +15,7 @@ NOT_SERVING: int = health_pb2.HealthCheckResponse.NOT_SERVING
 UNKNOWN: int = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
-class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+class GrpcHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """The health of services. Whoever watches it learns that the server stops, and then the call ends.
 
     The servicer of grpcio-health-checking never ends such a call, which would delay every stop.

@@ -57,11 +57,13 @@ class Method(NamedTuple):
 async def ingest_event(services: Services, request: Any) -> Any:
     if not request.HasField("event"):
         raise InvalidInput("Event is required")
-    return wire.ingested_message(await services.memory.ingest(wire.new_event_of(request.event)))
+    return wire.ingested_message(await services.memory.ingest(wire.message_to_new_event(request.event)))
 
 
 async def ingest_events(services: Services, request: Any) -> Any:
-    answers = await services.memory.ingest_many([wire.new_event_of(event) for event in request.events])
+    answers = await services.memory.ingest_many(
+        [wire.message_to_new_event(event) for event in request.events]
+    )
     return m.IngestEventsResponse(results=map(wire.ingested_message, answers))
 
 
@@ -128,7 +130,7 @@ async def teleport_search(services: Services, request: Any) -> Any:
     """Full-text search. An empty query finds nothing, as in agent-memory."""
     found = await services.memory.search_kinds(
         request.query,
-        wire.kinds_of(request.doc_type),
+        wire.parse_kinds(request.doc_type),
         mode="text",
         agent=_optional(request, "agent_filter"),
         limit=_limit(request.limit, HITS, MOST_HITS),
@@ -166,7 +168,7 @@ async def search_node(services: Services, request: Any) -> Any:
     found = await services.memory.search_node(
         _named(request, "node_id"),
         request.query,
-        fields=wire.parts_of(request.fields),
+        fields=wire.parse_parts(request.fields),
         limit=_limit(request.limit, HITS, MOST_HITS),
         token_budget=_limit(request.token_budget, 0, MOST_TOKENS),
     )
@@ -174,7 +176,7 @@ async def search_node(services: Services, request: Any) -> Any:
         matched=bool(found.matches),
         matches=wire.match_messages(found),
         node_id=found.node_id,
-        level=wire.number_of(wire.LEVEL_NAMES, found.level),
+        level=wire.find_number(wire.LEVEL_NAMES, found.level),
     )
 
 
@@ -184,7 +186,7 @@ async def search_children(services: Services, request: Any) -> Any:
         request.query,
         parent_id=request.parent_id or None,
         level=level,
-        fields=wire.parts_of(request.fields),
+        fields=wire.parse_parts(request.fields),
         limit=_limit(request.limit, HITS, MOST_HITS),
         token_budget=_limit(request.token_budget, 0, MOST_TOKENS),
     )
@@ -202,7 +204,7 @@ async def hybrid_search(services: Services, request: Any) -> Any:
     )
     return m.HybridSearchResponse(
         matches=map(wire.match_message, found.items),
-        mode_used=wire.number_of(wire.MODES, found.mode_used),
+        mode_used=wire.find_number(wire.MODES, found.mode_used),
         bm25_available=found.text_available,
         vector_available=found.vector_available,
     )
@@ -211,10 +213,10 @@ async def hybrid_search(services: Services, request: Any) -> Any:
 async def _search(services: Services, request: Any, mode: Any, **weights: float) -> SearchResult:
     if not request.query.strip():
         raise InvalidInput("query is required")
-    since, until = wire.times_of(request)
+    since, until = wire.parse_times(request)
     return await services.memory.search_kinds(
         request.query,
-        wire.kinds_of(request.target),
+        wire.parse_kinds(request.target),
         mode=mode,
         agent=_optional(request, "agent_filter"),
         since_ms=since,

@@ -43,7 +43,7 @@ class Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
         return [grpc.method_handlers_generic_handler(name, {METHOD: method}) for name in VERSIONS]
 
 
-def pool_of(files: Iterable[Any]) -> Any:
+def build_pool(files: Iterable[Any]) -> Any:
     """A pool of these files and of all that they import."""
     pool, added = descriptor_pool.DescriptorPool(), set()
 

@@ -10,18 +10,18 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from perdure.kernel.errors import StartRefused
-from perdure.kernel.lifecycle import Phase, Step
+from perdure.kernel.lifecycle import Step, StopPhase
 from perdure.runtime.app import App, StoreApp
 from perdure.runtime.tls import Tls
 from perdure.server.grpc import otlp, reflection
 from perdure.server.grpc.calls import Calls
-from perdure.server.grpc.drain import Health
+from perdure.server.grpc.drain import GrpcHealth
 from perdure.server.grpc.memory import FILE as MEMORY_FILE
 from perdure.server.grpc.memory import MEMORY_SERVICE, MemoryServicer
 from perdure.server.grpc.otlp import TRACE_SERVICE
 from perdure.server.http.server import is_free
 
-HEALTH_SERVICE: str = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+HEALTH_SERVICE: str = health_pb2.DESCRIPTOR.services_by_name["GrpcHealth"].full_name
 DRAIN_SECONDS = 10.0
 """How long calls may take to end, if nobody says otherwise."""
 GRACE_SECONDS = 0.5
@@ -62,7 +62,7 @@ class GrpcServer:
         self._memory = MemoryServicer(self._calls, app) if isinstance(app, App) else None
         names = (TRACE_SERVICE,) if self._memory is None else (TRACE_SERVICE, MEMORY_SERVICE)
         self._services = names
-        self._health = Health(("", *names))
+        self._health = GrpcHealth(("", *names))
         self._server: Any = None
         self.ports: tuple[int, ...] = ()
 
@@ -98,15 +98,15 @@ class GrpcServer:
         try:
             if self._app.tls is None:
                 return int(server.add_insecure_port(address))
-            return int(server.add_secure_port(address, credentials_of(self._app.tls)))
+            return int(server.add_secure_port(address, build_credentials(self._app.tls)))
         except RuntimeError:
             raise StartRefused(f"gRPC cannot listen on {self._host} port {port}") from None
 
-    def stop_steps(self) -> Mapping[Phase, Step]:
+    def stop_steps(self) -> Mapping[StopPhase, Step]:
         return {
-            Phase.ANNOUNCE: self._announce_stop,
-            Phase.STREAMS: self._end_streams,
-            Phase.REQUESTS: self.stop,
+            StopPhase.ANNOUNCE: self._announce_stop,
+            StopPhase.STREAMS: self._end_streams,
+            StopPhase.REQUESTS: self.stop,
         }
 
     async def _announce_stop(self) -> None:
@@ -151,12 +151,12 @@ class GrpcServer:
             files.append(MEMORY_FILE)
             handlers.append(self._memory.handlers())
         names = (*self._services, HEALTH_SERVICE)
-        reflecting = reflection.Reflection(self._calls, names, reflection.pool_of(files))
+        reflecting = reflection.Reflection(self._calls, names, reflection.build_pool(files))
         server.add_generic_rpc_handlers((*handlers, *reflecting.handlers()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
 
 
-def credentials_of(tls: Tls) -> Any:
+def build_credentials(tls: Tls) -> Any:
     """The credentials of a server, which follow the certificate: each new connection gets the current one."""
     configured = None
 

@@ -35,7 +35,7 @@ from perdure.runtime.app import ANONYMOUS, StoreApp
 from perdure.runtime.components import Component
 from perdure.server.http import bodies
 from perdure.server.http.disconnect import CallerWatch, DisconnectWatch
-from perdure.server.http.gate import Gate, Sender
+from perdure.server.http.gate import RequestGate, Sender
 from perdure.server.http.mounted import Mounted, MountedResponse
 from perdure.server.http.origins import ANY, Origins
 from perdure.server.http.problems import NATIVE, internal_error, public_error
@@ -44,11 +44,11 @@ from perdure.server.http.routes import (
     STOPS,
     Admitting,
     Call,
-    Match,
     Readmit,
     Route,
+    RouteMatch,
+    RouteTable,
     Stopping,
-    Table,
 )
 from perdure.service.callers import Caller, allows
 
@@ -105,8 +105,8 @@ class Application:
     ) -> None:
         self.app = app
         self._mounted = mounted
-        self.table = Table(routes)
-        self._gate = Gate(app, closed=closed)
+        self.table = RouteTable(routes)
+        self._gate = RequestGate(app, closed=closed)
         own = () if mounted is None else (mounted,)
         self._components: Sequence[Component] = (*components, *own)
         self._prefix = app.http.mount_prefix.split("/")[1:]
@@ -129,7 +129,7 @@ class Application:
         label = "unknown"
         try:
             match = self._match(request)
-            label = match.route.path if isinstance(match, Match) else label
+            label = match.route.path if isinstance(match, RouteMatch) else label
             response = await self._respond(request, match, request_id)
         except CallerLeft:
             self._count(request.method, label, 499, started)
@@ -142,7 +142,7 @@ class Application:
         self._count(request.method, label, response.status_code, started)
         await response(request.scope, request.receive, send)
 
-    def _match(self, request: Request) -> Match | PerdureError:
+    def _match(self, request: Request) -> RouteMatch | PerdureError:
         try:
             return self._find(request.method, _steps(request.scope))
         except UnknownRoute as error:
@@ -151,7 +151,7 @@ class Application:
         except PerdureError as error:
             return error
 
-    def _find(self, method: str, steps: list[str]) -> Match:
+    def _find(self, method: str, steps: list[str]) -> RouteMatch:
         """The route of a path, which may stand below the prefix that the project mounts its server at."""
         try:
             return self.table.find(method, steps)
@@ -161,9 +161,11 @@ class Application:
                 raise
             return self.table.find(method, steps[below:] or [""])
 
-    async def _respond(self, request: Request, match: Match | PerdureError, request_id: str) -> Response:
+    async def _respond(self, request: Request, match: RouteMatch | PerdureError, request_id: str) -> Response:
         protocol = (
-            match.route.protocol if isinstance(match, Match) else self.table.protocol_of(request.url.path)
+            match.route.protocol
+            if isinstance(match, RouteMatch)
+            else self.table.protocol_of(request.url.path)
         )
         try:
             return await self._handle(request, match, request_id)
@@ -176,7 +178,7 @@ class Application:
             logger.exception("request %s failed: %s %s", request_id, request.method, request.url.path)
             return protocol.refuse(internal_error(request_id), request_id, request)
 
-    async def _handle(self, request: Request, match: Match | PerdureError, request_id: str) -> Response:
+    async def _handle(self, request: Request, match: RouteMatch | PerdureError, request_id: str) -> Response:
         if LOOPBACK not in request.scope:
             self._gate.check_host(request.headers.get("host"))
         if isinstance(match, PerdureError):

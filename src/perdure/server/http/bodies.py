@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from perdure.kernel.codec import encode_wire
 from perdure.kernel.errors import BadBody, InvalidInput, RequestTimeout, TooLarge, UnsupportedMedia
 from perdure.kernel.record import open_record, usual_decoder
-from perdure.kernel.validation import detail_of, place_of
+from perdure.kernel.validation import build_detail, parse_place
 
 MAX_RATIO = 100
 """The largest compression ratio of a body, beyond the first 64 KiB."""
@@ -130,10 +130,10 @@ def _takes_list(hint: Any) -> bool:
 
 
 def _bad(error: msgspec.ValidationError, kind: Any, part: str, whole: Any) -> BadBody:
-    text, steps = place_of(error)
+    text, steps = parse_place(error)
     missing = _MISSING.search(text)
     location = (part, *steps, *((missing[1],) if missing else ()))
-    return BadBody(detail_of(text, steps, kind), location, _at(whole, steps))
+    return BadBody(build_detail(text, steps, kind), location, _at(whole, steps))
 
 
 def _at(whole: Any, steps: Sequence[str | int]) -> Any:

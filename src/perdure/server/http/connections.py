@@ -68,19 +68,19 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Connections:
+class ServerConnections:
     """The connections of one server. Those that serve no request are idle, the one idle longest first."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
-        self._idle: dict[Connection, None] = {}
-        self._idle_reserve: dict[Connection, None] = {}
+        self._idle: dict[HttpConnection, None] = {}
+        self._idle_reserve: dict[HttpConnection, None] = {}
 
-    def protocol(self, config: Config, server_state: ServerState, **options: Any) -> Connection:
+    def protocol(self, config: Config, server_state: ServerState, **options: Any) -> HttpConnection:
         """What uvicorn makes for each connection."""
-        return Connection(self, config, server_state, **options)
+        return HttpConnection(self, config, server_state, **options)
 
-    def add(self, connection: Connection, count: int) -> None:
+    def add(self, connection: HttpConnection, count: int) -> None:
         """Take in the `count`-th connection. Beyond the limit, the one idle longest is closed for it.
 
         Where all of them serve requests, it is one of the reserve.
@@ -94,15 +94,15 @@ class Connections:
             connection.app = partial(answer_probes, connection.app)
         self.set_idle(connection)
 
-    def set_idle(self, connection: Connection) -> None:
+    def set_idle(self, connection: HttpConnection) -> None:
         (self._idle_reserve if connection.reserved else self._idle)[connection] = None
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: HttpConnection) -> None:
         """Forget a connection that serves a request now, or is closed."""
         (self._idle_reserve if connection.reserved else self._idle).pop(connection, None)
 
 
-def _close_first(idle: dict[Connection, None]) -> bool:
+def _close_first(idle: dict[HttpConnection, None]) -> bool:
     first = next(iter(idle), None)
     if first is None:
         return False
@@ -160,7 +160,7 @@ class HeadWithBody:
         return self._transport.is_closing()
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """uvicorn's connection, with bounds on the time and the size of a request's head.
 
     The time counts from the start of the connection, or from the first byte after a response. It bounds what
@@ -168,7 +168,7 @@ class Connection(HttpToolsProtocol):
     """
 
     def __init__(
-        self, tracker: Connections, config: Config, server_state: ServerState, **options: Any
+        self, tracker: ServerConnections, config: Config, server_state: ServerState, **options: Any
     ) -> None:
         super().__init__(config=config, server_state=server_state, **options)
         self.reserved = False

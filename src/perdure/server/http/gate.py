@@ -13,7 +13,7 @@ from perdure.kernel.errors import Forbidden, TooManyRequests, Unauthorized
 from perdure.runtime.app import ANONYMOUS, StoreApp, is_loopback
 from perdure.server.http.addresses import TrustedProxies
 from perdure.server.http.cookies import secret_in_cookie
-from perdure.server.http.origins import LOCAL_NAMES, Origins, is_own, origin_of
+from perdure.server.http.origins import LOCAL_NAMES, Origins, is_own, parse_origin
 from perdure.service.callers import Caller
 
 MAX_ORIGIN = 200
@@ -72,7 +72,7 @@ def _authorization(value: str) -> tuple[str | None, str | None]:
     return user, password
 
 
-class Gate:
+class RequestGate:
     """Authenticates callers and limits their rate."""
 
     def __init__(self, app: StoreApp, *, closed: bool = False) -> None:
@@ -86,7 +86,7 @@ class Gate:
         rate = settings.rate_limit
         self._calls = RateBucket(rate, max(rate, 10.0)) if rate is not None else None
         self._proxies = TrustedProxies(settings.trusted_proxies)
-        self._public_origin = origin_of(settings.public_url)
+        self._public_origin = parse_origin(settings.public_url)
 
     def check_host(self, host: str | None) -> None:
         """Refuse unknown host names, against DNS rebinding."""

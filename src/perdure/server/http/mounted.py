@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.kernel.errors import PerdureError, TooLarge
 from perdure.server.http.problems import internal_error
-from perdure.server.http.routes import Call, Match, Route, ServerProtocol
+from perdure.server.http.routes import Call, Route, RouteMatch, ServerProtocol
 
 logger = logging.getLogger(__name__)
 
@@ -52,9 +52,9 @@ class Mounted:
             for reads in (True, False)
         }
 
-    def match(self, method: str) -> Match | None:
+    def match(self, method: str) -> RouteMatch | None:
         """The route of a request to a path that is not ours; None while the application does not run."""
-        return Match(self._routes[method in READS], {}) if self._running else None
+        return RouteMatch(self._routes[method in READS], {}) if self._running else None
 
     async def _handle(self, call: Call) -> Response:
         limit = call.app.settings.max_body_bytes

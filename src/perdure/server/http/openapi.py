@@ -43,7 +43,7 @@ class Problem(msgspec.Struct):
 def document(routes: Iterable[Route], *, open_to_all: bool = False) -> dict[str, Any]:
     """The document of a table."""
     routes = [route for route in routes if not route.path.startswith("/{")]
-    kinds = [Problem, *(kind for route in routes for kind in _kinds_of(route))]
+    kinds = [Problem, *(kind for route in routes for kind in _list_kinds(route))]
     schemas, components = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}", schema_hook=_open_schema
     )
@@ -62,7 +62,7 @@ def document(routes: Iterable[Route], *, open_to_all: bool = False) -> dict[str,
     }
 
 
-def _kinds_of(route: Route) -> list[Any]:
+def _list_kinds(route: Route) -> list[Any]:
     kinds = [kind for kind in (route.body, route.answer) if kind not in (None, bytes)]
     return [*kinds, *([route.query] if route.query else [])]
 
@@ -117,14 +117,14 @@ def _responses(route: Route, known: dict[str, Any]) -> dict[str, Any]:
         answer["content"] = {route.answer_form: {"schema": schema}}
     responses = {str(route.status): answer}
     refused = {"schema": {"$ref": "#/components/schemas/Problem"}} if route.protocol.name == "native" else {}
-    for error in errors_of(route):
+    for error in list_errors(route):
         form = {MEDIA_TYPE: refused} if refused else {"application/json": {}}
         about = (error.__doc__ or "").strip().partition("\n")[0]
         responses.setdefault(str(error.http_status), {"description": about, "content": form})
     return responses
 
 
-def errors_of(route: Route) -> tuple[type[PerdureError], ...]:
+def list_errors(route: Route) -> tuple[type[PerdureError], ...]:
     """What a route may answer besides its answer."""
     errors: tuple[type[PerdureError], ...] = route.errors
     if route.scope is not None:

@@ -25,7 +25,7 @@ class Origins:
             raise StartRefused("cors_allow_origins is either * or a list of origins")
         named = (*allowed, *(more.allow_origins if more is not None else ()))
         self.any = ANY in named or (more is not None and more.allows_every_origin)
-        patterns = [*map(_pattern_of, named), *(_regex_of(more) if more is not None else ())]
+        patterns = [*map(_build_pattern, named), *(_build_regexes(more) if more is not None else ())]
         self.none = not patterns
         self.pattern = re.compile(".*" if self.any else "|".join(patterns) or "(?!)")
 
@@ -33,12 +33,12 @@ class Origins:
         return len(origin) <= MAX_ORIGIN and self.pattern.fullmatch(origin) is not None
 
 
-def _regex_of(cors: Cors) -> Iterator[str]:
+def _build_regexes(cors: Cors) -> Iterator[str]:
     if cors.allow_origin_regex is not None:
         yield f"(?:{cors.allow_origin_regex})"
 
 
-def _pattern_of(origin: str) -> str:
+def _build_pattern(origin: str) -> str:
     if origin.endswith(ANY_PORT):
         return re.escape(origin.removesuffix(ANY_PORT)) + r"(?::[0-9]{1,5})?"
     return re.escape(origin)
@@ -49,7 +49,7 @@ def is_own(origin: str, host: str | None) -> bool:
     return host is not None and origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
 
 
-def origin_of(url: str | None) -> str | None:
+def parse_origin(url: str | None) -> str | None:
     """The origin of a URL, as browsers send it."""
     if url is None:
         return None

@@ -34,7 +34,7 @@ class NativeProtocol:
 
     def refuse(self, error: PerdureError, request_id: str, request: Request) -> Response:
         document = problem(error, request_id, request.url.path)
-        return Response(encode(document), document["status"], headers_of(error), MEDIA_TYPE)
+        return Response(encode(document), document["status"], build_headers(error), MEDIA_TYPE)
 
 
 def problem(error: PerdureError, request_id: str, path: str) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def public_error(error: PerdureError, request_id: str) -> PerdureError:
     return type(error)(f"{error.public.rstrip('.')}; request {request_id}, see the server's log")
 
 
-def headers_of(error: PerdureError) -> dict[str, str]:
+def build_headers(error: PerdureError) -> dict[str, str]:
     """What a status demands in the headers."""
     if isinstance(error, Unauthorized):
         return {"WWW-Authenticate": 'Bearer realm="perdure"'}

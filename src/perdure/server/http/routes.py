@@ -162,7 +162,7 @@ class Route:
     """Whether the last parameter stands for the rest of the path, slashes included; it may be empty."""
 
 
-class Match(NamedTuple):
+class RouteMatch(NamedTuple):
     """The route of a request, and its path parameters."""
 
     route: Route
@@ -179,7 +179,7 @@ class _Node:
     routes: dict[str, tuple[Route, tuple[str, ...]]] = field(default_factory=dict)
 
 
-class Table:
+class RouteTable:
     """Finds the route of a request."""
 
     def __init__(self, routes: tuple[Route, ...]) -> None:
@@ -206,13 +206,13 @@ class Table:
             raise ValueError(f"{route.method} {route.path} stands twice in the table")
         node.routes[route.method] = (route, tuple(names))
 
-    def find(self, method: str, steps: list[str]) -> Match:
+    def find(self, method: str, steps: list[str]) -> RouteMatch:
         """The route for the segments of a path, or an error."""
         allowed: set[str] = set()
         for node, values in _places(self._root, steps, ()):
             found = node.routes.get(method) or (node.routes.get("GET") if method == "HEAD" else None)
             if found is not None:
-                return Match(found[0], dict(zip(found[1], values, strict=True)))
+                return RouteMatch(found[0], dict(zip(found[1], values, strict=True)))
             allowed.update(node.routes)
         if allowed:
             methods = tuple(sorted(allowed))

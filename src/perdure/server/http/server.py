@@ -18,12 +18,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from perdure.kernel.background import new_loop
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import StartRefused
-from perdure.kernel.lifecycle import Phase, Step
+from perdure.kernel.lifecycle import Step, StopPhase
 from perdure.runtime.app import StoreApp
 from perdure.runtime.tls import Tls
 from perdure.server.http.application import Application as Application
 from perdure.server.http.application import make_application as make_application
-from perdure.server.http.connections import ConnectionLimits, Connections
+from perdure.server.http.connections import ConnectionLimits, ServerConnections
 from perdure.server.http.routes import STOPPING, Stopping
 
 START_SECONDS = 10.0
@@ -213,7 +213,7 @@ class HttpServer:
             timeout_keep_alive=cast(int, self._limits.keep_alive_timeout),
             timeout_graceful_shutdown=STOP_SECONDS,
             loop="auto",
-            http=cast(type[asyncio.Protocol], Connections(self._limits).protocol),
+            http=cast(type[asyncio.Protocol], ServerConnections(self._limits).protocol),
             ws="none",
             lifespan="on",
             interface="asgi3",
@@ -282,8 +282,12 @@ class HttpService:
             self._serving.result()
             raise StartRefused("the HTTP server has ended")
 
-    def stop_steps(self) -> Mapping[Phase, Step]:
-        return {Phase.ANNOUNCE: self._announce, Phase.STREAMS: self._end_streams, Phase.REQUESTS: self.stop}
+    def stop_steps(self) -> Mapping[StopPhase, Step]:
+        return {
+            StopPhase.ANNOUNCE: self._announce,
+            StopPhase.STREAMS: self._end_streams,
+            StopPhase.REQUESTS: self.stop,
+        }
 
     async def _announce(self) -> None:
         self._app.stopping = True

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from perdure.kernel.errors import PerdureError, TooManyRequests
 from perdure.server.http.disconnect import WATCH_SECONDS, OnDisconnect, until_disconnect
 from perdure.server.http.routes import Call
-from perdure.streams.model import Burst, Encoding, Event
+from perdure.streams.model import Burst, Encoding, StreamEvent
 from perdure.streams.service import Follower
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def one_line(text: str) -> str:
     return text.translate(_LINE_ENDS) if "\n" in text or "\r" in text else text
 
 
-def encode_events(events: Iterable[Event]) -> bytes:
+def encode_events(events: Iterable[StreamEvent]) -> bytes:
     """Events of a stream as frames, each with its id."""
     return "".join([frame(event.event, event.body, event.id) for event in events]).encode()
 
@@ -253,7 +253,7 @@ async def follow_events(
         return Response(media_type=MEDIA_TYPE)
     if after is None:
         await _started(follower)
-    place = partial(_place_of, follower)
+    place = partial(_encode_place, follower)
     first = place() if names_start and after is None else b""
     return response(
         call,
@@ -267,7 +267,7 @@ async def follow_events(
     )
 
 
-def _place_of(follower: Follower) -> bytes:
+def _encode_place(follower: Follower) -> bytes:
     """The id to resume from, without an event."""
     return b"id: 0-%d\n\n" % (follower.place or 0)
 

@@ -29,22 +29,22 @@ from perdure.server.langgraph.json_rpc import (
     RpcMessage,
     RpcResult,
     answered,
+    build_error,
+    build_result,
     converted,
-    error_of,
+    extract_text,
     last_answer,
-    result_of,
-    text_of,
 )
-from perdure.server.langgraph.routing import Resource
+from perdure.server.langgraph.routing import LangGraphResource
 from perdure.server.langgraph.run_requests import CommandBody, RunBody
-from perdure.server.langgraph.runs import authorize_run, created, values_of
+from perdure.server.langgraph.runs import authorize_run, created, show_values
 from perdure.server.langgraph.streams import RunStream
-from perdure.server.langgraph.wire import Body, answer, check_uuid, is_uuid, iso
+from perdure.server.langgraph.wire import RequestBody, answer, check_uuid, is_uuid, iso
 from perdure.streams.service import Follower
 from perdure.threads.records import Run, RunEnd
 from perdure.threads.service import Threads
 
-a2a = Resource("a2a")
+a2a = LangGraphResource("a2a")
 
 TASK_NOT_FOUND: Final = -32001
 NOT_CANCELABLE: Final = -32002
@@ -64,7 +64,7 @@ STATES: Final = {
 """The states of tasks, by the statuses of runs."""
 
 
-class A2AMessage(Body, kw_only=True):
+class A2AMessage(RequestBody, kw_only=True):
     """A message to an agent: its parts are texts and data."""
 
     parts: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=1000)]
@@ -74,14 +74,14 @@ class A2AMessage(Body, kw_only=True):
     metadata: dict[str, Any] | None = None
 
 
-class SendConfiguration(Body, kw_only=True):
+class SendConfiguration(RequestBody, kw_only=True):
     """Whether to wait for the end of the task, and how much of its history to give."""
 
     blocking: bool = True
     historyLength: Annotated[int, Meta(ge=0)] | None = None  # noqa: N815
 
 
-class SendParams(Body, kw_only=True):
+class SendParams(RequestBody, kw_only=True):
     """The parameters of `message/send` and `message/stream`."""
 
     message: A2AMessage
@@ -89,7 +89,7 @@ class SendParams(Body, kw_only=True):
     metadata: dict[str, Any] | None = None
 
 
-class TaskParams(Body, kw_only=True):
+class TaskParams(RequestBody, kw_only=True):
     """The parameters of `tasks/get` and `tasks/cancel`."""
 
     id: str
@@ -104,7 +104,7 @@ async def _authorize(request: Authorization) -> None:
     call, message = request.call, request.call.body
     if message.method in ("message/send", "message/stream"):
         body = RunBody(assistant_id=call.path["assistant_id"], if_not_exists="create")
-        await authorize_run(request, body, _context_of(message.parameters))
+        await authorize_run(request, body, _get_context(message.parameters))
         call.request.scope[STAMPED] = body.metadata
         return
     thread_id = str(message.parameters.get("id")).partition(":")[0]
@@ -115,7 +115,7 @@ async def _authorize(request: Authorization) -> None:
     await request.authorize_assistant("read", call.path["assistant_id"])
 
 
-def _context_of(params: Record) -> str | None:
+def _get_context(params: Record) -> str | None:
     """The thread that a message names, if it names one."""
     message = params.get("message")
     given = message if isinstance(message, dict) else {}
@@ -145,17 +145,17 @@ async def serve_a2a(call: Call) -> Response:
         if message.method in ("message/send", "message/stream"):
             return await _send(call, message, streams=message.method == "message/stream")
     except RpcError as error:
-        return answer(error_of(message, error.code, str(error)))
+        return answer(build_error(message, error.code, str(error)))
     except PerdureError as error:
         if error.http_status >= 500:
             raise
-        return answer(error_of(message, INVALID_PARAMS, error.message))
+        return answer(build_error(message, INVALID_PARAMS, error.message))
     return answer(await answered(message, partial(_task_command, call, message)))
 
 
 async def _send(call: Call, message: RpcMessage, *, streams: bool) -> Response:
     params: SendParams = converted(message.parameters, SendParams)
-    thread_id = _context_of(message.parameters) or str(uuid4())
+    thread_id = _get_context(message.parameters) or str(uuid4())
     resumes = params.message.taskId is not None and await _waits(call.threads, thread_id)
     body = RunBody(
         assistant_id=call.path["assistant_id"],
@@ -170,7 +170,7 @@ async def _send(call: Call, message: RpcMessage, *, streams: bool) -> Response:
         source = _TaskFrames(call.threads, await call.threads.follow_run(run.run_id, BEGINNING), message, run)
         return RunStream(call, source, call.app.streams, call.app.settings.max_streams)
     if not params.configuration.blocking:
-        return answer(result_of(message, _task(run, None, params.configuration.historyLength)))
+        return answer(build_result(message, _task(run, None, params.configuration.historyLength)))
     history = params.configuration.historyLength
     return RpcResult(call, answered(message, partial(_ended_task, call.threads, run.run_id, history)))
 
@@ -244,10 +244,10 @@ def _ids(run: Run) -> Record:
 
 
 def _task(run: Run, end: RunEnd | None, history: int | None) -> Record:
-    values = None if end is None else values_of(end)
+    values = None if end is None else show_values(end)
     artifacts = [] if end is None else _artifacts(run, values)
     messages = values.get("messages") if isinstance(values, dict) else None
-    said = [_message_of(run, each) for each in messages or () if isinstance(each, dict)]
+    said = [_build_message(run, each) for each in messages or () if isinstance(each, dict)]
     shown = said if history is None else said[len(said) - min(history, len(said)) :]
     return {
         "kind": "task",
@@ -282,9 +282,9 @@ def _agent_message(run: Run, parts: list[Record], message_id: str | None = None)
     }
 
 
-def _message_of(run: Run, message: Record) -> Record:
+def _build_message(run: Run, message: Record) -> Record:
     """A message of a thread's state."""
-    parts: list[Record] = [{"kind": "text", "text": text_of(message.get("content"))}]
+    parts: list[Record] = [{"kind": "text", "text": extract_text(message.get("content"))}]
     if message.get("type") == "tool":
         result = {"toolCallId": message.get("tool_call_id"), "content": message.get("content")}
         parts = [{"kind": "data", "data": {"tool_results": [result]}}]
@@ -321,7 +321,9 @@ class _TaskFrames:
             if self._ended:
                 return None
             await self._read()
-        frames = [crlf_frame("message", encode_json(result_of(self._message, each))) for each in self._ready]
+        frames = [
+            crlf_frame("message", encode_json(build_result(self._message, each))) for each in self._ready
+        ]
         self._ready.clear()
         return "".join(frames).encode()
 
@@ -340,7 +342,7 @@ class _TaskFrames:
         if piece.get("type") not in ("ai", "AIMessageChunk"):
             return
         message_id = str(piece.get("id"))
-        text = self._texts.get(message_id, "") + text_of(piece.get("content"))
+        text = self._texts.get(message_id, "") + extract_text(piece.get("content"))
         if text and text != self._texts.get(message_id):
             self._texts[message_id] = text
             said = _agent_message(self._run, [{"kind": "text", "text": text}], message_id)

@@ -23,26 +23,26 @@ from perdure.server.langgraph.authorization import (
     searching,
 )
 from perdure.server.langgraph.filters import equalities, matches
-from perdure.server.langgraph.routing import Resource
+from perdure.server.langgraph.routing import LangGraphResource
 from perdure.server.langgraph.wire import (
     MAX_PAGE,
     PAGE,
-    Body,
     Limit,
     Metadata,
     Offset,
+    RequestBody,
     Select,
     SortOrder,
     answer,
     check_uuid_or_none,
+    get_graphs,
     iso,
     no_content,
     search_page,
     uuid_or_none,
-    views_of,
 )
 
-assistants = Resource("assistants")
+assistants = LangGraphResource("assistants")
 
 ASSISTANT = "/assistants/{assistant_id}"
 UNNAMED = "Untitled"
@@ -83,15 +83,15 @@ class AssistantShape(VersionShape):
     updated_at: str
 
 
-def assistant_of(assistant: Assistant) -> AssistantShape:
+def show_assistant(assistant: Assistant) -> AssistantShape:
     return {
-        **version_of(assistant),
+        **show_version(assistant),
         "created_at": iso(assistant.created_at),
         "updated_at": iso(assistant.updated_at),
     }
 
 
-def version_of(assistant: Assistant) -> VersionShape:
+def show_version(assistant: Assistant) -> VersionShape:
     """A version of an assistant, which never changes. Its agent is called a graph here."""
     return {
         "assistant_id": assistant.assistant_id,
@@ -109,7 +109,7 @@ def version_of(assistant: Assistant) -> VersionShape:
 # --- create -----------------------------------------------------------------------------------------------
 
 
-class AssistantCreate(Body, kw_only=True):
+class AssistantCreate(RequestBody, kw_only=True):
     """A new assistant of a graph."""
 
     graph_id: str
@@ -164,7 +164,7 @@ async def create_assistant(call: Call) -> Response:
         metadata=body.metadata,
         if_exists=body.if_exists or "raise",
     )
-    return answer(assistant_of(created))
+    return answer(show_assistant(created))
 
 
 def mirrored(
@@ -184,7 +184,7 @@ def mirrored(
 # --- search -----------------------------------------------------------------------------------------------
 
 
-class AssistantCount(Body, kw_only=True):
+class AssistantCount(RequestBody, kw_only=True):
     """Which assistants to count."""
 
     metadata: Metadata | None = None
@@ -223,7 +223,7 @@ async def search_assistants(call: Call) -> Response:
         limit=body.limit or PAGE,
         offset=body.offset or 0,
     )
-    return search_page(found, assistant_of, body.select)
+    return search_page(found, show_assistant, body.select)
 
 
 @assistants.route(
@@ -254,10 +254,10 @@ async def count_assistants(call: Call) -> Response:
     errors=(NotFound,),
 )
 async def get_assistant(call: Call) -> Response:
-    return answer(assistant_of(await call.assistants.get(call.path["assistant_id"])))
+    return answer(show_assistant(await call.assistants.get(call.path["assistant_id"])))
 
 
-class AssistantPatch(Body, kw_only=True):
+class AssistantPatch(RequestBody, kw_only=True):
     """The next version of an assistant; a field that is left out keeps its value."""
 
     graph_id: str | None = None
@@ -305,7 +305,7 @@ async def update_assistant(call: Call) -> Response:
         context=context,
         metadata=body.metadata,
     )
-    return answer(assistant_of(changed))
+    return answer(show_assistant(changed))
 
 
 class DeleteQuery(msgspec.Struct, kw_only=True):
@@ -372,7 +372,7 @@ async def _delete_threads(call: Call, assistant_id: str) -> None:
 # --- versions ---------------------------------------------------------------------------------------------
 
 
-class VersionSearch(Body, kw_only=True):
+class VersionSearch(RequestBody, kw_only=True):
     """Which versions of an assistant to list, the newest first."""
 
     metadata: Metadata | None = None
@@ -395,10 +395,10 @@ async def list_versions(call: Call) -> Response:
     found = await call.assistants.versions(
         call.path["assistant_id"], metadata=body.metadata, limit=body.limit or PAGE, offset=body.offset or 0
     )
-    return answer([version_of(each) for each in found])
+    return answer([show_version(each) for each in found])
 
 
-class VersionChange(Body, kw_only=True):
+class VersionChange(RequestBody, kw_only=True):
     """The version to make current."""
 
     version: Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -416,7 +416,7 @@ class VersionChange(Body, kw_only=True):
 )
 async def set_latest(call: Call) -> Response:
     found = await call.assistants.set_latest(call.path["assistant_id"], call.body.version)
-    return answer(assistant_of(found))
+    return answer(show_assistant(found))
 
 
 # --- graphs -----------------------------------------------------------------------------------------------
@@ -458,7 +458,7 @@ class GraphQuery(msgspec.Struct, kw_only=True):
     errors=(NotFound, NotSupported, AgentUnavailable),
 )
 async def get_graph(call: Call) -> Response:
-    return answer(await views_of(call).graph(call.path["assistant_id"], xray=call.query.xray or False))
+    return answer(await get_graphs(call).graph(call.path["assistant_id"], xray=call.query.xray or False))
 
 
 @assistants.route(
@@ -471,7 +471,7 @@ async def get_graph(call: Call) -> Response:
     errors=(NotFound, NotSupported, AgentUnavailable),
 )
 async def get_schemas(call: Call) -> Response:
-    return answer(await views_of(call).schemas(call.path["assistant_id"]))
+    return answer(await get_graphs(call).schemas(call.path["assistant_id"]))
 
 
 class SubgraphQuery(msgspec.Struct, kw_only=True):
@@ -501,7 +501,7 @@ class SubgraphQuery(msgspec.Struct, kw_only=True):
     errors=(NotFound, NotSupported, AgentUnavailable),
 )
 async def get_subgraphs(call: Call) -> Response:
-    found = await views_of(call).subgraphs(
+    found = await get_graphs(call).subgraphs(
         call.path["assistant_id"], namespace=call.path.get("namespace"), recurse=call.query.recurse
     )
     return answer(found)

@@ -20,7 +20,7 @@ from perdure.kernel.errors import Conflict, Forbidden, NotFound
 from perdure.langgraph.custom_auth import Filter, GraphAuth, User
 from perdure.server.http.routes import Call, Handler
 from perdure.server.langgraph.filters import matches, memberships, narrow, with_owner
-from perdure.server.langgraph.protocol import user_of
+from perdure.server.langgraph.protocol import get_user
 from perdure.server.langgraph.wire import PAGE, answer, page, selected
 from perdure.threads.records import RunRequest
 
@@ -38,7 +38,7 @@ class Authorization:
 
     @property
     def user(self) -> User:
-        user = user_of(self.call)
+        user = get_user(self.call)
         if user is None:
             raise Forbidden("this request is not authenticated")
         return user
@@ -193,13 +193,13 @@ def counting(resource: str, search_body: type[Any], search: Handler) -> Rule:
 
 async def _authorize_search(request: Authorization, resource: str) -> Filter:
     body = request.call.body
-    value = {"limit": PAGE, "offset": 0, **fields_of(body), "metadata": dict(body.metadata or {})}
+    value = {"limit": PAGE, "offset": 0, **get_fields(body), "metadata": dict(body.metadata or {})}
     filter = await request.authorize(resource, "search", value)
     body.metadata = value.get("metadata")
     return filter
 
 
-def fields_of(body: msgspec.Struct) -> dict[str, Any]:
+def get_fields(body: msgspec.Struct) -> dict[str, Any]:
     """The fields of a body as a handler of custom auth gets them."""
     return {name: None if value is UNSET else value for name, value in to_builtins(body).items()}
 
@@ -221,7 +221,7 @@ async def _scan(call: Call, search: Handler, filter: Filter) -> list[dict[str, A
 
 def with_caller(call: Call, request: RunRequest) -> RunRequest:
     """A run request whose configuration has what the server adds: the user, the request's id, and headers."""
-    config, user, rules = request.config, user_of(call), call.app.http.configurable_headers
+    config, user, rules = request.config, get_user(call), call.app.http.configurable_headers
     own = {} if rules is None else rules.chosen(call.request.headers)
     own["langgraph_request_id"] = call.request_id
     config = {**config, CONFIGURABLE: {**(config.get(CONFIGURABLE) or {}), **own}}
@@ -233,7 +233,7 @@ def config_with(user: User, config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, CONFIGURABLE: {**(config.get(CONFIGURABLE) or {}), **user.configurable()}}
 
 
-def idempotency_key_of(call: Call) -> str | None:
+def get_idempotency_key(call: Call) -> str | None:
     """The idempotency key of a request, which users do not share."""
-    key, user = call.idempotency_key, user_of(call)
+    key, user = call.idempotency_key, get_user(call)
     return key if key is None or user is None else f"{user.identity}/{key}"

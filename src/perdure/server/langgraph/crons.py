@@ -23,16 +23,16 @@ from perdure.server.langgraph.authorization import (
     searching,
 )
 from perdure.server.langgraph.filters import matches
-from perdure.server.langgraph.protocol import user_of
-from perdure.server.langgraph.routing import Resource
-from perdure.server.langgraph.run_requests import Durability, Nodes, RunBody, StreamMode, request_of
+from perdure.server.langgraph.protocol import get_user
+from perdure.server.langgraph.routing import LangGraphResource
+from perdure.server.langgraph.run_requests import Durability, Nodes, RunBody, StreamMode, build_run_request
 from perdure.server.langgraph.threads import THREAD
 from perdure.server.langgraph.wire import (
     PAGE,
-    Body,
     Limit,
     Metadata,
     Offset,
+    RequestBody,
     Select,
     SortOrder,
     answer,
@@ -46,7 +46,7 @@ from perdure.server.langgraph.wire import (
 )
 from perdure.threads.records import MultitaskStrategy, OnCompletion
 
-crons = Resource("crons", "runs")
+crons = LangGraphResource("crons", "runs")
 
 CRON = "/runs/crons/{cron_id}"
 Record = dict[str, Any]
@@ -82,7 +82,7 @@ SORT_FIELDS: Final[dict[CronSort, SortField]] = {
 """The fields to sort by, under the names that schedules have for them."""
 
 
-def cron_of(schedule: Schedule) -> Record:
+def show_cron(schedule: Schedule) -> Record:
     """A cron, with the request of its runs in `payload`."""
     on_thread = schedule.thread_id is not None
     return {
@@ -96,14 +96,14 @@ def cron_of(schedule: Schedule) -> Record:
         "created_at": iso(schedule.created_at),
         "updated_at": iso(schedule.updated_at),
         "user_id": schedule.user_id,
-        "payload": _payload_of(schedule),
+        "payload": _build_payload(schedule),
         "next_run_date": iso_or_none(schedule.next_at),
         "metadata": schedule.metadata,
         "enabled": schedule.enabled,
     }
 
 
-def _payload_of(schedule: Schedule) -> Record:
+def _build_payload(schedule: Schedule) -> Record:
     shown = {"assistant_id": schedule.assistant_id, "schedule": schedule.expression, **schedule.payload}
     return {**shown, "metadata": schedule.metadata} if schedule.metadata else shown
 
@@ -130,7 +130,7 @@ def on_cron(action: str) -> Rule:
 # --- create -----------------------------------------------------------------------------------------------
 
 
-class ScheduledRun(Body, kw_only=True):
+class ScheduledRun(RequestBody, kw_only=True):
     """The request of a cron's runs."""
 
     input: Any = None
@@ -201,7 +201,7 @@ async def _authorize_create(request: Authorization) -> None:
 )
 async def create_cron(call: Call) -> Response:
     body: CronCreate = call.body
-    thread_id, user = call.path.get("thread_id"), user_of(call)
+    thread_id, user = call.path.get("thread_id"), get_user(call)
     payload, metadata = _payload_and_metadata(body, body.assistant_id)
     if user is not None:
         payload["config"] = config_with(user, payload.get("config") or {})
@@ -219,7 +219,7 @@ async def create_cron(call: Call) -> Response:
         metadata=metadata,
         payload=payload,
     )
-    return answer(cron_of(created))
+    return answer(show_cron(created))
 
 
 def _payload_and_metadata(body: ScheduledRun, assistant_id: str) -> tuple[Record, Record]:
@@ -227,7 +227,7 @@ def _payload_and_metadata(body: ScheduledRun, assistant_id: str) -> tuple[Record
     fields = {name: getattr(body, name) for name in ScheduledRun.__struct_fields__}
     payload = {name: to_builtins(value) for name, value in fields.items() if value is not None}
     run = {name: value for name, value in payload.items() if name in RunBody.__struct_fields__}
-    request = request_of(msgspec.convert({**run, "assistant_id": assistant_id}, RunBody), None)
+    request = build_run_request(msgspec.convert({**run, "assistant_id": assistant_id}, RunBody), None)
     if "config" in payload:
         payload["config"] = request.config
     if payload.pop("checkpoint_during", None) is not None:
@@ -245,7 +245,7 @@ def _seconds(time: datetime | None) -> float | None:
 # --- search -----------------------------------------------------------------------------------------------
 
 
-class CronCount(Body, kw_only=True):
+class CronCount(RequestBody, kw_only=True):
     """Which crons to count."""
 
     assistant_id: str | None = None
@@ -300,7 +300,7 @@ async def search_crons(call: Call) -> Response:
         limit=limit,
         offset=offset,
     )
-    return search_page(found, cron_of, body.select)
+    return search_page(found, show_cron, body.select)
 
 
 @crons.route(
@@ -330,7 +330,7 @@ async def count_crons(call: Call) -> Response:
     errors=(NotFound,),
 )
 async def get_cron(call: Call) -> Response:
-    return answer(cron_of(await _found(call)))
+    return answer(show_cron(await _found(call)))
 
 
 async def _found(call: Call) -> Schedule:
@@ -377,7 +377,7 @@ async def update_cron(call: Call) -> Response:
         raise BadRequest("nothing to change: the body names no field")
     await _found(call)
     payload, metadata = _payload_and_metadata(body, "any")
-    user = user_of(call)
+    user = get_user(call)
     if user is not None and "config" in payload:
         payload["config"] = config_with(user, payload["config"])
     changed = await call.schedules.update(
@@ -389,7 +389,7 @@ async def update_cron(call: Call) -> Response:
         metadata=metadata,
         payload=payload,
     )
-    return answer(cron_of(changed))
+    return answer(show_cron(changed))
 
 
 @crons.route(

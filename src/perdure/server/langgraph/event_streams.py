@@ -15,14 +15,14 @@ from perdure.kernel.errors import BadRequest, Forbidden, InvalidInput, NotFound,
 from perdure.server.http.routes import Call
 from perdure.server.http.sse import crlf_frame
 from perdure.server.langgraph.authorization import Authorization, before, on_thread
-from perdure.server.langgraph.event_translation import MODES, SPREAD, Translated, Translator
-from perdure.server.langgraph.routing import Resource
+from perdure.server.langgraph.event_translation import MODES, SPREAD, EventTranslator, Translated
+from perdure.server.langgraph.routing import LangGraphResource
 from perdure.server.langgraph.run_requests import CommandBody, RunBody
 from perdure.server.langgraph.runs import authorize_run, created
 from perdure.server.langgraph.streams import STREAMED, RunStream
 from perdure.server.langgraph.threads import THREAD
-from perdure.server.langgraph.wire import Body, answer
-from perdure.streams.model import Event
+from perdure.server.langgraph.wire import RequestBody, answer
+from perdure.streams.model import StreamEvent
 from perdure.streams.operations import first_of_source
 from perdure.streams.service import Follower
 from perdure.threads.operations.queries import RunSearch
@@ -30,7 +30,7 @@ from perdure.threads.operations.settle import thread_stream
 from perdure.threads.records import Interrupt
 from perdure.threads.service import Threads
 
-event_streams = Resource("threads")
+event_streams = LangGraphResource("threads")
 
 CHANNELS: Final = frozenset(
     {"values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks", "custom"}
@@ -47,7 +47,7 @@ Namespace = Annotated[list[str], Meta(max_length=100)]
 # --- subscriptions ----------------------------------------------------------------------------------------
 
 
-class Subscription(Body, kw_only=True):
+class Subscription(RequestBody, kw_only=True):
     """Which events of a thread, and after which."""
 
     channels: Annotated[list[str], Meta(max_length=MAX_CHANNELS)] = msgspec.field(default_factory=list)
@@ -100,7 +100,7 @@ class ThreadEvents:
     def __init__(self, threads: Threads, subscription: Subscription) -> None:
         self._threads = threads
         self._subscription = subscription
-        self._translator = Translator()
+        self._translator = EventTranslator()
         self._follower: Follower | None = None
 
     async def open(self, thread_id: str) -> None:
@@ -119,7 +119,7 @@ class ThreadEvents:
                 return found
         return None
 
-    async def _translated(self, event: Event) -> list[dict[str, Any]]:
+    async def _translated(self, event: StreamEvent) -> list[dict[str, Any]]:
         graph = await self._graph_of(event.source) if self._translator.is_new(event) else None
         since = self._subscription.since or 0
         return [
@@ -138,7 +138,7 @@ class ThreadEvents:
             self._follower.close()
 
 
-def _message(event: Event, seq: int, translated: Translated) -> dict[str, Any]:
+def _message(event: StreamEvent, seq: int, translated: Translated) -> dict[str, Any]:
     params = {"namespace": list(translated.namespace), "timestamp": event.ms, "data": translated.data}
     return {
         "type": "event",
@@ -187,7 +187,7 @@ async def stream_events(call: Call) -> Response:
 # --- commands ---------------------------------------------------------------------------------------------
 
 
-class ThreadCommand(Body, kw_only=True):
+class ThreadCommand(RequestBody, kw_only=True):
     """A command to a thread; what it lacks is answered in the protocol's own form."""
 
     id: Any = None
@@ -209,7 +209,7 @@ class StartParams(RunBody, kw_only=True):
     assistant_id: str = ""
 
 
-class RespondParams(Body, kw_only=True):
+class RespondParams(RequestBody, kw_only=True):
     """The parameters of `input.respond`: one answer, or several."""
 
     interrupt_id: str | None = None
@@ -297,7 +297,7 @@ async def _authorize_command(request: Authorization) -> None:
     command: ThreadCommand = request.call.body
     thread_id = request.call.path["thread_id"]
     try:
-        body = await _body_of(request.call, command, thread_id)
+        body = await _parse_body(request.call, command, thread_id)
     except CommandRefused as refused:
         raise InvalidInput(str(refused)) from None
     if body is None:
@@ -307,7 +307,7 @@ async def _authorize_command(request: Authorization) -> None:
     command.params = {**command.params, "metadata": body.metadata}
 
 
-async def _body_of(call: Call, command: ThreadCommand, thread_id: str) -> RunBody | None:
+async def _parse_body(call: Call, command: ThreadCommand, thread_id: str) -> RunBody | None:
     """The run that a command creates, as far as it is judged."""
     if command.method == "run.start":
         return _run_body(_converted(command.params, StartParams))

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import PerdureError
-from perdure.streams.model import Event
+from perdure.streams.model import StreamEvent
 
 SPREAD: Final = 4096
 """How many events of the protocol a stored event may become."""
@@ -53,7 +53,7 @@ class _Message:
     usage: Data | None = None
 
 
-class Translator:
+class EventTranslator:
     """Translates the stored events of a thread, in their order."""
 
     def __init__(self) -> None:
@@ -69,18 +69,18 @@ class Translator:
         self._complete: set[str] = set()
         self._tools: set[str] = set()
 
-    def translate(self, event: Event, graph: str | None = None) -> Iterator[tuple[int, Translated]]:
+    def translate(self, event: StreamEvent, graph: str | None = None) -> Iterator[tuple[int, Translated]]:
         """The events of the protocol that a stored event stands for, with their numbers."""
         for index, each in enumerate(self._translate(event, graph)):
             if index == SPREAD:
                 return
             yield event.seq * SPREAD + index, each
 
-    def is_new(self, event: Event) -> bool:
+    def is_new(self, event: StreamEvent) -> bool:
         """Whether an event is the first of its run."""
         return event.event == "metadata" and event.source != self._run
 
-    def _translate(self, event: Event, graph: str | None) -> Iterator[Translated]:
+    def _translate(self, event: StreamEvent, graph: str | None) -> Iterator[Translated]:
         mode, *path = event.event.split("|")
         namespace = tuple(path)
         if mode == "metadata":
@@ -95,7 +95,7 @@ class Translator:
 
     # --- runs and subgraphs -----------------------------------------------------------------------------
 
-    def _begin(self, event: Event, graph: str | None) -> Iterator[Translated]:
+    def _begin(self, event: StreamEvent, graph: str | None) -> Iterator[Translated]:
         if event.source == self._run:
             # Another attempt: what has not been finished begins again.
             self._growing.clear()

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from perdure.kernel.errors import Forbidden, PerdureError, Unauthorized
 from perdure.server.http.delayed_json import DelayedJson
 from perdure.server.langgraph.protocol import PROTOCOL
-from perdure.server.langgraph.wire import Body
+from perdure.server.langgraph.wire import RequestBody
 
 INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
@@ -21,7 +21,7 @@ INTERNAL_ERROR: Final = -32603
 Record = dict[str, Any]
 
 
-class RpcMessage(Body, kw_only=True):
+class RpcMessage(RequestBody, kw_only=True):
     """A request; without an id it is a notification, which has no answer."""
 
     jsonrpc: str | None = None
@@ -48,29 +48,29 @@ class RpcResult(DelayedJson):
     protocol = PROTOCOL
 
 
-def result_of(message: RpcMessage, result: Any) -> Record:
-    return {"jsonrpc": "2.0", "id": _id_of(message), "result": result}
+def build_result(message: RpcMessage, result: Any) -> Record:
+    return {"jsonrpc": "2.0", "id": _get_id(message), "result": result}
 
 
-def error_of(message: RpcMessage, code: int, text: str) -> Record:
-    return {"jsonrpc": "2.0", "id": _id_of(message), "error": {"code": code, "message": text}}
+def build_error(message: RpcMessage, code: int, text: str) -> Record:
+    return {"jsonrpc": "2.0", "id": _get_id(message), "error": {"code": code, "message": text}}
 
 
-def _id_of(message: RpcMessage) -> Any:
+def _get_id(message: RpcMessage) -> Any:
     return None if message.id is UNSET else message.id
 
 
 async def answered(message: RpcMessage, answering: Callable[[], Awaitable[Any]]) -> Record:
     """The answer to a request. Errors of its caller are part of it; what the server lacks is not."""
     try:
-        return result_of(message, await answering())
+        return build_result(message, await answering())
     except RpcError as error:
-        return error_of(message, error.code, str(error))
+        return build_error(message, error.code, str(error))
     except PerdureError as error:
         if isinstance(error, Forbidden | Unauthorized) or error.http_status >= 500:
             raise
         code = INVALID_PARAMS if error.http_status < 500 else INTERNAL_ERROR
-        return error_of(message, code, error.message)
+        return build_error(message, code, error.message)
 
 
 def converted(params: Record, kind: type[Any]) -> Any:
@@ -81,7 +81,7 @@ def converted(params: Record, kind: type[Any]) -> Any:
         raise RpcError(INVALID_PARAMS, f"params: {error}") from None
 
 
-def text_of(content: Any) -> str:
+def extract_text(content: Any) -> str:
     """The text of a message's content."""
     if isinstance(content, str):
         return content
@@ -95,4 +95,4 @@ def last_answer(values: Any) -> str | None:
     messages = values.get("messages") if isinstance(values, dict) else None
     if not isinstance(messages, list) or not messages or not isinstance(messages[-1], dict):
         return None
-    return text_of(messages[-1].get("content"))
+    return extract_text(messages[-1].get("content"))

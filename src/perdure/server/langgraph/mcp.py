@@ -27,15 +27,15 @@ from perdure.server.langgraph.json_rpc import (
     RpcMessage,
     RpcResult,
     answered,
-    error_of,
+    build_error,
     last_answer,
 )
-from perdure.server.langgraph.routing import Resource
+from perdure.server.langgraph.routing import LangGraphResource
 from perdure.server.langgraph.run_requests import RunBody
 from perdure.server.langgraph.runs import authorize_run, created, new_final_values
-from perdure.server.langgraph.wire import answer, views_of
+from perdure.server.langgraph.wire import answer, get_graphs
 
-mcp = Resource("mcp")
+mcp = LangGraphResource("mcp")
 
 VERSIONS: Final = ("2025-06-18", "2025-03-26", "2024-11-05")
 """The releases of the protocol that are spoken; the first is offered to a client of another one."""
@@ -80,7 +80,7 @@ async def serve_mcp(call: Call) -> Response:
         # A notification, or an answer to a question that was never asked.
         return Response(status_code=ACCEPTED)
     if message.jsonrpc != "2.0":
-        return answer(error_of(message, INVALID_REQUEST, "jsonrpc must be 2.0"))
+        return answer(build_error(message, INVALID_REQUEST, "jsonrpc must be 2.0"))
     if message.method == "tools/call":
         return await _call_tool(call, message)
     return answer(await answered(message, partial(_answer, call, message)))
@@ -123,7 +123,7 @@ async def _tools(call: Call, params: Record) -> Record:
 async def _tool(call: Call, assistant: Assistant) -> Record:
     about = assistant.description or f"Run the assistant {assistant.name}"
     return {
-        "name": name_of(assistant),
+        "name": build_tool_name(assistant),
         "title": assistant.name,
         "description": about,
         "inputSchema": await _input_schema(call, assistant.assistant_id),
@@ -131,7 +131,7 @@ async def _tool(call: Call, assistant: Assistant) -> Record:
     }
 
 
-def name_of(assistant: Assistant) -> str:
+def build_tool_name(assistant: Assistant) -> str:
     """The name of a tool: that of a graph, or an assistant's name with the beginning of its id."""
     if assistant.system:
         return assistant.agent
@@ -142,7 +142,7 @@ def name_of(assistant: Assistant) -> str:
 async def _input_schema(call: Call, assistant_id: str) -> Record:
     """What the assistant takes; the text of a message is enough for one that takes messages."""
     try:
-        known = await views_of(call).schemas(assistant_id)
+        known = await get_graphs(call).schemas(assistant_id)
         schema = known.get("input_schema") or known.get("state_schema")
     except PerdureError:
         # A tool can be called although nobody can tell what it takes.
@@ -166,7 +166,7 @@ async def _assistant(call: Call, name: str) -> Assistant | None:
     while True:
         page = await call.assistants.search(limit=1000, offset=offset)
         for each in page.items:
-            if name_of(each) == name:
+            if build_tool_name(each) == name:
                 return each
         offset += 1000
         if offset >= page.counted:
@@ -178,9 +178,9 @@ async def _call_tool(call: Call, message: RpcMessage) -> Response:
     name, arguments = str(params.get("name")), params.get("arguments")
     assistant = await _assistant(call, name)
     if assistant is None:
-        return answer(error_of(message, INVALID_PARAMS, f"there is no tool {name[:100]!r}"))
+        return answer(build_error(message, INVALID_PARAMS, f"there is no tool {name[:100]!r}"))
     if not isinstance(arguments, dict | None):
-        return answer(error_of(message, INVALID_PARAMS, "arguments must be an object"))
+        return answer(build_error(message, INVALID_PARAMS, "arguments must be an object"))
     body = RunBody(
         assistant_id=assistant.assistant_id,
         input=_input(arguments or {}),
@@ -192,7 +192,7 @@ async def _call_tool(call: Call, message: RpcMessage) -> Response:
     except PerdureError as error:
         if error.http_status >= 500:
             raise
-        return answer(error_of(message, INVALID_PARAMS, error.message))
+        return answer(build_error(message, INVALID_PARAMS, error.message))
     return RpcResult(
         call,
         answered(message, lambda: _outcome(call, run.run_id)),

@@ -13,7 +13,7 @@ from perdure.langgraph.custom_auth import User
 from perdure.runtime.app import StoreApp
 from perdure.server.http.bodies import encode
 from perdure.server.http.mounted import USER
-from perdure.server.http.problems import headers_of
+from perdure.server.http.problems import build_headers
 from perdure.server.http.routes import Call
 from perdure.service.callers import Caller
 
@@ -28,7 +28,7 @@ class LangGraphProtocol:
     def refuse(self, error: PerdureError, request_id: str, request: Request) -> Response:
         """The error as the SDK reads it: its message in `detail`, and its code beside it."""
         body = {"detail": _detail(error), "code": error.code}
-        return Response(encode(body), _status(error), headers_of(error), "application/json")
+        return Response(encode(body), _status(error), build_headers(error), "application/json")
 
     async def admit(self, request: Request, app: StoreApp) -> Caller | None:
         """The caller that custom auth authenticates; None without custom auth."""
@@ -51,7 +51,7 @@ def _status(error: PerdureError) -> int:
     return UNPROCESSABLE if isinstance(error, BadQuery) else error.http_status
 
 
-def user_of(call: Call) -> User | None:
+def get_user(call: Call) -> User | None:
     """The user that custom auth has authenticated; None without custom auth."""
     return cast("User | None", call.request.scope.get(USER))
 

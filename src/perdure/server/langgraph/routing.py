@@ -31,7 +31,7 @@ class LangGraphRoute(Route):
     """What `http.disable_…` of a `langgraph.json` calls it."""
 
 
-class Resource:
+class LangGraphResource:
     """The routes of one resource, in the order in which they are declared."""
 
     def __init__(self, name: str, group: str | None = None) -> None:

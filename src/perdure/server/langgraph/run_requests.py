@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from perdure.kernel.errors import BadRequest, InvalidInput
-from perdure.server.langgraph.wire import Body, CheckpointBody, check_uuid_or_none
+from perdure.server.langgraph.wire import CheckpointBody, RequestBody, check_uuid_or_none
 from perdure.service.endpoints import MAX_BATCH
 from perdure.threads.records import (
     Command,
@@ -39,7 +39,7 @@ RESERVED_PREFIXES: Final = ("__", "langgraph_auth_")
 """Keys of `configurable` that only the server sets; those of a client are dropped."""
 
 
-class CommandBody(Body, kw_only=True):
+class CommandBody(RequestBody, kw_only=True):
     """How a thread continues."""
 
     resume: Any = None
@@ -47,7 +47,7 @@ class CommandBody(Body, kw_only=True):
     goto: Any = None
 
 
-class RunBody(Body, kw_only=True):
+class RunBody(RequestBody, kw_only=True):
     """A new run."""
 
     assistant_id: Annotated[str, Meta(min_length=1)]
@@ -86,7 +86,7 @@ Batch = Annotated[list[BatchBody], Meta(min_length=1, max_length=MAX_BATCH)]
 # --- a run ------------------------------------------------------------------------------------------------
 
 
-def request_of(body: RunBody, thread_id: str | None) -> RunRequest:
+def build_run_request(body: RunBody, thread_id: str | None) -> RunRequest:
     """The run request that a body stands for."""
     config = _config(body.config)
     _check(body, config, thread_id)
@@ -112,7 +112,7 @@ def request_of(body: RunBody, thread_id: str | None) -> RunRequest:
 
 
 def batch_request(body: BatchBody) -> RunRequest:
-    return request_of(body, check_uuid_or_none(body.thread_id, "thread_id"))
+    return build_run_request(body, check_uuid_or_none(body.thread_id, "thread_id"))
 
 
 def _check(body: RunBody, config: Mapping[str, Any], thread_id: str | None) -> None:

@@ -22,28 +22,28 @@ from perdure.server.http.routes import Call
 from perdure.server.langgraph.authorization import (
     Authorization,
     before,
-    idempotency_key_of,
+    get_idempotency_key,
     on_thread,
     with_caller,
 )
 from perdure.server.langgraph.protocol import PROTOCOL
-from perdure.server.langgraph.routing import Resource
-from perdure.server.langgraph.run_requests import Batch, RunBody, batch_request, request_of
+from perdure.server.langgraph.routing import LangGraphResource
+from perdure.server.langgraph.run_requests import Batch, RunBody, batch_request, build_run_request
 from perdure.server.langgraph.threads import THREAD
 from perdure.server.langgraph.wire import (
     PAGE,
-    Body,
     Limit,
     Offset,
+    RequestBody,
     Select,
     answer,
     check_uuid,
     check_uuid_or_none,
-    failure_of,
     is_uuid,
     iso,
     no_content,
     selected,
+    show_failure,
     uuid_or_none,
 )
 from perdure.service.endpoints import MAX_BATCH
@@ -60,7 +60,7 @@ from perdure.threads.records import (
 )
 from perdure.threads.service import Threads
 
-runs = Resource("runs")
+runs = LangGraphResource("runs")
 
 RUN = THREAD + "/runs/{run_id}"
 ACCEPTED = 202
@@ -85,21 +85,21 @@ class RunShape(TypedDict):
 FIELDS = tuple(RunShape.__annotations__)
 
 
-def run_of(run: Run) -> RunShape:
+def show_run(run: Run) -> RunShape:
     return {
         "run_id": run.run_id,
         "thread_id": run.thread_id,
         "assistant_id": run.assistant_id,
         "status": run.status,
         "metadata": run.metadata,
-        "kwargs": kwargs_of(run),
+        "kwargs": show_kwargs(run),
         "multitask_strategy": run.multitask_strategy,
         "created_at": iso(run.created_at),
         "updated_at": iso(run.updated_at),
     }
 
 
-def kwargs_of(run: Run) -> dict[str, Any]:
+def show_kwargs(run: Run) -> dict[str, Any]:
     """The request of a run; the options of its graph are beside the other fields."""
     kwargs: dict[str, Any] = msgspec.to_builtins(run.kwargs)
     kwargs.pop("traceparent", None)
@@ -107,13 +107,13 @@ def kwargs_of(run: Run) -> dict[str, Any]:
     return {**kwargs, **options, "webhook": run.webhook, "on_disconnect": run.on_disconnect}
 
 
-def url_of(run: Run, rest: str = "") -> str:
+def build_url(run: Run, rest: str = "") -> str:
     return f"/threads/{run.thread_id}/runs/{run.run_id}{rest}"
 
 
 def locations(run: Run, rest: str) -> dict[str, str]:
     """The headers that name a run, and where to continue after a lost connection."""
-    return {"Location": url_of(run, rest), "Content-Location": url_of(run)}
+    return {"Location": build_url(run, rest), "Content-Location": build_url(run)}
 
 
 # --- create -----------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ async def created(call: Call, body: RunBody | None = None, thread_id: str | None
     """Create the run of a body, on a thread, or on that of the path if there is one."""
     request = await _request(call, call.body if body is None else body, thread_id)
     async with _known_graphs(call, [request]):
-        return await call.threads.create_run(request, idempotency_key=idempotency_key_of(call))
+        return await call.threads.create_run(request, idempotency_key=get_idempotency_key(call))
 
 
 @asynccontextmanager
@@ -166,14 +166,14 @@ async def created_to_follow(call: Call) -> AsyncIterator[Run]:
     request = await _request(call, call.body, None)
     async with AsyncExitStack() as stack:
         async with _known_graphs(call, [request]):
-            creating = call.threads.followed_run(request, idempotency_key=idempotency_key_of(call))
+            creating = call.threads.followed_run(request, idempotency_key=get_idempotency_key(call))
             run = await stack.enter_async_context(creating)
         yield run
 
 
 async def _request(call: Call, body: RunBody, thread_id: str | None) -> RunRequest:
     thread_id = await _free_thread(call, body, thread_id or call.path.get("thread_id"))
-    return with_caller(call, request_of(body, thread_id))
+    return with_caller(call, build_run_request(body, thread_id))
 
 
 async def _free_thread(call: Call, body: RunBody, thread_id: str | None) -> str | None:
@@ -221,7 +221,7 @@ CREATING: dict[str, Any] = {
 @runs.route("POST", THREAD + "/runs", summary="Create a run on a thread", answer=Record, **CREATING)
 async def create_run(call: Call) -> Response:
     run = await created(call)
-    return answer(run_of(run), headers={"Content-Location": url_of(run)})
+    return answer(show_run(run), headers={"Content-Location": build_url(run)})
 
 
 @runs.route(
@@ -267,7 +267,7 @@ async def _authorize_batch(request: Authorization) -> None:
 async def create_batch(call: Call) -> Response:
     requests = [with_caller(call, batch_request(each)) for each in call.body]
     async with _known_graphs(call, requests):
-        return answer([run_of(run) for run in await call.threads.create_runs(requests)])
+        return answer([show_run(run) for run in await call.threads.create_runs(requests)])
 
 
 # --- final values -----------------------------------------------------------------------------------------
@@ -284,17 +284,17 @@ class FinalValues(DelayedJson):
 
 
 async def new_final_values(threads: Threads, run_id: str) -> Any:
-    return values_of(await threads.join_new_run(run_id))
+    return show_values(await threads.join_new_run(run_id))
 
 
 async def _final_values(threads: Threads, run_id: str) -> Any:
-    return values_of(await threads.join_thread_of(run_id))
+    return show_values(await threads.join_thread_of(run_id))
 
 
-def values_of(end: RunEnd) -> Any:
+def show_values(end: RunEnd) -> Any:
     """The values of the thread with the interrupts that wait for an answer, or why the run failed."""
     if end.run.status in FAILURES and end.run.error is not None:
-        return {"__error__": failure_of(end.run.error)}
+        return {"__error__": show_failure(end.run.error)}
     values = {} if end.values is None else end.values
     if not end.interrupts:
         return values
@@ -365,7 +365,7 @@ async def find_joinable(call: Call) -> Run:
     errors=(NotFound,),
 )
 async def get_run(call: Call) -> Response:
-    return answer(run_of(await find_run(call)))
+    return answer(show_run(await find_run(call)))
 
 
 class RunsQuery(msgspec.Struct, kw_only=True):
@@ -396,7 +396,7 @@ async def list_runs(call: Call) -> Response:
     status = optional_choice(query.status or None, RUN_STATUSES, "status")
     wanted = RunSearch(call.path["thread_id"], status, query.limit, query.offset, undone=False)
     found = await call.threads.find_runs(wanted)
-    return answer([selected(run_of(run), names) for run in found.items])
+    return answer([selected(show_run(run), names) for run in found.items])
 
 
 def query_list(given: Sequence[str] | None, name: str) -> list[str]:
@@ -458,7 +458,7 @@ class CancelManyQuery(msgspec.Struct, kw_only=True):
     action: CancelAction = "interrupt"
 
 
-class CancelMany(Body, kw_only=True):
+class CancelMany(RequestBody, kw_only=True):
     """Which runs to cancel: some of a thread, or all with a status."""
 
     thread_id: str | None = None

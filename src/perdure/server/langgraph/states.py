@@ -11,21 +11,21 @@ from perdure.kernel.errors import AgentUnavailable, BadRequest, Conflict, Invali
 from perdure.langgraph.views import CheckpointRef
 from perdure.server.http.routes import Call
 from perdure.server.langgraph.authorization import on_thread
-from perdure.server.langgraph.routing import Resource
+from perdure.server.langgraph.routing import LangGraphResource
 from perdure.server.langgraph.threads import THREAD
 from perdure.server.langgraph.wire import (
     PAGE,
-    Body,
     CheckpointBody,
     InterruptShape,
     Limit,
     Metadata,
+    RequestBody,
     Select,
     answer,
-    views_of,
+    get_graphs,
 )
 
-states = Resource("threads")
+states = LangGraphResource("threads")
 
 STATE_UPDATE = "state_update"
 """The event by which followers of a thread get a state that was changed from outside its runs."""
@@ -43,7 +43,7 @@ FIELDS = (
 )
 
 
-class PlaceShape(TypedDict):
+class CheckpointShape(TypedDict):
     """A checkpoint of a thread."""
 
     thread_id: str
@@ -60,8 +60,8 @@ class StateShape(TypedDict):
     tasks: list[dict[str, Any]]
     metadata: dict[str, Any] | None
     created_at: str | None
-    checkpoint: PlaceShape | None
-    parent_checkpoint: PlaceShape | None
+    checkpoint: CheckpointShape | None
+    parent_checkpoint: CheckpointShape | None
     interrupts: list[InterruptShape]
     checkpoint_id: str | None
     parent_checkpoint_id: str | None
@@ -119,7 +119,7 @@ async def _state(
     call: Call, checkpoint: CheckpointRef | None, subgraphs: bool, select: list[str] | None
 ) -> Response:
     check_fields(select)
-    state = await views_of(call).state(call.path["thread_id"], checkpoint, subgraphs=subgraphs)
+    state = await get_graphs(call).state(call.path["thread_id"], checkpoint, subgraphs=subgraphs)
     return answer(shown(state, select))
 
 
@@ -155,7 +155,7 @@ async def get_state(call: Call) -> Response:
     return await _state(call, checkpoint_ref(call.path.get("checkpoint_id")), query.subgraphs, query.select)
 
 
-class StateBody(Body, kw_only=True):
+class StateRequest(RequestBody, kw_only=True):
     """Which state of a thread."""
 
     checkpoint: CheckpointOrConfig
@@ -169,24 +169,24 @@ class StateBody(Body, kw_only=True):
     rule=on_thread("read"),
     scope="read",
     summary="Get a state of a thread, or of a subgraph",
-    body=StateBody,
+    body=StateRequest,
     answer=StateShape,
     errors=(NotFound, AgentUnavailable),
 )
 async def get_state_at(call: Call) -> Response:
-    body: StateBody = call.body
+    body: StateRequest = call.body
     return await _state(call, checkpoint_ref(body.checkpoint), bool(body.subgraphs), body.select)
 
 
 class ChangeShape(TypedDict):
     """The checkpoint of a state that was updated."""
 
-    checkpoint: PlaceShape
+    checkpoint: CheckpointShape
     configurable: dict[str, Any]
     checkpoint_id: str
 
 
-class StateUpdate(Body, kw_only=True):
+class StateUpdate(RequestBody, kw_only=True):
     """Values that a node is taken to have written, after a checkpoint."""
 
     values: dict[str, Any] | list[Any] | None = None
@@ -208,7 +208,7 @@ class StateUpdate(Body, kw_only=True):
 async def update_state(call: Call) -> Response:
     body: StateUpdate = call.body
     checkpoint = checkpoint_ref(body.checkpoint) or checkpoint_ref(body.checkpoint_id)
-    changed = await views_of(call).update_state(
+    changed = await get_graphs(call).update_state(
         call.path["thread_id"], body.values, as_node=body.as_node, checkpoint=checkpoint
     )
     await _publish_state(call)
@@ -218,14 +218,14 @@ async def update_state(call: Call) -> Response:
 async def _publish_state(call: Call) -> None:
     """Send the new state to those who follow the thread."""
     thread_id = call.path["thread_id"]
-    state = await views_of(call).state(thread_id, None, subgraphs=False)
+    state = await get_graphs(call).state(thread_id, None, subgraphs=False)
     await call.threads.tell_thread(thread_id, STATE_UPDATE, {"state": state, "thread_id": thread_id})
 
 
 # --- history ----------------------------------------------------------------------------------------------
 
 
-class HistoryBody(Body, kw_only=True):
+class HistoryBody(RequestBody, kw_only=True):
     """Which states of a thread to list, the newest first."""
 
     limit: Limit | None = None
@@ -274,7 +274,7 @@ async def get_history(call: Call) -> Response:
 
 async def _history(call: Call, wanted: HistoryBody) -> Response:
     check_fields(wanted.select)
-    found = await views_of(call).history(
+    found = await get_graphs(call).history(
         call.path["thread_id"],
         limit=wanted.limit or PAGE,
         before=checkpoint_ref(wanted.before),

@@ -12,11 +12,11 @@ from perdure.items.model import MAX_KEY, MAX_LABELS, MAX_PATH
 from perdure.items.records import DEFAULT_LIMIT, DEFAULT_NAMESPACES, Item
 from perdure.kernel.errors import BadRequest
 from perdure.server.http.routes import Call
-from perdure.server.langgraph.authorization import Authorization, Rule, before, fields_of
-from perdure.server.langgraph.routing import Resource
-from perdure.server.langgraph.wire import Body, Offset, answer, iso, no_content
+from perdure.server.langgraph.authorization import Authorization, Rule, before, get_fields
+from perdure.server.langgraph.routing import LangGraphResource
+from perdure.server.langgraph.wire import Offset, RequestBody, answer, iso, no_content
 
-store = Resource("store")
+store = LangGraphResource("store")
 
 MAX_FOUND = 10_000
 
@@ -25,7 +25,7 @@ Key = Annotated[str, Meta(max_length=MAX_KEY)]
 StoreLimit = Annotated[int, Meta(ge=0, le=MAX_FOUND)]
 
 
-def item_of(item: Item) -> dict[str, Any]:
+def show_item(item: Item) -> dict[str, Any]:
     return {
         "namespace": item.namespace,
         "key": item.key,
@@ -40,7 +40,7 @@ def on_store(action: str, field: str = "namespace") -> Rule:
 
     async def check(request: Authorization) -> None:
         body = request.call.body
-        value = fields_of(body)
+        value = get_fields(body)
         value["namespace"] = tuple(value.pop(field, None) or ())
         # Items have no metadata that a filter could apply to.
         await request.authorize("store", action, value)
@@ -49,7 +49,7 @@ def on_store(action: str, field: str = "namespace") -> Rule:
     return before(check)
 
 
-class NewStoreItem(Body, kw_only=True):
+class NewStoreItem(RequestBody, kw_only=True):
     """An item to store or replace; `ttl` is in minutes."""
 
     namespace: Labels
@@ -109,10 +109,10 @@ async def get_item(call: Call) -> Response:
     if not query.key:
         raise BadRequest("key is required")
     item = await call.items.get(query.namespace.split("."), query.key, refresh_ttl=query.refresh_ttl)
-    return answer(None if item is None else item_of(item))
+    return answer(None if item is None else show_item(item))
 
 
-class StoreItemName(Body, kw_only=True):
+class StoreItemName(RequestBody, kw_only=True):
     """Which item to delete."""
 
     namespace: Labels = msgspec.field(default_factory=list)
@@ -134,7 +134,7 @@ async def delete_item(call: Call) -> Response:
     return no_content()
 
 
-class StoreSearch(Body, kw_only=True):
+class StoreSearch(RequestBody, kw_only=True):
     """Items at or below a namespace, by the time of their last change, or by similarity to a query."""
 
     namespace_prefix: Labels | None = None
@@ -164,10 +164,10 @@ async def search_items(call: Call) -> Response:
         offset=body.offset or 0,
         refresh_ttl=body.refresh_ttl,
     )
-    return answer({"items": [item_of(item) | {"score": item.score} for item in found]})
+    return answer({"items": [show_item(item) | {"score": item.score} for item in found]})
 
 
-class StoreNamespaces(Body, kw_only=True):
+class StoreNamespaces(RequestBody, kw_only=True):
     """Which namespaces to list; the label `*` matches any."""
 
     prefix: Labels | None = None

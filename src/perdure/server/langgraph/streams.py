@@ -23,7 +23,7 @@ from perdure.server.http.sse import (
     follow_events,
 )
 from perdure.server.langgraph.authorization import Authorization, before, on_thread
-from perdure.server.langgraph.routing import Resource
+from perdure.server.langgraph.routing import LangGraphResource
 from perdure.server.langgraph.run_requests import RESUMABLE
 from perdure.server.langgraph.runs import (
     CREATING,
@@ -35,12 +35,12 @@ from perdure.server.langgraph.runs import (
 )
 from perdure.server.langgraph.states import STATE_UPDATE
 from perdure.server.langgraph.threads import THREAD
-from perdure.streams.model import CONTROL, METADATA, Event
+from perdure.streams.model import CONTROL, METADATA, StreamEvent
 from perdure.threads.model import LIVE_STATUSES
 from perdure.threads.records import Run
 
-streams = Resource("runs")
-thread_streams = Resource("threads")
+streams = LangGraphResource("runs")
+thread_streams = LangGraphResource("threads")
 
 END: Final = "end"
 HIDDEN: Final = frozenset({CONTROL, END})
@@ -77,7 +77,7 @@ class RunFrames:
     modes: frozenset[str] | None = None
     """Which events; None is all."""
 
-    def __call__(self, events: Sequence[Event]) -> bytes:
+    def __call__(self, events: Sequence[StreamEvent]) -> bytes:
         frames = [
             crlf_frame(each.event, each.body, each.id if self.ids else None)
             for each in events
@@ -92,10 +92,10 @@ class ThreadFrames:
 
     modes: frozenset[str]
 
-    def __call__(self, events: Sequence[Event]) -> bytes:
+    def __call__(self, events: Sequence[StreamEvent]) -> bytes:
         return "".join([_thread_frame(each) for each in events if self._wants(each)]).encode()
 
-    def _wants(self, event: Event) -> bool:
+    def _wants(self, event: StreamEvent) -> bool:
         if event.event == CONTROL:
             return False
         if event.event == STATE_UPDATE:
@@ -103,7 +103,7 @@ class ThreadFrames:
         return RUN_MODES in self.modes or (LIFECYCLE in self.modes and event.event in (METADATA, END))
 
 
-def _thread_frame(event: Event) -> str:
+def _thread_frame(event: StreamEvent) -> str:
     if event.event != END:
         return crlf_frame(event.event, event.body, event.id)
     return crlf_frame(METADATA, encode_json({"status": "run_done", "run_id": event.source}), event.id)
@@ -157,7 +157,7 @@ async def create_and_stream(call: Call) -> Response:
         )
 
 
-class StreamQuery(msgspec.Struct, kw_only=True):
+class LangGraphStreamQuery(msgspec.Struct, kw_only=True):
     """Which events, and whether to cancel the run when the client disconnects."""
 
     stream_mode: list[str] | None = None
@@ -177,7 +177,7 @@ async def _authorize_join(request: Authorization) -> None:
     rule=_authorize_join,
     scope="read",
     summary="Stream the events of a run whose thread the caller does not know",
-    query=StreamQuery,
+    query=LangGraphStreamQuery,
     errors=(NotFound,),
     **STREAMED,
 )
@@ -187,12 +187,12 @@ async def _authorize_join(request: Authorization) -> None:
     rule=on_thread("read"),
     scope="read",
     summary="Stream the events of a run from now on, or after Last-Event-ID",
-    query=StreamQuery,
+    query=LangGraphStreamQuery,
     errors=(NotFound,),
     **STREAMED,
 )
 async def join_stream(call: Call) -> Response:
-    query: StreamQuery = call.query
+    query: LangGraphStreamQuery = call.query
     run, after = await find_joinable(call), last_event_id(call)
     if after is None and run.status not in LIVE_STATUSES:
         return RunStream(call, _NoEvents(), call.app.streams, call.app.settings.max_streams)
@@ -220,7 +220,7 @@ class _NoEvents:
 # --- streams of threads -----------------------------------------------------------------------------------
 
 
-class ThreadStreamQuery(msgspec.Struct, kw_only=True):
+class LangGraphThreadStreamQuery(msgspec.Struct, kw_only=True):
     """Which events of a thread."""
 
     stream_mode: list[str] | None = None
@@ -233,12 +233,12 @@ class ThreadStreamQuery(msgspec.Struct, kw_only=True):
     rule=on_thread("read"),
     scope="read",
     summary="Stream the events of all runs of a thread from now on, or after Last-Event-ID",
-    query=ThreadStreamQuery,
+    query=LangGraphThreadStreamQuery,
     errors=(NotFound,),
     **STREAMED,
 )
 async def join_thread(call: Call) -> Response:
-    query: ThreadStreamQuery = call.query
+    query: LangGraphThreadStreamQuery = call.query
     given = [*(query.stream_mode or ()), *(query.stream_modes or ())]
     modes = query_list(given, "stream_mode") or [RUN_MODES]
     unknown = [mode for mode in modes if mode not in THREAD_STREAM_MODES]

@@ -24,34 +24,34 @@ from perdure.server.langgraph.authorization import (
     on_thread,
     searching,
 )
-from perdure.server.langgraph.routing import Resource
+from perdure.server.langgraph.routing import LangGraphResource
 from perdure.server.langgraph.wire import (
     PAGE,
-    Body,
     FailureShape,
     InterruptShape,
     Limit,
     Metadata,
     Offset,
+    RequestBody,
     Select,
     SortOrder,
     answer,
     check_uuid,
     check_uuid_or_none,
-    failure_of,
+    get_graphs,
     is_uuid,
     iso,
     iso_or_none,
     no_content,
     page,
     selected,
+    show_failure,
     uuid_or_none,
-    views_of,
 )
-from perdure.threads.operations.search import ThreadSearch as Search
+from perdure.threads.operations.search import ThreadFilter as Search
 from perdure.threads.records import Interrupt, Lifetime, PruneStrategy, Thread, ThreadStatus
 
-threads = Resource("threads")
+threads = LangGraphResource("threads")
 
 THREAD = "/threads/{thread_id}"
 MAX_THREADS = 1000
@@ -99,22 +99,22 @@ class ThreadShape(TypedDict):
     ttl: NotRequired[TtlShape | None]
 
 
-def thread_of(thread: Thread) -> ThreadShape:
+def show_thread(thread: Thread) -> ThreadShape:
     return {
         "thread_id": thread.thread_id,
         "status": thread.status,
         "metadata": thread.metadata,
         "config": thread.config,
         "values": thread.values,
-        "interrupts": interrupts_of(thread.interrupts),
-        "error": failure_of(thread.error),
+        "interrupts": group_interrupts(thread.interrupts),
+        "error": show_failure(thread.error),
         "created_at": iso(thread.created_at),
         "updated_at": iso(thread.updated_at),
         "state_updated_at": iso(thread.state_updated_at),
     }
 
 
-def interrupts_of(interrupts: Iterable[Interrupt]) -> dict[str, list[InterruptShape]]:
+def group_interrupts(interrupts: Iterable[Interrupt]) -> dict[str, list[InterruptShape]]:
     """Interrupts by the task that waits for an answer."""
     found: dict[str, list[InterruptShape]] = {}
     for each in interrupts:
@@ -123,7 +123,7 @@ def interrupts_of(interrupts: Iterable[Interrupt]) -> dict[str, list[InterruptSh
     return found
 
 
-def ttl_of(lifetime: Lifetime | None) -> TtlShape | None:
+def show_ttl(lifetime: Lifetime | None) -> TtlShape | None:
     if lifetime is None:
         return None
     return {
@@ -136,14 +136,14 @@ def ttl_of(lifetime: Lifetime | None) -> TtlShape | None:
 # --- create -----------------------------------------------------------------------------------------------
 
 
-class Ttl(Body, kw_only=True):
+class Ttl(RequestBody, kw_only=True):
     """After how many minutes a thread expires, and what happens to it then."""
 
     ttl: Annotated[float, Meta(gt=0, le=100 * 366 * 1440)]
     strategy: PruneStrategy | None = None
 
 
-class Update(Body, kw_only=True):
+class Update(RequestBody, kw_only=True):
     """The values or the command that a node is taken to have written."""
 
     as_node: str
@@ -151,13 +151,13 @@ class Update(Body, kw_only=True):
     command: dict[str, Any] | None = None
 
 
-class Superstep(Body, kw_only=True):
+class Superstep(RequestBody, kw_only=True):
     """Updates of the same step."""
 
     updates: Annotated[list[Update], Meta(max_length=MAX_STEPS)]
 
 
-class ThreadCreate(Body, kw_only=True):
+class ThreadCreate(RequestBody, kw_only=True):
     """A new thread."""
 
     thread_id: str | None = None
@@ -205,7 +205,7 @@ async def create_thread(call: Call) -> Response:
         thread = await call.threads.get_thread(thread_id)
     else:
         thread = await _apply_supersteps(call, thread, body)
-    return answer(thread_of(thread))
+    return answer(show_thread(thread))
 
 
 async def _apply_supersteps(call: Call, thread: Thread, body: ThreadCreate) -> Thread:
@@ -215,7 +215,7 @@ async def _apply_supersteps(call: Call, thread: Thread, body: ThreadCreate) -> T
     steps = [msgspec.to_builtins(step) for step in body.supersteps]
     graph_id = (body.metadata or {}).get("graph_id")
     try:
-        await views_of(call).supersteps(
+        await get_graphs(call).supersteps(
             thread.thread_id, steps, graph_id if isinstance(graph_id, str) else None
         )
     except PerdureError:
@@ -235,7 +235,7 @@ def _lifetime(ttl: Ttl | float | None) -> Lifetime | None:
 # --- search -----------------------------------------------------------------------------------------------
 
 
-class ThreadCount(Body, kw_only=True):
+class ThreadCount(RequestBody, kw_only=True):
     """Which threads to count."""
 
     metadata: Metadata | None = None
@@ -243,7 +243,7 @@ class ThreadCount(Body, kw_only=True):
     status: ThreadStatus | None = None
 
 
-class ThreadSearch(ThreadCount, kw_only=True):
+class ThreadSearchBody(ThreadCount, kw_only=True):
     """Which threads to list, which of their fields, and in which order."""
 
     ids: list[str] | None = None
@@ -261,11 +261,11 @@ class ThreadSearch(ThreadCount, kw_only=True):
     rule=searching("threads"),
     scope="read",
     summary="Search threads, the newest first",
-    body=ThreadSearch,
+    body=ThreadSearchBody,
     answer=list[dict[str, Any]],
 )
 async def search_threads(call: Call) -> Response:
-    body: ThreadSearch = call.body
+    body: ThreadSearchBody = call.body
     paths = parse_paths(body.extract or {})
     wanted = Search(
         status=body.status,
@@ -279,7 +279,7 @@ async def search_threads(call: Call) -> Response:
         offset=body.offset or 0,
     )
     found = await call.threads.find_threads(wanted)
-    items = [_shown(thread_of(each), body.select, paths) for each in found.items]
+    items = [_shown(show_thread(each), body.select, paths) for each in found.items]
     return page(items, found.counted, found.limit, found.offset)
 
 
@@ -309,7 +309,7 @@ def _shown(
 @threads.route(
     "POST",
     "/threads/count",
-    rule=counting("threads", ThreadSearch, search_threads),
+    rule=counting("threads", ThreadSearchBody, search_threads),
     scope="read",
     summary="Count threads",
     body=ThreadCount,
@@ -370,13 +370,13 @@ class ThreadQuery(msgspec.Struct, kw_only=True):
 )
 async def get_thread(call: Call) -> Response:
     thread_id = call.path["thread_id"]
-    shown = thread_of(await call.threads.get_thread(thread_id))
+    shown = show_thread(await call.threads.get_thread(thread_id))
     if "ttl" in [name.strip() for name in call.query.include.split(",")]:
-        shown["ttl"] = ttl_of(await call.threads.get_lifetime(thread_id))
+        shown["ttl"] = show_ttl(await call.threads.get_lifetime(thread_id))
     return answer(shown)
 
 
-class ThreadPatch(Body, kw_only=True):
+class ThreadPatch(RequestBody, kw_only=True):
     """Metadata to merge into those of a thread, and a new time to live."""
 
     metadata: Metadata | None = None
@@ -407,7 +407,7 @@ async def update_thread(call: Call) -> Response:
         call.path["thread_id"], metadata=body.metadata or {}, lifetime=_lifetime(body.ttl)
     )
     prefer = call.request.headers.get("prefer", "").replace(" ", "").lower()
-    return no_content() if "return=minimal" in prefer else answer(thread_of(thread))
+    return no_content() if "return=minimal" in prefer else answer(show_thread(thread))
 
 
 @threads.route(
@@ -440,10 +440,10 @@ async def _authorize_copy(request: Authorization) -> None:
     errors=(NotFound,),
 )
 async def copy_thread(call: Call) -> Response:
-    return answer(thread_of(await call.threads.copy_thread(call.path["thread_id"])))
+    return answer(show_thread(await call.threads.copy_thread(call.path["thread_id"])))
 
 
-class ThreadPrune(Body, kw_only=True):
+class ThreadPrune(RequestBody, kw_only=True):
     """Which threads to delete, or to reduce to their latest state."""
 
     thread_ids: Annotated[list[str], Meta(max_length=MAX_THREADS)]

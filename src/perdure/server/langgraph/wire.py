@@ -14,7 +14,7 @@ from starlette.responses import Response
 from perdure.kernel.checks import MAX_FILTER_CHOICES
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.pages import PaginatedResult
-from perdure.langgraph.views import GraphViews
+from perdure.langgraph.views import NamespaceGraphs
 from perdure.server.http.bodies import encode
 from perdure.server.http.routes import Call
 from perdure.threads.records import Failure
@@ -36,11 +36,11 @@ Metadata = dict[str, Any]
 SortOrder = Literal["asc", "desc"]
 
 
-class Body(msgspec.Struct, kw_only=True):
+class RequestBody(msgspec.Struct, kw_only=True):
     """A request body; unknown fields are ignored, since clients of other releases may send them."""
 
 
-class CheckpointBody(Body, kw_only=True):
+class CheckpointBody(RequestBody, kw_only=True):
     """A checkpoint of a thread."""
 
     checkpoint_id: str | None = None
@@ -62,11 +62,11 @@ class FailureShape(TypedDict):
     message: str
 
 
-def failure_of(failure: Failure | None) -> FailureShape | None:
+def show_failure(failure: Failure | None) -> FailureShape | None:
     return None if failure is None else {"error": failure.error, "message": failure.message}
 
 
-def views_of(call: Call) -> GraphViews:
+def get_graphs(call: Call) -> NamespaceGraphs:
     """The graphs and states of the caller's namespace."""
     return call.app.views_for(call.caller)
 

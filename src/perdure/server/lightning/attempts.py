@@ -14,9 +14,9 @@ from perdure.rollouts.records import (
 from perdure.server.http.routes import Call
 from perdure.server.lightning import listing
 from perdure.server.lightning.listing import listed
-from perdure.server.lightning.protocol import Resource, gather, key_of, set_fields
+from perdure.server.lightning.protocol import LightningResource, gather, get_key_argument, set_fields
 
-attempts = Resource()
+attempts = LightningResource()
 
 
 @attempts.post(
@@ -32,7 +32,9 @@ attempts = Resource()
 )
 async def start_attempt(call: Call) -> Any:
     worker_id = call.body.worker_id if call.body else None
-    return await call.store.start_attempt(call.path["rollout_id"], worker_id=worker_id, **key_of(call))
+    return await call.store.start_attempt(
+        call.path["rollout_id"], worker_id=worker_id, **get_key_argument(call)
+    )
 
 
 @attempts.get(

@@ -6,14 +6,14 @@ from typing import Any
 
 from perdure.client import lightning_wire as wire
 from perdure.server.http.routes import Call
-from perdure.server.lightning.protocol import Resource
+from perdure.server.lightning.protocol import LightningResource
 
-store = Resource()
+store = LightningResource()
 
 
-@store.get("/health", None, "Whether the server answers", answer=wire.Health)
-async def health(call: Call) -> wire.Health:
-    return wire.Health()
+@store.get("/health", None, "Whether the server answers", answer=wire.LightningHealth)
+async def health(call: Call) -> wire.LightningHealth:
+    return wire.LightningHealth()
 
 
 @store.get("/statistics", "read", "How much the store holds", answer=dict[str, Any])

@@ -25,7 +25,7 @@ Ask = Callable[..., Awaitable[PaginatedResult[Any]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class LightningListing:
     """What can be searched: the store's method, the fields of its records, and what tells items apart."""
 
     method: str
@@ -35,14 +35,16 @@ class Listing:
 
 # The contract knows no parents.
 _ROLLOUT_FIELDS = tuple(name for name in Rollout.__struct_fields__ if name != "parent")
-ROLLOUTS = Listing("query_rollouts", _ROLLOUT_FIELDS, ("rollout_id",))
-ATTEMPTS = Listing("query_attempts", Attempt.__struct_fields__, ("attempt_id",))
-RESOURCES = Listing("query_resources", ResourcesUpdate.__struct_fields__, ("resources_id",))
-SPANS = Listing("query_spans", tuple(field.name for field in Span._declared), ("attempt_id", "span_id"))
-WORKERS = Listing("query_workers", Worker.__struct_fields__, ("worker_id",))
+ROLLOUTS = LightningListing("query_rollouts", _ROLLOUT_FIELDS, ("rollout_id",))
+ATTEMPTS = LightningListing("query_attempts", Attempt.__struct_fields__, ("attempt_id",))
+RESOURCES = LightningListing("query_resources", ResourcesUpdate.__struct_fields__, ("resources_id",))
+SPANS = LightningListing(
+    "query_spans", tuple(field.name for field in Span._declared), ("attempt_id", "span_id")
+)
+WORKERS = LightningListing("query_workers", Worker.__struct_fields__, ("worker_id",))
 
 
-async def listed(listing: Listing, store: LightningStore, search: Any, **fixed: Any) -> Any:
+async def listed(listing: LightningListing, store: LightningStore, search: Any, **fixed: Any) -> Any:
     """The answer to a search: a page, or a stream of pages where one is not enough."""
     _check(listing, search)
     terms = {**structs.asdict(search), **fixed}
@@ -55,7 +57,7 @@ async def listed(listing: Listing, store: LightningStore, search: Any, **fixed: 
     return StreamingResponse(_stream(listing, ask, first, limit, offset), media_type="application/json")
 
 
-def _check(listing: Listing, search: Any) -> None:
+def _check(listing: LightningListing, search: Any) -> None:
     if search.sort_by is not None and search.sort_by not in listing.fields:
         allowed = ", ".join(listing.fields)
         raise BadQuery(f"Invalid sort_by: {search.sort_by}, allowed fields are: {allowed}")
@@ -66,7 +68,7 @@ def _check(listing: Listing, search: Any) -> None:
 
 
 async def _stream(
-    listing: Listing, ask: Ask, first: PaginatedResult[Any], limit: int, offset: int
+    listing: LightningListing, ask: Ask, first: PaginatedResult[Any], limit: int, offset: int
 ) -> AsyncIterator[bytes]:
     """The JSON text of a long answer; its end says how much there was."""
     sent = 0
@@ -78,7 +80,7 @@ async def _stream(
 
 
 async def _pages(
-    listing: Listing, ask: Ask, first: PaginatedResult[Any], limit: int, offset: int
+    listing: LightningListing, ask: Ask, first: PaginatedResult[Any], limit: int, offset: int
 ) -> AsyncIterator[list[Any]]:
     """Page after page; what slid from the last one into the next, since others write too, is left out."""
     page, seen, read = list(first.items), frozenset[tuple[Any, ...]](), 0

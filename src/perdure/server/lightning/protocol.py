@@ -118,7 +118,7 @@ def _shown(given: Any) -> Any:
 LIGHTNING = LightningProtocol()
 
 
-class Resource:
+class LightningResource:
     """The routes of one resource; `get` and `post` declare the function below them as a handler."""
 
     def __init__(self) -> None:
@@ -175,7 +175,7 @@ def ours(store: LightningStore, *methods: str) -> DatabaseLightningStore | None:
     return store if all(getattr(kind, name) is getattr(own, name) for name in methods) else None
 
 
-def key_of(call: Call) -> dict[str, Any]:
+def get_key_argument(call: Call) -> dict[str, Any]:
     """The idempotency key as an argument, where the caller gave one."""
     return {} if call.idempotency_key is None else {"idempotency_key": call.idempotency_key}
 

@@ -11,9 +11,9 @@ from perdure.rollouts.resources import NamedResources, ResourcesUpdate, validate
 from perdure.server.http.routes import Call
 from perdure.server.lightning import listing
 from perdure.server.lightning.listing import listed
-from perdure.server.lightning.protocol import Resource, key_of
+from perdure.server.lightning.protocol import LightningResource, get_key_argument
 
-resources = Resource()
+resources = LightningResource()
 
 
 @resources.get(
@@ -53,7 +53,7 @@ async def get_resources(call: Call) -> Any:
     once=True,
 )
 async def add_resources(call: Call) -> Any:
-    return await call.store.add_resources(_resources(call.body), **key_of(call))
+    return await call.store.add_resources(_resources(call.body), **get_key_argument(call))
 
 
 @resources.post(

@@ -16,14 +16,21 @@ from perdure.rollouts.records import (
     AttemptedRollout,
     EnqueueRolloutRequest,
     Rollout,
-    request_of,
+    parse_request,
 )
 from perdure.server.http.routes import Call
 from perdure.server.lightning import listing
 from perdure.server.lightning.listing import listed
-from perdure.server.lightning.protocol import Resource, do_not_repeat, gather, key_of, ours, set_fields
+from perdure.server.lightning.protocol import (
+    LightningResource,
+    do_not_repeat,
+    gather,
+    get_key_argument,
+    ours,
+    set_fields,
+)
 
-rollouts = Resource()
+rollouts = LightningResource()
 
 
 @rollouts.post(
@@ -36,7 +43,7 @@ rollouts = Resource()
     once=True,
 )
 async def start_rollout(call: Call) -> Any:
-    return await call.store.start_rollout(**structs.asdict(call.body), **key_of(call))
+    return await call.store.start_rollout(**structs.asdict(call.body), **get_key_argument(call))
 
 
 @rollouts.post(
@@ -60,7 +67,7 @@ async def enqueue_rollouts(call: Call) -> Any:
         queue = store.rollouts
         rows = [await queue.enqueue_row(requests[0])] if alone else await queue.enqueue_rows(requests)
         return [answer_from(row) for row in rows]
-    records = [request_of(request) for request in requests]
+    records = [parse_request(request) for request in requests]
     if alone:
         return [await call.store.enqueue_rollout(**_given(records[0]))]
     return list(await call.store.enqueue_many_rollouts(records))
@@ -96,19 +103,19 @@ def _given(request: EnqueueRolloutRequest) -> dict[str, Any]:
     once=True,
 )
 async def dequeue_rollouts(call: Call) -> Any:
-    return await _claim(call, call.body or wire.DequeueRollouts(), key_of(call))
+    return await _claim(call, call.body or wire.DequeueRollouts(), get_key_argument(call))
 
 
 @rollouts.post(
     "/queues/rollouts/dequeue/bulk",
     "worker",
     "Claim rollouts for many callers",
-    body=wire.Claims,
+    body=wire.DequeueCalls,
     answer=list[list[AttemptedRollout]],
 )
 async def dequeue_for_many(call: Call) -> Any:
     """Claims of many callers that came together; each has its own key, so that all may be repeated."""
-    claims: list[wire.Claim] = call.body.claims
+    claims: list[wire.DequeueCall] = call.body.claims
     return await gather(_claim(call, claim, {"idempotency_key": claim.idempotency_key}) for claim in claims)
 
 

@@ -17,10 +17,10 @@ from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput, StartRefused
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.records import LightningStoreCapabilities
-from perdure.runtime.app import app_of
+from perdure.runtime.app import build_app
 from perdure.server.http.connections import ConnectionLimits
 from perdure.server.http.server import HttpServer
-from perdure.server.table import application_of
+from perdure.server.table import build_application
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _http_server(store: LightningStore, settings: Settings) -> HttpServer:
-    application, limits = application_of(app_of(store, settings)), ConnectionLimits.of(settings)
+    application, limits = build_application(build_app(store, settings)), ConnectionLimits.of(settings)
     return HttpServer(application, host=settings.host, port=settings.port, limits=limits)
 
 

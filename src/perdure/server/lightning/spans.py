@@ -12,13 +12,13 @@ from perdure.rollouts.records import MAX_SPANS, StoredSpans
 from perdure.server.http.routes import Call
 from perdure.server.lightning import listing
 from perdure.server.lightning.listing import listed
-from perdure.server.lightning.protocol import Resource, ours
-from perdure.spans.records import AnySpan, Span, record_of
+from perdure.server.lightning.protocol import LightningResource, ours
+from perdure.spans.records import AnySpan, Span, build_record
 
 JSON_SOURCE = "json"
 """What spans that come one by one or in lists are counted under."""
 
-spans = Resource()
+spans = LightningResource()
 
 
 @spans.post(
@@ -65,7 +65,7 @@ def _taken(store: LightningStore, spans: list[Any]) -> list[Any]:
     """Spans as a store takes them: our own methods as they were decoded, any others as records."""
     if ours(store, "add_span", "add_many_spans") is not None:
         return spans
-    return [record_of(span) for span in spans]
+    return [build_record(span) for span in spans]
 
 
 def _span_key(span: AnySpan) -> tuple[str, str, str]:

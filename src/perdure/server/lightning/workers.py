@@ -13,9 +13,9 @@ from perdure.rollouts.records import (
 from perdure.server.http.routes import Call
 from perdure.server.lightning import listing
 from perdure.server.lightning.listing import listed
-from perdure.server.lightning.protocol import Resource, set_fields
+from perdure.server.lightning.protocol import LightningResource, set_fields
 
-workers = Resource()
+workers = LightningResource()
 
 
 @workers.get(

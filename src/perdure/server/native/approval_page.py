@@ -13,9 +13,9 @@ from urllib.parse import parse_qs
 
 from starlette.responses import Response
 
-from perdure.approvals.link_model import LinkRow, Token, token_of
+from perdure.approvals.link_model import ApprovalLinkRow, LinkToken, parse_link_token
 from perdure.approvals.model import ANSWERS, MAX_RESPONSE, REPLY, Answer, ApprovalRow
-from perdure.approvals.operations import FoundLink
+from perdure.approvals.operations import LinkWithApproval
 from perdure.kernel.checks import check_choice
 from perdure.kernel.clock import to_iso
 from perdure.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound, PerdureError, UnsupportedMedia
@@ -96,11 +96,11 @@ async def answer(call: Call) -> Response:
     return _page(_shown(found, done=True))
 
 
-def _token(call: Call) -> Token | None:
-    return token_of(call.path["token"])
+def _token(call: Call) -> LinkToken | None:
+    return parse_link_token(call.path["token"])
 
 
-async def _found(call: Call) -> FoundLink | None:
+async def _found(call: Call) -> LinkWithApproval | None:
     token = _token(call)
     return None if token is None else await call.app.services.linked_approvals.find(token)
 
@@ -150,7 +150,7 @@ def _not_found() -> Response:
     )
 
 
-def _shown(found: FoundLink, *, done: bool = False, problem: PerdureError | None = None) -> str:
+def _shown(found: LinkWithApproval, *, done: bool = False, problem: PerdureError | None = None) -> str:
     row, link = found.approval, found.link
     return "".join(
         (
@@ -160,7 +160,7 @@ def _shown(found: FoundLink, *, done: bool = False, problem: PerdureError | None
             _problem(problem) if row.open else "",
             _block("Question", row.summary),
             _block("To look at", row.artifact, tag="pre") if row.artifact else "",
-            _form_of(row, link) if found.is_valid else _state(row, link, done=done),
+            _render_form(row, link) if found.is_valid else _state(row, link, done=done),
         )
     )
 
@@ -175,7 +175,7 @@ def _problem(problem: PerdureError | None) -> str:
     return f'<section role="alert"><p class="text">{escape(problem.public)}</p></section>'
 
 
-def _form_of(row: ApprovalRow, link: LinkRow) -> str:
+def _render_form(row: ApprovalRow, link: ApprovalLinkRow) -> str:
     asks = row.kind == REPLY
     label = "Your reply" if asks else "Comment or reason (optional)"
     yes = ("reply", "Send reply") if asks else ("approve", "Approve")
@@ -191,7 +191,7 @@ def _form_of(row: ApprovalRow, link: LinkRow) -> str:
     )
 
 
-def _state(row: ApprovalRow, link: LinkRow, *, done: bool) -> str:
+def _state(row: ApprovalRow, link: ApprovalLinkRow, *, done: bool) -> str:
     if row.open:
         reason = "was used already" if link.used_at is not None else "is no longer valid"
         return f'<section><p class="text">This link {reason}. The approval still waits.</p></section>'

@@ -12,7 +12,7 @@ from perdure.server.http.bodies import encode
 from perdure.server.http.problems import NATIVE
 from perdure.server.http.routes import Call, Handler, Route
 from perdure.service.base import Service
-from perdure.service.endpoints import KEY, PREFIX, Endpoint, Items, WireForm, arguments_of, endpoints
+from perdure.service.endpoints import KEY, PREFIX, Endpoint, ItemList, WireForm, collect_arguments, endpoints
 
 S = TypeVar("S", bound=Service)
 
@@ -27,7 +27,7 @@ class ByHand:
         self.rest = rest
 
 
-def routes_of(
+def derive_routes(
     service: type[S],
     find: Callable[[Call], S],
     own: Mapping[Callable[..., Any], Handler | ByHand] | None = None,
@@ -55,7 +55,7 @@ def _route(
     fields: dict[str, Any] = {
         "method": endpoint.address.method,
         "path": PREFIX + endpoint.address.path,
-        "handler": handler or handler_of(endpoint, find),
+        "handler": handler or build_handler(endpoint, find),
         "protocol": NATIVE,
         "scope": endpoint.scope,
         "query": shape.query,
@@ -71,19 +71,19 @@ def _route(
     return Route(**fields | rest)
 
 
-def endpoint_of(method: Callable[..., Any]) -> Endpoint:
+def get_endpoint(method: Callable[..., Any]) -> Endpoint:
     """How a method of a service is reached."""
     found: Endpoint = method.endpoint  # type: ignore[attr-defined]
     return found
 
 
-def handler_of(endpoint: Endpoint, find: Callable[[Call], Any]) -> Handler:
+def build_handler(endpoint: Endpoint, find: Callable[[Call], Any]) -> Handler:
     """A handler that calls the method with what the request holds."""
     if endpoint.by_hand:
         raise ValueError(f"{endpoint.function.__qualname__} needs a handler of its own")
 
     async def handle(call: Call) -> Any:
-        return answer_of(endpoint, await endpoint.function(find(call), **arguments_for(endpoint, call)))
+        return encode_answer(endpoint, await endpoint.function(find(call), **arguments_for(endpoint, call)))
 
     return handle
 
@@ -94,13 +94,13 @@ def arguments_for(endpoint: Endpoint, call: Call) -> dict[str, Any]:
     body = call.body
     if body is None and shape.body is not None and shape.whole_body is None:
         body = shape.body()
-    arguments = {**call.path, **arguments_of(shape, call.query, body)}
+    arguments = {**call.path, **collect_arguments(shape, call.query, body)}
     if shape.keyed:
         arguments[KEY] = call.idempotency_key
     return arguments
 
 
-def answer_of(endpoint: Endpoint, answer: Any) -> Any:
+def encode_answer(endpoint: Endpoint, answer: Any) -> Any:
     """What a method returned, as it travels."""
     shape = endpoint.shape
     if shape.answer is None:
@@ -109,7 +109,7 @@ def answer_of(endpoint: Endpoint, answer: Any) -> Any:
     if shape.paged:
         return paged(answer, form)
     if shape.listed:
-        return Items(items=_in_form(answer, form))
+        return ItemList(items=_in_form(answer, form))
     if shape.parted:
         return Part(items=_in_form(answer, form), next=answer.next)
     return answer if form is None else form.to_wire(answer)

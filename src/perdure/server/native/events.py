@@ -11,7 +11,7 @@ from starlette.responses import Response
 from perdure.server.http.disconnect import OnDisconnect
 from perdure.server.http.routes import Call
 from perdure.server.http.sse import BEGINNING, encode_events, follow_events
-from perdure.streams.model import CONTROL, Event
+from perdure.streams.model import CONTROL, StreamEvent
 from perdure.streams.service import Follower
 
 Since = Literal["start", "now"]
@@ -58,5 +58,5 @@ class _Filtered:
 
     modes: frozenset[str]
 
-    def __call__(self, events: Sequence[Event]) -> bytes:
+    def __call__(self, events: Sequence[StreamEvent]) -> bytes:
         return encode_events([event for event in events if event.event.partition("|")[0] in self.modes])

@@ -57,7 +57,7 @@ def _langgraph() -> str | None:
 async def ready(call: Call) -> Response:
     """What anybody may know; the reason stands in the log, and in `/api/v1/health`."""
     found = await _examine(call)
-    shown = wire.Ready(
+    shown = wire.ReadyAnswer(
         status=found.status,
         database=found.database,
         indexes_being_built=found.indexes_being_built,
@@ -70,7 +70,7 @@ async def detail(call: Call) -> Response:
     return _answer(await _examine(call))
 
 
-def _answer(found: wire.Ready) -> Response:
+def _answer(found: wire.ReadyAnswer) -> Response:
     status = 200 if found.status == "ok" else 503
     return Response(encode(found), status, media_type="application/json")
 

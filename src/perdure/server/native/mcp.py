@@ -11,7 +11,7 @@ from perdure.server.http.routes import Call
 async def serve(call: Call) -> Response:
     """Answer a request with the tools that the caller's token allows."""
     try:
-        from perdure.integrations.mcp.server import McpResponse, server_of
+        from perdure.integrations.mcp.server import McpResponse, build_server
     except ModuleNotFoundError as error:
         raise NotSupported("this needs the MCP SDK on the server: pip install 'perdure[mcp]'") from error
-    return McpResponse(server_of(call.services, call.caller.scopes), call.body)
+    return McpResponse(build_server(call.services, call.caller.scopes), call.body)

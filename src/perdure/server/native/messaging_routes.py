@@ -12,7 +12,7 @@ from perdure.messaging.service import Messaging
 from perdure.server.http.delayed_json import DelayedJson
 from perdure.server.http.routes import Call, Route
 from perdure.server.http.sse import MEDIA_TYPE as EVENT_STREAM
-from perdure.server.native.derive import ByHand, arguments_for, endpoint_of, routes_of
+from perdure.server.native.derive import ByHand, arguments_for, derive_routes, get_endpoint
 from perdure.server.native.events import streaming
 from perdure.service.endpoints import PREFIX
 
@@ -26,19 +26,19 @@ def _places(sent: SentMessage, rest: str) -> dict[str, str]:
 async def ask(call: Call) -> Response:
     """Send a message and answer with the end of its turn; blank lines come before it while it lasts."""
     messaging = call.services.messaging
-    sent = await messaging.send(**arguments_for(endpoint_of(Messaging.ask), call))
+    sent = await messaging.send(**arguments_for(get_endpoint(Messaging.ask), call))
     return DelayedJson(call, messaging.join_turn(sent), headers=_places(sent, "/wait"))
 
 
 async def stream(call: Call) -> Response:
     """Send a message and send the events of its turn."""
     services = call.services
-    sent = await services.messaging.send(**arguments_for(endpoint_of(Messaging.stream), call))
+    sent = await services.messaging.send(**arguments_for(get_endpoint(Messaging.stream), call))
     follow = partial(services.threads.follow_run, sent.turn_id, fresh=True)
     return await streaming(call, follow, headers=_places(sent, "/stream"))
 
 
-MESSAGING_ROUTES: tuple[Route, ...] = routes_of(
+MESSAGING_ROUTES: tuple[Route, ...] = derive_routes(
     Messaging,
     lambda call: call.services.messaging,
     {

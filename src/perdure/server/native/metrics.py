@@ -44,7 +44,7 @@ class CollectedFamilies(Collector):
 async def metrics(call: Call) -> Response:
     """Counters of this process, and counts of the namespaces that the caller may see."""
     runs = await known_of_runs(call)
-    families = await families_of(call, runs)
+    families = await list_families(call, runs)
     if call.query.format == "json":
         plain = {**summary(runs, families), "families": [_plain(family) for family in families]}
         return Response(encode(plain), media_type="application/json")
@@ -53,7 +53,7 @@ async def metrics(call: Call) -> Response:
     )
 
 
-async def families_of(call: Call, runs: RunMetrics | None) -> list[Metric]:
+async def list_families(call: Call, runs: RunMetrics | None) -> list[Metric]:
     """Every family that the query asks for."""
     own = list(call.app.metrics.registry.collect())
     families = [*own, *_process.collect(), *await _known(call)]

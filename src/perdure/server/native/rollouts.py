@@ -10,8 +10,8 @@ from perdure.rollouts.resource_service import Resources
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.workers import Workers
 from perdure.server.http.routes import Call
-from perdure.server.native.derive import ByHand, arguments_for, endpoint_of, routes_of
-from perdure.service.endpoints import Items
+from perdure.server.native.derive import ByHand, arguments_for, derive_routes, get_endpoint
+from perdure.service.endpoints import ItemList
 
 JSON_SOURCE = "json"
 """What spans that come as JSON are counted under."""
@@ -21,11 +21,11 @@ def _rollouts(call: Call) -> Rollouts:
     return call.services.rollouts
 
 
-async def claim(call: Call) -> Items[Any]:
+async def claim(call: Call) -> ItemList[Any]:
     """Claim, and count what was claimed."""
-    claimed = await _rollouts(call).claim(**arguments_for(endpoint_of(Rollouts.claim), call))
+    claimed = await _rollouts(call).claim(**arguments_for(get_endpoint(Rollouts.claim), call))
     call.app.metrics.count_claim(len(claimed))
-    return Items(items=claimed)
+    return ItemList(items=claimed)
 
 
 async def enqueue(call: Call) -> RolloutAnswer:
@@ -33,10 +33,10 @@ async def enqueue(call: Call) -> RolloutAnswer:
     return answer_from(await _rollouts(call).enqueue_row(call.body, call.idempotency_key))
 
 
-async def enqueue_many(call: Call) -> Items[Any]:
+async def enqueue_many(call: Call) -> ItemList[Any]:
     """The same for many."""
     rows = await _rollouts(call).enqueue_rows(call.body.rollouts, call.idempotency_key)
-    return Items(items=[answer_from(row) for row in rows])
+    return ItemList(items=[answer_from(row) for row in rows])
 
 
 async def add_spans(call: Call) -> StoredSpans:
@@ -52,7 +52,7 @@ async def statistics(call: Call) -> Any:
 
 
 ROLLOUT_ROUTES = (
-    *routes_of(
+    *derive_routes(
         Rollouts,
         _rollouts,
         {
@@ -64,6 +64,6 @@ ROLLOUT_ROUTES = (
         },
         tag="rollouts",
     ),
-    *routes_of(Workers, lambda call: call.services.workers),
-    *routes_of(Resources, lambda call: call.services.resources),
+    *derive_routes(Workers, lambda call: call.services.workers),
+    *derive_routes(Resources, lambda call: call.services.resources),
 )

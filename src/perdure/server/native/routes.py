@@ -9,7 +9,7 @@ from perdure.approvals.service import Approvals
 from perdure.assistants.service import Assistants
 from perdure.diagnostics.service import Diagnostics
 from perdure.executions.service import Executions
-from perdure.graph_requests.graphs import Graphs
+from perdure.graph_requests.graphs import AgentGraphs
 from perdure.items.service import Items
 from perdure.jobs.service import Jobs
 from perdure.kernel.errors import (
@@ -28,7 +28,7 @@ from perdure.server.http.routes import Route
 from perdure.server.http.sse import MEDIA_TYPE
 from perdure.server.native import approval_page, changes, docs, guide, health, mcp, metrics, wire
 from perdure.server.native.declare import declaring
-from perdure.server.native.derive import routes_of
+from perdure.server.native.derive import derive_routes
 from perdure.server.native.messaging_routes import MESSAGING_ROUTES
 from perdure.server.native.rollouts import ROLLOUT_ROUTES
 from perdure.server.native.run_queue_routes import GRAPH_REQUEST_ROUTES, RUN_QUEUE_ROUTES
@@ -67,7 +67,7 @@ PROBES = (
         health.ready,
         None,
         "Whether the server can work",
-        answer=wire.Ready,
+        answer=wire.ReadyAnswer,
         errors=(StorageUnavailable,),
     ),
 )
@@ -177,28 +177,28 @@ _APPROVAL_PAGE = (
 
 ROUTES: tuple[Route, ...] = (
     *ROLLOUT_ROUTES,
-    *routes_of(Assistants, lambda call: call.services.assistants),
+    *derive_routes(Assistants, lambda call: call.services.assistants),
     *THREAD_ROUTES,
-    *routes_of(Graphs, lambda call: call.app.graphs_for(call.caller)),
-    *routes_of(Bulk, lambda call: call.services.bulk),
+    *derive_routes(AgentGraphs, lambda call: call.app.graphs_for(call.caller)),
+    *derive_routes(Bulk, lambda call: call.services.bulk),
     *RUN_QUEUE_ROUTES,
     *GRAPH_REQUEST_ROUTES,
-    *routes_of(Items, lambda call: call.services.items),
-    *routes_of(Traces, lambda call: call.services.traces),
-    *routes_of(Outbox, lambda call: call.services.outbox),
-    *routes_of(Jobs, lambda call: call.services.jobs),
-    *routes_of(Schedules, lambda call: call.services.schedules),
-    *routes_of(Sessions, lambda call: call.services.sessions),
+    *derive_routes(Items, lambda call: call.services.items),
+    *derive_routes(Traces, lambda call: call.services.traces),
+    *derive_routes(Outbox, lambda call: call.services.outbox),
+    *derive_routes(Jobs, lambda call: call.services.jobs),
+    *derive_routes(Schedules, lambda call: call.services.schedules),
+    *derive_routes(Sessions, lambda call: call.services.sessions),
     *MESSAGING_ROUTES,
-    *routes_of(Executions, lambda call: call.services.executions),
-    *routes_of(Workflows, lambda call: call.services.workflows),
-    *routes_of(Approvals, lambda call: call.services.approvals),
-    *routes_of(WorkflowOverrides, lambda call: call.services.workflow_overrides),
-    *routes_of(Memory, lambda call: call.services.memory),
+    *derive_routes(Executions, lambda call: call.services.executions),
+    *derive_routes(Workflows, lambda call: call.services.workflows),
+    *derive_routes(Approvals, lambda call: call.services.approvals),
+    *derive_routes(WorkflowOverrides, lambda call: call.services.workflow_overrides),
+    *derive_routes(Memory, lambda call: call.services.memory),
     *_OVERVIEW,
-    *routes_of(Diagnostics, lambda call: call.services.diagnostics, tag="overview"),
-    *routes_of(Upkeep, lambda call: call.services.upkeep),
-    *routes_of(Access, lambda call: call.services.access),
+    *derive_routes(Diagnostics, lambda call: call.services.diagnostics, tag="overview"),
+    *derive_routes(Upkeep, lambda call: call.services.upkeep),
+    *derive_routes(Access, lambda call: call.services.access),
     *_APPROVAL_PAGE,
     *GUIDE,
     *PROBES,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from perdure.diagnostics.model import NamespaceStats, OpenApprovals, pools_of
+from perdure.diagnostics.model import NamespaceStats, OpenApprovals, read_pools
 from perdure.kernel.errors import StorageError
 from perdure.server.http.routes import Call
 from perdure.threads.model import AGENTS_QUEUE
@@ -44,7 +44,7 @@ async def known_of_runs(call: Call) -> RunMetrics:
     sweep_time = call.app.services.upkeep.sweep_time
     backup_time = None if call.app.backup is None else call.app.backup.success_time
     redis = health.get("redis")
-    return RunMetrics(stats, pools_of(health), redis, counts, approvals, sweep_time, backup_time)
+    return RunMetrics(stats, read_pools(health), redis, counts, approvals, sweep_time, backup_time)
 
 
 def run_families(known: RunMetrics | None) -> Iterator[Metric]:

@@ -6,37 +6,39 @@ from typing import Any
 
 from perdure.graph_requests.service import GraphRequests
 from perdure.server.http.routes import Call, Route
-from perdure.server.native.derive import ByHand, answer_of, arguments_for, endpoint_of, routes_of
+from perdure.server.native.derive import ByHand, arguments_for, derive_routes, encode_answer, get_endpoint
 from perdure.threads.queue import RunQueue
 
 
-def run_queue_of(call: Call) -> RunQueue:
+def get_run_queue(call: Call) -> RunQueue:
     """The queue of runs of the caller's namespace, acting as the caller."""
     return call.services.run_queue
 
 
 async def claim(call: Call) -> Any:
     """Claim runs, and count them."""
-    endpoint = endpoint_of(RunQueue.claim)
-    claimed = await run_queue_of(call).claim(**arguments_for(endpoint, call))
+    endpoint = get_endpoint(RunQueue.claim)
+    claimed = await get_run_queue(call).claim(**arguments_for(endpoint, call))
     call.app.metrics.count_claim(len(claimed))
-    return answer_of(endpoint, claimed)
+    return encode_answer(endpoint, claimed)
 
 
 async def controls(call: Call) -> Any:
     """Wait for runs that are to stop."""
-    endpoint = endpoint_of(RunQueue.controls)
-    return answer_of(endpoint, await run_queue_of(call).controls(**arguments_for(endpoint, call)))
+    endpoint = get_endpoint(RunQueue.controls)
+    return encode_answer(endpoint, await get_run_queue(call).controls(**arguments_for(endpoint, call)))
 
 
 async def do_items(call: Call) -> Any:
     """Read and change items, within the bounds of the API."""
-    return answer_of(endpoint_of(RunQueue.do_items), await run_queue_of(call).items.batch(call.body.ops))
+    return encode_answer(
+        get_endpoint(RunQueue.do_items), await get_run_queue(call).items.batch(call.body.ops)
+    )
 
 
-RUN_QUEUE_ROUTES: tuple[Route, ...] = routes_of(
+RUN_QUEUE_ROUTES: tuple[Route, ...] = derive_routes(
     RunQueue,
-    run_queue_of,
+    get_run_queue,
     {
         RunQueue.claim: ByHand(claim, ends_with_caller=True),
         RunQueue.controls: ByHand(controls, ends_with_caller=True),
@@ -44,7 +46,7 @@ RUN_QUEUE_ROUTES: tuple[Route, ...] = routes_of(
     },
 )
 
-GRAPH_REQUEST_ROUTES: tuple[Route, ...] = routes_of(
+GRAPH_REQUEST_ROUTES: tuple[Route, ...] = derive_routes(
     GraphRequests,
     lambda call: call.services.graph_requests,
     {GraphRequests.claim: ByHand(ends_with_caller=True)},

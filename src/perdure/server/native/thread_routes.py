@@ -14,7 +14,7 @@ from perdure.server.http.delayed_json import MEDIA_TYPE, DelayedJson
 from perdure.server.http.disconnect import OnDisconnect, cancel_on_disconnect
 from perdure.server.http.routes import Call, Route
 from perdure.server.http.sse import MEDIA_TYPE as EVENT_STREAM
-from perdure.server.native.derive import ByHand, routes_of
+from perdure.server.native.derive import ByHand, derive_routes
 from perdure.server.native.events import Since, streaming
 from perdure.service.endpoints import PREFIX
 from perdure.threads.records import Run, RunEnd, RunRequest
@@ -112,7 +112,7 @@ async def cancel_run(call: Call) -> Run | Response:
 _EVENTS: dict[str, Any] = {"answer": str, "answer_form": EVENT_STREAM}
 
 THREAD_ROUTES: tuple[Route, ...] = (
-    *routes_of(
+    *derive_routes(
         Threads,
         lambda call: call.threads,
         {

@@ -20,7 +20,7 @@ class Health(msgspec.Struct, kw_only=True):
     status: HealthStatus = "ok"
 
 
-class Ready(msgspec.Struct, kw_only=True):
+class ReadyAnswer(msgspec.Struct, kw_only=True):
     """Whether the server can do its work."""
 
     status: Readiness
@@ -31,7 +31,7 @@ class Ready(msgspec.Struct, kw_only=True):
     """Said where one carries hints; without it everything works, a poll later."""
 
 
-class HealthDetail(Ready, kw_only=True):
+class HealthDetail(ReadyAnswer, kw_only=True):
     """The same for those who may know more."""
 
     reason: str | None

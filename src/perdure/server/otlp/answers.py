@@ -23,7 +23,7 @@ from perdure.kernel.errors import (
 )
 from perdure.server.http.bodies import encode
 from perdure.server.otlp.decode import JSON_FORM, Form
-from perdure.server.otlp.ingest import Outcome
+from perdure.server.otlp.ingest import IngestOutcome
 
 __all__ = ["encode_outcome", "encode_status", "grpc_code", "http_status"]
 
@@ -49,7 +49,7 @@ _STATUSES: tuple[tuple[type[PerdureError], int, int], ...] = (
 )
 
 
-def _status_of(error: PerdureError) -> tuple[int, int]:
+def _get_status(error: PerdureError) -> tuple[int, int]:
     for kind, status, code in _STATUSES:
         if isinstance(error, kind):
             return status, code
@@ -58,15 +58,15 @@ def _status_of(error: PerdureError) -> tuple[int, int]:
 
 def http_status(error: PerdureError) -> int:
     """The status of an error over HTTP."""
-    return _status_of(error)[0]
+    return _get_status(error)[0]
 
 
 def grpc_code(error: PerdureError) -> int:
     """The number of an error's gRPC status code."""
-    return _status_of(error)[1]
+    return _get_status(error)[1]
 
 
-def encode_outcome(outcome: Outcome, form: Form) -> bytes:
+def encode_outcome(outcome: IngestOutcome, form: Form) -> bytes:
     """The answer to an export: empty, or with the number of spans that were not taken and why."""
     if form == JSON_FORM:
         partial = {"rejectedSpans": str(outcome.rejected), "errorMessage": outcome.message}

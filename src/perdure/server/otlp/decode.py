@@ -11,9 +11,9 @@ from google.protobuf import json_format
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status, TracesData
 
 from perdure.kernel.errors import InvalidInput, TooLarge
-from perdure.spans.otlp import UNREADABLE, Traces, parse
+from perdure.spans.otlp import UNREADABLE, DecodedTraces, parse
 
-__all__ = ["JSON_FORM", "MAX_SPANS", "PROTOBUF_FORM", "Form", "decode", "form_of"]
+__all__ = ["JSON_FORM", "MAX_SPANS", "PROTOBUF_FORM", "Form", "decode", "parse_form"]
 
 Form = Literal["application/x-protobuf", "application/json"]
 PROTOBUF_FORM: Form = "application/x-protobuf"
@@ -27,7 +27,7 @@ MAX_ERROR = 500
 """How much of the parser's message is shown: it quotes what was sent."""
 
 
-def form_of(content_type: str | None) -> Form:
+def parse_form(content_type: str | None) -> Form:
     """The form that a content type names."""
     name = (content_type or "").partition(";")[0].strip().lower()
     for form in (PROTOBUF_FORM, JSON_FORM):
@@ -38,7 +38,7 @@ def form_of(content_type: str | None) -> Form:
     )
 
 
-def decode(data: bytes, form: Form) -> Traces:
+def decode(data: bytes, form: Form) -> DecodedTraces:
     """The traces of a request, none if it is empty."""
     traces = parse(data if form == PROTOBUF_FORM else _from_json(data))
     _check_size(traces.spans)
@@ -93,7 +93,7 @@ def _prepare_span(span: dict[str, Any]) -> None:
     for each in (span, *_below([span], ("links",))):
         for name in _IDS:
             if each.get(name):
-                each[name] = _base64_of(each[name])
+                each[name] = _decode_base64(each[name])
     _check_enum(span.get("kind"), Span.SpanKind)
     status = span.get("status")
     _check_enum(status.get("code") if isinstance(status, dict) else None, Status.StatusCode)
@@ -108,7 +108,7 @@ def _below(parents: Iterable[Any], names: Iterable[str]) -> Iterator[dict[str, A
                 yield from (each for each in found if isinstance(each, dict))
 
 
-def _base64_of(text: Any) -> str:
+def _decode_base64(text: Any) -> str:
     try:
         return base64.b64encode(bytes.fromhex(text)).decode()
     except (ValueError, TypeError):

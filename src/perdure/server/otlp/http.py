@@ -6,11 +6,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from perdure.kernel.errors import InvalidInput, PerdureError, UnknownRoute
-from perdure.server.http.problems import headers_of
+from perdure.server.http.problems import build_headers
 from perdure.server.http.routes import Call
 from perdure.server.otlp.answers import encode_outcome, encode_status, http_status
-from perdure.server.otlp.decode import PROTOBUF_FORM, Form, decode, form_of
-from perdure.server.otlp.ingest import Outcome, ingest
+from perdure.server.otlp.decode import PROTOBUF_FORM, Form, decode, parse_form
+from perdure.server.otlp.ingest import IngestOutcome, ingest
 
 SOURCE = "otlp_http"
 
@@ -23,16 +23,16 @@ class OtlpProtocol:
     def refuse(self, error: PerdureError, request_id: str, request: Request) -> Response:
         """The error as a google.rpc.Status in the request's form, or in protobuf if it has none of ours."""
         try:
-            form: Form = form_of(request.headers.get("content-type"))
+            form: Form = parse_form(request.headers.get("content-type"))
         except InvalidInput:
             form = PROTOBUF_FORM
         body = encode_status(error, request_id, form)
-        return Response(body, http_status(error), headers_of(error), form)
+        return Response(body, http_status(error), build_headers(error), form)
 
 
 async def export_traces(call: Call) -> Response:
     """Store the spans of a batch; those that cannot be stored are counted in the answer."""
-    form = form_of(call.request.headers.get("content-type"))
+    form = parse_form(call.request.headers.get("content-type"))
     outcome = await ingest(call.app, call.caller, decode(call.body, form), SOURCE)
     return Response(encode_outcome(outcome, form), media_type=form)
 
@@ -44,8 +44,8 @@ async def discard_signal(call: Call) -> Response:
             f"{call.request.url.path} is not served here, only traces are; with the setting "
             "discard_other_signals, other signals are accepted and discarded"
         )
-    form = form_of(call.request.headers.get("content-type"))
-    return Response(encode_outcome(Outcome(), form), media_type=form)
+    form = parse_form(call.request.headers.get("content-type"))
+    return Response(encode_outcome(IngestOutcome(), form), media_type=form)
 
 
 OTLP = OtlpProtocol()

@@ -12,11 +12,20 @@ from perdure.rollouts.operations.joining import NOT_KEPT, Answer
 from perdure.rollouts.service import Rollouts
 from perdure.runtime.app import StoreApp
 from perdure.service.callers import Caller
-from perdure.spans.otlp import BAD_ID, NO_ROLLOUT, NO_TRACE, NO_TRACE_ID, TOO_MANY, Received, Traces, receive
+from perdure.spans.otlp import (
+    BAD_ID,
+    NO_ROLLOUT,
+    NO_TRACE,
+    NO_TRACE_ID,
+    TOO_MANY,
+    DecodedTraces,
+    Received,
+    receive,
+)
 from perdure.spans.otlp_reader import records
 from perdure.spans.rows import NewSpan
 
-__all__ = ["Outcome", "ingest"]
+__all__ = ["IngestOutcome", "ingest"]
 
 MAX_REASONS = 5
 """How many reasons an answer lists; a batch may name thousands of rollouts that do not exist."""
@@ -25,14 +34,14 @@ _LABELS = {NO_ROLLOUT: "no_rollout", NO_TRACE_ID: "no_rollout", BAD_ID: "bad_id"
 logger = logging.getLogger(__name__)
 
 
-class Outcome(NamedTuple):
+class IngestOutcome(NamedTuple):
     """How many spans of an export were rejected, and why."""
 
     rejected: int = 0
     message: str = ""
 
 
-async def ingest(app: StoreApp, caller: Caller, traces: Traces, source: str) -> Outcome:
+async def ingest(app: StoreApp, caller: Caller, traces: DecodedTraces, source: str) -> IngestOutcome:
     """Store every span that can be stored. One that was stored before counts as stored."""
     received = receive(traces)
     rollouts = app.rollouts_for(caller)
@@ -111,12 +120,12 @@ def _count(app: StoreApp, received: Received, answers: Sequence[Answer], source:
         app.metrics.spans_rejected.labels(_LABELS.get(reason, "not_found")).inc(count)
 
 
-def _outcome(refused: Mapping[str, int]) -> Outcome:
+def _outcome(refused: Mapping[str, int]) -> IngestOutcome:
     if not refused:
-        return Outcome()
+        return IngestOutcome()
     reasons = [f"{count} × {reason}" for reason, count in list(refused.items())[:MAX_REASONS]]
     if len(refused) > MAX_REASONS:
         reasons.append("and more")
-    outcome = Outcome(sum(refused.values()), "; ".join(reasons))
+    outcome = IngestOutcome(sum(refused.values()), "; ".join(reasons))
     logger.warning("%d spans were not stored: %s", *outcome)
     return outcome

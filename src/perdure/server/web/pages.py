@@ -38,7 +38,7 @@ A wheel has the pages in it.</p>
 
 async def lead_to_dashboard(call: Call) -> Response:
     """Redirect to the dashboard."""
-    return Response(status_code=307, headers={"Location": home_of(call)})
+    return Response(status_code=307, headers={"Location": get_home(call)})
 
 
 async def show(call: Call) -> Response:
@@ -53,16 +53,16 @@ async def show(call: Call) -> Response:
     if path.startswith(ASSETS):
         raise NotFound("the dashboard has no such file; another version of it may be installed now")
     nonce = secrets.token_urlsafe(16)
-    text = build.page.replace(NONCE, nonce).replace(BASE, escape(home_of(call)))
-    return Response(text, headers={"Content-Security-Policy": policy_of(nonce)}, media_type="text/html")
+    text = build.page.replace(NONCE, nonce).replace(BASE, escape(get_home(call)))
+    return Response(text, headers={"Content-Security-Policy": build_policy(nonce)}, media_type="text/html")
 
 
-def home_of(call: Call) -> str:
+def get_home(call: Call) -> str:
     """The path of the dashboard, as browsers call it."""
     return call.prefix + "/ui/"
 
 
-def policy_of(nonce: str) -> str:
+def build_policy(nonce: str) -> str:
     """Scripts come from files of this server alone; styles too, or they have the nonce of this response."""
     return (
         f"default-src 'none'; script-src 'self'; style-src 'self' 'nonce-{nonce}'; img-src 'self' data:; "

@@ -14,12 +14,12 @@ from perdure.sessions.transcripts.values import (
     is_number,
     joined,
     mapping,
+    parse_text,
+    parse_time,
+    parse_usage,
     shown,
-    text_of,
     thoughts,
-    time_of,
     tool_call,
-    usage_of,
 )
 
 TYPES = frozenset(
@@ -70,12 +70,12 @@ def messages(record: Mapping[str, Any]) -> list[Message]:
 
 def _common(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "time": time_of(record.get("timestamp")),
-        "parent_id": text_of(record.get("parentUuid")) or text_of(record.get("parent_tool_use_id")),
-        "agent_id": text_of(record.get("agentId")),
-        "session_id": text_of(record.get("sessionId")) or text_of(record.get("session_id")),
-        "cwd": text_of(record.get("cwd")),
-        "run_id": text_of(record.get("runId")),
+        "time": parse_time(record.get("timestamp")),
+        "parent_id": parse_text(record.get("parentUuid")) or parse_text(record.get("parent_tool_use_id")),
+        "agent_id": parse_text(record.get("agentId")),
+        "session_id": parse_text(record.get("sessionId")) or parse_text(record.get("session_id")),
+        "cwd": parse_text(record.get("cwd")),
+        "run_id": parse_text(record.get("runId")),
         "attempt": count(record.get("attempt")) or None,
     }
 
@@ -97,9 +97,9 @@ def _assistant(message: Mapping[str, Any], common: dict[str, Any]) -> list[Messa
                 for each in parts
                 if each.get("type") == "tool_use"
             ],
-            model=text_of(message.get("model")),
-            usage=usage_of(usage, cost_usd=usage.get("cost_usd")),
-            message_id=text_of(message.get("id")),
+            model=parse_text(message.get("model")),
+            usage=parse_usage(usage, cost_usd=usage.get("cost_usd")),
+            message_id=parse_text(message.get("id")),
             **common,
         )
     ]
@@ -112,9 +112,9 @@ def _user(record: Mapping[str, Any], message: Mapping[str, Any], common: dict[st
         Message(
             role="tool",
             text=shown(each.get("content")),
-            tool_call_id=text_of(each.get("tool_use_id")),
+            tool_call_id=parse_text(each.get("tool_use_id")),
             is_error=bool(each.get("is_error")),
-            blob=text_of(each.get("blob")),
+            blob=parse_text(each.get("blob")),
             **common,
         )
         for each in parts
@@ -133,22 +133,22 @@ def _system(record: Mapping[str, Any], common: dict[str, Any]) -> Message:
     text = shown(record.get("content"))
     return Message(
         role="system" if text else "event",
-        kind=text_of(record.get("subtype")),
+        kind=parse_text(record.get("subtype")),
         text=text or shown(record.get("detail")),
-        model=text_of(record.get("model")),
+        model=parse_text(record.get("model")),
         is_error=bool(record.get("is_error")),
         **common,
     )
 
 
 def _result(record: Mapping[str, Any], common: dict[str, Any]) -> Message:
-    totals = totals_of(record)
+    totals = read_totals(record)
     # The `usage` of Claude Code is that of its main loop, which its messages have too.
-    usage = usage_of(record.get("usage")) or usage_of(totals) or Usage()
+    usage = parse_usage(record.get("usage")) or parse_usage(totals) or Usage()
     return Message(
         role="result",
         text=shown(record.get("result")),
-        kind=text_of(record.get("subtype")),
+        kind=parse_text(record.get("subtype")),
         is_error=bool(record.get("is_error")),
         usage=msgspec.structs.replace(usage, cost_usd=totals.get("cost_usd")),
         cumulative=True,
@@ -157,7 +157,7 @@ def _result(record: Mapping[str, Any], common: dict[str, Any]) -> Message:
     )
 
 
-def totals_of(record: Mapping[str, Any]) -> dict[str, float]:
+def read_totals(record: Mapping[str, Any]) -> dict[str, float]:
     """Return the totals that a result line states."""
     told: dict[str, Any] = {name: record.get(f"total_{name}") for name in USAGE_FIELDS}
     told[TURNS] = record.get("num_turns")

@@ -10,7 +10,7 @@ import msgspec
 from perdure.sessions.records import Usage
 from perdure.sessions.transcripts.lines import (
     SessionLine,
-    Transcript,
+    TranscriptState,
     assistant_line,
     error_line,
     event_line,
@@ -26,10 +26,10 @@ from perdure.sessions.transcripts.values import (
     count,
     joined,
     mapping,
+    parse_text,
     parsed,
     shown,
     summaries,
-    text_of,
 )
 
 STREAMED = ("thread.", "turn.", "item.")
@@ -42,7 +42,7 @@ def recognises(kind: str, record: Mapping[str, Any]) -> bool:
     return kind.startswith(STREAMED) or (kind in STORED and "payload" in record)
 
 
-def lines(record: Mapping[str, Any], transcript: Transcript) -> list[SessionLine]:
+def lines(record: Mapping[str, Any], transcript: TranscriptState) -> list[SessionLine]:
     """Return the lines of a record; none for one that says nothing."""
     kind = str(record.get("type"))
     if kind in STORED:
@@ -64,16 +64,16 @@ def _totals(value: Any) -> list[SessionLine]:
     return [result_line(figures)] if told else []
 
 
-def _said(transcript: Transcript, text: str) -> list[SessionLine]:
+def _said(transcript: TranscriptState, text: str) -> list[SessionLine]:
     return [assistant_line([text_block(text)], model=transcript.model)] if text else []
 
 
-def _thought(transcript: Transcript, thoughts: list[str]) -> list[SessionLine]:
+def _thought(transcript: TranscriptState, thoughts: list[str]) -> list[SessionLine]:
     content = thinking_blocks(transcript, thoughts)
     return [assistant_line(content, model=transcript.model)] if content else []
 
 
-def _call(transcript: Transcript, id: str, name: str, input: Any) -> SessionLine:
+def _call(transcript: TranscriptState, id: str, name: str, input: Any) -> SessionLine:
     given = parsed(input) if isinstance(input, str) else input
     return assistant_line([tool_use_block(id, name, given)], model=transcript.model)
 
@@ -81,10 +81,10 @@ def _call(transcript: Transcript, id: str, name: str, input: Any) -> SessionLine
 # --- codex exec --json ------------------------------------------------------------------------------------
 
 
-def _streamed(kind: str, record: Mapping[str, Any], transcript: Transcript) -> list[SessionLine]:
+def _streamed(kind: str, record: Mapping[str, Any], transcript: TranscriptState) -> list[SessionLine]:
     match kind:
         case "thread.started":
-            transcript.session_id = text_of(record.get("thread_id"))
+            transcript.session_id = parse_text(record.get("thread_id"))
             return []
         case "turn.completed":
             # It has the totals of the thread, not those of the turn.
@@ -98,8 +98,8 @@ def _streamed(kind: str, record: Mapping[str, Any], transcript: Transcript) -> l
             return []
 
 
-def _item(item: Mapping[str, Any], transcript: Transcript) -> list[SessionLine]:
-    kind, id = text_of(item.get("type")) or "item", text_of(item.get("id")) or ""
+def _item(item: Mapping[str, Any], transcript: TranscriptState) -> list[SessionLine]:
+    kind, id = parse_text(item.get("type")) or "item", parse_text(item.get("id")) or ""
     text = shown(item.get("text"))
     if kind == "agent_message":
         return _said(transcript, text)
@@ -113,7 +113,7 @@ def _item(item: Mapping[str, Any], transcript: Transcript) -> list[SessionLine]:
     failed = item.get("status") == "failed" or item.get("exit_code") not in (None, 0)
     output = shown(item.get("aggregated_output") or item.get("result"))
     return [
-        _call(transcript, id, text_of(item.get("tool")) or kind, given),
+        _call(transcript, id, parse_text(item.get("tool")) or kind, given),
         tool_result_line(id, output, is_error=failed),
     ]
 
@@ -121,17 +121,17 @@ def _item(item: Mapping[str, Any], transcript: Transcript) -> list[SessionLine]:
 # --- stored sessions --------------------------------------------------------------------------------------
 
 
-def _stored(kind: str, payload: Mapping[str, Any], transcript: Transcript) -> list[SessionLine]:
-    inner = text_of(payload.get("type"))
+def _stored(kind: str, payload: Mapping[str, Any], transcript: TranscriptState) -> list[SessionLine]:
+    inner = parse_text(payload.get("type"))
     match kind:
         case "response_item":
             return _response(payload, inner or kind, transcript)
         case "session_meta":
-            transcript.session_id = text_of(payload.get("id"))
-            return [event_line(kind, cwd=text_of(payload.get("cwd")))]
+            transcript.session_id = parse_text(payload.get("id"))
+            return [event_line(kind, cwd=parse_text(payload.get("cwd")))]
         case "turn_context":
-            transcript.model = text_of(payload.get("model")) or transcript.model
-            return [event_line(kind, model=transcript.model, cwd=text_of(payload.get("cwd")))]
+            transcript.model = parse_text(payload.get("model")) or transcript.model
+            return [event_line(kind, model=transcript.model, cwd=parse_text(payload.get("cwd")))]
         case "event_msg" if inner == "token_count":
             totals = _totals(mapping(payload.get("info")).get("total_token_usage"))
             return totals or [event_line(inner)]
@@ -140,10 +140,10 @@ def _stored(kind: str, payload: Mapping[str, Any], transcript: Transcript) -> li
             return [event_line(inner or kind)]
 
 
-def _response(payload: Mapping[str, Any], kind: str, transcript: Transcript) -> list[SessionLine]:
+def _response(payload: Mapping[str, Any], kind: str, transcript: TranscriptState) -> list[SessionLine]:
     if kind == "message":
         text = joined(each.get("text") for each in blocks(payload.get("content")))
-        role = text_of(payload.get("role"))
+        role = parse_text(payload.get("role"))
         if role == "user":
             return [user_line(text)]
         if role == "assistant":
@@ -153,13 +153,13 @@ def _response(payload: Mapping[str, Any], kind: str, transcript: Transcript) -> 
         return _thought(transcript, summaries(payload.get("summary"))) or [event_line(kind)]
     if kind in ("function_call", "custom_tool_call", "local_shell_call"):
         given = payload.get("arguments", payload.get("input", payload.get("action")))
-        id = text_of(payload.get("call_id")) or text_of(payload.get("id")) or ""
-        return [_call(transcript, id, text_of(payload.get("name")) or kind, given)]
+        id = parse_text(payload.get("call_id")) or parse_text(payload.get("id")) or ""
+        return [_call(transcript, id, parse_text(payload.get("name")) or kind, given)]
     if kind in ("function_call_output", "custom_tool_call_output"):
         output = payload.get("output")
         inner = mapping(output)
         told = shown(inner.get("output", inner.get("content", output)))
         failed = mapping(inner.get("metadata")).get("exit_code") not in (None, 0)
         failed = failed or inner.get("success") is False
-        return [tool_result_line(text_of(payload.get("call_id")), told, is_error=failed)]
+        return [tool_result_line(parse_text(payload.get("call_id")), told, is_error=failed)]
     return [event_line(kind)]

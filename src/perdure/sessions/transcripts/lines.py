@@ -9,14 +9,14 @@ from typing import Any, Final
 import msgspec
 
 from perdure.sessions.records import Usage
-from perdure.sessions.transcripts.values import time_of
+from perdure.sessions.transcripts.values import parse_time
 
 SessionLine = dict[str, Any]
 Blocks = Sequence[Mapping[str, Any]]
 MAX_SUBTYPE: Final = 200
 
 
-class Transcript(msgspec.Struct):
+class TranscriptState(msgspec.Struct):
     """What earlier lines of a transcript said that later ones need."""
 
     session_id: str | None = None
@@ -49,7 +49,7 @@ def text_block(text: str) -> SessionLine:
     return {"type": "text", "text": text}
 
 
-def thinking_blocks(transcript: Transcript, thoughts: Sequence[str]) -> list[SessionLine]:
+def thinking_blocks(transcript: TranscriptState, thoughts: Sequence[str]) -> list[SessionLine]:
     """Return thoughts as blocks, if they are kept."""
     return [{"type": "thinking", "thinking": each} for each in thoughts] if transcript.thinking else []
 
@@ -94,7 +94,7 @@ def known_figures(usage: Usage | None) -> dict[str, Any]:
 
 def iso_time(value: Any) -> str | None:
     """Return a time of another tool as ISO 8601 in UTC; None if it is none."""
-    seconds = time_of(value)
+    seconds = parse_time(value)
     if seconds is None:
         return None
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from perdure.sessions.transcripts.lines import (
     SessionLine,
-    Transcript,
+    TranscriptState,
     assistant_line,
     event_line,
     known_figures,
@@ -21,11 +21,11 @@ from perdure.sessions.transcripts.values import (
     blocks,
     joined,
     mapping,
+    parse_text,
+    parse_usage,
     parsed,
     shown,
     summaries,
-    text_of,
-    usage_of,
 )
 
 ITEMS = frozenset({"message", "function_call", "function_call_output", "reasoning"})
@@ -36,24 +36,24 @@ def recognises(kind: str, record: Mapping[str, Any]) -> bool:
     return kind in ITEMS or _is_trace(record) or ("role" in record and "content" in record)
 
 
-def lines(record: Mapping[str, Any], transcript: Transcript) -> list[SessionLine]:
+def lines(record: Mapping[str, Any], transcript: TranscriptState) -> list[SessionLine]:
     """Return the lines of a record; none for one that says nothing."""
     return _span(record) if _is_trace(record) else _item(record, transcript)
 
 
 def _is_trace(record: Mapping[str, Any]) -> bool:
-    return text_of(record.get("object")) in OBJECTS
+    return parse_text(record.get("object")) in OBJECTS
 
 
-def _item(record: Mapping[str, Any], transcript: Transcript) -> list[SessionLine]:
-    kind = text_of(record.get("type")) or "message"
+def _item(record: Mapping[str, Any], transcript: TranscriptState) -> list[SessionLine]:
+    kind = parse_text(record.get("type")) or "message"
     if kind == "function_call":
         given = record.get("arguments")
         input = parsed(given) if isinstance(given, str) else given
-        id, name = text_of(record.get("call_id")) or "", text_of(record.get("name")) or ""
+        id, name = parse_text(record.get("call_id")) or "", parse_text(record.get("name")) or ""
         return [assistant_line([tool_use_block(id, name, input)])]
     if kind == "function_call_output":
-        call_id = text_of(record.get("call_id"))
+        call_id = parse_text(record.get("call_id"))
         return [tool_result_line(call_id, shown(record.get("output")), is_error=False)]
     if kind == "reasoning":
         thoughts = thinking_blocks(transcript, summaries(record.get("summary")))
@@ -63,7 +63,7 @@ def _item(record: Mapping[str, Any], transcript: Transcript) -> list[SessionLine
         case "user":
             return [user_line(text)]
         case "assistant":
-            return [assistant_line([text_block(text)] if text else [], id=text_of(record.get("id")))]
+            return [assistant_line([text_block(text)] if text else [], id=parse_text(record.get("id")))]
         case "system" | "developer":
             return [event_line("message", content=text)]
         case _:
@@ -72,16 +72,16 @@ def _item(record: Mapping[str, Any], transcript: Transcript) -> list[SessionLine
 
 def _span(record: Mapping[str, Any]) -> list[SessionLine]:
     data = mapping(record.get("span_data"))
-    kind = text_of(data.get("type")) or text_of(record.get("object")) or "trace"
-    id = text_of(record.get("id"))
+    kind = parse_text(data.get("type")) or parse_text(record.get("object")) or "trace"
+    id = parse_text(record.get("id"))
     failure = mapping(record.get("error"))
     if kind == "generation":
         text = joined(shown(each.get("content")) for each in blocks(data.get("output")))
-        usage = known_figures(usage_of(data.get("usage")))
+        usage = known_figures(parse_usage(data.get("usage")))
         content = [text_block(text)] if text else []
-        return [assistant_line(content, model=text_of(data.get("model")), usage=usage, id=id)]
+        return [assistant_line(content, model=parse_text(data.get("model")), usage=usage, id=id)]
     if kind == "function":
         failed = record.get("error") is not None
         return [tool_result_line(id, shown(data.get("output")), is_error=failed)]
-    detail = text_of(shown(failure.get("message")))
+    detail = parse_text(shown(failure.get("message")))
     return [event_line(kind, detail=detail, is_error=True if failure else None)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from perdure.sessions.transcripts.lines import (
     SessionLine,
-    Transcript,
+    TranscriptState,
     assistant_line,
     error_line,
     event_line,
@@ -25,11 +25,11 @@ from perdure.sessions.transcripts.values import (
     count,
     joined,
     mapping,
+    parse_text,
+    parse_usage,
     parsed,
     shown,
-    text_of,
     thoughts,
-    usage_of,
 )
 
 STREAMED = frozenset(
@@ -66,37 +66,37 @@ def recognises(kind: str, record: Mapping[str, Any]) -> bool:
     return kind in STREAMED or (kind in STORED and "id" in record)
 
 
-def lines(record: Mapping[str, Any], transcript: Transcript) -> list[SessionLine]:
+def lines(record: Mapping[str, Any], transcript: TranscriptState) -> list[SessionLine]:
     """Return the lines of an event; none for one that says nothing."""
     kind = str(record.get("type"))
     message = mapping(record.get("message"))
     match kind:
         case "session":
-            transcript.session_id = text_of(record.get("id"))
-            return [event_line(kind, cwd=text_of(record.get("cwd")))]
+            transcript.session_id = parse_text(record.get("id"))
+            return [event_line(kind, cwd=parse_text(record.get("cwd")))]
         case "message_end":
             # The results of tools have events of their own.
             return [] if message.get("role") == "toolResult" else _message(message, transcript)
         case "message":
-            parent = text_of(record.get("parentId"))
+            parent = parse_text(record.get("parentId"))
             more = {} if parent is None else {"parentUuid": parent}
             return [line | more for line in _message(message, transcript)]
         case "tool_execution_end":
             told = next((record[name] for name in ("result", "output", "error") if name in record), None)
             failed = bool(record.get("isError"))
-            return [tool_result_line(text_of(record.get("toolCallId")), _result(told), is_error=failed)]
+            return [tool_result_line(parse_text(record.get("toolCallId")), _result(told), is_error=failed)]
         case "usage_snapshot":
             return [_snapshot(mapping(record.get("stats")), transcript)]
         case "fatal_error":
             failure = record.get("error", record.get("message"))
             named = mapping(failure)
-            told = text_of(named.get("message")) or text_of(named.get("name")) or shown(failure)
+            told = parse_text(named.get("message")) or parse_text(named.get("name")) or shown(failure)
             return [error_line(told or "fatal error")]
         case "model_change":
-            transcript.model = text_of(record.get("modelId"))
+            transcript.model = parse_text(record.get("modelId"))
             return [event_line(kind, model=transcript.model)]
         case _:
-            return [event_line(kind, detail=text_of(record.get("summary")))]
+            return [event_line(kind, detail=parse_text(record.get("summary")))]
 
 
 def _result(value: Any) -> str:
@@ -105,14 +105,14 @@ def _result(value: Any) -> str:
     return shown(value) if content is None else joined(each.get("text") for each in blocks(content))
 
 
-def _snapshot(stats: Mapping[str, Any], transcript: Transcript) -> SessionLine:
+def _snapshot(stats: Mapping[str, Any], transcript: TranscriptState) -> SessionLine:
     """The totals of a session. pi counts what is left after a compaction: a zero is not a total."""
-    figures = known_figures(usage_of(stats.get("tokens"), cost_usd=stats.get("cost")))
+    figures = known_figures(parse_usage(stats.get("tokens"), cost_usd=stats.get("cost")))
     turns = count(stats.get("assistantMessages")) or None
     return result_line(figures, turns=turns, stop_reason=transcript.stop_reason)
 
 
-def _message(message: Mapping[str, Any], transcript: Transcript) -> list[SessionLine]:
+def _message(message: Mapping[str, Any], transcript: TranscriptState) -> list[SessionLine]:
     parts = blocks(message.get("content"))
     text = joined(each.get("text") for each in parts if each.get("type") == "text")
     role = message.get("role")
@@ -120,16 +120,16 @@ def _message(message: Mapping[str, Any], transcript: Transcript) -> list[Session
         return [user_line(text)]
     if role == "toolResult":
         failed = bool(message.get("isError"))
-        return [tool_result_line(text_of(message.get("toolCallId")), text, is_error=failed)]
+        return [tool_result_line(parse_text(message.get("toolCallId")), text, is_error=failed)]
     if role != "assistant":
         detail = text or shown(message.get("output")) or None
-        return [event_line(text_of(role) or "message", detail=detail)]
-    transcript.stop_reason = text_of(message.get("stopReason"))
-    failure = text_of(message.get("errorMessage"))
+        return [event_line(parse_text(role) or "message", detail=detail)]
+    transcript.stop_reason = parse_text(message.get("stopReason"))
+    failure = parse_text(message.get("errorMessage"))
     content = [*thinking_blocks(transcript, thoughts(parts)), *_said(parts)]
     told = mapping(message.get("usage"))
-    usage = known_figures(usage_of(told, cost_usd=cost(mapping(told.get("cost")).get("total"))))
-    model = text_of(message.get("model")) or transcript.model
+    usage = known_figures(parse_usage(told, cost_usd=cost(mapping(told.get("cost")).get("total"))))
+    model = parse_text(message.get("model")) or transcript.model
     said = [assistant_line(content, model=model, usage=usage)] if content or usage else []
     return said if failure is None else [*said, error_line(failure)]
 
@@ -138,12 +138,12 @@ def _said(parts: list[Mapping[str, Any]]) -> list[SessionLine]:
     """The texts and the tool calls of a message, in their order."""
     content: list[SessionLine] = []
     for part in parts:
-        text = text_of(part.get("text")) if part.get("type") == "text" else None
+        text = parse_text(part.get("text")) if part.get("type") == "text" else None
         if text is not None:
             content.append(text_block(text))
         elif part.get("type") == "toolCall":
             given = part.get("arguments")
             input = parsed(given) if isinstance(given, str) else given
-            id, name = text_of(part.get("id")) or "", text_of(part.get("name")) or ""
+            id, name = parse_text(part.get("id")) or "", parse_text(part.get("name")) or ""
             content.append(tool_use_block(id, name, input))
     return content

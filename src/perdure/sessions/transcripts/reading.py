@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from perdure.eventlog.port import Line, digest_of, encode_line
+from perdure.eventlog.port import Line, compute_digest, encode_line
 from perdure.eventlog.writing import MARK, ORIGINAL, PART
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput
 from perdure.sessions.records import Message
 from perdure.sessions.transcripts import claude, codex, openai_agents, pi
-from perdure.sessions.transcripts.lines import SessionLine, Transcript, event_line, iso_time
-from perdure.sessions.transcripts.values import text_of
+from perdure.sessions.transcripts.lines import SessionLine, TranscriptState, event_line, iso_time
+from perdure.sessions.transcripts.values import parse_text
 
 Recognises = Callable[[str, Mapping[str, Any]], bool]
-Translates = Callable[[Mapping[str, Any], Transcript], list[SessionLine]]
+Translates = Callable[[Mapping[str, Any], TranscriptState], list[SessionLine]]
 
 
 class TranscriptFormat(NamedTuple):
@@ -42,7 +42,7 @@ DELTAS = frozenset({"stream_event", "message_update", "tool_execution_update", "
 """Lines that repeat a part of what a later line tells as a whole."""
 
 
-def format_of(record: Mapping[str, Any]) -> str | None:
+def find_format(record: Mapping[str, Any]) -> str | None:
     """Return the name of the format that a line is in, or None."""
     known = _format(record)
     return None if known is None else known.name
@@ -55,18 +55,18 @@ def is_foreign(record: Mapping[str, Any]) -> bool:
 
 
 def _format(record: Mapping[str, Any]) -> TranscriptFormat | None:
-    kind = text_of(record.get("type")) or ""
+    kind = parse_text(record.get("type")) or ""
     return next((each for each in FORMATS if each.recognises(kind, record)), None)
 
 
-class Translator:
+class TranscriptTranslator:
     """Translates the lines of one transcript, in their order, into lines of a session.
 
     Lines of Claude Code, and those of no known format, are left as they are.
     """
 
     def __init__(self, *, thinking: bool = False) -> None:
-        self._transcript = Transcript(thinking=thinking)
+        self._transcript = TranscriptState(thinking=thinking)
 
     @property
     def session_id(self) -> str | None:
@@ -79,12 +79,12 @@ class Translator:
         if known is None or known.lines is None:
             return [dict(record)]
         transcript = self._transcript
-        lines = known.lines(record, transcript) or [event_line(text_of(record.get("type")) or known.name)]
+        lines = known.lines(record, transcript) or [event_line(parse_text(record.get("type")) or known.name)]
         message = record.get("message")
         times = (record.get("timestamp"), record.get("started_at"))
         inner = message.get("timestamp") if isinstance(message, Mapping) else None
         transcript.time = next(filter(None, map(iso_time, (*times, inner))), transcript.time)
-        session_id = text_of(record.get("sessionId")) or transcript.session_id
+        session_id = parse_text(record.get("sessionId")) or transcript.session_id
         common = {"timestamp": transcript.time, "sessionId": session_id}
         shared = {name: value for name, value in common.items() if value is not None}
         return [line | shared for line in lines]
@@ -98,7 +98,7 @@ class Translator:
             return []
         lines = self.translate(record)
         try:
-            digest = digest_of(encode_line(record))
+            digest = compute_digest(encode_line(record))
             first = lines[0] | {MARK: {ORIGINAL: record}}
             encode_line(first)
         except InvalidInput:
@@ -112,13 +112,13 @@ def translated(records: Iterable[Mapping[str, Any]], *, numbered: bool = False) 
 
     If the lines are `numbered` already, one that would become several is left as it is.
     """
-    translator = Translator()
+    translator = TranscriptTranslator()
     for record in records:
         lines = translator.translate_named(record)
         yield from lines if lines and not (numbered and len(lines) > 1) else [dict(record)]
 
 
-def messages_of(body: bytes | str) -> list[Message]:
+def parse_messages(body: bytes | str) -> list[Message]:
     """The messages of one line. What is not understood is an event, and nothing raises."""
     try:
         record = decode_json(body)
@@ -134,17 +134,17 @@ def messages_of_record(record: Mapping[str, Any]) -> list[Message]:
     """The messages of a line that is decoded already; one of another tool is translated first."""
     known = _format(record)
     if known is None:
-        kind = text_of(record.get("type")) or ""
+        kind = parse_text(record.get("type")) or ""
         return [Message(role="event", kind=kind[:MAX_TORN] or "unknown")]
     if known.lines is None:
         return claude.messages(record)
-    lines = Translator(thinking=True).translate(record)
+    lines = TranscriptTranslator(thinking=True).translate(record)
     return [message for line in lines for message in claude.messages(line)]
 
 
 def messages_in(lines: Iterable[Line]) -> Iterator[Message]:
     """The messages of lines, each with the place of its line."""
     for line in lines:
-        for message in messages_of(line.body):
+        for message in parse_messages(line.body):
             message.position, message.after = line.position, line.after
             yield message

@@ -29,7 +29,7 @@ def parsed(text: str) -> Any:
         return text
 
 
-def text_of(value: Any) -> str | None:
+def parse_text(value: Any) -> str | None:
     """A string with something in it, or None."""
     return value if isinstance(value, str) and value else None
 
@@ -54,13 +54,15 @@ def _text_block(text: str) -> Mapping[str, Any]:
 def thoughts(parts: Iterable[Mapping[str, Any]]) -> list[str]:
     """The reasoning in blocks of type `thinking`."""
     return [
-        text for each in parts if each.get("type") == "thinking" and (text := text_of(each.get("thinking")))
+        text
+        for each in parts
+        if each.get("type") == "thinking" and (text := parse_text(each.get("thinking")))
     ]
 
 
 def summaries(value: Any) -> list[str]:
     """The texts of the summary of a reasoning."""
-    return [text for each in blocks(value) if (text := text_of(each.get("text")))]
+    return [text for each in blocks(value) if (text := parse_text(each.get("text")))]
 
 
 def is_number(value: Any) -> bool:
@@ -87,10 +89,10 @@ def shown(value: Any) -> str:
 
 def tool_call(id: Any, name: Any, input: Any) -> ToolCall:
     given = parsed(input) if isinstance(input, str) else input
-    return ToolCall(text_of(id) or "", text_of(name) or "", given)
+    return ToolCall(parse_text(id) or "", parse_text(name) or "", given)
 
 
-def time_of(value: Any) -> float | None:
+def parse_time(value: Any) -> float | None:
     """A time in epoch seconds, from ISO-8601 or from a number of seconds or milliseconds."""
     if isinstance(value, str):
         try:
@@ -117,7 +119,7 @@ def cost(value: Any) -> float | None:
     return max(0.0, float(value)) if is_number(value) else None
 
 
-def usage_of(value: Any, *, cost_usd: Any = None) -> Usage | None:
+def parse_usage(value: Any, *, cost_usd: Any = None) -> Usage | None:
     """Usage as Anthropic and most others spell it; None if nothing is told."""
     told = mapping(value)
     usage = Usage(

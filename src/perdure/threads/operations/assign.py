@@ -14,29 +14,29 @@ from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations import holds
 from perdure.rollouts.operations.claim import Claim, begin_attempts, claim
 from perdure.rollouts.operations.conditions import watched
-from perdure.rollouts.operations.enqueue import Taking
+from perdure.rollouts.operations.enqueue import ClaimAtOnce
 from perdure.rollouts.operations.work import READY_CHANNEL, ready_key
-from perdure.rollouts.rows import Claimed, ClaimedRow
+from perdure.rollouts.rows import ClaimedRollout, ClaimedRow
 from perdure.rollouts.tables import DUE, HELD, OVERDUE
 from perdure.service.audit import audit
 from perdure.service.idempotency import is_used, keyed_as
 from perdure.streams.model import Head
-from perdure.streams.operations import Append, append, heads
+from perdure.streams.operations import StreamAppend, append, heads
 from perdure.threads import sql
 from perdure.threads.model import AGENTS_QUEUE, RUN_KINDS, RUN_QUEUES
-from perdure.threads.operations.settle import StreamAppend, load_runs, load_threads, thread_stream
+from perdure.threads.operations.settle import AppendedEvents, load_runs, load_threads, thread_stream
 from perdure.threads.rows import (
-    AttemptView,
     Created,
     CreatedRun,
-    RolloutView,
+    QueueAttemptRow,
+    QueueRolloutRow,
     RunReferences,
     RunRow,
+    RunStepRow,
     StateRow,
-    StepRow,
     ThreadRow,
-    origin_of,
-    references_of,
+    get_origin,
+    get_references,
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -85,7 +85,7 @@ class Drained(Exception):
     """The worker of a claim is drained, and gets nothing."""
 
 
-class Wish(NamedTuple):
+class WaitingClaimRequest(NamedTuple):
     """A claim of a worker of this process that waits for runs of these agents."""
 
     claim: Claim
@@ -118,11 +118,12 @@ async def claim_runs(
 async def _give(
     tx: Tx,
     claims: Sequence[Claim],
-    answers: Sequence[Sequence[Claimed]],
+    answers: Sequence[Sequence[ClaimedRollout]],
     known: Mapping[str, CreatedRun],
 ) -> list[Any]:
     views = [
-        [(RolloutView(*rollout), AttemptView(*attempt)) for rollout, attempt in each] for each in answers
+        [(QueueRolloutRow(*rollout), QueueAttemptRow(*attempt)) for rollout, attempt in each]
+        for each in answers
     ]
     shares = [[_new_attempt(*pair) for pair in each] for each in views]
     claimed = [each for share in shares for each in share]
@@ -150,8 +151,12 @@ def claims_at_once(operation: F) -> F:
 
 
 async def claim_at_once(
-    tx: Tx, wishes: Sequence[Wish], kinds: Kinds, operation: Operation[..., Sequence[Any]], *args: Any
-) -> tuple[Sequence[Any], Sequence[Share], Sequence[StreamAppend]]:
+    tx: Tx,
+    wishes: Sequence[WaitingClaimRequest],
+    kinds: Kinds,
+    operation: Operation[..., Sequence[Any]],
+    *args: Any,
+) -> tuple[Sequence[Any], Sequence[Share], Sequence[AppendedEvents]]:
     """Run an operation that creates runs, and then claim for those who wait in this process.
 
     Each gets what is first in the queue, as by any claim: that may be older runs than those that were
@@ -168,7 +173,7 @@ async def claim_at_once(
     return answers, *await _begin(tx, wishes, shares, known)
 
 
-async def _taking(tx: Tx, wishes: Sequence[Wish]) -> Taking | None:
+async def _taking(tx: Tx, wishes: Sequence[WaitingClaimRequest]) -> ClaimAtOnce | None:
     """What takes the runs as they are created; None if others are ready, which come first, or are held."""
     if await tx.probe(DUE) or await tx.probe(HELD):
         return None
@@ -176,20 +181,20 @@ async def _taking(tx: Tx, wishes: Sequence[Wish]) -> Taking | None:
     terms = {"queues": [AGENTS_QUEUE], "agents": agents, "kinds": [_KINDS[AGENTS_QUEUE]]}
     if await tx.one(claim_sql.ANY_READY, **terms) is not None:
         return None
-    return Taking(AGENTS_QUEUE, [(wish.agents, wish.claim.limit) for wish in wishes])
+    return ClaimAtOnce(AGENTS_QUEUE, [(wish.agents, wish.claim.limit) for wish in wishes])
 
 
 async def _begin(
-    tx: Tx, wishes: Sequence[Wish], shares: Sequence[Share], known: Mapping[str, CreatedRun]
-) -> tuple[Sequence[Share], Sequence[StreamAppend]]:
+    tx: Tx, wishes: Sequence[WaitingClaimRequest], shares: Sequence[Share], known: Mapping[str, CreatedRun]
+) -> tuple[Sequence[Share], Sequence[AppendedEvents]]:
     """Store the first events of runs whose workers need not do so; gives the shares with those begun."""
-    first: dict[str, Append] = {}
+    first: dict[str, StreamAppend] = {}
     for wish, share in zip(wishes, shares, strict=True):
         for run_id, _, number in share if wish.begins else ():
             made = known.get(run_id)
             if made is not None and made.first is not None:
                 into = thread_stream(made.thread.id)
-                first[run_id] = Append(run_id, [made.first], number, into, thread_id=made.thread.id)
+                first[run_id] = StreamAppend(run_id, [made.first], number, into, thread_id=made.thread.id)
     if not first:
         return shares, ()
     placed = await append(tx, list(first.values()))
@@ -198,7 +203,7 @@ async def _begin(
     ]
 
 
-def _begun(each: Any, first: Mapping[str, Append]) -> Any:
+def _begun(each: Any, first: Mapping[str, StreamAppend]) -> Any:
     claimed = each.record
     if claimed is None or claimed.attempt.run_id not in first:
         return each
@@ -206,7 +211,11 @@ def _begun(each: Any, first: Mapping[str, Append]) -> Any:
 
 
 async def _claim_for(
-    tx: Tx, wish: Wish, kinds: Kinds, known: Mapping[str, CreatedRun], taken: Sequence[ClaimedRow]
+    tx: Tx,
+    wish: WaitingClaimRequest,
+    kinds: Kinds,
+    known: Mapping[str, CreatedRun],
+    taken: Sequence[ClaimedRow],
 ) -> Share:
     """What a wish gets: those that it has taken, or else what is first in the queue."""
     keys = [ready_key(AGENTS_QUEUE, agent) for agent in wish.agents]
@@ -248,7 +257,7 @@ async def fill_agents(tx: Tx) -> int:
     return len(rows)
 
 
-def _new_attempt(rollout: RolloutView, attempt: AttemptView) -> NewAttempt:
+def _new_attempt(rollout: QueueRolloutRow, attempt: QueueAttemptRow) -> NewAttempt:
     return NewAttempt(rollout.id, attempt.id, attempt.sequence_id)
 
 
@@ -272,7 +281,7 @@ class _Reading:
         self._states: dict[tuple[str, str], StateRow] = {}
         self._assistants: dict[str, AssistantRow] = {}
         self._origins: dict[str, str] = {}
-        self._steps: dict[str, list[StepRow]] = {}
+        self._steps: dict[str, list[RunStepRow]] = {}
         self._heads: dict[str, Head] = {}
         self._uncharged: dict[str, int] = {}
 
@@ -289,7 +298,7 @@ class _Reading:
             self.runs |= read
             self._threads |= await load_threads(tx, [run.thread_id for run in read.values()])
             self._assistants |= await resolve(tx, sorted({run.assistant_id for run in read.values()}))
-        self._references = {run.id: references_of(run) for run in self.runs.values()}
+        self._references = {run.id: get_references(run) for run in self.runs.values()}
         await self._load_states()
         self._origins = {run.id: self._origin(run) for run in self.runs.values()}
         retried = [run.id for run in self.runs.values() if run.attempts > 1]
@@ -332,7 +341,7 @@ class _Reading:
         state = self._state(run)
         if state is None or not self._references[run.id].resumes:
             return run.id
-        return origin_of(state) or run.id
+        return get_origin(state) or run.id
 
     def claimed(self, attempt: NewAttempt) -> ClaimedRun:
         run = self.runs[attempt.run_id]
@@ -352,7 +361,7 @@ class _Reading:
         )
 
 
-def _saved_at(steps: Sequence[StepRow], run_id: str) -> dict[str, int]:
+def _saved_at(steps: Sequence[RunStepRow], run_id: str) -> dict[str, int]:
     """The steps that this run saved and asks for again: not those within a step that is saved."""
     saved = {step.name for step in steps}
     return {

@@ -10,12 +10,12 @@ from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import CANCELLED, ENDED, LIVE, Kinds, set_to
 from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.operations.report import save_all
-from perdure.rollouts.operations.work import RolloutRow, Work
-from perdure.rollouts.operations.workers import Workers
+from perdure.rollouts.operations.work import LockedRollouts, RolloutRow
+from perdure.rollouts.operations.workers import WorkerChanges
 from perdure.service.audit import audit
 from perdure.threads import sql
 from perdure.threads.model import RUN, run_status
-from perdure.threads.operations.settle import Note
+from perdure.threads.operations.settle import RunEndReport
 from perdure.threads.records import CancelAction
 
 CONTROL_CHANNEL = "threads.control"
@@ -35,7 +35,7 @@ async def cancel_runs(
     runs = [run for run in await tx.all(sql.GET_RUNS, ids=list(run_ids)) if run.gone_at is None]
     known = {run.id for run in runs if run.kind == RUN}
     phases = {run.id: run.parent for run in runs if run.kind == PHASE}
-    work = Work(tx, kinds)
+    work = LockedRollouts(tx, kinds)
     await work.load([run_id for run_id in run_ids if run_id in known], [RUN], lined=True)
     answers: list[str | NotFound | Conflict] = []
     for run_id in run_ids:
@@ -50,7 +50,7 @@ async def cancel_runs(
         else:
             await end_now(work, rollout, action, grace)
             answers.append(run_id)
-    await save_all(work, Workers(tx), True)
+    await save_all(work, WorkerChanges(tx), True)
     await audit(tx, "cancel_run", [each for each in answers if isinstance(each, str)])
     return answers
 
@@ -61,13 +61,13 @@ def refuse_phase(run_id: str, parent: str | None) -> Conflict:
     return Conflict(f"Run {run_id} is a phase of {where}")
 
 
-async def end_now(work: Work, rollout: RolloutRow, action: CancelAction, grace: int) -> None:
+async def end_now(work: LockedRollouts, rollout: RolloutRow, action: CancelAction, grace: int) -> None:
     """Make a run terminal. If somebody executes it, its attempt and its line stay until that has stopped."""
     work.move(rollout, set_to(CANCELLED))
     rollout.outcome = action
     attempt = work.latest(rollout.id)
     executed = attempt is not None and attempt.status in LIVE
-    work.notes[rollout.id] = Note(executed=executed)
+    work.notes[rollout.id] = RunEndReport(executed=executed)
     if attempt is not None and executed:
         release_by = work.tx.now + grace
         attempt.check_at, attempt.dirty = release_by, True

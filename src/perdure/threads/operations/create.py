@@ -15,11 +15,11 @@ from perdure.kernel.storage.labels import put_labels
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.conditions import watched
-from perdure.rollouts.operations.enqueue import NewRollout, Taking, enqueue
+from perdure.rollouts.operations.enqueue import ClaimAtOnce, NewRollout, enqueue
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.rollouts.operations.report import save_all
-from perdure.rollouts.operations.work import Work
-from perdure.rollouts.operations.workers import Workers
+from perdure.rollouts.operations.work import LockedRollouts
+from perdure.rollouts.operations.workers import WorkerChanges
 from perdure.service.audit import audit
 from perdure.service.idempotency import keyed_as
 from perdure.streams.model import NewEvent
@@ -34,11 +34,11 @@ from perdure.threads.records import CancelAction, Lifetime, MultitaskStrategy
 from perdure.threads.rows import (
     Created,
     CreatedRun,
-    RolloutView,
+    QueueRolloutRow,
     RunRow,
     ThreadRow,
+    decode_metadata,
     merge_metadata,
-    metadata_of,
     new_thread_row,
 )
 
@@ -78,7 +78,7 @@ class NewRun(msgspec.Struct, frozen=True):
 @claims_at_once
 @keyed_as("create_run")
 async def create_runs(
-    tx: Tx, requests: Sequence[NewRun], kinds: Kinds, taking: Taking | None = None
+    tx: Tx, requests: Sequence[NewRun], kinds: Kinds, taking: ClaimAtOnce | None = None
 ) -> list[Created[RunRow] | PerdureError]:
     """Make each run, or say why not; the answers are rows with the run's id, and whole runs with them.
 
@@ -90,7 +90,7 @@ async def create_runs(
 
 
 async def _create(
-    tx: Tx, requests: Sequence[NewRun], kinds: Kinds, taking: Taking | None = None
+    tx: Tx, requests: Sequence[NewRun], kinds: Kinds, taking: ClaimAtOnce | None = None
 ) -> list[Created[RunRow] | PerdureError]:
     creation = _Creation(tx, kinds, taking)
     await creation.prepare(requests)
@@ -132,7 +132,7 @@ def _one_a_thread(requests: Sequence[NewRun], numbers: Sequence[int]) -> tuple[l
 class _Creation:
     """Runs on their way into the tables; the lines of their threads are locked."""
 
-    def __init__(self, tx: Tx, kinds: Kinds, taking: Taking | None) -> None:
+    def __init__(self, tx: Tx, kinds: Kinds, taking: ClaimAtOnce | None) -> None:
         self._tx = tx
         self._kinds = kinds
         self.taking = taking
@@ -231,11 +231,11 @@ class _Creation:
             return
         # Those that wait behind them may be ready then.
         self.taking = None
-        work = Work(self._tx, self._kinds)
+        work = LockedRollouts(self._tx, self._kinds)
         await work.load(list(stopping), [RUN], lined=True)
         for run_id, (action, grace) in stopping.items():
             await end_now(work, work.rollout(run_id), action, grace)
-        await save_all(work, Workers(self._tx), True)
+        await save_all(work, WorkerChanges(self._tx), True)
         self._holders = {}
         self._threads.update(await load_threads(self._tx, list(self._threads)))
 
@@ -264,7 +264,7 @@ class _Creation:
         busy: list[ThreadRow] = []
         await set_lifetimes(tx, _lifetimes(made))
         for (number, request, thread), rollout in zip(made, queued, strict=True):
-            run = self._run_row(RolloutView(*rollout), request, thread)
+            run = self._run_row(QueueRolloutRow(*rollout), request, thread)
             runs.append(run)
             assistant = self._assistants[request.assistant]
             self.answers[number] = CreatedRun(run, thread, assistant, request.first)
@@ -310,7 +310,7 @@ class _Creation:
             trace_id=request.trace_id,
         )
 
-    def _run_row(self, rollout: RolloutView, request: NewRun, thread: ThreadRow) -> RunRow:
+    def _run_row(self, rollout: QueueRolloutRow, request: NewRun, thread: ThreadRow) -> RunRow:
         tx, assistant = self._tx, self._assistants[request.assistant]
         return RunRow(
             id=rollout.id,
@@ -359,8 +359,8 @@ def _labels(assistant: AssistantRow) -> dict[str, Any]:
 
 def _run_metadata(own: str, assistant: AssistantRow, thread: ThreadRow) -> str:
     """A run's metadata on top of its thread's, on top of its assistant's."""
-    below = {**metadata_of(assistant.metadata), **metadata_of(thread.metadata)}
-    text, _ = merge_metadata("{}", {**below, **metadata_of(own), **_labels(assistant)})
+    below = {**decode_metadata(assistant.metadata), **decode_metadata(thread.metadata)}
+    text, _ = merge_metadata("{}", {**below, **decode_metadata(own), **_labels(assistant)})
     return text
 
 
@@ -370,7 +370,7 @@ async def _mark_threads(
     """Let threads be found by the assistant that worked on them last; each comes with whether it is new."""
     labels: dict[str, dict[str, Any]] = {}
     for thread, assistant, is_new in worked_on.values():
-        before = metadata_of(thread.metadata)
+        before = decode_metadata(thread.metadata)
         text, after = merge_metadata(thread.metadata, _labels(assistant))
         if thread.temporary is not None or after == before:
             continue

@@ -14,18 +14,18 @@ from perdure.rollouts.model import LIVE
 from perdure.rollouts.operations import workers
 from perdure.service.audit import audit
 from perdure.streams.model import NewEvent, SentEvent
-from perdure.streams.operations import Append, append, heads, sent_after
+from perdure.streams.operations import StreamAppend, append, heads, sent_after
 from perdure.threads import sql
 from perdure.threads.model import INTERRUPT, ROLLBACK
-from perdure.threads.operations.settle import StreamAppend, load_threads, thread_stream
+from perdure.threads.operations.settle import AppendedEvents, load_threads, thread_stream
 from perdure.threads.operations.shown import showing_graph, showing_state, stored_before
 from perdure.threads.rows import (
     NOTHING_NEXT,
-    HeldAttempt,
     LatestAttempt,
-    LineHolder,
+    LeasedAttempt,
+    RunLineHolder,
+    RunStepRow,
     StateRow,
-    StepRow,
     ThreadRow,
 )
 from perdure.threads.work import Lease, Verdict
@@ -114,7 +114,7 @@ async def fence(tx: Tx, holders: Sequence[Lease]) -> dict[Lease, int | Fenced]:
     answers: dict[Lease, int | Fenced] = {}
     for held in holders:
         run = runs.get(held.run_id)
-        holder = LineHolder(held.thread_id, held.run_id, held.attempt_id)
+        holder = RunLineHolder(held.thread_id, held.run_id, held.attempt_id)
         if run is not None and run.status in LIVE and lines.get(held.thread_id) == holder:
             answers[held] = run.attempts
         else:
@@ -129,31 +129,31 @@ def lost_lease(held: Lease) -> Fenced:
 
 async def append_events(
     tx: Tx, calls: Sequence[AppendEvents]
-) -> list[StreamAppend | int | Fenced | Conflict]:
+) -> list[AppendedEvents | int | Fenced | Conflict]:
     """Append the events of runs; a call that was carried out before gets the number of its last event."""
     return await _append_fenced(tx, calls, await fence(tx, [call.held for call in calls]))
 
 
 async def _append_fenced(
     tx: Tx, calls: Sequence[StreamAppends], fenced: Mapping[Lease, int | Fenced]
-) -> list[StreamAppend | int | Fenced | Conflict]:
+) -> list[AppendedEvents | int | Fenced | Conflict]:
     streams = await load_streams(tx, calls)
     stored = await stored_before(tx, [(call.held, call.events) for call in calls])
-    answers: list[StreamAppend | int | Fenced | Conflict] = []
-    appends: list[tuple[int, Append]] = []
+    answers: list[AppendedEvents | int | Fenced | Conflict] = []
+    appends: list[tuple[int, StreamAppend]] = []
     for number, call in enumerate(calls):
         attempt = fenced[call.held]
         answer = attempt if isinstance(attempt, Fenced) else streams.answer(call, attempt)
         if answer is None and isinstance(attempt, int):
             events = showing_graph(call.events, stored.get(call.held.run_id, set()))
-            appends.append((number, events_of(call.held, attempt, events)))
+            appends.append((number, build_append(call.held, attempt, events)))
             streams.add(call, attempt)
         answers.append(0 if answer is None else answer)
     await append_all(tx, appends, answers)
     return answers
 
 
-async def append_all(tx: Tx, appends: Sequence[tuple[int, Append]], answers: list[Any]) -> None:
+async def append_all(tx: Tx, appends: Sequence[tuple[int, StreamAppend]], answers: list[Any]) -> None:
     """Append, and put where each stands at its place among the answers."""
     if appends:
         places = await append(tx, [each for _, each in appends])
@@ -161,7 +161,7 @@ async def append_all(tx: Tx, appends: Sequence[tuple[int, Append]], answers: lis
             answers[number] = (each, place)
 
 
-class Streams:
+class RunStreams:
     """The streams of runs whose workers say which event theirs follow: tells new calls from repeated ones."""
 
     def __init__(self, places: Mapping[str, int], stored: Mapping[tuple[str, int], SentEvent]) -> None:
@@ -205,11 +205,11 @@ def _is_sent(attempt: int, event: NewEvent, stored: SentEvent | None) -> bool:
     return event.shown is not None or stored.body == event.body
 
 
-async def load_streams(tx: Tx, calls: Sequence[StreamAppends]) -> Streams:
+async def load_streams(tx: Tx, calls: Sequence[StreamAppends]) -> RunStreams:
     """Where the streams of runs stand, and what is stored where a call may have been carried out before."""
     numbered = [(call, call.after) for call in calls if call.after is not None]
     if not numbered:
-        return Streams({}, {})
+        return RunStreams({}, {})
     found = await heads(tx, [call.held.run_id for call, _ in numbered])
     places = {name: head.last_seq for name, head in found.items()}
     stored: dict[tuple[str, int], SentEvent] = {}
@@ -217,11 +217,11 @@ async def load_streams(tx: Tx, calls: Sequence[StreamAppends]) -> Streams:
         run_id = call.held.run_id
         if call.events and places.get(run_id) == after + len(call.events):
             stored |= {(run_id, sent.seq): sent for sent in await sent_after(tx, run_id, after)}
-    return Streams(places, stored)
+    return RunStreams(places, stored)
 
 
-def events_of(held: Lease, attempt: int, events: Sequence[NewEvent]) -> Append:
-    return Append(
+def build_append(held: Lease, attempt: int, events: Sequence[NewEvent]) -> StreamAppend:
+    return StreamAppend(
         held.run_id,
         events,
         attempt=attempt,
@@ -234,7 +234,7 @@ class State(msgspec.Struct, frozen=True):
     """A state that was kept: its row, and where its events stand."""
 
     row: StateRow
-    placed: StreamAppend | None
+    placed: AppendedEvents | None
 
 
 async def save_checkpoints(tx: Tx, calls: Sequence[SaveCheckpoint]) -> list[State | Fenced | Conflict]:
@@ -244,8 +244,8 @@ async def save_checkpoints(tx: Tx, calls: Sequence[SaveCheckpoint]) -> list[Stat
     there = await known_states(tx, [(call.held, call.checkpoint) for call in calls])
     answers: list[State | Fenced | Conflict] = []
     rows: list[StateRow] = []
-    appends: list[tuple[int, Append]] = []
-    places: list[StreamAppend | None] = [None] * len(calls)
+    appends: list[tuple[int, StreamAppend]] = []
+    places: list[AppendedEvents | None] = [None] * len(calls)
     for number, call in enumerate(calls):
         attempt = fenced[call.held]
         if isinstance(attempt, Fenced):
@@ -261,7 +261,7 @@ async def save_checkpoints(tx: Tx, calls: Sequence[SaveCheckpoint]) -> list[Stat
         there[row.thread_id, row.id] = row
         if call.events:
             events = showing_state(call.events, call.checkpoint.values, row.id)
-            appends.append((number, events_of(call.held, attempt, events)))
+            appends.append((number, build_append(call.held, attempt, events)))
         answers.append(State(row, None))
     await append_all(tx, appends, places)
     await tx.write(sql.ADD_CHECKPOINTS.of(rows), sql.MOVE_THREADS.of(list(threads.values())))
@@ -321,14 +321,14 @@ def new_state(
     return row
 
 
-async def keep_steps(tx: Tx, calls: Sequence[SaveStep]) -> list[StreamAppend | int | Fenced | Conflict]:
+async def keep_steps(tx: Tx, calls: Sequence[SaveStep]) -> list[AppendedEvents | int | Fenced | Conflict]:
     """Keep the results of steps, with events; a result that is kept already stays."""
     fenced = await fence(tx, [call.held for call in calls])
     with_events = [call for call in calls if call.events]
     appended = iter(await _append_fenced(tx, with_events, fenced) if with_events else ())
     answers = [next(appended) if call.events else fenced[call.held] for call in calls]
     rows = [
-        StepRow(call.origin, call.name, attempt, call.body, call.held.run_id, call.seq, call.within)
+        RunStepRow(call.origin, call.name, attempt, call.body, call.held.run_id, call.seq, call.within)
         for call, answer in zip(calls, answers, strict=True)
         if isinstance(attempt := fenced[call.held], int) and not isinstance(answer, Conflict)
     ]
@@ -344,7 +344,7 @@ async def renew(tx: Tx, worker_id: str, holders: Sequence[Lease]) -> list[Verdic
     latest = {row.rollout_id: row for row in await tx.all(sql.LOCK_ATTEMPTS, ids=run_ids)}
     runs = {row.id: row for row in await tx.all(sql.RUN_STATUSES, ids=run_ids)}
     verdicts: list[Verdict] = []
-    renewed: list[HeldAttempt] = []
+    renewed: list[LeasedAttempt] = []
     for held in holders:
         attempt, run = latest.get(held.run_id), runs.get(held.run_id)
         if attempt is None or run is None:
@@ -361,7 +361,7 @@ async def renew(tx: Tx, worker_id: str, holders: Sequence[Lease]) -> list[Verdic
 
 
 def _verdict(
-    held: Lease, attempt: HeldAttempt | LatestAttempt, run_status: str, outcome: str | None
+    held: Lease, attempt: LeasedAttempt | LatestAttempt, run_status: str, outcome: str | None
 ) -> Verdict:
     if attempt.id != held.attempt_id or attempt.status not in LIVE:
         return "lost"

@@ -23,17 +23,17 @@ from perdure.rollouts.model import (
 )
 from perdure.rollouts.operations.conditions import watched
 from perdure.rollouts.operations.report import save_all
-from perdure.rollouts.operations.work import AttemptRow, RolloutRow, Work
-from perdure.rollouts.operations.workers import Workers
+from perdure.rollouts.operations.work import AttemptRow, LockedRollouts, RolloutRow
+from perdure.rollouts.operations.workers import WorkerChanges
 from perdure.service.audit import audit
 from perdure.streams.model import NewEvent
-from perdure.streams.operations import Append, append
+from perdure.streams.operations import StreamAppend, append
 from perdure.threads import sql
 from perdure.threads.model import INTERRUPT, PERMANENT, RETRIABLE, RUN_KINDS, STOPPED, exceeded
 from perdure.threads.operations.execute import (
     Checked,
     Known,
-    events_of,
+    build_append,
     known_states,
     new_state,
     not_refused,
@@ -43,13 +43,13 @@ from perdure.threads.operations.graphs import (
     Rows,
     Steps,
     ThreadSteps,
+    build_rows,
     known,
     put_changes,
-    rows_of,
     stored_in,
     unstored,
 )
-from perdure.threads.operations.settle import Note, StreamAppend, load_runs, load_threads
+from perdure.threads.operations.settle import AppendedEvents, RunEndReport, load_runs, load_threads
 from perdure.threads.operations.shown import Checkpoints, showing_graph, showing_state, stored_before
 from perdure.threads.records import Failure
 from perdure.threads.rows import RunRow, StateRow, ThreadAnswer, ThreadRow, failure_text
@@ -59,7 +59,7 @@ _RETRY = "reported failure, retry"
 _NO_RETRY = "reported failure, no retry"
 
 
-class Finish(msgspec.Struct, frozen=True):
+class RunFinish(msgspec.Struct, frozen=True):
     """How an attempt ended, with its bodies encoded."""
 
     held: Lease
@@ -83,13 +83,15 @@ class Finished(msgspec.Struct, frozen=True):
     its thread if it is known with its state."""
 
     run_id: str
-    placed: StreamAppend | None = None
+    placed: AppendedEvents | None = None
     run: RunRow | None = None
     thread: ThreadAnswer | None = None
 
 
 @watched
-async def finish_runs(tx: Tx, endings: Sequence[Finish], kinds: Kinds) -> list[Finished | Fenced | Conflict]:
+async def finish_runs(
+    tx: Tx, endings: Sequence[RunFinish], kinds: Kinds
+) -> list[Finished | Fenced | Conflict]:
     """End attempts. Doing it again changes nothing."""
     finishing = _Finishing(tx, kinds)
     await finishing.load([ending.held for ending in endings])
@@ -122,8 +124,8 @@ class _Finishing:
 
     def __init__(self, tx: Tx, kinds: Kinds) -> None:
         self._tx = tx
-        self._work = Work(tx, kinds)
-        self._workers = Workers(tx, kinds)
+        self._work = LockedRollouts(tx, kinds)
+        self._workers = WorkerChanges(tx, kinds)
         self._threads: dict[str, ThreadRow] = {}
         self.runs: dict[str, RunRow] = {}
         """The runs as they were, where attempts of them end."""
@@ -136,7 +138,7 @@ class _Finishing:
         self._new: list[StateRow] = []
         self._made: list[ThreadSteps] = []
         self._graph_rows = Rows([], [])
-        self._appends: list[Append] = []
+        self._appends: list[StreamAppend] = []
 
     async def load(self, holders: Sequence[Lease]) -> None:
         await self._work.load([held.run_id for held in holders], RUN_KINDS, lined=True)
@@ -163,7 +165,7 @@ class _Finishing:
                 return held.run_id
         return Fenced(f"attempt {held.attempt_id} holds run {held.run_id} no longer; stop")
 
-    def end(self, ending: Finish) -> str | Fenced | Conflict:
+    def end(self, ending: RunFinish) -> str | Fenced | Conflict:
         found = self._holder(ending.held)
         if found is None:
             return self._refusal(ending.held, released=ending.result == STOPPED)
@@ -208,7 +210,7 @@ class _Finishing:
         attempt.check_at, attempt.dirty = None, True
         self._workers.follow(attempt)
 
-    def _keep(self, ending: Finish, attempt: AttemptRow) -> Sequence[NewEvent]:
+    def _keep(self, ending: RunFinish, attempt: AttemptRow) -> Sequence[NewEvent]:
         """Store the last state; gives the last events, which refer to what of it is stored."""
         thread = self._threads.get(ending.held.thread_id)
         events = ending.events
@@ -222,21 +224,21 @@ class _Finishing:
         new = self._keep_steps(ending, attempt)
         return showing_graph(events, new | self.stored.get(ending.held.run_id, set()))
 
-    def _keep_steps(self, ending: Finish, attempt: AttemptRow) -> Checkpoints:
+    def _keep_steps(self, ending: RunFinish, attempt: AttemptRow) -> Checkpoints:
         """Store what the run's graph did last; gives its checkpoints. A thread that is being removed needs
         none of it."""
         thread = self._threads.get(ending.held.thread_id)
         if ending.steps is None or thread is None or thread.gone_at is not None:
             return set()
         made = ThreadSteps(thread, ending.held.run_id, attempt.sequence_id, ending.steps)
-        rows = rows_of(self._tx, [made])
+        rows = build_rows(self._tx, [made])
         self._made.append(made)
         self._graph_rows.new.extend(rows.new)
         self._graph_rows.changed.extend(rows.changed)
         self._states[thread.id] = known(rows.new[-1], ending.steps.states[-1]) if rows.new else None
         return stored_in(ending.steps)
 
-    def _note(self, ending: Finish, failure: Failure | None = None) -> Note:
+    def _note(self, ending: RunFinish, failure: Failure | None = None) -> RunEndReport:
         """What is told of a run that ends here; its thread is written with the end."""
         thread_id = ending.held.thread_id
         note = _told(ending)
@@ -245,7 +247,7 @@ class _Finishing:
         note.thread, note.state = self._threads.get(thread_id), self._states.get(thread_id)
         return note
 
-    def _conclude(self, ending: Finish, rollout: RolloutRow, attempt: AttemptRow) -> None:
+    def _conclude(self, ending: RunFinish, rollout: RolloutRow, attempt: AttemptRow) -> None:
         work = self._work
         if ending.error is not None:
             attempt.metadata = failure_text(ending.error)
@@ -268,13 +270,13 @@ class _Finishing:
             work.notes[rollout.id] = self._note(ending, ending.error)
             work.move(rollout, _NO_RETRY, status)
 
-    def _retry(self, ending: Finish, rollout: RolloutRow, attempt: AttemptRow) -> None:
+    def _retry(self, ending: RunFinish, rollout: RolloutRow, attempt: AttemptRow) -> None:
         work = self._work
         if work.tries(attempt) < rollout.limits.max_attempts:
             work.notes[rollout.id] = _told(ending)
             work.move(rollout, _RETRY, FAILED, delay=to_micros(ending.retry_after or 0.0))
             if ending.events:
-                self._appends.append(events_of(ending.held, attempt.sequence_id, ending.events))
+                self._appends.append(build_append(ending.held, attempt.sequence_id, ending.events))
         else:
             failure = exceeded(rollout.id, rollout.limits.max_attempts, ending.error)
             work.notes[rollout.id] = self._note(ending, failure)
@@ -282,7 +284,7 @@ class _Finishing:
 
     def finished(self, run_id: str) -> Finished:
         note = self._work.notes.get(run_id)
-        if not isinstance(note, Note) or note.run is None:
+        if not isinstance(note, RunEndReport) or note.run is None:
             return Finished(run_id)
         known = note.thread is not None and (note.state is not None or note.thread.checkpoint_id is None)
         thread = (note.thread, note.state) if note.thread is not None and known else None
@@ -302,10 +304,10 @@ class _Finishing:
         await save_all(self._work, self._workers, True)
 
 
-def _told(ending: Finish) -> Note:
+def _told(ending: RunFinish) -> RunEndReport:
     """What the worker says of an attempt that ends."""
     error = ending.error
-    return Note(
+    return RunEndReport(
         output=ending.output,
         stop_reason=ending.stop_reason,
         turns=ending.turns,

@@ -14,23 +14,23 @@ from perdure.kernel.errors import Conflict, Fenced
 from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
 from perdure.streams.model import NewEvent
-from perdure.streams.operations import Append
+from perdure.streams.operations import StreamAppend
 from perdure.threads import sql
 from perdure.threads.operations.execute import (
     Checked,
     append_all,
-    events_of,
+    build_append,
     fence,
     load_streams,
     new_state,
 )
-from perdure.threads.operations.settle import StreamAppend, load_threads
+from perdure.threads.operations.settle import AppendedEvents, load_threads
 from perdure.threads.operations.shown import Checkpoints, are_shown, showing_graph, stored_before
 from perdure.threads.rows import IN_PIECES, StateChange, StateRow, ThreadRow
 from perdure.threads.work import Lease
 
 
-class Step(msgspec.Struct, frozen=True):
+class GraphStep(msgspec.Struct, frozen=True):
     """A state that a graph made. One that was kept before is brought up to date."""
 
     state: Checked
@@ -43,7 +43,7 @@ class Steps(msgspec.Struct, frozen=True):
     """What a graph has done, with its bodies encoded."""
 
     changes: EncodedChanges
-    states: Sequence[Step] = ()
+    states: Sequence[GraphStep] = ()
 
 
 class RecordSteps(msgspec.Struct, frozen=True):
@@ -65,14 +65,16 @@ class ThreadSteps(NamedTuple):
     steps: Steps
 
 
-async def record_steps(tx: Tx, calls: Sequence[RecordSteps]) -> list[StreamAppend | int | Fenced | Conflict]:
+async def record_steps(
+    tx: Tx, calls: Sequence[RecordSteps]
+) -> list[AppendedEvents | int | Fenced | Conflict]:
     """Keep what graphs have done; the answers are those of `append_events`."""
     fenced = await fence(tx, [call.held for call in calls])
     streams = await load_streams(tx, calls)
     threads = await load_threads(tx, [call.held.thread_id for call in calls], lock=True)
     stored = await stored_before(tx, [(call.held, unstored(call.events, call.steps)) for call in calls])
-    answers: list[StreamAppend | int | Fenced | Conflict] = []
-    appends: list[tuple[int, Append]] = []
+    answers: list[AppendedEvents | int | Fenced | Conflict] = []
+    appends: list[tuple[int, StreamAppend]] = []
     made: list[ThreadSteps] = []
     for number, call in enumerate(calls):
         attempt, run_id = fenced[call.held], call.held.run_id
@@ -81,12 +83,12 @@ async def record_steps(tx: Tx, calls: Sequence[RecordSteps]) -> list[StreamAppen
             made.append(ThreadSteps(threads[call.held.thread_id], run_id, attempt, call.steps))
             if call.events:
                 events = showing_graph(call.events, stored_in(call.steps) | stored.get(run_id, set()))
-                appends.append((number, events_of(call.held, attempt, events)))
+                appends.append((number, build_append(call.held, attempt, events)))
             streams.add(call, attempt)
         answers.append(streams.place(run_id) if answer is None else answer)
     await append_all(tx, appends, answers)
     await put_changes(tx, made)
-    await tx.defer(*rows_of(tx, made).writes, moved(made))
+    await tx.defer(*build_rows(tx, made).writes, moved(made))
     return answers
 
 
@@ -114,7 +116,7 @@ class Rows(NamedTuple):
         return sql.ADD_GRAPH_STATES.of(self.new), sql.CHANGE_STATES.of(self.changed)
 
 
-def rows_of(tx: Tx, made: Iterable[ThreadSteps]) -> Rows:
+def build_rows(tx: Tx, made: Iterable[ThreadSteps]) -> Rows:
     """The states that steps make; a new one becomes its thread's."""
     rows = Rows([], [])
     for thread, run_id, attempt, steps in made:
@@ -144,7 +146,7 @@ def moved(made: Iterable[ThreadSteps]) -> Write:
     return sql.MOVE_THREADS.of([threads[id] for id in sorted(threads)])
 
 
-def known(row: StateRow, step: Step) -> StateRow | None:
+def known(row: StateRow, step: GraphStep) -> StateRow | None:
     """A new state with its values, for those who wait for it; None if they are not at hand."""
     if row.body != IN_PIECES:
         return row
@@ -159,7 +161,7 @@ async def update(tx: Tx, thread: ThreadRow, steps: Steps) -> None:
     """Keep what somebody changed in the state of a graph; the thread rests, and its line is locked."""
     made = [ThreadSteps(thread, None, None, steps)]
     await put_changes(tx, made)
-    rows = rows_of(tx, made)
+    rows = build_rows(tx, made)
     if steps.states:
         thread.status = thread.rest = "interrupted" if steps.states[-1].state.is_unfinished else "idle"
     thread.error = None

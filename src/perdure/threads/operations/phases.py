@@ -12,7 +12,7 @@ from perdure.agents.records import DEFAULT_TIMEOUT
 from perdure.assistants.model import AssistantRow
 from perdure.assistants.operations import resolve
 from perdure.executions.model import PHASE, WORKFLOWS_QUEUE, NewPhase
-from perdure.executions.operations import seeds_of
+from perdure.executions.operations import build_seed_write
 from perdure.kernel import ids
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Tx
@@ -20,14 +20,14 @@ from perdure.rollouts.model import ENDED, Kinds
 from perdure.rollouts.operations.enqueue import NewRollout, enqueue
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.rollouts.operations.report import save_all
-from perdure.rollouts.operations.work import Work
-from perdure.rollouts.operations.workers import Workers
+from perdure.rollouts.operations.work import LockedRollouts
+from perdure.rollouts.operations.workers import WorkerChanges
 from perdure.threads import sql
 from perdure.threads.model import INTERRUPT, OF_PHASES
 from perdure.threads.operations.cancel import end_now
 from perdure.threads.operations.settle import load_threads
 from perdure.threads.policy import Policy, limits_of_phase
-from perdure.threads.rows import RolloutView, RunRow, ThreadRow, new_thread_row
+from perdure.threads.rows import QueueRolloutRow, RunRow, ThreadRow, new_thread_row
 
 
 async def create_phases(
@@ -92,11 +92,13 @@ async def _create(
     if made:
         queued = await enqueue(tx, [rollout for _, _, rollout, _ in made], kinds, locked=holders)
         runs = [
-            _run(tx, number, RolloutView(*view), *each)
+            _run(tx, number, QueueRolloutRow(*view), *each)
             for number, (view, each) in enumerate(zip(queued, made, strict=True))
         ]
         await tx.defer(
-            seeds_of([(run.id, request.execution) for run, (request, *_) in zip(runs, made, strict=True)]),
+            build_seed_write(
+                [(run.id, request.execution) for run, (request, *_) in zip(runs, made, strict=True)]
+            ),
             sql.ADD_RUNS.of(runs),
             sql.ADD_THREADS.of(list(new.values())),
             sql.MOVE_THREADS.of(list(busy.values())),
@@ -146,7 +148,7 @@ def _rollout(tx: Tx, request: NewPhase, thread: ThreadRow, agent: str, policy: P
 def _run(
     tx: Tx,
     number: int,
-    rollout: RolloutView,
+    rollout: QueueRolloutRow,
     request: NewPhase,
     thread: ThreadRow,
     new: NewRollout,
@@ -184,7 +186,7 @@ def _run(
 class LockedPhases:
     """Phases that a transaction has locked, with their lines and attempts."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: LockedRollouts) -> None:
         self.work = work
 
     @property
@@ -194,7 +196,7 @@ class LockedPhases:
 
 async def load_phases(tx: Tx, rollout_ids: Sequence[str], kinds: Kinds) -> LockedPhases:
     """Lock phases, before anything that comes later in the order of locks."""
-    work = Work(tx, kinds)
+    work = LockedRollouts(tx, kinds)
     await work.load(rollout_ids, [PHASE], lined=True)
     return LockedPhases(work)
 
@@ -208,7 +210,7 @@ async def cancel_phases(tx: Tx, loaded: LockedPhases, policy: Policy) -> list[st
     work, ended = loaded.work, loaded.live
     for rollout_id in ended:
         await end_now(work, work.rollout(rollout_id), INTERRUPT, policy.grace_micros)
-    await save_all(work, Workers(tx), True)
+    await save_all(work, WorkerChanges(tx), True)
     lines = [each.line for each in work.rollouts.values() if each.line is not None and each.id not in ended]
     waiting = [
         thread

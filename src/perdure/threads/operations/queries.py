@@ -13,17 +13,25 @@ from perdure.kernel.clock import to_seconds
 from perdure.kernel.cursors import Place
 from perdure.kernel.errors import NotFound
 from perdure.kernel.pages import PaginatedResult
-from perdure.kernel.storage.filters import Clause, Listing, Order, given, where
+from perdure.kernel.storage.filters import Clause, Listing, SortOrder, given, where
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import ENDED, LIVE, QUEUED
 from perdure.rollouts.operations.conditions import watched
 from perdure.threads import sql
-from perdure.threads.model import ROLLBACK, RUN, rollouts_of
+from perdure.threads.model import ROLLBACK, RUN, list_rollout_statuses
 from perdure.threads.operations.settle import load_runs, load_threads
 from perdure.threads.operations.states import latest_states
 from perdure.threads.operations.values import with_its_values
 from perdure.threads.records import Run, RunKind, RunStatus
-from perdure.threads.rows import LatestAttempt, RunPlace, RunRow, StateRow, ThreadAnswer, ThreadRow, run_of
+from perdure.threads.rows import (
+    LatestAttempt,
+    RunCursor,
+    RunRow,
+    StateRow,
+    ThreadAnswer,
+    ThreadRow,
+    row_to_run,
+)
 
 RUNS = "runs"
 """The list that cursors name."""
@@ -119,7 +127,7 @@ class RunSearch(msgspec.Struct, frozen=True):
     """Whether the number of all runs is wanted even if they have to be counted."""
 
     @property
-    def order(self) -> Order:
+    def order(self) -> SortOrder:
         return sql.START_ORDER if self.thread_id is None else sql.RUN_ORDER
 
 
@@ -129,10 +137,10 @@ def from_cursor(search: RunSearch, cursor: str | None) -> RunSearch:
     return structs.replace(search, place=search.order.place(RUNS, cursor))
 
 
-def page_of(found: RunPage, search: RunSearch) -> PaginatedResult[Run]:
+def build_page(found: RunPage, search: RunSearch) -> PaginatedResult[Run]:
     """The page of runs that was found."""
     return PaginatedResult(
-        items=[run_of(row) for row in found.rows],
+        items=[row_to_run(row) for row in found.rows],
         limit=search.limit,
         offset=search.offset,
         total=found.total,
@@ -188,7 +196,7 @@ async def _all_runs(tx: Tx, search: RunSearch) -> RunPage:
     if outcomes:
         listing, column, values = sql.ENDED_RUN_PLACES, "outcome", list(outcomes)
         clause = Clause("{plain:status} {among:ends}", {"ends": present})
-    places: list[RunPlace] = []
+    places: list[RunCursor] = []
     if present and search.limit:
         page, given_values = listing.heads(
             column, values, search.order, search.limit, search.offset, search.place, clause
@@ -207,7 +215,7 @@ async def _all_runs(tx: Tx, search: RunSearch) -> RunPage:
 
 def _wanted(search: RunSearch) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The statuses and outcomes of rollouts that are asked for; none where any will do."""
-    return rollouts_of(search.status) if search.status is not None else ((), ())
+    return list_rollout_statuses(search.status) if search.status is not None else ((), ())
 
 
 async def _total(

@@ -17,8 +17,8 @@ from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import ENDED, Kinds
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.rollouts.operations.report import save_all
-from perdure.rollouts.operations.work import Work
-from perdure.rollouts.operations.workers import Workers
+from perdure.rollouts.operations.work import LockedRollouts
+from perdure.rollouts.operations.workers import WorkerChanges
 from perdure.service.audit import audit
 from perdure.streams.operations import drop as drop_streams
 from perdure.threads import removal_sql, sql
@@ -47,12 +47,12 @@ THREAD = "thread"
 async def _end_live(tx: Tx, run_ids: Sequence[str], action: CancelAction, grace: int, kinds: Kinds) -> None:
     if not run_ids:
         return
-    work = Work(tx, kinds)
+    work = LockedRollouts(tx, kinds)
     await work.load(run_ids, [RUN], lined=True)
     for rollout in work.rollouts.values():
         if rollout.status not in ENDED:
             await end_now(work, rollout, action, grace)
-    await save_all(work, Workers(tx), True)
+    await save_all(work, WorkerChanges(tx), True)
 
 
 async def delete_thread(tx: Tx, thread_id: str, grace: int, kinds: Kinds) -> None:

@@ -13,22 +13,22 @@ from perdure.kernel.cursors import Place
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.match import contains
 from perdure.kernel.pages import PaginatedResult
-from perdure.kernel.storage.filters import Clause, Key, Order, Sorting, given, where
+from perdure.kernel.storage.filters import Clause, Sorting, SortKey, SortOrder, given, where
 from perdure.kernel.storage.labels import few_labelled
 from perdure.kernel.storage.port import Tx
 from perdure.threads import sql
 from perdure.threads.operations.remove import THREAD
-from perdure.threads.operations.states import states_of
+from perdure.threads.operations.states import get_states
 from perdure.threads.records import THREAD_STATUSES, Thread
-from perdure.threads.rows import ThreadAnswer, ThreadRow, thread_of
+from perdure.threads.rows import ThreadAnswer, ThreadRow, row_to_thread
 
-THREADS = Sorting("threads", sql.THREAD_FIELDS, Order((Key("id", "text"),)))
+THREADS = Sorting("threads", sql.THREAD_FIELDS, SortOrder((SortKey("id", "text"),)))
 SCANNED_AT_ONCE = 100
 MAX_SCANNED = 10_000
 """How many threads are looked into for their values; a search that needs more is refused."""
 
 
-class ThreadSearch(msgspec.Struct, frozen=True, kw_only=True):
+class ThreadFilter(msgspec.Struct, frozen=True, kw_only=True):
     """What a list of threads is asked for."""
 
     status: str | None = None
@@ -48,11 +48,11 @@ class ThreadSearch(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the number of all threads is wanted even if they have to be counted."""
 
     @property
-    def order(self) -> Order:
+    def order(self) -> SortOrder:
         return THREADS.order(self.sort_by, self.sort_order)
 
 
-def check_search(search: ThreadSearch) -> None:
+def check_search(search: ThreadFilter) -> None:
     """Refuse a status that no thread has, and a filter beyond the bounds."""
     optional_choice(search.status, THREAD_STATUSES, "status")
     optional_id_filter(search.ids, "thread_id")
@@ -60,18 +60,18 @@ def check_search(search: ThreadSearch) -> None:
     check_filter(search.having, "values")
 
 
-def from_cursor(search: ThreadSearch, cursor: str | None) -> ThreadSearch:
+def from_cursor(search: ThreadFilter, cursor: str | None) -> ThreadFilter:
     """The same search, from the place on that a cursor names."""
     check_page(search.limit, search.offset, cursor)
     return structs.replace(search, place=search.order.place(THREADS.what, cursor))
 
 
-def page_of(
-    found: Sequence[ThreadAnswer], total: int | None, search: ThreadSearch
+def build_page(
+    found: Sequence[ThreadAnswer], total: int | None, search: ThreadFilter
 ) -> PaginatedResult[Thread]:
     """The page of threads that was found."""
     return PaginatedResult(
-        items=[thread_of(*each) for each in found],
+        items=[row_to_thread(*each) for each in found],
         limit=search.limit,
         offset=search.offset,
         total=total,
@@ -79,7 +79,7 @@ def page_of(
     )
 
 
-async def search_threads(tx: Tx, search: ThreadSearch) -> tuple[list[ThreadAnswer], int | None]:
+async def search_threads(tx: Tx, search: ThreadFilter) -> tuple[list[ThreadAnswer], int | None]:
     """A page of threads, and how many there are in all, where that is known or wanted."""
     clause = await _matching(tx, search)
     if search.having:
@@ -95,11 +95,11 @@ async def search_threads(tx: Tx, search: ThreadSearch) -> tuple[list[ThreadAnswe
         place=search.place,
         asked=search.total,
     )
-    states = await states_of(tx, threads) if search.values else {}
+    states = await get_states(tx, threads) if search.values else {}
     return [(thread, states.get(thread.id)) for thread in threads], total
 
 
-async def count_threads(tx: Tx, search: ThreadSearch) -> int:
+async def count_threads(tx: Tx, search: ThreadFilter) -> int:
     clause = await _matching(tx, search)
     if search.having:
         return len(await _having(tx, search, clause))
@@ -107,7 +107,7 @@ async def count_threads(tx: Tx, search: ThreadSearch) -> int:
     return total or 0
 
 
-async def _matching(tx: Tx, search: ThreadSearch) -> Clause:
+async def _matching(tx: Tx, search: ThreadFilter) -> Clause:
     tests = given(("status", "exact", search.status), ("thread_id", "within", search.ids))
     clause = where(sql.THREAD_FIELDS, tests, "and")
     if not search.metadata:
@@ -116,12 +116,12 @@ async def _matching(tx: Tx, search: ThreadSearch) -> Clause:
     return Clause(clause.sql + " AND " + labels.sql, {**clause.values, **labels.values})
 
 
-async def _page(tx: Tx, search: ThreadSearch, clause: Clause, limit: int, offset: int) -> list[ThreadRow]:
+async def _page(tx: Tx, search: ThreadFilter, clause: Clause, limit: int, offset: int) -> list[ThreadRow]:
     page, values = sql.LIST_THREADS.page(clause, search.order, limit, offset, search.place)
     return await tx.all(page, **values)
 
 
-async def _having(tx: Tx, search: ThreadSearch, clause: Clause) -> list[ThreadAnswer]:
+async def _having(tx: Tx, search: ThreadFilter, clause: Clause) -> list[ThreadAnswer]:
     """All threads whose values contain what is asked for: values are read, since no index knows them."""
     total = await tx.one(sql.LIST_THREADS.count(clause), **clause.values)
     if total and total > MAX_SCANNED:
@@ -132,7 +132,7 @@ async def _having(tx: Tx, search: ThreadSearch, clause: Clause) -> list[ThreadAn
     found: list[ThreadAnswer] = []
     for offset in range(0, total or 0, SCANNED_AT_ONCE):
         threads = await _page(tx, search, clause, SCANNED_AT_ONCE, offset)
-        states = await states_of(tx, threads)
+        states = await get_states(tx, threads)
         answers = [(thread, states.get(thread.id)) for thread in threads]
-        found += [each for each in answers if contains(thread_of(*each).values, search.having)]
+        found += [each for each in answers if contains(row_to_thread(*each).values, search.having)]
     return found

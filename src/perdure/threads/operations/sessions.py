@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.executions.model import PHASE
-from perdure.executions.operations import Progress, Usage, record_progress
+from perdure.executions.operations import ExecutionProgress, ExecutionUsage, record_progress
 from perdure.kernel.errors import Fenced
 from perdure.kernel.storage.port import Tx
 from perdure.threads import sql
 from perdure.threads.operations.execute import HasLease, lost_lease
-from perdure.threads.rows import LineHolder, RunSession
+from perdure.threads.rows import RunLineHolder, RunSession
 from perdure.threads.work import Lease, SessionLines, UsageReport
 
 
@@ -24,7 +24,7 @@ async def enter_sessions(tx: Tx, calls: Sequence[SessionLines]) -> list[Fenced |
     known = {row.id: row for row in await tx.all(sql.GET_SESSIONS, ids=runs)}
     answers: list[Fenced | None] = []
     changed: dict[str, RunSession] = {}
-    phases: list[Progress] = []
+    phases: list[ExecutionProgress] = []
     for call in calls:
         held, run = call.held, known.get(call.held.run_id)
         if run is None or not _holds(held, holders):
@@ -42,22 +42,22 @@ async def enter_sessions(tx: Tx, calls: Sequence[SessionLines]) -> list[Fenced |
     return answers
 
 
-async def _holders(tx: Tx, calls: Sequence[HasLease]) -> dict[str, LineHolder]:
+async def _holders(tx: Tx, calls: Sequence[HasLease]) -> dict[str, RunLineHolder]:
     """Who holds the lines of these calls, which are locked now."""
     lines = sorted({call.held.thread_id for call in calls})
     return {row.line: row for row in await tx.all(sql.LOCK_HOLDERS, names=lines)}
 
 
-def _holds(held: Lease, holders: dict[str, LineHolder]) -> bool:
-    return holders.get(held.thread_id) == LineHolder(held.thread_id, held.run_id, held.attempt_id)
+def _holds(held: Lease, holders: dict[str, RunLineHolder]) -> bool:
+    return holders.get(held.thread_id) == RunLineHolder(held.thread_id, held.run_id, held.attempt_id)
 
 
-def _progress(held: Lease, session_id: str, usage: Usage | None = None) -> Progress:
-    return Progress(
+def _progress(held: Lease, session_id: str, usage: ExecutionUsage | None = None) -> ExecutionProgress:
+    return ExecutionProgress(
         rollout_id=held.run_id,
         attempt_id=held.attempt_id,
         session_id=session_id,
-        usage=usage or Usage(),
+        usage=usage or ExecutionUsage(),
     )
 
 
@@ -69,5 +69,5 @@ async def record_usage(tx: Tx, reports: Sequence[UsageReport]) -> list[Fenced | 
     return [None if _holds(each.held, holders) else lost_lease(each.held) for each in reports]
 
 
-def _usage(report: UsageReport) -> Usage:
-    return Usage(**{name: getattr(report, name) for name in Usage.__struct_fields__})
+def _usage(report: UsageReport) -> ExecutionUsage:
+    return ExecutionUsage(**{name: getattr(report, name) for name in ExecutionUsage.__struct_fields__})

@@ -16,9 +16,9 @@ from perdure.kernel.errors import PerdureError
 from perdure.kernel.storage.port import Tx
 from perdure.outbox.operations import NewEffect
 from perdure.outbox.operations import put as put_effects
-from perdure.rollouts.model import SUCCEEDED, TIMEOUT, UNRESPONSIVE, AttemptEnd, Ended, Kind
+from perdure.rollouts.model import SUCCEEDED, TIMEOUT, UNRESPONSIVE, AttemptEnd, EndedRollout, RolloutKind
 from perdure.streams.model import NewEvent
-from perdure.streams.operations import Append, Appended, append
+from perdure.streams.operations import StreamAppend, StreamAppended, append
 from perdure.threads import sql
 from perdure.threads.model import (
     FAILURES,
@@ -52,11 +52,11 @@ STOPPED_CHANNEL = "threads.stopped"
 WEBHOOK = "webhook"
 
 
-StreamAppend = tuple[Append, Appended]
+AppendedEvents = tuple[StreamAppend, StreamAppended]
 """What was appended to a run's stream, and where it stands."""
 
 
-def last_of(answer: StreamAppend | int | PerdureError) -> int | PerdureError:
+def get_last(answer: AppendedEvents | int | PerdureError) -> int | PerdureError:
     """The number of the last event of a stream."""
     if not isinstance(answer, tuple):
         return answer
@@ -65,7 +65,7 @@ def last_of(answer: StreamAppend | int | PerdureError) -> int | PerdureError:
 
 
 @dataclass(slots=True)
-class Note(PhaseReport):
+class RunEndReport(PhaseReport):
     """What the operation that ends a run tells: why it failed, whether somebody still executes it, its last
     events before those of the end, and its thread with its last state where that is at hand. The answer is
     the run as it ended, and the last append to its stream."""
@@ -80,7 +80,7 @@ class Note(PhaseReport):
     before: RunRow | None = None
     """The run, as it was."""
     run: RunRow | None = None
-    placed: StreamAppend | None = None
+    placed: AppendedEvents | None = None
 
 
 def thread_stream(thread_id: str) -> str:
@@ -102,10 +102,10 @@ async def load_runs(tx: Tx, ids: Sequence[str]) -> dict[str, RunRow]:
     return {row.id: row for row in await tx.all(sql.GET_RUNS, ids=list(ids))}
 
 
-async def on_ended(tx: Tx, ended: Sequence[Ended]) -> None:
+async def on_ended(tx: Tx, ended: Sequence[EndedRollout]) -> None:
     """Settle runs that have ended: streams close, threads rest or go on, webhooks are due."""
-    runs = await _runs_of(tx, ended)
-    told = [end.note.thread for end in ended if isinstance(end.note, Note)]
+    runs = await _load_runs(tx, ended)
+    told = [end.note.thread for end in ended if isinstance(end.note, RunEndReport)]
     threads = {thread.id: thread for thread in told if thread is not None}
     missing = [run.thread_id for run in runs.values() if run.thread_id not in threads]
     if missing:
@@ -116,11 +116,11 @@ async def on_ended(tx: Tx, ended: Sequence[Ended]) -> None:
     await settling.save()
 
 
-async def _runs_of(tx: Tx, ended: Sequence[Ended]) -> dict[str, RunRow]:
+async def _load_runs(tx: Tx, ended: Sequence[EndedRollout]) -> dict[str, RunRow]:
     """The runs as they have ended, read where they are not at hand."""
     runs: dict[str, RunRow] = {}
     for end in ended:
-        if isinstance(end.note, Note) and (run := end.note.before) is not None:
+        if isinstance(end.note, RunEndReport) and (run := end.note.before) is not None:
             run.rollout_status, run.outcome = end.status, end.outcome
             run.attempts, run.end_time = end.attempts, end.end_time
             runs[run.id] = run
@@ -136,13 +136,13 @@ class _Settling:
         self._runs = runs
         self._threads = threads
         self._ended: list[RunRow] = []
-        self._notes: list[Note] = []
-        self._appends: list[Append] = []
+        self._notes: list[RunEndReport] = []
+        self._appends: list[StreamAppend] = []
         self._rests: dict[str, list[RunRow]] = {}
 
-    async def end(self, end: Ended) -> None:
+    async def end(self, end: EndedRollout) -> None:
         run = self._runs[end.rollout_id]
-        note = end.note if isinstance(end.note, Note) else Note()
+        note = end.note if isinstance(end.note, RunEndReport) else RunEndReport()
         failure = note.failure or _reason(run)
         run.error = failure_text(failure)
         run.updated_at = self._tx.now
@@ -166,7 +166,7 @@ class _Settling:
             events.append(NewEvent("error", failure_text(failure) or ""))
         events.append(NewEvent("end", end_body(run)))
         self._appends.append(
-            Append(
+            StreamAppend(
                 run.id,
                 events,
                 attempt=run.attempts,
@@ -292,8 +292,8 @@ async def on_stopped(tx: Tx, run_ids: Sequence[str]) -> None:
 
 async def on_phases_tried(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
     """Note what phases that succeeded ask a person, for whoever goes on with their answers."""
-    notes = [end.note for end in ends if isinstance(end.note, Note) and end.status == SUCCEEDED]
-    asking: dict[str, Note] = {}
+    notes = [end.note for end in ends if isinstance(end.note, RunEndReport) and end.status == SUCCEEDED]
+    asking: dict[str, RunEndReport] = {}
     for note in notes:
         if note.state is not None:
             note.interrupts = note.state.interrupts if note.state.is_unfinished else None
@@ -306,13 +306,13 @@ async def on_phases_tried(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
                 asking[row.id].interrupts = row.interrupts
 
 
-RUN_KIND = Kind(RUN, on_ended=on_ended, on_stopped=on_stopped, final=True, counted=True)
-PHASE_KIND = Kind(
+RUN_KIND = RolloutKind(RUN, on_ended=on_ended, on_stopped=on_stopped, final=True, counted=True)
+PHASE_KIND = RolloutKind(
     PHASE,
     on_attempt_ended=on_phases_tried,
     on_ended=on_ended,
     on_stopped=on_stopped,
     final=True,
     counted=True,
-    new_note=Note,
+    new_note=RunEndReport,
 )

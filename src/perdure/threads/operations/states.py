@@ -18,7 +18,7 @@ from perdure.rollouts.operations.lines import lock_lines
 from perdure.service.audit import audit
 from perdure.service.idempotency import keyed_as
 from perdure.streams.model import NewEvent
-from perdure.streams.operations import Append, append
+from perdure.streams.operations import StreamAppend, append
 from perdure.threads import sql
 from perdure.threads.model import ROLLBACK
 from perdure.threads.operations.execute import Checked, new_state
@@ -27,17 +27,10 @@ from perdure.threads.operations.graphs import update as update_graph
 from perdure.threads.operations.lifetimes import set_lifetimes
 from perdure.threads.operations.packed import unpack_states
 from perdure.threads.operations.remove import THREAD, purge_threads
-from perdure.threads.operations.settle import StreamAppend, load_threads, own_stream, thread_stream
+from perdure.threads.operations.settle import AppendedEvents, load_threads, own_stream, thread_stream
 from perdure.threads.operations.values import with_its_values, with_values
 from perdure.threads.records import Lifetime
-from perdure.threads.rows import (
-    Created,
-    StateRow,
-    ThreadAnswer,
-    ThreadRow,
-    metadata_of,
-    new_thread_row,
-)
+from perdure.threads.rows import Created, StateRow, ThreadAnswer, ThreadRow, decode_metadata, new_thread_row
 
 LATEST = 2**62
 
@@ -111,7 +104,7 @@ def _new_thread(tx: Tx, thread_id: str, request: NewThread) -> ThreadRow:
 
 
 async def _label(tx: Tx, threads: Sequence[ThreadRow]) -> None:
-    labels = {thread.id: metadata_of(thread.metadata) for thread in threads if thread.metadata != "{}"}
+    labels = {thread.id: decode_metadata(thread.metadata) for thread in threads if thread.metadata != "{}"}
     if labels:
         await set_labels(tx, THREAD, labels)
 
@@ -135,7 +128,7 @@ async def update_thread(
     thread.updated_at = tx.now
     thread.config = thread.config if config is None else config
     if metadata is not None:
-        merged = {**metadata_of(thread.metadata), **metadata}
+        merged = {**decode_metadata(thread.metadata), **metadata}
         thread.metadata = encode_metadata(merged, known=thread.metadata)
         await set_labels(tx, THREAD, {thread_id: merged})
     await tx.write(sql.EDIT_THREADS.of([thread]))
@@ -240,10 +233,10 @@ async def load_state(tx: Tx, thread_id: str, checkpoint_id: str) -> StateRow:
     return row
 
 
-async def append_event(tx: Tx, thread_id: str, event: NewEvent) -> StreamAppend:
+async def append_event(tx: Tx, thread_id: str, event: NewEvent) -> AppendedEvents:
     """Append an event to the stream of a thread, beside those of its runs."""
     await _visible(tx, thread_id)
-    new = Append(own_stream(thread_id), [event], into=thread_stream(thread_id))
+    new = StreamAppend(own_stream(thread_id), [event], into=thread_stream(thread_id))
     (place,) = await append(tx, [new])
     return new, place
 
@@ -266,7 +259,7 @@ async def get_threads(tx: Tx, thread_ids: Sequence[str]) -> list[ThreadAnswer | 
     """Threads with their states; one that is not in sight is answered with why."""
     threads = await load_threads(tx, list(set(thread_ids)))
     seen = {thread.id: thread for thread in threads.values() if thread.gone_at is None}
-    states = await states_of(tx, list(seen.values()))
+    states = await get_states(tx, list(seen.values()))
     return [
         (seen[each], states.get(each)) if each in seen else NotFound(f"Thread {each} not found")
         for each in thread_ids
@@ -304,14 +297,14 @@ async def history(
     while len(found) < limit:
         page, values = sql.LIST_CHECKPOINTS.page(Clause("TRUE", {}), sql.STATE_ORDER, limit, 0)
         rows = await tx.all(page, thread_id=thread_id, before=place, **values)
-        found += [row for row in rows if not metadata or has(metadata_of(row.metadata), metadata)]
+        found += [row for row in rows if not metadata or has(decode_metadata(row.metadata), metadata)]
         if len(rows) < limit or not metadata:
             break
         place = rows[-1].position
     return await with_values(tx, found[:limit]) if values_too else found[:limit]
 
 
-async def states_of(tx: Tx, threads: Sequence[ThreadRow]) -> dict[str, StateRow]:
+async def get_states(tx: Tx, threads: Sequence[ThreadRow]) -> dict[str, StateRow]:
     """The latest state of each thread that has one."""
     latest = await latest_states(tx, threads)
     return {row.thread_id: row for row in await with_values(tx, list(latest.values()))}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from perdure.checkpoints.queries import find
-from perdure.checkpoints.records import GraphQuery
+from perdure.checkpoints.records import CheckpointQuery
 from perdure.kernel.storage.port import Tx
 from perdure.threads.rows import IN_PIECES, StateRow, values_text
 
@@ -20,5 +20,5 @@ async def with_values(tx: Tx, rows: Sequence[StateRow]) -> list[StateRow]:
 async def with_its_values(tx: Tx, row: StateRow) -> StateRow:
     if row.body != IN_PIECES:
         return row
-    found = await find(tx, GraphQuery(thread_id=row.thread_id, checkpoint_ns="", checkpoint_id=row.id))
+    found = await find(tx, CheckpointQuery(thread_id=row.thread_id, checkpoint_ns="", checkpoint_id=row.id))
     return msgspec.structs.replace(row, body=next(map(values_text, found), "null"))

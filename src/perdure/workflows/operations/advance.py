@@ -6,16 +6,24 @@ from collections.abc import Sequence
 from typing import Final
 
 from perdure.approvals.model import Decision
-from perdure.executions.model import FATAL, RELEASED, SOFT, PhaseReport, PhaseStarter, outcome_of
+from perdure.executions.model import FATAL, RELEASED, SOFT, PhaseReport, PhaseStarter, get_outcome
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts.model import CANCELLED, SUCCEEDED, TIMEOUT, UNRESPONSIVE, AttemptEnd, Ended, Listener
+from perdure.rollouts.model import (
+    CANCELLED,
+    SUCCEEDED,
+    TIMEOUT,
+    UNRESPONSIVE,
+    AttemptEnd,
+    EndedRollout,
+    Listener,
+)
 from perdure.workflows import sql
 from perdure.workflows.model import LIVE, MAX_RESTARTS, WAITING, PhaseEnd, parse_node
-from perdure.workflows.operations.runs import load_works, lock_runs, works_of
+from perdure.workflows.operations.runs import build_works, load_works, lock_runs
 from perdure.workflows.operations.saving import save_all
 from perdure.workflows.operations.work import RunWork
-from perdure.workflows.rows import RunRow
-from perdure.workflows.steps import question_of, remember, state_of
+from perdure.workflows.rows import WorkflowRunRow
+from perdure.workflows.steps import decode_state, format_question, remember
 
 NOT_AWAITED: Final = "its run did not wait for it any more"
 REMEMBERED: Final = 16
@@ -25,12 +33,12 @@ REMEMBERED: Final = 16
 # --- the end of a phase -----------------------------------------------------------------------------------
 
 
-async def lock_runs_of(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
+async def lock_runs_of_phases(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
     """Lock the runs of phases, before what comes later in the order of locks."""
     await lock_runs(tx, [end.parent for end in ends if end.parent is not None])
 
 
-WORKFLOW_LOCKS: Final = Listener(on_attempt_ended=lock_runs_of)
+WORKFLOW_LOCKS: Final = Listener(on_attempt_ended=lock_runs_of_phases)
 """Comes before the listener of executions."""
 
 
@@ -40,7 +48,7 @@ def listener(phases: PhaseStarter) -> Listener:
     async def on_attempt_ended(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
         await count_attempts(tx, ends, phases)
 
-    async def on_ended(tx: Tx, ended: Sequence[Ended]) -> None:
+    async def on_ended(tx: Tx, ended: Sequence[EndedRollout]) -> None:
         await end_phases(tx, ended, phases)
 
     return Listener(on_attempt_ended=on_attempt_ended, on_ended=on_ended)
@@ -60,7 +68,7 @@ async def count_attempts(tx: Tx, ends: Sequence[AttemptEnd], phases: PhaseStarte
         if end.status == UNRESPONSIVE and is_awaited:
             _lose(run, end, tx.now)
     given_up = [run for run in runs.values() if run.status in LIVE and run.restart_count > MAX_RESTARTS]
-    works = await works_of(tx, given_up, phases)
+    works = await build_works(tx, given_up, phases)
     for work in works.values():
         await work.stop(
             "failed",
@@ -71,7 +79,7 @@ async def count_attempts(tx: Tx, ends: Sequence[AttemptEnd], phases: PhaseStarte
     await tx.write(sql.MOVE_RUNS.of([run for run in runs.values() if run.id not in works]))
 
 
-def _add(run: RunRow, end: AttemptEnd) -> None:
+def _add(run: WorkflowRunRow, end: AttemptEnd) -> None:
     """Add what the execution of an attempt took, which its listener has noted."""
     report = end.note
     if not isinstance(report, PhaseReport) or report.execution_id is None:
@@ -79,7 +87,7 @@ def _add(run: RunRow, end: AttemptEnd) -> None:
     run.total_cost_usd += report.cost_usd
     run.total_tokens += report.tokens
     run.turns += report.turns or 0
-    outcome = outcome_of(end.status == SUCCEEDED, report.stop_reason or _default_reason(end))
+    outcome = get_outcome(end.status == SUCCEEDED, report.stop_reason or _default_reason(end))
     setattr(run, outcome, getattr(run, outcome) + 1)
 
 
@@ -87,7 +95,7 @@ def _default_reason(end: AttemptEnd) -> str | None:
     return RELEASED if end.reason == RELEASED else None
 
 
-def _lose(run: RunRow, end: AttemptEnd, now: int) -> None:
+def _lose(run: WorkflowRunRow, end: AttemptEnd, now: int) -> None:
     """Count a lost worker once, however many phases of the run it held.
 
     A worker that has begun another attempt since it was counted has come back, and counts again.
@@ -103,7 +111,7 @@ def _lose(run: RunRow, end: AttemptEnd, now: int) -> None:
     run.restart_count += 1
 
 
-async def end_phases(tx: Tx, ended: Sequence[Ended], phases: PhaseStarter) -> None:
+async def end_phases(tx: Tx, ended: Sequence[EndedRollout], phases: PhaseStarter) -> None:
     """Move runs on after phases of them have ended.
 
     A phase that no node waits for changes nothing, and what it did counts as failed: it is done again if the
@@ -122,7 +130,7 @@ async def end_phases(tx: Tx, ended: Sequence[Ended], phases: PhaseStarter) -> No
         node, end = work.board.nodes[found.key], ends.pop(found.rollout_id or "")
         how = phase_end(end)
         if how.interrupted:
-            state = state_of(node)
+            state = decode_state(node)
             state.thread_id = end.line
             remember(node, state)
         await work.phase_ended(node, how)
@@ -137,7 +145,7 @@ async def end_phases(tx: Tx, ended: Sequence[Ended], phases: PhaseStarter) -> No
     await save_all(tx, list(moved.values()))
 
 
-def phase_end(end: Ended) -> PhaseEnd:
+def phase_end(end: EndedRollout) -> PhaseEnd:
     """How the execution of a phase ended, from what its worker and the watchdog say."""
     report = end.note if isinstance(end.note, PhaseReport) else PhaseReport()
     success = end.status == SUCCEEDED
@@ -147,7 +155,7 @@ def phase_end(end: Ended) -> PhaseEnd:
     return PhaseEnd(
         rollout_id=end.rollout_id,
         success=success,
-        output=question_of(report.interrupts or "") if interrupted else report.output or "",
+        output=format_question(report.interrupts or "") if interrupted else report.output or "",
         error=report.error,
         stop_reason=FATAL if lapsed and report.stop_reason in SOFT else report.stop_reason,
         execution_id=report.execution_id,
@@ -158,7 +166,9 @@ def phase_end(end: Ended) -> PhaseEnd:
 # --- the answer of a person -------------------------------------------------------------------------------
 
 
-async def resume_node(tx: Tx, run: RunRow, node: str, decision: Decision, phases: PhaseStarter) -> bool:
+async def resume_node(
+    tx: Tx, run: WorkflowRunRow, node: str, decision: Decision, phases: PhaseStarter
+) -> bool:
     """Let a run go on after an approval was resolved; its row is locked. False if nothing waits for it."""
     key = parse_node(node)
     found = await tx.one(sql.GET_NODE, run_id=run.id, node=key.node, item=key.item)
@@ -166,7 +176,7 @@ async def resume_node(tx: Tx, run: RunRow, node: str, decision: Decision, phases
         return False
     if found.approval_id != decision.approval_id:
         return False
-    work = (await works_of(tx, [run], phases))[run.id]
+    work = (await build_works(tx, [run], phases))[run.id]
     work.board.add([found])
     await work.resumed(found, decision)
     await work.go_on()

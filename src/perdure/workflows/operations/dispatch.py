@@ -18,11 +18,11 @@ from perdure.workflows import sql
 from perdure.workflows.hints import CHANNEL, DUE, KIND
 from perdure.workflows.model import PENDING, QUEUE_SECONDS, QUEUED, RUN, RUNNING
 from perdure.workflows.operations.overrides import is_enabled
-from perdure.workflows.operations.runs import load_works, plans_of
+from perdure.workflows.operations.runs import load_plans, load_works
 from perdure.workflows.operations.saving import counted, save_all
 from perdure.workflows.operations.work import ALL, RunWork
-from perdure.workflows.planner import Plan
-from perdure.workflows.rows import AdmissionRow, DefinitionRow, NewRunRow, NodeRow, OutputRow
+from perdure.workflows.planner import WorkflowPlan
+from perdure.workflows.rows import AdmissionRow, DefinitionRow, NewRunRow, WorkflowNodeRow, WorkflowOutputRow
 from perdure.workflows.snapshots import PLANS, Snapshot
 from perdure.workflows.tables import DEFINITIONS
 from perdure.workflows.values import Stored
@@ -100,7 +100,7 @@ async def _dispatch(tx: Tx, request: NewWorkflowRun, phases: PhaseStarter) -> Di
     waits = bool(await tx.all(sql.QUEUED, n=1)) or await _is_full(tx, request.cap)
     run = new_run(tx, request, "enqueued" if waits else "dispatched")
     await store_definition(tx, request.snapshot)
-    await create_run(tx, run, request.context, (await plans_of(tx, [run]))[run.id], phases)
+    await create_run(tx, run, request.context, (await load_plans(tx, [run]))[run.id], phases)
     return Dispatched(run.id, run.status, False)
 
 
@@ -169,13 +169,15 @@ def new_run(tx: Tx, request: NewWorkflowRun, event: str, parent: Parent | None =
     )
 
 
-async def create_run(tx: Tx, run: NewRunRow, context: Stored, plan: Plan, phases: PhaseStarter) -> None:
+async def create_run(
+    tx: Tx, run: NewRunRow, context: Stored, plan: WorkflowPlan, phases: PhaseStarter
+) -> None:
     """Write a run with its nodes, and begin it unless it waits for its turn."""
     run.current_phase = plan.first_phase
     nodes = plan.new_nodes(run.id)
     run.open_nodes = len(nodes)
     await tx.write(sql.ADD_RUNS.of([run]))
-    large = [OutputRow(name, run.id, tx.now, body) for name, body in context.large]
+    large = [WorkflowOutputRow(name, run.id, tx.now, body) for name, body in context.large]
     await tx.write(sql.ADD_NODES.of(nodes), sql.ADD_OUTPUTS.of(large), counted(tx, [run], new=True))
     changes.tell(tx, KIND, [(run.id, run.status)])
     if run.status == RUNNING:
@@ -200,7 +202,7 @@ async def admit(tx: Tx, cap: int, phases: PhaseStarter) -> int:
         run = work.run
         run.status = RUN.step(run.status, "admitted")
         run.queued_at, run.admitted_at, run.due_at = None, tx.now, run.deadline_at
-        nodes: list[NodeRow] = await tx.all(sql.GET_IN_STATUS, run_id=run.id, status=PENDING, n=ALL)
+        nodes: list[WorkflowNodeRow] = await tx.all(sql.GET_IN_STATUS, run_id=run.id, status=PENDING, n=ALL)
         await work.begin(nodes)
     await save_all(tx, admitted)
     return len(admitted)

@@ -29,12 +29,12 @@ from perdure.workflows.model import (
     parse_node,
 )
 from perdure.workflows.operations.dispatch import NewWorkflowRun, Parent, create_run, new_run
-from perdure.workflows.operations.runs import load_works, lock_run, lock_runs, plans_of, works_of
+from perdure.workflows.operations.runs import build_works, load_plans, load_works, lock_run, lock_runs
 from perdure.workflows.operations.saving import save_all
 from perdure.workflows.operations.work import RunWork
-from perdure.workflows.rows import DueNode, DueRun, NodeRow, OutputRow, RunRow
+from perdure.workflows.rows import DueNode, DueRun, WorkflowNodeRow, WorkflowOutputRow, WorkflowRunRow
 from perdure.workflows.snapshots import Snapshot
-from perdure.workflows.steps import Succeed, state_of
+from perdure.workflows.steps import Succeed, decode_state
 from perdure.workflows.values import Stored
 
 DUE_ROWS: Final = 100
@@ -131,7 +131,7 @@ async def tell_parent(tx: Tx, run_id: str, phases: PhaseStarter) -> bool:
     return True
 
 
-async def _take_end(tx: Tx, parent: RunWork, node: NodeRow, child: RunRow) -> None:
+async def _take_end(tx: Tx, parent: RunWork, node: WorkflowNodeRow, child: WorkflowRunRow) -> None:
     """Take the end of a run that a node started; its output is that of its last phase."""
     node.due_at = None
     if child.status == SUCCEEDED:
@@ -144,7 +144,9 @@ async def _take_end(tx: Tx, parent: RunWork, node: NodeRow, child: RunRow) -> No
 # --- nodes ------------------------------------------------------------------------------------------------
 
 
-async def _waiting(tx: Tx, run_id: str, key: NodeKey, phases: PhaseStarter) -> tuple[RunWork, NodeRow] | None:
+async def _waiting(
+    tx: Tx, run_id: str, key: NodeKey, phases: PhaseStarter
+) -> tuple[RunWork, WorkflowNodeRow] | None:
     """A node of a live run whose time has come, with its run locked."""
     works = await load_works(tx, [run_id], phases)
     work = works.get(run_id)
@@ -180,7 +182,7 @@ async def give_up(tx: Tx, run_id: str, key: NodeKey, error: str, phases: PhaseSt
     return True
 
 
-class Item(msgspec.Struct, frozen=True):
+class MapItem(msgspec.Struct, frozen=True):
     """An item of a map phase: a small value, or the id of the row in which it stands as JSON."""
 
     value: Any = None
@@ -188,17 +190,19 @@ class Item(msgspec.Struct, frozen=True):
     body: str | None = None
 
 
-async def expand(tx: Tx, run_id: str, key: NodeKey, items: Sequence[Item], phases: PhaseStarter) -> bool:
+async def expand(tx: Tx, run_id: str, key: NodeKey, items: Sequence[MapItem], phases: PhaseStarter) -> bool:
     """Start the items of a map phase. A map that was expanded before tries those again that failed."""
     found = await _waiting(tx, run_id, key, phases)
     if found is None:
         return False
     work, node = found
-    if state_of(node).total:
+    if decode_state(node).total:
         await work.expand_again(node)
     else:
         large = [(each.output, each.body) for each in items if each.output and each.body is not None]
-        await tx.write(sql.ADD_OUTPUTS.of([OutputRow(name, run_id, tx.now, body) for name, body in large]))
+        await tx.write(
+            sql.ADD_OUTPUTS.of([WorkflowOutputRow(name, run_id, tx.now, body) for name, body in large])
+        )
         await work.expand(node, [(each.value, each.output) for each in items])
     await work.go_on()
     await save_all(tx, [work])
@@ -226,7 +230,9 @@ async def start_child(tx: Tx, run_id: str, key: NodeKey, context: Stored, phases
     return True
 
 
-async def _start_child(tx: Tx, work: RunWork, node: NodeRow, context: Stored, phases: PhaseStarter) -> None:
+async def _start_child(
+    tx: Tx, work: RunWork, node: WorkflowNodeRow, context: Stored, phases: PhaseStarter
+) -> None:
     run, name = work.run, work.plan[node.node].phase.workflow or ""
     if run.depth >= MAX_DEPTH:
         await work.fail(node, f"workflows start one another more than {MAX_DEPTH} deep")
@@ -244,7 +250,7 @@ async def _start_child(tx: Tx, work: RunWork, node: NodeRow, context: Stored, ph
         cap=0,
     )
     child = new_run(tx, request, "dispatched", Parent(run.id, str(node.key), run.depth + 1))
-    plan = (await plans_of(tx, [child]))[child.id]
+    plan = (await load_plans(tx, [child]))[child.id]
     child.max_parallel = plan.workflow.max_parallel
     await create_run(tx, child, context, plan, phases)
     node.child_run_id, node.due_at, node.dirty = child.id, None, True
@@ -259,7 +265,7 @@ async def enter_answer(tx: Tx, run_id: str, key: NodeKey, resume: str, phases: P
     rows = await tx.all(sql.GET_RUNS, ids=[run_id])
     if before is None or not rows:
         return False
-    works = await works_of(tx, rows, phases)
+    works = await build_works(tx, rows, phases)
     order = await works[run_id].answer_order(before, resume)
     answers = await phases.enter(tx, [order])
     found = await _waiting(tx, run_id, key, phases)

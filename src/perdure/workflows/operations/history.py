@@ -7,9 +7,9 @@ from typing import Any, Final
 from perdure.kernel.errors import PerdureError
 from perdure.workflows.model import error_text
 from perdure.workflows.operations.reading import RunValues
-from perdure.workflows.planner import Plan
-from perdure.workflows.rows import HistoryRow, NodeRow, RunRow
-from perdure.workflows.steps import Note, start_message
+from perdure.workflows.planner import WorkflowPlan
+from perdure.workflows.rows import HistoryRow, WorkflowNodeRow, WorkflowRunRow
+from perdure.workflows.steps import HistoryNote, start_message
 
 MAX_SUMMARY: Final = 1000
 
@@ -17,7 +17,7 @@ MAX_SUMMARY: Final = 1000
 class RunHistory:
     """The entries that a transaction adds to the history of a run."""
 
-    def __init__(self, run: RunRow, plan: Plan, values: RunValues, now: int) -> None:
+    def __init__(self, run: WorkflowRunRow, plan: WorkflowPlan, values: RunValues, now: int) -> None:
         self._run, self._plan, self._values, self._now = run, plan, values, now
         self.rows: list[HistoryRow] = []
 
@@ -29,7 +29,7 @@ class RunHistory:
         self.rows.append(HistoryRow(run.id, run.history, label, self._now, int(success), cut))
         run.current_phase = label
 
-    async def say(self, node: NodeRow, note: Note) -> None:
+    async def say(self, node: WorkflowNodeRow, note: HistoryNote) -> None:
         """Write an entry with the message that the workflow has for it."""
         summary = note.summary
         if note.message is not None:
@@ -39,19 +39,19 @@ class RunHistory:
             summary = rendered or summary
         self.enter(note.label, note.success, summary)
 
-    async def say_start(self, node: NodeRow) -> None:
+    async def say_start(self, node: WorkflowNodeRow) -> None:
         """Say that a phase, or a part of its loop, is started, if the workflow says something."""
         note = start_message(self._plan[node.node].phase, node)
         if note is not None:
             await self.say(node, note)
 
-    async def say_done(self, node: NodeRow) -> None:
+    async def say_done(self, node: WorkflowNodeRow) -> None:
         """Say that a phase has nothing to do: it is skipped, or was done before."""
         message = self._plan[node.node].phase.messages.on_skipped_done
         if message is not None:
-            await self.say(node, Note(node.node, None, message))
+            await self.say(node, HistoryNote(node.node, None, message))
 
-    async def rendered(self, node: NodeRow, *texts: str | None, **more: Any) -> list[str | None]:
+    async def rendered(self, node: WorkflowNodeRow, *texts: str | None, **more: Any) -> list[str | None]:
         """Messages of a phase. One that cannot be rendered is shown as it is written."""
         try:
             return await self._values.render(self._plan[node.node], texts, **more)

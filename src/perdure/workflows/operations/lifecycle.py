@@ -9,14 +9,14 @@ from perdure.executions.model import PhaseStarter
 from perdure.kernel.errors import Conflict
 from perdure.kernel.storage.port import Tx
 from perdure.service.audit import audit
-from perdure.service.callers import name_of
+from perdure.service.callers import format_actor
 from perdure.workflows import sql
 from perdure.workflows.model import CANCELLED, FAILED, MAX_LIVE, NOT_ENDED, PAUSED, RUN, RUNNING
 from perdure.workflows.operations.dispatch import lock_admission
 from perdure.workflows.operations.runs import load_works, lock_runs, not_found
 from perdure.workflows.operations.saving import save_all
 from perdure.workflows.operations.work import RunWork
-from perdure.workflows.rows import RunRow
+from perdure.workflows.rows import WorkflowRunRow
 
 CHILDREN: Final = 1000
 
@@ -26,7 +26,7 @@ async def cancel(tx: Tx, run_id: str, reason: str | None, phases: PhaseStarter) 
     work = await _locked(tx, run_id, phases)
     if not RUN.moves(work.run.status, "cancelled"):
         raise Conflict(f"Workflow run {run_id} has ended already: {work.run.status}")
-    who = "" if tx.actor is None else f" by {name_of(tx.actor)}"
+    who = "" if tx.actor is None else f" by {format_actor(tx.actor)}"
     await work.stop("cancelled", reason or f"cancelled{who}")
     await save_all(tx, [work])
     await audit(tx, "cancel_workflow_run", [run_id])
@@ -64,7 +64,7 @@ async def resume(tx: Tx, run_id: str, phases: PhaseStarter) -> str:
     return work.run.status
 
 
-def _cannot_resume(run: RunRow) -> str:
+def _cannot_resume(run: WorkflowRunRow) -> str:
     if run.status in (FAILED, CANCELLED):
         return f"Workflow run {run.id} has ended: {run.status}. Retry it to go on where it stopped"
     if run.gates:
@@ -120,7 +120,7 @@ async def _stop_phases(tx: Tx, run_ids: Sequence[str], phases: PhaseStarter) -> 
         await phases.cancel(tx, loaded)
 
 
-def _reopen(run: RunRow) -> None:
+def _reopen(run: WorkflowRunRow) -> None:
     run.status = RUN.step(run.status, "retried")
     run.finished_at = run.error = run.due_at = run.deadline_at = run.lost_workers = None
     run.active, run.restart_count = 1, 0

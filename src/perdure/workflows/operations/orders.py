@@ -7,9 +7,9 @@ from typing import Any, Final, cast
 
 from perdure.executions.model import ExecutionSeed, NewPhase, TriggerType
 from perdure.workflows.definition import COMMANDS, Phase
-from perdure.workflows.model import Pointer, skill_of
-from perdure.workflows.rows import NodeRow, RunRow
-from perdure.workflows.steps import Execute, own_sandbox, seconds_of
+from perdure.workflows.model import Pointer, build_skill
+from perdure.workflows.rows import WorkflowNodeRow, WorkflowRunRow
+from perdure.workflows.steps import Execute, get_seconds, own_sandbox
 from perdure.workflows.values import Config
 
 COMMAND: Final = "perdure.command"
@@ -36,12 +36,12 @@ def built_in(phase: Phase, role: str) -> str | None:
     return HTTP if phase.type == "http" or (phase.type == "map" and phase.http is not None) else None
 
 
-def seed_of(run: RunRow, label: str) -> ExecutionSeed:
+def build_seed(run: WorkflowRunRow, label: str) -> ExecutionSeed:
     """What the executions of a phase say of its run."""
     return ExecutionSeed(
         trigger_type=cast(TriggerType, run.trigger_type),
         trigger_id=run.trigger_id,
-        skill=skill_of(run.workflow_name, label),
+        skill=build_skill(run.workflow_name, label),
         label=label,
         repo=run.repo,
         issue_number=run.issue_number,
@@ -50,9 +50,9 @@ def seed_of(run: RunRow, label: str) -> ExecutionSeed:
 
 
 def new_phase(
-    run: RunRow,
+    run: WorkflowRunRow,
     phase: Phase,
-    node: NodeRow,
+    node: WorkflowNodeRow,
     step: Execute,
     assistant: str | None,
     config: Config,
@@ -81,11 +81,11 @@ def new_phase(
     retry = phase.retry if step.role != "check" else None
     return NewPhase(
         input=pointer.text,
-        execution=seed_of(run, label),
+        execution=build_seed(run, label),
         agent=agent,
         assistant=name,
         parent=run.id,
-        timeout_seconds=seconds_of(phase, step.role, context),
+        timeout_seconds=get_seconds(phase, step.role, context),
         max_attempts=1 if retry is None else retry.max_attempts,
         retry_seconds=None if retry is None else retry.backoff_seconds,
         free_lapses=FREE_LAPSES,

@@ -6,9 +6,9 @@ from perdure.kernel import changes
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.service.audit import audit
-from perdure.service.callers import name_of
+from perdure.service.callers import format_actor
 from perdure.workflows import override_sql as sql
-from perdure.workflows.override_model import OverrideRow
+from perdure.workflows.override_model import WorkflowOverrideRow
 
 KIND = "workflow_override"
 
@@ -24,7 +24,7 @@ async def disabled(tx: Tx) -> set[str]:
     return set(await tx.all(sql.DISABLED, enabled=0))
 
 
-async def get(tx: Tx, name: str) -> OverrideRow:
+async def get(tx: Tx, name: str) -> WorkflowOverrideRow:
     """The override of a workflow; NotFound if it has none."""
     row = await tx.one(sql.GET, names=[name])
     if row is None:
@@ -32,14 +32,14 @@ async def get(tx: Tx, name: str) -> OverrideRow:
     return row
 
 
-async def get_all(tx: Tx, limit: int, after: str) -> list[OverrideRow]:
+async def get_all(tx: Tx, limit: int, after: str) -> list[WorkflowOverrideRow]:
     """A page of all overrides, in the order of their names."""
     return await tx.all(sql.LIST, limit=limit, after=after)
 
 
-async def set_enabled(tx: Tx, name: str, enabled: bool) -> OverrideRow:
+async def set_enabled(tx: Tx, name: str, enabled: bool) -> WorkflowOverrideRow:
     """Switch a workflow on or off."""
-    row = OverrideRow(name, int(enabled), tx.now, name_of(tx.actor))
+    row = WorkflowOverrideRow(name, int(enabled), tx.now, format_actor(tx.actor))
     await tx.write(sql.SET.of([row]))
     changes.tell(tx, KIND, [(name, "enabled" if enabled else "disabled")])
     await audit(tx, "set_workflow_override", [name])

@@ -10,20 +10,20 @@ from perdure.kernel.storage.filters import Clause
 from perdure.kernel.storage.port import Tx
 from perdure.workflows import sql
 from perdure.workflows.inputs import Reading
-from perdure.workflows.model import RUN_STATUSES, SUCCEEDED, skill_of
-from perdure.workflows.operations.runs import not_found, plans_of
-from perdure.workflows.planner import Plan
+from perdure.workflows.model import RUN_STATUSES, SUCCEEDED, build_skill
+from perdure.workflows.operations.runs import load_plans, not_found
+from perdure.workflows.planner import WorkflowPlan
 from perdure.workflows.rows import (
+    ExecutionLogRow,
     HistoryRow,
-    LogPlace,
-    LogRow,
+    LogCursor,
     NameCount,
-    NodeRow,
-    RunRow,
-    StatusCount,
+    RunStatusCount,
     TriesRow,
+    WorkflowNodeRow,
+    WorkflowRunRow,
 )
-from perdure.workflows.views import Place, rank_of, statuses_after
+from perdure.workflows.views import WorkflowRunCursor, get_rank, statuses_after
 
 MAX_NODES: Final = 2000
 MAX_HISTORY: Final = 1000
@@ -31,24 +31,24 @@ SCANNED: Final = 5000
 """How many executions a search looks at in one call."""
 
 
-class Search(NamedTuple):
+class WorkflowRunFilter(NamedTuple):
     """Which runs, and which page of them."""
 
     workflow_name: str | None
     statuses: Sequence[str]
     repo: str | None
     since: int | None
-    place: Place
+    place: WorkflowRunCursor
     limit: int
 
 
-async def search(tx: Tx, query: Search) -> list[RunRow]:
+async def search(tx: Tx, query: WorkflowRunFilter) -> list[WorkflowRunRow]:
     """A page of runs: running, paused, queued, then the rest, each the newest first.
 
     Each status has its runs in the order of an index, whichever filter is given; what comes first of the
     rest is taken from the first ones of each status.
     """
-    found: list[RunRow] = []
+    found: list[WorkflowRunRow] = []
     for place, statuses in _groups(query).items():
         clause = _matching(query, sql.BEFORE, at=place.at, last=place.id)
         left = query.limit - len(found)
@@ -59,7 +59,9 @@ async def search(tx: Tx, query: Search) -> list[RunRow]:
     return found
 
 
-async def page(tx: Tx, query: Search, asked: bool = True) -> tuple[int | None, list[RunRow]]:
+async def page(
+    tx: Tx, query: WorkflowRunFilter, asked: bool = True
+) -> tuple[int | None, list[WorkflowRunRow]]:
     """How many runs match in all, where that is kept or to be counted, and a page of them."""
     query = query._replace(statuses=list(query.statuses or RUN_STATUSES))
     if query.repo is None and query.since is None:
@@ -75,22 +77,22 @@ async def page(tx: Tx, query: Search, asked: bool = True) -> tuple[int | None, l
     return total, await search(tx, query) if query.limit and query.statuses else []
 
 
-async def _counts(tx: Tx, query: Search) -> list[StatusCount]:
+async def _counts(tx: Tx, query: WorkflowRunFilter) -> list[RunStatusCount]:
     """The stored counts of the statuses that match."""
     if query.workflow_name is None:
         return await tx.all(sql.COUNT, statuses=query.statuses)
     return await tx.all(sql.COUNT_NAMED, statuses=query.statuses, name=query.workflow_name)
 
 
-def _groups(query: Search) -> dict[Place, list[str]]:
+def _groups(query: WorkflowRunFilter) -> dict[WorkflowRunCursor, list[str]]:
     """The statuses that may come, those together that are one list, by the place in that list."""
-    groups: dict[Place, list[str]] = {}
+    groups: dict[WorkflowRunCursor, list[str]] = {}
     for status, place in statuses_after(query.statuses or RUN_STATUSES, query.place):
-        groups.setdefault(place._replace(rank=rank_of(status)), []).append(status)
+        groups.setdefault(place._replace(rank=get_rank(status)), []).append(status)
     return groups
 
 
-def _matching(query: Search, first: str, **values: Any) -> Clause:
+def _matching(query: WorkflowRunFilter, first: str, **values: Any) -> Clause:
     """What runs must have: a first condition, and those of the filters that are given."""
     parts = [first]
     given = {"name": query.workflow_name, "repo": query.repo, "since": query.since}
@@ -109,9 +111,9 @@ async def counts(tx: Tx) -> list[NameCount]:
 class WholeRun(NamedTuple):
     """A run with all that belongs to it."""
 
-    run: RunRow
-    plan: Plan
-    nodes: Sequence[NodeRow]
+    run: WorkflowRunRow
+    plan: WorkflowPlan
+    nodes: Sequence[WorkflowNodeRow]
     history: Sequence[HistoryRow]
     context: Any
     scratch: Any
@@ -120,7 +122,7 @@ class WholeRun(NamedTuple):
     """How often what each label names was executed."""
 
 
-async def find(tx: Tx, run_id: str) -> RunRow:
+async def find(tx: Tx, run_id: str) -> WorkflowRunRow:
     """A run by its id, or by the first digits of its id if no other run has them."""
     rows = await tx.all(sql.GET_RUNS, ids=[run_id])
     if not rows and len(run_id) >= 4:
@@ -136,7 +138,7 @@ async def find(tx: Tx, run_id: str) -> RunRow:
 async def get_whole(tx: Tx, run_id: str) -> WholeRun:
     """A run with its nodes, its history and its values."""
     run = await find(tx, run_id)
-    plan = (await plans_of(tx, [run]))[run.id]
+    plan = (await load_plans(tx, [run]))[run.id]
     nodes = await tx.all(sql.ALL_NODES, run_id=run.id, n=MAX_NODES)
     history = await tx.all(sql.HISTORY_OF, run_id=run.id, after=run.history - MAX_HISTORY)
     reading = Reading(tx, run, plan)
@@ -149,19 +151,19 @@ async def get_whole(tx: Tx, run_id: str) -> WholeRun:
     return WholeRun(run, plan, nodes, history, context, scratch, message, tries)
 
 
-async def _tries(tx: Tx, run: RunRow, nodes: Sequence[NodeRow]) -> dict[str, TriesRow]:
+async def _tries(tx: Tx, run: WorkflowRunRow, nodes: Sequence[WorkflowNodeRow]) -> dict[str, TriesRow]:
     """The tries of what each node executes, by its label."""
-    labels = {skill_of(run.workflow_name, node.label): node.label for node in nodes if node.label}
+    labels = {build_skill(run.workflow_name, node.label): node.label for node in nodes if node.label}
     if not labels:
         return {}
     found = await tx.all(sql.TRIES, run_id=run.id, skills=sorted(labels))
     return {labels[each.skill]: each for each in found}
 
 
-async def get_definition(tx: Tx, run_id: str) -> tuple[RunRow, Plan]:
+async def get_definition(tx: Tx, run_id: str) -> tuple[WorkflowRunRow, WorkflowPlan]:
     """A run, and the plan that it follows."""
     run = await find(tx, run_id)
-    return run, (await plans_of(tx, [run]))[run.id]
+    return run, (await load_plans(tx, [run]))[run.id]
 
 
 async def history(tx: Tx, run_id: str, after: int, limit: int) -> list[HistoryRow]:
@@ -171,7 +173,7 @@ async def history(tx: Tx, run_id: str, after: int, limit: int) -> list[HistoryRo
     return rows[:limit]
 
 
-async def by_trigger(tx: Tx, trigger_id: str, statuses: Sequence[str]) -> RunRow:
+async def by_trigger(tx: Tx, trigger_id: str, statuses: Sequence[str]) -> WorkflowRunRow:
     """The newest run of a trigger with one of these statuses."""
     row = await tx.one(sql.BY_TRIGGER, trigger_id=trigger_id, statuses=list(statuses))
     if row is None:
@@ -189,18 +191,18 @@ class LogQuery(NamedTuple):
     limit: int
 
 
-class LogFound(NamedTuple):
+class LogMatches(NamedTuple):
     """Executions whose error or output contains a text, and the last one that was looked at."""
 
-    rows: Sequence[LogRow]
-    last: LogPlace | None
+    rows: Sequence[ExecutionLogRow]
+    last: LogCursor | None
 
 
-async def search_logs(tx: Tx, query: LogQuery) -> LogFound:
+async def search_logs(tx: Tx, query: LogQuery) -> LogMatches:
     """The newest executions that contain a text, among some that are looked at in one call."""
     place = {"at": query.at, "last": query.last}
     end = await tx.one(sql.LOG_END, **place, scan=SCANNED - 1)
-    first = LogPlace(0, "") if end is None else end
+    first = LogCursor(0, "") if end is None else end
     found = await tx.all(
         sql.SEARCH_LOGS[query.scope],
         **place,
@@ -211,5 +213,5 @@ async def search_logs(tx: Tx, query: LogQuery) -> LogFound:
     )
     if len(found) == query.limit:
         row = found[-1]
-        return LogFound(found, LogPlace(row.started_at, row.id))
-    return LogFound(found, end)
+        return LogMatches(found, LogCursor(row.started_at, row.id))
+    return LogMatches(found, end)

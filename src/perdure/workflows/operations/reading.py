@@ -14,28 +14,28 @@ from perdure.workflows import sql
 from perdure.workflows.definition import FromContext
 from perdure.workflows.expressions import Expression
 from perdure.workflows.model import SUCCEEDED
-from perdure.workflows.planner import Plan, PlannedPhase
-from perdure.workflows.rows import NodeRow, RunRow
-from perdure.workflows.steps import result_of, state_of
+from perdure.workflows.planner import PlannedPhase, WorkflowPlan
+from perdure.workflows.rows import WorkflowNodeRow, WorkflowRunRow
+from perdure.workflows.steps import build_result, decode_state
 from perdure.workflows.templates import Template
 from perdure.workflows.values import (
     Config,
     Paths,
-    body_of,
-    config_of,
-    context_of,
+    build_scope,
+    decode_body,
+    decode_config,
+    decode_context,
+    decode_scratch,
+    list_reads,
     outputs_read,
-    pointer_of,
-    reads_of,
-    scope_of,
-    scratch_of,
+    parse_pointer,
     scratch_text,
 )
 
 MAX_ITEM_OUTPUTS = 1000
 
 
-class LoadedView:
+class LoadedScope:
     """What the steps of a phase read, at hand."""
 
     def __init__(
@@ -60,7 +60,11 @@ class RunValues:
     """The values of one run in one transaction."""
 
     def __init__(
-        self, tx: Tx, run: RunRow, plan: Plan, node_of: Callable[[str], Awaitable[NodeRow | None]]
+        self,
+        tx: Tx,
+        run: WorkflowRunRow,
+        plan: WorkflowPlan,
+        node_of: Callable[[str], Awaitable[WorkflowNodeRow | None]],
     ) -> None:
         self._tx, self._run, self._plan, self._node_of = tx, run, plan, node_of
         self._context: Mapping[str, Any] | None = None
@@ -69,12 +73,12 @@ class RunValues:
 
     @property
     def config(self) -> Config:
-        return config_of(self._run.config)
+        return decode_config(self._run.config)
 
     async def _load(self) -> None:
         row = await self._tx.one(sql.GET_VALUES, ids=[self._run.id])
-        self._context = context_of(row.context if row else None)
-        self._scratch = scratch_of(row.scratch if row else None)
+        self._context = decode_context(row.context if row else None)
+        self._scratch = decode_scratch(row.scratch if row else None)
 
     async def context(self) -> Mapping[str, Any]:
         if self._context is None:
@@ -105,15 +109,15 @@ class RunValues:
         context, scratch = await self.context(), await self.scratch()
         outputs = await self.outputs(outputs_read(self._plan, wanted, context))
         context = await self._whole(context, {first for first, *_ in wanted})
-        return scope_of(context, scratch, outputs, self.config, **more)
+        return build_scope(context, scratch, outputs, self.config, **more)
 
     async def _whole(self, values: Mapping[str, Any], names: set[str]) -> Mapping[str, Any]:
         """The values with the large ones among those names in place of their pointers."""
-        pointers = {name: found for name in names if (found := pointer_of(values.get(name))) is not None}
+        pointers = {name: found for name in names if (found := parse_pointer(values.get(name))) is not None}
         if not pointers:
             return values
         rows = await self._tx.all(sql.GET_OUTPUTS, ids=sorted(pointers.values()))
-        bodies = {row.id: body_of(row.body) for row in rows}
+        bodies = {row.id: decode_body(row.body) for row in rows}
         return {**values, **{name: bodies.get(found) for name, found in pointers.items()}}
 
     async def outputs(self, names: set[str]) -> dict[str, Any]:
@@ -126,16 +130,16 @@ class RunValues:
             self._outputs[name] = None if node is None else await self._output(name, node, texts)
         return {name: value for name in names if (value := self._outputs[name]) is not None}
 
-    async def _output(self, name: str, node: NodeRow, texts: Mapping[str, str]) -> Any:
+    async def _output(self, name: str, node: WorkflowNodeRow, texts: Mapping[str, str]) -> Any:
         phase = self._plan[node.node].phase
         if phase.type == "map":
             return await self._items(node)
-        result = result_of(phase, node, state_of(node)) if name != node.node else None
+        result = build_result(phase, node, decode_state(node)) if name != node.node else None
         if result is not None:
             return result
         return None if node.execution_id is None else texts.get(node.execution_id, "")
 
-    async def _items(self, node: NodeRow) -> list[str]:
+    async def _items(self, node: WorkflowNodeRow) -> list[str]:
         """The outputs of the items of a map phase that have succeeded, in their order."""
         rows = await self._tx.all(
             sql.GET_ITEMS,
@@ -148,15 +152,15 @@ class RunValues:
         texts = await load_outputs(self._tx, ids) if ids else {}
         return [texts.get(row.execution_id or "", "") for row in rows]
 
-    async def view(self, planned: PlannedPhase, node: NodeRow) -> LoadedView:
+    async def view(self, planned: PlannedPhase, node: WorkflowNodeRow) -> LoadedScope:
         """What the steps of a phase may read."""
         last = ""
         if node.role == "check" and planned.phase.on_output is not None and node.execution_id is not None:
             last = (await load_outputs(self._tx, [node.execution_id])).get(node.execution_id, "")
         if not reads_values(planned):
-            return LoadedView({}, {}, self.config, last)
-        scope = await self.scope(reads_of(planned))
-        return LoadedView(scope, await self.context(), self.config, last)
+            return LoadedScope({}, {}, self.config, last)
+        scope = await self.scope(list_reads(planned))
+        return LoadedScope(scope, await self.context(), self.config, last)
 
     async def render(
         self, planned: PlannedPhase, texts: Sequence[str | None], **more: Any

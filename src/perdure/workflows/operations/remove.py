@@ -11,7 +11,7 @@ from perdure.workflows import removal_sql, sql
 from perdure.workflows.hints import KIND
 from perdure.workflows.model import ENDED
 from perdure.workflows.removal_sql import OldRun, TreeRun
-from perdure.workflows.rows import CountRow
+from perdure.workflows.rows import WorkflowCountRow
 
 FOUND_RUNS: Final = 100
 """How many runs a page has of what is too old."""
@@ -24,7 +24,7 @@ async def old_runs(tx: Tx, status: str, before: int, after: OldRun) -> list[OldR
     return await tx.all(removal_sql.OLD_RUNS, status=status, before=before, **after._asdict(), n=FOUND_RUNS)
 
 
-async def tree_of(tx: Tx, run_id: str) -> list[TreeRun]:
+async def list_tree(tx: Tx, run_id: str) -> list[TreeRun]:
     """A run, and below it all that it has started, each after the one that started it."""
     found = await tx.one(removal_sql.GET_TREE_RUN, id=run_id)
     tree = [] if found is None else [found]
@@ -61,6 +61,6 @@ async def delete_run(tx: Tx, run: TreeRun) -> bool:
         if room <= 0:
             return False
     await tx.execute(removal_sql.DROP_RUN, run_id=run.id)
-    await tx.write(sql.ADD_COUNTS.of([CountRow(run.workflow_name, run.status, tx.shard, -1)]))
+    await tx.write(sql.ADD_COUNTS.of([WorkflowCountRow(run.workflow_name, run.status, tx.shard, -1)]))
     changes.tell(tx, KIND, [(run.id, "deleted")])
     return True

@@ -9,23 +9,23 @@ from perdure.kernel.errors import NotADatabase, NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.workflows import sql
 from perdure.workflows.operations.work import RunWork
-from perdure.workflows.planner import Plan
-from perdure.workflows.rows import RunRow
+from perdure.workflows.planner import WorkflowPlan
+from perdure.workflows.rows import WorkflowRunRow
 from perdure.workflows.snapshots import PLANS
 
 
-async def lock_run(tx: Tx, run_id: str) -> RunRow | None:
+async def lock_run(tx: Tx, run_id: str) -> WorkflowRunRow | None:
     """Lock a run; None if there is none."""
     return await tx.one(sql.LOCK_RUNS, ids=[run_id])
 
 
-async def lock_runs(tx: Tx, run_ids: Iterable[str]) -> list[RunRow]:
+async def lock_runs(tx: Tx, run_ids: Iterable[str]) -> list[WorkflowRunRow]:
     """Lock runs in the order of their ids."""
     wanted = sorted(set(run_ids))
     return await tx.all(sql.LOCK_RUNS, ids=wanted) if wanted else []
 
 
-async def plans_of(tx: Tx, runs: Sequence[RunRow]) -> dict[str, Plan]:
+async def load_plans(tx: Tx, runs: Sequence[WorkflowRunRow]) -> dict[str, WorkflowPlan]:
     """The plan of each run, by its id."""
     digests = {run.definition for run in runs}
     plans = {digest: found for digest in digests if (found := PLANS.get(digest)) is not None}
@@ -42,12 +42,12 @@ async def plans_of(tx: Tx, runs: Sequence[RunRow]) -> dict[str, Plan]:
 async def load_works(tx: Tx, run_ids: Iterable[str], phases: PhaseStarter) -> dict[str, RunWork]:
     """Lock runs to work on them; those that do not exist are left out."""
     runs = await lock_runs(tx, run_ids)
-    return await works_of(tx, runs, phases)
+    return await build_works(tx, runs, phases)
 
 
-async def works_of(tx: Tx, runs: Sequence[RunRow], phases: PhaseStarter) -> dict[str, RunWork]:
+async def build_works(tx: Tx, runs: Sequence[WorkflowRunRow], phases: PhaseStarter) -> dict[str, RunWork]:
     """Runs that are locked, to work on them."""
-    plans = await plans_of(tx, runs) if runs else {}
+    plans = await load_plans(tx, runs) if runs else {}
     return {run.id: RunWork(tx, run, plans[run.id], phases) for run in runs}
 
 

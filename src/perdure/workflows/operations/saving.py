@@ -11,10 +11,10 @@ from perdure.kernel.storage.port import Tx
 from perdure.workflows import sql
 from perdure.workflows.operations.ends import tell_ends
 from perdure.workflows.operations.work import RunWork
-from perdure.workflows.rows import CountRow, RunRow
+from perdure.workflows.rows import WorkflowCountRow, WorkflowRunRow
 
 
-def counted(tx: Tx, runs: Iterable[RunRow], *, new: bool = False) -> Write:
+def counted(tx: Tx, runs: Iterable[WorkflowRunRow], *, new: bool = False) -> Write:
     """How the counts of runs by workflow and status change."""
     totals: dict[tuple[str, str], int] = {}
     for run in runs:
@@ -24,7 +24,11 @@ def counted(tx: Tx, runs: Iterable[RunRow], *, new: bool = False) -> Write:
                 before = run.workflow_name, run.was_status
                 totals[before] = totals.get(before, 0) - 1
     return sql.ADD_COUNTS.of(
-        [CountRow(name, status, tx.shard, more) for (name, status), more in sorted(totals.items()) if more]
+        [
+            WorkflowCountRow(name, status, tx.shard, more)
+            for (name, status), more in sorted(totals.items())
+            if more
+        ]
     )
 
 

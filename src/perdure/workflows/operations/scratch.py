@@ -6,8 +6,8 @@ from perdure.kernel.storage.port import Tx
 from perdure.service.audit import audit
 from perdure.workflows import sql
 from perdure.workflows.operations.runs import lock_run, not_found
-from perdure.workflows.rows import OutputRow
-from perdure.workflows.values import Stored, scratch_of, scratch_text
+from perdure.workflows.rows import WorkflowOutputRow
+from perdure.workflows.values import Stored, decode_scratch, scratch_text
 
 
 async def update(tx: Tx, run_id: str, patch: Stored) -> None:
@@ -18,8 +18,10 @@ async def update(tx: Tx, run_id: str, patch: Stored) -> None:
     if await lock_run(tx, run_id) is None:
         raise not_found(run_id)
     row = await tx.one(sql.GET_VALUES, ids=[run_id])
-    merged = {**scratch_of(None if row is None else row.scratch), **scratch_of(patch.text)}
+    merged = {**decode_scratch(None if row is None else row.scratch), **decode_scratch(patch.text)}
     text = scratch_text(merged, run_id)
-    await tx.write(sql.ADD_OUTPUTS.of([OutputRow(name, run_id, tx.now, body) for name, body in patch.large]))
+    await tx.write(
+        sql.ADD_OUTPUTS.of([WorkflowOutputRow(name, run_id, tx.now, body) for name, body in patch.large])
+    )
     await tx.execute(sql.SET_SCRATCH, id=run_id, scratch=text)
     await audit(tx, "update_scratch", [run_id])

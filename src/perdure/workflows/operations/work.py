@@ -44,11 +44,11 @@ from perdure.workflows.model import (
     parse_label,
 )
 from perdure.workflows.operations.history import RunHistory
-from perdure.workflows.operations.orders import new_phase, seed_of
+from perdure.workflows.operations.orders import build_seed, new_phase
 from perdure.workflows.operations.reading import RunValues
-from perdure.workflows.planner import Board, Plan, PlannedPhase
-from perdure.workflows.rows import NodeRow, RunRow
-from perdure.workflows.steps import Execute, Fail, Gate, Step, Succeed, Wait, remember, state_of
+from perdure.workflows.planner import PlannedPhase, RunNodes, WorkflowPlan
+from perdure.workflows.rows import WorkflowNodeRow, WorkflowRunRow
+from perdure.workflows.steps import Execute, Fail, GateStep, Step, Succeed, Wait, decode_state, remember
 
 RULE: Final = "skipped: trigger rule not satisfied"
 ALL: Final = 100_000
@@ -57,17 +57,17 @@ ALL: Final = 100_000
 class RunWork:
     """A run that a transaction works on."""
 
-    def __init__(self, tx: Tx, run: RunRow, plan: Plan, phases: PhaseStarter) -> None:
+    def __init__(self, tx: Tx, run: WorkflowRunRow, plan: WorkflowPlan, phases: PhaseStarter) -> None:
         self.tx = tx
         self.run = run
         self.plan = plan
-        self.board = Board(plan, run)
+        self.board = RunNodes(plan, run)
         self.values = RunValues(tx, run, plan, self.phase)
         self._phases = phases
         self.history = RunHistory(run, plan, self.values, tx.now)
-        self._new: list[NodeRow] = []
-        self._executing: list[tuple[NodeRow, Execute]] = []
-        self._skipped: list[NodeRow] = []
+        self._new: list[WorkflowNodeRow] = []
+        self._executing: list[tuple[WorkflowNodeRow, Execute]] = []
+        self._skipped: list[WorkflowNodeRow] = []
         self._marked: list[tuple[str, str]] = []
         self._all_loaded = False
 
@@ -77,11 +77,11 @@ class RunWork:
 
     # --- nodes --------------------------------------------------------------------------------------------
 
-    async def phase(self, name: str) -> NodeRow | None:
+    async def phase(self, name: str) -> WorkflowNodeRow | None:
         """A phase of the run."""
         return await self.node(NodeKey(name))
 
-    async def node(self, key: NodeKey) -> NodeRow | None:
+    async def node(self, key: NodeKey) -> WorkflowNodeRow | None:
         """A node of the run."""
         found = self.board.nodes.get(key)
         if found is None and not (self._all_loaded and not key.item):
@@ -105,7 +105,7 @@ class RunWork:
         found = await self.tx.all(sql.GET_IN_STATUS, run_id=self.run.id, status=status, n=limit)
         self.board.add(found)
 
-    async def begin(self, nodes: Sequence[NodeRow]) -> None:
+    async def begin(self, nodes: Sequence[WorkflowNodeRow]) -> None:
         """Start a run that has just been created with these nodes, or was admitted."""
         self.board.add(nodes)
         self._all_loaded = True
@@ -122,7 +122,7 @@ class RunWork:
                 await self.history.say_done(self.board.nodes[NodeKey(name)])
         for name in again:
             node = self.board.nodes[NodeKey(name)]
-            state = state_of(node)
+            state = decode_state(node)
             state.soft = 0
             remember(node, state)
         for node in self.board.reset(again):
@@ -136,7 +136,7 @@ class RunWork:
 
     # --- steps --------------------------------------------------------------------------------------------
 
-    async def phase_ended(self, node: NodeRow, end: PhaseEnd) -> None:
+    async def phase_ended(self, node: WorkflowNodeRow, end: PhaseEnd) -> None:
         """Take the end of an execution."""
         planned = self.plan[node.node]
         node.rollout_id, node.dirty = None, True
@@ -146,18 +146,18 @@ class RunWork:
         await self._keep_slot(planned, node, found.step)
         await self.apply(node, found.step)
 
-    async def _keep_slot(self, planned: PlannedPhase, node: NodeRow, step: Step) -> None:
+    async def _keep_slot(self, planned: PlannedPhase, node: WorkflowNodeRow, step: Step) -> None:
         """Write down in the scratch how far a loop has come: its iteration, and where its output stands."""
         loop = planned.phase.generic_loop
         if loop is None or node.execution_id is None:
             return
         done = node.iteration - (isinstance(step, Execute) and step.label.kind == "iter")
         change: dict[str, Any] = {"iteration": done, "lastOutputExecutionId": node.execution_id}
-        if state_of(node).completed:
+        if decode_state(node).completed:
             change["ready"] = True
         await self.values.set_slot(loop.scratch_key or planned.name, change)
 
-    async def apply(self, node: NodeRow, step: Step) -> None:
+    async def apply(self, node: WorkflowNodeRow, step: Step) -> None:
         """Take a step of a node."""
         if isinstance(step, Execute):
             self._execute(node, step)
@@ -171,7 +171,7 @@ class RunWork:
             if step.marks:
                 self.reject(node.execution_id, error)
             await self.fail(node, error)
-        elif isinstance(step, Gate):
+        elif isinstance(step, GateStep):
             await self._open(node, step)
         elif isinstance(step, Wait):
             await self._wait(node)
@@ -183,7 +183,7 @@ class RunWork:
         if execution_id is not None:
             self._marked.append((execution_id, error))
 
-    def _execute(self, node: NodeRow, step: Execute) -> None:
+    def _execute(self, node: WorkflowNodeRow, step: Execute) -> None:
         """Execute a part of a phase. One that has a worker's place keeps it; others wait for one."""
         node.role, node.label, node.dirty = step.role, str(step.label), True
         if node.status == RUNNING and not self.run.held:
@@ -191,7 +191,7 @@ class RunWork:
         elif node.status != READY:
             self.board.move(node, "queued again")
 
-    async def succeed(self, node: NodeRow, step: Succeed) -> None:
+    async def succeed(self, node: WorkflowNodeRow, step: Succeed) -> None:
         """End a node that has done what it should."""
         node.execution_id, node.ended_at = step.output or node.execution_id, self.tx.now
         message = self.plan[node.node].phase.messages.on_success if not node.item else None
@@ -203,7 +203,7 @@ class RunWork:
         if node.item:
             await self._item_ended(node)
 
-    async def fail(self, node: NodeRow, error: str, *, run_error: str | None = None) -> None:
+    async def fail(self, node: WorkflowNodeRow, error: str, *, run_error: str | None = None) -> None:
         """End a node that has failed, or go to the phase that its failure leads to."""
         planned = self.plan[node.node]
         node.ended_at, node.error = self.tx.now, error_text(error)
@@ -225,12 +225,12 @@ class RunWork:
             self.run.error = run_error or error_text(f"phase {self._name(node)} failed: {error}")
         self.board.end(node, "failed", fails_run=fails_run)
 
-    def _name(self, node: NodeRow) -> str:
+    def _name(self, node: WorkflowNodeRow) -> str:
         return str(Label(node.node, "item", node.item)) if node.item else node.node
 
-    async def _jump(self, node: NodeRow, target: str) -> bool:
+    async def _jump(self, node: WorkflowNodeRow, target: str) -> bool:
         """Go to another phase after a failure: it and what depends on it begin anew."""
-        state = state_of(node)
+        state = decode_state(node)
         if target not in self.plan.phases or state.jumps >= MAX_JUMPS:
             return False
         await self.load_all()
@@ -255,7 +255,7 @@ class RunWork:
 
     # --- waiting ------------------------------------------------------------------------------------------
 
-    async def _open(self, node: NodeRow, step: Gate) -> None:
+    async def _open(self, node: WorkflowNodeRow, step: GateStep) -> None:
         """Wait for a person."""
         phase = self.plan[node.node].phase
         if step.reason == "approval":
@@ -264,7 +264,7 @@ class RunWork:
         asked = step.message or step.question or (output if step.kind == "reply" else None)
         texts = [None if step.question is not None and step.message is None else asked, step.artifact]
         message, artifact = await self.history.rendered(node, *texts)
-        state = state_of(node)
+        state = decode_state(node)
         state.gate = step.reason
         remember(node, state)
         gate = NewGate(
@@ -287,9 +287,9 @@ class RunWork:
         what = "reply" if step.kind == "reply" else "approval"
         self.history.enter(WAITING_APPROVAL, True, f"Waiting for {what}: {step.name} ({node.approval_id})")
 
-    async def resumed(self, node: NodeRow, decision: Decision) -> None:
+    async def resumed(self, node: WorkflowNodeRow, decision: Decision) -> None:
         """Take the answer of a person."""
-        planned, state = self.plan[node.node], state_of(node)
+        planned, state = self.plan[node.node], decode_state(node)
         self.run.gates -= 1
         node.approval_id, node.dirty = None, True
         self.run.current_phase = self._name(node)
@@ -308,7 +308,7 @@ class RunWork:
             await self._keep_answer(loop.scratch_key or planned.name, node, decision)
         await self.apply(node, steps.resumed(planned, node, await self.values.view(planned, node)))
 
-    async def _keep_answer(self, key: str, node: NodeRow, decision: Decision) -> None:
+    async def _keep_answer(self, key: str, node: WorkflowNodeRow, decision: Decision) -> None:
         """Add question and answer to the scratch: by the rows in which their texts stand."""
         slot = (await self.values.scratch()).get(key)
         known = slot.get("qa") if isinstance(slot, dict) else None
@@ -320,7 +320,7 @@ class RunWork:
         }
         await self.values.set_slot(key, {"qa": [*(known if isinstance(known, list) else []), entry]})
 
-    async def _wait(self, node: NodeRow) -> None:
+    async def _wait(self, node: WorkflowNodeRow) -> None:
         """Wait for a time."""
         phase = self.plan[node.node].phase
         due_at = self.tx.now + to_micros(phase.seconds or 0.0)
@@ -337,7 +337,7 @@ class RunWork:
         node.due_at = due_at
         self.tx.hint(CHANNEL, DUE)
 
-    async def _prepare(self, node: NodeRow) -> None:
+    async def _prepare(self, node: WorkflowNodeRow) -> None:
         """Let the timer make ready what a workflow or a map needs, outside of this transaction."""
         await self.history.say_start(node)
         node.started_at = node.started_at or self.tx.now
@@ -350,17 +350,17 @@ class RunWork:
         self.run.due_at = self.tx.now
         self.tx.hint(CHANNEL, DUE)
 
-    async def answer_order(self, node: NodeRow, resume: str) -> NewPhase:
+    async def answer_order(self, node: WorkflowNodeRow, resume: str) -> NewPhase:
         """What goes on in the thread of a graph that asked; `resume` is the answer as JSON."""
         step = Execute(cast(Role, node.role or "work"), parse_label(node.label or node.node))
         found = await self._order(node, step)
         if isinstance(found, str):
             raise Conflict(found)
-        return msgspec.structs.replace(found, thread_id=state_of(node).thread_id, resume=resume)
+        return msgspec.structs.replace(found, thread_id=decode_state(node).thread_id, resume=resume)
 
-    def answered(self, node: NodeRow, rollout_id: str) -> None:
+    def answered(self, node: WorkflowNodeRow, rollout_id: str) -> None:
         """A graph goes on with an answer."""
-        state = state_of(node)
+        state = decode_state(node)
         state.answer = state.thread_id = None
         remember(node, state)
         self.board.move(node, "started")
@@ -368,7 +368,7 @@ class RunWork:
 
     # --- items of a map -----------------------------------------------------------------------------------
 
-    async def expand(self, node: NodeRow, items: Sequence[tuple[Any, str | None]]) -> None:
+    async def expand(self, node: WorkflowNodeRow, items: Sequence[tuple[Any, str | None]]) -> None:
         """Start the items of a map phase: each a value, or the row in which it stands."""
         if not items:
             node.due_at = None
@@ -381,7 +381,7 @@ class RunWork:
         self._new += new
         await self._begin_items(node, new)
 
-    async def expand_again(self, node: NodeRow) -> None:
+    async def expand_again(self, node: WorkflowNodeRow) -> None:
         """Try the items of a map phase again that have not succeeded."""
         items = await self.tx.all(sql.ALL_ITEMS, run_id=self.run.id, node=node.node)
         self.board.add(items)
@@ -391,22 +391,22 @@ class RunWork:
                 item.error = item.ended_at = item.rollout_id = None
         await self._begin_items(node, items)
 
-    async def _begin_items(self, node: NodeRow, items: Sequence[NodeRow]) -> None:
+    async def _begin_items(self, node: WorkflowNodeRow, items: Sequence[WorkflowNodeRow]) -> None:
         node.due_at = None
         left = [item for item in items if item.status == PENDING]
-        state = state_of(node)
+        state = decode_state(node)
         state.total, state.done, state.lost = len(items), len(items) - len(left), 0
         remember(node, state)
         for item in left[: self.plan[node.node].phase.max_parallel or MAX_LIVE]:
             self.board.move(item, "dependencies ended")
             await self._became_ready(item)
 
-    async def _item_ended(self, item: NodeRow) -> None:
+    async def _item_ended(self, item: WorkflowNodeRow) -> None:
         """Count an item that has ended; the next one takes its place, and the last one ends the phase."""
         node = await self.phase(item.node)
         if node is None or node.status != WAITING:
             return
-        state = state_of(node)
+        state = decode_state(node)
         state.done += 1
         state.lost += item.status != SUCCEEDED
         remember(node, state)
@@ -417,7 +417,7 @@ class RunWork:
         else:
             await self.succeed(node, Succeed(f"{state.total} items"))
 
-    async def _next_item(self, node: NodeRow) -> None:
+    async def _next_item(self, node: WorkflowNodeRow) -> None:
         """Let the next item of a map phase begin."""
         # Those that began in this transaction are still pending in the database.
         begun = sum(key.node == node.node for key in self.board.nodes)
@@ -448,12 +448,12 @@ class RunWork:
                 break
         self._conclude()
 
-    def _skip(self, node: NodeRow, reason: str) -> None:
+    def _skip(self, node: WorkflowNodeRow, reason: str) -> None:
         node.ended_at, node.error = self.tx.now, reason
         self.run.skipped += 1
         self._skipped.append(node)
 
-    async def _became_ready(self, node: NodeRow) -> None:
+    async def _became_ready(self, node: WorkflowNodeRow) -> None:
         """Skip a phase on its own conditions, or begin it; one that needs a worker waits for a place."""
         planned = self.plan[node.node]
         reason = None if node.item else await self._skip_reason(planned)
@@ -497,7 +497,7 @@ class RunWork:
         """Enqueue what is to be executed; True if something has ended by that."""
         starting, self._executing = self._executing, []
         orders: list[NewPhase] = []
-        nodes: list[NodeRow] = []
+        nodes: list[WorkflowNodeRow] = []
         for node, step in starting:
             found = await self._order(node, step)
             if isinstance(found, str):
@@ -515,7 +515,7 @@ class RunWork:
                 node.started_at = node.started_at or self.tx.now
         return not self.board.is_settled or bool(self._executing)
 
-    async def _order(self, node: NodeRow, step: Execute) -> NewPhase | str:
+    async def _order(self, node: WorkflowNodeRow, step: Execute) -> NewPhase | str:
         """What a worker is to execute, or why it cannot be."""
         planned = self.plan[node.node]
         try:
@@ -584,7 +584,7 @@ class RunWork:
         run = self.run
         for reason in sorted({node.error or "" for node in self._skipped}):
             nodes = [node for node in self._skipped if node.error == reason]
-            await skip(self.tx, [seed_of(run, self._name(node)) for node in nodes], reason)
+            await skip(self.tx, [build_seed(run, self._name(node)) for node in nodes], reason)
         for execution_id, error in self._marked:
             await mark_failed(self.tx, [execution_id], error)
             run.succeeded, run.failed = run.succeeded - 1, run.failed + 1
