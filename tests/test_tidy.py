@@ -42,7 +42,7 @@ BLIND = {"Exception", "BaseException"}
 ENGINES = {
     "asyncpg": re.compile(r"kernel/storage/postgres\w*\.py|kernel/signals/postgres\.py|testing/.*\.py"),
     "opentelemetry": re.compile(
-        r"rollouts/ot(el\w*|lp\w*)\.py|server/otlp/.*\.py|server/grpc/otlp\.py|testing/.*\.py"
+        r"spans/ot(el\w*|lp\w*)\.py|server/otlp/.*\.py|server/grpc/otlp\.py|testing/.*\.py"
     ),
     "google": re.compile(r"spans/otlp\w*\.py|server/(otlp|grpc)/.*\.py|memory/messages\.py"),
     "redis": re.compile(r"kernel/signals/redis\.py"),

@@ -206,7 +206,7 @@ def _build_scope(request: httpx.Request) -> Message:
 def _build_stream(exchange: _Exchange) -> Any:
     import httpx
 
-    class LoopbackStream(httpx.AsyncByteStream):
+    class ExchangeStream(httpx.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             async for part in exchange.parts():
                 yield part
@@ -214,13 +214,13 @@ def _build_stream(exchange: _Exchange) -> Any:
         async def aclose(self) -> None:
             exchange.close()
 
-    return LoopbackStream()
+    return ExchangeStream()
 
 
 def _closing(inner: Any, transport: Any) -> Any:
     import httpx
 
-    class LoopbackStream(httpx.AsyncByteStream):
+    class ClosingStream(httpx.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             async for part in inner:
                 yield part
@@ -229,4 +229,4 @@ def _closing(inner: Any, transport: Any) -> Any:
             await inner.aclose()
             await transport.aclose()
 
-    return LoopbackStream()
+    return ClosingStream()

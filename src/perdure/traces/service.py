@@ -159,7 +159,8 @@ class Traces(Service):
             raise NotFound(f"more than one trace has an id that begins with {trace_id}")
         if not found:
             raise NotFound(f"Trace {trace_id} not found")
-        return trace_from(found[0])
+        (row,) = found
+        return trace_from(row)
 
     @call(GET("/traces/{trace_id}/spans"), scope="read", errors=(NotFound,))
     async def spans(

@@ -21,7 +21,7 @@ from perdure.server.grpc.memory import MEMORY_SERVICE, MemoryServicer
 from perdure.server.grpc.otlp import TRACE_SERVICE
 from perdure.server.http.server import is_free
 
-HEALTH_SERVICE: str = health_pb2.DESCRIPTOR.services_by_name["GrpcHealth"].full_name
+HEALTH_SERVICE: str = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 DRAIN_SECONDS = 10.0
 """How long calls may take to end, if nobody says otherwise."""
 GRACE_SECONDS = 0.5
