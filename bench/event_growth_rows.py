@@ -17,10 +17,10 @@ from bench.seed_threads import register
 from bench.sizes import Sizes, label
 from bench.timing import growth
 from perdure import Perdure
+from perdure.runs.queue import RunQueue
 from perdure.streams.model import NewEvent
 from perdure.streams.operations import read
 from perdure.threads.operations.settle import thread_stream
-from perdure.threads.queue import RunQueue
 from perdure.threads.records import RunRequest
 
 MOST = 1.5

@@ -21,8 +21,8 @@ from bench.measures import Figures, Measure, Row
 from bench.seed_threads import register
 from bench.sizes import Sizes, label
 from perdure import Perdure, Span
+from perdure.runs.queue import RunQueue
 from perdure.testing.serving import ServerProcess
-from perdure.threads.queue import RunQueue
 from perdure.threads.records import NewCheckpoint, RunRequest
 from perdure.threads.work import Ending
 

@@ -13,8 +13,8 @@ from bench.http_servers import Engine
 from bench.seed import Row, SqliteSeeder, copy_into
 from perdure import Perdure
 from perdure.agents.records import AgentSpec
+from perdure.runs.queue import RunQueue
 from perdure.runtime.stores import TABLES
-from perdure.threads.queue import RunQueue
 from perdure.threads.records import RunRequest
 
 AGENT = "noop"

@@ -11,7 +11,7 @@ from bench.measures import Figures, Measure, Row
 from bench.seed import FREE_SHARE, PENDING_A_LINE
 from bench.sizes import Sizes, label
 from perdure import Perdure
-from perdure.threads.queue import RunQueue
+from perdure.runs.queue import RunQueue
 
 
 def measures(sizes: Sizes) -> list[Measure]:

@@ -200,12 +200,12 @@ from perdure.streams.model import StreamEvent
 from perdure.threads.asking import RunOptions
 from perdure.threads.bulk import BulkAnswer
 from perdure.threads.bulk import Ids as Ids2
-from perdure.threads.queue import After
-from perdure.threads.queue import Events
-from perdure.threads.queue import Leases
-from perdure.threads.queue import Queues
-from perdure.threads.queue import Wait as Wait2
-from perdure.threads.queue import WorkerId
+from perdure.runs.queue import After
+from perdure.runs.queue import Events
+from perdure.runs.queue import Leases
+from perdure.runs.queue import Queues
+from perdure.runs.queue import Wait as Wait2
+from perdure.runs.queue import WorkerId
 from perdure.threads.records import CancelAction
 from perdure.threads.records import Checkpoint
 from perdure.threads.records import Lifetime

@@ -12,8 +12,8 @@ from tests.support.python_process import PythonProcess
 
 from perdure.agents.records import AgentSpec
 from perdure.embedding.perdure import Perdure
+from perdure.runs.queue import RunQueue
 from perdure.testing.servers import PostgresServer
-from perdure.threads.queue import RunQueue
 
 AGENTS = ("alpha", "beta")
 WORKER = """

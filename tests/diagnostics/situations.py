@@ -18,10 +18,10 @@ from perdure.rollouts.model import TASK, Kinds, RolloutKind
 from perdure.rollouts.records import RolloutConfig
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.workers import Workers
+from perdure.runs.queue import RunQueue
 from perdure.runtime.phases import ThreadPhases
 from perdure.service.callers import Caller
 from perdure.threads.policy import Policy
-from perdure.threads.queue import RunQueue
 from perdure.threads.records import Failure, Interrupt, NewCheckpoint, Run, RunRequest
 from perdure.threads.service import Threads
 from perdure.threads.work import Assignment, Ending

@@ -25,10 +25,10 @@ from perdure.executions.operations import (
 from perdure.executions.service import Executions
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.rollouts import sql as rollout_sql
+from perdure.runs.queue import RunQueue
 from perdure.runtime.phases import ThreadPhases
 from perdure.service.namespaces import ensure_namespace
 from perdure.threads import sql as thread_sql
-from perdure.threads.queue import RunQueue
 from perdure.threads.service import Threads
 from perdure.threads.work import Ending
 

@@ -13,9 +13,9 @@ from perdure.kernel.storage.port import Storage, Tx
 from perdure.messaging.inputs import TurnInputs
 from perdure.messaging.records import MessagingSession
 from perdure.messaging.service import Messaging
+from perdure.runs.queue import RunQueue
 from perdure.runtime.phases import ThreadPhases
 from perdure.testing.clock import ManualClock
-from perdure.threads.queue import RunQueue
 from perdure.threads.work import Assignment
 
 AGE_SESSIONS = statement(

@@ -20,9 +20,10 @@ from perdure.messaging.model import ConversationKey, NewMessage
 from perdure.messaging.operations import sessions, turns
 from perdure.messaging.operations.turns import NewTurn
 from perdure.rollouts.operations.claim import Claim
+from perdure.runs.encoding import encode_finish
+from perdure.runs.operations import finish
 from perdure.runtime.phases import ThreadPhases
-from perdure.threads.encoding import encode_finish
-from perdure.threads.operations import assign, finish
+from perdure.threads.operations import assign
 from perdure.threads.work import Ending, Lease
 
 KEY = ConversationKey("slack", "general", None, "ann")

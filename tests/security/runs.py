@@ -15,7 +15,7 @@ from perdure.kernel.clock import to_micros
 from perdure.outbox.model import DeliveryOutcome, Retries
 from perdure.outbox.operations import NewEffect, claim_due, put, settle
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.threads.queue import RunQueue
+from perdure.runs.queue import RunQueue
 from perdure.threads.service import Threads
 from perdure.threads.work import Assignment
 

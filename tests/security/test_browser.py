@@ -18,8 +18,8 @@ from tests.server.native.support import Worker, request
 from tests.support.browser import browsing
 
 from perdure import SqliteLightningStore
+from perdure.runs.queue import RunQueue
 from perdure.runtime.app import App
-from perdure.threads.queue import RunQueue
 
 EVIL = "evil.test"
 WRITES: dict[str, Any] = {

@@ -17,11 +17,11 @@ from tests.server.support import Answer, Visitor, serving
 from perdure import AttemptedRollout, InMemoryLightningStore, PromptTemplate, SqliteLightningStore
 from perdure.assistants.service import Assistants
 from perdure.kernel.config import SecretKey
+from perdure.runs.queue import RunQueue
 from perdure.server.http.routes import Route
 from perdure.server.table import ROUTES
 from perdure.service.callers import SCOPES
 from perdure.testing.contract.support import make_span
-from perdure.threads.queue import RunQueue
 
 KEY = SecretKey("only-the-operator-knows")
 PUBLIC = {

@@ -17,9 +17,9 @@ from tests.support.history import History, Recorder
 from perdure.agents.records import AgentSpec
 from perdure.checkpoints.records import CheckpointQuery, GraphDelta, GraphDeltaQuery, GraphSteps, GraphTuple
 from perdure.items.records import ItemOp, ItemResult
+from perdure.runs.queue import RunQueue
 from perdure.streams.model import NewEvent
 from perdure.threads.model import RUN_QUEUES, QueueName
-from perdure.threads.queue import RunQueue
 from perdure.threads.records import Checkpoint, NewCheckpoint, Run
 from perdure.threads.work import Assignment, Ending, Lease, Verdict
 

@@ -19,12 +19,12 @@ from perdure.kernel.storage.postgres import PostgresStorage
 from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.service import Rollouts
+from perdure.runs.queue import RunQueue
 from perdure.runtime.stores import TABLES
 from perdure.spans.rows import NewSpan
 from perdure.streams.model import NewEvent, StreamEvent
 from perdure.testing.clock import ManualClock, SeededIds
 from perdure.threads.policy import Policy
-from perdure.threads.queue import RunQueue
 from perdure.threads.records import NewCheckpoint, Run, RunRequest
 from perdure.threads.service import Threads
 from perdure.threads.work import Assignment, Ending, Lease, Result

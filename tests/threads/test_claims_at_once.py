@@ -13,8 +13,8 @@ from tests.threads.support import ATTEMPTS, AUDIT, World
 from perdure.kernel.errors import Conflict, StorageError
 from perdure.kernel.storage.dialect import statement
 from perdure.rollouts.operations import holds
+from perdure.runs.claimer import Claimer
 from perdure.service.callers import Caller
-from perdure.threads.claimer import Claimer
 from perdure.threads.operations import assign
 from perdure.threads.records import RunRequest
 from perdure.threads.work import Assignment
@@ -245,7 +245,7 @@ async def test_one_whose_loop_is_gone_leaves_its_runs_uncharged(
 ) -> None:
     waiter = Waiter(world)
     await wait_for(world)
-    monkeypatch.setattr("perdure.threads.claimer.WaitingClaim.tell", lambda self, share: False)
+    monkeypatch.setattr("perdure.threads.waiting_claims.WaitingClaim.tell", lambda self, share: False)
     run = await world.run()
     await until(lambda: not world.threads._releases)
     monkeypatch.undo()

@@ -12,10 +12,10 @@ from tests.threads.support import World
 from tests.threads.test_claims_at_once import AGENTS, transactions, wait_for
 
 from perdure.kernel.errors import NotFound
+from perdure.runs.claimer import Claimer
 from perdure.streams.model import NewEvent, StreamEvent
 from perdure.streams.operations import read
 from perdure.streams.service import Follower
-from perdure.threads.claimer import Claimer
 from perdure.threads.encoding import begin_event
 from perdure.threads.operations.settle import thread_stream
 from perdure.threads.records import RunRequest

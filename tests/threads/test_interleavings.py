@@ -20,10 +20,12 @@ from perdure.kernel.ids import uuid
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.operations import report
 from perdure.rollouts.operations.claim import Claim
+from perdure.runs.encoding import encode_finish
+from perdure.runs.operations import finish
 from perdure.streams.model import NewEvent
-from perdure.threads.encoding import checked, encode_finish, followed, new_run
+from perdure.threads.encoding import checked, followed, new_run
 from perdure.threads.model import AGENTS_QUEUE
-from perdure.threads.operations import assign, cancel, create, execute, finish, remove, states
+from perdure.threads.operations import assign, cancel, create, execute, remove, states
 from perdure.threads.policy import Policy
 from perdure.threads.records import NewCheckpoint, RunRequest
 from perdure.threads.rows import Created

@@ -14,9 +14,9 @@ from perdure.assistants.service import Assistants
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.merge import Merger
 from perdure.kernel.storage.dialect import statement
+from perdure.runs.queue import RunQueue
 from perdure.service.callers import Caller
 from perdure.threads.model import GATHER_SECONDS
-from perdure.threads.queue import RunQueue
 from perdure.threads.records import Failure, Run, RunRequest
 
 RUN_IDS = statement("SELECT id FROM runs WHERE ns = :ns")

@@ -13,7 +13,7 @@ from perdure.diagnostics.service import ALIVE_LEASES, Diagnostics
 from perdure.kernel import ids
 from perdure.rollouts.records import WorkerDetails
 from perdure.rollouts.workers import Workers
-from perdure.threads.queue import RunQueue
+from perdure.runs.queue import RunQueue
 from perdure.threads.work import Assignment
 
 

@@ -15,9 +15,9 @@ from tests.server.native.support import Worker, request
 from tests.server.support import Visitor, serving
 
 from perdure import InMemoryLightningStore, PromptTemplate, RolloutConfig
+from perdure.runs.queue import RunQueue
 from perdure.server.web.files import find_build
 from perdure.testing.contract.support import make_span
-from perdure.threads.queue import RunQueue
 
 ROOT = Path(__file__).parents[2]
 AXE = ROOT / "dashboard" / "node_modules" / "axe-core" / "axe.min.js"

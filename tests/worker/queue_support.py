@@ -15,9 +15,9 @@ from perdure.items.records import ItemOp, ItemResult
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import Conflict, Fenced, NotSupported, OutcomeUnknown, PerdureError
 from perdure.kernel.signals.local import LocalSignals
+from perdure.runs.queue import RunQueue
 from perdure.streams.model import NewEvent
 from perdure.threads.model import RUN_QUEUES, QueueName
-from perdure.threads.queue import RunQueue
 from perdure.threads.records import Checkpoint, Command, Failure, NewCheckpoint, Run, RunKwargs
 from perdure.threads.work import Assignment, Ending, Lease, SessionLines, Verdict
 

@@ -26,12 +26,12 @@ from perdure.executions.model import ExecutionSeed, NewPhase, PhaseInput, PhaseO
 from perdure.executions.records import ExecutionDetail
 from perdure.executions.service import Executions
 from perdure.kernel.errors import InvalidInput
+from perdure.runs.queue import RunQueue
 from perdure.runtime.phases import ThreadPhases
 from perdure.runtime.stores import open_store
 from perdure.sessions.envelopes import TOKENS
 from perdure.sessions.service import Sessions
 from perdure.threads.policy import Policy
-from perdure.threads.queue import RunQueue
 from perdure.threads.service import Threads
 from perdure.threads.work import MAX_OUTPUT
 from perdure.worker.built_in import find_interpreter

@@ -13,9 +13,9 @@ from tests.worker.worker_support import QUICK
 
 from perdure.kernel.errors import StorageUnavailable
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.runs.queue import RunQueue
 from perdure.runtime.stores import open_store
 from perdure.threads.policy import Policy
-from perdure.threads.queue import RunQueue
 from perdure.threads.records import Command, RunEnd, RunRequest
 from perdure.threads.service import Threads
 from perdure.worker.options import WorkerOptions

@@ -27,12 +27,13 @@ from perdure.messaging.inputs import TurnInputs
 from perdure.messaging.service import Messaging
 from perdure.rollouts.operations import claim, report
 from perdure.rollouts.operations.conditions import unless_overdue
+from perdure.runs.operations import finish
+from perdure.runs.queue import RunQueue
 from perdure.runtime.phases import ComposedInputs
 from perdure.service.idempotency import once
 from perdure.testing.clock import ManualClock
-from perdure.threads.operations import assign, finish
+from perdure.threads.operations import assign
 from perdure.threads.policy import Policy
-from perdure.threads.queue import RunQueue
 from perdure.threads.work import Assignment
 from perdure.workflows.inputs import WorkflowInputs
 from perdure.workflows.override_service import WorkflowOverrides

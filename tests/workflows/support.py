@@ -14,9 +14,9 @@ from perdure.executions.service import Executions
 from perdure.kernel.clock import to_micros
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Storage, Tx
+from perdure.runs.queue import RunQueue
 from perdure.testing.clock import ManualClock
 from perdure.threads.model import QueueName
-from perdure.threads.queue import RunQueue
 from perdure.threads.records import Failure, Interrupt, NewCheckpoint
 from perdure.threads.work import Assignment, Ending
 from perdure.workflows.definition import Workflow

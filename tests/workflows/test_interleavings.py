@@ -23,9 +23,10 @@ from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.operations import report
 from perdure.rollouts.operations.claim import Claim
+from perdure.runs.encoding import encode_finish
+from perdure.runs.operations import finish
 from perdure.runtime.phases import ThreadPhases
-from perdure.threads.encoding import encode_finish
-from perdure.threads.operations import assign, finish
+from perdure.threads.operations import assign
 from perdure.threads.records import Interrupt, NewCheckpoint
 from perdure.threads.work import Ending, Lease
 from perdure.workflows.model import NodeKey

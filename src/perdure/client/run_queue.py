@@ -27,9 +27,9 @@ from perdure.kernel.errors import (
 from perdure.kernel.ids import RandomIds, uuid
 from perdure.kernel.merge import Merger
 from perdure.memory.service import Memory
+from perdure.runs.queue import MAX_WAIT_SECONDS, RunQueue
 from perdure.service.base import remote
 from perdure.service.endpoints import KEY, MAX_BATCH, Endpoint, encode_arguments, endpoints
-from perdure.threads.queue import MAX_WAIT_SECONDS, RunQueue
 from perdure.threads.records import Checkpoint, NewCheckpoint
 from perdure.threads.work import Assignment, Ending, Lease, RunAppend, SessionLines
 

@@ -40,9 +40,9 @@ from perdure.kernel.signals.port import until
 from perdure.rollouts.operations.claim import Claim, release_rollouts
 from perdure.rollouts.operations.work import ENDED_CHANNEL, READY_CHANNEL, ended_key, ready_key
 from perdure.rollouts.watchdog import WatchedService
+from perdure.runs.queue import MAX_BODY, WORK, Wait, WorkerId
 from perdure.service.endpoints import MAX_BATCH, POST, Acknowledged, call, under
 from perdure.threads.encoding import check_states, encode_steps
-from perdure.threads.queue import MAX_BODY, WORK, Wait, WorkerId
 from perdure.threads.rows import row_to_checkpoint
 
 REQUESTS = WORK + "/requests"

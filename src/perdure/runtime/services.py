@@ -44,6 +44,7 @@ from perdure.rollouts.resource_service import Resources
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.workers import Workers
+from perdure.runs.queue import RunQueue
 from perdure.runtime.phases import ComposedInputs
 from perdure.runtime.private_files import state_directory
 from perdure.runtime.stores import DatabaseKinds, open_configured
@@ -65,7 +66,6 @@ from perdure.spans.prices import Price, read_prices
 from perdure.statistics.recorder import StatisticsRecorder
 from perdure.threads.bulk import Bulk
 from perdure.threads.policy import Policy
-from perdure.threads.queue import RunQueue
 from perdure.threads.records import Lifetime
 from perdure.threads.service import Threads
 from perdure.traces.service import Traces

@@ -19,7 +19,6 @@ from perdure.kernel.checks import (
     check_text,
     optional_choice,
     optional_id,
-    optional_text,
 )
 from perdure.kernel.clock import to_micros
 from perdure.kernel.codec import check_json, encode_json
@@ -31,14 +30,13 @@ from perdure.threads.kwargs import kwargs_text
 from perdure.threads.model import RUN_QUEUES
 from perdure.threads.operations.create import NewRun
 from perdure.threads.operations.execute import Checked
-from perdure.threads.operations.finish import RunFinish
 from perdure.threads.operations.graphs import GraphStep, Steps
 from perdure.threads.operations.packed import PackedState, encode_states
 from perdure.threads.operations.shown import are_shown
 from perdure.threads.policy import Policy, encode_limits
 from perdure.threads.records import PRUNE_STRATEGIES, Lifetime, NewCheckpoint, RunKwargs, RunRequest
 from perdure.threads.rows import IN_CHECKPOINT, IN_PIECES, NOTHING_ASKED, NOTHING_NEXT
-from perdure.threads.work import MAX_OUTPUT, Ending, Lease
+from perdure.threads.work import Lease
 
 MAX_LIFETIME_MINUTES = 100 * 366 * 1440
 MAX_TEXT = 1 << 30
@@ -267,21 +265,3 @@ def _step(state: GraphState, *, packed: bool = False) -> GraphStep:
         output=None if state.output is None else encode_keys(state.output),
     )
     return GraphStep(kept, state.again, packed)
-
-
-def encode_finish(ending: Ending) -> RunFinish:
-    return RunFinish(
-        held=check_lease(ending.held),
-        result=ending.result,
-        error=ending.error,
-        retry_after=ending.retry_after,
-        checkpoint=None if ending.checkpoint is None else checked(ending.checkpoint),
-        events=check_events(ending.events),
-        steps=None
-        if ending.graph is None
-        else encode_steps(ending.graph, ending.held.thread_id, ending.events),
-        output=optional_text(ending.output_text, "output_text", max_length=MAX_OUTPUT),
-        stop_reason=optional_text(ending.stop_reason, "stop_reason"),
-        turns=ending.turns,
-        api_duration_ms=ending.api_duration_ms,
-    )

@@ -10,13 +10,13 @@ from perdure.kernel.storage.port import Storage
 from perdure.rollouts.model import ENDED, LIVE, Kinds
 from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
 from perdure.streams.service import Streams
-from perdure.threads.claimer import ClaimingService
 from perdure.threads.local_completions import LocalCompletions
 from perdure.threads.operations import queries
 from perdure.threads.operations.cancel import control_key
 from perdure.threads.operations.settle import STOPPED_CHANNEL
 from perdure.threads.records import RunEnd
 from perdure.threads.rows import RunRow, ThreadAnswer, row_to_run_end
+from perdure.threads.waiting_claims import ClaimingService
 
 FRESH_SECONDS = 0.05
 """How long a run that was created just now may take before it is looked at."""

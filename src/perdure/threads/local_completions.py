@@ -9,7 +9,7 @@ import asyncio
 import threading
 from typing import Any
 
-from perdure.threads.operations.finish import Finished
+from perdure.threads.work import Finished
 
 Key = tuple[int, str]
 """A namespace and a run."""

@@ -12,7 +12,9 @@ from perdure.checkpoints.records import GraphSteps
 from perdure.kernel.errors import PerdureError
 from perdure.service.endpoints import MAX_BATCH, Refusal, WireForm
 from perdure.streams.model import NewEvent
+from perdure.threads.operations.settle import AppendedEvents
 from perdure.threads.records import Checkpoint, Failure, NewCheckpoint, Run
+from perdure.threads.rows import RunRow, ThreadAnswer
 
 T = TypeVar("T")
 
@@ -214,3 +216,13 @@ APPENDED = WireForm(
     lambda found: [each.error if isinstance(each, Refusal) else each for each in found.results],
 )
 ENDED = WireForm(FinishResults, _ended, _runs)
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """An attempt that has ended; if its run has ended too, the run, where the end of its stream stands, and
+    its thread if it is known with its state."""
+
+    run_id: str
+    placed: AppendedEvents | None = None
+    run: RunRow | None = None
+    thread: ThreadAnswer | None = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from perdure.threads.claimer import Claimer
-from perdure.threads.queue import RunQueue
+from perdure.runs.claimer import Claimer
+from perdure.runs.queue import RunQueue
 from perdure.threads.work import Assignment
 from perdure.worker.options import WorkerOptions
 

@@ -41,9 +41,9 @@ from perdure.memory.records import SearchResult
 from perdure.memory.search import check_filters
 from perdure.memory.service import Memory
 from perdure.rollouts.contract import LightningStore
+from perdure.runs.queue import RunQueue
 from perdure.sessions import envelopes
 from perdure.streams.model import CONTROL, METADATA, VALUES, NewEvent, Shown
-from perdure.threads.queue import RunQueue
 from perdure.threads.records import Checkpoint, Interrupt, NewCheckpoint
 from perdure.threads.work import Assignment, Lease
 from perdure.worker.emitter import Emitter

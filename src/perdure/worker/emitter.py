@@ -12,8 +12,8 @@ import msgspec
 from perdure.checkpoints.records import GraphChanges, GraphPut, GraphState, GraphSteps, GraphWrite
 from perdure.kernel.errors import Fenced, PerdureError
 from perdure.kernel.retry import retry_until
+from perdure.runs.queue import RunQueue
 from perdure.streams.model import NewEvent
-from perdure.threads.queue import RunQueue
 from perdure.threads.work import Lease
 from perdure.worker.waiters import Waiters
 

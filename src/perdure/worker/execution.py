@@ -21,10 +21,10 @@ from perdure.kernel.log_fields import set_log_fields
 from perdure.kernel.retry import retry_until
 from perdure.memory.service import Memory
 from perdure.rollouts.contract import LightningStore
+from perdure.runs.queue import RunQueue
 from perdure.streams.model import VALUES, NewEvent
 from perdure.threads.encoding import begin_event
 from perdure.threads.model import RETRY_BACKOFF, took_too_long
-from perdure.threads.queue import RunQueue
 from perdure.threads.records import Failure, NewCheckpoint
 from perdure.threads.work import Assignment, Ending, Lease
 from perdure.worker.context import RunContext

@@ -17,7 +17,7 @@ from perdure.kernel.clock import boottime
 from perdure.kernel.errors import Fenced, NotSupported, PerdureError
 from perdure.kernel.retry import Backoff, retry_until
 from perdure.langgraph.descriptions import GRAPH, describe
-from perdure.threads.queue import RunQueue
+from perdure.runs.queue import RunQueue
 from perdure.threads.work import Lease
 from perdure.worker.context import CallInControlLoop, RunItems
 from perdure.worker.isolation import AgentEnd, AgentJob

@@ -22,12 +22,12 @@ from perdure.kernel.clock import boottime
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Fenced, InvalidInput, PerdureError
 from perdure.kernel.retry import retry_until
+from perdure.runs.queue import RunQueue
 from perdure.sessions import envelopes
 from perdure.sessions.envelopes import Envelope, without_content
 from perdure.sessions.records import Message
 from perdure.sessions.transcripts.lines import error_line
 from perdure.sessions.transcripts.reading import DELTAS, TranscriptTranslator, find_format, messages_of_record
-from perdure.threads.queue import RunQueue
 from perdure.threads.work import Assignment, SessionLines, UsageReport
 from perdure.worker.options import WorkerOptions
 from perdure.worker.usage import UsageMeter

@@ -23,7 +23,7 @@ from perdure.kernel.retry import LONGEST_PAUSE, Backoff, retry_until
 from perdure.memory.service import Memory
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.service import Rollouts
-from perdure.threads.queue import RunQueue
+from perdure.runs.queue import RunQueue
 from perdure.threads.work import Assignment, Lease
 from perdure.worker.built_in import built_in_agents
 from perdure.worker.claims import WorkerClaims

@@ -16,8 +16,8 @@ from perdure.client.native import PerdureClient
 from perdure.kernel.codec import encode_json
 from perdure.kernel.config import SecretKey
 from perdure.rollouts.store import DatabaseLightningStore
+from perdure.runs.queue import RunQueue
 from perdure.streams.model import NewEvent, StreamEvent
-from perdure.threads.queue import RunQueue
 from perdure.threads.records import NewCheckpoint, Run, RunRequest
 from perdure.threads.work import Assignment, Ending, Lease
 

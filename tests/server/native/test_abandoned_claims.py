@@ -12,8 +12,8 @@ import pytest
 from tests.kernel.support import PATIENCE, soon, until, until_true
 from tests.server.native.support import AGENT, API, House
 
+from perdure.runs.queue import WORK
 from perdure.service.base import Service
-from perdure.threads.queue import WORK
 from perdure.threads.records import RunRequest
 
 Claiming = Callable[[], Awaitable[Any]]

@@ -10,11 +10,11 @@ from tests.server.native.support import API, House
 from perdure.client.native import PerdureClient
 from perdure.client.run_queue import RemoteRunQueue
 from perdure.kernel.errors import NotSupported
+from perdure.runs.queue import RunQueue
 from perdure.server.native.derive import build_handler
 from perdure.server.native.routes import ROUTES
 from perdure.service.base import Service
 from perdure.service.endpoints import PREFIX, Endpoint, endpoints
-from perdure.threads.queue import RunQueue
 from perdure.threads.service import Threads
 
 CLIENTS = (PerdureClient("http://127.0.0.1:9"), RemoteRunQueue("http://127.0.0.1:9"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.graph_requests.service import GraphRequests
+from perdure.runs.queue import RunQueue
 from perdure.server.http.routes import Call, Route
 from perdure.server.native.derive import ByHand, arguments_for, derive_routes, encode_answer, get_endpoint
-from perdure.threads.queue import RunQueue
 
 
 def get_run_queue(call: Call) -> RunQueue:

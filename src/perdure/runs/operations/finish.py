@@ -49,11 +49,11 @@ from perdure.threads.operations.graphs import (
     stored_in,
     unstored,
 )
-from perdure.threads.operations.settle import AppendedEvents, RunEndReport, load_runs, load_threads
+from perdure.threads.operations.settle import RunEndReport, load_runs, load_threads
 from perdure.threads.operations.shown import Checkpoints, showing_graph, showing_state, stored_before
 from perdure.threads.records import Failure
-from perdure.threads.rows import RunRow, StateRow, ThreadAnswer, ThreadRow, failure_text
-from perdure.threads.work import Lease, Result
+from perdure.threads.rows import RunRow, StateRow, ThreadRow, failure_text
+from perdure.threads.work import Finished, Lease, Result
 
 _RETRY = "reported failure, retry"
 _NO_RETRY = "reported failure, no retry"
@@ -76,16 +76,6 @@ class RunFinish(msgspec.Struct, frozen=True):
     stop_reason: str | None = None
     turns: int | None = None
     api_duration_ms: int | None = None
-
-
-class Finished(msgspec.Struct, frozen=True):
-    """An attempt that has ended; if its run has ended too, the run, where the end of its stream stands, and
-    its thread if it is known with its state."""
-
-    run_id: str
-    placed: AppendedEvents | None = None
-    run: RunRow | None = None
-    thread: ThreadAnswer | None = None
 
 
 @watched

@@ -30,14 +30,19 @@ from perdure.rollouts.operations import report, workers
 from perdure.rollouts.operations.claim import Claim
 from perdure.rollouts.operations.workers import WorkerRegistration
 from perdure.rollouts.watchdog import Watchdog, WatchedService
+from perdure.runs.assignments import build_assignment, with_inputs
+from perdure.runs.claimer import Claimer
+from perdure.runs.encoding import encode_finish
+from perdure.runs.operations import finish
+from perdure.runs.operations.finish import RunFinish
+from perdure.runs.operations.sessions import enter_sessions, record_usage
+from perdure.runs.session_lines import check_session_lines, check_usage, write_lines
 from perdure.service.callers import MAX_NAME, Caller
 from perdure.service.endpoints import MAX_BATCH, POST, Acknowledged, call, under
 from perdure.streams.model import NewEvent
 from perdure.streams.operations import PAGE_BYTES
 from perdure.streams.operations import read as read_stream
 from perdure.streams.service import Streams
-from perdure.threads.assignments import build_assignment, with_inputs
-from perdure.threads.claimer import Claimer, WaitingClaims
 from perdure.threads.encoding import (
     MAX_TEXT,
     check_lease,
@@ -45,31 +50,29 @@ from perdure.threads.encoding import (
     check_sent,
     check_states,
     checked,
-    encode_finish,
     encode_steps,
 )
 from perdure.threads.local_completions import LocalCompletions
 from perdure.threads.model import AGENTS_QUEUE, GATHER_SECONDS, QueueName
-from perdure.threads.operations import assign, execute, finish, queries
+from perdure.threads.operations import assign, execute, queries
 from perdure.threads.operations import graphs as graph_operations
 from perdure.threads.operations.assign import NewAttempt, Share
 from perdure.threads.operations.cancel import CONTROL_CHANNEL, control_key
 from perdure.threads.operations.execute import AppendEvents, SaveCheckpoint, SaveStep, State
-from perdure.threads.operations.finish import Finished, RunFinish
 from perdure.threads.operations.graphs import RecordSteps
-from perdure.threads.operations.sessions import enter_sessions, record_usage
 from perdure.threads.operations.settle import get_last, load_runs, thread_stream
 from perdure.threads.operations.shown import resolve
 from perdure.threads.records import Checkpoint, NewCheckpoint, Run
 from perdure.threads.redis_markers import RedisMarkers
 from perdure.threads.rows import Created, row_to_checkpoint, row_to_run
-from perdure.threads.session_lines import check_session_lines, check_usage, write_lines
 from perdure.threads.unpacking import find_deltas, find_graphs
+from perdure.threads.waiting_claims import WaitingClaims
 from perdure.threads.work import (
     APPENDED,
     ENDED,
     Assignment,
     Ending,
+    Finished,
     Lease,
     RunAppend,
     SessionLines,

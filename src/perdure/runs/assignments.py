@@ -9,9 +9,9 @@ import msgspec
 from perdure.assistants.model import row_to_assistant
 from perdure.executions.model import FATAL, NOT_RENDERED, PHASE, PhaseInput, PhaseInputs, PhaseOrder
 from perdure.kernel.codec import decode_json
+from perdure.runs.operations.finish import RunFinish
 from perdure.threads.model import merged
 from perdure.threads.operations.assign import ClaimedRun
-from perdure.threads.operations.finish import RunFinish
 from perdure.threads.records import Failure
 from perdure.threads.rows import row_to_checkpoint, row_to_run, run_limits
 from perdure.threads.work import Assignment, phase_facts

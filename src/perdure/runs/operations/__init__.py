@@ -1,0 +1,1 @@
+"""Operations of a worker on its runs."""
