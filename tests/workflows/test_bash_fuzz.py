@@ -129,6 +129,11 @@ def commands(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         joined("select i in ", word, "; do ", inner, "; break; done <<< 1"),
         joined("if ", inner, "; then ", inner, "; else\n", inner, "\nfi"),
         joined("while ", inner, "; do ", inner, "; break; done"),
+        joined("if [[ -n ", value, " ]] then ", inner, "; fi"),
+        joined("if (( 1 )) then ", inner, "; elif ( ", inner, " ) then ", inner, "; fi"),
+        joined("while { ", inner, "; } do ", inner, "; break; done < ", value),
+        joined("coproc X { ", inner, "; }\nwait"),
+        joined("case a in\n  a) cat <<END ;;\n", value, "\nEND\n  *) ", inner, " ;;\nesac"),
         joined("until ", inner, "; do ", inner, "; break; done"),
         joined("( ", inner, " )"),
         joined("(", inner, "; ( ", inner, " ) )"),
@@ -203,7 +208,7 @@ SIGNS = (
 )
 WORDS_OF_BASH = """
 a a= a[ a[0]= x 1 + let declare -a -i export local unset read printf -v -eq test if then fi case in esac
-for do done { f() echo true wait trap
+for do done { f() echo true wait trap } while until else exec command coproc X PS4= OPTIND= mapfile !( @(
 """
 TOKENS = [
     *["{{v}}", "{{w}}"] * 6,
@@ -211,7 +216,15 @@ TOKENS = [
     *SIGNS.split(),
     *WORDS_OF_BASH.split(),
     "<<END\n",
+    "<<END ",
+    "<<$END\n",
     "\nEND\n",
+    "\nEND)",
+    "\\\n",
+    "if [[ x ]] then ",
+    "while ((1)) do ",
+    "; break; done\n",
+    "; fi\n",
 ]
 
 

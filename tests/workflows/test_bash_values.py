@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -214,6 +215,59 @@ EVALUATED: dict[str, Sequence[str]] = {
     "echo x >&{{v}}": [f"$({TOUCH})"],
     "echo x 1>&p{{v}}": [f"$({TOUCH})"],
     "{ echo x; } >& {{v}}": [f"$({TOUCH})"],
+    # a reserved word right after a compound command
+    "if [[ -n x ]] then let {{v}}; fi": [SUBSCRIPT],
+    "if [[ -n x ]] then (( {{v}} )); fi": [SUBSCRIPT],
+    "if [[ -n x ]] then [[ {{v}} -eq 1 ]]; fi": [SUBSCRIPT],
+    "if (( 1 )) then let {{v}}; fi": [SUBSCRIPT],
+    "if (true) then let {{v}}; fi": [SUBSCRIPT],
+    "if { true; } then let {{v}}; fi": [SUBSCRIPT],
+    "if ((0)) then :; elif ((1)) then let {{v}}; fi": [SUBSCRIPT],
+    "if if true; then true; fi then let {{v}}; fi": [SUBSCRIPT],
+    "if case x in x) true;; esac then let {{v}}; fi": [SUBSCRIPT],
+    "while (( 1 )) do let {{v}}; break; done": [SUBSCRIPT],
+    "coproc X (( {{v}} )); wait": [SUBSCRIPT],
+    "!(( {{v}} ))": [SUBSCRIPT],
+    ">x [[ a || let {{v}} ]]": [SUBSCRIPT],
+    # substitutions that become several words
+    "[ ${none:-$(echo {{v}})} ]": [f"-v {SUBSCRIPT}"],
+    "[ ${none=`echo {{v}}`} ]": [f"-v {SUBSCRIPT}"],
+    "${none:-$(echo {{v}})}": [TOUCH],
+    "exec $(echo {{v}})": [TOUCH],
+    '"declare" x=$(echo {{v}})': [f"1 {SUBSCRIPT}=2"],
+    "builtin declare x=$(echo {{v}})": [f"1 {SUBSCRIPT}=2"],
+    "command declare x=$(echo {{v}})": [f"1 {SUBSCRIPT}=2"],
+    "f() { \\local x=$(echo {{v}}); }; f": [f"1 {SUBSCRIPT}=2"],
+    # variables that bash evaluates, filled in other ways
+    "read -ra x <<< 'a b'; declare x={{v}}": [WORDS],
+    "mapfile -t x <<< a; declare x={{v}}": [WORDS],
+    "declare DIRSTACK={{v}}": [WORDS],
+    "declare -i x; while read -r x; do :; done <<< {{v}}": [SUBSCRIPT],
+    "declare -i x; { read -r x; } <<< {{v}}": [SUBSCRIPT],
+    "declare -i x; f() { read x; }; f <<< {{v}}": [SUBSCRIPT],
+    "declare -i x; echo {{v}} | { read x; }": [SUBSCRIPT],
+    "declare -i x; read -r x <<END\n{{v}}\nEND": [SUBSCRIPT],
+    "PS4[0]={{v}}; set -x; :": [f"$({TOUCH})"],
+    "read -r PS4 <<< {{v}}; set -x; :": [f"$({TOUCH})"],
+    "for PS4 in {{v}}; do set -x; :; done": [f"$({TOUCH})"],
+    "printf -v PS4 %s {{v}}; set -x; :": [f"$({TOUCH})"],
+    ": ${BASH_ENV:={{v}}}; export BASH_ENV; bash -c :": [f"$({TOUCH})"],
+    "PROMPT_COMMAND={{v}} bash --norc -i <<< :": [TOUCH],
+    "PS1={{v}} bash --norc -i <<< :": [f"$({TOUCH})"],
+    "shopt -s expand_aliases; BASH_ALIASES[x]={{v}}\nx": [TOUCH],
+    "exec {a[{{v}}]}> x": [SUBSCRIPT],
+    # line continuations
+    "echo ${a\\\nb[{{v}}]}": [SUBSCRIPT],
+    "for OPTIND i\\\nn {{v}}; do :; done": [SUBSCRIPT],
+    "cat <<END\nEN\\\nD\nlet {{v}}\nEND": [SUBSCRIPT],
+    "cat <<-END\n\tEN\\\nD\nlet {{v}}\nEND": [SUBSCRIPT],
+    # here-documents that end elsewhere than they seem to
+    "cat <<A $(cat <<B\nB\nlet {{v}}\n)\nA\nB\n)": [SUBSCRIPT],
+    "cat <<A; for x\nA\nin y; do :; done\nlet {{v}}\nA": [SUBSCRIPT],
+    "cat <<A; case x in\nA\nx) ;; esac\nlet {{v}}\nA": [SUBSCRIPT],
+    "cat <<A; [[ x == x &&\nA\nx ]]\nlet {{v}}\nA": [SUBSCRIPT],
+    "shopt -s extglob\n: @(# ) ; let {{v}}\n)": [SUBSCRIPT],
+    "a[ #] ; let {{v}}": [SUBSCRIPT],
 }
 """Commands in which bash evaluates a value, with values that show it."""
 
@@ -251,6 +305,36 @@ def test_a_value_that_bash_would_evaluate_is_refused(command: str) -> None:
     assert f"line {rendered.value.line} of the command" in rendered.value.message
     text = command.splitlines()[rendered.value.line - 1]
     assert "{{v}}" in text or "{{w}}" in text
+
+
+AMBIGUOUS = {
+    "cat <<$x\na\n$x\nlet {{v}}": "not fixed",
+    "cat <<`x`\na\n`x`\nlet {{v}}": "not fixed",
+    "x=$(cat <<END\na\nEND) ; let {{v}}\nEND\n)": "in one line",
+    'cat <<A "$(echo\n)"\nlet {{v}}\nA': "in the middle of an expansion",
+    "cat <<A && x=(\n1); let {{v}}\nA\n)": "in the middle of an array",
+    "echo $(cat <<END) {{v}}\nEND": "in the middle of an expansion",
+    'echo "${x#\'"\'}"\nlet {{v}}\necho "" }"': "let|missing|not closed",
+    'echo "${x:-\'"\'}"\nlet {{v}}\necho "" }"': "let|missing|not closed",
+    'echo "${x:-it\'s}" {{v}}': "single quote",
+}
+"""Commands whose parts bash finds elsewhere than a reader does, with what is said of them."""
+
+
+@pytest.mark.parametrize("command", AMBIGUOUS)
+def test_a_command_whose_parts_are_unclear_is_refused(command: str) -> None:
+    with pytest.raises(InvalidInput, match=AMBIGUOUS[command]):
+        check_command(command)
+    with pytest.raises(InvalidInput, match=AMBIGUOUS[command]):
+        shell_command(templates.parse(command), {"v": SUBSCRIPT})
+
+
+def test_subscripts_in_one_another_are_read_once() -> None:
+    command = "a[ $(" * 18 + "echo {{v}}" + ") ]" * 18
+    started = time.process_time()
+    with pytest.raises(RefusedValue):
+        check_command(command)
+    assert time.process_time() - started < 0.5
 
 
 ACCEPTED = {
@@ -294,6 +378,17 @@ ACCEPTED = {
     "time -p echo {{v}}": "{0}",
     "{ echo {{v}}; } 2>&1 | cat": "{0}",
     "echo {{v}} &> file; cat file": "{0}",
+    "if [[ -n {{v}} ]] then echo {{v}}; fi": "{0}",
+    "[[ x == x # it's a comment\n]] && echo {{v}}": "{0}",
+    "echo \"${none:-'none'}\" {{v}}": "'none' {0}",
+    'x=$(cat <<END\n{{v}}\nEND\n)\necho "$x"': "{0}",
+    "cat <<END\nA\\\n{{v}}\nEND": "A{0}",
+    'mapfile -t x <<< {{v}}; echo "${x[0]}"': "{0}",
+    'export x=$(echo {{v}}) && echo "$x"': "{0}",
+    "function f { (echo {{v}}); }; f": "{0}",
+    "function f (echo {{v}}); f": "{0}",
+    "case x in\n  x) cat <<A ;;\n{{v}}\nA\n  y) ;;\nesac": "{0}",
+    "echo a {{v}} > x; { cat x; } 2>&1": "a {0}",
 }
 """Commands in which a value is data, with what they write."""
 DATA = f"{SUBSCRIPT} '; {TOUCH}; \" `{TOUCH}` $({TOUCH}) * \\ ; {TOUCH}"

@@ -14,6 +14,7 @@ from typing import Final
 from perdure.kernel.errors import InvalidInput
 from perdure.workflows.bash_rules import (
     ASSIGNED,
+    EVALUATED,
     HOLE,
     SPLIT,
     BashValue,
@@ -28,7 +29,7 @@ from perdure.workflows.bash_rules import (
 from perdure.workflows.bash_words import ARITHMETIC, HereDocument, Quoting, WordScanner
 
 _DESCRIPTOR = re.compile(r"[0-9]+|\{\w+\}", re.ASCII)
-_IN = re.compile(r"in(?=[\s;]|$)")
+_NO_PARAMETERS = re.compile(r"[ \t]*\([ \t]*\)")
 _ESAC = re.compile(r"esac(?=[\s;&|)]|$)")
 _REDIRECTIONS: Final = ("<<<", "<<-", "<<", "<&", "<>", "<", ">>", ">&", ">|", ">")
 _AGAIN: Final = frozenset({"if", "then", "elif", "else", "while", "until", "do", "{", "!", "time", "coproc"})
@@ -40,11 +41,11 @@ _OPENERS: Final = frozenset({"{", "[[", "if", "while", "until", "for", "case", "
 class _SimpleCommand:
     """A simple command while it is read."""
 
-    def __init__(self, begins: bool = True) -> None:
+    def __init__(self) -> None:
         self.words: list[BashWord] = []
         self.fed: list[BashValue] = []
         """The values in its redirections."""
-        self.begins = begins
+        self.begins = True
         """Whether a reserved word can come next."""
         self.after_time = False
         self.after_coproc = False
@@ -68,6 +69,9 @@ class BashScanner(WordScanner):
         for variable, value, attributes in self._written:
             if set(attributes) & set(self._attributes.get(variable, "")):
                 raise RefusedValue(value, f"a value of {variable}, which bash evaluates")
+        for variable in sorted(self._reads):
+            if set(EVALUATED) & set(self._attributes.get(variable, "")):
+                refuse_values(self._values, f"a command that reads {variable}, which bash evaluates")
         return self._quotings
 
     # --- commands ---------------------------------------------------------------------------------------
@@ -115,19 +119,10 @@ class BashScanner(WordScanner):
 
     def _parenthesis(self, command: _SimpleCommand) -> _SimpleCommand:
         self._take()
-        if command.words or not command.begins:
-            # The parentheses of a function, or a coprocess with a name.
-            with self._nested():
-                self._commands(")")
-            return _SimpleCommand()
+        # After a word, they are those of a function, or a coprocess with a name.
         with self._nested():
-            if self._peek() == "(":
-                self._take()
-                self._double_parentheses()
-            else:
-                self._commands(")")
-        command.begins = False
-        return command
+            self._parentheses()
+        return _SimpleCommand() if command.words else command
 
     def _next_word(self, command: _SimpleCommand, end: str) -> _SimpleCommand | None:
         """Read a word of a command. Return the command that goes on, or None after the end of a case."""
@@ -135,6 +130,8 @@ class BashScanner(WordScanner):
         if self._peek() in ("<", ">") and _DESCRIPTOR.fullmatch(word.text) and not word.is_quoted:
             self._redirection(command)
             return command
+        if self._peek() in ("<", ">") and word.text.startswith("{") and word.text.endswith("}"):
+            word.refuse("the name of a variable")
         if command.after_time and word.text in ("-p", "--"):
             return command
         command.after_time = False
@@ -148,7 +145,6 @@ class BashScanner(WordScanner):
                 command.after_time, command.after_coproc = word.text == "time", word.text == "coproc"
                 return command
             if word.text in _ENDS:
-                command.begins = False
                 return command
             if word.text in _COMPOUNDS:
                 with self._nested():
@@ -170,6 +166,7 @@ class BashScanner(WordScanner):
     def _redirection(self, command: _SimpleCommand, *, joined: bool = False) -> None:
         """Read a redirection. `joined`: it begins with `&`, for both outputs."""
         operator = next(each for each in _REDIRECTIONS if self._takes(each))
+        command.begins = False
         self._skip_blanks()
         if operator in ("<<", "<<-"):
             return self._here(operator)
@@ -192,6 +189,9 @@ class BashScanner(WordScanner):
             character = self._peek()
             if character == "":
                 raise self._unclear("']]' is missing")
+            if character == "#":
+                self._skip_comment()
+                continue
             if character in "()<>&|;" and not (character == "(" and words and words[-1].text == "=~"):
                 self._at += 1
                 words.append(BashWord(character))
@@ -199,7 +199,7 @@ class BashScanner(WordScanner):
             word = self._read_word(pattern=True)
             if word.text == "]]" and not word.is_quoted:
                 check_conditional(words)
-                return _SimpleCommand(begins=False)
+                return _SimpleCommand()
             words.append(word)
 
     def _for(self) -> _SimpleCommand:
@@ -213,9 +213,8 @@ class BashScanner(WordScanner):
         variable = self._read_word()
         variable.refuse("the name of a variable")
         self._skip_blanks(" \t\n")
-        if _IN.match(self._text, self._at, self._end) is None:
+        if self._peek(2) not in ("", " ", "\t", "\n", ";") or not self._takes("in"):
             return _SimpleCommand()
-        self._takes("in")
         first = len(self._quotings)
         while True:
             self._skip_blanks()
@@ -247,7 +246,7 @@ class BashScanner(WordScanner):
                 self._patterns()
                 if self._commands("case") == "esac":
                     break
-        return _SimpleCommand(begins=False)
+        return _SimpleCommand()
 
     def _patterns(self) -> None:
         while not self._takes(")"):
@@ -260,10 +259,8 @@ class BashScanner(WordScanner):
     def _function(self) -> _SimpleCommand:
         self._skip_blanks()
         self._read_word().refuse("the name of a function", "write the name itself")
-        self._skip_blanks()
-        if self._takes("("):
-            self._skip_blanks()
-            self._takes(")")
+        if (parentheses := _NO_PARAMETERS.match(self._text, self._at, self._end)) is not None:
+            self._at = parentheses.end()
         return _SimpleCommand()
 
     # --- here-documents ---------------------------------------------------------------------------------
@@ -272,6 +269,8 @@ class BashScanner(WordScanner):
         start = self._at
         word = self._read_word()
         word.refuse("the word that ends a here-document", "write a fixed word")
+        if {"$", "`"} & set(self._text[start : self._at]):
+            raise self._unclear("the word that ends a here-document is not fixed")
         is_quoted = any(quote in self._text[start : self._at] for quote in "'\"\\")
         self._heres.append(HereDocument(word.text, is_quoted, operator == "<<-"))
 
@@ -297,15 +296,21 @@ class BashScanner(WordScanner):
 
     def _here_end(self, here: HereDocument) -> tuple[int, int]:
         """Return where the body of a here-document ends, and where the text after it begins."""
-        at, joined = self._at, False
+        at, start, begun = self._at, self._at, ""
         while at < self._end:
             newline = self._text.find("\n", at, self._end)
             stop = self._end if newline < 0 else newline
             line = self._text[at:stop]
-            if not joined and (line.lstrip("\t") if here.strips_tabs else line) == here.word:
-                return at, min(stop + 1, self._end)
-            joined = not here.is_quoted and (len(line) - len(line.rstrip("\\"))) % 2 == 1
             at = stop + 1
+            if not here.is_quoted and (len(line) - len(line.rstrip("\\"))) % 2 == 1:
+                begun += line[:-1]
+                continue
+            line = begun + line
+            if (line.lstrip("\t") if here.strips_tabs else line) == here.word:
+                return start, min(at, self._end)
+            if self._substitutions and line.lstrip("\t").startswith(here.word) and ")" in line:
+                raise self._unclear("the end of a here-document and ')' are in one line")
+            start, begun = at, ""
         return self._end, self._end
 
 

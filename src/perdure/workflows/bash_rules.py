@@ -39,7 +39,24 @@ INTEGERS: Final = (
     "EUID",
 )
 """Variables that are integers from the start."""
-EXPANDED: Final = frozenset({"PS4", "BASH_ENV"})
+ARRAYS: Final = (
+    "BASH_ARGC",
+    "BASH_ARGV",
+    "BASH_CMDS",
+    "BASH_LINENO",
+    "BASH_REMATCH",
+    "BASH_SOURCE",
+    "COMP_WORDS",
+    "COMPREPLY",
+    "COPROC",
+    "DIRSTACK",
+    "FUNCNAME",
+    "GROUPS",
+    "MAPFILE",
+    "PIPESTATUS",
+)
+"""Variables that are arrays from the start."""
+EXPANDED: Final = ("BASH_ALIASES", "BASH_ENV", "PROMPT_COMMAND", "PS0", "PS1", "PS2", "PS4")
 """Variables whose values bash expands like a command."""
 
 NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -65,11 +82,12 @@ _NO_VALUES: Final[Mapping[str, str]] = {
     "enable": "an argument that is a command",
 }
 """The builtins that take no value as an argument, with what the argument is to them."""
+_READS_ARRAY: Final = re.compile(r"-\w*a", re.ASCII)
 _READERS: Final = frozenset({"read", "mapfile", "readarray"})
 _DECLARATIONS: Final = frozenset({"declare", "typeset", "local", "export", "readonly"})
 _NAME_TESTS: Final = frozenset({"-v", "-R"})
 _ARITHMETIC_TESTS: Final = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
-_PREFIXES: Final = frozenset({"command", "builtin"})
+_PREFIXES: Final = frozenset({"command", "builtin", "exec"})
 
 
 class BashValue(NamedTuple):
@@ -127,7 +145,13 @@ class WrittenVariable(NamedTuple):
     attributes: str = EVALUATED
 
 
-Effect = Attributed | WrittenVariable
+class ReadVariable(NamedTuple):
+    """A variable that `read` or `mapfile` fills."""
+
+    variable: str
+
+
+Effect = Attributed | WrittenVariable | ReadVariable
 
 
 def refuse_values(values: Sequence[BashValue], place: str, hint: str = NUMBER_HINT) -> None:
@@ -149,7 +173,9 @@ def check_words(words: Sequence[BashWord], fed: Sequence[BashValue]) -> Iterator
     """
     for word in words:
         refuse_expanded(word)
+    has_prefix = False
     while words and words[0].text in _PREFIXES:
+        has_prefix = True
         prefix, *words = words
         while words and words[0].text.startswith("-"):
             option, *words = words
@@ -164,9 +190,17 @@ def check_words(words: Sequence[BashWord], fed: Sequence[BashValue]) -> Iterator
         for word in arguments:
             word.refuse(_NO_VALUES[name.text] + f" ({name.text})")
     if name.text in _READERS:
+        is_array = name.text != "read" or any(_READS_ARRAY.match(word.text) for word in arguments)
         for word in arguments:
             yield from written(word.text, fed)
+            yield ReadVariable(word.text)
+            if is_array:
+                yield Attributed(word.text, "a")
     elif name.text in _DECLARATIONS:
+        if has_prefix or name.is_quoted:
+            for word in arguments:
+                if SPLIT in word.text:
+                    word.refuse(f"a substitution that bash splits before {name.text}", "quote it")
         yield from _check_declaration(name.text, arguments)
     elif name.text == "printf":
         yield from _check_printf(arguments)
@@ -179,7 +213,7 @@ def check_words(words: Sequence[BashWord], fed: Sequence[BashValue]) -> Iterator
 
 def refuse_expanded(word: BashWord) -> None:
     """Raise RefusedValue if a word assigns a value to a variable that bash expands like a command."""
-    variable = word.text.partition("=")[0].rstrip("+")
+    variable = word.text.partition("=")[0].partition("[")[0].rstrip("+")
     if variable in EXPANDED:
         word.refuse(f"the value of {variable}", "bash executes it as a command")
 

@@ -11,7 +11,9 @@ from typing import Final, NamedTuple
 from perdure.kernel.errors import InvalidInput
 from perdure.workflows.bash_rules import (
     ARRAY,
+    ARRAYS,
     DYNAMIC,
+    EXPANDED,
     HOLE,
     INTEGERS,
     NAME,
@@ -20,6 +22,8 @@ from perdure.workflows.bash_rules import (
     Attributed,
     BashValue,
     BashWord,
+    Effect,
+    ReadVariable,
     RefusedValue,
     WrittenVariable,
     refuse_values,
@@ -30,6 +34,7 @@ MAX_NESTED: Final = 60
 ARITHMETIC: Final = "arithmetic"
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./,:%-]+")
+_NAME_CHARACTER = re.compile(r"\w", re.ASCII)
 _SPECIAL = re.compile(r"[0-9]+|[@*#?$!-]", re.ASCII)
 _ARRAY_NAME = re.compile(r"([A-Za-z_]\w*)(\[.*\])?\+?=", re.ASCII | re.DOTALL)
 _ARITHMETIC_HINT: Final = NUMBER_HINT + ", and `( (` for a subshell in another"
@@ -66,8 +71,14 @@ class WordScanner:
         self._word: list[str] = []
         self._depth = 0
         self._heres: list[HereDocument] = []
-        self._attributes: dict[str, str] = dict.fromkeys(INTEGERS, "i")
+        self._substitutions = 0
+        self._attributes: dict[str, str] = {
+            **dict.fromkeys((*INTEGERS, *EXPANDED), "i"),
+            **dict.fromkeys(ARRAYS, "a"),
+        }
         self._written: list[WrittenVariable] = []
+        self._reads: set[str] = set()
+        """The variables that `read` and `mapfile` fill."""
 
     # --- characters -------------------------------------------------------------------------------------
 
@@ -98,6 +109,8 @@ class WordScanner:
     def _skip_blanks(self, blanks: str = " \t") -> None:
         while (character := self._peek()) and character in blanks:
             self._at += 1
+            if character == "\n":
+                self._read_heres()
 
     def _unclear(self, what: str) -> InvalidInput:
         line = self._text.count("\n", 0, min(self._at, self._end)) + 1
@@ -144,20 +157,28 @@ class WordScanner:
     def _expansion(self, read: Callable[[], object], *, splits: bool = False) -> None:
         """Read a part of a word that bash expands, and write one mark for it into the word."""
         outer, self._word = self._word, []
-        before = len(self._quotings)
+        heres, self._heres = self._heres, []
+        start, before = self._at, len(self._quotings)
+        self._substitutions += 1
         with self._nested():
             read()
-        self._word = outer
+        self._substitutions -= 1
+        inner, self._word = self._word, outer
+        if self._heres or (heres and "\n" in self._text[start : self._at]):
+            raise self._unclear("a here-document begins in the middle of an expansion")
+        self._heres = heres
         values = self._values_since(before)
         if all(value.is_integer for value in values):
             self._word.append(DYNAMIC)
         else:
-            self._word.append(SPLIT if splits else HOLE)
+            self._word.append(SPLIT if splits or SPLIT in inner else HOLE)
 
-    def _note(self, effects: Iterable[Attributed | WrittenVariable]) -> None:
+    def _note(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, WrittenVariable):
                 self._written.append(effect)
+            elif isinstance(effect, ReadVariable):
+                self._reads.add(effect.variable)
             else:
                 before = self._attributes.get(effect.variable, "")
                 self._attributes[effect.variable] = before + effect.attributes
@@ -347,6 +368,9 @@ class WordScanner:
             self._at = self._at if special is None else special.end()
         else:
             self._at = match.end()
+            while _NAME_CHARACTER.fullmatch(self._peek()) is not None:
+                # The name goes on after a line continuation.
+                variable += self._take()
         if self._peek() == "[":
             self._take()
             with self._within("a subscript"):
@@ -373,19 +397,28 @@ class WordScanner:
                 raise self._unclear("'}' is missing")
             if character == HOLE:
                 self._value(Quoting.BARE if quoted else Quoting.PLAIN)
-            elif (
-                character == "'"
-                and quoted
-                and HOLE in self._text[self._at : self._text.find("'", self._at + 1)]
-            ):
-                value = self._values[len(self._quotings)]
-                raise RefusedValue(value, "single quotes in a quoted `${…}`", "remove the single quotes")
+            elif character == "'" and quoted:
+                self._single_quotes_in_braces()
             elif self._quoted(character, quoted=quoted):
                 pass
             else:
                 self._at += 1
                 if character == "}":
                     return
+
+    def _single_quotes_in_braces(self) -> None:
+        """Skip single quotes in a quoted `${…}`: to bash they have an end, also where they are text."""
+        is_ansi = self._text[self._at - 1] == "$"
+        end = self._at + 1
+        while end < self._end and self._text[end] != "'":
+            end += 2 if is_ansi and self._text[end] == "\\" else 1
+        if end >= self._end:
+            raise self._unclear("a single quote is not closed")
+        if HOLE in self._text[self._at : end]:
+            value = self._values[len(self._quotings)]
+            raise RefusedValue(value, "single quotes in a quoted `${…}`", "remove the single quotes")
+        self._word.append(DYNAMIC)
+        self._at = end + 1
 
     # --- words ------------------------------------------------------------------------------------------
 
@@ -407,8 +440,9 @@ class WordScanner:
                 self._takes(character + "(")
                 self._expansion(lambda: self._commands(")"))
             elif character == "(" and (pattern or (self._word and self._word[-1][-1:] in tuple("?*+@!"))):
+                is_pattern = pattern or self._word[-1][-1:] != "!"
                 self._take()
-                self._expansion(lambda: self._group() if pattern else self._commands(")"))
+                self._expansion(self._group if is_pattern else self._parentheses)
             elif character == "(" and _ARRAY_NAME.fullmatch("".join(self._word)):
                 self._array("".join(self._word))
             elif character == "[" and self._opens_subscript(assigns, element, first):
@@ -432,7 +466,7 @@ class WordScanner:
 
     def _subscript(self) -> None:
         """Read a subscript. If it is no assignment, it is a pattern for the names of files."""
-        start, first, heres = self._at, len(self._quotings), len(self._heres)
+        first = len(self._quotings)
         word = "".join(self._word)
         self._take()
         before = len(self._word)
@@ -441,12 +475,6 @@ class WordScanner:
         if self._peek() == "=" or (self._peek() == "+" and self._peek(1) == "="):
             refuse_values(self._values_since(first), "a subscript")
             self._note([Attributed(word, "a")])
-        elif any(character.isspace() for character in inner):
-            # It is several words. They are read again, each as its own.
-            del self._quotings[first:], self._word[before:], self._heres[heres:]
-            self._at = start + 1
-            self._word.append("[")
-            return
         self._word[before:] = ["[", inner, "]"]
 
     def _array(self, word: str) -> None:
@@ -454,6 +482,8 @@ class WordScanner:
         variable = word.rstrip("+=").partition("[")[0]
         first = len(self._quotings)
         self._note([Attributed(variable, "a")])
+        heres, self._heres = self._heres, []
+        start = self._at
         self._take()
         with self._nested():
             while True:
@@ -466,6 +496,9 @@ class WordScanner:
                     self._skip_comment()
                 else:
                     self._read_word(element=True)
+        if heres and "\n" in self._text[start : self._at]:
+            raise self._unclear("a here-document begins in the middle of an array")
+        self._heres = heres
         effects = written(variable, self._values_since(first))
         self._note(effects)
         self._word.append(ARRAY + HOLE * len(effects))
@@ -497,6 +530,18 @@ class WordScanner:
 
     # --- commands ---------------------------------------------------------------------------------------
 
+    def _parentheses(self) -> None:
+        """Read arithmetic or commands after a parenthesis."""
+        if self._peek() == "(":
+            self._take()
+            self._double_parentheses()
+        else:
+            self._commands(")")
+
     def _commands(self, end: str) -> str:
         """Read commands until `end` and return what ended them."""
+        raise NotImplementedError
+
+    def _read_heres(self) -> None:
+        """Read the bodies of the here-documents that begin with this line."""
         raise NotImplementedError
