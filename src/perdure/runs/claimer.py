@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from perdure.kernel.checks import check_id, check_name, check_text
 from perdure.kernel.signals.port import Watch
 from perdure.rollouts.operations.claim import Claim
 from perdure.rollouts.operations.work import READY_CHANNEL, ready_key
-from perdure.runs.queue import RunQueue
 from perdure.threads.encoding import check_queues
 from perdure.threads.operations import assign
 from perdure.threads.operations.assign import Drained, Share
 from perdure.threads.waiting_claims import WaitingClaim
 from perdure.threads.work import Assignment
+
+if TYPE_CHECKING:
+    from perdure.runs.queue import RunQueue
 
 
 class Claimer:

@@ -62,6 +62,10 @@ class StreamAppended(msgspec.Struct, frozen=True):
     joined: StreamEnd | None = None
 
 
+AppendedEvents = tuple[StreamAppend, StreamAppended]
+"""Events that were appended to the stream of a run, and their position."""
+
+
 class StreamSlice(NamedTuple):
     """A part of a stream. All events up to `reached` are in it or before it."""
 

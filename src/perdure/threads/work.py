@@ -12,7 +12,7 @@ from perdure.checkpoints.records import GraphSteps
 from perdure.kernel.errors import PerdureError
 from perdure.service.endpoints import MAX_BATCH, Refusal, WireForm
 from perdure.streams.model import NewEvent
-from perdure.threads.operations.settle import AppendedEvents
+from perdure.streams.operations import AppendedEvents
 from perdure.threads.records import Checkpoint, Failure, NewCheckpoint, Run
 from perdure.threads.rows import RunRow, ThreadAnswer
 

@@ -21,10 +21,10 @@ from perdure.rollouts.tables import DUE, HELD, OVERDUE
 from perdure.service.audit import audit
 from perdure.service.idempotency import is_used, keyed_as
 from perdure.streams.model import Head
-from perdure.streams.operations import StreamAppend, append, heads
+from perdure.streams.operations import AppendedEvents, StreamAppend, append, heads
 from perdure.threads import sql
 from perdure.threads.model import AGENTS_QUEUE, RUN_KINDS, RUN_QUEUES
-from perdure.threads.operations.settle import AppendedEvents, load_runs, load_threads, thread_stream
+from perdure.threads.operations.settle import load_runs, load_threads, thread_stream
 from perdure.threads.rows import (
     Created,
     CreatedRun,

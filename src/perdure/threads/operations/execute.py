@@ -14,10 +14,10 @@ from perdure.rollouts.model import LIVE
 from perdure.rollouts.operations import workers
 from perdure.service.audit import audit
 from perdure.streams.model import NewEvent, SentEvent
-from perdure.streams.operations import StreamAppend, append, heads, sent_after
+from perdure.streams.operations import AppendedEvents, StreamAppend, append, heads, sent_after
 from perdure.threads import sql
 from perdure.threads.model import INTERRUPT, ROLLBACK
-from perdure.threads.operations.settle import AppendedEvents, load_threads, thread_stream
+from perdure.threads.operations.settle import load_threads, thread_stream
 from perdure.threads.operations.shown import showing_graph, showing_state, stored_before
 from perdure.threads.rows import (
     NOTHING_NEXT,

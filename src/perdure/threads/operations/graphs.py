@@ -14,7 +14,7 @@ from perdure.kernel.errors import Conflict, Fenced
 from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
 from perdure.streams.model import NewEvent
-from perdure.streams.operations import StreamAppend
+from perdure.streams.operations import AppendedEvents, StreamAppend
 from perdure.threads import sql
 from perdure.threads.operations.execute import (
     Checked,
@@ -24,7 +24,7 @@ from perdure.threads.operations.execute import (
     load_streams,
     new_state,
 )
-from perdure.threads.operations.settle import AppendedEvents, load_threads
+from perdure.threads.operations.settle import load_threads
 from perdure.threads.operations.shown import Checkpoints, are_shown, showing_graph, stored_before
 from perdure.threads.rows import IN_PIECES, StateChange, StateRow, ThreadRow
 from perdure.threads.work import Lease

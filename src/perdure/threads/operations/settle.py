@@ -18,7 +18,7 @@ from perdure.outbox.operations import NewEffect
 from perdure.outbox.operations import put as put_effects
 from perdure.rollouts.model import SUCCEEDED, TIMEOUT, UNRESPONSIVE, AttemptEnd, EndedRollout, RolloutKind
 from perdure.streams.model import NewEvent
-from perdure.streams.operations import StreamAppend, StreamAppended, append
+from perdure.streams.operations import AppendedEvents, StreamAppend, append
 from perdure.threads import sql
 from perdure.threads.model import (
     FAILURES,
@@ -50,10 +50,6 @@ RUN_ENDED = "runs.ended"
 """The name under which the ends of runs are counted, by status."""
 STOPPED_CHANNEL = "threads.stopped"
 WEBHOOK = "webhook"
-
-
-AppendedEvents = tuple[StreamAppend, StreamAppended]
-"""What was appended to a run's stream, and where it stands."""
 
 
 def get_last(answer: AppendedEvents | int | PerdureError) -> int | PerdureError:

@@ -18,7 +18,7 @@ from perdure.rollouts.operations.lines import lock_lines
 from perdure.service.audit import audit
 from perdure.service.idempotency import keyed_as
 from perdure.streams.model import NewEvent
-from perdure.streams.operations import StreamAppend, append
+from perdure.streams.operations import AppendedEvents, StreamAppend, append
 from perdure.threads import sql
 from perdure.threads.model import ROLLBACK
 from perdure.threads.operations.execute import Checked, new_state
@@ -27,7 +27,7 @@ from perdure.threads.operations.graphs import update as update_graph
 from perdure.threads.operations.lifetimes import set_lifetimes
 from perdure.threads.operations.packed import unpack_states
 from perdure.threads.operations.remove import THREAD, purge_threads
-from perdure.threads.operations.settle import AppendedEvents, load_threads, own_stream, thread_stream
+from perdure.threads.operations.settle import load_threads, own_stream, thread_stream
 from perdure.threads.operations.values import with_its_values, with_values
 from perdure.threads.records import Lifetime
 from perdure.threads.rows import Created, StateRow, ThreadAnswer, ThreadRow, decode_metadata, new_thread_row
