@@ -108,8 +108,8 @@ def missing(path: Path) -> list[str]:
     try:
         names = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema").fetchall()}
         schema = Schema(TABLES)
-        wanted = [*(index for _, index in schema.indexes()), *schema.views]
-        lacking = [each.name for each in wanted if each.name not in names]
+        wanted = [index.name for _, index in schema.indexes()] + [view.name for view in schema.views]
+        lacking = [name for name in wanted if name not in names]
         return lacking + [each for table in TABLES for each in _missing_columns(connection, table)]
     finally:
         connection.close()
