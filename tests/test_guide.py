@@ -165,7 +165,8 @@ async def test_a_browser_reads_and_searches_it_without_a_network(visitor: Visito
         page.on("console", lambda message: _note(problems, message))
         await page.goto(f"{visitor.url}/docs/guide/runs.html")
         assert await page.locator("article h1").inner_text() == "Threads and runs#"
-        await page.locator("input[data-md-component=search-query]").fill("lease")
+        # The page reads the word when a key is released, or once when its index is ready; `fill` has no keys.
+        await page.locator("input[data-md-component=search-query]").press_sequentially("lease")
         found = page.locator(".md-search-result__item").first
         await found.wait_for()
         assert "lease" in (await found.inner_text()).lower()

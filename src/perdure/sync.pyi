@@ -156,6 +156,12 @@ from perdure.rollouts.service import Reports
 from perdure.rollouts.service import RolloutIds
 from perdure.rollouts.service import SortOrder as SortOrder4
 from perdure.rollouts.workers import PausedQueue
+from perdure.runs.queue import After
+from perdure.runs.queue import Events
+from perdure.runs.queue import Leases
+from perdure.runs.queue import Queues
+from perdure.runs.queue import Wait as Wait2
+from perdure.runs.queue import WorkerId
 from perdure.schedules.conditions import Predicate
 from perdure.schedules.model import Misfire
 from perdure.schedules.model import Origin
@@ -200,12 +206,6 @@ from perdure.streams.model import StreamEvent
 from perdure.threads.asking import RunOptions
 from perdure.threads.bulk import BulkAnswer
 from perdure.threads.bulk import Ids as Ids2
-from perdure.runs.queue import After
-from perdure.runs.queue import Events
-from perdure.runs.queue import Leases
-from perdure.runs.queue import Queues
-from perdure.runs.queue import Wait as Wait2
-from perdure.runs.queue import WorkerId
 from perdure.threads.records import CancelAction
 from perdure.threads.records import Checkpoint
 from perdure.threads.records import Lifetime

@@ -87,6 +87,9 @@ async def make_old_file(path: Path) -> set[str]:
         await store.enqueue_rollout({"token": token})
     await store.close()
     connection = apsw.Connection(str(path))
+    # SQLite drops no column that a view reads.
+    for view in Schema(TABLES).views:
+        connection.execute("DROP VIEW " + view.name)
     for table in map(Schema(TABLES).tables.get, NEWER_COLUMNS):
         assert table is not None
         for index in table.indexes:
@@ -100,11 +103,13 @@ async def make_old_file(path: Path) -> set[str]:
 
 
 def missing(path: Path) -> list[str]:
-    """The columns and indexes that the file lacks."""
+    """The columns, indexes and views that the file lacks."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         names = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema").fetchall()}
-        lacking = [index.name for _, index in Schema(TABLES).indexes() if index.name not in names]
+        schema = Schema(TABLES)
+        wanted = [index.name for _, index in schema.indexes()] + [view.name for view in schema.views]
+        lacking = [name for name in wanted if name not in names]
         return lacking + [each for table in TABLES for each in _missing_columns(connection, table)]
     finally:
         connection.close()

@@ -20,6 +20,7 @@ import pytest
 from tests.cli.command import ROOT, Server, perdure, run_here
 
 from perdure.cli.hosting.daemon import _end
+from perdure.kernel.config import Settings
 from perdure.kernel.file_lock import is_alive
 
 AGENTS = """
@@ -123,6 +124,8 @@ def test_a_server_in_the_background_from_its_start_to_its_end(background: Backgr
     background.pids.append(facts["pid"])
     assert (facts["stopped"]["pid"], facts["agents"], facts["key_needed"]) == (pid, ["greet"], True)
     assert facts["pid"] != pid
+    # Port 0 was kept: it is not the default.
+    assert not facts["url"].endswith(f":{Settings().port}")
     # The end is waited for, and leaves no file behind.
     stopped = background.json("stop")
     assert (stopped["pid"], stopped["forced"]) == (facts["pid"], False)

@@ -5,11 +5,12 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from perdure import Agents, Context, Perdure, PostgresLightningStore
-from perdure.cli.hosting.logs import Redaction, configure, list_secrets
+from perdure.cli.hosting.logs import Redaction, configure, find_warning, list_secrets
 from perdure.kernel.config import Secret, SecretKey, Settings
 from perdure.kernel.errors import Unauthorized
 from perdure.kernel.log_fields import LOG_FIELDS
@@ -145,3 +146,18 @@ async def test_pools_are_logged(postgres_url: str, caplog: pytest.LogCaptureFixt
             await services.log_pools()
     assert "Pool stats: pool=database" in caplog.text
     assert "max_connections=4" in caplog.text
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("log_json", [False, True])
+def test_warnings_and_errors_are_found_in_a_log_file(log_json: bool, tmp_path: Path) -> None:
+    file = tmp_path / "server.log"
+    with file.open("w") as stream:
+        configure(Settings(log_json=log_json, log_level="info"), stream)
+        stream.write("perdure: printed by a command\n")
+        logging.getLogger("perdure.agents.loading").error("agent 'bad': there is no file")
+        logging.getLogger("perdure.runtime").warning("the limit is low")
+        logging.getLogger("perdure.runtime").info("a server is ready")
+        stream.write("[1, 2]\nTraceback (most recent call last):\n")
+    found = [text for line in file.read_text().splitlines() if (text := find_warning(line)) is not None]
+    assert found == ["printed by a command", "agent 'bad': there is no file", "the limit is low"]

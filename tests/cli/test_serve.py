@@ -195,7 +195,7 @@ def test_dev_keeps_the_traces_of_any_program(tmp_path: Path) -> None:
         )
         with urllib.request.urlopen(request) as answer:
             assert answer.status == 200
-        (rollout,) = server.json("rollout", "list")["items"]
+        (rollout,) = server.json("rollout", "list", "--kept-traces")["items"]
         assert "my agent  2.00 s" in server.run("span", "list", rollout["rollout_id"]).stdout
 
 

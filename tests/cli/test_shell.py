@@ -247,8 +247,10 @@ def test_nobody_alive_is_said_before_waiting(server: Server) -> None:
 
 def test_every_command_has_an_example_that_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "workflows").mkdir()
-    for file in ("transcript.jsonl", "perdure.backup", "workflows/coding.yaml"):
+    for folder in ("workflows", "agent-sessions"):
+        (tmp_path / folder).mkdir()
+    databases = ("checkpoints.db", "lastlight.db")
+    for file in ("transcript.jsonl", "perdure.backup", "workflows/coding.yaml", *databases):
         (tmp_path / file).touch()
     found = dict(_commands(commands(), ""))
     assert set(EXAMPLES) == set(found)

@@ -45,8 +45,9 @@ def test_an_error_comes_home_as_it_left(kind: type[errors.PerdureError]) -> None
     }
     for protocol, (status, body) in shaped.items():
         found = error_from(status, body)
-        # The native API calls bad input of every kind by one name.
-        one_name = protocol == "native" and issubclass(kind, errors.InvalidInput)
+        # The native API has one code for the three ways in which a request is malformed.
+        malformed = issubclass(kind, errors.BadQuery | errors.BadRequest | errors.BadBody)
+        one_name = protocol == "native" and malformed
         assert type(found) is (errors.InvalidInput if one_name else kind)
         assert found.message.endswith("what happened")
 

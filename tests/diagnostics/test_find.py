@@ -50,8 +50,8 @@ async def services(engine_url: str) -> AsyncIterator[Services]:
 
 async def _rows(tx: Tx, ns: int) -> None:
     """What consumers and jobs write in their own time."""
-    trace = (ns, "abcd" * 8, 4 * 10**18, 5 * 10**18, 1, 0, 0, 0, 1, -1, None, "ro-0", "svc", "GET /", 0, 0)
-    await tx.insert_many(span_tables.TRACES, [trace])
+    trace = (ns, "abcd" * 8, 4 * 10**18, 5 * 10**18, 1, 0, 0, 0, 1, -1, None)
+    await tx.insert_many(span_tables.TRACES, [(*trace, "ro-0", "svc", "GET /", 0, 0, None)])
     node = (ns, "toc:day:2026-01-10", 4, None, EVENT_MS, EVENT_MS + 1, "complete", 1, 0, 0, None, None, None)
     await tx.insert_many(memory_tables.NODES, [(*node, 0, None, None, None, None, 0, 0, None, None, None)])
     grip = (ns, GRIP, "toc:day:2026-01-10", EVENT_MS, "s", "bullet", "[]", "A walk")

@@ -312,7 +312,7 @@ async def test_a_command_records_and_reads_resources(sqlite_url: str) -> None:
 async def test_it_works_without_opentelemetry(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     traced = Traced(sqlite_url)
     for name in list(sys.modules):
-        if name.split(".")[0] == "opentelemetry" or name.startswith("perdure.rollouts.ot"):
+        if name.split(".")[0] == "opentelemetry" or name.startswith("perdure.spans.ot"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     end = await traced.run("steps", traceparent=PARENT)

@@ -12,6 +12,7 @@ from perdure.approvals.link_model import PATH, parse_link_token
 from perdure.approvals.model import Approval
 from perdure.executions.model import ExecutionSeed
 from perdure.executions.operations import ExecutionFinish
+from perdure.executions.rows import WholeExecution
 from perdure.service.callers import Caller
 
 # --- steps ------------------------------------------------------------------------------------------------
@@ -189,6 +190,30 @@ async def record_others(world: CrashWorld) -> None:
     await world.executions.mark_latest_failed("own", "t", "not good enough")
 
 
+def past(number: int) -> WholeExecution:
+    """An execution that has ended in another harness."""
+    started_at = number * 1_000_000
+    known: dict[str, Any] = {
+        "id": f"past-{number}",
+        "trigger_type": "import",
+        "trigger_id": "t",
+        "skill": "past",
+        "started_at": started_at,
+        "finished_at": started_at + 1000,
+        "success": 1,
+        "output_text": f"output {number}",
+    }
+    fields: dict[str, Any] = dict.fromkeys(WholeExecution.__struct_fields__)
+    return WholeExecution(**fields | known)
+
+
+async def import_past(world: CrashWorld) -> None:
+    """A caller imports executions again from the start if the import was cut off."""
+    await world.executions.add_past([past(1), past(2)])
+    figures = (await world.executions.stats()).by_skill["past"]
+    assert (figures.total, figures.succeeded) == (2, 2)
+
+
 # --- stories ----------------------------------------------------------------------------------------------
 
 CHILD = "name: child\nphases:\n  - {name: inner, prompt: i}\n"
@@ -286,5 +311,5 @@ STORIES: Final[dict[str, Story]] = {
         ],
         {"ask": (Done(asks="Which colour?"), "painted"), "talk_iter_1": "How big?", "talk_iter_2": "END"},
     ),
-    "ledger": Story([], [record, record_others]),
+    "ledger": Story([], [record, record_others, import_past]),
 }

@@ -243,13 +243,13 @@ async def test_the_output_of_a_phase_is_checked(
 
 async def test_a_wait_holds_no_worker_and_ends_when_its_time_has_come(world: WorkflowWorld) -> None:
     run_id = await world.start(
-        "name: waits\nphases:\n  - {name: a, type: wait, seconds: 100}\n  - {name: b, prompt: b}\n"
+        "name: waits\nphases:\n  - {name: a, type: wait, seconds: 1000}\n  - {name: b, prompt: b}\n"
     )
     await world.work()
     assert (await world.workflows.get(run_id)).node_statuses == {"a": "waiting", "b": "pending"}
-    await world.advance(99.0)
+    await world.advance(700.0)
     assert (await world.workflows.get(run_id)).node_statuses["a"] == "waiting"
-    await world.advance(2.0)
+    await world.advance(301.0)
     await world.work()
     assert (await world.workflows.get(run_id)).status == "succeeded"
 

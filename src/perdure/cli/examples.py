@@ -50,7 +50,7 @@ EXAMPLES: Final[dict[str, str]] = {
     "import langgraph-sqlite": "perdure import langgraph-sqlite checkpoints.db --dry-run",
     "import langgraph-postgres": "perdure import langgraph-postgres postgresql://localhost/graphs",
     "import langgraph-server": "perdure import langgraph-server postgresql://localhost/langgraph",
-    "import last-light": "perdure import last-light state/lastlight.db --sessions state/agent-sessions",
+    "import last-light": "perdure import last-light lastlight.db --sessions agent-sessions",
     "import agent-memory": "perdure import agent-memory 127.0.0.1:50051 --dry-run",
     "session import": "perdure session import transcript.jsonl",
     "session export": "perdure session export last --output session.jsonl",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import typer
 
+from perdure.cli.hosting.logs import find_warning
 from perdure.cli.hosting.process_secrets import split_environment
 from perdure.cli.hosting.supervisor import build_environment
 from perdure.cli.shell.output import warn
@@ -201,7 +202,8 @@ def start_in_background(
             raise
     if message is None or "error" in message:
         raise _failure(message, process.wait(), _lines_after(log, written), log)
-    return Started(message, [line for line in _lines_after(log, written) if line.startswith("perdure: ")])
+    warnings = [text for text in map(find_warning, _lines_after(log, written)) if text is not None]
+    return Started(message, warnings)
 
 
 def _spawn(
@@ -275,6 +277,6 @@ def _lines_after(log: Path, place: int) -> list[str]:
 
 
 def show_warnings(started: Started) -> None:
-    """Print what the server has printed on its stderr, such as agents that cannot be loaded."""
-    for line in started.warnings:
-        warn(line.removeprefix("perdure: "))
+    """Print the warnings and errors of the server's start, such as agents that cannot be loaded."""
+    for text in started.warnings:
+        warn(text)

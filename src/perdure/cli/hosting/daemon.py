@@ -112,8 +112,12 @@ def _owned(settings: Settings, found: Daemon) -> str:
 
 
 def given(options: ServeOptions) -> dict[str, Any]:
-    """The options that were given, except the database."""
-    found = {name: value for name, value in asdict(options).items() if value not in (None, False, [])}
+    """The options that were given, except the database. Port 0 is given too, although 0 equals False."""
+    found = {
+        name: value
+        for name, value in asdict(options).items()
+        if value is not None and value is not False and value != []
+    }
     found.pop("database", None)
     return found
 

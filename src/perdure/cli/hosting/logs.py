@@ -24,6 +24,9 @@ SHORTEST_SECRET = 4
 QUIET = ("uvicorn.error", "asyncio")
 """Loggers of which only warnings are shown."""
 
+_WARNING = re.compile(r"perdure: |[\d-]{10} [\d:]{8} (?:WARNING|ERROR|CRITICAL) +[^\s:]+: ")
+"""How a line begins that a command prints, or the log of a file has, about something that is wrong."""
+
 _IS = r"""['"]?\s*[:=,]\s*(?:b?['"])?"""
 _VALUE = r"""[^\s'",;&}\]]+"""
 _SCHEME = r"(?:(?:bearer|basic)\s+)?+"
@@ -88,6 +91,18 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             entry["exception"] = self._redaction(self.formatException(record.exc_info))
         return json.dumps(entry, ensure_ascii=False, default=str)
+
+
+def find_warning(line: str) -> str | None:
+    """Return the message of a warning or error in a line of a log file; None if the line has none."""
+    if found := _WARNING.match(line):
+        return line[found.end() :]
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    is_wrong = isinstance(entry, dict) and entry.get("level") in ("warning", "error", "critical")
+    return str(entry["message"]) if is_wrong else None
 
 
 def list_secrets(settings: Settings) -> list[str | None]:
