@@ -56,3 +56,11 @@ async def test_content_that_was_just_stored_stays_though_no_line_names_it_yet(
     digest = await log.put_blob(1, b"its line is still to come")
     assert await kept(world, "old") == []
     assert await log.get_blob(1, digest) is not None
+
+
+async def test_content_that_no_line_names_goes_also_where_no_session_is_old(world: World) -> None:
+    """A sweep that was cut short deleted the session, and left its content to the next process."""
+    log = world.services.sessions.log
+    digest = await log.put_blob(1, b"its session is gone")
+    assert await kept(world) == []
+    assert await log.get_blob(1, digest) is None
