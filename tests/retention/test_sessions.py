@@ -35,6 +35,19 @@ async def test_the_session_of_a_chat_is_kept_while_a_turn_of_it_is_open(world: W
     assert await kept(world, own, "claude-1") == []
 
 
+async def test_the_sessions_of_a_workflow_run_are_kept_while_it_is_open(world: World) -> None:
+    """Also those of phases that have ended: the next ones may go on in them, and people read them."""
+    await world.workflow("parent")
+    (phase,) = await world.work()
+    named = Progress(rollout_id=phase.run.run_id, attempt_id=phase.held.attempt_id, session_id="claude-2")
+    await world.services.run_queue.write(record_progress, [named])
+    await world.finish(phase)
+    await world.log("claude-2")
+    assert await kept(world, "claude-2") == ["claude-2"]
+    await world.finish_all()
+    assert await kept(world, "claude-2") == []
+
+
 async def test_what_memory_has_read_of_a_session_is_forgotten_with_it(world: World) -> None:
     services = world.services
     feed = SessionFeed(services.sessions, services.threads, services.memory)
