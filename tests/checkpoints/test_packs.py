@@ -22,7 +22,7 @@ from perdure.checkpoints.packs import (
     superseded,
     unpacked,
 )
-from perdure.checkpoints.records import GraphChanges, GraphPut, GraphWrite
+from perdure.checkpoints.records import GraphChanges, GraphPut, GraphWrite, Piece, SpliceRange
 from perdure.checkpoints.rows import PackedRow
 
 LAST = PackedRow(
@@ -119,6 +119,25 @@ def test_what_is_packed_is_unpacked(states: bytes | None) -> None:
     rows = unpacked(packed, pack)
     assert [(each.task_id, each.idx) for each in rows.writes] == [(each.task_id, each.idx) for each in writes]
     assert [each.id for each in rows.checkpoints] == ["c1"]
+
+
+def test_lists_and_what_the_last_checkpoint_uses_are_not_packed() -> None:
+    """Later checkpoints, also of other runs, build on the items of a list: they are found by its rows."""
+    plain = Piece(channel="number", version="1", value=("json", b"1"))
+    shared = Piece(channel="name", version="1", value=("json", b"2"))
+    listed = Piece(
+        channel="messages", version="1", value=("json", b"[1]"), spans=[SpliceRange(True, 0, 1)], count=1
+    )
+    puts = [put("c1", pieces=[plain, shared, listed]), put("c2", versions={"name": "1", "number": "2"})]
+    found = encode_packed(GraphChanges(puts=puts, writes=[]), ["c1"])
+    assert found is not None
+    assert [(each.checkpoint_id, each.pieces) for each in found.puts] == [
+        ("c1", [shared, listed]),
+        ("c2", []),
+    ]
+    (row,) = found.checkpoints
+    pack = read_pack(PackedRow(*(getattr(row, name) for name in PackedRow._fields)))
+    assert [(each.piece, each.body) for each in pack.pieces] == [("1 number", b"1")]
 
 
 def put(checkpoint_id: str, **fields: Any) -> GraphPut:

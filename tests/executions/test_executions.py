@@ -242,6 +242,18 @@ async def test_a_skipped_phase_has_an_execution_that_never_ran(house: House) -> 
     assert (await house.executions.stats()).all.skipped == 1
 
 
+async def test_a_skill_is_done_by_itself_and_by_no_other(house: House) -> None:
+    for other in ("build:a", "build:z"):
+        await house.phase(seed(other))
+        await house.finish(await house.take(), output_text="done")
+    for run in ("w1", None):
+        found = [
+            await house.executions.readiness(skill, "acme/app#7", run)
+            for skill in ("build:a", "build:m", "build:z")
+        ]
+        assert found == ["done", "run", "done"]
+
+
 async def test_a_business_failure_takes_back_a_technical_success(house: House) -> None:
     await house.phase(seed())
     await house.finish(await house.take(), output_text="BLOCKED", turns=3)

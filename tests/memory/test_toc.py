@@ -286,6 +286,18 @@ async def test_a_builder_that_was_replaced_neither_ends_nor_fails_the_build_of_a
     assert await world.storage.run(builds.finish, made._replace(builder="quick"), ns=ns) == 1
 
 
+async def test_a_segment_that_failed_is_built_at_once_when_it_changes(world: World) -> None:
+    """Its retry waits for a summariser that may answer later; new events are no reason to wait."""
+    await world.arrive(*talk(world))
+    (segment,) = await world.segments()
+    ns = await world.memory.ns()
+    assert await world.storage.run(builds.start, segment.node_id, "job", 10**9, ns=ns) is not None
+    await world.storage.run(builds.fail, segment.node_id, "job", "it broke", 10**12, ns=ns)
+    assert await world.build(SEGMENT) == BuildOutcome()
+    await world.arrive(world.event("and another thing to remember", f"{DAY} 10:03"))
+    assert await world.build(SEGMENT) == BuildOutcome(built=1)
+
+
 async def test_what_changes_while_it_is_built_is_built_again(world: World) -> None:
     await world.arrive(*talk(world)[:2])
     (segment,) = await world.segments()

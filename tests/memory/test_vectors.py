@@ -57,6 +57,18 @@ async def test_what_is_meant_is_found_in_other_words(world: World) -> None:
     assert len({hit.id for hit in found.items}) == len(found.items)
 
 
+async def test_vectors_go_with_the_documents_that_are_replaced(world: World) -> None:
+    with_vectors(world)
+    await world.arrive(world.event("the feline sleeps"))
+    await world.build()
+    await world.index()
+    await world.arrive(world.event("a hound barks at it", f"{DAY} 10:01"))
+    await world.build()
+    await world.index()
+    stats = await world.memory.stats()
+    assert 0 < stats.vectors == stats.indexed
+
+
 async def test_weights_say_how_much_words_and_vectors_count(world: World) -> None:
     with_vectors(world)
     await world.ingest(world.event("the sleeping report"), world.event("a feline"))

@@ -8,10 +8,17 @@ from tests.retention.test_ages import only
 from perdure.executions.model import ExecutionSeed
 from perdure.executions.operations import ExecutionFinish
 from perdure.kernel.clock import to_micros
-from perdure.retention.thread_walks import THREADS
+from perdure.kernel.storage.dialect import statement
+from perdure.kernel.storage.port import Tx
+from perdure.retention.rollout_walks import ROLLOUTS
+from perdure.retention.thread_walks import MESSAGING, THREADS
 from perdure.retention.walking import Dropped
 
 YEARLY = "0 0 1 1 *"
+HOUR = 3600.0
+AGE_CONVERSATIONS = statement(
+    "UPDATE messaging_sessions SET last_activity_at = last_activity_at - :age WHERE ns = :ns"
+)
 
 
 async def test_a_rollout_is_kept_until_the_schedule_that_started_it_has_read_its_end(world: World) -> None:
@@ -22,6 +29,12 @@ async def test_a_rollout_is_kept_until_the_schedule_that_started_it_has_read_its
     assert claimed is not None
     await world.end_task(claimed)
     assert await world.gc(only(rollouts=AT_ONCE)) == {}
+    # Whoever found it before is no exception.
+    for walk in ROLLOUTS:
+        dropped: Dropped = await world.storage.background(
+            walk.drop, to_micros(AT_ONCE), [claimed.rollout_id], *walk.args, ns=1
+        )
+        assert dropped == Dropped(0, [])
     (firing,) = await schedules.firings(made.schedule_id)
     assert (firing.status, firing.started_id) == ("success", claimed.rollout_id)
     assert await world.gc(only(rollouts=AT_ONCE)) == {"rollouts": 1}
@@ -63,3 +76,23 @@ async def test_a_thread_that_got_a_schedule_after_it_was_found_is_kept(world: Wo
     dropped: Dropped = await world.storage.background(walk.drop, age, [due.id for due in found.due], ns=1)
     assert (dropped.deleted, [*dropped.left]) == (1, [])
     assert (await world.services.threads.get_thread("daily")).status == "idle"
+
+
+async def age_conversations(tx: Tx) -> None:
+    await tx.execute(AGE_CONVERSATIONS, age=to_micros(2 * HOUR))
+
+
+async def test_a_conversation_that_got_a_message_after_it_was_found_is_kept(world: World) -> None:
+    messaging = world.services.messaging
+    made = [await messaging.get_or_create("slack", "general", name) for name in ("ann", "bob")]
+    ann, bob = (each.session_id for each in made)
+    await world.storage.run(age_conversations, ns=1)
+    (walk,) = MESSAGING
+    found = await world.storage.read(walk.find, to_micros(HOUR), None, ns=1)
+    assert {due.id for due in found.due} == {ann, bob}
+    await messaging.add_message(ann, "user", "still here")
+    left = [due.id for due in found.due]
+    while left:
+        dropped: Dropped = await world.storage.background(walk.drop, to_micros(HOUR), left, ns=1)
+        left = [*dropped.left]
+    assert [each.session_id for each in (await messaging.list()).items] == [ann]

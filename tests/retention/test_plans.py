@@ -73,7 +73,6 @@ EXPECTED = {
     "OLD_RUNS": set(),
     "STARTED_BY": {"workflow_runs_children"},
     "LOCK_TREE": {"workflow_runs_pkey"},
-    "ANY_OPEN_APPROVAL": set(),
     "ANY_OPEN_EXECUTION": set(),
     "DROP_HISTORY": {"workflow_history_pkey"},
     "DROP_NODES": set(),

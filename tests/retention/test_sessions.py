@@ -37,6 +37,21 @@ async def test_the_session_of_a_chat_is_kept_while_a_turn_of_it_is_open(world: W
     assert await kept(world, own, "claude-1") == []
 
 
+async def test_the_sessions_of_a_workflow_run_are_kept_while_it_is_open(world: World) -> None:
+    """Also those of phases that have ended: the next ones may go on in them, and people read them."""
+    await world.workflow("parent")
+    (phase,) = await world.work()
+    named = ExecutionProgress(
+        rollout_id=phase.run.run_id, attempt_id=phase.held.attempt_id, session_id="claude-2"
+    )
+    await world.services.run_queue.write(record_progress, [named])
+    await world.finish(phase)
+    await world.log("claude-2")
+    assert await kept(world, "claude-2") == ["claude-2"]
+    await world.finish_all()
+    assert await kept(world, "claude-2") == []
+
+
 async def test_what_memory_has_read_of_a_session_is_forgotten_with_it(world: World) -> None:
     services = world.services
     feed = SessionFeed(services.sessions, services.threads, services.memory)
@@ -58,3 +73,11 @@ async def test_content_that_was_just_stored_stays_though_no_line_names_it_yet(
     digest = await log.put_blob(1, b"its line is still to come")
     assert await kept(world, "old") == []
     assert await log.get_blob(1, digest) is not None
+
+
+async def test_content_that_no_line_names_goes_also_where_no_session_is_old(world: World) -> None:
+    """A sweep that was cut short deleted the session, and left its content to the next process."""
+    log = world.services.sessions.log
+    digest = await log.put_blob(1, b"its session is gone")
+    assert await kept(world) == []
+    assert await log.get_blob(1, digest) is None

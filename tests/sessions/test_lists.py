@@ -72,6 +72,22 @@ async def test_a_session_is_described_by_its_ends_and_read_again_only_after_a_ch
         assert (await shown())["small"] == ("Adieu.", "Hi.", "m-1")
 
 
+async def test_every_page_of_a_list_has_the_total_of_the_whole_list(tmp_path: Path) -> None:
+    async with Perdure(f"sqlite:///{tmp_path}/perdure.db") as perdure:
+        for number in range(5):
+            await perdure.sessions.append(f"s-{number}", [said("user", "Hello.")])
+        seen: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = await perdure.sessions.list(limit=2, cursor=cursor)
+            assert page.total == 5
+            seen += [each.session_id for each in page.items]
+            cursor = page.next
+            if cursor is None:
+                break
+        assert seen == [f"s-{number}" for number in (4, 3, 2, 1, 0)]
+
+
 def test_as_many_sessions_are_remembered_as_the_largest_page_has() -> None:
     described = DescribedSessions()
     infos = [LogInfo(LogName("-app", f"s-{number}"), 10, 1, 2) for number in range(MAX_DESCRIBED + 5)]

@@ -12,6 +12,7 @@ from perdure.eventlog.port import MAX_LINES
 from perdure.kernel import changes
 from perdure.kernel.changes import ObjectChange
 from perdure.sessions.batches import BATCH_BYTES, BATCH_LINES, in_batches
+from perdure.sessions.model import SCOPES
 from perdure.sessions.records import Message, SessionTotals, Usage
 
 
@@ -55,6 +56,26 @@ async def test_a_search_says_whether_it_read_everything(tmp_path: Path) -> None:
         assert ([match.text for match in some.items], some.complete) == (["zebra 0", "zebra 1"], False)
         everything = await perdure.sessions.search("zebra")
         assert (len(everything.items), everything.complete) == (3, True)
+
+
+async def test_a_search_finds_in_its_scope_alone(tmp_path: Path) -> None:
+    async with Perdure(f"sqlite:///{tmp_path}/perdure.db") as perdure:
+        failed = {"type": "tool_result", "tool_use_id": "t", "content": "zebra failed", "is_error": True}
+        said: list[dict[str, Any]] = [
+            {"type": "user", "message": {"role": "user", "content": "zebra asked"}},
+            {"type": "summary", "summary": "zebra summary"},
+            {"type": "user", "message": {"role": "user", "content": [failed]}},
+        ]
+        await perdure.sessions.append("s", said)
+        found = {
+            scope: [match.text for match in (await perdure.sessions.search("zebra", scope=scope)).items]
+            for scope in SCOPES
+        }
+    assert found == {
+        "messages": ["zebra asked", "zebra failed"],
+        "errors": ["zebra failed"],
+        "all": ["zebra asked", "zebra summary", "zebra failed"],
+    }
 
 
 async def test_followers_hear_that_a_session_has_grown(tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.kinds import PHASES
 from tests.workflows.support import Done, WorkflowWorld
 from tests.workflows.test_lifecycle import with_timeout
 
 from perdure.kernel.errors import Conflict
+from perdure.workflows.model import NodeKey
+from perdure.workflows.operations import due
 
 ONE_PHASE = "name: w\nphases: [{name: a, prompt: a}]\n"
 
@@ -56,3 +59,18 @@ async def test_a_run_that_waits_for_its_turn_cannot_be_paused(world: WorkflowWor
     await free_a_place(world)
     await world.settle()
     assert (await world.workflows.get(waiting)).status == "running"
+
+
+async def test_nothing_that_is_due_happens_before_its_time(world: WorkflowWorld) -> None:
+    """Another process may have done it already, and given it another time, before the run is locked."""
+    ns = await world.workflows.ns("write")
+    await filled(world)
+    queued = await world.start(trigger_id="queued")
+    await world.storage.run(due.expire, queued, PHASES, ns=ns)
+    assert (await world.workflows.get(queued)).status == "queued"
+    await world.work()
+    waits = await world.start("name: waits\nphases: [{name: nap, type: wait, seconds: 60}]\n")
+    assert not await world.storage.run(due.end_wait, waits, NodeKey("nap"), PHASES, ns=ns)
+    assert (await world.workflows.get(waits)).status == "running"
+    await world.advance(61.0)
+    assert (await world.workflows.get(waits)).status == "succeeded"

@@ -10,12 +10,16 @@ import pytest
 from tests.support.kinds import PHASES
 from tests.workflows.support import Done, WorkflowWorld, workflow
 
+from perdure.approvals.model import Decision
 from perdure.cli.commands.workflow_watch import drawing
 from perdure.cli.shell.times import parse_moment
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
+from perdure.kernel.storage.port import Tx
 from perdure.schedules.model import FiringRequest
 from perdure.schedules.workflow_target import WorkflowTarget
 from perdure.service.callers import Caller
+from perdure.workflows.operations.advance import resume_node
+from perdure.workflows.operations.runs import lock_run
 from perdure.workflows.override_service import WorkflowOverrides
 from perdure.workflows.service import Workflows
 from perdure.workflows.values import Config
@@ -249,6 +253,26 @@ async def test_a_gate_pauses_the_run_until_it_is_approved(world: WorkflowWorld) 
     await ann.approve(gate.approval_id)
     await world.work()
     assert world.labels == ["plan", "build"]
+    assert (await world.workflows.get(run_id)).status == "succeeded"
+
+
+async def test_a_decision_on_another_approval_moves_no_node(world: WorkflowWorld) -> None:
+    run_id = await world.start("name: asks\nphases:\n  - {name: ask, type: approval}\n")
+    (gate,) = await world.pending(run_id)
+
+    async def answer(tx: Tx, approval_id: str) -> bool:
+        run = await lock_run(tx, run_id)
+        assert run is not None
+        decision = Decision(
+            approval_id, run_id, "ask", "ask", "ask", "approve", "approved", "fail", None, "ann", 1
+        )
+        return await resume_node(tx, run, "ask", decision, PHASES)
+
+    ns = await world.workflows.ns()
+    assert not await world.storage.run(answer, "another", ns=ns)
+    assert (await world.workflows.get(run_id)).status == "paused"
+    assert [each.approval_id for each in await world.pending(run_id)] == [gate.approval_id]
+    await world.approvals.approve(gate.approval_id)
     assert (await world.workflows.get(run_id)).status == "succeeded"
 
 

@@ -91,6 +91,7 @@ async def test_a_success_that_the_run_did_not_wait_for_counts_as_failed(world: W
 
 
 async def test_going_back_stops_what_begins_anew_and_nothing_else(world: WorkflowWorld) -> None:
+    world.add(CHILD)
     run_id = await world.start(
         """
         name: back
@@ -99,14 +100,19 @@ async def test_going_back_stops_what_begins_anew_and_nothing_else(world: Workflo
           - {name: check, prompt: c, depends_on: [first], on_failure: {action: goto, phase: first}}
           - {name: side, prompt: s, depends_on: [first]}
           - {name: apart, prompt: p, depends_on: []}
+          - {name: below, type: workflow, workflow: child, depends_on: []}
         """
     )
+    await world.settle()
     apart, first = sorted(await world.claim_phases(), key=label_of)
     await world.end(first, Done("first"))
     check, _ = sorted(await world.claim_phases(), key=label_of)
     await world.end(check, Done(success=False))
     await world.settle()
     assert await live_phases(world, run_id) == ["apart", "first"]
+    child = next(each.child_run_id for each in (await world.workflows.get(run_id)).nodes if each.child_run_id)
+    (gate,) = await world.pending(child)
+    await world.approvals.approve(gate.approval_id)
     await world.end(apart, Done("it went on"))
     await world.work()
     assert sorted(world.labels) == ["check", "first", "side"]

@@ -144,14 +144,6 @@ SESSIONS_OF_WORKFLOWS = statement(
     """,
     row=str,
 )
-# An approval of workflow runs that waits for a person.
-ANY_OPEN_APPROVAL = statement(
-    """
-    SELECT id FROM workflow_approvals
-    WHERE ns = :ns AND workflow_run_id {among:ids} AND {plain:open} = 1 LIMIT 1
-    """,
-    row=str,
-)
 # An execution of workflow runs that has not ended.
 ANY_OPEN_EXECUTION = statement(
     """

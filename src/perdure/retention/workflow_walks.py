@@ -1,7 +1,7 @@
 """Workflow runs that are too old, each with all that it has started, its phases and its approvals.
 
 A tree is kept while any run of it is live or has something to be done, while one of its phases is executed,
-while an approval of it waits for a person, and while a schedule follows it.
+and while a schedule follows it. A run that waits for a person is live, and its end withdraws its approvals.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ async def _is_due(tx: Tx, tree: Sequence[TreeRun], before: int) -> bool:
     return (
         has_ended(tree, before)
         and not await tx.all(sql.FOLLOWED_AMONG, ids=ids)
-        and await tx.one(sql.ANY_OPEN_APPROVAL, ids=ids) is None
         and await tx.one(sql.ANY_OPEN_EXECUTION, ids=ids) is None
         and not await has_used_child(tx, ids, before)
     )
