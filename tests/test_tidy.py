@@ -367,3 +367,18 @@ def test_operations_neither_encode_nor_decode() -> None:
         and re.search(r"\b(?:encode_json|decode_json|msgspec\.json)\b", ast.unparse(call.func))
     ]
     assert wrong == []
+
+
+def test_the_map_names_every_package_and_files_that_exist() -> None:
+    text = (ROOT / "AGENTS.md").read_text().partition("## How to add")[0]
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`(\w+)/`", row[0])}
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert named == packages - {"testing"}
+    missing = [
+        file
+        for row in rows
+        for file in re.findall(r"`([\w/]+\.py)`", row[2])
+        if not any((PACKAGE / name / file).exists() for name in [*re.findall(r"`(\w+)/`", row[0]), ""])
+    ]
+    assert missing == []
