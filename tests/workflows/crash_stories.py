@@ -13,6 +13,7 @@ from perdure.approvals.link_model import PATH, token_of
 from perdure.approvals.model import Approval
 from perdure.executions.model import ExecutionSeed
 from perdure.executions.operations import Finish
+from perdure.executions.rows import WholeExecution
 
 # --- steps ------------------------------------------------------------------------------------------------
 
@@ -55,11 +56,11 @@ def wait(seconds: float) -> Step:
     return step
 
 
-def wish(what: str, trigger: str = "t") -> Step:
+def wish(what: str, trigger: str = "t", **options: Any) -> Step:
     """A person wants something of a run: cancel, retry, pause or resume."""
 
     async def step(world: CrashWorld) -> None:
-        await getattr(world.workflows, what)(await world.run_id(trigger))
+        await getattr(world.workflows, what)(await world.run_id(trigger), **options)
 
     return step
 
@@ -120,6 +121,17 @@ def switch(name: str, enabled: bool | None) -> Step:
             await world.overrides.set_enabled(name, enabled=enabled)
 
     return step
+
+
+NOTHING: Final[dict[str, Any]] = dict.fromkeys(WholeExecution.__struct_fields__)
+FIGURES: Final[dict[str, Any]] = {"started_at": 1, "finished_at": 2, "success": 1}
+NAMES: Final[dict[str, Any]] = {"id": "past", "trigger_type": "api", "trigger_id": "t", "skill": "past:phase"}
+PAST: Final = WholeExecution(**{**NOTHING, **FIGURES, **NAMES})
+
+
+async def import_past(world: CrashWorld) -> None:
+    """The executions of another system are imported."""
+    await world.executions.add_past([PAST])
 
 
 # --- chats ------------------------------------------------------------------------------------------------
@@ -248,6 +260,14 @@ STORIES: Final[dict[str, Story]] = {
         cap=1,
     ),
     "lost worker": Story([TWO], [run("two"), hold, lose, work]),
+    "anew": Story(
+        [TWO],
+        [
+            *(run("two"), work, wish("retry", from_phase="a", definition="current"), work),
+        ],
+        {"a": ("one", "two"), "b": (Done(success=False), "there")},
+    ),
+    "import": Story([], [import_past]),
     "parents": Story(
         [CHILD, PARENT],
         [run("parent"), settle, hold, wish("cancel"), work, wish("retry"), work, lose, work],
