@@ -177,7 +177,8 @@ def settings_page() -> str:
     """Every setting, with its variables and its default."""
     parts = [
         "# Settings\n\n" + GENERATED,
-        "## Environment variables, options and perdure.toml\n\nA setting is a command-line option, an environment variable, or a line in the table `[perdure]` of "
+        "## Environment variables, options and perdure.toml\n\n"
+        "A setting is a command-line option, an environment variable, or a line in the table `[perdure]` of "
         "`perdure.toml`, in this order of precedence. An empty variable counts as not set. `perdure doctor` "
         "shows the effective values and where each comes from. Of several variables, the first that is set "
         "counts. Settings marked with * are secrets: a variable with the suffix `_FILE` names a file that "
