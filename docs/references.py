@@ -23,6 +23,8 @@ from perdure.server.native.run_metrics import known_of_runs
 from perdure.server.native.wire import MetricsQuery
 from perdure.server.table import ROUTES
 from perdure.service.callers import Caller
+from perdure.workflows.schema import VARIABLES as TEMPLATE_VARIABLES
+from perdure.workflows.schema import json_schema
 
 GENERATED = "<!-- Written by docs/regenerate.py: change the code, not this page. -->\n\n"
 
@@ -175,6 +177,7 @@ def settings_page() -> str:
     """Every setting, with its variables and its default."""
     parts = [
         "# Settings\n\n" + GENERATED,
+        "## Environment variables, options and perdure.toml\n\n"
         "A setting is a command-line option, an environment variable, or a line in the table `[perdure]` of "
         "`perdure.toml`, in this order of precedence. An empty variable counts as not set. `perdure doctor` "
         "shows the effective values and where each comes from. Of several variables, the first that is set "
@@ -203,7 +206,7 @@ def _default(name: str, value: Any) -> str:
         return "cores"
     if isinstance(value, bool):
         return "on" if value else "off"
-    if value is None or value in ((), {}, ""):
+    if value is None or value in ((), [], {}, ""):
         return ""
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 
@@ -280,6 +283,95 @@ def _option(parameter: Any) -> str:
 def _escaped(text: str) -> str:
     """Text whose angle brackets a viewer does not take for HTML."""
     return text.replace("<", "&lt;").replace(">", "&gt;")
+
+
+# --- workflow files ---------------------------------------------------------------------------------------
+
+PARTS = {
+    "Workflow": "A workflow file",
+    "Phase": "A phase",
+    "Retry": "`retry` of a phase",
+    "OnFailure": "`on_failure` of a phase",
+    "HttpCall": "`http` of a phase",
+    "OnOutput": "`on_output` of a phase",
+    "Blocked": "`contains_BLOCKED` of `on_output`",
+    "ReadyRule": "`contains_READY` of `on_output`",
+    "OnSuccess": "`on_success` of a phase",
+    "GenericLoop": "`generic_loop` of a phase",
+    "OnSoftFailure": "`on_soft_failure` of a `generic_loop`",
+    "ReviewLoop": "`loop` of a phase",
+    "OnRequestChanges": "`on_request_changes` of a `loop`",
+    "LoopMessages": "`messages` of a `loop`",
+    "Messages": "`messages` of a phase",
+    "FromContext": "A number from the context",
+    "Classification": "`classification` of a workflow",
+    "Chat": "`chat` of a workflow",
+    "Cron": "A cron file",
+    "CronCondition": "`condition` of a cron",
+}
+"""The parts of workflow and cron files, in the order of the page. One without a heading fails the build."""
+
+
+def workflows_page() -> str:
+    """Every field of a workflow or cron file, and every variable of a template, out of the schema."""
+    components = json_schema()["$defs"]
+    parts = [
+        "# Workflow files\n\n" + GENERATED,
+        "Every field of a workflow file and of a cron file, and every variable of a template. "
+        "[Workflows](../workflows.md) and [crons](../crons.md) explain how to use them; "
+        "`perdure workflow schema` prints the same as JSON Schema, for editors. Fields in bold are required. "
+        "A field that is not listed is a mistake.\n",
+    ]
+    for name in [*PARTS, *sorted(components.keys() - PARTS.keys())]:
+        part = components[name]
+        rows = [
+            (
+                f"**`{field}`**" if field in part.get("required", ()) else f"`{field}`",
+                _kind_of(each),
+                _default(field, each.get("default")),
+                each["description"],
+            )
+            for field, each in part["properties"].items()
+        ]
+        table = _table(("field", "value", "default", "meaning"), rows)
+        parts.append(f"\n## {PARTS[name]}\n\n{part['description']}\n\n{table}")
+    variables = [(f"`{{{{{each.name}}}}}`", each.where, each.about) for each in TEMPLATE_VARIABLES]
+    parts.append(
+        "\n## Variables of templates\n\n"
+        "Names in capitals are yours. A name is looked for in this order: what the moment adds (from `phase` "
+        "to `error` in this table), `phaseOutputs` and `scratch`, the context, `output`, `models` and "
+        "`variants`, the outputs of phases. The input of a phase is all that a worker gets: `prompt`, "
+        "`fix_prompt`, "
+        "`re_review_prompt`, `command`, `input`, `http`, `model` and `variant`. A value that is missing is "
+        "empty. Conditions (`skip_if`, `until`) read the same names without braces.\n\n"
+        + _table(("variable", "where it has a value", "meaning"), variables)
+    )
+    return "".join(parts)
+
+
+def _kind_of(field: Mapping[str, Any]) -> str:
+    """The values that a field takes, in words."""
+    if "anyOf" in field:
+        kinds = [_kind_of(each) for each in field["anyOf"] if each.get("type") != "null"]
+        return " or ".join(kinds)
+    if "$ref" in field:
+        name = field["$ref"].rsplit("/", 1)[1]
+        # The anchor is that of the heading as the guide and GitHub make it.
+        anchor = PARTS[name].lower().replace("`", "").replace(" ", "-")
+        return f"[object](#{anchor})"
+    if "enum" in field:
+        return ", ".join(f"`{each}`" for each in field["enum"])
+    kind = field.get("type")
+    if kind == "array":
+        return "list of " + _kind_of(field.get("items", {}))
+    low = field.get("minimum", field.get("exclusiveMinimum"))
+    high = field.get("maximum")
+    names = {"string": "text", "boolean": "true or false", "integer": "whole number", "object": "object"}
+    found = names.get(str(kind), str(kind) if kind else "any value")
+    if low is None or high is None:
+        return found
+    above = "above " if "exclusiveMinimum" in field else ""
+    return f"{found}, {above}{low:,} to {high:,}"
 
 
 # --- metrics ----------------------------------------------------------------------------------------------
@@ -373,6 +465,7 @@ def _group(route: Route) -> tuple[str, str]:
 PAGES = {
     "reference/cli.md": cli_page,
     "reference/settings.md": settings_page,
+    "reference/workflows.md": workflows_page,
     "reference/metrics.md": metrics_page,
     "reference/http.md": http_page,
 }

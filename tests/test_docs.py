@@ -22,6 +22,7 @@ from perdure.diagnostics.machines import MACHINES
 from perdure.testing.serving import ServerProcess
 
 ROOT = Path(__file__).resolve().parent.parent
+MOST_WORDS = 80
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md")), ROOT / "examples" / "README.md"]
@@ -110,6 +111,14 @@ COMMANDS = [
     if line.partition("#")[0].strip()
     and not (block.page in (*SERVED, WITH_MODEL) and line.startswith("perdure "))
 ]
+
+
+@pytest.mark.parametrize("page", ["workflows", "workers", "stores", "sessions", "memory"])
+def test_long_pages_have_short_paragraphs(page: str) -> None:
+    text = re.sub(r"```.*?```", "", (ROOT / "docs" / f"{page}.md").read_text(), flags=re.DOTALL)
+    paragraphs = [each.strip() for each in text.split("\n\n")]
+    long = [each for each in paragraphs if len(each.split()) > MOST_WORDS and each[:1] not in "|-#"]
+    assert long == []
 
 
 def test_every_block_says_what_it_is() -> None:

@@ -170,11 +170,37 @@ async def test_a_browser_reads_and_searches_it_without_a_network(visitor: Visito
         found = page.locator(".md-search-result__item").first
         await found.wait_for()
         assert "lease" in (await found.inner_text()).lower()
-        await found.locator("a").first.click()
+        # The first link is that of the page, which has the word only if its title does.
+        await found.locator("a[href*='h=lease']").first.click()
         await page.wait_for_url(re.compile(r"h=lease"))
         assert await page.locator("article h1").count() == 1
     assert {urlsplit(url).netloc for url in asked if url.startswith("http")} == {urlsplit(visitor.url).netloc}
     assert problems == []
+
+
+WORDS = {
+    "concurrency limit": "workers.html#concurrency-limits",
+    "dead letter": "outbox.html#dead-letters",
+    "health check": "server.html#health-checks",
+    "environment variable": "settings.html#environment-variables",
+    "timeout": "agents.html#timeouts",
+}
+"""What people type, and where the first result leads them."""
+
+
+async def test_the_words_that_people_type_are_found(visitor: Visitor) -> None:
+    async with browsing() as browser:
+        for words, answer in WORDS.items():
+            page = await browser.new_page()
+            await page.goto(f"{visitor.url}/docs/guide/")
+            await page.locator("input[data-md-component=search-query]").click()
+            await page.keyboard.type(words)
+            place = answer.partition("#")[0]
+            await page.locator(f".md-search-result__item a[href*='{place}']").first.wait_for()
+            first = page.locator(".md-search-result__item").first
+            links = [await link.get_attribute("href") or "" for link in await first.locator("a").all()]
+            assert any(answer in re.sub(r"\?h=[^#]*", "", each) for each in links), (words, links)
+            await page.close()
 
 
 def _note(problems: list[str], message: Any) -> None:

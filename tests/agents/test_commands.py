@@ -14,7 +14,7 @@ import pytest
 from tests.agents.support import PATIENCE, MemoryContext, Thread, run, start
 
 from perdure.agents.agent import Agent
-from perdure.agents.commands import AgentCommand
+from perdure.agents.commands import Command
 from perdure.agents.context import AgentError, Cancelled, Interrupted
 from perdure.kernel.config import secret_variables
 from perdure.kernel.errors import InvalidInput
@@ -25,7 +25,7 @@ SPEAKER = str(Path(__file__).with_name("speaker.py"))
 
 
 def speaker(way: str, **options: Any) -> Agent:
-    return Agents().register("speaker", AgentCommand([sys.executable, SPEAKER, way], **options))
+    return Agents().register("speaker", Command([sys.executable, SPEAKER, way], **options))
 
 
 async def gone(pid: int) -> None:
@@ -207,7 +207,7 @@ async def test_a_process_that_never_reads_its_answers() -> None:
 
 
 async def test_large_input_to_a_process_that_does_not_read_it() -> None:
-    agent = Agents().register("deaf", AgentCommand([sys.executable, "-c", "raise SystemExit(4)"]))
+    agent = Agents().register("deaf", Command([sys.executable, "-c", "raise SystemExit(4)"]))
     with pytest.raises(AgentError, match="exited with 4"):
         await run(agent, MemoryContext(), "x" * 2_000_000)
 
@@ -219,7 +219,7 @@ async def test_a_process_without_stdin() -> None:
 @pytest.mark.parametrize("argv", [["no-such-program"], ["nul\0"], [SPEAKER]])
 async def test_what_cannot_be_started(argv: list[str]) -> None:
     with pytest.raises(AgentError, match="cannot start"):
-        await run(Agents().register("x", AgentCommand(argv)), MemoryContext())
+        await run(Agents().register("x", Command(argv)), MemoryContext())
 
 
 async def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
@@ -231,9 +231,9 @@ def test_what_is_no_command() -> None:
     bad: list[Any] = [[], "text", [1], [None]]
     for argv in bad:
         with pytest.raises(InvalidInput, match="list of strings"):
-            AgentCommand(argv)
+            Command(argv)
     with pytest.raises(InvalidInput, match="env"):
-        AgentCommand(["x"], env={"A": 1})  # type: ignore[dict-item]
+        Command(["x"], env={"A": 1})  # type: ignore[dict-item]
 
 
 async def test_a_cancel_is_told(caplog: pytest.LogCaptureFixture) -> None:

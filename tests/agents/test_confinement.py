@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure.agents.commands import AgentCommand
+from perdure.agents.commands import Command
 from perdure.agents.confinement import Confinement, confine, find_user
 from perdure.agents.context import AgentError
 from perdure.agents.isolated import isolated
@@ -231,7 +231,7 @@ def test_what_a_phase_asks_for_wins_over_an_agent_that_opts_out() -> None:
 
 def test_a_sandbox_that_nobody_knows_is_refused(project: Path) -> None:
     with pytest.raises(InvalidInput, match="bubblewrap"):
-        AgentCommand(["true"], sandbox="docker")  # type: ignore[arg-type]
+        Command(["true"], sandbox="docker")  # type: ignore[arg-type]
     assert isolated("a:b", sandbox="bubblewrap", network=True).network
 
 
@@ -240,7 +240,7 @@ async def test_without_the_program_nothing_is_executed(
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(InvalidInput, match="install the package bubblewrap"):
-        AgentCommand(["true"], sandbox="bubblewrap")
+        Command(["true"], sandbox="bubblewrap")
     with pytest.raises(
         AgentError, match="is not executed: the sandbox bubblewrap does not work here"
     ) as raised:

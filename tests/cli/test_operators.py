@@ -53,9 +53,10 @@ def test_a_worker_without_a_token_is_refused_and_told_to_get_one(
         assert actors == {"local"}
 
 
-def test_a_json_log_contains_nothing_else(folder: Path, runtime: dict[str, str]) -> None:
+@pytest.mark.parametrize("command", ["serve", "dev"])
+def test_a_json_log_contains_nothing_else(folder: Path, runtime: dict[str, str], command: str) -> None:
     logs = {**runtime, "PERDURE_LOG_JSON": "true"}
-    process = start(folder, "serve", "--port", "0", *FROM_FILE, more=logs)
+    process = start(folder, command, "--port", "0", *FROM_FILE, more=logs)
     assert process.stdout is not None
     first = process.stdout.readline()
     url = json.loads(first)["url"]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 
 from perdure.agents.records import AgentSpec
 from perdure.embedding.perdure import Perdure
 
 from .command import ROOT, Server, run_here
+
+PATIENCE = 60.0
 
 
 def test_files_are_checked_and_mistakes_have_their_lines(tmp_path: Path) -> None:
@@ -87,3 +90,42 @@ def test_a_run_keeps_what_it_is_about(tmp_path: Path) -> None:
             refused = server.run("workflow", "run", "w", *wrong)
             assert refused.returncode == 2, wrong
             assert wrong[0] in refused.stderr
+
+
+FAN = """
+name: fan
+phases:
+  - {name: topics, type: command, command: "printf 'queues\\nleases\\n'"}
+  - {name: each, type: map, items: "{{topics}}", command: "echo about {{item}}"}
+  - name: check
+    type: command
+    command: |
+      echo "reading report.md" >&2
+      echo "there is no report.md" >&2
+      exit 4
+final_message: "{{each}}"
+"""
+
+
+def test_a_run_with_a_map_fails_with_its_last_lines_and_is_retried_from_a_phase(tmp_path: Path) -> None:
+    """The walk of somebody who writes a workflow: it fails, the file is corrected, the same run goes on."""
+    file = tmp_path / "workflows" / "fan.yaml"
+    file.parent.mkdir()
+    file.write_text(FAN)
+    with Server(tmp_path, "dev", "--no-grpc") as server:
+        failed = server.run("workflow", "run", "fan", "--watch", "--timeout", "1m")
+        assert failed.returncode == 1, failed.stderr
+        assert "          there is no report.md\n" in failed.stdout
+        run_id = server.json("workflow", "list")["items"][0]["workflow_run_id"]
+        refused = server.run("workflow", "retry", run_id, "--from", "nothing")
+        assert "its phases are: topics, each, check" in refused.stderr
+        file.write_text(FAN.replace("about", "more about").replace("exit 4", "exit 0"))
+        ends = time.monotonic() + PATIENCE
+        while b"more about" not in server.get("/api/v1/workflows/fan")[1]:
+            assert time.monotonic() < ends
+        anew = server.run("workflow", "retry", run_id, "--from", "each", "--definition", "current")
+        assert anew.returncode == 0, anew.stderr
+        assert server.run("workflow", "watch", run_id, "--timeout", "1m").returncode == 0
+        shown = server.run("workflow", "show", run_id).stdout
+        assert "more about queues\\n" in shown
+        assert "attempt 2" in shown

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.command import run_here
 from tests.server.grpc.support import serving
 
 from perdure.cli.shell.direct import Direct
@@ -21,6 +22,8 @@ from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.memory.records import NewMemoryEvent
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_store
+
+from .test_commands import import_three_times
 
 # The tables as the source document prints them.
 SCHEMA = """
@@ -129,6 +132,16 @@ async def test_a_database_is_imported_once_with_its_sessions(services: Services,
         file.write(said("user", "More"))
     assert (await import_all(services, state))["sessions"] == (4, 1, 2, 1)
     assert (await services.sessions.get("s-2")).messages == 3
+
+
+def test_last_light_is_imported_by_the_command(tmp_path: Path, state: Path) -> None:
+    sessions = ("--sessions", str(state / "agent-sessions"))
+    dry, real, again = import_three_times(tmp_path, "last-light", str(state / "lastlight.db"), *sessions)
+    assert dry == real
+    assert (real["executions"], real["sessions"]) == ((4, 2, 0, 2), (4, 3, 0, 1))
+    assert (again["executions"], again["sessions"]) == ((4, 0, 2, 2), (4, 0, 3, 1))
+    shown = run_here(tmp_path, "session", "list", "--database", f"sqlite:///{tmp_path}/own.db")
+    assert "Plan it" in shown.stdout
 
 
 async def test_other_files_are_refused(services: Services, tmp_path: Path) -> None:

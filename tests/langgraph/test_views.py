@@ -20,7 +20,7 @@ from perdure.graph_requests.graphs import AgentGraphs as GraphService
 from perdure.graph_requests.service import GraphRequests
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.langgraph.views import CheckpointRef, NamespaceGraphs
-from perdure.threads.records import Command, RunRequest
+from perdure.threads.records import RunCommand, RunRequest
 from perdure.worker.registry import Agents
 
 PATIENCE = 30.0
@@ -250,7 +250,7 @@ async def test_supersteps(perdure: Perdure, views: NamespaceGraphs) -> None:
     assert len(await perdure.threads.history(thread)) == 3
     end = await perdure.run("asks", None, thread_id=thread)
     assert [each.value for each in end.interrupts] == ["well?"]
-    end = await perdure.run("asks", thread_id=thread, command=Command(resume="yes"))
+    end = await perdure.run("asks", thread_id=thread, command=RunCommand(resume="yes"))
     assert end.values["answer"] == "yes"
     with pytest.raises(InvalidInput):
         await views.supersteps(await thread_of(perdure), [{"updates": [{"values": {}}]}])

@@ -12,7 +12,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
-from perdure.agents.commands import AgentCommand
+from perdure.agents.commands import Command
 from perdure.embedding.perdure import Perdure
 from perdure.worker.registry import Agents
 
@@ -60,7 +60,7 @@ async def perdure(counting: Counting, engine_url: str) -> AsyncIterator[Perdure]
     agents = Agents()
     agents.register("graph", counting.builder())
     for way in ("talks", "fails", "kills_itself", "garbage", "asks"):
-        agents.register(way, AgentCommand([sys.executable, SPEAKER, way]))
+        agents.register(way, Command([sys.executable, SPEAKER, way]))
     async with Perdure(engine_url, agents=agents, jobs_per_worker=4) as opened:
         yield opened
 

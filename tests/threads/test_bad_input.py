@@ -9,7 +9,7 @@ from tests.threads.support import LINES, World
 
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.storage.dialect import statement
-from perdure.threads.records import Command, NewCheckpoint, RunRequest
+from perdure.threads.records import NewCheckpoint, RunCommand, RunRequest
 from perdure.threads.work import Ending
 
 COUNT = statement("SELECT count(*) FROM rollouts WHERE ns = :ns")
@@ -40,7 +40,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "NUL": {"thread_id": NUL},
     "no text": {"thread_id": 5},
     "long assistant": {"assistant_id": LONG},
-    "command without a thread": {"thread_id": None, "command": Command(resume=1)},
+    "command without a thread": {"thread_id": None, "command": RunCommand(resume=1)},
     "checkpoint that no database holds": {"checkpoint_id": "a\0b"},
     "checkpoint without a thread": {"thread_id": None, "checkpoint_id": "x"},
 }

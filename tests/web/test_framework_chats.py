@@ -25,5 +25,15 @@ async def test_a_trace_of_each_framework_is_read_as_a_chat(browser: Browser) -> 
                 await screen.sees(words)
             main = screen.page.locator("main")
             await expect(main).to_contain_text("weather", timeout=TIMEOUT)
-            await expect(main).to_contain_text(RESULT, timeout=TIMEOUT)
+            said = (await visitor.get(f"/api/v1/traces/{trace['trace_id']}/messages")).body["items"]
+            # The command and the documentation count the same messages.
+            await screen.sees(f"Conversation ({len(said)})")
+            (answer, *_) = [message["text"] for message in said if message["role"] == "tool"]
+            assert RESULT in answer
+            assert ANSWER not in answer
+            # What the tool said is a message of its own, or folded into the call.
+            for _ in await main.locator("button.folded-title[aria-expanded=false]").all():
+                await main.locator("button.folded-title[aria-expanded=false]").first.click()
+            texts = (await main.inner_text()).replace(ANSWER, "")
+            assert answer.strip() in texts, texts
             await screen.shot(f"chat-{framework}")

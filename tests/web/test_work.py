@@ -38,6 +38,12 @@ phases:
   - {name: test, type: command, command: "true", depends_on: [agree]}
   - {name: tell, type: command, command: "true", depends_on: [build, test]}
 """
+FANNED = """
+name: fanned
+phases:
+  - {name: each, type: map, items: [x, y], command: "true"}
+  - {name: last, prompt: l}
+"""
 SPANS = 30_000
 CALL = {
     "gen_ai.operation.name": "chat",
@@ -117,6 +123,21 @@ async def test_screens_of_work_open_in_both_themes_and_on_a_phone(
         "/outbox": "Outbox",
     }
     await shows_well(browser, world, screens)
+
+
+async def test_a_map_is_drawn_as_its_phase_and_listed_with_its_items(
+    browser: Browser, world: World, work: Work
+) -> None:
+    work.services.definitions.add(workflow(FANNED))
+    run = (await work.services.workflows.run("fanned")).workflow_run_id or ""
+    await work.services.workflow_timer.settle()
+    async with opened(browser, world.visitor.url) as screen:
+        await screen.open(f"/workflow-runs/{run}")
+        drawn = screen.page.locator("[data-node]")
+        await expect(drawn).to_have_count(2, timeout=TIMEOUT)
+        await expect(drawn.first).to_contain_text(re.compile("^each(?!_item)"))
+        await screen.sees("each_item_2")
+    await work.services.workflows.cancel(run)
 
 
 async def test_a_run_is_paused_approved_resumed_and_cancelled(

@@ -18,7 +18,7 @@ from perdure.kernel.signals.local import LocalSignals
 from perdure.runs.queue import RunQueue
 from perdure.streams.model import NewEvent
 from perdure.threads.model import RUN_QUEUES, QueueName
-from perdure.threads.records import Checkpoint, Command, Failure, NewCheckpoint, Run, RunKwargs
+from perdure.threads.records import Checkpoint, Failure, NewCheckpoint, Run, RunCommand, RunKwargs
 from perdure.threads.work import Assignment, Ending, Lease, SessionLines, Verdict
 
 CHANGED = ("queue", "changed")
@@ -71,7 +71,7 @@ class MemoryQueue(RunQueue):
         run_id = str(uuid.uuid4())
         max_attempts, timeout = more.pop("max_attempts", 3), more.pop("timeout", None)
         resume = more.pop("resume", msgspec.UNSET)
-        command = None if resume is msgspec.UNSET else Command(resume=resume)
+        command = None if resume is msgspec.UNSET else RunCommand(resume=resume)
         run = Run(
             run_id=run_id,
             thread_id=thread_id or str(uuid.uuid4()),

@@ -20,7 +20,7 @@ from perdure.kernel.errors import NotFound, StorageUnavailable
 from perdure.runtime.embedded_worker import build_worker
 from perdure.runtime.stores import open_store
 from perdure.threads.policy import Policy
-from perdure.threads.records import Command, RunRequest
+from perdure.threads.records import RunCommand, RunRequest
 from perdure.worker.options import WorkerOptions
 from perdure.worker.registry import Agents
 from perdure.worker.worker import RunWorker
@@ -174,7 +174,7 @@ async def test_threads_are_copied_and_removed_with_what_graphs_keep(perdure: Per
     await perdure.run("asks", {"said": ["0"]}, thread_id=thread)
     copy = (await perdure.threads.copy_thread(thread)).thread_id
     assert await kept(perdure, copy) == await kept(perdure, thread) > 0
-    end = await perdure.run("asks", thread_id=copy, command=Command(resume="yes"))
+    end = await perdure.run("asks", thread_id=copy, command=RunCommand(resume="yes"))
     assert (end.run.status, end.values["answer"]) == ("success", "yes")
     first = await perdure.threads.get_thread(thread)
     assert (first.status, "answer" in first.values) == ("interrupted", False)
@@ -236,7 +236,7 @@ async def test_a_graph_behind_a_server(url: str, graphs: Graphs) -> None:
             assert (end.run.status, end.values["said"]) == ("success", ["0", "one"])
             assert [each.value for each in end.interrupts] == ["well?"]
             run = await house.client.create_run(
-                RunRequest(assistant_id="nested", thread_id=thread, command=Command(resume="yes"))
+                RunRequest(assistant_id="nested", thread_id=thread, command=RunCommand(resume="yes"))
             )
             end = await house.client.join_run(run.run_id)
         finally:
@@ -252,5 +252,5 @@ async def test_a_graph_in_a_process_of_its_own(tmp_path: Path) -> None:
         end = await perdure.run("counting", {"count": 1}, thread_id=thread)
         assert (end.run.status, end.values) == ("success", {"count": 2})
         assert [each.value for each in end.interrupts] == ["well?"]
-        end = await perdure.run("counting", thread_id=thread, command=Command(resume="yes"))
+        end = await perdure.run("counting", thread_id=thread, command=RunCommand(resume="yes"))
         assert (end.run.status, end.values) == ("success", {"count": 2, "answer": "yes"})

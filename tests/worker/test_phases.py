@@ -18,7 +18,7 @@ from tests.server.native.support import housed
 from tests.support.kinds import KINDS
 from tests.worker import phase_agents
 
-from perdure.agents.commands import AgentCommand
+from perdure.agents.commands import Command
 from perdure.agents.isolated import isolated
 from perdure.client.run_queue import RemoteRunQueue
 from perdure.eventlog.file_log import FileEventLog
@@ -59,7 +59,7 @@ def agents() -> Agents:
     for name in AGENTS:
         made.register(name, getattr(phase_agents, name))
     for way in ("whole", "dies"):
-        made.register(f"pi-{way}", AgentCommand([sys.executable, str(PI_COMMAND), way]))
+        made.register(f"pi-{way}", Command([sys.executable, str(PI_COMMAND), way]))
     made.register("isolated", isolated("tests.worker.phase_agents:describes", directory=ROOT))
     made.register("isolated-soft", isolated("tests.worker.phase_agents:fails_softly", directory=ROOT))
 

@@ -16,7 +16,7 @@ from tests.worker.session_agents import LONG, elsewhere, talker
 from tests.worker.worker_support import House
 
 from perdure import Perdure
-from perdure.agents.commands import AgentCommand
+from perdure.agents.commands import Command
 from perdure.agents.context import Retriable
 from perdure.agents.isolated import isolated
 from perdure.client.run_queue import RemoteRunQueue
@@ -44,8 +44,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("database_url"))
 
 
-def command(way: str) -> AgentCommand:
-    return AgentCommand([sys.executable, str(SCRIPT), way])
+def command(way: str) -> Command:
+    return Command([sys.executable, str(SCRIPT), way])
 
 
 def agents() -> Agents:

@@ -12,12 +12,11 @@ from tests.worker import traced_agents
 from tests.worker.traced_agents import SECRET
 
 from perdure import PromptTemplate, Span
-from perdure.agents.commands import AgentCommand
+from perdure.agents.commands import Command
 from perdure.agents.isolated import isolated
 from perdure.embedding.perdure import Perdure
 from perdure.spans.recording import parse_traceparent
-from perdure.threads.records import Command as RunCommand
-from perdure.threads.records import RunEnd, RunRequest
+from perdure.threads.records import RunCommand, RunEnd, RunRequest
 from perdure.worker.tracing import is_sampled
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -292,7 +291,7 @@ async def test_an_isolated_process_records_and_reads_resources(url: str) -> None
 
 async def test_a_command_records_and_reads_resources(sqlite_url: str) -> None:
     traced = Traced(sqlite_url)
-    traced.agents.register("command", AgentCommand([sys.executable, "-c", COMMAND]))
+    traced.agents.register("command", Command([sys.executable, "-c", COMMAND]))
     async with traced.opened() as perdure:
         await with_resources(perdure)
         end = await traced.ended(perdure, "command")

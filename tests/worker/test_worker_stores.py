@@ -16,7 +16,7 @@ from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runs.queue import RunQueue
 from perdure.runtime.stores import open_store
 from perdure.threads.policy import Policy
-from perdure.threads.records import Command, RunEnd, RunRequest
+from perdure.threads.records import RunCommand, RunEnd, RunRequest
 from perdure.threads.service import Threads
 from perdure.worker.options import WorkerOptions
 from perdure.worker.registry import Agents
@@ -179,7 +179,7 @@ async def test_a_question_is_answered_by_a_later_run(place: Place) -> None:
     async with place.working():
         asked = await place.ended(await place.ask("asker", 7, thread_id="one"))
         thread = await place.threads.get_thread("one")
-        done = await place.ended(await place.ask("asker", thread_id="one", command=Command(resume="yes")))
+        done = await place.ended(await place.ask("asker", thread_id="one", command=RunCommand(resume="yes")))
     assert (asked.run.status, thread.status) == ("success", "interrupted")
     assert [each.value for each in thread.interrupts] == ["well?"]
     assert done.values == {"made": {"n": 7}, "answer": "yes"}

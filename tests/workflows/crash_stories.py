@@ -56,11 +56,11 @@ def wait(seconds: float) -> Step:
     return step
 
 
-def wish(what: str, trigger: str = "t") -> Step:
+def wish(what: str, trigger: str = "t", **options: Any) -> Step:
     """A person wants something of a run: cancel, retry, pause or resume."""
 
     async def step(world: CrashWorld) -> None:
-        await getattr(world.workflows, what)(await world.run_id(trigger))
+        await getattr(world.workflows, what)(await world.run_id(trigger), **options)
 
     return step
 
@@ -273,6 +273,13 @@ STORIES: Final[dict[str, Story]] = {
         cap=1,
     ),
     "lost worker": Story([TWO], [run("two"), hold, lose, work]),
+    "anew": Story(
+        [TWO],
+        [
+            *(run("two"), work, wish("retry", from_phase="a", definition="current"), work),
+        ],
+        {"a": ("one", "two"), "b": (Done(success=False), "there")},
+    ),
     "parents": Story(
         [CHILD, PARENT],
         [run("parent"), settle, hold, wish("cancel"), work, wish("retry"), work, lose, work],

@@ -236,7 +236,7 @@ class WorkflowWorld(World):
                 return
         raise AssertionError("it does not come to an end")
 
-    async def play(self, text: str, script: Script | None = None, **options: Any) -> WorkflowRun:
+    async def play(self, text: str | None, script: Script | None = None, **options: Any) -> WorkflowRun:
         """Run a workflow until nothing is ready."""
         run_id = await self.start(text, **options)
         await self.work(script)

@@ -30,7 +30,7 @@ from perdure.threads.operations import assign
 from perdure.threads.records import Interrupt, NewCheckpoint
 from perdure.threads.work import Ending, Lease
 from perdure.workflows.model import NodeKey
-from perdure.workflows.operations import dispatch, due, lifecycle, overrides
+from perdure.workflows.operations import dispatch, due, lifecycle, overrides, retrying
 from perdure.workflows.operations.dispatch import NewWorkflowRun
 from perdure.workflows.operations.due import MapItem
 from perdure.workflows.registry import WorkflowRegistry
@@ -143,7 +143,7 @@ def wish(operation: Any, *rest: Any) -> Operation:
     return run
 
 
-cancel, retry = wish(lifecycle.cancel, None), wish(lifecycle.retry)
+cancel, retry = wish(lifecycle.cancel, None), wish(retrying.retry)
 pause, resume = wish(lifecycle.pause), wish(lifecycle.resume)
 
 

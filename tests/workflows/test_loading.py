@@ -250,6 +250,20 @@ phases:
 """
 
 
+TWICE = """
+name: w
+phases:
+  - name: each
+    type: map
+    items: "{{topics"
+    max_parallel: many
+    prompt: "{{item}}"
+  - name: each
+    depends_on: [missing]
+    prompt: "${nothing.output}"
+"""
+
+
 def test_every_mistake_of_a_file_is_shown() -> None:
     loaded = load_text(MANY)
     assert loaded.definition is None
@@ -260,6 +274,7 @@ def test_every_mistake_of_a_file_is_shown() -> None:
         (9, "missing required field `name`"),
         (12, "max_attempts"),
         (12, "unknown field 'pause'"),
+        (13, "{{ without }} in line 1"),
         (15, "needs 'callable'"),
         (17, "{{ without }} in line 1"),
         (18, "'nobody'"),
@@ -271,5 +286,8 @@ def test_every_mistake_of_a_file_is_shown() -> None:
     assert [line for line, _ in shown] == [line for line, _ in expected], shown
     for (_, message), (_, part) in zip(shown, expected, strict=True):
         assert part in message
+    loaded = load_text(TWICE)
+    shown = [(problem.line, problem.message) for problem in loaded.problems]
+    assert [line for line, _ in shown] == [6, 7, 9, 10, 11], shown
     many = "name: w\nphases:\n" + "".join(f"  - {{name: p{n}, typ: x}}\n" for n in range(300))
     assert len(load_text(many).problems) == 100

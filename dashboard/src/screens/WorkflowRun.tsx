@@ -38,7 +38,7 @@ export default function WorkflowRunScreen({ params }: { params: Params }) {
   const run = found.data;
   const isOver = run.status === "succeeded" || run.status === "failed" || run.status === "cancelled";
   // What of a loop or a map is drawn is its node; its passes are rows of the list below.
-  const drawn = new Map(run.nodes.map((node) => [node.node, node]));
+  const drawn = new Map(run.nodes.filter((node) => !node.item).map((node) => [node.node, node]));
   // Each pass of a loop and each item of a map is a row of its own, in the order in which they began.
   const unrolled = run.nodes.toSorted((one, other) => (seconds(one.started_at) ?? Infinity) - (seconds(other.started_at) ?? Infinity) || 0).slice(0, MAX_NODES);
   const asks = run.nodes.find((node) => node.status === "waiting" && node.approval_id)?.approval_id;

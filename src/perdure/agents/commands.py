@@ -88,7 +88,7 @@ LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
 
 @dataclass(frozen=True)
-class AgentCommand:
+class Command:
     """A program that is an agent. It gets the worker's environment without perdure's secrets, and `env`.
 
     After a cancel it has `grace` seconds to exit; then it is killed together with its child processes.
@@ -137,7 +137,7 @@ class CommandAgent:
     blocking = False
     is_process = True
 
-    def __init__(self, spec: AgentSpec, command: AgentCommand) -> None:
+    def __init__(self, spec: AgentSpec, command: Command) -> None:
         self.spec = spec
         self.command = command
 
@@ -196,7 +196,7 @@ def _start_line(ctx: Context, input: Any) -> dict[str, Any]:
 class _Conversation:
     """The exchange of JSON lines between a run and its process, until the process ends."""
 
-    def __init__(self, ctx: Context, process: asyncio.subprocess.Process, command: AgentCommand) -> None:
+    def __init__(self, ctx: Context, process: asyncio.subprocess.Process, command: Command) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from perdure.agents.commands import MAX_LINE, AgentCommand
+from perdure.agents.commands import MAX_LINE, Command
 from perdure.agents.confinement import SandboxChoice
 
 CHILD = "perdure.worker.child"
@@ -19,7 +19,7 @@ def isolated(
     sandbox: SandboxChoice | None = None,
     network: bool = False,
     uid: int | str | None = None,
-) -> AgentCommand:
+) -> Command:
     """An agent that a separate process imports by its path (`module:name` or `./file.py:name`).
 
     ```python
@@ -30,6 +30,4 @@ def isolated(
     and the worker continues. `sandbox`, `network` and `uid` are those of a `Command`.
     """
     argv, limit = [sys.executable, "-m", CHILD, path], 4 * MAX_LINE
-    return AgentCommand(
-        argv, cwd=directory, max_line=limit, whole=True, sandbox=sandbox, network=network, uid=uid
-    )
+    return Command(argv, cwd=directory, max_line=limit, whole=True, sandbox=sandbox, network=network, uid=uid)

@@ -20,7 +20,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from perdure.agents.commands import AgentCommand
+from perdure.agents.commands import Command
 from perdure.agents.confinement import BUBBLEWRAP, SandboxChoice
 from perdure.agents.failures import explain_failure, own_traceback
 from perdure.agents.isolated import isolated
@@ -196,7 +196,7 @@ def _register(agents: Registry, name: str, entry: _Entry, directory: Path) -> No
     apart: Any = {"sandbox": entry.sandbox, "network": entry.network, "uid": entry.uid}
     if entry.command is not None:
         cwd = directory / entry.cwd if entry.cwd else directory
-        target: Any = AgentCommand(entry.command, cwd=cwd, env=entry.env, **apart)
+        target: Any = Command(entry.command, cwd=cwd, env=entry.env, **apart)
     elif entry.isolated:
         target = isolated(str(entry.path), directory=directory, **apart)
     elif entry.sandbox == BUBBLEWRAP or entry.uid is not None:

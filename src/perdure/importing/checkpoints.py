@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -40,15 +40,25 @@ class SourceCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     split: SplitCheckpoint | None
     metadata: dict[str, Any]
     writes: list[SourceWrite]
+    next: list[str] = msgspec.field(default_factory=list)
+    """The nodes that run after it, as far as the checkpoint says."""
     refusal: str | None = None
 
 
+Store = Callable[[SourceCheckpoint, GraphChanges], Awaitable[None]]
+"""Stores a checkpoint that is new, with its writes."""
+
+
 async def import_checkpoints(
-    graphs: StoredCheckpoints, source: AsyncIterator[SourceCheckpoint], report: ImportReport
+    graphs: StoredCheckpoints,
+    source: AsyncIterator[SourceCheckpoint],
+    report: ImportReport,
+    store: Store | None = None,
 ) -> None:
     """Import checkpoints with their writes; those of a thread come in their order.
 
     A checkpoint that is there is left as it is. Bytes are copied; nothing in them is revived or executed.
+    `store` stores them in place of `graphs`.
     """
     sent: set[tuple[str, str]] = set()
     place: tuple[str, str] | None = None
@@ -79,7 +89,8 @@ async def import_checkpoints(
         sent |= {(piece.channel, piece.version) for piece in pieces}
         if not report.dry_run:
             try:
-                await graphs.put(_changes(found, split, pieces))
+                changes = _changes(found, split, pieces)
+                await (graphs.put(changes) if store is None else store(found, changes))
             except InvalidInput as error:
                 count.added -= 1
                 report.refuse(CHECKPOINTS, found.checkpoint_id, error.message)

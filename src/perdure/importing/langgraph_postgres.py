@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from typing import Any, Final, NamedTuple
 
+from perdure.checkpoints.records import GraphChanges, GraphState, GraphSteps
+from perdure.checkpoints.service import StoredCheckpoints
 from perdure.importing.checkpoints import SourceCheckpoint, SourceWrite
 from perdure.importing.records import ImportReport
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.storage.postgres_foreign import Fetch
+from perdure.langgraph.revival import strict_serializer
 from perdure.langgraph.splitting import SplitCheckpoint, split_parts
+from perdure.langgraph.wire import interrupts_in
 from perdure.threads.service import Threads
 
+logger = logging.getLogger(__name__)
+
+BRANCH: Final = "branch:to:"
+"""What the channels begin with that lead to nodes."""
+INTERRUPT: Final = "__interrupt__"
 EMPTY: Final = "empty"
 """Form of a channel without a value."""
 PAGE: Final = 100
@@ -128,7 +138,15 @@ async def _checkpoint(
         split=SplitCheckpoint(rest=split.rest, versions=split.versions, values=values, format=split.format),
         metadata=_object(row.metadata),
         writes=[_write(_WriteRow._make(each)) for each in writes],
+        next=_next_nodes(checkpoint),
     )
+
+
+def _next_nodes(checkpoint: dict[str, Any]) -> list[str]:
+    """Return the nodes to which the last step of a graph has led."""
+    updated = checkpoint.get("updated_channels")
+    channels = [each for each in updated if isinstance(each, str)] if isinstance(updated, list) else []
+    return [each.removeprefix(BRANCH) for each in channels if each.startswith(BRANCH)]
 
 
 def _write(row: _WriteRow) -> SourceWrite:
@@ -181,3 +199,49 @@ async def import_threads(fetch: Fetch, threads: Threads, report: ImportReport) -
             break
     ((runs,),) = await fetch(_RUNS)
     report.count(RUNS).found = runs
+
+
+class ThreadStates:
+    """Stores imported checkpoints as states of their threads, so that a server shows them."""
+
+    def __init__(self, graphs: StoredCheckpoints, threads: Threads) -> None:
+        self._graphs, self._threads = graphs, threads
+        self._serde = strict_serializer()
+
+    async def store(self, found: SourceCheckpoint, changes: GraphChanges) -> None:
+        """Store a checkpoint, as a state unless the thread is missing or has gone on meanwhile.
+
+        Conflict while the thread is busy.
+        """
+        latest = await self._latest(found.thread_id) if not found.checkpoint_ns else None
+        if latest is None or latest >= found.checkpoint_id:
+            await self._graphs.put(changes)
+            return
+        state = GraphState(
+            checkpoint_id=found.checkpoint_id,
+            parent_id=found.parent_id,
+            next=found.next,
+            interrupts=[shown for write in found.writes for shown in self._interrupts(write)],
+            metadata=found.metadata,
+        )
+        steps = GraphSteps(changes=changes, states=[state])
+        await self._threads.update_graph(found.thread_id, steps, latest or None)
+
+    async def _latest(self, thread_id: str) -> str | None:
+        """Return the newest state of a thread, an empty text if it has none, and None without a thread."""
+        try:
+            state = await self._threads.peek_state(thread_id)
+        except NotFound:
+            return None
+        return "" if state is None else state.checkpoint_id
+
+    def _interrupts(self, write: SourceWrite) -> list[dict[str, Any]]:
+        """Return what a task asks, as plain data. What the codec does not allow is left out."""
+        if write.channel != INTERRUPT:
+            return []
+        try:
+            asked = self._serde.loads_typed(write.value)
+        except (NotImplementedError, ValueError) as error:
+            logger.warning("a question of task %s cannot be read: %s", write.task_id, error)
+            return []
+        return [{**each, "task_id": write.task_id} for each in interrupts_in(asked)]

@@ -157,6 +157,12 @@ def build_interrupt(interrupt: Interrupt) -> dict[str, Any]:
     return {"id": interrupt.id, "value": interrupt.value}
 
 
+def interrupts_in(asked: Any) -> list[dict[str, Any]]:
+    """Return the interrupts that a task has written."""
+    items = asked if isinstance(asked, list | tuple) else [asked]
+    return [build_interrupt(each) for each in items if isinstance(each, Interrupt)]
+
+
 def get_checkpoint(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The checkpoint that a config names, if it names one."""
     given = (config or {}).get("configurable") or {}

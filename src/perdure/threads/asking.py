@@ -12,11 +12,11 @@ from perdure.kernel.errors import InvalidInput
 from perdure.kernel.validation import explain
 from perdure.streams.model import StreamEvent
 from perdure.threads.records import (
-    Command,
     IfNotExists,
     MultitaskStrategy,
     OnCompletion,
     OnDisconnect,
+    RunCommand,
     RunEnd,
     RunRequest,
 )
@@ -27,7 +27,7 @@ class RunOptions(TypedDict, total=False):
     """The fields of `RunRequest` beside the assistant and the input, as keyword arguments."""
 
     thread_id: str | None
-    command: Command | dict[str, Any] | None
+    command: RunCommand | dict[str, Any] | None
     config: dict[str, Any]
     context: dict[str, Any] | None
     metadata: dict[str, Any]

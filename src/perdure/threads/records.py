@@ -47,7 +47,7 @@ class Interrupt(Record, kw_only=True):
     """The task of a graph that asks."""
 
 
-class Command(Record, kw_only=True):
+class RunCommand(Record, kw_only=True):
     """How a run goes on from where its thread stopped: `resume` answers an interrupt."""
 
     resume: Any = msgspec.UNSET
@@ -63,7 +63,7 @@ class RunRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     thread_id: str | None = None
     """The thread to run on; without one the run gets a thread of its own, which ends with it."""
     input: Any = None
-    command: Command | None = None
+    command: RunCommand | None = None
     config: dict[str, Any] = field(default_factory=dict)
     context: dict[str, Any] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class RunKwargs(Record, kw_only=True):
     """What an agent is run with, as it was asked for."""
 
     input: Any = None
-    command: Command | None = None
+    command: RunCommand | None = None
     config: dict[str, Any] = field(default_factory=dict)
     context: dict[str, Any] | None = None
     checkpoint_id: str | None = None

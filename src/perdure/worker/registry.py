@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 import msgspec
 
 from perdure.agents.agent import Agent
-from perdure.agents.commands import AgentCommand, CommandAgent
+from perdure.agents.commands import Command, CommandAgent
 from perdure.agents.functions import FunctionAgent
 from perdure.agents.records import DEFAULT_TIMEOUT, MAX_TIMEOUT, AgentSpec
 from perdure.assistants.model import check_description
@@ -203,7 +203,7 @@ def _add(
 
 def make_agent(name: str, target: Any, description: str | None = None, *, is_factory: bool = False) -> Agent:
     """Create an agent from a command, a graph, a factory of graphs or a function."""
-    if isinstance(target, AgentCommand):
+    if isinstance(target, Command):
         return CommandAgent(AgentSpec(name=name, description=description, kind="command"), target)
     if is_graph(target) or is_builder(target):
         return _graph(name, target, description)

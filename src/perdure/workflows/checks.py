@@ -12,7 +12,7 @@ from perdure.kernel.validation import one_of
 from perdure.workflows import expressions, templates
 from perdure.workflows.bash_rules import RefusedValue
 from perdure.workflows.definition import COMMANDS, Cron, Phase, Workflow
-from perdure.workflows.graph import check_graph, compute_dependencies
+from perdure.workflows.graph import graph_mistakes
 from perdure.workflows.shell import check_command
 
 RESERVED_INTENTS: Final = frozenset({"approve", "reject", "status", "reset", "chat"})
@@ -21,11 +21,16 @@ _NESTED = re.compile(r"\([^()]*[+*}][^()]*\)[+*{]")
 
 
 class FileMistake(Exception):
-    """A mistake at a place of a file: the path to a value, and the line in the text of the value."""
+    """A mistake at a place of a file: the path to a value, and the line in the text of the value.
 
-    def __init__(self, message: str, path: tuple[str | int, ...] = (), line: int = 1) -> None:
+    With `by_type`, it follows from the type of a phase and from which fields the phase has.
+    """
+
+    def __init__(
+        self, message: str, path: tuple[str | int, ...] = (), line: int = 1, *, by_type: bool = False
+    ) -> None:
         super().__init__(message)
-        self.message, self.path, self.line = message, path, line
+        self.message, self.path, self.line, self.by_type = message, path, line, by_type
 
 
 def find_mistakes(definition: Workflow | Cron) -> Iterator[FileMistake]:
@@ -43,6 +48,8 @@ def find_mistakes(definition: Workflow | Cron) -> Iterator[FileMistake]:
     for number, phase in enumerate(definition.phases):
         if phase.name in names[:number]:
             yield FileMistake(f"there are two phases called {phase.name!r}", ("phases", number, "name"))
+        for name, message in _type_mistakes(phase):
+            yield FileMistake(f"phase {phase.name!r}: {message}", ("phases", number, name), by_type=True)
         for name, message in _phase_mistakes(phase):
             yield FileMistake(f"phase {phase.name!r}: {message}", ("phases", number, *parse_path(name)))
         yield from _command_mistakes(phase, number)
@@ -51,8 +58,7 @@ def find_mistakes(definition: Workflow | Cron) -> Iterator[FileMistake]:
         for name, text in (*phase.templates(), *list_prompts(phase), *phase.value_templates()):
             for message in unknown_outputs(text, outputs):
                 yield FileMistake(f"phase {phase.name!r}: {message}", ("phases", number, *parse_path(name)))
-    if len(set(names)) == len(names):
-        yield from _graph_mistakes(definition)
+    yield from _graph_mistakes(definition)
     if definition.classification is not None and definition.classification.intent in RESERVED_INTENTS:
         intent = definition.classification.intent
         yield FileMistake(f"the intent {intent!r} is taken: it steers runs", ("classification", "intent"))
@@ -78,12 +84,9 @@ def unknown_outputs(text: str, known: frozenset[str]) -> Iterator[str]:
 
 
 def _graph_mistakes(workflow: Workflow) -> Iterator[FileMistake]:
-    try:
-        check_graph(compute_dependencies([(phase.name, phase.depends_on) for phase in workflow.phases]))
-    except InvalidInput as error:
-        named = re.match(r"phase '([^']+)'", error.message)
-        at = next((n for n, phase in enumerate(workflow.phases) if named and phase.name == named[1]), None)
-        yield FileMistake(error.message, ("phases",) if at is None else ("phases", at, "depends_on"))
+    phases = [(phase.name, phase.depends_on) for phase in workflow.phases]
+    for number, message in graph_mistakes(phases):
+        yield FileMistake(message, ("phases",) if number is None else ("phases", number, "depends_on"))
 
 
 def _command_mistakes(phase: Phase, number: int) -> Iterator[FileMistake]:
@@ -141,21 +144,25 @@ _REPEATED: Final = ("prompt", "command", "script", "callable", "http", "workflow
 """What a map phase can repeat."""
 
 
-def _phase_mistakes(phase: Phase) -> Iterator[tuple[str, str]]:
-    """The fields of a phase that are wrong, each with the reason."""
+def _type_mistakes(phase: Phase) -> Iterator[tuple[str, str]]:
+    """Yield what a phase lacks for its type, and the fields that are for other types."""
     needed = _NEEDS.get(phase.type)
     if needed is not None and getattr(phase, needed) is None:
         yield "type", f"a phase of type {phase.type} needs {needed!r}"
     for name, types in _ONLY.items():
         if getattr(phase, name) is not None and phase.type not in types:
             yield name, f"{name!r} is for phases of type {one_of(sorted(types))}, not {phase.type}"
-    if phase.skill is not None and phase.skills:
-        yield "skill", "give 'skill' or 'skills', not both"
     given = [name for name in _REPEATED if getattr(phase, name) is not None]
     if phase.type == "map" and len(given) > 1:
         yield "type", f"a phase of type map repeats one thing: give {one_of(list(map(repr, given)))}"
     if phase.type == "wait" and (phase.seconds is None) == (phase.until_time is None):
         yield "type", "a phase of type wait needs 'seconds' or 'until_time'"
+
+
+def _phase_mistakes(phase: Phase) -> Iterator[tuple[str, str]]:
+    """The fields of a phase that are wrong, each with the reason."""
+    if phase.skill is not None and phase.skills:
+        yield "skill", "give 'skill' or 'skills', not both"
     yield from _loop_mistakes(phase)
     prompts = [(name, text) for name, text in list_prompts(phase) if not is_file_name(text)]
     for name, text in (*phase.templates(), *prompts, *phase.value_templates()):

@@ -29,7 +29,16 @@ class Converted(NamedTuple):
 
     def concerns(self, mistake: FileMistake) -> bool:
         """Return whether a later mistake can come from a value that was left out."""
-        return any(mistake.path[:2] == known.path[:2] for known in self.mistakes)
+        return any(_may_cause(known.path, mistake) for known in self.mistakes)
+
+
+def _may_cause(left_out: Path, later: FileMistake) -> bool:
+    """Return whether a later mistake can come from this value: it is of the same field, or of the type."""
+    if left_out[:2] != later.path[:2]:
+        return False
+    return (
+        later.by_type or later.path[:1] != ("phases",) or later.path[:3] == left_out[:3] or len(left_out) < 3
+    )
 
 
 def convert_file(content: Mapping[str, Any]) -> Converted:

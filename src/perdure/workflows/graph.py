@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal, get_args
-
-from perdure.kernel.errors import InvalidInput
 
 TriggerRule = Literal["all_success", "one_success", "none_failed_min_one_success", "all_done"]
 TRIGGER_RULES: Final = get_args(TriggerRule)
@@ -28,17 +26,23 @@ def compute_dependencies(phases: Sequence[tuple[str, Sequence[str] | None]]) -> 
     return {name: tuple(names or ()) for name, names in phases}
 
 
-def check_graph(dependencies: Dependencies) -> None:
-    """Refuse a dependency that does not exist, one on itself, and a cycle, whose path is told."""
-    for name, wanted in dependencies.items():
-        for other in wanted:
+def graph_mistakes(
+    phases: Sequence[tuple[str, Sequence[str] | None]],
+) -> Iterator[tuple[int | None, str]]:
+    """Yield dependencies that do not exist or on the phase itself, each with its number, and a cycle."""
+    names = {name for name, _ in phases}
+    wrong = False
+    for number, (name, wanted) in enumerate(phases):
+        for other in wanted or ():
             if other == name:
-                raise InvalidInput(f"phase {name!r} depends on itself")
-            if other not in dependencies:
-                raise InvalidInput(f"phase {name!r} depends on {other!r}, which is no phase")
-    cycle = _cycle(dependencies)
+                wrong = True
+                yield number, f"phase {name!r} depends on itself"
+            elif other not in names:
+                wrong = True
+                yield number, f"phase {name!r} depends on {other!r}, which is no phase"
+    cycle = [] if wrong or len(names) < len(phases) else _cycle(compute_dependencies(phases))
     if cycle:
-        raise InvalidInput(f"phases depend on each other in a cycle: {' → '.join(cycle)}")
+        yield None, f"phases depend on each other in a cycle: {' → '.join(cycle)}"
 
 
 def _cycle(dependencies: Dependencies) -> list[str]:

@@ -20,6 +20,9 @@ NodeStatus = Literal["pending", "ready", "running", "waiting", "succeeded", "fai
 NODE_STATUSES: Final[tuple[NodeStatus, ...]] = get_args(NodeStatus)
 TriggerType = Literal["webhook", "cron", "chat", "api"]
 TRIGGER_TYPES: Final[tuple[TriggerType, ...]] = get_args(TriggerType)
+DefinitionChoice = Literal["original", "current"]
+"""Which definition a retry goes on with: that with which the run began, or that of the file now."""
+DEFINITION_CHOICES: Final[tuple[DefinitionChoice, ...]] = get_args(DefinitionChoice)
 Role = Literal["work", "fix", "recheck", "check"]
 
 QUEUED: Final = "queued"

@@ -7,7 +7,7 @@ that is not loaded is asked for by `needs`, so that a run of a thousand phases i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -110,6 +110,13 @@ class WorkflowPlan:
     def final_message(self) -> Template | None:
         text = self.workflow.final_message
         return None if text is None else templates.parse(text)
+
+    @cached_property
+    def success_marker(self) -> str | None:
+        """What the last phase with a marker for the success of the run sets."""
+        found = [each.phase.on_success for each in self.phases.values()]
+        markers = [each.set_phase for each in found if each is not None and each.set_phase is not None]
+        return next(reversed(markers), None)
 
     def after(self, name: str) -> set[str]:
         """Every phase that depends on this one, directly or through others."""
@@ -290,6 +297,11 @@ class RunNodes:
         for name in again:
             self._recount(self.nodes[NodeKey(name)])
         return [node for node in self._in_order(again) if not node.waiting_on]
+
+    def drop_items(self, names: Collection[str]) -> None:
+        """Drop the items of map phases that begin anew. All of them have ended."""
+        for key in [key for key in self.nodes if key.item and key.node in names]:
+            del self.nodes[key]
 
     def _recount(self, node: WorkflowNodeRow) -> None:
         before = [self.nodes[NodeKey(name)] for name in self.plan[node.node].depends_on]

@@ -31,13 +31,15 @@ from perdure.service.endpoints import GET, PATCH, POST, Acknowledged, call
 from perdure.workflows import views
 from perdure.workflows.model import (
     DEFAULT_CAP,
+    DEFINITION_CHOICES,
     LIVE,
     RUN_STATUSES,
     TRIGGER_TYPES,
+    DefinitionChoice,
     RunStatus,
     TriggerType,
 )
-from perdure.workflows.operations import dispatch, lifecycle, queries, scratch
+from perdure.workflows.operations import dispatch, lifecycle, queries, retrying, scratch
 from perdure.workflows.operations.dispatch import Dispatched, NewWorkflowRun
 from perdure.workflows.operations.overrides import disabled
 from perdure.workflows.operations.queries import LogQuery, WholeRun, WorkflowRunFilter
@@ -283,11 +285,26 @@ class Workflows(Service):
         return await self._summary(run_id)
 
     @call(POST("/workflow-runs/{workflow_run_id}/retry"), scope="write", errors=(NotFound, Conflict))
-    async def retry(self, workflow_run_id: Id) -> WorkflowRunSummary:
-        """Retry a run that failed or was cancelled: it goes on at the first phase that is not done."""
-        run_id = await self._found(workflow_run_id)
-        await self.write(lifecycle.retry, run_id, self.phases)
-        return await self._summary(run_id)
+    async def retry(
+        self,
+        workflow_run_id: Id,
+        *,
+        from_phase: str | None = None,
+        definition: DefinitionChoice = "original",
+    ) -> WorkflowRunSummary:
+        """Retry a run that failed or was cancelled: it goes on at the first phase that is not done.
+
+        With `from_phase`, this phase and those that depend on it begin anew, also what of them is done. With
+        the definition `current`, the run goes on with what the workflow's file says now: phases that are not
+        done and have changed begin anew.
+        """
+        row = await self.read(queries.find, check_id(workflow_run_id, "workflow_run_id"))
+        choice = check_choice(definition, DEFINITION_CHOICES, "definition")
+        current = self.definitions.snapshot(row.workflow_name) if choice == "current" else None
+        await self.write(
+            retrying.retry, row.id, self.phases, optional_text(from_phase, "from_phase"), current
+        )
+        return await self._summary(row.id)
 
     @call(POST("/workflow-runs/{workflow_run_id}/pause"), scope="write", errors=(NotFound, Conflict))
     async def pause(self, workflow_run_id: Id) -> WorkflowRunSummary:

@@ -74,6 +74,11 @@ GET_VALUES = statement(
 TENDED = statement(
     "UPDATE workflow_runs SET due_at = deadline_at WHERE ns = :ns AND id = :id AND due_at = :due_at"
 )
+# Give a run another definition.
+SET_DEFINITION = statement(
+    "UPDATE workflow_runs SET definition = :definition, max_parallel = :max_parallel"
+    " WHERE ns = :ns AND id = :id"
+)
 # Write the scratch of a run.
 SET_SCRATCH = statement("UPDATE workflow_runs SET scratch = :scratch WHERE ns = :ns AND id = :id")
 # The runs that a run has started and that are live, or that have ended and may be tried again.
@@ -181,6 +186,18 @@ MOVE_NODES = BulkUpdate(
         "state",
     ),
     keys=("ns", "run_id", "node", "item"),
+)
+# Delete the items of map phases that begin anew.
+DROP_ITEMS = statement(
+    "DELETE FROM workflow_nodes WHERE ns = :ns AND run_id = :run_id AND node {among:names} AND item > 0"
+)
+# Delete phases that the new definition of a run does not have, with their items.
+DROP_PHASES = statement(
+    "DELETE FROM workflow_nodes WHERE ns = :ns AND run_id = :run_id AND node {among:names}"
+)
+# Move a phase and its items to the place that the new definition of a run gives it.
+SET_POSITION = statement(
+    "UPDATE workflow_nodes SET position = :position WHERE ns = :ns AND run_id = :run_id AND node = :node"
 )
 # The executions that nodes of a run wait for.
 HELD_ROLLOUTS = statement(

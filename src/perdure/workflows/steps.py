@@ -92,6 +92,13 @@ def remember(node: WorkflowNodeRow, state: NodeState) -> None:
     node.dirty = True
 
 
+def forget(node: WorkflowNodeRow) -> None:
+    """Let a phase begin anew: it forgets its loop, its gate, its items and the workflow that it started."""
+    node.iteration = node.cycle = 0
+    node.role = node.child_run_id = None
+    remember(node, NodeState(jumps=decode_state(node).jumps))
+
+
 def new_item(node: WorkflowNodeRow, number: int) -> WorkflowNodeRow:
     """An item of a map phase."""
     return new_node(node.run_id, node.node, node.position, item=number)

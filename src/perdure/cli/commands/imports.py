@@ -95,7 +95,12 @@ async def import_langgraph_server(
     Not tested with a database of that server. Its runs are counted, not imported.
     """
     from perdure.importing.checkpoints import import_checkpoints
-    from perdure.importing.langgraph_postgres import check_tables, import_threads, read_postgres_checkpoints
+    from perdure.importing.langgraph_postgres import (
+        ThreadStates,
+        check_tables,
+        import_threads,
+        read_postgres_checkpoints,
+    )
     from perdure.kernel.storage.postgres_foreign import foreign_postgres
 
     async with (
@@ -105,7 +110,9 @@ async def import_langgraph_server(
         tables = ("thread", "run", "checkpoints", "checkpoint_blobs", "checkpoint_writes")
         await check_tables(fetch, *tables)
         await import_threads(fetch, services.threads, report)
-        await import_checkpoints(_checkpoints(services), read_postgres_checkpoints(fetch), report)
+        graphs = _checkpoints(services)
+        states = ThreadStates(graphs, services.threads)
+        await import_checkpoints(graphs, read_postgres_checkpoints(fetch), report, states.store)
 
 
 @app.client_command("last-light")

@@ -256,10 +256,24 @@ async def cancel_run(
     _changed(context, run)
 
 
-async def retry_run(context: CommandContext, run_id: IdArgument) -> None:
-    """Retry a run that failed or was cancelled, from the first phase that is not done."""
+async def retry_run(
+    context: CommandContext,
+    run_id: IdArgument,
+    from_phase: Annotated[
+        str | None,
+        text("PHASE", "Begin this phase anew, and those that depend on it, also if they are done.", "--from"),
+    ] = None,
+    definition: Annotated[
+        str,
+        text("WHICH", "Definition to go on with: original, or current for that of the file.", "--definition"),
+    ] = "original",
+) -> None:
+    """Retry a run that failed or was cancelled, from the first phase that is not done, or from a phase."""
+    from perdure.workflows.model import DEFINITION_CHOICES
+
+    chosen = parse_choice(definition, DEFINITION_CHOICES, "--definition")
     async with context.connect() as connection:
-        run = await connection.workflows.retry(run_id)
+        run = await connection.workflows.retry(run_id, from_phase=from_phase, definition=chosen)
     _changed(context, run)
 
 

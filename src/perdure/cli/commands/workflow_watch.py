@@ -111,18 +111,23 @@ class _Changes:
             _name(each): (each.status, None if each.label == each.node else each.label) for each in run.nodes
         }
         now["run"] = (run.status, None)
+        errors = {_name(each): each.error for each in run.nodes if each.status == "failed"}
         for name, (status, label) in now.items():
             if self._seen.get(name) != (status, label):
-                self._line(run.workflow_run_id, name, status, label)
+                self._line(run.workflow_run_id, name, status, label, errors.get(name))
         self._seen = now
 
-    def _line(self, run_id: str, name: str, status: str, label: str | None) -> None:
+    def _line(self, run_id: str, name: str, status: str, label: str | None, error: str | None) -> None:
         output = self._context.output
         if self._context.as_json:
-            output.line({"workflow_run_id": run_id, "node": name, "status": status, "label": label})
-        else:
-            part = f" ({printable(label)})" if label is not None else ""
-            output.print(f"{time.strftime('%H:%M:%S')}  {status:<10} {printable(name)}{part}")
+            output.line(
+                {"workflow_run_id": run_id, "node": name, "status": status, "label": label, "error": error}
+            )
+            return
+        part = f" ({printable(label)})" if label is not None else ""
+        output.print(f"{time.strftime('%H:%M:%S')}  {status:<10} {printable(name)}{part}")
+        for line in _last_lines(error or ""):
+            output.print(" " * 10 + line)
 
 
 # --- drawing ----------------------------------------------------------------------------------------------
@@ -168,8 +173,12 @@ def _error_lines(node: NodeInfo, depth: int) -> list[Text]:
     if node.error is None or ("\n" not in node.error and len(node.error) <= ERROR_WIDTH):
         return []
     indent = "  " + "   " * depth + "  "
-    last = node.error.strip().splitlines()[-ERROR_LINES:]
-    return [Text(indent + shorten(printable(line), ERROR_LINE_WIDTH), style="red") for line in last]
+    return [Text(indent + line, style="red") for line in _last_lines(node.error)]
+
+
+def _last_lines(error: str) -> list[str]:
+    """The last lines of an error, as they are shown."""
+    return [shorten(printable(line), ERROR_LINE_WIDTH) for line in error.strip().splitlines()[-ERROR_LINES:]]
 
 
 def compute_depths(names: Sequence[str], edges: Mapping[str, Sequence[str]]) -> dict[str, int]:

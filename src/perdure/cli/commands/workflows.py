@@ -91,10 +91,6 @@ def _report(output: Output, loaded: list[LoadedFile], unchecked: Sequence[str]) 
 @app.command("schema")
 def schema(as_json: JsonOption = True) -> None:
     """Print the JSON schema of workflow files, for editors."""
-    import msgspec
+    from perdure.workflows.schema import json_schema
 
-    from perdure.workflows.definition import Cron, Workflow
-
-    (one, other), components = msgspec.json.schema_components((Workflow, Cron), ref_template="#/$defs/{name}")
-    dialect = "https://json-schema.org/draft/2020-12/schema"
-    print_json({"$schema": dialect, "anyOf": [one, other], "$defs": components})
+    print_json(json_schema())

@@ -140,7 +140,7 @@ def dev(
     if log_level is None and settings.log_level == "warning":
         # The log of a development server shows its runs, and otherwise what needs attention.
         logging.getLogger(RUN_LOG).setLevel(logging.INFO)
-    output = Output(as_json=as_json, no_color=no_color)
+    output = Output(as_json=as_json or settings.log_json, no_color=no_color)
     with server.listen(settings, any_port=settings.sources["port"] == "default") as listening:
         url = server.build_url(settings, listening)
         loaded = gather(settings, named, place)

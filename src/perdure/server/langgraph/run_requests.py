@@ -12,12 +12,12 @@ from perdure.kernel.errors import BadRequest, InvalidInput
 from perdure.server.langgraph.wire import CheckpointBody, RequestBody, check_uuid_or_none
 from perdure.service.endpoints import MAX_BATCH
 from perdure.threads.records import (
-    Command,
     Delay,
     IfNotExists,
     MultitaskStrategy,
     OnCompletion,
     OnDisconnect,
+    RunCommand,
     RunRequest,
 )
 
@@ -141,10 +141,10 @@ def is_reserved(key: str) -> bool:
     return key in RESERVED or key.startswith(RESERVED_PREFIXES)
 
 
-def _command(body: CommandBody | None) -> Command | None:
+def _command(body: CommandBody | None) -> RunCommand | None:
     if body is None:
         return None
-    return Command(resume=_or_unset(body.resume), update=_or_unset(body.update), goto=_or_unset(body.goto))
+    return RunCommand(resume=_or_unset(body.resume), update=_or_unset(body.update), goto=_or_unset(body.goto))
 
 
 def _or_unset(value: Any) -> Any | UnsetType:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from perdure.approvals.model import Decision
 from perdure.executions.operations import outputs as load_outputs
 from perdure.kernel.storage.port import Tx
 from perdure.workflows import sql
@@ -102,6 +103,18 @@ class RunValues:
         scratch[key] = {**(slot if isinstance(slot, dict) else {}), **change}
         text = scratch_text(scratch, self._run.id)
         await self._tx.execute(sql.SET_SCRATCH, id=self._run.id, scratch=text)
+
+    async def keep_answer(self, key: str, node: WorkflowNodeRow, decision: Decision) -> None:
+        """Add question and answer to the scratch: by the rows in which their texts stand."""
+        slot = (await self.scratch()).get(key)
+        known = slot.get("qa") if isinstance(slot, dict) else None
+        entry = {
+            "questionExecutionId": node.execution_id,
+            "approvalId": decision.approval_id,
+            "sender": decision.responded_by,
+            "at": decision.responded_at,
+        }
+        await self.set_slot(key, {"qa": [*(known if isinstance(known, list) else []), entry]})
 
     async def scope(self, paths: Paths, /, **more: Any) -> dict[str, Any]:
         """What these paths read."""

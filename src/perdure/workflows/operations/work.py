@@ -7,7 +7,7 @@ the lock of their run alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -113,10 +113,25 @@ class RunWork:
             await self._became_ready(node)
         await self.go_on()
 
-    async def retry(self) -> None:
-        """Begin anew what has not been done."""
+    async def forget(self, names: Collection[str]) -> None:
+        """Let phases that have ended begin anew, also what is done of their loops, items and workflows."""
+        for name in names:
+            steps.forget(self.board.nodes[NodeKey(name)])
+        self.board.drop_items(names)
+        await self.tx.execute(sql.DROP_ITEMS, run_id=self.run.id, names=sorted(names))
+
+    def take_nodes(self, nodes: Sequence[WorkflowNodeRow], new: Sequence[WorkflowNodeRow]) -> None:
+        """Take all phases of a run that was given another definition, and those that this one adds."""
+        self.board.add([*nodes, *new])
+        self._new += new
+        self._all_loaded = True
+
+    async def retry(self, anew: Collection[str] = ()) -> None:
+        """Begin again what has not been done, and begin anew these phases."""
         await self.load_all()
-        again = self.board.unfinished()
+        again = self.board.unfinished().union(anew)
+        if anew:
+            await self.forget(anew)
         for name in self.plan.phases:
             if name not in again:
                 await self.history.say_done(self.board.nodes[NodeKey(name)])
@@ -245,9 +260,7 @@ class RunWork:
         if node.node not in again:
             self.board.end(node, "failed")
         self.board.reset(again)
-        for each in waiting:
-            each.iteration = each.cycle = 0
-            each.role = None
+        await self.forget([each.node for each in waiting])
         forced = self.board.nodes[NodeKey(target)]
         self.board.move(forced, "dependencies ended")
         await self._became_ready(forced)
@@ -305,20 +318,8 @@ class RunWork:
             return
         loop = planned.phase.generic_loop
         if state.gate == "loop" and loop is not None and decision.kind == "reply":
-            await self._keep_answer(loop.scratch_key or planned.name, node, decision)
+            await self.values.keep_answer(loop.scratch_key or planned.name, node, decision)
         await self.apply(node, steps.resumed(planned, node, await self.values.view(planned, node)))
-
-    async def _keep_answer(self, key: str, node: WorkflowNodeRow, decision: Decision) -> None:
-        """Add question and answer to the scratch: by the rows in which their texts stand."""
-        slot = (await self.values.scratch()).get(key)
-        known = slot.get("qa") if isinstance(slot, dict) else None
-        entry = {
-            "questionExecutionId": node.execution_id,
-            "approvalId": decision.approval_id,
-            "sender": decision.responded_by,
-            "at": decision.responded_at,
-        }
-        await self.values.set_slot(key, {"qa": [*(known if isinstance(known, list) else []), entry]})
 
     async def _wait(self, node: WorkflowNodeRow) -> None:
         """Wait for a time."""
@@ -549,18 +550,12 @@ class RunWork:
         run.due_at = run.deadline_at = None
         if error is not None:
             run.error = error_text(error)
-        marker = self._marker() if run.status == SUCCEEDED else None
+        marker = self.plan.success_marker if run.status == SUCCEEDED else None
         if marker is not None:
             self.history.enter(marker, True, None)
         if run.parent_run_id is not None:
             self.tend()
         self.tx.hint(CHANNEL, DUE)
-
-    def _marker(self) -> str | None:
-        """What the last phase with a marker for the success of the run sets."""
-        found = [each.phase.on_success for each in self.plan.phases.values()]
-        markers = [each.set_phase for each in found if each is not None and each.set_phase is not None]
-        return next(reversed(markers), None)
 
     async def stop(self, event: str, error: str | None) -> None:
         """End the run before its time: its nodes and its gates end with it, its phases are stopped later."""

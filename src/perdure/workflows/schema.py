@@ -1,0 +1,255 @@
+"""The JSON schema of workflow and cron files, with a sentence for every field and every template variable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from perdure.workflows import definition
+from perdure.workflows.definition import Cron, Strict, Workflow
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+ABOUT: Final[Mapping[type[Strict], Mapping[str, str]]] = {
+    Workflow: {
+        "name": "Name of the workflow, by which runs are started.",
+        "phases": "The phases, in their order.",
+        "kind": "Kind of the file: `agent` for a workflow.",
+        "description": "What the workflow does, for lists.",
+        "trigger": "What usually starts the workflow; it is shown and starts nothing.",
+        "variables": "Texts that describe the workflow to readers; templates do not read them.",
+        "status_checklist": "Whether `checklist` of a run has a line for each phase.",
+        "final_message": "What a run that succeeded says, a template.",
+        "max_parallel": "How many phases of a run are executed at once.",
+        "classification": "For programs that choose a workflow for a message in free text.",
+        "chat": "For programs that offer workflows in a chat.",
+        "pr_scoped": "For GitHub: it is kept and not used.",
+    },
+    definition.Phase: {
+        "name": "Name of the phase. It is unique in the workflow, and its output has this name in templates.",
+        "label": "What approvals call the phase.",
+        "type": "What the phase does.",
+        "assistant": "Assistant or agent that executes the phase, a template; without one, "
+        "`workflow_assistants` of the settings decides.",
+        "prompt": "What the agent is asked: a template, or the name of a `.md`, `.txt` or `.prompt` file.",
+        "skill": "Name of a skill, which the agent finds in its input.",
+        "skills": "Names of several skills.",
+        "input": "Input of the agent or callable in place of the standard one; texts in it are templates.",
+        "command": "Command of bash, a template whose values are passed in variables.",
+        "script": "Text of a script, as it is written.",
+        "runtime": "Program that executes the script; without one, `sh`.",
+        "callable": "Name of a Python function that `@agents.callable` has registered.",
+        "http": "Request that the phase sends.",
+        "workflow": "Name of the workflow that the phase starts.",
+        "context": "Values that the started workflow gets over those of this run; texts in it are templates.",
+        "items": "List of a map phase, or a template that leads to a list or renders a line for each item.",
+        "max_parallel": "How many items of a map phase are executed at once.",
+        "seconds": "How long a wait phase waits.",
+        "until_time": "Time in ISO 8601 at which a wait phase ends, a template.",
+        "timeout_seconds": "How long an execution may take; 300 seconds for commands and scripts.",
+        "retry": "How often an execution is tried.",
+        "on_failure": "What happens when the phase has failed for good.",
+        "model": "Model for the agent, a template; without one, `workflow_models` of the settings decides.",
+        "variant": "Variant of the model, a template; without one, `workflow_variants` decides.",
+        "depends_on": "Phases that end before this one starts.",
+        "trigger_rule": "How these must have ended.",
+        "output_var": "Another name of the output; for a loop, the name of how it ended.",
+        "approval_gate": "Gate at which the run waits after the phase, if `workflow_gates` switches it on.",
+        "approval_artifact": "What a person looks at before the answer, a template.",
+        "approval_gate_message": "What a person is asked, a template.",
+        "assignees": "Who may answer: names or IDs of tokens.",
+        "expires_after": "After how many seconds an approval without an answer expires.",
+        "on_expiry": "What an approval that expires means.",
+        "answer_by": "Credentials that may answer; without them, every one.",
+        "remind_every": "After how many seconds without an answer a reminder is sent, again and again.",
+        "on_output": "What the output decides.",
+        "on_success": "What a success sets.",
+        "skip_if": "Condition on which the phase is skipped; of several, any.",
+        "loop": "A reviewer and a fix in turns.",
+        "generic_loop": "Repeats the phase until a condition holds.",
+        "messages": "What the history of the run says of the phase.",
+        "pr_scoped": "For GitHub: it is kept and not used.",
+        "unrestricted_egress": "For a sandbox of another system: it is kept and not used.",
+        "web_search": "For a sandbox of another system: it is kept and not used.",
+        "requires_sandbox": "Sandbox that the phase needs; where it is not there, the phase is skipped.",
+        "sandbox": "Sandbox that the worker starts for each command or agent of the phase.",
+        "network": "Whether these have a network in their sandbox.",
+        "sandbox_image": "Image that the phase needs; where settings do not name it, the phase is skipped.",
+    },
+    definition.HttpCall: {
+        "url": "URL, a template.",
+        "method": "Method of the request.",
+        "headers": "Headers by their names; the values are templates.",
+        "body": "Body, sent as JSON; texts in it are templates.",
+    },
+    definition.FromContext: {
+        "from": "Path of a number in the context of the run.",
+        "default": "The number if the context has none.",
+    },
+    definition.Retry: {
+        "max_attempts": "How many attempts an execution has, with the first one.",
+        "backoff_seconds": "Seconds before the second attempt; they double with each one.",
+    },
+    definition.OnFailure: {
+        "action": "`fail` fails the run, `continue` counts as a success, `goto` goes to a phase.",
+        "phase": "Phase that `goto` goes to.",
+    },
+    definition.OnOutput: {
+        "contains_BLOCKED": "What happens when the output contains BLOCKED.",
+        "contains_READY": "What happens when the output contains READY.",
+        "requires_marker": "Text that the output must contain; otherwise the phase fails.",
+    },
+    definition.Blocked: {
+        "action": "`fail` fails the phase, `continue` goes on, `pause` asks a person.",
+        "message": "Error or question, a template.",
+        "unless_label": "Label of the issue with which BLOCKED does not count.",
+        "unless_title_matches": "Regular expression, without regard to case, for titles with which BLOCKED "
+        "does not count.",
+        "bypass_message": "What the history says when BLOCKED does not count, a template.",
+    },
+    definition.ReadyRule: {
+        "action": "`continue` goes on, `pause` asks a person, `fail` fails the phase.",
+        "message": "What the history says, the error or the question, a template.",
+    },
+    definition.OnSuccess: {
+        "set_phase": "Current phase of a run that has succeeded.",
+    },
+    definition.ReviewLoop: {
+        "max_cycles": "How often a fix is tried.",
+        "on_request_changes": "What happens when the reviewer wants changes.",
+        "approval_gate": "Gate at which the run waits before a fix, if `workflow_gates` switches it on.",
+        "approval_artifact": "What a person looks at before the answer, a template.",
+        "messages": "What the history of the run says of the loop.",
+    },
+    definition.OnRequestChanges: {
+        "fix_prompt": "Prompt of the fix: a template, or the name of a file.",
+        "re_review_prompt": "Prompt of the review after a fix: a template, or the name of a file.",
+        "fix_model": "Model of the fix, a template; without one, that of the phase.",
+        "fix_variant": "Variant of the fix, a template; without one, that of the phase.",
+        "fix_assistant": "Assistant of the fix, a template; without one, that of the phase.",
+        "re_review_assistant": "Assistant of the review after a fix, a template; without one, that of the "
+        "phase.",
+    },
+    definition.LoopMessages: {
+        "on_cycle_start": "When a review begins.",
+        "on_approved": "When the reviewer approves.",
+        "on_request_changes": "When the reviewer wants changes.",
+        "on_max_cycles": "When the reviewer wants changes and no cycle is left.",
+        "on_fix_start": "When a fix begins.",
+        "on_fix_failed": "When a fix fails.",
+        "on_pause_for_approval": "What the approval before a fix asks.",
+    },
+    definition.GenericLoop: {
+        "max_iterations": "How often the phase is repeated at most.",
+        "until": "Condition on which the loop ends.",
+        "until_bash": "Command on whose success the loop ends, as it is written.",
+        "interactive": "Whether a person is asked after each iteration.",
+        "gate_kind": "`approve` asks for a yes or no, `reply` for a text.",
+        "gate_message": "What the person is asked, a template.",
+        "scratch_key": "Name in the scratch under which the loop remembers; without one, that of the phase.",
+        "fresh_context": "Whether iterations do not get the outputs of earlier ones.",
+        "on_soft_failure": "What becomes of an iteration that ended without a clear result.",
+    },
+    definition.OnSoftFailure: {
+        "retries": "How often the iteration is repeated.",
+        "then": "Whether the loop then fails or counts as complete.",
+    },
+    definition.Messages: {
+        "on_start": "When the phase is started.",
+        "on_success": "When the phase has succeeded.",
+        "on_failure": "When the phase has failed.",
+        "on_skipped_done": "When the phase is skipped on its own condition, or was done before a retry.",
+        "on_blocked": "When the output says BLOCKED, unless `contains_BLOCKED` has a message of its own.",
+        "on_blocked_bypassed": "When BLOCKED does not count.",
+    },
+    definition.Classification: {
+        "intent": "Name of what the message asks for.",
+        "description": "What messages of this intent ask for.",
+        "examples": "Messages of this intent.",
+    },
+    definition.Chat: {
+        "trigger": "Words that start the workflow.",
+        "summary": "What the workflow does, in a sentence.",
+        "deflect": "Messages that do not start the workflow.",
+        "reply": "What a chat answers when the workflow is started.",
+    },
+    Cron: {
+        "name": "Name of the cron.",
+        "schedule": "Cron expression.",
+        "kind": "Kind of the file: `cron`.",
+        "description": "What the cron is for, for lists.",
+        "workflow": "Workflow that the cron starts.",
+        "handler": "Handler that the cron calls.",
+        "context": "Context of the workflow run, or argument of the handler.",
+        "condition": "When the cron does not fire.",
+        "timezone": "Time zone of the schedule; UTC without one.",
+        "enabled": "Whether the cron fires.",
+        "jitter": "It fires up to this many seconds after its time.",
+        "overlap": "Whether it fires while what it started before has not ended.",
+        "misfire": "Which of the times fire that came while no server was running.",
+        "timeout": "How many seconds what it starts may take.",
+        "discover": "For GitHub: it is kept and not used.",
+        "mode": "For GitHub: it is kept and not used.",
+    },
+    definition.CronCondition: {
+        "unless": "Predicate by name: while it holds, the cron does not fire.",
+    },
+}
+"""What each field of a file means. A field without a sentence here fails a test."""
+
+
+class Variable(NamedTuple):
+    """A variable that templates and conditions read, where it has a value, and what the value is."""
+
+    name: str
+    where: str
+    about: str
+
+
+EVERYWHERE: Final = "everywhere"
+CLAIMED: Final = "input"
+LOOPS: Final = "input of a `generic_loop`"
+VARIABLES: Final = (
+    Variable("NAME", EVERYWHERE, "Value of the run's context, such as `{{title}}`. It hides all below it."),
+    Variable("NAME.a.b", EVERYWHERE, "Value inside an object or, by its number from 0 on, inside a list."),
+    Variable("PHASE", EVERYWHERE, "Output of the phase of this name; of a map, the list of its outputs."),
+    Variable(
+        "OUTPUT_VAR",
+        EVERYWHERE,
+        "The same by `output_var`; of a loop, `completed` and `iterations`, or `approved` and `cycles`.",
+    ),
+    Variable("phaseOutputs", EVERYWHERE, "Outputs by name, such as `{{phaseOutputs.plan}}`."),
+    Variable("scratch", EVERYWHERE, "Scratch of the run, with what its loops remember."),
+    Variable("models", EVERYWHERE, "Setting `workflow_models`, such as `{{models.plan}}`."),
+    Variable("variants", EVERYWHERE, "Setting `workflow_variants`."),
+    Variable(
+        "output",
+        "input, `until`",
+        "Last output of the phase itself: the review in a `fix_prompt`, the iteration in `until`.",
+    ),
+    Variable("phase", CLAIMED, "Name of the phase."),
+    Variable("label", CLAIMED, "Name of the execution, such as `plan_iter_2`."),
+    Variable("iteration", "input, messages", "Number of the iteration, from 1 on; 0 outside of a loop."),
+    Variable("maxIterations", LOOPS, "How often the phase is repeated at most."),
+    Variable("previousOutput", LOOPS, "Last 10 KiB of the outputs of earlier iterations."),
+    Variable("reply", LOOPS, "Last reply of a person."),
+    Variable("qa", LOOPS, "All questions and answers, each with `question`, `answer`, `sender` and `at`."),
+    Variable("item", "input of a map phase", "The item."),
+    Variable("itemNumber", "input of a map phase", "Number of the item, from 1 on."),
+    Variable("cycle", "input and messages of a reviewer `loop`", "Number of the fix."),
+    Variable("maxCycles", "messages of a reviewer `loop`", "`max_cycles` of the loop."),
+    Variable("error", "`messages.on_failure`", "Why the phase failed."),
+)
+"""The variables of templates. What stands in capitals is a name that the workflow gives."""
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of a workflow file or a cron file, with descriptions."""
+    (one, other), components = msgspec.json.schema_components((Workflow, Cron), ref_template="#/$defs/{name}")
+    for record, sentences in ABOUT.items():
+        properties = components[record.__name__]["properties"]
+        for name, sentence in sentences.items():
+            properties[name] = {"description": sentence, **properties[name]}
+    return {"$schema": DIALECT, "anyOf": [one, other], "$defs": components}
