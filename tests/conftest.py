@@ -16,7 +16,7 @@ import pytest
 from tests.support import unsteady
 from tests.support.databases import Databases
 from tests.support.redis_cluster import redis_cluster
-from tests.support.reporting import FastSelection, SlowestFiles
+from tests.support.reporting import DearestFiles, FastSelection
 
 from perdure.testing import redis_server, servers
 
@@ -60,11 +60,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run on SQLite alone, without servers and without what takes long",
     )
     parser.addoption(
-        "--slowest-files",
+        "--dearest-files",
         type=int,
         metavar="N",
         default=0,
-        help="print the N files whose tests took longest",
+        help="print the N files whose tests took the most CPU time",
     )
     unsteady.add_options(parser)
 
@@ -79,8 +79,8 @@ def _heed_signals() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     _heed_signals()
     unsteady.register(config)
-    if config.getoption("--slowest-files"):
-        config.pluginmanager.register(SlowestFiles(config.getoption("--slowest-files")))
+    if config.getoption("--dearest-files"):
+        config.pluginmanager.register(DearestFiles(config.getoption("--dearest-files")))
     if config.getoption("--fast"):
         config.pluginmanager.register(FastSelection())
     elif not hasattr(config, "workerinput") and _runs_tests(config):

@@ -1,12 +1,15 @@
-"""Plugins of the test command: the slowest files at its end, and the selection for daily work."""
+"""Plugins of the test command: the dearest files at its end, and the selection for daily work."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 
+CPU = "cpu"
 SERVER_FIXTURES = {
     "database_url",
     "postgres_server_url",
@@ -31,27 +34,48 @@ SLOW = (
 """Files that start processes, or search for long."""
 
 
-class SlowestFiles:
-    """Sums the durations of each file over all of its tests and prints the largest sums."""
+class DearestFiles:
+    """Sum the CPU and wall time of each file over its tests, and print the files with the most CPU time.
+
+    CPU time is that of the process of the test and of the processes that it has waited for.
+    """
 
     def __init__(self, shown: int) -> None:
         self._shown = shown
-        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._measured = _cpu_seconds()
+        self._cpu: defaultdict[str, float] = defaultdict(float)
+        self._wall: defaultdict[str, float] = defaultdict(float)
         self._tests: Counter[str] = Counter()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        now = _cpu_seconds()
+        report.user_properties.append((CPU, now - self._measured))
+        self._measured = now
+        return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         file = report.nodeid.partition("::")[0]
-        self._seconds[file] += report.duration
+        # The properties of a test are carried from phase to phase: the last one is of this phase.
+        measured = [seconds for name, seconds in report.user_properties if name == CPU]
+        self._cpu[file] += float(str(measured[-1])) if measured else 0.0
+        self._wall[file] += report.duration
         self._tests[file] += report.when == "call"
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        if not self._seconds:
+        if not self._cpu:
             return
-        total = sum(self._seconds.values())
-        terminalreporter.section(f"slowest files, of {total:.0f} s in all workers")
-        largest = sorted(self._seconds.items(), key=lambda each: each[1], reverse=True)
-        for file, seconds in largest[: self._shown]:
-            terminalreporter.write_line(f"{seconds:7.1f} s  {self._tests[file]:5} tests  {file}")
+        cpu, wall = sum(self._cpu.values()), sum(self._wall.values())
+        terminalreporter.section(f"dearest files, of {cpu:.0f} s CPU and {wall:.0f} s in all workers")
+        for file in sorted(self._cpu, key=lambda file: self._cpu[file], reverse=True)[: self._shown]:
+            figures = f"{self._cpu[file]:7.1f} s CPU {self._wall[file]:7.1f} s  {self._tests[file]:5} tests"
+            terminalreporter.write_line(f"{figures}  {file}")
+
+
+def _cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 class FastSelection:

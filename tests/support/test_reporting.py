@@ -1,4 +1,4 @@
-"""The ends of the test command: which files were slow, and what the selection for daily work left out."""
+"""The ends of the test command: which files were dear, and what the selection for daily work left out."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def run_tests(*arguments: str) -> str:
 
 
 def test_the_fast_selection_starts_no_server_and_says_what_it_left_out() -> None:
-    output = run_tests("-n", "1", "--fast", "--slowest-files=3", "tests/assistants")
+    output = run_tests("-n", "1", "--fast", "--dearest-files=3", "tests/assistants")
     assert "servers: none needed" in output
     assert "postgres]" not in output
     summary = output.partition("left out by --fast")[2]
     assert " on PostgreSQL" in summary.splitlines()[1]
-    slowest = output.partition("slowest files, of ")[2].splitlines()
-    assert slowest[1].endswith("tests/assistants/test_assistants.py")
+    dearest = output.partition("dearest files, of ")[2].splitlines()
+    assert dearest[1].endswith("tests/assistants/test_assistants.py")
