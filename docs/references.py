@@ -76,7 +76,8 @@ ABOUT: Mapping[str, Mapping[str, str]] = {
         "redis_max_connections": "connections to it",
     },
     "Workers": {
-        "jobs_per_worker": "runs that a worker executes at once; by default one per core",
+        "jobs_per_worker": "runs that a worker executes at once; by default 10 of async agents, and one"
+        " per core of the others",
         "job_interval": "seconds between two looks into the queue, if no hint arrives",
         "job_heartbeat": "seconds that a lease lasts without a heartbeat",
         "job_timeout": "seconds that an attempt may take if neither its run nor its agent sets a timeout; "
@@ -141,6 +142,8 @@ ABOUT: Mapping[str, Mapping[str, str]] = {
         "retention_spans": "days that spans of what has ended are kept",
         "retention_rollouts": "days that rollouts of the queue that have ended are kept, with their spans",
         "retention_threads": "days that threads are kept that nothing has changed, with their runs",
+        "retention_temporary": "days that threads created for one run are kept, with the run, unless their"
+        " caller keeps them; also temporary runs that failed",
         "retention_runs": "days that the traces of deleted runs and of runs without a thread are kept;"
         " as long as threads without it",
         "retention_workflow_runs": "days that workflow runs that have ended are kept",
@@ -202,8 +205,6 @@ def settings_page() -> str:
 
 
 def _default(name: str, value: Any) -> str:
-    if name == "jobs_per_worker":
-        return "cores"
     if isinstance(value, bool):
         return "on" if value else "off"
     if value is None or value in ((), [], {}, ""):

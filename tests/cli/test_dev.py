@@ -19,9 +19,10 @@ from langgraph_sdk import get_client
 from tests.cli.command import COMMAND, ROOT, Server, Terminal, perdure, run_here, settings, start
 from tests.outbox.webhooks.support import receiving
 
+from perdure import PerdureClient, RunRequest
 from perdure.cli.hosting.dev import MEMORY_PORT, OTLP_GRPC_PORT
 from perdure.kernel.config import Settings
-from perdure.kernel.errors import StartRefused
+from perdure.kernel.errors import InvalidInput, StartRefused
 from perdure.server.http.server import bind
 
 GRAPH = """\
@@ -167,6 +168,12 @@ async def test_a_graph_that_could_not_be_loaded_is_named_with_its_reason(tmp_pat
                 with pytest.raises(httpx.HTTPStatusError, match="422") as refused:
                     await ask(client, agent=graph)
                 assert said in json.loads(refused.value.response.text)["detail"]
+        async with PerdureClient(project.url) as client:
+            with pytest.raises(InvalidInput, match="agent 'bad' could not be loaded: bad"):
+                await client.create_run(RunRequest(assistant_id="bad"))
+            found = {check.name: check for check in (await client.diagnostics.doctor()).items}
+            assert (found["agents"].state, reason in found["agents"].found) == ("failed", True)
+        async with get_client(url=project.url) as client:
             project.write("bad.py", GRAPH)
             await project.reloaded()
             assert await ask(client, agent="bad") == "one"

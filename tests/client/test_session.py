@@ -29,6 +29,7 @@ def every_error(kind: type[errors.PerdureError] = errors.PerdureError) -> Iterat
         yield from every_error(each)
 
 
+ONE_NAME = (errors.BadQuery, errors.BadRequest, errors.BadBody)
 ERRORS = [kind for kind in every_error() if kind.__module__ == "perdure.kernel.errors"]
 
 
@@ -45,9 +46,8 @@ def test_an_error_comes_home_as_it_left(kind: type[errors.PerdureError]) -> None
     }
     for protocol, (status, body) in shaped.items():
         found = error_from(status, body)
-        # The native API has one code for the three ways in which a request is malformed.
-        malformed = issubclass(kind, errors.BadQuery | errors.BadRequest | errors.BadBody)
-        one_name = protocol == "native" and malformed
+        # The native API calls bad parts of a request by one name.
+        one_name = protocol == "native" and issubclass(kind, ONE_NAME)
         assert type(found) is (errors.InvalidInput if one_name else kind)
         assert found.message.endswith("what happened")
 

@@ -279,7 +279,7 @@ async def rolled_back_by_another(house: House) -> str:
 
 
 async def temporary(house: House) -> str:
-    run = await house.run()
+    run = await house.run(on_completion="delete")
     await house.queue.finish(Ending(held=(await house.claim()).held, result="success"))
     return run.run_id
 

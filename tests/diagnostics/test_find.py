@@ -119,7 +119,7 @@ EXPECTED: dict[Kind, tuple[str | None, str | None]] = {
     "memory_node": ("A day in January", "complete"),
     "memory_event": (None, None),
     "memory_grip": ("A walk", None),
-    "worker": (None, "unknown"),
+    "worker": (None, "idle"),
     "effect": ("webhook", "pending"),
     "resources": (None, None),
     "job": ("tidy", "queuing"),

@@ -18,6 +18,7 @@ from perdure.memory.operations import toc
 from perdure.retention import service, workflow_walks
 from perdure.rollouts.operations import remove
 from perdure.service.callers import Caller
+from perdure.threads.records import Lifetime
 
 DAY_MS = 86_400_000
 LONG_AGO = 1_705_276_800_000
@@ -25,7 +26,8 @@ LONG_AGO = 1_705_276_800_000
 
 
 def only(**seconds: float) -> Retention:
-    return Retention(audit=None, keys=None, delivered=None, dead=None, jobs=None, statistics=None, **seconds)
+    nothing = dict.fromkeys(("audit", "keys", "delivered", "dead", "jobs", "statistics", "temporary"))
+    return Retention(**{**nothing, **seconds})  # type: ignore[arg-type]
 
 
 async def _age_rollouts(tx: Tx, ids: list[str], days: float) -> None:
@@ -131,6 +133,47 @@ async def test_the_trace_of_a_run_without_a_thread_has_an_age_of_its_own(world: 
     assert await world.rows("rollouts", "spans") == {"rollouts": 1, "spans": 1}
     assert await world.gc(only(runs=AT_ONCE)) == {"runs": 1}
     assert await world.rows() == {}
+
+
+async def test_a_thread_of_one_run_goes_unless_it_is_needed(world: World) -> None:
+    threads = world.services.threads
+    once, continued, lives = [await world.run() for _ in range(3)]
+    kept = await world.run(on_completion="keep")
+    places = {each.run.run_id: each.run.thread_id for each in await world.work()}
+    await world.finish_all()
+    again = await world.run(places[continued])
+    await world.finish_all()
+    await threads.update_thread(places[lives], lifetime=Lifetime(minutes=60))
+    waits = await world.run()
+    assert await world.gc(only(temporary=DAY)) == {}
+    assert await world.gc(only(temporary=AT_ONCE)) == {"temporary": 1}
+    with pytest.raises(NotFound):
+        await threads.get_run(once)
+    left = {kept, continued, again, lives, waits}
+    for status in (None, "success"):
+        listed = await threads.list_runs(status=status)
+        assert {run.run_id for run in listed.items} == left - ({waits} if status else set())
+        assert listed.total == len(listed.items)
+    assert await world.gc(only(removed=AT_ONCE, runs=AT_ONCE)) == {"removed": 2, "runs": 1}
+    assert (await threads.list_runs()).total == len(left)
+    await world.verify()
+
+
+async def test_a_temporary_run_that_failed_has_an_age_of_its_own(world: World) -> None:
+    run_id = await world.run(on_completion="delete")
+    (claimed,) = await world.work()
+    await world.finish(claimed, success=False)
+    assert (await world.services.threads.get_run(run_id)).status == "error"
+    assert await world.gc(only(temporary=DAY, removed=AT_ONCE)) == {}
+    assert await world.gc(only(temporary=AT_ONCE)) == {"temporary": 1}
+    with pytest.raises(NotFound):
+        await world.services.threads.get_run(run_id)
+    assert await world.gc(only(removed=AT_ONCE)) == {"removed": 2}
+    assert (await world.services.threads.list_runs()).total == 0
+    await world.verify()
+    assert await world.gc(only(runs=AT_ONCE)) == {"runs": 1}
+    assert await world.rows() == {}
+    await world.verify()
 
 
 async def test_a_thread_that_a_schedule_continues_is_kept(world: World) -> None:

@@ -26,7 +26,7 @@ from perdure.service.callers import Caller
 from perdure.streams.model import NewEvent
 from perdure.streams.operations import StreamAppend, append
 
-KEPT = ("audit", "keys", "delivered", "dead", "jobs", "statistics", "usage")
+KEPT = ("audit", "keys", "delivered", "dead", "jobs", "statistics", "usage", "temporary")
 KINDS = (*KEPT, "removed", *NEW_KINDS)
 OLDER = (
     statement("UPDATE outbox SET ended_at = ended_at - :age"),

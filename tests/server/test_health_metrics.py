@@ -191,6 +191,20 @@ async def test_metrics_of_an_empty_store_can_be_read(visitor: Visitor) -> None:
     assert values["perdure_database_up", ()] == 1
 
 
+async def test_a_worker_is_measured_before_the_first_run(visitor: Visitor) -> None:
+    body = {"worker_id": "w1", "agents": [{"name": "echo", "kind": "function"}], "concurrency": 4}
+    assert (await visitor.post(f"{API}/work/register", json=body)).status == 200
+    values = _values((await visitor.get("/metrics?aliases=true")).body.decode())
+    here = ("namespace", "default")
+    expected = {
+        ("perdure_workers", (here, ("state", "idle"))): 1,
+        ("perdure_workers_alive", (here,)): 1,
+        ("perdure_worker_places", (here, ("state", "available"))): 4,
+        ("lg_api_workers_max", ()): 4,
+    }
+    assert {key: values.get(key) for key in expected} == expected
+
+
 async def test_runs_are_measured_by_our_names_and_by_others(visitor: Visitor) -> None:
     agent = {"name": "echo", "kind": "function"}
     body = {"worker_id": "w1", "agents": [agent], "concurrency": 4}

@@ -20,7 +20,7 @@ from tests.server.otlp_support import ENGINES, START, Batch, Home, begun, opened
 from tests.server.support import Visitor, serving
 from tests.server.test_otlp_http import partial, send
 
-from perdure import Agents, Span
+from perdure import Agents, Retriable, Span
 from perdure.embedding.perdure import Perdure
 from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
@@ -83,7 +83,7 @@ class Held:
 
 
 @asynccontextmanager
-async def holding(url: str, **settings: Any) -> AsyncIterator[Held]:
+async def holding(url: str, trace_sample: float = 1.0, **settings: Any) -> AsyncIterator[Held]:
     agents = Agents()
 
     @agents.agent("holder")
@@ -93,7 +93,7 @@ async def holding(url: str, **settings: Any) -> AsyncIterator[Held]:
         return "done"
 
     async with (
-        Perdure(url, agents=agents, jobs_per_worker=4) as perdure,
+        Perdure(url, agents=agents, jobs_per_worker=4, trace_sample=trace_sample) as perdure,
         serving(perdure.store, **settings) as visitor,
     ):
         program = Held(perdure, visitor)
@@ -207,6 +207,53 @@ async def test_a_late_span_joins_the_attempt_that_has_its_parent(url: str, keep:
         assert rollout is not None
         assert (rollout.status, rollout.attempt.status) == ("succeeded", "succeeded")
         assert (await held.store.rollouts.search(kept_traces=True)).items == []
+
+
+@pytest.mark.parametrize("keep", [False, True])
+async def test_a_span_may_come_before_the_spans_of_its_worker(url: str, keep: bool) -> None:
+    """An exporter sends when it likes: also between the end of a run and the first spans of its worker."""
+    async with holding(url, keep_traces=keep, trace_sample=0.0) as held:
+        run_id = await held.start()
+        held.release.set()
+        await held.perdure.threads.join_run(run_id, 60)
+        batch = batch_of(run_id)
+        above = child(batch, "framework", secrets.token_bytes(8))
+        call(batch, above, 10)
+        assert await held.send(batch) == (0, "")
+        assert await held.names(run_id) == {"framework", "chat m"}
+        assert await held.tokens(run_id) == (10, 1)
+        rollout = await held.store.get_rollout_by_id(run_id)
+        assert (rollout.status, rollout.attempt.status) == ("succeeded", "succeeded")
+        assert (await held.store.rollouts.search(kept_traces=True)).items == []
+
+
+async def test_a_span_of_a_run_with_several_attempts_joins_the_one_of_its_time(url: str) -> None:
+    agents = Agents()
+
+    @agents.agent("twice")
+    async def twice(ctx: Any, _: Any) -> str:
+        if ctx.attempt == 1:
+            raise Retriable("once more", after=0.01)
+        return "done"
+
+    async with (
+        Perdure(url, agents=agents, trace_sample=0.0) as perdure,
+        serving(perdure.store) as visitor,
+    ):
+        held = Held(perdure, visitor)
+        run = await perdure.threads.create_run(RunRequest(assistant_id="twice"))
+        assert (await perdure.threads.join_run(run.run_id, 60)).run.status == "success"
+        first, second = await held.store.query_attempts(run.run_id)
+        for attempt, name in ((first, "early"), (second, "late")):
+            batch = batch_of(run.run_id)
+            middle = int((attempt.start_time + attempt.end_time) / 2 * SECOND)
+            child(batch, name, secrets.token_bytes(8), middle, middle)
+            assert await held.send(batch) == (0, "")
+            (span,) = await held.store.query_spans(run.run_id, name=name)
+            assert span.attempt_id == attempt.attempt_id
+        batch = batch_of(run.run_id)
+        child(batch, "before both", secrets.token_bytes(8), int((first.start_time - 60) * SECOND))
+        assert (await held.send(batch))[0] == 1
 
 
 async def test_a_late_span_without_a_known_parent_is_kept(held: Held) -> None:

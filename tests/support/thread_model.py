@@ -39,12 +39,12 @@ class ThreadModel:
     def thread(self, thread_id: str) -> ModelThread | None:
         """A thread that is in sight."""
         found = self.threads.get(thread_id)
-        return found if found is not None and found.gone_at is None else None
+        return found if found is not None and found.gone_at is None and not found.hidden else None
 
     def run(self, run_id: str) -> ModelRun | None:
         """A run that is in sight."""
         found = self.runs.get(run_id)
-        return found if found is not None and found.gone_at is None else None
+        return found if found is not None and found.gone_at is None and not found.purged else None
 
     def live_in(self, thread_id: str) -> list[ModelRun]:
         return [run for run in self.runs.values() if run.thread_id == thread_id and run.live]
@@ -342,14 +342,17 @@ class ThreadModel:
 
     def _settle(self, run: ModelRun) -> None:
         thread = self.threads[run.thread_id]
-        thread.rest = self._rest(thread, run)
+        if not (thread.temporary and thread.rest == "error"):
+            thread.rest = self._rest(thread, run)
         thread.failed = run.status in ("error", "timeout") or (thread.failed and run.status != "success")
         if run.status == "rollback" and not run.executed:
             self._drop_states(run)
-        if run.temporary:
+        if run.temporary and run.status not in ("error", "timeout"):
             run.gone_at = self.now
         if thread.temporary and not self.live_in(thread.thread_id):
-            thread.gone_at = self.now
+            # One whose run failed is out of sight, and kept with the run.
+            thread.hidden = thread.rest == "error"
+            thread.gone_at = None if thread.hidden else self.now
 
     def _rest(self, thread: ModelThread, run: ModelRun) -> str:
         if run.status in ("error", "timeout"):

@@ -80,6 +80,8 @@ class ModelThread:
     failed: bool = False
     states: list[ModelState] = field(default_factory=list)
     gone_at: float | None = None
+    hidden: bool = False
+    """Whether it is a temporary thread whose run has failed."""
 
     @property
     def state(self) -> ModelState | None:

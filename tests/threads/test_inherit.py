@@ -45,7 +45,7 @@ async def test_a_thread_that_is_made_with_its_run_is_marked_too(world: World) ->
 
 
 async def test_a_thread_that_ends_with_its_run_is_not_marked(world: World) -> None:
-    run = await world.run(inherit_metadata=True)
+    run = await world.run(on_completion="delete", inherit_metadata=True)
     assert run.metadata == {**SYSTEM_METADATA, **MARKS}
     assert (await world.threads.get_thread(run.thread_id)).metadata == {}
 

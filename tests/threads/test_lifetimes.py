@@ -104,7 +104,7 @@ async def test_a_life_that_every_new_thread_has(world: World) -> None:
         other: 1,
         run.thread_id: MINUTES,
     }
-    own = await world.run()
+    own = await world.run(on_completion="delete")
     assert await world.threads.get_lifetime(own.thread_id) is None
     for each in (run, again, own):
         await world.threads.cancel_run(each.run_id)

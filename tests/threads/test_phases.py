@@ -125,7 +125,7 @@ async def test_a_phase_is_executed_like_a_run_and_its_end_says_what_came_out(pha
 
 
 async def test_lists_leave_phases_out_unless_they_are_asked_for(world: World, phases: Phases) -> None:
-    run = await world.run()
+    run = await world.run(on_completion="delete")
     (made,) = await phases.create(phase())
     listed = await world.threads.list_runs()
     assert ([each.run_id for each in listed.items], listed.total) == ([run.run_id], 1)

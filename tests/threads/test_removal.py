@@ -12,7 +12,7 @@ from tests.threads.support import LINES, STATES, STEPS, World, told
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.dialect import statement
 from perdure.threads.operations import remove
-from perdure.threads.records import RunRequest
+from perdure.threads.records import Run, RunRequest
 
 LEFT = (
     statement("SELECT id FROM threads WHERE ns = :ns"),
@@ -211,7 +211,7 @@ async def test_deleting_a_running_run_stops_it(world: World) -> None:
 
 
 async def test_deleting_a_live_stateless_run_removes_it(world: World) -> None:
-    run = await world.run()
+    run = await world.run(on_completion="delete")
     await world.threads.delete_run(run.run_id)
     await gone(world, run.thread_id, run.run_id)
     await purge(world)
@@ -232,7 +232,7 @@ async def test_only_what_was_deleted_is_purged(world: World) -> None:
 
 
 async def test_what_was_deleted_lingers_for_a_while(world: World) -> None:
-    run = await world.run()
+    run = await world.run(on_completion="delete")
     await world.done(run, values="mine")
     await world.advance(900)
     await world.threads.purge()
@@ -246,9 +246,37 @@ async def test_what_was_deleted_lingers_for_a_while(world: World) -> None:
 # --- stateless runs ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("result", ["success", "error", "timeout"])
-async def test_a_stateless_run_is_gone_after_its_end(world: World, result: str) -> None:
-    run = await world.run()
+async def test_a_temporary_run_that_succeeded_is_gone_after_its_end(world: World) -> None:
+    run = await world.run(on_completion="delete")
+    await _ends_with(world, run, "success")
+    await gone(world, run.thread_id, run.run_id)
+    await purge(world)
+    assert await left(world) == []
+    assert len(await world.rows(ROLLOUTS)) == 1
+
+
+@pytest.mark.parametrize("result", ["error", "timeout"])
+async def test_a_temporary_run_that_failed_is_found_and_its_thread_is_not(world: World, result: str) -> None:
+    run = await world.run(on_completion="delete")
+    await _ends_with(world, run, result)
+    await purge(world)
+    assert (await world.threads.get_run(run.run_id)).status == result
+    listed = await world.threads.list_runs(status=result)
+    assert ([each.run_id for each in listed.items], listed.total) == ([run.run_id], 1)
+    assert (await world.names(run.run_id))[-1] == "end"
+    with pytest.raises(NotFound):
+        await world.threads.get_thread(run.thread_id)
+    with pytest.raises(NotFound):
+        await world.run(run.thread_id)
+    with pytest.raises(NotFound):
+        await world.threads.delete_thread(run.thread_id)
+    await world.threads.create_thread(run.thread_id)
+    with pytest.raises(NotFound):
+        await world.threads.get_run(run.run_id)
+
+
+async def _ends_with(world: World, run: Run, result: str) -> None:
+    """Let a run on a temporary thread end while its caller waits for it and reads its stream."""
     assert run.temporary
     assert (await world.threads.search_threads()).items == []
     held = (await world.take(run)).held
@@ -259,10 +287,31 @@ async def test_a_stateless_run_is_gone_after_its_end(world: World, result: str) 
     end = await soon(joining)
     assert (end.run.status, end.values) == (result, "mine")
     assert (await soon(reading))[-1] == "end"
-    await gone(world, run.thread_id, run.run_id)
+
+
+@pytest.mark.parametrize("result", ["success", "error"])
+async def test_a_run_on_a_thread_of_its_own_is_kept(world: World, result: str) -> None:
+    run = await world.run()
+    assert not run.temporary
+    held = (await world.take(run)).held
+    await world.finish(held, result, "mine")  # type: ignore[arg-type]
     await purge(world)
-    assert await left(world) == []
-    assert len(await world.rows(ROLLOUTS)) == 1
+    assert await world.values(run.thread_id) == "mine"
+    assert await world.status(run) == result
+
+
+async def test_totals_of_lists_are_those_of_runs_that_are_found(world: World) -> None:
+    """Runs that were removed leave their rollouts as traces, which no list of runs shows or counts."""
+    kept = await world.run()
+    await world.done(kept)
+    for _ in range(3):
+        await world.done(await world.run(on_completion="delete"))
+    for _ in range(2):
+        await purge(world)
+        for status in (None, "success"):
+            listed = await world.threads.list_runs(status=status, total=True)
+            assert ([each.run_id for each in listed.items], listed.total) == ([kept.run_id], 1)
+    assert len(await world.rows(ROLLOUTS)) == 4
 
 
 async def read_so_far(world: World, run_id: str) -> bool:
@@ -270,7 +319,7 @@ async def read_so_far(world: World, run_id: str) -> bool:
 
 
 async def test_a_stateless_run_stays_while_it_is_tried_again(world: World) -> None:
-    run = await world.run()
+    run = await world.run(on_completion="delete")
     held = (await world.take(run)).held
     await world.save(held, "half")
     await world.finish(held, "retriable")
@@ -281,7 +330,7 @@ async def test_a_stateless_run_stays_while_it_is_tried_again(world: World) -> No
 
 
 async def test_a_cancelled_stateless_run_is_gone_too(world: World) -> None:
-    run = await world.run()
+    run = await world.run(on_completion="delete")
     cancelled = await world.threads.cancel_run(run.run_id)
     assert cancelled.status == "interrupted"
     await gone(world, run.thread_id, run.run_id)
@@ -299,7 +348,7 @@ async def test_a_stateless_run_may_keep_its_thread(world: World) -> None:
 
 
 async def test_a_thread_of_its_own_stays_while_another_run_is_in_it(world: World) -> None:
-    run = await world.run()
+    run = await world.run(on_completion="delete")
     other = await world.run(run.thread_id, "enqueue")
     await world.done(run)
     assert await world.rest(run.thread_id) == "busy"
@@ -309,7 +358,7 @@ async def test_a_thread_of_its_own_stays_while_another_run_is_in_it(world: World
 
 async def test_the_states_of_a_thread_stay_while_it_does(world: World) -> None:
     """A run of its own that is long gone has left a state that the next one goes on from."""
-    run = await world.run()
+    run = await world.run(on_completion="delete")
     held = (await world.take(run)).held
     await world.save(held, "first")
     await world.threads.create_run(
@@ -326,7 +375,7 @@ async def test_the_states_of_a_thread_stay_while_it_does(world: World) -> None:
 
 
 async def test_many_stateless_runs_in_one_call(world: World) -> None:
-    requests = [RunRequest(assistant_id="echo", input=number) for number in range(5)]
+    requests = [RunRequest(assistant_id="echo", input=number, on_completion="delete") for number in range(5)]
     runs = await world.threads.create_runs(requests)
     assert len({run.thread_id for run in runs}) == 5
     claimed = await world.claim()

@@ -168,6 +168,7 @@ class ThreadMachine(RuleBasedStateMachine):
             priority=options["priority"],
             max_attempts=options["max_attempts"],
             if_not_exists="create" if makes else "reject",
+            on_completion="delete",
         )
         made = self._do(self.world.threads.create_run(request))
         if name is not None and not makes and self.model.thread(name) is None:

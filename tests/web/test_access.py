@@ -176,6 +176,8 @@ async def test_the_first_token_is_shown_before_the_page_needs_it(browser: Browse
         await page.get_by_role("button", name="Create", exact=True).click()
         secret = (await page.locator("[data-secret]").inner_text()).strip()
         assert secret.startswith("pdr_")
+        shown = page.locator("[data-secret] pre")
+        assert await shown.evaluate("each => each.scrollWidth <= each.clientWidth"), "all of it can be read"
         # Everybody else needs a token since then, and this page has a login with the new one.
         assert (await world.visitor.get("/api/v1/rollouts")).status == 401
         await screen.sees("This page is logged in with it.")

@@ -196,8 +196,8 @@ async def test_a_run_is_deleted_with_its_checkpoints(perdure: Perdure) -> None:
     assert (await perdure.threads.get_thread(thread)).values["said"] == ["0", "one", "two"]
 
 
-async def test_a_run_without_a_thread_leaves_nothing_behind(perdure: Perdure) -> None:
-    end = await perdure.run("talks", {"said": ["x" * 5000]})
+async def test_a_temporary_run_leaves_nothing_behind(perdure: Perdure) -> None:
+    end = await perdure.run("talks", {"said": ["x" * 5000]}, on_completion="delete")
     assert end.values["said"] == ["x" * 5000]
     await purge(perdure)
     assert await kept(perdure, end.run.thread_id) == 0

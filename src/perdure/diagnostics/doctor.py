@@ -89,6 +89,12 @@ def check_workers(workers: LiveWorkers, ready: int, oldest: float) -> DoctorChec
     return DoctorCheck("workers", "note" if oldest > LONG_SECONDS else "ok", f"{text}; {waits}")
 
 
+def check_agents(not_loaded: Mapping[str, str]) -> list[DoctorCheck]:
+    """Name the agents of the server that could not be loaded."""
+    text = "; ".join(f"{name} could not be loaded: {reason}" for name, reason in sorted(not_loaded.items()))
+    return [DoctorCheck("agents", "failed", text)] if text else []
+
+
 def check_queues(paused: Sequence[str], drained: Sequence[str]) -> DoctorCheck:
     """Whether queues are paused or workers drained."""
     told = [f"paused: {', '.join(paused)}"] if paused else []

@@ -354,7 +354,7 @@ async def open_approvals(
 
 
 async def by_namespace(tx: Tx, namespaces: Collection[str] | None) -> dict[str, QueueRows]:
-    """The queue and the workers of these namespaces that have runs, or of all."""
+    """Return the queue and the workers of these namespaces, or of all, that have runs or workers."""
     names = await list_namespaces(tx)
     here, found = tx.ns, {}
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -80,6 +80,8 @@ class Diagnostics(WatchedService):
         log: EventLog | None = None,
     ) -> None:
         super().__init__(storage, kinds, namespace=namespace, caller=caller, watchdog=watchdog)
+        self.not_loaded: Mapping[str, str] = {}
+        """Agents of this process that could not be loaded, with the reasons."""
         self._log = log
         self._alive = to_micros((Policy().lease if lease is None else lease) * ALIVE_LEASES)
 
@@ -255,7 +257,7 @@ class Diagnostics(WatchedService):
 
     @call(GET("/doctor"), scope="admin")
     async def doctor(self) -> Findings:
-        """Check the database, its clock and disk, Redis, workers, queues and deliveries."""
+        """Check the database, its clock and disk, Redis, workers, agents, queues and deliveries."""
         # Reasons may name files and addresses.
         health = {**await self.storage.health(), "reason": "the log of the server says why"}
         before = time.time()
@@ -272,6 +274,7 @@ class Diagnostics(WatchedService):
             doctor.check_queues(
                 [depth.queue for depth in found.queues if depth.paused is not None], found.drained
             ),
+            *doctor.check_agents(self.not_loaded),
             doctor.check_outbox(found.stats.outbox[PENDING], found.stats.outbox[DEAD]),
         ]
         free = self.storage.free_bytes()
@@ -293,7 +296,7 @@ class Diagnostics(WatchedService):
         }
 
     async def by_namespace(self, namespaces: Collection[str] | None) -> dict[str, NamespaceStats]:
-        """The queue and the workers of these namespaces that have runs, or of all."""
+        """Return the queue and the workers of these namespaces, or of all, that have runs or workers."""
         found = await self.storage.read(operations.by_namespace, namespaces)
         return {
             name: NamespaceStats(each.queue, model.live_workers(each.workers, each.now - self._alive))

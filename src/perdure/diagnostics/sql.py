@@ -234,8 +234,10 @@ THREAD_TOTALS = statement(
 ASKED = statement(
     "SELECT {columns} FROM checkpoints WHERE ns = :ns AND thread_id = :thread_id AND id = :id", row=AskedRow
 )
-# The namespaces that have rollouts of a kind.
-NAMESPACES_WITH = statement("SELECT DISTINCT ns FROM rollout_counts WHERE kind = :kind ORDER BY ns", row=int)
+# The namespaces that have rollouts of a kind, or workers.
+NAMESPACES_WITH = statement(
+    "SELECT ns FROM rollout_counts WHERE kind = :kind UNION SELECT ns FROM workers ORDER BY ns", row=int
+)
 # The approvals of namespaces that wait, and when the oldest was requested.
 OPEN_APPROVALS = statement(
     """

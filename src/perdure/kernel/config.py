@@ -111,10 +111,6 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Days = Annotated[float, msgspec.Meta(gt=0, le=36_500)]
 
 
-def _cores() -> int:
-    return os.cpu_count() or 1
-
-
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of perdure. `sources` has the source of each value."""
 
@@ -159,7 +155,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     redis_url: str | None = None
     redis_key_prefix: str = ""
     redis_max_connections: Annotated[int, msgspec.Meta(ge=2, le=10_000)] = 50
-    jobs_per_worker: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = msgspec.field(default_factory=_cores)
+    jobs_per_worker: Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None = None
     job_interval: Seconds = 5.0
     job_heartbeat: Seconds = 10.0
     job_timeout: Annotated[float, msgspec.Meta(gt=0, le=30 * 86_400)] | None = None
@@ -197,6 +193,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retention_spans: Days | None = None
     retention_rollouts: Days | None = None
     retention_threads: Days | None = None
+    retention_temporary: Days | None = 7.0
     retention_runs: Days | None = None
     retention_workflow_runs: Days | None = None
     retention_messaging: Days | None = None

@@ -37,6 +37,9 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """Rollouts of the queue that have ended: no runs, phases or jobs."""
     threads: float | None = None
     """Threads that nothing has changed, with their runs."""
+    temporary: float | None = 7 * DAY
+    """Threads that were created for one run, with it: those that callers do not keep, and those of temporary
+    runs that failed."""
     runs: float | None = None
     """What is left of runs that were deleted or had no thread: rollouts, attempts and spans. Without it they
     are kept as long as threads."""
@@ -69,6 +72,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
             spans=seconds(settings.retention_spans),
             rollouts=seconds(settings.retention_rollouts),
             threads=seconds(settings.retention_threads),
+            temporary=seconds(settings.retention_temporary),
             runs=seconds(settings.retention_runs),
             workflow_runs=seconds(settings.retention_workflow_runs),
             messaging=seconds(settings.retention_messaging),

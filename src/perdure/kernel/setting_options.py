@@ -49,7 +49,7 @@ class SettingOptions(TypedDict, total=False):
     redis_url: str | None
     redis_key_prefix: str
     redis_max_connections: int
-    jobs_per_worker: int
+    jobs_per_worker: int | None
     job_interval: float
     job_heartbeat: float
     job_timeout: float | None
@@ -87,6 +87,7 @@ class SettingOptions(TypedDict, total=False):
     retention_spans: float | None
     retention_rollouts: float | None
     retention_threads: float | None
+    retention_temporary: float | None
     retention_runs: float | None
     retention_workflow_runs: float | None
     retention_messaging: float | None

@@ -9,6 +9,7 @@ from perdure.executions.model import PHASE
 from perdure.kernel.storage.dialect import Statement, name_statements, statement
 from perdure.rollouts.model import ENDED, LIVE, QUEUED
 from perdure.rollouts.operations.work import ATTEMPTS_TOTAL, BYTES_TOTAL, SPANS_TOTAL
+from perdure.threads.model import RUN_KINDS
 
 
 class BrokenRow(NamedTuple):
@@ -117,6 +118,22 @@ LOST_RUNS = statement(
     WHERE r.gone_at IS NULL AND (
       NOT EXISTS (SELECT 1 FROM rollouts AS x WHERE x.ns = r.ns AND x.id = r.id)
       OR NOT EXISTS (SELECT 1 FROM threads AS t WHERE t.ns = r.ns AND t.id = r.thread_id))
+    """,
+    row=BrokenRow,
+)
+# Kinds and statuses whose count of rollouts of removed runs is not the number of rows.
+WRONG_REMOVED_RUNS = statement(
+    """
+    SELECT count(*) AS found, min(t.kind || ' ' || t.status) AS example FROM (
+      SELECT u.ns, u.kind, u.status, sum(u.total) AS off FROM (
+        SELECT ns, kind, status, sum(total) AS total FROM removed_runs GROUP BY ns, kind, status
+        UNION ALL
+        SELECT r.ns, r.kind, r.status, -count(*) AS total FROM rollouts AS r
+        WHERE r.kind {among:kinds}
+          AND NOT EXISTS (SELECT 1 FROM runs AS n WHERE n.ns = r.ns AND n.id = r.id)
+        GROUP BY r.ns, r.kind, r.status
+      ) AS u GROUP BY u.ns, u.kind, u.status
+    ) AS t WHERE t.off <> 0
     """,
     row=BrokenRow,
 )
@@ -314,6 +331,12 @@ CHECKS: Sequence[RetentionRule] = (
     ),
     RetentionRule("free_lines", "rollouts wait in a line that nobody holds", FREE_LINES),
     RetentionRule("rollout_counts", "counts of rollouts differ from the rows", WRONG_COUNTS),
+    RetentionRule(
+        "removed_runs",
+        "counts of rollouts of removed runs differ from the rows",
+        WRONG_REMOVED_RUNS,
+        {"kinds": list(RUN_KINDS)},
+    ),
     RetentionRule(
         "rollout_totals", "totals of attempts or spans differ from the rows", WRONG_TOTALS, _TOTALS
     ),

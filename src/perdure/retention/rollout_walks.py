@@ -24,6 +24,7 @@ from perdure.rollouts.operations.remove import (
 )
 from perdure.rollouts.removal_sql import OldRollout, SpanCursor
 from perdure.threads.model import RUN
+from perdure.threads.operations.remove import count_removed, traces_of_removed
 
 CHUNK = 100
 """How many rollouts one transaction deletes."""
@@ -50,7 +51,10 @@ async def _find_rollouts(tx: Tx, age: int, place: OldRollout | None, kind: str, 
 async def _drop_rollouts(tx: Tx, age: int, ids: Sequence[str], kind: str, _: str) -> Dropped:
     rows, lines = await lock_unused(tx, ids[:CHUNK], tx.now - age)
     kept = await needed(tx, [row.id for row in rows])
-    removal = await delete_unused(tx, [row for row in rows if row.id not in kept], kind, lines)
+    unused = [row for row in rows if row.id not in kept]
+    traces = await traces_of_removed(tx, [row.id for row in unused]) if kind == RUN else []
+    removal = await delete_unused(tx, unused, kind, lines)
+    count_removed(tx, [row for row in traces if row.id in set(removal.gone)], -1)
     return Dropped(len(removal.gone), [*removal.left, *ids[CHUNK:]])
 
 

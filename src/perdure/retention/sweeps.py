@@ -19,7 +19,7 @@ from perdure.retention import sql
 from perdure.retention.memory_walks import MEMORY
 from perdure.retention.rollout_walks import ROLLOUTS, RUNS, SPANS
 from perdure.retention.session_sweep import SessionKind
-from perdure.retention.thread_walks import MESSAGING, THREADS
+from perdure.retention.thread_walks import MESSAGING, SINGLE_THREADS, THREADS
 from perdure.retention.walking import Chunk, ChunkedKind, RetainedKind, WalkedKind
 from perdure.retention.workflow_walks import WORKFLOW_RUNS
 from perdure.service.audit import trim_audit
@@ -78,6 +78,7 @@ def build_kinds(retention: Retention, log: EventLog, cleaned: set[int]) -> list[
         WalkedKind("workflow_runs", retention.workflow_runs, WORKFLOW_RUNS),
         WalkedKind("messaging", retention.messaging, MESSAGING),
         WalkedKind("threads", retention.threads, THREADS),
+        WalkedKind("temporary", retention.temporary, SINGLE_THREADS),
         ChunkedKind("removed", retention.removed, _counting(sql.OLD_REMOVED), _deleting(remove.purge)),
         WalkedKind("runs", runs, RUNS),
         SessionKind("sessions", retention.sessions, log, cleaned),

@@ -24,7 +24,15 @@ from perdure.retention import sql
 from perdure.retention.walking import Dropped, DueItem, DuePage, Walk
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.rollouts.operations.remove import delete_unused, drop_free_lines, in_line, unused_rollouts
-from perdure.threads.operations.remove import FOUND_THREADS, give_up_threads, old_threads, remove_idle
+from perdure.threads.operations.remove import (
+    FOUND_THREADS,
+    count_removed,
+    give_up_threads,
+    old_single_threads,
+    old_threads,
+    remove_idle,
+    traces_of_removed,
+)
 from perdure.threads.removal_sql import OldThread
 
 THREADS_AT_ONCE = 20
@@ -32,8 +40,9 @@ TURNS = 100
 """How many turns one transaction deletes."""
 
 
-async def _find_threads(tx: Tx, age: int, place: OldThread | None) -> DuePage:
-    page = await old_threads(tx, tx.now - age, place or OldThread(0, ""))
+async def _find_threads(tx: Tx, age: int, place: OldThread | None, single: bool = False) -> DuePage:
+    find = old_single_threads if single else old_threads
+    page = await find(tx, tx.now - age, place or OldThread(0, ""))
     ids = [row.id for row in page]
     kept = set(await tx.all(sql.SCHEDULED_THREADS, ids=ids)) if ids else set()
     return DuePage(
@@ -41,14 +50,16 @@ async def _find_threads(tx: Tx, age: int, place: OldThread | None) -> DuePage:
     )
 
 
-async def _drop_threads(tx: Tx, age: int, ids: Sequence[str]) -> Dropped:
+async def _drop_threads(tx: Tx, age: int, ids: Sequence[str], single: bool = False) -> Dropped:
     some = ids[:THREADS_AT_ONCE]
     kept = set(await tx.all(sql.SCHEDULED_THREADS, ids=list(some)))
-    gone = await remove_idle(tx, [id for id in some if id not in kept], tx.now - age)
+    gone = await remove_idle(tx, [id for id in some if id not in kept], tx.now - age, single=single)
     return Dropped(len(gone), ids[THREADS_AT_ONCE:])
 
 
 THREADS = [Walk(_find_threads, _drop_threads)]
+SINGLE_THREADS = [Walk(_find_threads, _drop_threads, (True,))]
+"""Those that were created for one run."""
 
 
 async def _find_sessions(tx: Tx, age: int, place: OldSession | None) -> DuePage:
@@ -73,7 +84,9 @@ async def _drop_sessions(tx: Tx, age: int, ids: Sequence[str]) -> Dropped:
     await end_quietly(tx, session)
     await give_up_threads(tx, [session.line])
     if turns:
+        traces = await traces_of_removed(tx, [row.id for row in unused])
         removal = await delete_unused(tx, unused, PHASE)
+        count_removed(tx, [row for row in traces if row.id in set(removal.gone)], -1)
         await delete_executions(tx, removal.gone)
         if removal.left or len(turns) == TURNS:
             return Dropped(0, ids)

@@ -13,7 +13,7 @@ from perdure.kernel.storage.port import Tx
 from perdure.retention import sql
 from perdure.retention.walking import Dropped, DueItem, DuePage, Walk
 from perdure.rollouts.operations.remove import delete_unused, has_used_child, list_children, lock_unused
-from perdure.threads.operations.remove import give_up_threads
+from perdure.threads.operations.remove import count_removed, give_up_threads, traces_of_removed
 from perdure.workflows.model import ENDED
 from perdure.workflows.operations.remove import (
     FOUND_RUNS,
@@ -63,7 +63,9 @@ async def _drop(tx: Tx, age: int, ids: Sequence[str], status: str) -> Dropped:
     if phases:
         threads = await tx.all(sql.THREADS_OF_RUNS, ids=phases)
         await give_up_threads(tx, threads)
+        traces = await traces_of_removed(tx, [row.id for row in unused])
         removal = await delete_unused(tx, unused, PHASE, lines)
+        count_removed(tx, [row for row in traces if row.id in set(removal.gone)], -1)
         if removal.left or len(phases) == PHASES:
             return Dropped(0, ids)
     gone = await delete_run(tx, last)

@@ -81,6 +81,14 @@ MEMBERS_OF_TRACES = statement(
     "SELECT DISTINCT trace_id, rollout_id FROM spans WHERE ns = :ns AND trace_id {among:trace_ids}",
     row=TraceMember,
 )
+# The attempts of a rollout that have a span without a parent.
+ROOTED_ATTEMPTS = statement(
+    """
+    SELECT DISTINCT attempt_id FROM spans
+    WHERE ns = :ns AND born = :born AND rollout_id = :rollout_id AND parent_id IS NULL
+    """,
+    row=str,
+)
 # The last numbers of the spans of rollouts.
 LAST_NUMBERS = statement(
     "SELECT {columns} FROM span_counters WHERE ns = :ns AND rollout_id {among:ids}", row=LastNumber

@@ -85,6 +85,7 @@ for _rollout_status in ROLLOUT_STATUSES:
     ROLLOUT.always(set_to(_rollout_status), _rollout_status)
 
 WORKER: Final = Machine("worker", WORKER_STATUSES, start={"heartbeat": UNKNOWN}, final=())
+WORKER.always("registered", IDLE)
 WORKER.always("assigned", BUSY)
 WORKER.always("found nothing", IDLE)
 WORKER.on("attempt reported", WORKER_STATUSES, IDLE)

@@ -7,7 +7,6 @@ import ipaddress
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping
 from hmac import compare_digest
 from typing import Any
 
@@ -74,8 +73,6 @@ class StoreApp:
         """The limits of wrong and unknown secrets, over HTTP and gRPC together."""
         self.agents: Agents | None = None
         """The agents that this process has, put here by the worker that executes them."""
-        self.not_loaded: Mapping[str, str] = {}
-        """Agents of this process that could not be loaded, with the reasons."""
         self.backup: ScheduledBackup | None = None
         """What makes backups on a schedule, where the settings say so."""
         self.feeds: Counter[str] = Counter()

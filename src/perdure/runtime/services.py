@@ -110,6 +110,9 @@ class Services:
         self.threads = Threads(
             storage, kinds, namespace=namespace, policy=build_policy(settings, http, lifetime)
         )
+        self.not_loaded: dict[str, str] = {}
+        """Agents of this process that could not be loaded, with the reasons."""
+        self.threads.not_loaded = self.not_loaded
         log = event_log(storage, settings)
         phases.policy = self.threads.policy
         inputs = ComposedInputs(WorkflowInputs(storage), TurnInputs(storage))
@@ -164,6 +167,7 @@ class Services:
             lease=self.threads.policy.lease,
             log=log,
         )
+        self.diagnostics.not_loaded = self.not_loaded
         self.sessions = Sessions(storage, log, namespace=namespace)
         self.messaging = Messaging(
             storage, phases, self.threads, idle=settings.chat_idle_timeout, namespace=namespace
@@ -205,6 +209,11 @@ class Services:
     def open(cls, settings: Settings, items: ItemSetup | None = None) -> Self:
         """Open the database that the settings name, and wire its services."""
         return cls(open_configured(settings), settings, items)
+
+    def set_not_loaded(self, reasons: Mapping[str, str]) -> None:
+        """Remember the agents of this process that could not be loaded, with the reasons."""
+        self.not_loaded.clear()
+        self.not_loaded.update(reasons)
 
     def acting_as(self, caller: Caller) -> Self:
         """The services in the caller's namespace, writing in the caller's name.

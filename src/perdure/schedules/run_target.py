@@ -51,7 +51,7 @@ class RunTarget:
         if thread_id is None:
             return None
         thread = (await load_threads(tx, [thread_id])).get(thread_id)
-        known = thread is not None and thread.gone_at is None
+        known = thread is not None and not thread.is_gone
         return None if known else NotFound(f"Thread {thread_id} not found")
 
     async def start(self, tx: Tx, prepared: Sequence[NewRun]) -> list[str | PerdureError]:

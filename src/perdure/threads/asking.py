@@ -37,7 +37,7 @@ class RunOptions(TypedDict, total=False):
     if_not_exists: IfNotExists
     after_seconds: float | None
     on_disconnect: OnDisconnect
-    on_completion: OnCompletion
+    on_completion: OnCompletion | None
     webhook: str | None
     stream_mode: list[str]
     options: dict[str, Any]

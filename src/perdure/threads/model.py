@@ -41,6 +41,8 @@ GATHER_SECONDS: Final = 0.005
 
 TEMPORARY: Final = 1
 """The mark of a thread that ends with its run."""
+SINGLE: Final = 1
+"""The mark of a thread that was created for one run, unless the caller asked to keep it."""
 OF_PHASES: Final = 2
 """The mark of a thread of phases: no list shows it, and runs cannot be created on it."""
 

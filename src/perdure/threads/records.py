@@ -61,7 +61,7 @@ class RunRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     assistant_id: str
     """The id of an assistant, or the name of an agent."""
     thread_id: str | None = None
-    """The thread to run on; without one the run gets a thread of its own, which ends with it."""
+    """The thread to run on; without one the run gets a thread of its own."""
     input: Any = None
     command: RunCommand | None = None
     config: dict[str, Any] = field(default_factory=dict)
@@ -75,7 +75,9 @@ class RunRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     if_not_exists: IfNotExists = "reject"
     after_seconds: Delay | None = None
     on_disconnect: OnDisconnect = "continue"
-    on_completion: OnCompletion = "delete"
+    on_completion: OnCompletion | None = None
+    """What happens to a thread of its own: `delete` removes it with the run when the run ends, unless the run
+    fails; `keep` keeps it; by default it is kept for `retention_temporary`."""
     webhook: str | None = None
     stream_mode: list[str] = field(default_factory=lambda: ["values"])
     options: dict[str, Any] = field(default_factory=dict)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from perdure.kernel.storage.dialect import name_statements, statement
+from perdure.kernel.storage.dialect import BulkInsert, name_statements, statement
+from perdure.threads.tables import REMOVED_RUNS
 
 
 class GoneRow(NamedTuple):
@@ -20,6 +21,23 @@ class OldThread(NamedTuple):
 
     created_at: int
     id: str
+
+
+class RemovedRun(NamedTuple):
+    """A rollout whose run was removed."""
+
+    id: str
+    kind: str
+    status: str
+
+
+class RemovedRuns(NamedTuple):
+    """How many rollouts of a kind and a status are of runs that were removed."""
+
+    kind: str
+    status: str
+    shard: int
+    total: int
 
 
 # Threads that were deleted before a time, in every namespace, and about how many rows each has.
@@ -49,6 +67,32 @@ OLD_THREADS = statement(
     """,
     row=OldThread,
 )
+_CONTINUED = """
+    (EXISTS (SELECT 1 FROM runs AS m WHERE m.ns = t.ns AND m.thread_id = t.id AND EXISTS (
+      SELECT 1 FROM runs AS o WHERE o.ns = m.ns AND o.thread_id = m.thread_id AND o.id <> m.id))
+    OR EXISTS (SELECT 1 FROM thread_lifetimes AS l WHERE l.ns = t.ns AND l.thread_id = t.id))
+    """
+# The same of threads that were created for one run, have had no other since and have no lifetime.
+OLD_SINGLE_THREADS = statement(
+    """
+    SELECT t.created_at, t.id FROM threads AS t
+    WHERE t.ns = :ns AND t.single IS NOT NULL AND t.created_at >= :created_at AND t.created_at < :before
+      AND (t.created_at, {plain:t.id}) > (:created_at, :id)
+      AND t.updated_at < :before AND {plain:t.gone_at} IS NULL
+      AND NOT EXISTS (SELECT 1 FROM runs AS n
+        WHERE n.ns = t.ns AND n.thread_id = t.id AND n.live IS NOT NULL)
+      AND NOT EXISTS (SELECT 1 FROM lines AS l WHERE l.ns = t.ns AND l.line = t.id AND l.holder IS NOT NULL)
+      AND NOT """
+    + _CONTINUED
+    + """
+    ORDER BY t.created_at, t.id LIMIT :n
+    """,
+    row=OldThread,
+)
+# Those of the threads that have more than one run, or a lifetime.
+CONTINUED_THREADS = statement(
+    "SELECT t.id FROM threads AS t WHERE t.ns = :ns AND t.id {among:ids} AND " + _CONTINUED, row=str
+)
 # Runs that were deleted before a time, in every namespace, and how many events each has.
 GONE_RUNS = statement(
     """
@@ -57,6 +101,19 @@ GONE_RUNS = statement(
     FROM runs AS n WHERE n.gone_at <= :before ORDER BY n.gone_at LIMIT :n
     """,
     row=GoneRow,
+)
+# The statuses of those of the rollouts whose runs were removed.
+TRACES_OF_REMOVED = statement(
+    """
+    SELECT r.id, r.kind, r.status FROM rollouts AS r
+    WHERE r.ns = :ns AND r.id {among:ids}
+      AND NOT EXISTS (SELECT 1 FROM runs AS n WHERE n.ns = r.ns AND n.id = r.id)
+    """,
+    row=RemovedRun,
+)
+# Add to the counts of rollouts whose runs were removed.
+ADD_REMOVED_RUNS = BulkInsert(
+    REMOVED_RUNS, RemovedRuns, on_conflict="UPDATE SET total = removed_runs.total + excluded.total"
 )
 
 name_statements(globals())

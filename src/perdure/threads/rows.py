@@ -17,7 +17,7 @@ from perdure.outbox.webhooks.urls import mask_target
 from perdure.rollouts.model import ENDED, Limits, decode_limits
 from perdure.streams.model import CONTROL, NewEvent
 from perdure.threads.kwargs import decode_kwargs, whole_kwargs
-from perdure.threads.model import run_status
+from perdure.threads.model import TEMPORARY, run_status
 from perdure.threads.records import (
     CANCEL_ACTIONS,
     Checkpoint,
@@ -66,6 +66,8 @@ class ThreadRow(msgspec.Struct):
     rest: str
     """Its status when nothing runs."""
     temporary: int | None
+    single: int | None
+    """Set on a thread that was created for one run."""
     gone_at: int | None
     created_at: int
     updated_at: int
@@ -76,11 +78,17 @@ class ThreadRow(msgspec.Struct):
     config: str
     metadata: str
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether callers find it no more: it was deleted, or is a temporary thread whose run has failed."""
+        return self.gone_at is not None or (self.temporary == TEMPORARY and self.status == "error")
 
-def new_thread_row(thread_id: str, now: int, **fields: Any) -> ThreadRow:
+
+def new_thread_row(thread_id: str, now: int, *, single: int | None = None, **fields: Any) -> ThreadRow:
     """A thread that is created now."""
     return ThreadRow(
         id=thread_id,
+        single=single,
         rest="idle",
         gone_at=None,
         created_at=now,

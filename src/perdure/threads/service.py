@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from time import time_ns
 from typing import Annotated, Any, Literal
 
@@ -116,6 +116,8 @@ class Threads(RunEnds):
         streams = streams or Streams(storage, resolve)
         super().__init__(storage, kinds, streams, namespace=namespace, caller=caller, watchdog=watchdog)
         self.policy = policy or Policy()
+        self.not_loaded: Mapping[str, str] = {}
+        """Agents of this process that could not be loaded, with the reasons."""
 
     @property
     def _grace(self) -> int:
@@ -333,7 +335,8 @@ class Threads(RunEnds):
     async def _create_run(self, new: NewRun, idempotency_key: str | None) -> Run:
         await unpack_for(self, new.thread_id, new.checkpoint_id)
         size = len(new.kwargs) + len(new.metadata)
-        created = await self.write_once(idempotency_key, create.create_runs, new, self.kinds, size=size)
+        with self._naming_not_loaded([new]):
+            created = await self.write_once(idempotency_key, create.create_runs, new, self.kinds, size=size)
         if isinstance(created, Created):
             return row_to_run(created.record)
         (run_id,) = created
@@ -349,8 +352,22 @@ class Threads(RunEnds):
         new = [new_run(request, self.policy) for request in requests]
         for each in new:
             await unpack_for(self, each.thread_id, each.checkpoint_id)
-        created = await self.write(create.create_all, new, self.kinds) if new else []
+        with self._naming_not_loaded(new):
+            created = await self.write(create.create_all, new, self.kinds) if new else []
         return [row_to_run(each.record) for each in created]
+
+    @contextmanager
+    def _naming_not_loaded(self, runs: Sequence[NewRun]) -> Iterator[None]:
+        """Raise InvalidInput with the reason if an agent is missing because it could not be loaded."""
+        try:
+            yield
+        except NotFound as error:
+            for run in runs:
+                reason = self.not_loaded.get(run.assistant)
+                if reason is not None and error.message == create.missing_assistant(run.assistant):
+                    message = f"agent {run.assistant!r} could not be loaded: {reason}"
+                    raise InvalidInput(message) from None
+            raise
 
     @call(GET("/runs/{run_id}"), scope="read", errors=(NotFound,))
     async def get_run(self, run_id: Id, thread_id: str | None = None) -> Run:

@@ -97,8 +97,8 @@ GET_RUNS = statement(
 # Where runs of a kind stand that callers see, by the status of their rollouts.
 RUN_PLACES = Listing(
     "{columns}",
-    "rollouts WHERE ns = :ns AND kind = :kind AND (SELECT g.gone_at FROM runs AS g"
-    " WHERE g.ns = rollouts.ns AND g.id = rollouts.id) IS NULL",
+    "rollouts WHERE ns = :ns AND kind = :kind AND (SELECT 1 FROM runs AS g"
+    " WHERE g.ns = rollouts.ns AND g.id = rollouts.id AND {plain:g.gone_at} IS NULL) = 1",
     RunCursor,
 )
 # The same for runs that have ended, by the outcome.
@@ -169,7 +169,15 @@ HIDE_RUNS = statement(
 # Some runs of threads.
 RUNS_OF_THREADS = statement("SELECT id FROM runs WHERE ns = :ns AND thread_id {among:ids} LIMIT :n", row=str)
 # Remove runs.
-DROP_RUNS = statement("DELETE FROM runs WHERE ns = :ns AND id {among:ids}")
+DROP_RUNS = statement("DELETE FROM runs WHERE ns = :ns AND id {among:ids} RETURNING id", row=str)
+# How many rollouts of a kind with some statuses are of runs that were removed.
+COUNT_REMOVED_RUNS = statement(
+    """
+    SELECT CAST(coalesce(sum(total), 0) AS BIGINT) FROM removed_runs
+    WHERE ns = :ns AND kind = :kind AND {plain:status} {among:statuses}
+    """,
+    row=int,
+)
 # Write the agent of runs that wait and have none.
 FILL_AGENTS = statement(
     """

@@ -13,6 +13,7 @@ THREADS = Table(
         text("status"),
         text("rest"),
         integer("temporary", null=True),
+        integer("single", null=True),
         integer("gone_at", null=True),
         integer("created_at"),
         integer("updated_at"),
@@ -29,6 +30,7 @@ THREADS = Table(
         Index("threads_status", ("ns", "status", "created_at"), "temporary IS NULL"),
         Index("threads_updated", ("ns", "updated_at"), "temporary IS NULL"),
         Index("threads_gone", ("gone_at",), "gone_at IS NOT NULL"),
+        Index("threads_single", ("ns", "created_at"), "single IS NOT NULL"),
     ),
     hot=True,
     deadlines=("gone_at",),
@@ -121,4 +123,19 @@ THREAD_LIFETIMES = Table(
     indexes=(Index("thread_lifetimes_due", ("expires_at",)),),
 )
 
-TABLES = (THREADS, RUNS, CHECKPOINTS, RUN_STEPS, THREAD_LIFETIMES)
+REMOVED_RUNS = Table(
+    "removed_runs",
+    (integer("ns"), text("kind"), text("status"), integer("shard"), integer("total")),
+    key=("ns", "kind", "status", "shard"),
+    hot=True,
+    filled_by="""
+    INSERT INTO removed_runs (ns, kind, status, shard, total)
+    SELECT r.ns, r.kind, r.status, 0, count(*) FROM rollouts AS r
+    WHERE r.kind IN ('run', 'phase')
+      AND NOT EXISTS (SELECT 1 FROM runs AS n WHERE n.ns = r.ns AND n.id = r.id)
+    GROUP BY r.ns, r.kind, r.status
+    """,
+)
+"""How many rollouts are the traces of runs whose rows were removed, so that lists need not count them."""
+
+TABLES = (THREADS, RUNS, CHECKPOINTS, RUN_STEPS, THREAD_LIFETIMES, REMOVED_RUNS)

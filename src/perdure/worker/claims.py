@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from perdure.runs.claimer import Claimer
 from perdure.runs.queue import RunQueue
 from perdure.threads.work import Assignment
 from perdure.worker.options import WorkerOptions
+
+
+class Lane:
+    """Slots that some agents of a worker share, so that they wait for no run of the others."""
+
+    def __init__(self, names: Callable[[], list[str]], slots: int) -> None:
+        self.names = names
+        """Returns the names of these agents."""
+        self.slots = slots
+        self.executing: set[str] = set()
+        """The attempts that occupy a slot."""
+        self.freed = asyncio.Event()
+
+    def free(self) -> int:
+        """Return how many more runs it can take."""
+        return self.slots - len(self.executing)
 
 
 class WorkerClaims:

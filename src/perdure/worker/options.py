@@ -14,6 +14,8 @@ from perdure.agents.private_paths import list_private_paths
 from perdure.kernel.config import Settings
 from perdure.threads.model import RUN_QUEUES, QueueName
 
+ASYNC_RUNS: Final = 10
+"""Number of runs of async agents that a worker executes by default, as on LangGraph's server."""
 STATE: Final = ("agent-sessions", "backups")
 
 
@@ -33,8 +35,9 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a worker. Durations are in seconds."""
 
     worker_id: str = msgspec.field(default_factory=make_worker_id)
-    concurrency: int = 1
-    """Number of runs that it executes at the same time."""
+    concurrency: int | None = 1
+    """Number of runs that it executes at the same time. Without one, `ASYNC_RUNS` runs of async agents, and a
+    run for each core of the others, which occupy a thread or a process."""
     heartbeat: float = 10.0
     """Duration of a lease; leases are renewed three times as often."""
     interval: float = 5.0
@@ -83,7 +86,6 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     def from_settings(cls, settings: Settings, **more: Any) -> WorkerOptions:
         """The options of the settings; arguments that are not None have precedence."""
         found = {
-            "concurrency": settings.jobs_per_worker,
             "heartbeat": settings.job_heartbeat,
             "interval": settings.job_interval,
             "timeout": settings.job_timeout,
@@ -102,7 +104,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             "session_log": settings.session_log,
             "session_content": settings.session_content,
         }
-        return cls(**{**found, **{name: value for name, value in more.items() if value is not None}})
+        given = {name: value for name, value in more.items() if value is not None}
+        return cls(**{"concurrency": settings.jobs_per_worker, **found, **given})
 
     def confinement(self, *, required: bool, network: bool, workspace: str | None) -> Confinement:
         """How the process of an attempt is kept apart; `required` and `network` are what its phase says."""

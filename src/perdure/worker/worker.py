@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from perdure.agents.confinement import check_sandbox, find_user
@@ -26,12 +28,12 @@ from perdure.rollouts.service import Rollouts
 from perdure.runs.queue import RunQueue
 from perdure.threads.work import Assignment, Lease
 from perdure.worker.built_in import built_in_agents
-from perdure.worker.claims import WorkerClaims
+from perdure.worker.claims import Lane, WorkerClaims
 from perdure.worker.execution import HANDED_BACK, LOST, SHUTDOWN, AttemptExecution, WorkerDeps
 from perdure.worker.graph_requests import GraphRequestLoop
 from perdure.worker.http_agent import HttpRules
 from perdure.worker.isolation import AgentLoops
-from perdure.worker.options import WorkerOptions
+from perdure.worker.options import ASYNC_RUNS, WorkerOptions
 from perdure.worker.pulse import BEAT_SECONDS, Pulse
 from perdure.worker.retry_policy import RetryPolicy
 from perdure.worker.span_queue import SpanQueue
@@ -39,6 +41,7 @@ from perdure.worker.worker_stats import QueueStats, Statistics
 from perdure.worker.workspaces import Workspaces
 
 if TYPE_CHECKING:
+    from perdure.agents.agent import Agent
     from perdure.worker.registry import Agents
 
 logger = logging.getLogger(__name__)
@@ -80,7 +83,6 @@ class RunWorker:
     ) -> None:
         self.options = options or WorkerOptions()
         self.worker_id = self.options.worker_id
-        self.statistics = Statistics(self.options.concurrency, metrics, queue_stats)
         self._queue = queue
         self._spans = None if store is None else SpanQueue(store, self.worker_id, rollouts)
         if metrics is not None and self._spans is not None:
@@ -105,8 +107,11 @@ class RunWorker:
             None if requests is None else GraphRequestLoop(requests, self._deps, self._pulse)
         )
         self._control = Background("perdure-worker", busy=True)
+        self._lanes = self._make_lanes()
+        self.statistics = Statistics(self.slots, metrics, queue_stats)
         self._executions: dict[str, AttemptExecution] = {}
         self._running: set[asyncio.Task[None]] = set()
+        self._claiming: list[asyncio.Task[None]] = []
         self._loops: list[asyncio.Task[None]] = []
         self._stopping = False
         self._renewed: float | None = None
@@ -118,10 +123,26 @@ class RunWorker:
         silence = READY_RENEWALS * self._renew_period()
         return not self._stopping and renewed is not None and boottime() - renewed < silence
 
+    def _make_lanes(self) -> list[Lane]:
+        """Make one lane for all agents, or one for async agents and one for those that occupy a core."""
+        agents, built_in = self._deps.agents, self._deps.built_in
+        if self.options.concurrency is not None:
+            return [Lane(lambda: [*agents.names, *built_in], self.options.concurrency)]
+
+        def names(*, occupying: bool) -> list[str]:
+            known = {**agents, **built_in}
+            return [name for name, agent in known.items() if _occupies_core(agent) is occupying]
+
+        cores = os.cpu_count() or 1
+        return [
+            Lane(partial(names, occupying=False), ASYNC_RUNS),
+            Lane(partial(names, occupying=True), cores),
+        ]
+
     @property
-    def _names(self) -> list[str]:
-        """The agents whose runs it claims."""
-        return [*self._deps.agents.names, *self._deps.built_in]
+    def slots(self) -> int:
+        """The number of runs that it executes at the same time."""
+        return sum(lane.slots for lane in self._lanes if lane.names()) or self._lanes[0].slots
 
     @property
     def active(self) -> int:
@@ -171,14 +192,14 @@ class RunWorker:
     # --- in the worker's own loop
 
     async def _start(self) -> None:
-        self._freed = asyncio.Event()
         self._begun = asyncio.Event()
         self._claimed = asyncio.Event()
+        self.statistics.concurrency = self.slots
         await retry_until(
             lambda: self._queue.register(
                 self.worker_id,
                 self._deps.agents.specs,
-                self.options.concurrency,
+                self.slots,
                 self.options.queues,
                 sorted(self._deps.built_in),
             ),
@@ -187,8 +208,8 @@ class RunWorker:
             idempotent=True,
         )
         self._renewed = boottime()
+        self._claiming = [asyncio.create_task(self._claim(lane)) for lane in self._lanes]
         self._loops = [
-            asyncio.create_task(self._claim()),
             asyncio.create_task(_again(lambda: 0.0, self._keep_leases)),
             asyncio.create_task(_again(lambda: 0.0, self._listen)),
             asyncio.create_task(_again(lambda: LOOK_SECONDS, self._look)),
@@ -198,29 +219,29 @@ class RunWorker:
         if self._graph_requests is not None:
             self._graph_requests.start()
 
-    def _free(self) -> int:
-        """How many more runs it can execute."""
-        return self.options.concurrency - len(self._executions)
-
-    async def _claim(self) -> None:
+    async def _claim(self, lane: Lane) -> None:
         claims = WorkerClaims(self._queue, self.options)
         try:
-            await self._claim_with(claims)
+            await self._claim_with(claims, lane)
         finally:
             claims.close()
 
-    async def _claim_with(self, claims: WorkerClaims) -> None:
+    async def _claim_with(self, claims: WorkerClaims, lane: Lane) -> None:
         backoff = Backoff()
         while not self._stopping:
-            if self._free() <= 0:
-                self._freed.clear()
-                await self._freed.wait()
+            if lane.free() <= 0:
+                lane.freed.clear()
+                await lane.freed.wait()
                 await asyncio.sleep(GATHER_SECONDS)
                 continue
             try:
+                agents = lane.names()
+                if not agents:
+                    await asyncio.sleep(self.options.interval)
+                    continue
                 sent = boottime()
-                assignments = await claims.next(self._names, self._free)
-                await self._take(assignments, self._pulse.answered(sent))
+                assignments = await claims.next(agents, lane.free)
+                await self._take(assignments, self._pulse.answered(sent), lane)
                 backoff.reset()
             except PerdureError as error:
                 claims.close()
@@ -230,7 +251,7 @@ class RunWorker:
                 )
                 await asyncio.sleep(pause)
 
-    async def _take(self, assignments: Sequence[Assignment], claimed: float) -> None:
+    async def _take(self, assignments: Sequence[Assignment], claimed: float, lane: Lane) -> None:
         self.statistics.count_claim(len(assignments))
         if self._stopping:
             await self._hand_back([each.held for each in assignments])
@@ -238,6 +259,7 @@ class RunWorker:
         for assignment in assignments:
             execution = AttemptExecution(self._deps, assignment, claimed)
             self._executions[assignment.attempt_id] = execution
+            lane.executing.add(assignment.attempt_id)
             task = asyncio.create_task(self._run(execution), name=execution.name)
             self._running.add(task)
             task.add_done_callback(self._running.discard)
@@ -256,9 +278,13 @@ class RunWorker:
             self._forget(execution)
 
     def _forget(self, execution: AttemptExecution) -> None:
-        self._executions.pop(execution.assignment.attempt_id, None)
+        attempt_id = execution.assignment.attempt_id
+        self._executions.pop(attempt_id, None)
         self.statistics.active = len(self._executions)
-        self._freed.set()
+        for lane in self._lanes:
+            if attempt_id in lane.executing:
+                lane.executing.remove(attempt_id)
+                lane.freed.set()
 
     # --- leases and controls
 
@@ -393,12 +419,14 @@ class RunWorker:
     async def _end_claiming(self) -> None:
         if self._graph_requests is not None:
             await self._graph_requests.stop_claiming()
-        claiming = self._loops[:1]
+        claiming, self._claiming = self._claiming, []
         if not claiming:
             return
-        self._freed.set()
+        for lane in self._lanes:
+            lane.freed.set()
         await asyncio.wait(claiming, timeout=LAST_CLAIM_SECONDS)
-        claiming[0].cancel()
+        for task in claiming:
+            task.cancel()
         await asyncio.gather(*claiming, return_exceptions=True)
 
     async def _hand_back(self, leases: Sequence[Lease]) -> None:
@@ -415,6 +443,11 @@ class RunWorker:
             )
         except PerdureError as error:
             logger.error("%d runs are retried when their leases expire: %s", len(leases), error.message)
+
+
+def _occupies_core(agent: Agent) -> bool:
+    """Return whether a run of the agent occupies a thread or a process of its own."""
+    return agent.blocking or agent.spec.kind == "command"
 
 
 async def _again(period: Callable[[], float], action: Callable[[], Awaitable[object]]) -> None:

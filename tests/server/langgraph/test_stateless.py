@@ -10,6 +10,7 @@ from langgraph_sdk.errors import BadRequestError, NotFoundError, UnprocessableEn
 from tests.kernel.support import until_true
 from tests.server.langgraph.run_support import STEPS, collected, events_of
 
+from perdure import PerdureClient
 from perdure.testing.serving import ServerProcess
 
 
@@ -54,13 +55,27 @@ async def test_the_thread_is_kept_if_that_is_wished(client: LangGraphClient) -> 
     assert thread["values"] == {"n": 3, "log": STEPS}
 
 
-async def test_a_failure_ends_the_thread_too(client: LangGraphClient) -> None:
+async def test_a_failure_ends_the_thread_and_native_routes_find_the_run(
+    client: LangGraphClient, server: ServerProcess
+) -> None:
     made: list[Any] = []
     shown: Any = await client.runs.wait(
         None, "failing", input={"n": 0}, on_run_created=made.append, raise_error=False
     )
     assert shown["__error__"]["error"] == "ValueError"
-    await until_gone(client, made[0]["thread_id"])
+    thread_id, run_id = made[0]["thread_id"], made[0]["run_id"]
+    await until_gone(client, thread_id)
+    with pytest.raises(NotFoundError):
+        await client.runs.get(thread_id, run_id)
+    with pytest.raises(NotFoundError):
+        await client.runs.list(thread_id)
+    with pytest.raises(NotFoundError):
+        await client.runs.create(thread_id, "failing", input={"n": 0})
+    async with PerdureClient(server.url) as native:
+        found = await native.get_run(run_id)
+        assert (found.status, found.thread_id) == ("error", thread_id)
+        listed = await native.list_runs(status="error", limit=1000)
+        assert run_id in {run.run_id for run in listed.items}
 
 
 async def test_threads_that_end_are_not_found_by_a_search(client: LangGraphClient) -> None:

@@ -26,7 +26,7 @@ WHOLE = {
     "/api/v1/rollouts/{rollout_id}/path": "the statuses of at most 100 attempts",
     "/api/v1/rollouts/{rollout_id}/comparison": "of the first 500 spans of two attempts, by offset",
     "/api/v1/traces/{trace_id}/steps": "what is counted of a page of spans, by offset",
-    "/api/v1/traces/{trace_id}/messages": "what was said in a page of spans, by offset",
+    "/api/v1/traces/{trace_id}/messages": "what a page of spans says, by offset",
     "/api/v1/stats/queues": "as many points as are asked for",
     "/api/v1/stats/usage": "as many buckets as are asked for",
     "/api/v1/schedules/{schedule_id}/upcoming": "as many times as are asked for",

@@ -109,6 +109,17 @@ async def test_a_run_is_made_and_awaited(house: House) -> None:
     waited = asyncio.ensure_future(house.client.wait(request(input=1)))
     await house.worker.do({"answer": 42})
     end = await soon(waited)
+    assert (end.run.status, end.values, end.run.temporary) == ("success", {"answer": 42}, False)
+    assert (await house.client.get_run(end.run.run_id)).status == "success"
+    state = await house.client.get_state(end.run.thread_id)
+    assert state is not None
+    assert state.values == {"answer": 42}
+
+
+async def test_a_temporary_run_is_gone_after_its_end(house: House) -> None:
+    waited = asyncio.ensure_future(house.client.wait(request(input=1, on_completion="delete")))
+    await house.worker.do({"answer": 42})
+    end = await soon(waited)
     assert (end.run.status, end.values, end.run.temporary) == ("success", {"answer": 42}, True)
     with pytest.raises(NotFound):
         await house.client.get_run(end.run.run_id)

@@ -86,7 +86,11 @@ async def create_run(
     ] = None,
     new_thread: Annotated[bool, flag("--new-thread", help="Create the thread if it does not exist.")] = False,
     temporary: Annotated[
-        bool, flag("--temporary", help="Without --thread: delete the run and its thread when it ends.")
+        bool,
+        flag(
+            "--temporary",
+            help="Without --thread: delete the run and its thread when it succeeds.",
+        ),
     ] = False,
     strategy: Annotated[
         str,
@@ -119,7 +123,7 @@ async def create_run(
         command=None if resume is None else {"resume": parse_json(resume, "--resume")},
         thread_id=thread,
         if_not_exists="create" if new_thread else "reject",
-        on_completion="delete" if temporary else "keep",
+        on_completion="delete" if temporary else None,
         multitask_strategy=parse_strategy(strategy),
         config=parse_object(config, "--config") or {},
         context=parse_object(run_context, "--context"),

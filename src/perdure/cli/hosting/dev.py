@@ -67,7 +67,12 @@ def dev(
     ] = False,
     jobs: Annotated[
         int | None,
-        number("Number of runs at the same time (default: cores).", "--n-jobs-per-worker", min=1, max=10_000),
+        number(
+            "Number of runs at the same time (default: 10 of async agents, one for each CPU of others).",
+            "--n-jobs-per-worker",
+            min=1,
+            max=10_000,
+        ),
     ] = None,
     allow_blocking: Annotated[
         bool, flag("--allow-blocking", help="Give each run an event loop, which it may block.")

@@ -135,7 +135,7 @@ class ProjectCode:
         before = self._worker.agents
         self._replace_handlers(code.agents)
         await self._worker.replace(code.agents)
-        self._app.not_loaded = code.agents.not_loaded
+        self._app.services.set_not_loaded(code.agents.not_loaded)
         self._app.auth = code.auth
         if code.http_app is not None:
             self._app.http = replace(self._app.http, app=code.http_app)

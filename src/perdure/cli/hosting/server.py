@@ -147,7 +147,7 @@ def build_services(
     """
     components = build_components(app, agents if agents or without_agents else None)
     if agents is not None:
-        app.not_loaded = agents.not_loaded
+        app.services.set_not_loaded(agents.not_loaded)
         add_handlers(app.services, agents.handlers, agents.conditions)
     if app.settings.grpc_port is None:
         return components

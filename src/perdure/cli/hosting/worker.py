@@ -50,7 +50,7 @@ def start(
     concurrency: Annotated[
         int | None,
         number(
-            "Maximum number of concurrent runs (default: one for each CPU).",
+            "Maximum number of concurrent runs (default: 10 of async agents, one for each CPU of others).",
             "--concurrency",
             "-c",
             min=1,
@@ -264,7 +264,7 @@ def _announce(
 
     place = url or mask_url(settings.database_url)
     output = Output(as_json=as_json)
-    count = worker.options.concurrency
+    count = worker.slots
     if as_json:
         queues = list(worker.options.queues)
         facts = {"worker_id": worker.worker_id, "agents": agents.names, "concurrency": count, "place": place}

@@ -136,6 +136,10 @@ class _Joining:
         """The rollouts that may have spans of each trace, without the kept one."""
         self._attempts: dict[str, list[AttemptRow]] = {}
         """The attempts of those, the live ones first."""
+        self._begun_by: dict[str, str] = {}
+        """Runs that began their traces themselves, by trace: all spans of such a trace are below the run."""
+        self._rooted: set[tuple[str, str]] = set()
+        """Ended attempts of those whose workers have stored their spans."""
         self._places: dict[SpanKey, AttemptKey | None] = {}
         """Where spans belong; None for those that are refused."""
         self._added: list[NewRolloutRow] = []
@@ -175,6 +179,7 @@ class _Joining:
                 kept.append(row.id)
             elif row.trace_id is None:
                 self._members[by_run[row.id]].add(row.id)
+                self._begun_by[by_run[row.id]] = row.id
         await self._find_by_spans(trace_ids)
         return kept
 
@@ -200,6 +205,7 @@ class _Joining:
             return []
         places = self._places
         await self._find_stored()
+        await self._find_rooted()
         stored = set(places)
         for span in named:
             if id(span) not in errors:
@@ -248,14 +254,25 @@ class _Joining:
                 place = AttemptKey(rollout_id, attempt_id)
                 self._places[traces[place], span_id] = place
 
+    async def _find_rooted(self) -> None:
+        """Find the ended attempts whose workers have stored their spans: their roots are there."""
+        for trace_id, run_id in self._begun_by.items():
+            attempts = self._attempts[trace_id]
+            if any(attempt.status in LIVE for attempt in attempts):
+                continue
+            for born in {attempt.born for attempt in attempts if attempt.rollout_id == run_id}:
+                rows = await self._tx.all(sql.ROOTED_ATTEMPTS, born=born, rollout_id=run_id)
+                self._rooted.update((run_id, attempt_id) for attempt_id in rows)
+
     def _place(self, span: NewSpan, batch: Mapping[SpanKey, NewSpan]) -> None:
         """Let a span follow the nearest span above it whose place is known."""
         places = self._places
         passed: dict[SpanKey, None] = {}
         current: NewSpan | None = span
+        top = span
         place: AttemptKey | None = None
         while current is not None:
-            key = (current.trace_id, current.span_id)
+            top, key = current, (current.trace_id, current.span_id)
             if key in places or key in passed:
                 break
             passed[key] = None
@@ -264,20 +281,38 @@ class _Joining:
                 key = above
                 break
             current = batch.get(above)
-        place = places[key] if key in places else self._place_in_trace(span.trace_id)
+        place = places[key] if key in places else self._place_in_trace(top)
         family = self._families[span.trace_id]
         if place is not None and place.rollout_id == family.kept_id and family.request is None:
             place = None
         places.update(dict.fromkeys(passed, place))
 
-    def _place_in_trace(self, trace_id: str) -> AttemptKey | None:
-        """Return the only live attempt of a trace, or what keeps the trace."""
-        live = [attempt for attempt in self._attempts[trace_id] if attempt.status in LIVE]
-        if len(live) == 1:
-            (attempt,) = live
+    def _place_in_trace(self, top: NewSpan) -> AttemptKey | None:
+        """Return the attempt of a span above which no span is known, or what keeps its trace."""
+        attempts = self._attempts[top.trace_id]
+        found = [attempt for attempt in attempts if attempt.status in LIVE]
+        if not found and top.parent_id is not None:
+            # Its parent may be a span that the worker of an ended run has yet to store.
+            found = self._ended_attempts(top, attempts)
+        if len(found) == 1:
+            (attempt,) = found
             return AttemptKey(attempt.rollout_id, attempt.id)
-        request = self._families[trace_id].request
+        request = self._families[top.trace_id].request
         return None if request is None else AttemptKey(str(request.rollout_id), str(request.attempt_id))
+
+    def _ended_attempts(self, span: NewSpan, attempts: Sequence[AttemptRow]) -> list[AttemptRow]:
+        """Return the attempts that may have executed a span, of the run that began its trace.
+
+        The spans of their workers are not stored yet: the span's parent may be among those.
+        """
+        run_id = self._begun_by.get(span.trace_id)
+        if run_id is None or any(attempt.rollout_id != run_id for attempt in attempts):
+            return []
+        found = [attempt for attempt in attempts if (attempt.rollout_id, attempt.id) not in self._rooted]
+        if len(attempts) > 1:
+            start = (span.start_ns or 0) // 1000
+            found = [each for each in found if each.start_time <= start <= (each.end_time or start)]
+        return found
 
     def _join(self, spans: Sequence[NewSpan]) -> None:
         """Let spans join attempts, whose model calls must be known if there are some among the spans."""

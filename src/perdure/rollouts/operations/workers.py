@@ -205,6 +205,8 @@ async def start(tx: Tx, registration: WorkerRegistration) -> None:
     worker = workers[registration.worker_id]
     worker.last_heartbeat_time, worker.stopped_at = tx.now, None
     worker.heartbeat_stats, worker.process = registration.stats, registration.process
+    if not worker.held:
+        worker.status = WORKER.step(worker.status, "registered")
     await tx.write(*await workers.changed())
     await tx.execute(hold_sql.DROP_HOLD, kind="worker", name=registration.worker_id)
 

@@ -201,9 +201,6 @@ async def _known_graphs(call: Call, requests: Sequence[RunRequest]) -> AsyncIter
     except NotFound:
         names = {each.assistant_id for each in requests if not is_uuid(each.assistant_id)}
         for name in sorted(names.difference(await call.assistants.resolve(sorted(names)))):
-            reason = call.app.not_loaded.get(name)
-            if reason is not None:
-                raise InvalidInput(f"graph {name!r} could not be loaded: {reason}") from None
             raise InvalidInput(f"assistant_id {name!r} is neither a UUID nor the name of a graph") from None
         raise
 
@@ -334,10 +331,10 @@ async def join_run(call: Call) -> Response:
 
 
 async def find_run(call: Call) -> Run:
-    """The run of the path; NotFound also for one that was rolled back."""
+    """The run of the path; NotFound also for one that was rolled back, or failed on a temporary thread."""
     run_id = call.path["run_id"]
     run = await call.threads.get_run(run_id, call.path.get("thread_id"))
-    if run.status == ROLLED_BACK:
+    if run.status == ROLLED_BACK or (run.temporary and run.status in FAILURES):
         raise NotFound(f"Run {run_id} not found")
     return run
 

@@ -24,13 +24,13 @@ from perdure.service.audit import audit
 from perdure.service.idempotency import keyed_as
 from perdure.streams.model import NewEvent
 from perdure.threads import sql
-from perdure.threads.model import AGENTS_QUEUE, OF_PHASES, RUN, TEMPORARY
+from perdure.threads.model import AGENTS_QUEUE, OF_PHASES, RUN, SINGLE, TEMPORARY
 from perdure.threads.operations.assign import claims_at_once
 from perdure.threads.operations.cancel import end_now
 from perdure.threads.operations.lifetimes import set_lifetimes
 from perdure.threads.operations.remove import THREAD, purge_threads
 from perdure.threads.operations.settle import load_threads
-from perdure.threads.records import CancelAction, Lifetime, MultitaskStrategy
+from perdure.threads.records import CancelAction, Lifetime, MultitaskStrategy, OnCompletion
 from perdure.threads.rows import (
     Created,
     CreatedRun,
@@ -45,6 +45,11 @@ from perdure.threads.rows import (
 _STOPPING: dict[MultitaskStrategy, CancelAction] = {"interrupt": "interrupt", "rollback": "rollback"}
 
 
+def missing_assistant(name: str) -> str:
+    """Return the message about an assistant that does not exist."""
+    return f"Assistant {name} not found"
+
+
 class NewRun(msgspec.Struct, frozen=True):
     """A run to be made, with its bodies encoded."""
 
@@ -57,7 +62,7 @@ class NewRun(msgspec.Struct, frozen=True):
     make_thread: bool
     delay: int
     on_disconnect: str
-    on_completion: str
+    on_completion: OnCompletion | None
     webhook: str | None
     priority: int
     grace: int
@@ -153,7 +158,7 @@ class _Creation:
         if named:
             self._holders = await lock_lines(tx, named)
             self._threads = await load_threads(tx, named, lock=True)
-        self._gone = {thread.id for thread in self._threads.values() if thread.gone_at is not None}
+        self._gone = {thread.id for thread in self._threads.values() if thread.is_gone}
         for thread_id in self._gone:
             del self._threads[thread_id]
         asked = [
@@ -201,7 +206,7 @@ class _Creation:
 
     def _refusal(self, request: NewRun, live: Sequence[str]) -> PerdureError | None:
         if request.assistant not in self._assistants:
-            return NotFound(f"Assistant {request.assistant} not found")
+            return NotFound(missing_assistant(request.assistant))
         thread_id = request.thread_id
         if thread_id is not None and thread_id not in self._threads:
             self._unknown.add(thread_id)
@@ -244,11 +249,13 @@ class _Creation:
         tx = self._tx
         if request.thread_id is not None and request.thread_id in self._threads:
             return self._threads[request.thread_id]
-        temporary = TEMPORARY if request.thread_id is None and request.on_completion == "delete" else None
+        own = request.thread_id is None
+        temporary = TEMPORARY if own and request.on_completion == "delete" else None
+        single = SINGLE if own and request.on_completion != "keep" else None
         thread_id = request.thread_id or ids.uuid(tx.now, tx.ids)
         metadata = request.metadata if request.inherits else "{}"
         return new_thread_row(
-            thread_id, tx.now, status="", temporary=temporary, config="{}", metadata=metadata
+            thread_id, tx.now, status="", temporary=temporary, single=single, config="{}", metadata=metadata
         )
 
     async def _add(self, made: Sequence[tuple[int, NewRun, ThreadRow]]) -> None:
@@ -331,7 +338,7 @@ class _Creation:
             error=None,
             temporary=thread.temporary,
             on_disconnect=request.on_disconnect,
-            on_completion=request.on_completion,
+            on_completion=request.on_completion or "keep",
             webhook=request.webhook,
             gone_at=None,
             config=rollout.config,

@@ -73,7 +73,7 @@ async def prune(
     wanted = sorted(set(thread_ids))
     await lock_lines(tx, wanted)
     threads = await load_threads(tx, wanted, lock=True)
-    found = [each for each in threads.values() if each.gone_at is None and each.temporary != OF_PHASES]
+    found = [each for each in threads.values() if not each.is_gone and each.temporary != OF_PHASES]
     if strategy == "delete":
         for thread in found:
             await remove_thread(tx, thread.id, grace, kinds)
@@ -110,7 +110,7 @@ async def _expire(tx: Tx, thread_ids: Sequence[str], grace: int, kinds: Kinds) -
     rows = [row for row in await tx.all(sql.GET_LIFETIMES, ids=list(thread_ids)) if row.expires_at <= tx.now]
     for row in rows:
         thread = threads.get(row.thread_id)
-        if thread is None or thread.gone_at is not None:
+        if thread is None or thread.is_gone:
             await drop_lifetimes(tx, [row.thread_id])
         else:
             await _end_life(tx, thread, row, grace, kinds)

@@ -53,7 +53,7 @@ async def known_runs(tx: Tx, run_ids: Sequence[str]) -> list[RunRow | NotFound]:
 async def check_thread(tx: Tx, thread_id: str) -> None:
     """Refuse a thread that is not in sight; its state is not read."""
     thread = (await load_threads(tx, [thread_id])).get(thread_id)
-    if thread is None or thread.gone_at is not None:
+    if thread is None or thread.is_gone:
         raise NotFound(f"Thread {thread_id} not found")
 
 
@@ -208,7 +208,8 @@ async def _all_runs(tx: Tx, search: RunSearch) -> RunPage:
         total = await _total(tx, listing, counted, search, len(places), bound) if present else 0
     else:
         gone = await tx.one(sql.COUNT_GONE_RUNS, kind=search.kind, statuses=present) if present else 0
-        total = sum(counts[status] for status in present) - int(gone or 0)
+        removed = await tx.one(sql.COUNT_REMOVED_RUNS, kind=search.kind, statuses=present) if present else 0
+        total = sum(counts[status] for status in present) - int(gone or 0) - int(removed or 0)
     rows = [found[place.id] for place in places if place.id in found]
     return RunPage(rows, total, search.order.cursor(RUNS, places, search.limit))
 

@@ -6,6 +6,7 @@ stay as the trace, until retention deletes them by their age.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from perdure.checkpoints.operations import delete_threads as delete_graph_threads
@@ -33,7 +34,7 @@ from perdure.threads.operations.settle import (
     thread_stream,
 )
 from perdure.threads.records import CancelAction
-from perdure.threads.removal_sql import GoneRow, OldThread
+from perdure.threads.removal_sql import GoneRow, OldThread, RemovedRun, RemovedRuns
 from perdure.threads.rows import RunRow, ThreadRow
 
 PURGE_ROWS = 100
@@ -70,7 +71,7 @@ async def remove_thread(tx: Tx, thread_id: str, grace: int, kinds: Kinds) -> Non
     live = [row.id for row in await tx.all(sql.LIVE_RUNS, thread_ids=[thread_id])]
     await _end_live(tx, live, INTERRUPT, grace, kinds)
     thread = (await load_threads(tx, [thread_id], lock=True)).get(thread_id)
-    if thread is None or (thread.gone_at is not None and not live):
+    if thread is None or (thread.is_gone and not live):
         raise NotFound(f"Thread {thread_id} not found")
     await _hide(tx, thread)
 
@@ -94,15 +95,31 @@ async def old_threads(tx: Tx, before: int, after: OldThread) -> list[OldThread]:
     )
 
 
-async def remove_idle(tx: Tx, thread_ids: Sequence[str], before: int) -> list[str]:
-    """Take those of the threads out of sight that were changed before a time and that nothing executes."""
+async def old_single_threads(tx: Tx, before: int, after: OldThread) -> list[OldThread]:
+    """The same of threads that were created for one run, and have had no other since."""
+    return await tx.all(
+        removal_sql.OLD_SINGLE_THREADS,
+        before=before,
+        created_at=after.created_at,
+        id=after.id,
+        n=FOUND_THREADS,
+    )
+
+
+async def remove_idle(tx: Tx, thread_ids: Sequence[str], before: int, *, single: bool = False) -> list[str]:
+    """Take those of the threads out of sight that were changed before a time and that nothing executes.
+
+    With `single`, only those that were created for one run and have had no other since.
+    """
     holders = await lock_lines(tx, thread_ids)
     live = {row.thread_id for row in await tx.all(sql.LIVE_RUNS, thread_ids=sorted(thread_ids))}
     gone: list[str] = []
     found = await load_threads(tx, thread_ids, lock=True)
     await _drop_lines(tx, thread_ids, found)
+    kept = set(await tx.all(removal_sql.CONTINUED_THREADS, ids=sorted(thread_ids))) if single else set()
     for thread in found.values():
-        idle = thread.gone_at is None and thread.temporary is None and thread.updated_at < before
+        wanted = thread.single is not None and thread.id not in kept if single else thread.temporary is None
+        idle = thread.gone_at is None and wanted and thread.updated_at < before
         if idle and thread.id not in live and holders[thread.id] is None:
             await _hide(tx, thread)
             gone.append(thread.id)
@@ -197,7 +214,20 @@ async def purge_runs(tx: Tx, run_ids: Sequence[str]) -> None:
     if run_ids:
         await tx.execute(sql.DROP_STEPS, ids=list(run_ids))
         await drop_streams(tx, run_ids)
-        await tx.execute(sql.DROP_RUNS, ids=list(run_ids))
+        count_removed(tx, await traces_of_removed(tx, await tx.all(sql.DROP_RUNS, ids=list(run_ids))), 1)
+
+
+async def traces_of_removed(tx: Tx, ids: Sequence[str]) -> list[RemovedRun]:
+    """Those of the rollouts whose runs were removed."""
+    return await tx.all(removal_sql.TRACES_OF_REMOVED, ids=sorted(ids)) if ids else []
+
+
+def count_removed(tx: Tx, rollouts: Sequence[RemovedRun], each: int) -> None:
+    """Count these rollouts of removed runs once more, or once less if they are deleted themselves."""
+    counts = Counter((rollout.kind, rollout.status) for rollout in rollouts)
+    if counts:
+        rows = [RemovedRuns(*place, tx.shard, count * each) for place, count in sorted(counts.items())]
+        tx.add(removal_sql.ADD_REMOVED_RUNS, rows)
 
 
 async def purge_threads(tx: Tx, thread_ids: Sequence[str]) -> None:

@@ -205,12 +205,20 @@ class _Settling:
             goes, asked = False, thread.rest == "interrupted"
             for run in self._rests[thread_id]:
                 began, more = run.attempts > 0, thread_id in unfinished
-                thread.rest = resting_status(run.status, began=began, unfinished=more, before=thread.rest)
+                before = thread.rest
+                thread.rest = resting_status(run.status, began=began, unfinished=more, before=before)
+                if thread.temporary == TEMPORARY and before == "error":
+                    # A run of it that failed is still found.
+                    thread.rest = before
                 # A phase that asks a person goes on in its thread.
                 waits = more and run.kind == PHASE and run.status == "success"
-                if run.temporary is not None and not waits:
+                failed = run.temporary == TEMPORARY and run.status in FAILURES
+                if run.temporary is not None and not waits and not failed:
                     run.gone_at = tx.now
-                goes = thread.temporary == TEMPORARY or not (waits or run.on_completion == "keep")
+                if thread.temporary == TEMPORARY:
+                    goes = thread.rest != "error"
+                else:
+                    goes = not (waits or run.on_completion == "keep")
             thread.status = "busy" if thread_id in busy else thread.rest
             thread.updated_at = tx.now
             if thread.temporary is not None and goes and thread_id not in busy:

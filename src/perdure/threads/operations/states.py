@@ -88,8 +88,8 @@ async def _known(tx: Tx, named: Sequence[str]) -> set[str]:
         return set()
     await lock_lines(tx, named)
     found = await load_threads(tx, named)
-    await purge_threads(tx, [thread.id for thread in found.values() if thread.gone_at is not None])
-    return {thread.id for thread in found.values() if thread.gone_at is None}
+    await purge_threads(tx, [thread.id for thread in found.values() if thread.is_gone])
+    return {thread.id for thread in found.values() if not thread.is_gone}
 
 
 def _new_thread(tx: Tx, thread_id: str, request: NewThread) -> ThreadRow:
@@ -111,7 +111,7 @@ async def _label(tx: Tx, threads: Sequence[ThreadRow]) -> None:
 
 async def _visible(tx: Tx, thread_id: str) -> ThreadRow:
     thread = (await load_threads(tx, [thread_id], lock=True)).get(thread_id)
-    if thread is None or thread.gone_at is not None:
+    if thread is None or thread.is_gone:
         raise NotFound(f"Thread {thread_id} not found")
     return thread
 
@@ -156,12 +156,12 @@ async def _lock_known(tx: Tx, thread_ids: Sequence[str]) -> set[str]:
 
 
 async def _copy(tx: Tx, thread_id: str, thread: ThreadRow | None) -> str | NotFound:
-    if thread is None or thread.gone_at is not None:
+    if thread is None or thread.is_gone:
         return NotFound(f"Thread {thread_id} not found")
     copy = msgspec.structs.replace(
         thread, id=ids.uuid(tx.now, tx.ids), status=thread.rest, created_at=tx.now, updated_at=tx.now
     )
-    copy.temporary = None
+    copy.temporary = copy.single = None
     await unpack_states(tx, [thread_id])
     await tx.write(sql.ADD_THREADS.of([copy]))
     await tx.execute(sql.COPY_CHECKPOINTS, thread_id=thread_id, copy=copy.id, rollback=ROLLBACK)
@@ -247,7 +247,7 @@ async def append_event(tx: Tx, thread_id: str, event: NewEvent) -> AppendedEvent
 async def get_thread(tx: Tx, thread_id: str, gone: bool = False) -> ThreadAnswer:
     """A thread with its state; `gone` for whoever waited for it while it was there."""
     thread = (await load_threads(tx, [thread_id])).get(thread_id)
-    if thread is None or (thread.gone_at is not None and not gone):
+    if thread is None or (thread.is_gone and not gone):
         raise NotFound(f"Thread {thread_id} not found")
     if thread.checkpoint_id is None:
         return thread, None
@@ -258,7 +258,7 @@ async def get_thread(tx: Tx, thread_id: str, gone: bool = False) -> ThreadAnswer
 async def get_threads(tx: Tx, thread_ids: Sequence[str]) -> list[ThreadAnswer | NotFound]:
     """Threads with their states; one that is not in sight is answered with why."""
     threads = await load_threads(tx, list(set(thread_ids)))
-    seen = {thread.id: thread for thread in threads.values() if thread.gone_at is None}
+    seen = {thread.id: thread for thread in threads.values() if not thread.is_gone}
     states = await get_states(tx, list(seen.values()))
     return [
         (seen[each], states.get(each)) if each in seen else NotFound(f"Thread {each} not found")
@@ -269,7 +269,7 @@ async def get_threads(tx: Tx, thread_ids: Sequence[str]) -> list[ThreadAnswer | 
 async def peek_state(tx: Tx, thread_id: str, checkpoint_id: str | None) -> StateRow | None:
     """A state as it is kept."""
     thread = (await load_threads(tx, [thread_id])).get(thread_id)
-    if thread is None or thread.gone_at is not None:
+    if thread is None or thread.is_gone:
         raise NotFound(f"Thread {thread_id} not found")
     wanted = checkpoint_id or thread.checkpoint_id
     return None if wanted is None else await load_state(tx, thread_id, wanted)
