@@ -9,7 +9,7 @@ import { linkTo, SCREENS } from "./screens";
 import { useNamespace } from "./session";
 import { Store, useStore } from "./store";
 
-type Found = Schema<"FoundId">;
+type Found = Schema<"IdMatch">;
 
 interface Choice {
   key: string;
