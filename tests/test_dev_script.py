@@ -289,4 +289,4 @@ def test_the_test_command_names_its_slowest_files_and_passes_the_rest_on(
     monkeypatch.setattr(dev.os, "cpu_count", lambda: 2)
     dev.test(environment, ["--fast", "tests/kernel"])
     (given,) = [command[3:] for command in calls.commands if command[1:3] == ["-m", "pytest"]]
-    assert given == ["-n", "4", "--slowest-files=15", "--rerun-alone", "--fast", "tests/kernel"]
+    assert given == ["-n", "4", "--dearest-files=15", "--rerun-alone", "--fast", "tests/kernel"]

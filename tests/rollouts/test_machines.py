@@ -61,6 +61,7 @@ TABLES: dict[str, tuple[Machine, str]] = {
         WORKER,
         """
         event            | idle    busy    unknown
+        registered       | idle    idle    idle
         assigned         | busy    busy    busy
         found nothing    | idle    idle    idle
         attempt reported | idle    idle    idle

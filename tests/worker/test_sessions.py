@@ -138,9 +138,12 @@ async def test_what_agents_say_is_in_their_session(url: str) -> None:
         assert (again.session_id, session.messages) == ("thread-talker", 12)
         assert session.usage is not None
         assert session.usage.cost_usd == 0.5
-        # A run without a thread is a session of its own; a thread id that is none becomes one.
-        alone = await run("talker", INPUT)
-        assert alone.session_id == alone.run_id
+        # A run without a thread gets one, whose id its session has. If that thread is deleted at the end, the
+        # session has the id of the run. A thread id with other characters is changed to a valid session id.
+        threadless = await run("talker", INPUT)
+        assert threadless.session_id == threadless.thread_id
+        deleted = await run("talker", INPUT, on_completion="delete")
+        assert deleted.session_id == deleted.run_id
         odd = await run("talker", INPUT, thread_id="a thread/№ 1", if_not_exists="create")
         assert odd.session_id.startswith("a-thread---1-")
         assert (await sessions.get(odd.session_id)).messages == 6

@@ -28,7 +28,7 @@ from perdure.outbox.model import (
     TryLater,
     Undeliverable,
 )
-from perdure.outbox.operations import AGAIN, ALL, NEW, OUTBOX_CHANNEL, ClaimedEffect, DueEffects, Lane
+from perdure.outbox.operations import AGAIN, ALL, NEW, OUTBOX_CHANNEL, ClaimedEffect, DueEffects, EffectClaims
 
 POLL_SECONDS = 5.0
 LEAST_REST = 0.02
@@ -128,7 +128,9 @@ class Deliveries:
 class Deliverer:
     """Claims the effects of one consumer and delivers them, with up to `concurrency` calls at once."""
 
-    def __init__(self, deliveries: Deliveries, consumer: Consumer | BatchConsumer, lane: Lane) -> None:
+    def __init__(
+        self, deliveries: Deliveries, consumer: Consumer | BatchConsumer, lane: EffectClaims
+    ) -> None:
         self._deliveries = deliveries
         self._consumer = consumer
         self._lane = lane

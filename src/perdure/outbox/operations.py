@@ -73,17 +73,17 @@ class DueEffects(NamedTuple):
     wait: float | None
 
 
-class Lane(NamedTuple):
+class EffectClaims(NamedTuple):
     """Which of a consumer's effects are claimed."""
 
     claim: Statement[EffectRow]
     next_due: Statement[int]
 
 
-ALL = Lane(sql.CLAIM, sql.NEXT_DUE)
-NEW = Lane(sql.CLAIM_NEW, sql.NEXT_NEW)
+ALL = EffectClaims(sql.CLAIM, sql.NEXT_DUE)
+NEW = EffectClaims(sql.CLAIM_NEW, sql.NEXT_NEW)
 """Those that have not been tried yet."""
-AGAIN = Lane(sql.CLAIM_AGAIN, sql.NEXT_AGAIN)
+AGAIN = EffectClaims(sql.CLAIM_AGAIN, sql.NEXT_AGAIN)
 """Those that have been tried before."""
 
 _LISTS: Final[Mapping[EffectState | None, tuple[Listing[EffectRow], Mapping[str, Any]]]] = {
@@ -140,7 +140,7 @@ def _hint(tx: Tx, consumers: Sequence[str]) -> None:
 
 
 async def claim_due(
-    tx: Tx, consumer: str, n: int, lease: float, retries: Retries, lane: Lane = ALL
+    tx: Tx, consumer: str, n: int, lease: float, retries: Retries, lane: EffectClaims = ALL
 ) -> DueEffects:
     """Take up to `n` effects of a lane that are due, of every namespace, for `lease` seconds.
 
@@ -172,7 +172,7 @@ async def _with_bodies(tx: Tx, rows: Sequence[EffectRow]) -> list[ClaimedEffect]
     return sorted(claimed, key=lambda each: each.effect.id)
 
 
-async def _wait(tx: Tx, consumer: str, lane: Lane) -> float | None:
+async def _wait(tx: Tx, consumer: str, lane: EffectClaims) -> float | None:
     due_at = await tx.one(lane.next_due, consumer=consumer)
     return None if due_at is None else max(to_seconds(due_at - tx.now), 0.0)
 

@@ -29,7 +29,7 @@ from perdure.outbox.webhooks.guarded import (
     build_reason,
     pinned_session,
 )
-from perdure.outbox.webhooks.signing import key_of, signed_headers
+from perdure.outbox.webhooks.signing import parse_secret, signed_headers
 from perdure.outbox.webhooks.urls import UrlPolicy, WebhookTarget
 
 DEADLINE_SECONDS = 10.0
@@ -184,4 +184,4 @@ def _retry_after(header: str | None) -> float:
 
 def _key_in(settings: Settings) -> bytes | None:
     """The key that webhooks are signed with."""
-    return None if settings.webhook_secret is None else key_of(settings.webhook_secret)
+    return None if settings.webhook_secret is None else parse_secret(settings.webhook_secret)

@@ -32,7 +32,7 @@ class InvalidSignature(InvalidInput):
     http_status = 401
 
 
-def key_of(secret: str) -> bytes:
+def parse_secret(secret: str) -> bytes:
     """The key of a secret: `whsec_` and base64, or any other text as it is."""
     if not secret.startswith(SECRET_PREFIX):
         return secret.encode()
@@ -75,7 +75,7 @@ def verify(
     timestamp = given[TIMESTAMP_HEADER]
     _check_age(timestamp, time.time() if now is None else now, tolerance)
     secrets = [secret] if isinstance(secret, str) else list(secret)
-    digests = [_digest(key_of(each), given[ID_HEADER], timestamp, body) for each in secrets]
+    digests = [_digest(parse_secret(each), given[ID_HEADER], timestamp, body) for each in secrets]
     if not _any_fits(given[SIGNATURE_HEADER], digests):
         raise InvalidSignature()
     return decode_json(body)

@@ -54,7 +54,7 @@ async def retry(
         )
     anew: dict[str, set[str]] = {}
     retried: list[RunWork] = []
-    plans = {} if current is None else await _plans_of(tx, current)
+    plans = {} if current is None else await _get_plans(tx, current)
     for work in (works[each] for each in tree if each in works):
         parent = work.run.parent_run_id or ""
         if not RUN.moves(work.run.status, "retried") or _is_replaced(work.run, parent, anew):
@@ -106,7 +106,7 @@ async def _check_stopped(tx: Tx, run_id: str, names: Collection[str]) -> None:
 # --- another definition -----------------------------------------------------------------------------------
 
 
-async def _plans_of(tx: Tx, current: Snapshot) -> Mapping[str, WorkflowPlan]:
+async def _get_plans(tx: Tx, current: Snapshot) -> Mapping[str, WorkflowPlan]:
     """The plans of a definition, which is stored."""
     await store_definition(tx, current)
     found = PLANS.get(current.digest)
