@@ -11,7 +11,7 @@ from perdure.kernel.signals.port import Hint, Stream, Watch
 
 
 class _Listener:
-    """Receives keys from any thread and wakes its waiter in the event loop that made it."""
+    """Receives keys from any thread and wakes its waiter in the event loop that created it."""
 
     def __init__(self, hub: LocalSignals, channel: str) -> None:
         self.channel = channel
@@ -20,7 +20,7 @@ class _Listener:
         self._waiter: asyncio.Future[None] | None = None
 
     def tell(self, keys: Iterable[str]) -> None:
-        """Called from any thread. A closed loop has no waiters, so its listener is closed."""
+        """Deliver keys from any thread. A closed loop has no waiters, so its listener is closed."""
         try:
             self._loop.call_soon_threadsafe(self._deliver, tuple(keys))
         except RuntimeError:
@@ -31,7 +31,7 @@ class _Listener:
         self.wake()
 
     def wake(self) -> None:
-        """End the wait; in the loop of the listener."""
+        """End the wait; call this in the listener's loop."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -54,7 +54,7 @@ class _Listener:
 
 
 class LocalWatch(_Listener):
-    """Collects the changed keys of one watcher."""
+    """The changed keys of one watcher."""
 
     def __init__(self, hub: LocalSignals, channel: str, keys: frozenset[str]) -> None:
         super().__init__(hub, channel)
@@ -71,29 +71,29 @@ class LocalWatch(_Listener):
         return changed
 
     def pass_on(self) -> None:
-        """Others have got the same hints."""
+        """Do nothing: every other watcher received the same hints."""
 
     def close(self) -> None:
         self._hub.forget(self)
 
 
 class LocalTurn(LocalWatch):
-    """A watcher of a group, of which a hint wakes one.
+    """A watcher in a group; a hint wakes one watcher of the group.
 
-    A hint is given to it under the lock of the hub, so that one that it does not take is not lost: it goes to
-    another of the group when this one is closed, or when what it took was not handled.
+    The hub assigns a hint under its lock, so that no hint is lost: a hint that this watcher did not take or
+    handle goes to another watcher of the group.
     """
 
     def __init__(self, hub: LocalSignals, channel: str, keys: frozenset[str], group: Hashable) -> None:
         super().__init__(hub, channel, keys)
         self.group = group
         self.is_free = False
-        """Whether it waits, and has been given nothing."""
+        """True if the watcher waits and has no assigned hints."""
         self.given: set[str] = set()
         self._taken: frozenset[str] = frozenset()
 
     def _add(self, keys: tuple[str, ...]) -> None:
-        """They were given to it when they were published."""
+        """Do nothing: the hub assigned the keys when it published them."""
 
     async def changed(self, timeout: float | None = None) -> frozenset[str]:
         self._taken = self._hub.take_given(self, then_free=True)
@@ -122,7 +122,7 @@ class LocalTurn(LocalWatch):
 
 
 class LocalStream(_Listener):
-    """Keeps the keys of one follower in order, up to a limit."""
+    """The keys of one follower in order, up to a limit."""
 
     def __init__(self, hub: LocalSignals, channel: str, prefix: str | tuple[str, ...], limit: int) -> None:
         super().__init__(hub, channel)
@@ -154,7 +154,7 @@ _Told = dict[_Listener, list[str]]
 
 
 class _Watchers:
-    """Those who watch one key: each by itself, or as one of a group, in the order of their turns."""
+    """The watchers of one key: single ones, and groups in the order of their turns."""
 
     __slots__ = ("groups", "single")
 
@@ -185,7 +185,7 @@ class _Watchers:
                 del self.groups[watch.group]
 
     def tell(self, key: str, times: int, told: _Told) -> None:
-        """Tell all single ones, and of each group as many as there are hints."""
+        """Notify all single watchers, and in each group as many as there are hints."""
         for watch in self.single:
             told.setdefault(watch, []).append(key)
         for turns in self.groups.values():
@@ -193,16 +193,17 @@ class _Watchers:
 
 
 def _give(turns: dict[LocalTurn, None], key: str, times: int, told: _Told) -> None:
-    """Give a key to as many of a group as there are hints."""
-    # Whoever is woken anyway may do this, too, and passes on what it cannot.
-    chosen = [each for each in told if isinstance(each, LocalTurn) and each in turns][:times]
+    """Assign a key to as many watchers of a group as there are hints."""
+    # A watcher that is woken anyway can take this hint too; it passes on hints that it cannot handle.
+    chosen = [listener for listener in told if isinstance(listener, LocalTurn) and listener in turns][:times]
     for turn in (*chosen, *_next_turns(turns, times - len(chosen))):
         turn.given.add(key)
         told.setdefault(turn, []).append(key)
 
 
 def _next_turns(turns: dict[LocalTurn, None], times: int) -> list[LocalTurn]:
-    """The next ones who wait, who come last from now on. If nobody waits, one who is at work looks again."""
+    """Choose waiting watchers and move them to the end. If none waits, choose a busy one, which looks
+    again."""
     chosen: list[LocalTurn] = []
     for turn in turns:
         if len(chosen) >= times:
@@ -226,7 +227,7 @@ class LocalSignals:
         self._watchers: dict[Hint, _Watchers] = {}
         self._streams: dict[str, set[LocalStream]] = {}
         self.on_untaken: Callable[[Iterable[Hint]], None] | None = None
-        """What gets the hints that were passed on while nobody else here watched for them."""
+        """Receives hints that were passed on without another watcher in this process."""
 
     def publish(self, hints: Iterable[Hint] | Mapping[Hint, int]) -> None:
         told: _Told = {}
@@ -242,7 +243,7 @@ class LocalSignals:
         _tell(told)
 
     def pass_on(self, turn: LocalTurn, keys: Iterable[str]) -> None:
-        """Give hints to others of the group of a watcher, or to other processes."""
+        """Assign hints to other watchers of the group, or to other processes."""
         told: _Told = {}
         left: list[Hint] = []
         with self._lock:
@@ -258,7 +259,7 @@ class LocalSignals:
             self.on_untaken(left)
 
     def take_given(self, turn: LocalTurn, *, then_free: bool, keep: bool = False) -> frozenset[str]:
-        """Take what a watcher was given. If that is nothing, it is free from now on, or is not."""
+        """Take the watcher's assigned hints. Without any, it becomes free or busy, as `then_free` says."""
         with self._lock:
             turn.is_free = then_free and not turn.given
             if keep:
@@ -293,7 +294,7 @@ class LocalSignals:
         return hint in self._watchers
 
     def awaited(self) -> list[Hint]:
-        """Every hint that is watched for in this process now."""
+        """Return every hint watched in this process."""
         with self._lock:
             return list(self._watchers)
 
@@ -315,12 +316,12 @@ class LocalSignals:
         return channel in self._streams
 
     def followed(self) -> tuple[str, ...]:
-        """The channels that are followed in this process now."""
+        """Return the channels followed in this process."""
         with self._lock:
             return tuple(self._streams)
 
     def close(self) -> None:
-        """Wake all waiters: their next read raises StorageClosed."""
+        """Wake all waiters; their next read raises StorageClosed."""
         with self._lock:
             left = {watch for watchers in self._watchers.values() for watch in watchers}
             streams = {stream for streams in self._streams.values() for stream in streams}
@@ -338,5 +339,5 @@ def _tell(told: _Told) -> None:
 
 
 def counted(hints: Iterable[Hint] | Mapping[Hint, int]) -> Mapping[Hint, int]:
-    """How often each hint is given; each once where that is not said."""
+    """Return the count of each hint, by default 1."""
     return hints if isinstance(hints, Mapping) else dict.fromkeys(hints, 1)
