@@ -1,5 +1,4 @@
-"""The change feed: domains publish changed objects while there are followers, who then read the objects
-again."""
+"""The change feed: domains publish changed objects while there are followers, who read them again."""
 
 from __future__ import annotations
 

@@ -208,10 +208,10 @@ def _check_parts(conditions: Mapping[str, Any], what: str) -> None:
         parts += len(level)
         if parts > MAX_FILTER_PARTS:
             raise InvalidInput(f"{what} has too many values; a filter takes at most {MAX_FILTER_PARTS}")
-        level = [below for part in level for below in _parts_of(part)]
+        level = [below for part in level for below in _get_parts(part)]
 
 
-def _parts_of(part: Any) -> Iterable[Any]:
+def _get_parts(part: Any) -> Iterable[Any]:
     if isinstance(part, Mapping):
         return part.values()
     return part if isinstance(part, list | tuple) else ()

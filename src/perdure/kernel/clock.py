@@ -30,8 +30,7 @@ class Clock(Protocol):
         ...
 
     def wall(self, now: int) -> int:
-        """Return the wall clock's time, or `now`, which was read just before, if the clocks differ by at most
-        1 s."""
+        """Return the wall clock's time, or `now`, which was just read, if they differ by at most 1 s."""
         ...
 
     def behind(self) -> int:

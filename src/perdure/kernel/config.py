@@ -222,8 +222,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seconds_to_stop(self) -> float:
-        """Seconds that a process may take to stop: `shutdown_timeout`, otherwise 30 s or grace period plus 10
-        s."""
+        """Seconds to stop a process: `shutdown_timeout`, otherwise the grace period + 10 s, at least 30 s."""
         if self.shutdown_timeout is not None:
             return self.shutdown_timeout
         return max(SHUTDOWN_SECONDS, self.shutdown_grace_period + AFTER_GRACE_SECONDS)

@@ -59,5 +59,5 @@ def _is_one(value: Value, kind: Any) -> bool:
 
 def _foreign(cursor: str) -> InvalidInput:
     return InvalidInput(
-        f"{cursor[:64]!r} is no cursor of this list; pass the `next` value of the previous page"
+        f"invalid cursor {cursor[:64]!r}; pass the `next` value of the previous page of this list"
     )

@@ -8,8 +8,7 @@ from pathlib import Path
 
 
 def make_folder(folder: Path, root: Path) -> None:
-    """Create a folder below the root, readable only by its owner; refuse a link that leads out of the
-    root."""
+    """Create a folder below the root, accessible only to its owner; refuse links out of the root."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     for ancestor in (*reversed(folder.parents), folder):
         if ancestor.is_relative_to(root) and ancestor != root and not ancestor.is_dir():

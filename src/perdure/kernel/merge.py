@@ -36,8 +36,7 @@ Entry = tuple[asyncio.Future[Any], Any, int, int]
 
 
 class _Lane:
-    """Calls of one kind: the waiting entries, and the running batches; a `starting` batch has no entries
-    yet."""
+    """Calls of one kind: waiting entries and running batches; a `starting` batch has no entries yet."""
 
     __slots__ = ("expected", "filled", "rows", "running", "starting", "waiting")
 
@@ -131,7 +130,7 @@ class Merger:
         """
         refuse_nested()
         loop = asyncio.get_running_loop()
-        lanes = self._lanes_of(loop)
+        lanes = self._get_lanes(loop)
         lane = lanes.get(key)
         if lane is None:
             lane = lanes[key] = _Lane()
@@ -145,7 +144,7 @@ class Merger:
             task.add_done_callback(self._tasks.discard)
         return future
 
-    def _lanes_of(self, loop: asyncio.AbstractEventLoop) -> dict[Hashable, _Lane]:
+    def _get_lanes(self, loop: asyncio.AbstractEventLoop) -> dict[Hashable, _Lane]:
         last, lanes = self._last
         if last is None or last() is not loop:
             lanes = self._lanes.setdefault(loop, {})
@@ -186,8 +185,7 @@ class Merger:
 
 
 async def _run(batch: Batch, items: list[Any]) -> Sequence[Any]:
-    """Run a batch; after an unexpected error run each item by itself, so that one item never fails
-    another."""
+    """Run a batch; after an unexpected error run each item by itself, so that items fail separately."""
     try:
         return await batch(items)
     except StorageError as error:

@@ -54,8 +54,7 @@ class PydanticApi:
         exclude: Names = None,
         exclude_none: bool = False,
     ) -> dict[str, Any]:
-        """Return the fields as a dictionary, nested records included; `mode="json"` returns only JSON
-        types."""
+        """Return the fields as a dictionary, including nested records; `mode="json"` uses only JSON types."""
         chosen = _chosen(_get_fields(self), include, exclude)
         dumped: dict[str, Any] = _dump(_without_none(chosen) if exclude_none else chosen, exclude_none)
         if mode == "python":
@@ -220,8 +219,7 @@ class RecordField(NamedTuple):
 
 
 class OpenRecord(PydanticApi, EncodedByFields):
-    """A record that keeps unknown keys: its instance dictionary holds the declared fields, then the
-    others."""
+    """A record that keeps unknown keys: its instance dictionary holds the declared fields first."""
 
     _declared: ClassVar[tuple[RecordField, ...]] = ()
     _reserved: ClassVar[frozenset[str]] = frozenset()

@@ -38,8 +38,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     threads: float | None = None
     """Unchanged threads, with their runs."""
     temporary: float | None = 7 * DAY
-    """Threads created for one run, with the run: unless callers keep the thread; also the threads
-    of failed temporary runs."""
+    """Threads created for one run, with the run, unless callers keep them; also threads of failed temporary
+    runs."""
     runs: float | None = None
     """Rollouts, attempts and spans of runs that were deleted or had no thread. None keeps them as long as
     threads."""

@@ -54,8 +54,7 @@ class Backoff:
         self._failures = 0
 
     def delay(self, failures: int) -> float:
-        """Return the pause after this number of consecutive failures; the count is neither read nor
-        changed."""
+        """Return the pause after this number of consecutive failures, without changing the count."""
         low, high = self._jitter
         full = min(self._longest, self._first * 2.0 ** min(failures - 1, 60))
         return full * (low + self._chance() * (high - low))

@@ -84,8 +84,7 @@ class Service:
         return sibling
 
     async def ns(self, access: Access = "read") -> int:
-        """Return the number of the namespace. A write creates the namespace; a read of a missing one finds
-        nothing."""
+        """Return the number of the namespace. A write creates a missing one; a read finds nothing in it."""
         if self._number is not None:
             return self._number
         if access == "write":

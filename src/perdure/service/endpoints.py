@@ -83,8 +83,7 @@ def DELETE(path: str) -> Address:  # noqa: N802
 
 @dataclass(frozen=True)
 class WireForm:
-    """Wire form of a value that differs from the value: type `kind`, written by `to_wire`, read by
-    `from_wire`.
+    """Wire form of a value: its type `kind`, the encoder `to_wire` and the decoder `from_wire`.
 
     Used in `Annotated[T, WireForm(...)]` of a result, or of a parameter in a query.
     """

@@ -100,9 +100,9 @@ async def _store_answers(tx: Tx, action: str, answers: Mapping[str, Any]) -> Non
 
 def _stored(key: str, action: str, row: KeyRow | None) -> StoredAnswer | StorageError | Conflict:
     if row is None or row.answer is None:
-        return StorageError(f"the idempotency key {key} was dropped while it was looked for; try again")
+        return StorageError(f"the idempotency key {key} was deleted during the call; try again")
     if row.action != action:
-        return Conflict(f"the idempotency key {key} was used for {row.action} before, and not for {action}")
+        return Conflict(f"the idempotency key {key} was used for {row.action}, not for {action}")
     return StoredAnswer(row.answer)
 
 

@@ -19,7 +19,7 @@ class _Listener:
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
 
-    def tell(self, keys: Iterable[str]) -> None:
+    def notify(self, keys: Iterable[str]) -> None:
         """Deliver keys from any thread. A closed loop has no waiters, so its listener is closed."""
         try:
             self._loop.call_soon_threadsafe(self._deliver, tuple(keys))
@@ -89,21 +89,21 @@ class LocalTurn(LocalWatch):
         self.group = group
         self.is_free = False
         """True if the watcher waits and has no assigned hints."""
-        self.given: set[str] = set()
+        self.assigned: set[str] = set()
         self._taken: frozenset[str] = frozenset()
 
     def _add(self, keys: tuple[str, ...]) -> None:
         """Do nothing: the hub assigned the keys when it published them."""
 
     async def changed(self, timeout: float | None = None) -> frozenset[str]:
-        self._taken = self._hub.take_given(self, then_free=True)
+        self._taken = self._hub.take_assigned(self, then_free=True)
         if not self._taken:
             try:
                 await self._wait(timeout)
             except BaseException:
-                self._hub.take_given(self, then_free=False, keep=True)
+                self._hub.take_assigned(self, then_free=False, keep=True)
                 raise
-            self._taken = self._hub.take_given(self, then_free=False)
+            self._taken = self._hub.take_assigned(self, then_free=False)
         return self._taken
 
     def pass_on(self) -> None:
@@ -117,7 +117,7 @@ class LocalTurn(LocalWatch):
 
     def close(self) -> None:
         super().close()
-        left, self.given = self.given, set()
+        left, self.assigned = self.assigned, set()
         self._hub.pass_on(self, left)
 
 
@@ -150,7 +150,7 @@ class LocalStream(_Listener):
         self._hub.leave(self)
 
 
-_Told = dict[_Listener, list[str]]
+_Notified = dict[_Listener, list[str]]
 
 
 class _Watchers:
@@ -184,26 +184,27 @@ class _Watchers:
             if not turns:
                 del self.groups[watch.group]
 
-    def tell(self, key: str, times: int, told: _Told) -> None:
+    def notify(self, key: str, times: int, notified: _Notified) -> None:
         """Notify all single watchers, and in each group as many as there are hints."""
         for watch in self.single:
-            told.setdefault(watch, []).append(key)
+            notified.setdefault(watch, []).append(key)
         for turns in self.groups.values():
-            _give(turns, key, times, told)
+            _assign(turns, key, times, notified)
 
 
-def _give(turns: dict[LocalTurn, None], key: str, times: int, told: _Told) -> None:
+def _assign(turns: dict[LocalTurn, None], key: str, times: int, notified: _Notified) -> None:
     """Assign a key to as many watchers of a group as there are hints."""
     # A watcher that is woken anyway can take this hint too; it passes on hints that it cannot handle.
-    chosen = [listener for listener in told if isinstance(listener, LocalTurn) and listener in turns][:times]
+    chosen = [listener for listener in notified if isinstance(listener, LocalTurn) and listener in turns][
+        :times
+    ]
     for turn in (*chosen, *_next_turns(turns, times - len(chosen))):
-        turn.given.add(key)
-        told.setdefault(turn, []).append(key)
+        turn.assigned.add(key)
+        notified.setdefault(turn, []).append(key)
 
 
 def _next_turns(turns: dict[LocalTurn, None], times: int) -> list[LocalTurn]:
-    """Choose waiting watchers and move them to the end. If none waits, choose a busy one, which looks
-    again."""
+    """Choose waiting watchers and move them to the end; if none waits, choose a busy one."""
     chosen: list[LocalTurn] = []
     for turn in turns:
         if len(chosen) >= times:
@@ -230,42 +231,42 @@ class LocalSignals:
         """Receives hints that were passed on without another watcher in this process."""
 
     def publish(self, hints: Iterable[Hint] | Mapping[Hint, int]) -> None:
-        told: _Told = {}
+        notified: _Notified = {}
         with self._lock:
             for hint, times in counted(hints).items():
                 channel, key = hint
                 watchers = self._watchers.get(hint)
                 if watchers is not None:
-                    watchers.tell(key, times, told)
+                    watchers.notify(key, times, notified)
                 for stream in self._streams.get(channel, ()):
                     if key.startswith(stream.prefix):
-                        told.setdefault(stream, []).append(key)
-        _tell(told)
+                        notified.setdefault(stream, []).append(key)
+        _notify_all(notified)
 
     def pass_on(self, turn: LocalTurn, keys: Iterable[str]) -> None:
         """Assign hints to other watchers of the group, or to other processes."""
-        told: _Told = {}
+        notified: _Notified = {}
         left: list[Hint] = []
         with self._lock:
             for key in keys:
                 watchers = self._watchers.get((turn.channel, key))
                 turns = None if watchers is None else watchers.groups.get(turn.group)
                 if turns:
-                    _give(turns, key, 1, told)
+                    _assign(turns, key, 1, notified)
                 else:
                     left.append((turn.channel, key))
-        _tell(told)
+        _notify_all(notified)
         if left and self.on_untaken is not None:
             self.on_untaken(left)
 
-    def take_given(self, turn: LocalTurn, *, then_free: bool, keep: bool = False) -> frozenset[str]:
+    def take_assigned(self, turn: LocalTurn, *, then_free: bool, keep: bool = False) -> frozenset[str]:
         """Take the watcher's assigned hints. Without any, it becomes free or busy, as `then_free` says."""
         with self._lock:
-            turn.is_free = then_free and not turn.given
+            turn.is_free = then_free and not turn.assigned
             if keep:
                 return frozenset()
-            given, turn.given = frozenset(turn.given), set()
-            return given
+            assigned, turn.assigned = frozenset(turn.assigned), set()
+            return assigned
 
     def watch(self, channel: str, keys: Iterable[str], group: Hashable = None) -> Watch:
         wanted = frozenset(keys)
@@ -328,14 +329,14 @@ class LocalSignals:
             self._watchers.clear()
             self._streams.clear()
         for watch in left:
-            watch.tell(watch.keys)
+            watch.notify(watch.keys)
         for stream in streams:
-            stream.tell(())
+            stream.notify(())
 
 
-def _tell(told: _Told) -> None:
-    for listener, keys in told.items():
-        listener.tell(keys)
+def _notify_all(notified: _Notified) -> None:
+    for listener, keys in notified.items():
+        listener.notify(keys)
 
 
 def counted(hints: Iterable[Hint] | Mapping[Hint, int]) -> Mapping[Hint, int]:

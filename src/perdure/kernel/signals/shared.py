@@ -1,5 +1,4 @@
-"""Base of signals between processes: a local hub, outgoing hints, and channels that other processes
-follow."""
+"""Base of signals between processes: a local hub, outgoing hints, and channels followed elsewhere."""
 
 from __future__ import annotations
 

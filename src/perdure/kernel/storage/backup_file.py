@@ -73,9 +73,9 @@ def new_database(path: Path, schema: Schema) -> apsw.Connection:
     return engine.connection
 
 
-def complete(made: Path, engine: str, sessions: Path | None) -> None:
+def complete(backup: Path, engine: str, sessions: Path | None) -> None:
     """Add the session files. They only grow, so they contain everything that the database refers to."""
-    connection = open_existing(made, write=True)
+    connection = open_existing(backup, write=True)
     try:
         with connection:
             connection.execute(_MAKE_FILES)
@@ -128,9 +128,9 @@ def extract_files(backup: Path, folder: Path) -> bool:
     return has_files
 
 
-def forget_backup(made: Path) -> None:
+def forget_backup(database: Path) -> None:
     """Turn a copy of a backup into a database."""
-    connection = open_existing(made, write=True)
+    connection = open_existing(database, write=True)
     try:
         with connection:
             connection.execute("DROP TABLE perdure_backup_files")

@@ -301,8 +301,7 @@ class BulkUpdate(Generic[R]):
 
     @property
     def kept(self) -> range:
-        """Positions of the keys, which are never folded: a constant would make the planner scan a
-        namespace."""
+        """Positions of the keys. Folded keys would be constants, for which the planner scans a namespace."""
         return range(len(self.sets), len(self.sets) + len(self.keys))
 
     @cached_property
@@ -393,8 +392,10 @@ class BulkInsert(Generic[R]):
 
 
 class SeldomUpdate:
-    """Rarely changed columns of an insert's rows, which SQLite updates first: setting an indexed column
-    writes its index entry again, even with the same value."""
+    """Rarely changed columns of an insert's rows, which SQLite sets in a separate update before.
+
+    Setting an indexed column writes its index entry again, even with the same value.
+    """
 
     def __init__(self, insert: BulkInsert[Any], sets: str, when: str) -> None:
         self.insert, self.sets, self.when = insert, sets, when

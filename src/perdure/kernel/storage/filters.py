@@ -226,7 +226,7 @@ class Listing(Generic[R_co]):
         self,
         tx: Tx,
         clause: Clause,
-        found: int,
+        page_rows: int,
         *,
         limit: int,
         offset: int,
@@ -234,10 +234,12 @@ class Listing(Generic[R_co]):
         asked: bool,
         **bound: Any,
     ) -> int | None:
-        """Return the number of all rows: read off the last page, or counted on request in time linear to
-        it."""
-        if place is None and limit and (0 < found < limit or not (found or offset)):
-            return offset + found
+        """Return the number of all rows, from the last page or by a count; None unless `asked`.
+
+        A count takes time linear to the number of rows.
+        """
+        if place is None and limit and (0 < page_rows < limit or not (page_rows or offset)):
+            return offset + page_rows
         if not (asked or limit == 0):
             return None
         return await tx.one(self.count(clause), **clause.values, **bound) or 0
@@ -252,8 +254,7 @@ class Listing(Generic[R_co]):
         place: Place | None = None,
         clause: Clause | None = None,
     ) -> tuple[Statement[R_co], Mapping[str, Any]]:
-        """Build a page from the first rows after a position for each value of a column, as its index is
-        ordered."""
+        """Build a page from the first rows after a position for each value of an indexed column."""
         after = order.after(place)
         held = Clause("", {}) if clause is None else Clause(" AND " + clause.sql, clause.values)
         branch = "SELECT * FROM (SELECT " + self.view + " FROM " + self.source + " AND " + column + " = :h"

@@ -69,8 +69,7 @@ class TextQuery(NamedTuple):
 
 
 def parse_query(text: str) -> TextQuery:
-    """Parse words, `"phrases"`, `prefix*` and `-excluded` terms; drop stop words unless there is nothing
-    else."""
+    """Parse words, `"phrases"`, `prefix*` and `-excluded` terms; drop stop words if others are left."""
     terms: list[Term] = []
     excluded: list[Term] = []
     for minus, phrase, plain in _PIECES.findall(_comparable(text)):
