@@ -107,7 +107,7 @@ def test_what_guards_something_is_closed_when_it_is_wrong(tmp_path: Path) -> Non
     section = loaded(tmp_path, http={"disable_store": "yes"}, webhooks={"url": {"require_https": "yes"}})
     assert section.disabled == {"store"}
     assert len(section.failures) == 2
-    with pytest.raises(InvalidInput, match="no webhook is taken"):
+    with pytest.raises(InvalidInput, match="webhooks are refused"):
         check_webhook_url("https://a.example/", policy=section.webhook_policy)
     for cors in (
         {"allow_origins": ["*"], "allow_credentials": True},

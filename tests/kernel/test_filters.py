@@ -206,7 +206,7 @@ def test_a_cursor_of_another_list_or_order_is_refused() -> None:
         ("things", SortOrder((SortKey("id", "text", descending=True),))),
         ("things", SortOrder((SortKey("size", "int"), SortKey("id", "text")))),
     ):
-        with pytest.raises(InvalidInput, match="not a cursor of this list"):
+        with pytest.raises(InvalidInput, match="invalid cursor"):
             order.place(what, cursor)
 
 

@@ -1,1 +1,1 @@
-"""Who may do what, and who did what: namespaces, tokens, the audit and idempotency keys."""
+"""Access control and its record: namespaces, tokens, logins, the audit and idempotency keys."""

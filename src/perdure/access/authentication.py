@@ -1,4 +1,4 @@
-"""Who a token belongs to, remembered for a few seconds."""
+"""Authentication of tokens and logins, with a cache of a few seconds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Authentication:
-    """Finds the token or the login of a secret, and knows whether callers need one."""
+    """Finds the token or the login of a secret, and whether callers need one."""
 
     def __init__(self, storage: Storage, *, cache_seconds: float = CACHE_SECONDS) -> None:
         self.storage = storage
@@ -39,47 +39,47 @@ class Authentication:
         self._closed = False
         self._open_until = 0.0
         self._age = 0
-        """How often answers were forgotten."""
+        """Number of times that the answers were cleared."""
         self._cache_seconds = cache_seconds
         self._listening = False
         self._lock = threading.Lock()
 
     async def authenticate(self, secret: str, guess: Guess = UNLIMITED) -> Token | None:
-        """Return the token of a secret, or None if it is not known or has ended.
+        """Return the token of a secret, or None if it is unknown or has ended.
 
-        An answer is kept for a few seconds, unless a token is created or revoked meanwhile. `guess` raises
-        TooManyRequests if too many secrets are looked up that were not right lately.
+        An answer is cached for a few seconds, unless a token is created or revoked meanwhile. `guess` raises
+        TooManyRequests for too many look-ups of secrets that were not recently valid.
         """
         self._listen()
         return await self._tokens.find(model.parse_token_id(secret), secret, guess)
 
     async def find_login(self, secret: str, guess: Guess = UNLIMITED) -> Login | None:
-        """Return the login of a secret, or None if it is not known, has ended or its token has."""
+        """Return the login of a secret, or None if it is unknown, or it or its token has ended."""
         self._listen()
         return await self._logins.find(parse_login_id(secret), secret, guess)
 
     async def _find_token(self, token_id: str, secret_hash: str) -> tuple[Token, float | None] | None:
-        found = await self._merger.call("tokens", self._find_tokens, token_id)
-        if found is None or not model.fits(secret_hash, found.row.hash):
+        match = await self._merger.call("tokens", self._find_tokens, token_id)
+        if match is None or not model.fits(secret_hash, match.row.hash):
             return None
-        token, now = model.row_to_token(found.row), to_seconds(found.now)
+        token, now = model.row_to_token(match.row), to_seconds(match.now)
         if not model.is_live(token, now):
             return None
-        await self._note_use(token, found.now)
+        await self._note_use(token, match.now)
         return token, None if token.expire_time is None else token.expire_time - now
 
     async def _find_tokens(self, token_ids: Sequence[str]) -> Sequence[TokenMatch | None]:
         return await self.storage.read(operations.find_tokens, token_ids, ns=SYSTEM)
 
     async def _find_login(self, login_id: str, secret_hash: str) -> tuple[Login, float | None] | None:
-        found = await self._merger.call("logins", self._find_logins, login_id)
-        if found is None or not model.fits(secret_hash, found.row.hash) or found.row.expire_time <= found.now:
+        match = await self._merger.call("logins", self._find_logins, login_id)
+        if match is None or not model.fits(secret_hash, match.row.hash) or match.row.expire_time <= match.now:
             return None
-        row, now = found.row, to_seconds(found.now)
-        token = None if found.token is None else model.row_to_token(found.token.row)
+        row, now = match.row, to_seconds(match.now)
+        token = None if match.token is None else model.row_to_token(match.token.row)
         if not row.proof and (token is None or not model.is_live(token, now)):
             return None
-        if found.now - row.last_used_time >= row.use_interval:
+        if match.now - row.last_used_time >= row.use_interval:
             await self._write_use(operations.use_login, row)
         end = to_seconds(row.expire_time)
         if token is not None and token.expire_time is not None:
@@ -90,19 +90,19 @@ class Authentication:
         return await self.storage.read(operations.find_logins, login_ids, ns=SYSTEM)
 
     async def _note_use(self, token: Token, now: int) -> None:
-        """Write down the use of a token about once a minute."""
+        """Record the use of a token about once a minute."""
         if token.last_used_time is None or to_seconds(now - USE_MICROS) >= token.last_used_time:
             await self._write_use(operations.use_token, token.token_id, USE_MICROS)
 
     async def _write_use(self, operation: Operation[..., None], *args: Any) -> None:
-        """Write down a use. If that fails, the caller is admitted all the same."""
+        """Record a use. A failure is logged and does not affect the caller."""
         try:
             await self.storage.run(operation, *args, ns=SYSTEM)
         except StorageError as error:
             logger.warning("a use could not be noted by %s: %s", operation.__name__, error)
 
     async def is_closed(self) -> bool:
-        """Whether a token was ever made here. From then on every caller needs one: that never ends."""
+        """Return whether a token was ever created. From then on every caller needs one, permanently."""
         self._listen()
         if not self._closed and monotonic() >= self._open_until:
             age = self._age
@@ -114,7 +114,7 @@ class Authentication:
         return self._closed
 
     def forget(self) -> None:
-        """Forget every answer, since a token was created or revoked, or a login ended."""
+        """Clear every answer, because a token was created or revoked, or a login ended."""
         self._tokens.forget()
         self._logins.forget()
         with self._lock:
@@ -122,38 +122,38 @@ class Authentication:
             self._open_until = 0.0
 
     def _listen(self) -> None:
-        """Hear of tokens that others make and revoke; from the first question on."""
+        """Watch, from the first look-up on, for tokens that other processes create and revoke."""
         if not self._listening:
             with self._lock:
                 started, self._listening = self._listening, True
             if not started:
-                self.storage.timers.spawn(self._hear())
+                self.storage.timers.spawn(self._watch_tokens())
 
-    async def _hear(self) -> None:
+    async def _watch_tokens(self) -> None:
         with self.storage.signals.watch(operations.TOKENS_CHANNEL, [operations.ANY_TOKEN]) as watch:
             while True:
                 await watch.changed()
                 self.forget()
 
 
-# --- what is remembered -----------------------------------------------------------------------------------
+# --- the cache
 
 
 Find = Callable[[str, str], Awaitable[tuple[T, float | None] | None]]
-"""Finds a secret by its id and its hash, with the seconds for which the answer holds at most."""
+"""Finds a secret by its id and hash; returns the value and the maximum seconds to cache it."""
 
 
 class SecretFinder(Generic[T]):
-    """Finds what belongs to a secret, and remembers it for a few seconds."""
+    """Finds the value of a secret, and caches it for a few seconds."""
 
     def __init__(self, find: Find[T], cache_seconds: float) -> None:
         self._find = find
         self._known: _Cache[T] = _Cache(cache_seconds)
         self._asked: set[str] = set()
-        """The hashes of unknown secrets that are being looked up."""
+        """Hashes of unknown secrets that are being looked up."""
 
     async def find(self, secret_id: str | None, secret: str, guess: Guess) -> T | None:
-        """Return what belongs to a secret, or None. Without an id it has not the form of a secret."""
+        """Return the value of a secret, or None. A secret without an id has an invalid form."""
         if secret_id is None:
             guess.count_failure()
             return None
@@ -164,7 +164,7 @@ class SecretFinder(Generic[T]):
         if answer.value is None:
             guess.count_failure()
         elif not answer.is_fresh:
-            # Only its owner can send it, so that wrong secrets of others must not keep it from the database.
+            # Only the owner can send a valid secret, so the limits on wrong secrets must not apply.
             return await self._look_up(secret_id, secret_hash)
         return answer.value
 
@@ -172,7 +172,7 @@ class SecretFinder(Generic[T]):
         self._known.clear()
 
     async def _look_up_unknown(self, secret_id: str, secret_hash: str, guess: Guess) -> T | None:
-        """Look up a secret within the limits. If many callers send a right one at once, it counts once."""
+        """Look up a secret within the limits. Concurrent look-ups of one valid secret count once."""
         if secret_hash in self._asked:
             value = await self._look_up(secret_id, secret_hash)
             if value is None:
@@ -190,14 +190,14 @@ class SecretFinder(Generic[T]):
 
     async def _look_up(self, secret_id: str, secret_hash: str) -> T | None:
         age = self._known.age
-        found = await self._find(secret_id, secret_hash)
-        value, seconds = (None, None) if found is None else found
+        result = await self._find(secret_id, secret_hash)
+        value, seconds = (None, None) if result is None else result
         self._known.put(secret_hash, value, age, seconds)
         return value
 
 
 class _Answer(NamedTuple, Generic[T]):
-    """What belongs to a secret, or None if the secret was wrong, and until when this counts."""
+    """Value of a secret, or None if the secret was wrong, and the end of its validity."""
 
     value: T | None
     until: float
@@ -208,9 +208,9 @@ class _Answer(NamedTuple, Generic[T]):
 
 
 class _Cache(Generic[T]):
-    """The last answers by the hash of the secret: at most `CACHE_SIZE` right and as many wrong ones.
+    """The last answers by hash of the secret: at most `CACHE_SIZE` right and as many wrong ones.
 
-    Wrong secrets cannot displace right ones. A right one is remembered beyond its time, as one that is looked
+    Wrong secrets cannot displace right ones. An expired right answer stays, so that its secret can be looked
     up again without a limit.
     """
 
@@ -220,10 +220,10 @@ class _Cache(Generic[T]):
         self._right: OrderedDict[str, _Answer[T]] = OrderedDict()
         self._wrong: OrderedDict[str, _Answer[T]] = OrderedDict()
         self.age = 0
-        """How often it was cleared: an answer that was asked for before that is not kept."""
+        """Number of times that the cache was cleared: answers requested before are not kept."""
 
     def get(self, secret_hash: str) -> _Answer[T] | None:
-        """Return a right answer of any age, or a wrong one that is fresh."""
+        """Return a right answer of any age, or a fresh wrong one."""
         with self._lock:
             answer = self._right.get(secret_hash)
             if answer is not None:
@@ -233,7 +233,7 @@ class _Cache(Generic[T]):
             return answer if answer is not None and answer.is_fresh else None
 
     def put(self, secret_hash: str, value: T | None, age: int, left: float | None = None) -> None:
-        """Keep an answer for a few seconds, or for as long as it has `left`."""
+        """Keep an answer for a few seconds, at most for the seconds `left`."""
         seconds = self._seconds if left is None else min(self._seconds, left)
         answers, others = (self._wrong, self._right) if value is None else (self._right, self._wrong)
         with self._lock:
@@ -246,7 +246,7 @@ class _Cache(Generic[T]):
                 answers.popitem(last=False)
 
     def clear(self) -> None:
-        """Let no answer count any more: wrong ones are forgotten, right ones are looked up again."""
+        """Expire all answers: remove wrong ones; right ones are looked up again."""
         with self._lock:
             self.age += 1
             self._wrong.clear()

@@ -1,4 +1,4 @@
-"""Limits for unknown secrets: wrong ones of each address, and the database look-ups of a server."""
+"""Limits for unknown secrets: wrong secrets per address, and database look-ups per server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SERVER: Final = ""
 
 
 class RateBucket:
-    """A rate limit for each name: a burst, and then a number of requests per second."""
+    """A rate limit per name: a burst, then a number of requests per second."""
 
     def __init__(self, rate: float, size: float) -> None:
         self._rate = rate
@@ -27,11 +27,11 @@ class RateBucket:
         return self._count_left(name) >= 1
 
     def take(self, name: str) -> None:
-        """Take one request from what is left to a name."""
+        """Take one request from a name's budget."""
         self._set_left(name, self._count_left(name) - 1)
 
     def give_back(self, name: str) -> None:
-        """Return one request, which turned out not to count."""
+        """Return one request that turned out not to count."""
         self._set_left(name, min(self._size, self._count_left(name) + 1))
 
     def _set_left(self, name: str, left: float) -> None:
@@ -59,7 +59,7 @@ class GuessLimits:
         self._failures.take(address)
 
     def begin_look_up(self, address: str) -> None:
-        """Count an unknown secret as wrong until the database knows it."""
+        """Count an unknown secret as wrong until the database confirms it."""
         self.count_failure(address)
         if not self._look_ups.has_room(_SERVER):
             self._failures.give_back(address)
@@ -73,7 +73,7 @@ class GuessLimits:
 
 
 class Guess:
-    """A secret that a caller at an address presents. Without limits, nothing is counted."""
+    """A secret presented by a caller at an address. Without limits, nothing is counted."""
 
     __slots__ = ("_address", "_limits")
 
@@ -95,4 +95,4 @@ class Guess:
 
 
 UNLIMITED: Final = Guess()
-"""For callers that were admitted before, and for code of this process."""
+"""For callers authenticated before, and for code in this process."""

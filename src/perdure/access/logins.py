@@ -1,6 +1,6 @@
-"""Logins of the dashboard: a random secret in a cookie, and a row that ends with the logout.
+"""Logins of the dashboard: a random secret in a cookie, and a row that is deleted at logout.
 
-The row holds hashes only. A login counts while its credential does: a token until it expires or is revoked,
+The row holds only hashes. A login is valid while its credential is: a token until it expires or is revoked,
 the API key and the local secret until they change.
 """
 
@@ -14,24 +14,24 @@ from typing import Final, NamedTuple
 from perdure.access.model import Token, TokenMatch
 
 LIFETIME: Final = 7 * 24 * 3600
-"""Seconds after which a login ends, also one that is used."""
+"""Seconds after which a login ends even if it is used."""
 MOST_LOGINS: Final = 100
-"""How many logins of one credential there may be; the oldest one ends for a new one."""
+"""Maximum number of logins per credential; a new login ends the oldest one."""
 USE_SECONDS: Final = 60.0
-"""How often a use is written down, at most; of a short `login_idle_timeout`, four times within it."""
+"""Minimum seconds between recorded uses; with a short `login_idle_timeout`, a quarter of it."""
 
 _SECRET = re.compile(r"pdl_([0-9a-f]{16})_[A-Za-z0-9_-]{43}")
 
 
 class LoginRow(NamedTuple):
-    """A login as it is stored. Times are microseconds."""
+    """A login as stored. Times are microseconds."""
 
     id: str
     hash: str
     credential: str
-    """The id of a token, `key` or `local`."""
+    """Id of a token, `key` or `local`."""
     proof: str
-    """What the key or the local secret gives together with the secret of the login; empty for a token."""
+    """HMAC of the key or the local secret under the login's secret; empty for a token."""
     create_time: int
     last_used_time: int
     idle: int
@@ -40,12 +40,12 @@ class LoginRow(NamedTuple):
 
     @property
     def use_interval(self) -> int:
-        """The microseconds that pass between two uses that are written down."""
+        """Minimum microseconds between two recorded uses."""
         return min(int(USE_SECONDS * 1_000_000), self.idle // 4)
 
 
 class NewLogin(NamedTuple):
-    """A login that is to be stored."""
+    """A login to store."""
 
     id: str
     hash: str
@@ -56,7 +56,7 @@ class NewLogin(NamedTuple):
 
 
 class LoginMatch(NamedTuple):
-    """A login, its token if it has one, and the time by the database."""
+    """A login, its token if it has one, and the database's time."""
 
     row: LoginRow
     token: TokenMatch | None
@@ -64,7 +64,7 @@ class LoginMatch(NamedTuple):
 
 
 class Login(NamedTuple):
-    """A login that counts, if the key or the local secret still fits `proof`."""
+    """A login, valid if the current key or local secret matches `proof`."""
 
     login_id: str
     credential: str
@@ -73,20 +73,20 @@ class Login(NamedTuple):
 
 
 def build_login_secret(login_id: str, chance: str) -> str:
-    """Return what the browser keeps: the id of a login, and 43 characters that nobody can guess."""
+    """Return the secret for the browser: the id of a login, and 43 random characters."""
     return "pdl_" + login_id + "_" + chance
 
 
 def parse_login_id(secret: str) -> str | None:
-    """Return the id inside the secret of a login, or None if it is none."""
+    """Return the id inside the secret of a login, or None for any other text."""
     match = _SECRET.fullmatch(secret)
     return match.group(1) if match else None
 
 
 def prove(login_secret: str, credential_secret: str) -> str:
-    """Bind a login to the key that it began with.
+    """Bind a login to the key that it started with.
 
-    The key cannot be guessed from this: the secret of the login, which is random, is stored nowhere.
+    The key cannot be derived from the result, because the random secret of the login is not stored.
     """
     key = login_secret.encode("utf-8", "surrogatepass")
     return hmac.new(key, credential_secret.encode("utf-8", "surrogatepass"), sha256).hexdigest()

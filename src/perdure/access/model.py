@@ -1,4 +1,4 @@
-"""Tokens, callers and the audit: what they are, and the rules that need neither a clock nor a database."""
+"""Tokens and callers, with the rules that need neither a clock nor a database."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from perdure.service.callers import ALL_SCOPES, EVERY_NAMESPACE, MAX_NAME, SCOPE
 
 MAX_NAMESPACES = 100
 MAX_LIFETIME = 1e9
-"""The longest life of a token that expires, in seconds: some thirty years."""
+"""Longest lifetime of a token that expires, in seconds: about 30 years."""
 
 _SECRET = re.compile(r"pdr_([0-9a-f]{16})_[A-Za-z0-9_-]{43}")
 
 
 class Token(Record, kw_only=True):
-    """A token as it may be shown: all but its secret, which nobody knows but its owner."""
+    """A token without its secret, which only its owner has."""
 
     token_id: str
     name: str
     scopes: list[str]
     namespaces: list[str]
-    """Names of namespaces, or `*` for every one."""
+    """Names of namespaces, or `*` for all."""
     create_time: float
     expire_time: float | None = None
     revoke_time: float | None = None
@@ -44,11 +44,11 @@ class CreatedToken(Token, kw_only=True):
 
     secret: str
     first: bool = False
-    """Whether every caller needs a token from now on, because it is the first and there is no API key."""
+    """True if every caller needs a token from now on: it is the first one, and there is no API key."""
 
 
 class Me(msgspec.Struct, kw_only=True):
-    """The caller. `namespaces` is null where every namespace is allowed."""
+    """The caller. `namespaces` is null if all namespaces are allowed."""
 
     actor: str
     scopes: list[str]
@@ -57,7 +57,7 @@ class Me(msgspec.Struct, kw_only=True):
 
 
 class NewToken(msgspec.Struct, frozen=True):
-    """A token that is to be made, checked; only the hash of its secret is here."""
+    """A checked token to create, with only the hash of its secret."""
 
     token_id: str
     hash: str
@@ -69,11 +69,11 @@ class NewToken(msgspec.Struct, frozen=True):
     encoded_namespaces: str
 
 
-# --- scopes and lives -------------------------------------------------------------------------------------
+# --- validity ---------------------------------------------------------------------------------------------
 
 
 def is_live(token: Token, now: float) -> bool:
-    """Whether a token is neither revoked nor expired."""
+    """Return whether a token is neither revoked nor expired."""
     return token.revoke_time is None and (token.expire_time is None or now < token.expire_time)
 
 
@@ -81,27 +81,27 @@ def is_live(token: Token, now: float) -> bool:
 
 
 def build_secret(token_id: str, chance: str) -> str:
-    """What a token's owner keeps: its id, and 43 characters that nobody can guess."""
+    """Return the secret for a token's owner: the id, and 43 random characters."""
     return "pdr_" + token_id + "_" + chance
 
 
 def parse_token_id(secret: str) -> str | None:
-    """The id inside a secret, or None if it is not one of ours."""
+    """Return the id inside a secret, or None for any other text."""
     match = _SECRET.fullmatch(secret)
     return match.group(1) if match else None
 
 
 def hash_secret(secret: str) -> str:
-    """What is stored of a secret. It is long and random, so that no slow hash is needed."""
+    """Hash a secret for storage. Secrets are long and random, so a fast hash is safe."""
     return sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def fits(secret_hash: str, stored_hash: str) -> bool:
-    """Compare in a time that does not tell how much of it is right."""
+    """Compare hashes in constant time."""
     return hmac.compare_digest(secret_hash, stored_hash)
 
 
-# --- what callers give ------------------------------------------------------------------------------------
+# --- arguments --------------------------------------------------------------------------------------------
 
 
 def new_token(
@@ -113,7 +113,7 @@ def new_token(
     namespaces: Any,
     expires_in: Any,
 ) -> NewToken:
-    """Check what is asked for."""
+    """Check the arguments of a new token."""
     allowed = _check_scopes(_texts(scopes, "scopes"))
     reached = _check_namespaces(_texts(namespaces, "namespaces"))
     return NewToken(
@@ -158,7 +158,7 @@ def _lifetime(seconds: Any) -> int:
 
 
 class TokenRow(NamedTuple):
-    """A token as it is stored. Times are microseconds."""
+    """A token as stored. Times are microseconds."""
 
     id: str
     hash: str
@@ -174,14 +174,14 @@ class TokenRow(NamedTuple):
 
 
 class TokenMatch(NamedTuple):
-    """A token, and the time by the database."""
+    """A token, and the database's time."""
 
     row: TokenRow
     now: int
 
 
 def row_to_token(row: TokenRow) -> Token:
-    """A token as it may be shown."""
+    """Convert a row to a token without its secret."""
     return Token(
         token_id=row.id,
         name=row.name,

@@ -1,7 +1,7 @@
-"""Operations on namespaces, tokens, the audit and idempotency keys.
+"""Operations on tokens, logins and saved views.
 
-Idempotency keys are taken in their order before anything else is locked, and an audit entry is written after
-everything else: so neither makes another transaction wait.
+Idempotency keys are locked in sorted order before anything else, and the audit entry is written last, so that
+neither delays other transactions.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ ANY_TOKEN = "any"  # noqa: S105 - the one key of the channel
 
 
 class AddedToken(NamedTuple):
-    """A token that was stored, and whether it is the first."""
+    """A stored token; `first` is true if it is the first one."""
 
     row: TokenRow
     first: bool
 
 
 async def create_token(tx: Tx, token: NewToken, without_admin: bool) -> AddedToken:
-    """Store a token. The first one has the scope admin, unless the caller does without."""
+    """Store a token. The first one needs the scope admin, unless `without_admin` is set."""
     first = not await any_token(tx)
     if first and not without_admin and ADMIN not in token.scopes:
         raise InvalidInput(
-            "the first token needs the scope admin: once it exists, every caller needs a token, and nobody "
-            "else could create or revoke one. Add the scope, or confirm with without_admin (--yes)"
+            "the first token needs the scope admin: once it exists, every caller needs a token, and no other "
+            "caller could create or revoke one. Add the scope, or confirm with without_admin (--yes)"
         )
     row = TokenRow(
         id=token.token_id,
@@ -63,7 +63,7 @@ async def create_token(tx: Tx, token: NewToken, without_admin: bool) -> AddedTok
 
 
 async def revoke_token(tx: Tx, token_id: str) -> TokenRow:
-    """Revoke a token; one that was revoked before stays as it is."""
+    """Revoke a token; an earlier revocation stays unchanged."""
     row = await tx.one(sql.LOCK_TOKEN, id=token_id)
     if row is None:
         raise NotFound(f"Token {token_id} not found")
@@ -77,24 +77,24 @@ async def revoke_token(tx: Tx, token_id: str) -> TokenRow:
 
 
 async def find_tokens(tx: Tx, token_ids: Sequence[str]) -> list[TokenMatch | None]:
-    """The tokens with these ids, and the time by the database."""
+    """Return the tokens with these ids, and the database's time."""
     rows = await tx.all(sql.FIND_TOKENS, ids=list(set(token_ids)))
-    found = {row.id: TokenMatch(row, tx.wall) for row in rows}
-    return [found.get(token_id) for token_id in token_ids]
+    matches = {row.id: TokenMatch(row, tx.wall) for row in rows}
+    return [matches.get(token_id) for token_id in token_ids]
 
 
 async def list_tokens(tx: Tx, created: int, last: str, limit: int) -> list[TokenRow]:
-    """The next tokens after a place, the oldest first."""
+    """Return the next tokens after a position, oldest first."""
     return await tx.all(sql.LIST_TOKENS, created=created, last=last, n=limit)
 
 
 async def any_token(tx: Tx) -> bool:
-    """Whether a token was ever made; one that has ended is still there."""
+    """Return whether a token was ever created; ended tokens count too."""
     return await tx.one(sql.ANY_TOKEN) is not None
 
 
 async def use_token(tx: Tx, token_id: str, interval: int) -> None:
-    """Note that a token was used, unless that was noted within `interval` microseconds."""
+    """Record the use of a token, unless a use was recorded within `interval` microseconds."""
     await tx.execute(sql.USE_TOKEN, id=token_id, before=tx.wall - interval)
 
 
@@ -102,7 +102,7 @@ async def use_token(tx: Tx, token_id: str, interval: int) -> None:
 
 
 async def create_login(tx: Tx, login: NewLogin) -> None:
-    """Store a login. The oldest ones of its credential end if there are too many."""
+    """Store a login. If the credential has too many logins, the oldest ones end."""
     end = tx.wall + to_micros(LIFETIME)
     row = LoginRow(
         id=login.id,
@@ -121,14 +121,14 @@ async def create_login(tx: Tx, login: NewLogin) -> None:
 
 
 async def end_login(tx: Tx, login_id: str, secret_hash: str) -> None:
-    """Delete a login, if it is there."""
+    """Delete a login if it exists."""
     if await tx.execute(sql.DROP_LOGIN, id=login_id, hash=secret_hash):
         await audit(tx, "logout", [login_id])
         tx.hint(TOKENS_CHANNEL, ANY_TOKEN)
 
 
 async def find_logins(tx: Tx, login_ids: Sequence[str]) -> list[LoginMatch | None]:
-    """Find logins with these ids, their tokens, and the time by the database."""
+    """Find logins by id, with their tokens and the database's time."""
     rows = {row.id: row for row in await tx.all(sql.FIND_LOGINS, ids=list(set(login_ids)))}
     credentials = [row.credential for row in rows.values() if not row.proof]
     tokens = dict(zip(credentials, await find_tokens(tx, credentials), strict=True)) if credentials else {}
@@ -137,13 +137,13 @@ async def find_logins(tx: Tx, login_ids: Sequence[str]) -> list[LoginMatch | Non
 
 
 async def use_login(tx: Tx, row: LoginRow) -> None:
-    """Let a login expire later, because it is used."""
+    """Extend a login that is used."""
     expire = min(tx.wall + row.idle, row.end_time)
     await tx.execute(sql.USE_LOGIN, id=row.id, expire=expire, before=tx.wall - row.use_interval)
 
 
 async def trim_logins(tx: Tx, _age: int) -> int:
-    """Delete some of the logins that have expired; return how many."""
+    """Delete some expired logins; return how many."""
     return await tx.execute(sql.TRIM_LOGINS, n=TRIM_ROWS)
 
 
@@ -162,7 +162,7 @@ async def save_view(tx: Tx, owner: str, screen: str, name: str, query: str) -> V
 
 
 async def list_views(tx: Tx, owners: Sequence[str]) -> list[ViewRow]:
-    """The views of some owners, by screen and name."""
+    """Return the views of some owners, by screen and name."""
     return await tx.all(sql.LIST_VIEWS, owners=list(owners), n=2 * MAX_VIEWS)
 
 

@@ -49,10 +49,10 @@ Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 
 
 class Access(Service):
-    """The tokens of a database, and the record of who did what in it.
+    """The tokens of a database, and its audit.
 
-    A token is hashed, scoped, revocable, may expire, and there may be many at once: to rotate one, create the
-    next, hand it out, and revoke the first. A caller reaches no namespace beyond its own.
+    Tokens are hashed, scoped and revocable, may expire, and may overlap: to rotate a token, create the next
+    one, distribute it, and revoke the first. Callers reach only their own namespaces.
     """
 
     def __init__(
@@ -67,22 +67,22 @@ class Access(Service):
         self.authentication = authentication or Authentication(storage)
 
     @property
-    def _who(self) -> Caller:
+    def _acting(self) -> Caller:
         return self.caller or Caller.trusted(SYSTEM_ACTOR, self.namespace)
 
     def _reaches(self, namespaces: Collection[str]) -> bool:
-        allowed = self._who.namespaces
+        allowed = self._acting.namespaces
         return allowed is None or set(namespaces) <= set(allowed)
 
     @call(GET("/me"), scope="read")
     async def whoami(self) -> Me:
         """Show the caller: its name, scopes and namespaces."""
-        who = self._who
+        caller = self._acting
         return Me(
-            actor=str(who.actor),
-            scopes=sorted(who.scopes),
-            namespace=who.namespace,
-            namespaces=None if who.namespaces is None else list(who.namespaces),
+            actor=str(caller.actor),
+            scopes=sorted(caller.scopes),
+            namespace=caller.namespace,
+            namespaces=None if caller.namespaces is None else list(caller.namespaces),
         )
 
     # --- tokens -----------------------------------------------------------------------------------------
@@ -97,13 +97,13 @@ class Access(Service):
         expires_in: Annotated[float, Meta(gt=0, le=MAX_LIFETIME)] | None = None,
         without_admin: bool = False,
     ) -> CreatedToken:
-        """Create a token. Its secret is shown here once, and never again.
+        """Create a token. Its secret is shown only in this answer.
 
-        After the first one every caller needs a token, so the first must have the scope `admin`, unless
-        `without_admin` says that nobody needs to administer tokens. A caller with the API key needs neither.
-        Without `namespaces` it is for the caller's own; `*` is every one. It takes no idempotency key: the
-        answer holds the secret, which is not stored, so that no second call could give it. If the answer is
-        lost, revoke the token and create another.
+        After the first token every caller needs one, so the first must have the scope `admin`, unless
+        `without_admin` confirms that tokens need no administration. A caller with the API key needs neither.
+        Without `namespaces` the token is for the caller's own; `*` is for all. There is no idempotency key:
+        the answer holds the secret, which is not stored, so a second call could not repeat it. If the answer
+        is lost, revoke the token and create another one.
         """
         wanted = [self.namespace] if namespaces is None else namespaces
         token_id = self.storage.ids.hex(TOKEN_ID_DIGITS)
@@ -118,60 +118,60 @@ class Access(Service):
         )
         if not self._reaches(token.namespaces):
             raise Forbidden("a token cannot reach further than the one that creates it")
-        # Where there is an API key, callers needed a secret before, and the key administers tokens.
-        has_key = self._who.credential is not None and self._who.actor == KEY
+        # With an API key, callers needed a secret before, and the key administers tokens.
+        has_key = self._acting.credential is not None and self._acting.actor == KEY
         added = await self._change(operations.create_token, token, without_admin or has_key)
         first = added.first and not has_key
         return CreatedToken(**structs.asdict(model.row_to_token(added.row)), secret=secret, first=first)
 
     @call(GET("/tokens"), scope="admin")
     async def list_tokens(self, *, limit: Limit = 100, cursor: str | None = None) -> ListPart[Token]:
-        """List tokens, the oldest first; ended ones too. `next` is the cursor of the next page."""
+        """List tokens, oldest first, including ended ones. `next` is the cursor of the next page."""
         check_page(limit)
         place = read_cursor(cursor, _TOKENS, int, str) or (-1, "")
-        found: list[TokenRow] = []
-        while len(found) < limit:
-            size = limit - len(found)
+        reachable: list[TokenRow] = []
+        while len(reachable) < limit:
+            size = limit - len(reachable)
             rows = await self.storage.read(operations.list_tokens, *place, size, ns=SYSTEM)
-            found += [row for row in rows if self._reaches(model.row_to_token(row).namespaces)]
+            reachable += [row for row in rows if self._reaches(model.row_to_token(row).namespaces)]
             if len(rows) < size:
-                return ListPart(map(model.row_to_token, found))
+                return ListPart(map(model.row_to_token, reachable))
             place = (rows[-1].create_time, rows[-1].id)
-        return ListPart(map(model.row_to_token, found), write_cursor(_TOKENS, *place) if limit else None)
+        return ListPart(map(model.row_to_token, reachable), write_cursor(_TOKENS, *place) if limit else None)
 
     @call(DELETE("/tokens/{token_id}"), scope="admin", status=200, errors=(NotFound,))
     async def revoke_token(self, token_id: Id) -> Token:
-        """Revoke a token: in this process at once, in others within seconds."""
+        """Revoke a token: in this process at once, in other processes within seconds."""
         check_text(token_id, "token_id")
-        if self._who.namespaces is not None:
-            (known,) = await self.storage.read(operations.find_tokens, [token_id], ns=SYSTEM)
-            if known is None or not self._reaches(model.row_to_token(known.row).namespaces):
+        if self._acting.namespaces is not None:
+            (match,) = await self.storage.read(operations.find_tokens, [token_id], ns=SYSTEM)
+            if match is None or not self._reaches(model.row_to_token(match.row).namespaces):
                 raise NotFound(f"Token {token_id} not found")
         return model.row_to_token(await self._change(operations.revoke_token, token_id))
 
     # --- logins -----------------------------------------------------------------------------------------
 
     async def log_in(self, credential_secret: str, idle_seconds: float) -> str:
-        """Start a login of the caller, who came with this secret; return the secret for the cookie.
+        """Start a login of the caller with this credential; return the secret for the cookie.
 
-        It has no endpoint: only the server sets cookies.
+        There is no endpoint: only the server sets cookies.
         """
-        who = self._who
+        caller = self._acting
         login_id = self.storage.ids.hex(TOKEN_ID_DIGITS)
         secret = build_login_secret(login_id, secrets.token_urlsafe(32))
-        is_token = model.parse_token_id(credential_secret) == who.actor
+        is_token = model.parse_token_id(credential_secret) == caller.actor
         login = NewLogin(
             id=login_id,
             hash=model.hash_secret(secret),
-            credential=str(who.actor),
+            credential=str(caller.actor),
             proof="" if is_token else prove(secret, credential_secret),
             idle=to_micros(idle_seconds),
         )
-        await self.storage.run(operations.create_login, login, ns=SYSTEM, actor=who.actor)
+        await self.storage.run(operations.create_login, login, ns=SYSTEM, actor=caller.actor)
         return secret
 
     async def log_out(self, secret: str) -> None:
-        """End the login with this secret: in this process at once, in others within seconds."""
+        """End the login with this secret: in this process at once, in other processes within seconds."""
         login_id = parse_login_id(secret)
         if login_id is not None:
             await self._change(operations.end_login, login_id, model.hash_secret(secret))
@@ -187,9 +187,9 @@ class Access(Service):
     async def save_view(
         self, name: ViewName, screen: Screen, query: ViewQuery = "", *, shared: bool = True
     ) -> SavedView:
-        """Save what a screen shows under a name, for all callers of the namespace or for the caller alone.
+        """Save the view of a screen under a name, for all callers of the namespace or only for the caller.
 
-        A view with the same screen and name is replaced. There are at most 200 shared ones, and 200 for each
+        It replaces a view with the same screen and name. There are at most 200 shared views, and 200 per
         caller.
         """
         check_name(name, "name", max_length=MAX_VIEW_NAME)
@@ -207,14 +207,14 @@ class Access(Service):
 
     @property
     def _own(self) -> str:
-        """The owner of the caller's own views."""
-        return str(self._who.actor)
+        """Owner of the caller's own views."""
+        return str(self._acting.actor)
 
     async def _change(self, operation: Operation[..., T], *args: Any) -> T:
         try:
-            return await self.storage.run(operation, *args, ns=SYSTEM, actor=self._who.actor)
+            return await self.storage.run(operation, *args, ns=SYSTEM, actor=self._acting.actor)
         finally:
-            # Also after an error: it may have happened all the same.
+            # Also after an error, because the change may have been committed.
             self.authentication.forget()
 
     # --- namespaces and the audit -----------------------------------------------------------------------
@@ -225,9 +225,9 @@ class Access(Service):
         check_page(limit)
         (last,) = read_cursor(cursor, _NAMESPACES, str) or ("",)
         names = await self.storage.read(list_namespaces)
-        found = sorted(name for name in names.values() if name > last and self._reaches([name]))
-        more = 0 < limit < len(found)
-        return ListPart(found[:limit], write_cursor(_NAMESPACES, found[limit - 1]) if more else None)
+        reachable = sorted(name for name in names.values() if name > last and self._reaches([name]))
+        more = 0 < limit < len(reachable)
+        return ListPart(reachable[:limit], write_cursor(_NAMESPACES, reachable[limit - 1]) if more else None)
 
     @call(GET("/audit"), scope="admin")
     async def query_audit(
@@ -239,14 +239,14 @@ class Access(Service):
         limit: Limit = 100,
         before: Annotated[int, Meta(ge=0, le=LAST_ID)] | None = None,
     ) -> AuditPage:
-        """List the audit, the newest entry first; `before` of a page leads to the next one."""
+        """List the audit, newest entry first; pass `before` of a page to get the next one."""
         for what, value in (("namespace", namespace), ("actor", actor), ("action", action)):
             if value is not None:
                 check_text(value, what)
         check_page(limit, 0)
         if before is not None and not _is_id(before):
             raise InvalidInput(f"before is {before!r}; it must be the id of an entry")
-        if namespace is None and self._who.namespaces is not None:
+        if namespace is None and self._acting.namespaces is not None:
             namespace = self.namespace
         if namespace is not None and not self._reaches([namespace]):
             raise Forbidden(f"this token does not reach the namespace {namespace!r}")
@@ -261,7 +261,7 @@ def _is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LAST_ID
 
 
-# --- what is kept, and for how long -----------------------------------------------------------------------
+# --- retention --------------------------------------------------------------------------------------------
 
 
 def start_retention(storage: Storage, retention: Retention) -> None:
@@ -270,7 +270,7 @@ def start_retention(storage: Storage, retention: Retention) -> None:
 
 
 async def retain(storage: Storage, retention: Retention) -> None:
-    """Drop what is older than it is kept, in chunks that let callers in between."""
+    """Delete expired rows in chunks, so that callers' operations run in between."""
     await _trim(storage, trim_audit, retention.audit)
     await _trim(storage, trim_keys, retention.keys)
     await _trim(storage, operations.trim_logins, 0.0)

@@ -1,4 +1,4 @@
-"""The SQL of access, written once for both engines."""
+"""SQL of access, written once for both engines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.kernel.storage.dialect import BulkInsert, name_statements, statemen
 ADD_TOKENS = BulkInsert(TOKENS, TokenRow)
 # Tokens by their ids.
 FIND_TOKENS = statement("SELECT {columns} FROM tokens WHERE ns = :ns AND id {among:ids}", row=TokenRow)
-# Tokens after a place, the oldest first.
+# Tokens after a position, oldest first.
 LIST_TOKENS = statement(
     """
     SELECT {columns} FROM tokens WHERE ns = :ns AND (create_time, id) > (:created, :last)
@@ -24,7 +24,7 @@ LIST_TOKENS = statement(
 )
 # Lock a token.
 LOCK_TOKEN = statement("SELECT {columns} FROM tokens WHERE ns = :ns AND id = :id {lock}", row=TokenRow)
-# Whether there is any token.
+# Any token.
 ANY_TOKEN = statement("SELECT 1 FROM tokens WHERE ns = :ns LIMIT 1", row=int)
 # Revoke a token.
 REVOKE_TOKEN = statement("UPDATE tokens SET revoke_time = :wall WHERE ns = :ns AND id = :id")
@@ -59,7 +59,7 @@ DROP_OLD_LOGINS = statement(
        ORDER BY create_time DESC, id LIMIT :n)
     """
 )
-# Delete some logins that have expired.
+# Delete some expired logins.
 TRIM_LOGINS = statement(
     """
     DELETE FROM logins WHERE ns = :ns AND id {listed:SELECT id FROM logins
@@ -69,13 +69,13 @@ TRIM_LOGINS = statement(
 
 # --- saved views ------------------------------------------------------------------------------------------
 
-# Save views; one that is known is replaced.
+# Save views, replacing existing ones.
 SAVE_VIEWS = BulkInsert(
     SAVED_VIEWS,
     ViewRow,
     on_conflict="UPDATE SET query = excluded.query, saved_at = excluded.saved_at",
 )
-# The views of some owners.
+# Views of some owners.
 LIST_VIEWS = statement(
     """
     SELECT {columns} FROM saved_views WHERE ns = :ns AND owner {among:owners}
@@ -83,7 +83,7 @@ LIST_VIEWS = statement(
     """,
     row=ViewRow,
 )
-# How many views an owner has.
+# Number of an owner's views.
 COUNT_VIEWS = statement("SELECT count(*) FROM saved_views WHERE ns = :ns AND owner = :owner", row=int)
 # Delete a view.
 DROP_VIEW = statement(

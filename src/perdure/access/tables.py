@@ -1,4 +1,4 @@
-"""The tables of access. What belongs to no namespace has the number of the system in `ns`."""
+"""Tables of access. Rows of no namespace have `SYSTEM` in `ns`."""
 
 from perdure.kernel.storage.schema import Index, Table, integer, text
 from perdure.service.tables import AUDIT, IDEMPOTENCY, NAMESPACES
@@ -55,6 +55,6 @@ SAVED_VIEWS = Table(
     ),
     key=("ns", "owner", "screen", "name"),
 )
-"""What people want to see of a screen again; an empty `owner` shares it with the namespace."""
+"""Saved views of screens; an empty `owner` shares a view with the namespace."""
 
 TABLES = (NAMESPACES, TOKENS, LOGINS, AUDIT, IDEMPOTENCY, SAVED_VIEWS)

@@ -1,4 +1,4 @@
-"""Saved views: what a person wants to see of a screen again, by name."""
+"""Saved views of dashboard screens, by name."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MAX_VIEW_NAME = 100
 MAX_SCREEN = 100
 MAX_QUERY = 2000
 MAX_VIEWS = 200
-"""How many views a namespace shares, and how many each caller has in it."""
+"""Maximum number of shared views in a namespace, and of each caller's own views."""
 SHARED = ""
-"""The owner of views that all callers of a namespace see."""
+"""Owner of views that all callers of a namespace see."""
 
 ViewName = Annotated[str, Meta(min_length=1, max_length=MAX_VIEW_NAME)]
 Screen = Annotated[str, Meta(min_length=1, max_length=MAX_SCREEN)]
@@ -23,7 +23,7 @@ ViewQuery = Annotated[str, Meta(max_length=MAX_QUERY)]
 
 
 class ViewRow(NamedTuple):
-    """A view of an owner, by its screen and name."""
+    """A view of an owner, by screen and name."""
 
     owner: str
     screen: str
@@ -33,13 +33,13 @@ class ViewRow(NamedTuple):
 
 
 class SavedView(Record, kw_only=True):
-    """A view of a screen: its filters and order, as they stand in its URL."""
+    """A view of a screen: its filters and order, in the form of its URL."""
 
     screen: str
     name: str
     query: str
     shared: bool
-    """Whether all callers of the namespace see it; else it is the caller's own."""
+    """True if all callers of the namespace see it; otherwise it is the caller's own."""
     saved_at: float
 
 

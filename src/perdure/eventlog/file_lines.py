@@ -1,4 +1,4 @@
-"""The lines of a log in a file: complete ones between two positions, and the stamps at their ends."""
+"""Lines of a log in a file: complete lines between two positions, and the stamps at their ends."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from perdure.eventlog.port import MAX_BATCH, MAX_READ, Line, Lines
 
 CHUNK: Final = 256 << 10
 LOOK_BACK: Final = MAX_BATCH + (1 << 20)
-"""How far back the last line of an attempt is looked for: further than a batch that was torn can reach."""
+"""Bytes searched backwards for the last line of an attempt: more than a torn batch can have."""
 MAX_STAMP: Final = 640
-"""More bytes than a stamp has, with the mark around it."""
+"""Upper bound of the bytes of a stamp, with the mark around it."""
 _NUMBERED: Final = rb'\["([^"\\]*)",(\d+)\]'
 _STAMP: Final = re.compile(rb',"_perdure":' + _NUMBERED + rb"\}\Z")
-"""What a line ends with that is numbered within an attempt. Readers do not see it."""
+"""End of a line that is numbered within an attempt. Readers do not see it."""
 _ORIGINAL: Final = rb',"_perdure":\{"original":"[0-9a-f]{64}"(?:,"part":\d{1,9})?'
 _MARKED: Final = re.compile(_ORIGINAL + rb"\}\}\Z")
-"""What a line ends with that names its original."""
+"""End of a line that names its original."""
 _MARKED_STAMP: Final = re.compile(_ORIGINAL + rb'(,"line":' + _NUMBERED + rb")\}\}\Z")
 """The stamp within such a mark."""
 _STAMP_START: Final = b',"_perdure":'
@@ -27,7 +27,7 @@ _NO_ATTEMPT: Final = b',"_perdure":["",0]}\n'
 
 
 def read_bytes(descriptor: int, begin: int, end: int) -> bytes:
-    """The bytes between two positions, or fewer where the file ends before."""
+    """Return the bytes between two positions, or up to the end of the file."""
     parts: list[bytes] = []
     while begin < end:
         part = os.pread(descriptor, min(end - begin, CHUNK), begin)
@@ -39,14 +39,14 @@ def read_bytes(descriptor: int, begin: int, end: int) -> bytes:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write bytes at the end of a file, however many writes it takes."""
+    """Write all bytes at the end of a file, in as many writes as needed."""
     written = os.write(descriptor, data)
     while written < len(data):
         written += os.write(descriptor, data[written:])
 
 
 def _complete_lines(descriptor: int, begin: int, end: int) -> Iterator[Line]:
-    """Lines that end before `end`. Of one that is longer than `MAX_READ`, the beginning is given."""
+    """Yield lines that end before `end`; of a line longer than `MAX_READ`, only the beginning."""
     buffer, start, dropped = b"", begin, 0
     position = begin
     while position < end:
@@ -80,7 +80,7 @@ def read_page(descriptor: int, begin: int, end: int, limit: int, max_bytes: int)
 
 
 def stamped(body: bytes, attempt_id: bytes, number: int) -> bytes:
-    """The line of a body with the attempt that wrote it, and its number there."""
+    """Add a stamp to a line: the attempt that wrote it, and its number in the attempt."""
     numbered = b'["' + attempt_id + b'",' + str(number).encode() + b"]"
     at = body.rfind(_STAMP_START) if body.endswith(b"}}") else -1
     if at >= 0 and _MARKED.match(body, at) is not None:
@@ -89,9 +89,9 @@ def stamped(body: bytes, attempt_id: bytes, number: int) -> bytes:
 
 
 def unstamped(line: bytes) -> tuple[bytes, str | None, int | None]:
-    """A line without its stamp, and the attempt and number that it had.
+    """Remove the stamp of a line; return the line, the attempt and the number.
 
-    The pattern is looked for at the end alone: lists are many.
+    Only the end of the line is searched, because lists have many lines.
     """
     if not line.endswith((b"]}", b"]}}")):
         return line, None, None
@@ -109,7 +109,7 @@ def unstamped(line: bytes) -> tuple[bytes, str | None, int | None]:
 
 
 def plain_line(body: bytes) -> bytes:
-    """A line of no attempt. One that ends as if it were stamped is, so that it speaks for no attempt."""
+    """Build a line of no attempt. An end that looks like a stamp gets an empty stamp."""
     return body + b"\n" if unstamped(body)[0] is body else body[:-1] + _NO_ATTEMPT
 
 
@@ -119,7 +119,7 @@ def _without_stamp(line: Line) -> Line:
 
 
 def next_line(descriptor: int, begin: int, end: int) -> int:
-    """Where the next line begins, at or after a position."""
+    """Return the start of the next line at or after a position."""
     position = begin - 1
     while position < end:
         chunk = read_bytes(descriptor, position, min(position + CHUNK, end))
@@ -131,7 +131,7 @@ def next_line(descriptor: int, begin: int, end: int) -> int:
 
 
 def last_number(descriptor: int, attempt_id: bytes) -> int:
-    """The number of the last line of an attempt near the end of a file; 0 if there is none."""
+    """Return the number of the last line of an attempt near the end of a file; 0 without one."""
     end = os.fstat(descriptor).st_size
     floor, rest = max(0, end - LOOK_BACK), b""
     while end > floor:
@@ -141,6 +141,6 @@ def last_number(descriptor: int, attempt_id: bytes) -> int:
             _, attempt, number = unstamped(line[-MAX_STAMP:])
             if attempt is not None and number is not None and attempt.encode() == attempt_id:
                 return number
-        # A line that began before this chunk: its stamp is at its end.
+        # A line that began before this chunk has its stamp at its end.
         end, rest = begin, first[-MAX_STAMP:]
     return 0

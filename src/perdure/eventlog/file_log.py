@@ -1,6 +1,7 @@
-"""Logs as files: `<root>/projects/<project>/<session_id>.jsonl`, and those of sub-agents in a folder beside.
+"""Logs as files: `<root>/projects/<project>/<session_id>.jsonl`.
 
-A position is a byte offset. Namespaces other than the first have a folder of their own.
+The logs of sub-agents are in the folder `<session_id>`. A position is a byte offset. Each namespace after the
+first has a separate folder.
 """
 
 from __future__ import annotations
@@ -57,26 +58,26 @@ T = TypeVar("T")
 
 SUFFIX: Final = ".jsonl"
 SUB_AGENT: Final = "agent-"
-"""Prefix of the files that Claude Code writes for sub-agents beside those of their sessions."""
+"""Prefix of sub-agent files that Claude Code writes to the folder of their sessions."""
 _SIDECHAIN: Final = re.compile(rb'"isSidechain"\s*:\s*true')
 MAX_OPEN: Final = 128
-"""Number of files kept open for the next append, at most."""
+"""Maximum number of files kept open for the next append."""
 OPEN_SHARE: Final = 8
-"""One in this many of the descriptors that a process may have is used for files kept open."""
+"""At most 1/8 of the process's descriptors are used for files kept open."""
 NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
-"""Errors of a path at which there is no log."""
+"""Errors of a path without a log."""
 FIRST_BYTES: Final = 4096
 TRIES: Final = 10
-"""How often a file is begun whose folder is gone again."""
+"""Number of tries to create a file whose folder is deleted meanwhile."""
 DRAFT_SECONDS: Final = 3600.0
-"""A draft of a blob that is older was left by a crash."""
+"""An older draft of a blob was left by a crash."""
 _READ: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _APPEND: Final = os.O_RDWR | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class FileEventLog:
-    """Logs in files under a folder, which one process writes.
+    """Logs in files under a folder, written by one process.
 
     With `sync`, an append is on the disk before it is acknowledged. Without it, a crash of the machine (not
     of the process) can lose the last lines.
@@ -180,7 +181,7 @@ class FileEventLog:
                 raise failure
 
     def _close_idle(self) -> int:
-        """Close the open files that no append uses, for the descriptors; return their number."""
+        """Close open files that no append uses, to free descriptors; return their number."""
         closed = 0
         with self._lock:
             files = [*self._open.values()]
@@ -194,10 +195,10 @@ class FileEventLog:
         with self._lock:
             if self._closed:
                 raise StorageClosed()
-            found = self._open.get(key)
-            if found is not None and not found.closed:
+            existing = self._open.get(key)
+            if existing is not None and not existing.closed:
                 self._open.move_to_end(key)
-                return found
+                return existing
             file = self._open[key] = _OpenFile(self.path_of(*key), self.root)
             oldest = self._oldest(key) if len(self._open) > max_open_files() else None
         if oldest is not None:
@@ -206,7 +207,7 @@ class FileEventLog:
         return file
 
     def _oldest(self, but: tuple[int, LogName]) -> _OpenFile | None:
-        """Take out the file that was used longest ago. One in use stays: others must wait for its lock."""
+        """Remove the least recently used file. A file in use stays, because its lock would block."""
         for key, file in self._open.items():
             if key != but and not file.lock.locked():
                 return self._open.pop(key)
@@ -222,7 +223,7 @@ class FileEventLog:
             if descriptor is None:
                 return None
             size = os.fstat(descriptor).st_size
-            # A log that is shorter than it was has been replaced, and is read from its beginning.
+            # A log that became shorter was replaced, so it is read from the beginning.
             after = after if after <= size else 0
             return read_page(descriptor, after, size, limit, max_bytes)
 
@@ -246,34 +247,34 @@ class FileEventLog:
     def _logs(self, ns: int, project: str | None) -> list[LogInfo]:
         projects = self._projects(ns)
         wanted = None if project is None else check_project(project)
-        names = [each for each in _folders(projects) if wanted in (None, each)]
-        found = [info for each in names for info in _logs(projects / each, each)]
-        return sorted(found, key=lambda info: info.updated_at, reverse=True)
+        names = [folder for folder in _folders(projects) if wanted in (None, folder)]
+        logs = [info for folder in names for info in _logs(projects / folder, folder)]
+        return sorted(logs, key=lambda info: info.updated_at, reverse=True)
 
     def _sub_agents(self, ns: int, name: LogName) -> list[LogInfo]:
         folder = self._projects(ns) / name.project / name.session_id
-        found = []
+        logs = []
         for path in () if folder.is_symlink() else _files_below(folder):
             subpath = path.relative_to(folder).as_posix().removesuffix(SUFFIX)
             with contextlib.suppress(InvalidInput, OSError):
                 sub_agent = check_name(LogName(name.project, name.session_id, subpath))
-                found.append(_info(sub_agent, path.lstat()))
-        return found
+                logs.append(_info(sub_agent, path.lstat()))
+        return logs
 
     def _find(self, ns: int, session_id: str) -> list[LogInfo]:
-        found = []
+        logs = []
         projects = self._projects(ns)
         for project in _folders(projects):
             with contextlib.suppress(OSError):
                 status = (projects / project / (session_id + SUFFIX)).lstat()
                 if stat.S_ISREG(status.st_mode):
-                    found.append(_info(LogName(project, session_id), status))
-        return found
+                    logs.append(_info(LogName(project, session_id), status))
+        return logs
 
     def _starting(self, ns: int, prefix: str, limit: int) -> list[LogInfo]:
         projects = self._projects(ns)
-        found = [info for each in _folders(projects) for info in _logs(projects / each, each, prefix)]
-        return sorted(found, key=lambda info: (info.name.session_id, info.name.project))[:limit]
+        logs = [info for name in _folders(projects) for info in _logs(projects / name, name, prefix)]
+        return sorted(logs, key=lambda info: (info.name.session_id, info.name.project))[:limit]
 
     # --- blobs
 
@@ -285,14 +286,14 @@ class FileEventLog:
     def put_blobs_now(self, ns: int, contents: Sequence[bytes]) -> None:
         """Store in this thread; see `put_blobs`.
 
-        All are written before the first is synchronized: the disk takes them together.
+        All files are written before the first sync, so that the disk can combine them.
         """
         check_blobs(contents)
         new = {compute_digest(content): content for content in contents}
         with self._blob_lock:
             for digest in [*new]:
                 with contextlib.suppress(FileNotFoundError):
-                    # It counts as stored now: what names it comes after this.
+                    # Count it as stored now, because the line that names it is written later.
                     os.utime(self._blob(ns, digest))
                     del new[digest]
         with _storage_errors():
@@ -309,7 +310,7 @@ class FileEventLog:
                 sync_folder(folder)
 
     def _draft(self, ns: int, digest: str) -> Path:
-        """The file in which a blob is written, in its folder."""
+        """Return the draft file of a blob, in the blob's folder."""
         path = self._blob(ns, digest)
         make_folder(path.parent, self.root)
         return path.with_name(f"{digest}.{os.getpid()}.{threading.get_ident()}")
@@ -321,19 +322,19 @@ class FileEventLog:
     # --- deleting
 
     def _idle(self, ns: int, seconds: float, after: LogInfo | None, limit: int) -> list[LogInfo]:
-        before, found = _micros_ago(seconds), []
+        before, idle = _micros_ago(seconds), []
         for info in sorted(self._logs(ns, None), key=get_idle_cursor):
             if info.updated_at < before and get_idle_cursor(info) > get_idle_cursor(after):
-                if all(each.updated_at < before for each in self._sub_agents(ns, info.name)):
-                    found.append(info)
-                if len(found) == limit:
+                if all(sub_agent.updated_at < before for sub_agent in self._sub_agents(ns, info.name)):
+                    idle.append(info)
+                if len(idle) == limit:
                     break
-        return found
+        return idle
 
     def _remove(self, ns: int, name: LogName, seconds: float) -> bool:
         before = _micros_ago(seconds)
-        found = [each.name for each in self._sub_agents(ns, name)]
-        if not all(self._remove_file((ns, each), before) for each in (*found, name)):
+        names = [info.name for info in self._sub_agents(ns, name)]
+        if not all(self._remove_file((ns, log), before) for log in (*names, name)):
             return False
         folder = self._projects(ns) / name.project / name.session_id
         for parent, _, _ in os.walk(folder, topdown=False) if not folder.is_symlink() else ():
@@ -342,7 +343,7 @@ class FileEventLog:
         return True
 
     def _remove_file(self, key: tuple[int, LogName], before: int) -> bool:
-        """Delete a file that has not changed since a time. An append that waits begins another one."""
+        """Delete a file that has not changed since a time. A waiting append creates a new one."""
         path = self.path_of(*key)
         while True:
             file = self._opened(key)
@@ -354,7 +355,7 @@ class FileEventLog:
                 with _storage_errors(), contextlib.suppress(FileNotFoundError):
                     path.unlink()
                     sync_folder(path.parent)
-                # Only now may another file be opened in its place.
+                # Only now may an append open a new file at the path.
                 file.close()
                 return True
 
@@ -366,7 +367,7 @@ class FileEventLog:
             if _changed_at(path) < (before if "." not in path.name else draft)
         }
         for log in _files_below(self._projects(ns)) if old else ():
-            for digest in _digests_of(log):
+            for digest in _read_digests(log):
                 old.pop(digest, None)
         dropped = 0
         for path in old.values():
@@ -379,7 +380,7 @@ class FileEventLog:
     # --- paths
 
     def path_of(self, ns: int, name: LogName) -> Path:
-        """The file of a log."""
+        """Return the file of a log."""
         folder = self._projects(ns) / name.project
         if name.subpath:
             return folder / name.session_id / (name.subpath + SUFFIX)
@@ -393,7 +394,7 @@ class FileEventLog:
 
     @contextlib.contextmanager
     def _reading(self, path: Path) -> Iterator[int | None]:
-        """A descriptor of a regular file, or None if there is none at the path, or only through a link."""
+        """Open a regular file; None if the path has none, or leads through a link."""
         with contextlib.ExitStack() as stack:
             try:
                 if path.parent.resolve() != self.root.resolve() / path.parent.relative_to(self.root):
@@ -408,7 +409,7 @@ class FileEventLog:
             yield descriptor if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
 
     def _enter(self, stack: contextlib.ExitStack, path: Path) -> int:
-        """Open a file for reading. If there is no descriptor, those of idle files are freed."""
+        """Open a file for reading. Without a free descriptor, close idle files."""
         while True:
             try:
                 return stack.enter_context(_descriptor(path, _READ))
@@ -421,9 +422,9 @@ class FileEventLog:
 
 
 class _OpenFile:
-    """A file that is kept open for appends, with the number of the last line of each attempt.
+    """A file kept open for appends, with the number of the last line of each attempt.
 
-    Whoever uses it holds its lock.
+    Callers must hold its lock.
     """
 
     def __init__(self, path: Path, root: Path) -> None:
@@ -439,7 +440,7 @@ class _OpenFile:
             with _storage_errors():
                 return self._append(bodies, attempt_id, first, sync=sync)
         except BaseException:
-            # What was written may be half a line: the next append opens the file anew and looks.
+            # The write may have left half a line: the next append opens the file again and checks.
             self.close()
             raise
 
@@ -454,17 +455,17 @@ class _OpenFile:
         if lines and attempt_id:
             self._last[attempt_id] = first + len(bodies) - 1
         if sync:
-            # A line that was written before is acknowledged now, so that it must be on the disk too.
+            # Lines written before are acknowledged now, so they must be on the disk too.
             _sync(descriptor)
         return os.fstat(descriptor).st_size
 
     def _stamped(self, descriptor: int, bodies: Sequence[bytes], attempt_id: str, first: int) -> list[bytes]:
-        """The lines that the log does not have yet, each with its attempt and its number."""
+        """Build the lines that the log lacks, each with its attempt and its number."""
         if attempt_id not in self._last:
             self._last[attempt_id] = last_number(descriptor, attempt_id.encode())
-        known = self._last[attempt_id]
+        last = self._last[attempt_id]
         attempt = attempt_id.encode()
-        numbered = [(number, body) for number, body in enumerate(bodies, first) if number > known]
+        numbered = [(number, body) for number, body in enumerate(bodies, first) if number > last]
         return [stamped(body, attempt, number) for number, body in numbered]
 
     def _open(self) -> int:
@@ -472,14 +473,14 @@ class _OpenFile:
             descriptor = self._descriptor = self._create()
             size = os.fstat(descriptor).st_size
             if size and read_bytes(descriptor, size - 1, size) != b"\n":
-                # The half line of a crash stands alone; readers report it.
+                # Half a line of a crash stays as its own line, which readers report.
                 write_all(descriptor, b"\n")
             if not size:
                 sync_folder(self._path.parent)
         return self._descriptor
 
     def _create(self) -> int:
-        """Open the file, or begin one. Whoever deletes a session may delete its empty folder meanwhile."""
+        """Open or create the file. A concurrent deletion may remove its empty folder meanwhile."""
         for _ in range(TRIES):
             with contextlib.suppress(FileNotFoundError):
                 make_folder(self._path.parent, self._root)
@@ -500,7 +501,7 @@ class _OpenFile:
 
 @contextlib.contextmanager
 def _storage_errors() -> Iterator[None]:
-    """Errors of the file system as errors of the storage; the log has the details."""
+    """Raise file system errors as StorageUnavailable; the log has the details."""
     try:
         yield
     except OSError as error:
@@ -515,7 +516,7 @@ def _lacks_descriptors(error: StorageUnavailable) -> bool:
 
 
 def max_open_files() -> int:
-    """Return how many files a log keeps open: a share of the descriptors that the process may have."""
+    """Return the maximum number of open files: a share of the process's descriptors."""
     if sys.platform == "win32":
         return MAX_OPEN
     import resource
@@ -538,21 +539,21 @@ def _sync(descriptor: int) -> None:
 
 
 def _files_below(folder: Path) -> list[Path]:
-    """The logs below a folder, in order; folders that are deleted meanwhile are passed over."""
-    found = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
-    return sorted(path for path in found if path.suffix == SUFFIX)
+    """Return the log files below a folder, in order; skip folders deleted meanwhile."""
+    paths = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
+    return sorted(path for path in paths if path.suffix == SUFFIX)
 
 
 def _folders(parent: Path) -> list[str]:
-    """The folders of projects, without links."""
+    """Return the folders of projects, without links."""
     with contextlib.suppress(OSError), os.scandir(parent) as entries:
         return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
     return []
 
 
 def _logs(folder: Path, project: str, prefix: str = "") -> list[LogInfo]:
-    """The logs of sessions in the folder of a project whose ids begin with a text."""
-    found: list[LogInfo] = []
+    """Return the logs of sessions in a project's folder, with ids that start with `prefix`."""
+    logs: list[LogInfo] = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             session_id = entry.name.removesuffix(SUFFIX)
@@ -561,12 +562,12 @@ def _logs(folder: Path, project: str, prefix: str = "") -> list[LogInfo]:
             with contextlib.suppress(InvalidInput, OSError):
                 name = LogName(project, check_session_id(session_id))
                 if entry.is_file(follow_symlinks=False) and not _is_sub_agent(entry):
-                    found.append(_info(name, entry.stat(follow_symlinks=False)))
-    return found
+                    logs.append(_info(name, entry.stat(follow_symlinks=False)))
+    return logs
 
 
 def _is_sub_agent(entry: os.DirEntry[str]) -> bool:
-    """Whether a file is one that Claude Code wrote for a sub-agent, as its first line says."""
+    """Return whether Claude Code wrote the file for a sub-agent, according to its first line."""
     if not entry.name.startswith(SUB_AGENT):
         return False
     with _descriptor(Path(entry.path), _READ) as descriptor:
@@ -583,15 +584,15 @@ def _micros_ago(seconds: float) -> int:
 
 
 def _changed_at(path: Path) -> int:
-    """When a file was changed; one that is gone is as new as can be."""
+    """Return when a file was changed; a missing file counts as just changed."""
     try:
         return path.lstat().st_mtime_ns // 1000
     except OSError:
         return 2**62
 
 
-def _digests_of(path: Path) -> Iterator[str]:
-    """What may be the names of blobs in a log."""
+def _read_digests(path: Path) -> Iterator[str]:
+    """Yield all possible blob names in a log."""
     with contextlib.suppress(OSError), _descriptor(path, _READ) as descriptor:
         if os.fstat(descriptor).st_size:
             with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:

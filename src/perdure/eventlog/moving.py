@@ -1,4 +1,4 @@
-"""Session logs from files to tables and back, for a backup of one engine that is restored to the other."""
+"""Moving session logs from files to tables and back, to restore one engine's backup to the other engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from perdure.kernel.storage.backup_file import insert_into
 CHUNK_LINES = 100
 BLOBS = "blobs"
 DIGEST = 64
-"""How many digits the name of a blob has; a longer one is a draft."""
+"""Number of digits in a blob's name; a longer name is a draft."""
 NAMESPACES = "namespaces"
 _LOGS = (
     "SELECT ns, project, session_id, subpath, updated_at FROM session_logs ORDER BY ns, project, session_id"
@@ -46,17 +46,17 @@ class StoredLine(NamedTuple):
 def logs_to_tables(folder: Path, connection: apsw.Connection, now: int) -> None:
     """Add the logs below a folder to the tables of a database; `now` is the time of the logs."""
     with connection:
-        for ns, place in _namespaces(folder):
-            for path in sorted((place / "projects").rglob("*" + SUFFIX)):
-                _add_log(connection, ns, _parse_log_name(path.relative_to(place / "projects")), path, now)
-            for path in sorted((place / BLOBS).rglob("*")):
+        for ns, root in _namespaces(folder):
+            for path in sorted((root / "projects").rglob("*" + SUFFIX)):
+                _add_log(connection, ns, _parse_log_name(path.relative_to(root / "projects")), path, now)
+            for path in sorted((root / BLOBS).rglob("*")):
                 if len(path.name) == DIGEST and path.is_file():
                     row = (ns, path.name, now, path.read_bytes())
                     connection.execute(insert_into(SESSION_BLOBS), row)
 
 
 def _namespaces(folder: Path) -> Iterator[tuple[int, Path]]:
-    """The numbers and folders of namespaces; the first one is the folder itself."""
+    """Yield the numbers and folders of namespaces; that of the first is the folder itself."""
     yield 1, folder
     for place in sorted((folder / NAMESPACES).glob("*")):
         if place.name.isdecimal() and place.is_dir():
@@ -89,7 +89,7 @@ def _add_log(connection: apsw.Connection, ns: int, name: LogName, path: Path, no
 
 
 def logs_to_files(connection: apsw.Connection, folder: Path) -> bool:
-    """Move the logs of the tables to files below a folder; gives whether there are any."""
+    """Move the logs of the tables to files below a folder; return whether there are any."""
     log = FileEventLog(folder, sync=False)
     logs: list[Any] = connection.execute(_LOGS).fetchall()
     times: list[tuple[Path, int]] = []
@@ -101,11 +101,11 @@ def logs_to_files(connection: apsw.Connection, folder: Path) -> bool:
                 bodies = [line.body.encode() for line in part]
                 log.append_now(ns, name, bodies, attempt_id or "", part[0].number or 1)
         times.append((log.path_of(ns, name), updated_at))
-    found = bool(logs)
+    has_files = bool(logs)
     blobs: Iterator[Any] = connection.execute(_BLOBS)
     for ns, content in blobs:
         log.put_blob_now(ns, content)
-        found = True
+        has_files = True
     log.close_now()
     for path, micros in times:
         if path.exists():
@@ -113,11 +113,11 @@ def logs_to_files(connection: apsw.Connection, folder: Path) -> bool:
     with connection:
         for clear in _CLEAR:
             connection.execute(clear)
-    return found
+    return has_files
 
 
 def _parts(lines: Iterator[StoredLine]) -> Iterator[list[StoredLine]]:
-    """Lines in parts whose numbers follow one another."""
+    """Yield lines in parts with consecutive numbers."""
     part: list[StoredLine] = []
     for line in lines:
         follows = not part or line.number is None or line.number == (part[-1].number or 0) + 1

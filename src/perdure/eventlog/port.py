@@ -1,6 +1,6 @@
-"""What a log of sessions is: names, lines, pages, and the interface of both kinds of log.
+"""Session logs: names, lines, pages, and the interface of both kinds of log.
 
-A log holds the JSON lines of one agent session, or of one sub-agent of it. Lines are only ever appended.
+A log holds the JSON lines of one agent session, or of one of its sub-agents. Lines are only appended.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput
 
 CHANNEL: Final = "eventlog"
-"""The channel of hints; a key is what `hint_key` gives."""
+"""Channel of hints; `hint_key` returns the key."""
 
 MAX_LINE: Final = 8 << 20
-"""The longest line that is accepted, in bytes."""
+"""Longest accepted line, in bytes."""
 MAX_READ: Final = 64 << 20
-"""How much of one line is read, however it came into the log."""
+"""Maximum number of bytes read of one line, for lines of other writers."""
 MAX_LINES: Final = 1000
-"""The most lines of one append."""
+"""Maximum number of lines in one append."""
 MAX_BATCH: Final = 16 << 20
-"""The most bytes of one append."""
+"""Maximum number of bytes in one append."""
 MAX_BLOB: Final = 64 << 20
 PAGE_LINES: Final = 1000
 PAGE_BYTES: Final = 1 << 20
 """A page ends with the line that makes it larger than this."""
 EDGE_BYTES: Final = 32 << 10
-"""How much of the beginning and of the end of a log is read to describe it."""
+"""Bytes read from each end of a log to describe it."""
 MAX_PROJECT: Final = 200
 CHAT_PROJECT: Final = "-app"
-"""The project of chat sessions."""
+"""Project of chat sessions."""
 
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _SUBPATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}(/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}){0,7}")
@@ -45,7 +45,7 @@ _NOT_IN_ID = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class LogName(NamedTuple):
-    """Which log: of a session in a project, or of a sub-agent of it, named by its subpath."""
+    """Name of a session's log in a project; with `subpath`, of a sub-agent's log."""
 
     project: str
     session_id: str
@@ -60,11 +60,11 @@ class LogInfo(NamedTuple):
     created_at: int
     updated_at: int
     identity: int = 0
-    """What tells a file from another one that had its name before."""
+    """Distinguishes a file from an earlier one with the same name."""
 
 
 class Line(NamedTuple):
-    """A line with its position, and the position after it, from which a reader goes on."""
+    """A line with its position, and the position to continue reading from."""
 
     position: int
     after: int
@@ -72,7 +72,7 @@ class Line(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """A part of a log. `reached` is where to read on; `end` is where the log ended when it was read."""
+    """A part of a log. `reached` is the position to continue from; `end` is the end of the log."""
 
     lines: Sequence[Line]
     reached: int
@@ -80,7 +80,7 @@ class Lines(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """The first and the last lines of a log. `whole` if nothing is between."""
+    """The first and the last lines of a log. `whole` is true if no line is missing in between."""
 
     info: LogInfo
     first: Sequence[Line]
@@ -94,10 +94,10 @@ class EventLog(Protocol):
     async def append(
         self, ns: int, name: LogName, bodies: Sequence[bytes], *, attempt_id: str = "", first: int = 1
     ) -> int:
-        """Append JSON objects, each one line; returns the position after them once they are durable.
+        """Append JSON objects, one per line; return the position after them once they are durable.
 
-        With an attempt, the lines are numbered within it from `first` on, and a line whose number the log
-        has already is not written again.
+        With an attempt, the lines are numbered within it from `first` on. Lines that the attempt has already
+        written are skipped.
         """
         ...
 
@@ -110,53 +110,53 @@ class EventLog(Protocol):
         limit: int = PAGE_LINES,
         max_bytes: int = PAGE_BYTES,
     ) -> Lines | None:
-        """The complete lines after a position; None if there is no such log."""
+        """Return the complete lines after a position; None without such a log."""
         ...
 
     async def edges(self, ns: int, names: Sequence[LogName], *, size: int = EDGE_BYTES) -> list[Edges | None]:
-        """The first and the last lines of logs, about `size` bytes of each, without what is between.
+        """Return the first and the last lines of logs, about `size` bytes each.
 
-        A log that is no longer than twice `EDGE_BYTES` is given whole.
+        A log of at most twice `EDGE_BYTES` is returned completely.
         """
         ...
 
     async def logs(self, ns: int, *, project: str | None = None) -> list[LogInfo]:
-        """The logs of sessions, the latest changed first. Those of sub-agents are not among them."""
+        """Return the logs of sessions, latest change first, except logs of sub-agents."""
         ...
 
     async def sub_agents(self, ns: int, name: LogName) -> list[LogInfo]:
-        """The logs of the sub-agents of a session."""
+        """Return the logs of a session's sub-agents."""
         ...
 
     async def find(self, ns: int, session_id: str) -> list[LogInfo]:
-        """The logs of a session, in whichever project."""
+        """Return the logs of a session in all projects."""
         ...
 
     async def starting(self, ns: int, prefix: str, limit: int) -> list[LogInfo]:
-        """Some logs of sessions whose ids begin alike, in the order of their ids."""
+        """Return some logs of sessions whose ids start with `prefix`, in the order of their ids."""
         ...
 
     async def idle(self, ns: int, seconds: float, after: LogInfo | None, limit: int) -> list[LogInfo]:
-        """Some sessions that have not changed for so long, the oldest first, after one of them."""
+        """Return some sessions unchanged for `seconds`, oldest first, that come after `after`."""
         ...
 
     async def remove(self, ns: int, name: LogName, seconds: float) -> bool:
-        """Delete the logs of a session and of its sub-agents, if none has changed for so long.
+        """Delete the logs of a session and its sub-agents if none has changed for `seconds`.
 
-        Gives whether it did. The session's own log goes last: what a crash leaves is found again. Content
-        that was kept aside stays, since other sessions may have it too.
+        Return whether they were deleted. The session's own log is deleted last, so that a log left by a crash
+        is found again. Blobs stay, because other sessions may refer to them.
         """
         ...
 
     async def drop_blobs(self, ns: int, seconds: float) -> int:
-        """Delete content that was stored so long ago and that no log names any more; returns how much.
+        """Delete blobs stored more than `seconds` ago that no log names; return how many.
 
-        It reads all logs of the namespace.
+        This reads all logs of the namespace.
         """
         ...
 
     async def put_blob(self, ns: int, content: bytes) -> str:
-        """Store content under the hash of it, which is returned."""
+        """Store content under its hash; return the hash."""
         ...
 
     async def put_blobs(self, ns: int, contents: Sequence[bytes]) -> None:
@@ -164,14 +164,14 @@ class EventLog(Protocol):
         ...
 
     async def get_blob(self, ns: int, digest: str) -> bytes | None:
-        """The content with this hash, or None."""
+        """Return the content with this hash, or None."""
         ...
 
     async def close(self) -> None: ...
 
 
 def build_project_name(cwd: str) -> str:
-    """The project of a working directory: its path with dashes for slashes."""
+    """Build the project name of a working directory: its path with dashes for slashes."""
     slug = check_text(cwd, "cwd", max_length=4096).replace("/", "-").replace("\\", "-")
     if len(slug.encode()) > MAX_PROJECT:
         digest = hashlib.sha256(cwd.encode()).hexdigest()
@@ -180,7 +180,7 @@ def build_project_name(cwd: str) -> str:
 
 
 def check_project(project: object) -> str:
-    """The name of a project: one part of a path."""
+    """Check the name of a project: one part of a path."""
     text = check_text(project, "project", max_length=MAX_PROJECT)
     if text in ("", ".", "..") or "/" in text or "\\" in text or not text.isprintable():
         raise InvalidInput("project must be a name without slashes, such as -home-agent-workspace")
@@ -194,7 +194,7 @@ def check_session_id(session_id: object) -> str:
 
 
 def default_session_id(name: str) -> str:
-    """The session of a thread or run: its id, or one made of it where a session's id cannot be that."""
+    """Return the session id of a thread or run: its id, or a derived one if that is not valid."""
     try:
         return check_session_id(name)
     except InvalidInput:
@@ -203,7 +203,7 @@ def default_session_id(name: str) -> str:
 
 
 def check_name(name: LogName) -> LogName:
-    """The name of a log, whose parts cannot lead out of the directory of logs."""
+    """Check the name of a log, whose parts must not lead out of the folder of logs."""
     check_project(name.project)
     check_session_id(name.session_id)
     if name.subpath and not _SUBPATH.fullmatch(name.subpath):
@@ -212,7 +212,7 @@ def check_name(name: LogName) -> LogName:
 
 
 def is_digest(digest: object) -> TypeGuard[str]:
-    """Whether a value is the name of a blob."""
+    """Return whether a value is the name of a blob."""
     return isinstance(digest, str) and _HASH.fullmatch(digest) is not None
 
 
@@ -223,7 +223,7 @@ def check_digest(digest: object) -> str:
 
 
 def check_append(bodies: Sequence[bytes], attempt_id: str, first: int) -> None:
-    """Lines to append: JSON objects of one line each, within the bounds."""
+    """Check lines to append: JSON objects on one line each, within the limits."""
     check_number(first, "first", least=1)
     if not _ATTEMPT_ID.fullmatch(attempt_id):
         raise InvalidInput("attempt_id must be letters, digits, dashes, underscores, periods and colons")
@@ -239,14 +239,14 @@ def check_append(bodies: Sequence[bytes], attempt_id: str, first: int) -> None:
 
 
 def check_blobs(contents: Sequence[bytes]) -> None:
-    """Refuse content that is too long to be kept aside."""
+    """Refuse content that is too long for a blob."""
     for content in contents:
         if len(content) > MAX_BLOB:
             raise InvalidInput(f"a blob must be at most {MAX_BLOB} bytes long, not {len(content)}")
 
 
 def _is_line(body: bytes) -> bool:
-    """Whether a body looks like an object on one line; asked for every line, so that no regex is used."""
+    """Return whether a body looks like an object on one line; runs for every line, so without a regex."""
     return (
         len(body) > 2
         and body.startswith(b"{")
@@ -257,24 +257,24 @@ def _is_line(body: bytes) -> bool:
 
 
 def encode_line(record: Mapping[str, Any]) -> bytes:
-    """A record as the body of a line; JSON as we write it has no line breaks."""
+    """Encode a record as a line; perdure's JSON has no line breaks."""
     return encode_json(record, what="a line of the log").encode()
 
 
 def hint_key(ns: int, name: LogName) -> str:
-    """The key of the hints that a log has grown."""
+    """Return the key of a log's hints."""
     return "/".join((str(ns), *name))
 
 
 def get_idle_cursor(info: LogInfo | None) -> tuple[int, str, str]:
-    """Where a session stands among those that have not changed for long."""
+    """Return the position of a session in the order of `idle`."""
     if info is None:
         return (-1, "", "")
     return (info.updated_at, info.name.session_id, info.name.project)
 
 
 def digests_in(content: bytes | mmap) -> Iterator[str]:
-    """What may be the hash of content that was kept aside, wherever it stands."""
+    """Yield all texts that may be the hash of a blob."""
     return (match.group().decode() for match in _ANY_HASH.finditer(content))
 
 

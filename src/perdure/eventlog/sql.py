@@ -1,4 +1,4 @@
-"""The SQL of logs in a table, and its rows."""
+"""SQL of logs in a table, and its rows."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class BlobRow(NamedTuple):
 
 _OF_LOG = "ns = :ns AND session_id = :session_id AND project = :project AND subpath = :subpath"
 
-# The head of a log.
+# Head of a log.
 GET_LOG = statement("SELECT {columns} FROM session_logs WHERE " + _OF_LOG, row=LogRow)
 # Lock the head of a log.
 LOCK_LOG = statement("SELECT {columns} FROM session_logs WHERE " + _OF_LOG + " {lock}", row=LogRow)
-# The number of the last line that an attempt wrote.
+# Number of the last line that an attempt wrote.
 LAST_NUMBER = statement(
     "SELECT max(number) FROM session_lines WHERE " + _OF_LOG + " AND attempt_id = :attempt_id", row=int
 )
@@ -65,7 +65,7 @@ READ_LINES = statement(
     + " AND seq > :after AND seq <= :after + :limit) AS page WHERE ahead < :size ORDER BY seq",
     row=NumberedBody,
 )
-# The last lines of a log after a position.
+# Last lines of a log after a position.
 READ_LAST_LINES = statement(
     "SELECT {columns} FROM (SELECT seq, body, sum(octet_length(body)) OVER (ORDER BY seq DESC)"
     " - octet_length(body) AS ahead FROM session_lines WHERE "
@@ -73,7 +73,7 @@ READ_LAST_LINES = statement(
     + " AND seq > :after) AS page WHERE ahead < :size ORDER BY seq",
     row=NumberedBody,
 )
-# The logs of sessions, the latest changed first.
+# Logs of sessions, latest change first.
 LIST_LOGS = statement(
     """
     SELECT {columns} FROM session_logs
@@ -83,7 +83,7 @@ LIST_LOGS = statement(
     """,
     row=LogRow,
 )
-# The logs of a session and of its sub-agents.
+# Logs of a session and its sub-agents.
 FIND_LOGS = statement(
     """
     SELECT {columns} FROM session_logs
@@ -92,7 +92,7 @@ FIND_LOGS = statement(
     """,
     row=LogRow,
 )
-# The logs of sessions whose ids begin alike.
+# Logs of sessions whose ids start with a text.
 LOGS_STARTING = statement(
     """
     SELECT {columns} FROM session_logs
@@ -101,7 +101,7 @@ LOGS_STARTING = statement(
     """,
     row=LogRow,
 )
-# The sessions whose logs have not changed since a time, the oldest first, after a place.
+# Sessions whose logs have not changed since a time, oldest first, after a position.
 IDLE_LOGS = statement(
     """
     SELECT {columns:l} FROM session_logs AS l
@@ -114,7 +114,7 @@ IDLE_LOGS = statement(
     """,
     row=LogRow,
 )
-# The logs of a session and of its sub-agents in a project, locked.
+# Lock the logs of a session and its sub-agents in a project.
 LOCK_SESSION = statement(
     """
     SELECT {columns} FROM session_logs
@@ -122,7 +122,7 @@ LOCK_SESSION = statement(
     """,
     row=LogRow,
 )
-# How many bytes the lines of a log after a position have.
+# Number of bytes in the lines of a log after a position.
 SIZE_AFTER = statement(
     "SELECT coalesce(sum(octet_length(body) + 1), 0) FROM session_lines WHERE "
     + _OF_LOG
@@ -133,7 +133,7 @@ SIZE_AFTER = statement(
 DROP_LINES = statement("DELETE FROM session_lines WHERE " + _OF_LOG + " AND seq > :after")
 # Delete the head of a log.
 DROP_LOG = statement("DELETE FROM session_logs WHERE " + _OF_LOG)
-# Some content that was stored before a time, in the order of its hashes.
+# Some blobs stored before a time, in the order of their hashes.
 OLD_BLOBS = statement(
     """
     SELECT digest FROM session_blobs
@@ -150,13 +150,13 @@ LOGS_AFTER = statement(
     """,
     row=LogRow,
 )
-# The lines of a log that may name content.
+# Lines of a log that may name blobs.
 NAMING_LINES = statement("SELECT body FROM session_lines WHERE " + _OF_LOG + " AND {has:body,mark}", row=str)
-# Delete content that was stored before a time.
+# Delete blobs stored before a time.
 DROP_BLOBS = statement(
     "DELETE FROM session_blobs WHERE ns = :ns AND digest {among:digests} AND created_at < :before"
 )
-# The content with a hash.
+# Content of a blob.
 GET_BLOB = statement("SELECT content FROM session_blobs WHERE ns = :ns AND digest = :digest", row=bytes)
 # Add the heads of new logs.
 ADD_LOGS = BulkInsert(SESSION_LOGS, LogRow)
@@ -169,7 +169,7 @@ MOVE_LOGS = BulkUpdate(
 )
 # Add lines to logs.
 ADD_LINES = BulkInsert(SESSION_LINES, LogLineRow)
-# Add content under its hash; what is there already counts as stored now.
+# Add blobs; existing ones count as stored now.
 ADD_BLOBS = BulkInsert(SESSION_BLOBS, BlobRow, on_conflict="UPDATE SET created_at = excluded.created_at")
 
 name_statements(globals())

@@ -1,6 +1,6 @@
-"""Logs in a table, for databases that several machines share, and for those in memory.
+"""Logs in a table, for databases shared by several machines and for databases in memory.
 
-A position is the number of a line. Only details read the lines; lists read the heads of logs.
+A position is the number of a line. Lists read only the heads of logs.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from perdure.kernel.storage.port import Storage, Tx
 
 EDGE_LINES = 200
 REMOVED_LINES = 500
-"""How many lines one transaction deletes."""
+"""Number of lines deleted in one transaction."""
 REMOVED_BLOBS = 20
 STORED_BLOBS = 100
 """Number of blobs that one transaction stores."""
 BLOB_MARKS = ('"blob"', '"original"')
 """Text of a line that names a blob."""
 MAX_LISTED = 10_000
-"""How many logs a list holds, the latest changed."""
+"""Maximum number of logs in a list, latest change first."""
 
 
 # --- operations -------------------------------------------------------------------------------------------
@@ -57,15 +57,15 @@ def _bind_name(name: LogName) -> dict[str, Any]:
 async def append(
     tx: Tx, name: LogName, bodies: Sequence[tuple[str, int]], attempt_id: str | None, first: int
 ) -> int:
-    """Append lines to a log, without those of the attempt that it has already; returns its last position.
+    """Append lines to a log and return its last position; skip lines that the attempt has written.
 
-    Each body comes with its size in bytes.
+    Each body is passed with its size in bytes.
     """
     head = await tx.one(sql.LOCK_LOG, **_bind_name(name))
-    known = 0
+    last = 0
     if attempt_id is not None and head is not None:
-        known = await tx.one(sql.LAST_NUMBER, **_bind_name(name), attempt_id=attempt_id) or 0
-    numbered = [(number, *body) for number, body in enumerate(bodies, first) if number > known]
+        last = await tx.one(sql.LAST_NUMBER, **_bind_name(name), attempt_id=attempt_id) or 0
+    numbered = [(number, *body) for number, body in enumerate(bodies, first) if number > last]
     log = head or LogRow(*name, 0, 0, tx.now, tx.now)
     if not numbered and head is not None:
         return log.last_seq
@@ -93,7 +93,7 @@ async def append(
 async def read_log(
     tx: Tx, name: LogName, after: int, limit: int, size: int
 ) -> tuple[LogRow, list[NumberedBody]] | None:
-    """The head of a log, and the lines after a position."""
+    """Return the head of a log, and the lines after a position."""
     head = await tx.one(sql.GET_LOG, **_bind_name(name))
     if head is None:
         return None
@@ -104,19 +104,19 @@ async def read_log(
 async def read_edges(
     tx: Tx, names: Sequence[LogName], size: int
 ) -> list[tuple[LogRow, list[NumberedBody], list[NumberedBody]] | None]:
-    """The heads of logs with their first and their last lines."""
-    found: list[tuple[LogRow, list[NumberedBody], list[NumberedBody]] | None] = []
+    """Return the heads of logs with their first and last lines."""
+    edges: list[tuple[LogRow, list[NumberedBody], list[NumberedBody]] | None] = []
     for name in names:
         page = await read_log(tx, name, 0, EDGE_LINES, size)
         if page is None:
-            found.append(None)
+            edges.append(None)
             continue
         head, first = page
         reached = first[-1].seq if first else 0
         after = max(reached, head.last_seq - EDGE_LINES)
         last = await tx.all(sql.READ_LAST_LINES, **_bind_name(name), after=after, size=size)
-        found.append((head, first, last))
-    return found
+        edges.append((head, first, last))
+    return edges
 
 
 async def list_logs(tx: Tx) -> list[LogRow]:
@@ -128,7 +128,7 @@ async def find_logs(tx: Tx, session_id: str) -> list[LogRow]:
 
 
 async def logs_starting(tx: Tx, prefix: str, limit: int) -> list[LogRow]:
-    # An id has ASCII letters only, which all sort before this character.
+    # An id has only ASCII letters, which all sort before this character.
     return await tx.all(sql.LOGS_STARTING, first=prefix, last=prefix + "\x7f", limit=limit)
 
 
@@ -147,14 +147,16 @@ async def idle_logs(tx: Tx, age: int, after: tuple[int, str, str], limit: int) -
 
 
 async def remove_some(tx: Tx, name: LogName, age: int) -> bool | None:
-    """Delete some lines of a session that has not changed for so long, the last ones first, or in the end the
-    heads of its logs. Gives whether it is gone; None if it has changed."""
+    """Delete some last lines of an unchanged session, or in the end the heads of its logs.
+
+    Return whether the session is deleted; None if it changed within `age` microseconds.
+    """
     heads = await tx.all(sql.LOCK_SESSION, session_id=name.session_id, project=name.project)
     if any(head.updated_at >= tx.now - age for head in heads):
         return None
     if not heads:
         return True
-    # The session's own log comes first in their order, and goes last.
+    # The session's own log sorts first and is deleted last.
     log = heads[-1]
     of_log = _bind_name(log.info.name)
     left = max(0, log.last_seq - REMOVED_LINES)
@@ -173,7 +175,7 @@ async def old_blobs(tx: Tx, age: int, after: str) -> list[str]:
 
 
 async def named_blobs(tx: Tx, name: LogName) -> list[str]:
-    """The lines of a log that may name blobs."""
+    """Return the lines of a log that may name blobs."""
     return [
         line for mark in BLOB_MARKS for line in await tx.all(sql.NAMING_LINES, **_bind_name(name), mark=mark)
     ]
@@ -191,7 +193,7 @@ async def remove_blobs(tx: Tx, digests: Sequence[str], age: int) -> int:
 
 
 class TableEventLog:
-    """Logs in the tables of a database. The database is closed by whoever opened it."""
+    """Logs in the tables of a database. The caller that opened the database closes it."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -212,17 +214,17 @@ class TableEventLog:
         limit: int = PAGE_LINES,
         max_bytes: int = PAGE_BYTES,
     ) -> Lines | None:
-        found = await self._storage.read(read_log, check_name(name), after, limit, max_bytes, ns=ns)
-        if found is None:
+        page = await self._storage.read(read_log, check_name(name), after, limit, max_bytes, ns=ns)
+        if page is None:
             return None
-        head, rows = found
+        head, rows = page
         lines = _lines(rows)
         reached = lines[-1].after if lines else min(after, head.last_seq)
         return Lines(lines, reached, head.last_seq)
 
     async def edges(self, ns: int, names: Sequence[LogName], *, size: int = EDGE_BYTES) -> list[Edges | None]:
-        found = await self._storage.read(read_edges, [check_name(name) for name in names], size, ns=ns)
-        return [None if each is None else _edges(*each) for each in found]
+        edges = await self._storage.read(read_edges, [check_name(name) for name in names], size, ns=ns)
+        return [None if edge is None else _edges(*edge) for edge in edges]
 
     async def logs(self, ns: int, *, project: str | None = None) -> list[LogInfo]:
         wanted = None if project is None else check_project(project)
@@ -256,9 +258,9 @@ class TableEventLog:
         age = to_micros(seconds)
         old: set[str] = set()
         after = ""
-        while found := await self._storage.read(old_blobs, age, after, ns=ns):
-            old.update(found)
-            after = found[-1]
+        while digests := await self._storage.read(old_blobs, age, after, ns=ns):
+            old.update(digests)
+            after = digests[-1]
         place = LogName("", "")
         while old and (logs := await self._storage.read(logs_after, place, ns=ns)):
             for log in logs:
@@ -286,7 +288,7 @@ class TableEventLog:
         return await self._storage.read(get_blob, check_digest(digest), ns=ns)
 
     async def close(self) -> None:
-        """Nothing to do: the database is not ours."""
+        """Do nothing: another component owns the database."""
 
 
 def _text(body: bytes) -> str:

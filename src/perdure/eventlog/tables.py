@@ -1,4 +1,4 @@
-"""The tables of logs."""
+"""Tables of logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SESSION_LOGS = Table(
     indexes=(Index("session_logs_updated", ("ns", "subpath", "updated_at")),),
     hot=True,
 )
-"""The head of each log: whoever appends has locked it."""
+"""Head of each log, locked by every append."""
 
 SESSION_LINES = Table(
     "session_lines",

@@ -1,4 +1,4 @@
-"""What agents say on its way into a log: long results of tools are cut, their whole content is kept aside."""
+"""Writing of agents' lines to a log: long tool results are cut, and stored completely in blobs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from perdure.kernel.signals.port import Signals
 
 KIND: Final = "session"
 MAX_SHOWN: Final = 65_536
-"""Number of characters of a tool's result that a line shows."""
+"""Maximum number of characters of a tool result in a line."""
 MARK: Final = "_perdure"
-"""Field of a line for perdure. Its `original` names the blob with the line as a tool wrote it."""
+"""Field of a line for perdure. Its `original` names the blob of the line as a tool wrote it."""
 ORIGINAL: Final = "original"
 PART: Final = "part"
-"""Which of the lines that were made of one original this is, from the second on."""
+"""Number of a line among the lines built from one original, from the second on."""
 _MARK: Final = b'"_perdure"'
 
 
@@ -32,14 +32,14 @@ async def append_lines(
     first: int = 1,
     whole: bool = False,
 ) -> int:
-    """Append lines with their tool results cut and originals kept aside, and wake the readers of the log.
+    """Append lines, with long tool results and originals in blobs, and wake the readers of the log.
 
-    With `whole`, a line that is cut is kept aside too, as it came.
+    With `whole`, a cut line is also stored in a blob, unchanged.
     """
     blobs: dict[str, bytes] = {}
     stored = [stored_line(body, blobs, whole=whole) for body in bodies]
     if blobs:
-        # A line is written after what it names.
+        # A line is written after the blobs that it names.
         await log.put_blobs(ns, [*blobs.values()])
     after = await log.append(ns, name, stored, attempt_id=attempt_id, first=first)
     wake_readers(signals, ns, name)
@@ -53,7 +53,7 @@ def wake_readers(signals: Signals, ns: int, name: LogName) -> None:
 
 
 def stored_line(body: bytes, blobs: dict[str, bytes], *, whole: bool = False) -> bytes:
-    """Return a line as it is stored, and add to `blobs` what is kept aside, by digest."""
+    """Return a line in its stored form, and add its blobs to `blobs`, by digest."""
     if len(body) <= MAX_SHOWN and _MARK not in body:
         return body
     line = decode_json(body)
@@ -68,13 +68,13 @@ def stored_line(body: bytes, blobs: dict[str, bytes], *, whole: bool = False) ->
     elif not changed:
         return body
     if MARK in line:
-        # The log adds to a mark that stands last.
+        # The log can only extend a mark in the last field.
         line[MARK] = line.pop(MARK)
     return encode_line(line)
 
 
 def read_original(body: bytes) -> tuple[str | None, int]:
-    """Return the digest of the original of a line, or None, and which part of it the line is."""
+    """Return the digest of a line's original, or None, and the line's number in it."""
     if _MARK not in body:
         return None, 1
     line = decode_json(body)
@@ -90,7 +90,7 @@ def _keep(blobs: dict[str, bytes], content: bytes) -> str:
 
 
 def _cut_results(line: dict[str, Any], blobs: dict[str, bytes]) -> bool:
-    """Cut tool results to what is shown. Each that was cut names its blob."""
+    """Cut long tool results; each cut result names its blob."""
     cut = False
     for block in _tool_results(line):
         content = block.get("content")
@@ -104,7 +104,7 @@ def _cut_results(line: dict[str, Any], blobs: dict[str, bytes]) -> bool:
 
 
 def cut_text(text: str) -> str:
-    """The beginning of a text, and how many characters were left out."""
+    """Return the beginning of a text, with the number of characters left out."""
     left_out = len(text) - MAX_SHOWN
     return text if left_out <= 0 else f"{text[:MAX_SHOWN]}\n…[truncated {left_out} chars]"
 
@@ -113,11 +113,11 @@ def _tool_results(line: Any) -> list[dict[str, Any]]:
     message = line.get("message") if isinstance(line, dict) else None
     content = message.get("content") if isinstance(message, dict) else None
     blocks = content if isinstance(content, list) else []
-    return [each for each in blocks if isinstance(each, dict) and each.get("type") == "tool_result"]
+    return [block for block in blocks if isinstance(block, dict) and block.get("type") == "tool_result"]
 
 
 def _extract_text(content: Any) -> str:
-    """The texts of blocks; of anything else, its JSON."""
-    if isinstance(content, list) and all(isinstance(each, dict) for each in content):
-        return "\n".join(text for each in content if isinstance(text := each.get("text"), str))
+    """Return the texts of blocks; for other values, their JSON."""
+    if isinstance(content, list) and all(isinstance(block, dict) for block in content):
+        return "\n".join(text for block in content if isinstance(text := block.get("text"), str))
     return encode_json(content)

@@ -1,1 +1,1 @@
-"""What every domain uses; it knows no domain."""
+"""Basics used by every domain; the kernel knows no domain."""

@@ -20,22 +20,22 @@ logger = logging.getLogger(__name__)
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """A new event loop: uvloop's where it is installed."""
+    """Create an event loop; uvloop's if it is installed."""
     if importlib.util.find_spec("uvloop") is None:
         return asyncio.new_event_loop()
-    made: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
-    return made
+    loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
+    return loop
 
 
 class Background:
-    """Runs coroutines in a daemon thread. It starts with the first one and ends with `close`.
+    """A daemon thread that runs coroutines. It starts with the first coroutine and ends with `close`.
 
-    A `busy` one uses uvloop, which takes longer to load.
+    A `busy` thread uses uvloop, which takes longer to load.
     """
 
     def __init__(self, name: str, *, busy: bool = False) -> None:
         self.reached = True
-        """Whether the database has answered. Until then its first caller is told why it does not."""
+        """True once the database has answered. Until then its first caller receives the error."""
         self._name = name
         self._busy = busy
         self._pid = os.getpid()
@@ -58,7 +58,7 @@ class Background:
     ) -> T:
         """Run a coroutine in the thread and wait for its result in the caller's loop.
 
-        Cancelling the caller cancels the coroutine, unless `started` says that it has gone too far for that.
+        Cancelling the caller cancels the coroutine, unless `started` returns true.
         """
         loop, handle = self._begin(action)
         try:
@@ -137,7 +137,7 @@ class Background:
             loop.close()
 
     def close(self, last: Callable[[], Coroutine[Any, Any, Any]] | None = None) -> None:
-        """Cancel what runs, await `last`, and join the thread."""
+        """Cancel the running tasks, await `last`, and join the thread."""
         with self._lock:
             self._closed = True
             self._last = last

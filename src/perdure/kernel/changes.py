@@ -1,4 +1,4 @@
-"""The change feed: each domain publishes what it changed while there are followers, who then read again."""
+"""The change feed: domains publish changed objects while there are followers, who read them again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHANNEL = "changes"
 
 
 class ObjectChange(msgspec.Struct, frozen=True):
-    """A changed object, with its status at that time."""
+    """A changed object, with its status after the change."""
 
     kind: str
     id: str
@@ -21,9 +21,9 @@ class ObjectChange(msgspec.Struct, frozen=True):
 
 
 def tell(tx: Tx, kind: str, changed: Iterable[tuple[str, str]], *, ns: int | None = None) -> None:
-    """Publish that objects, given as (id, status), have changed; does nothing without followers.
+    """Publish changed objects, given as (id, status); without followers, do nothing.
 
-    `ns` is their namespace, where it is not that of the transaction.
+    `ns` is their namespace if it is not that of the transaction.
     """
     if tx.wants(CHANNEL):
         for name, status in changed:
@@ -31,23 +31,23 @@ def tell(tx: Tx, kind: str, changed: Iterable[tuple[str, str]], *, ns: int | Non
 
 
 def publish(signals: Signals, ns: int, kind: str, id: str, status: str) -> None:
-    """Publish that an object that no transaction wrote has changed."""
+    """Publish a changed object that no transaction wrote."""
     if signals.wanted(CHANNEL):
         signals.publish([(CHANNEL, _key(ns, kind, status, id))])
 
 
 def _key(ns: int | None, kind: str, status: str, id: str) -> str:
-    # The id comes last, since it may hold a slash.
+    # The id comes last, because it may contain a slash.
     return "/".join((str(ns), kind, status, id))
 
 
 def follow(signals: Signals, namespaces: Collection[int] | None, limit: int) -> Stream:
-    """Read the changes of namespaces, or of all, from now on; up to `limit` wait until they are taken."""
+    """Follow the changes of namespaces, or of all; at most `limit` unread changes are kept."""
     return signals.follow(CHANNEL, "" if namespaces is None else tuple(map(_prefix, namespaces)), limit)
 
 
 def changed_in(namespaces: Collection[int], keys: Iterable[str]) -> list[str]:
-    """Those of the keys of a stream that are changes of these namespaces."""
+    """Return the keys of a stream that are changes of these namespaces."""
     return [key for key in keys if key.startswith(tuple(map(_prefix, namespaces)))]
 
 
@@ -56,7 +56,7 @@ def _prefix(ns: int) -> str:
 
 
 def changes_from(keys: Iterable[str]) -> list[ObjectChange]:
-    """The changes in the keys of a stream, only the latest for each object."""
+    """Parse the changes in the keys of a stream; keep only the latest of each object."""
     latest: dict[tuple[str, str], ObjectChange] = {}
     for key in keys:
         _, kind, status, name = key.split("/", 3)

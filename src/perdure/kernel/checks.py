@@ -1,6 +1,6 @@
-"""Checks of what callers give: texts, ids, names, choices, pages. Each gives the value back or raises.
+"""Checks of callers' input: texts, ids, names, choices, pages. Each returns the value or raises.
 
-The annotated types say the same to the native API, which checks them on the way in and shows them in OpenAPI.
+The annotated types declare the same limits to the native API, which checks requests and writes OpenAPI.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from perdure.kernel.errors import BadQuery, InvalidInput
 from perdure.kernel.validation import one_of
 
 MAX_TEXT = 1024
-"""The length of a text, in UTF-8 bytes, where no other limit is given."""
+"""Default maximum length of a text, in UTF-8 bytes."""
 MAX_ID = 255
 MAX_PAGE = 1000
 """The largest page of the native API."""
 DEFAULT_PAGE = 100
 MAX_ROWS = 2**53
-"""The largest limit or offset of a query; it stands for everything."""
+"""Largest limit or offset of a query; as a limit it means everything."""
 MAX_FILTER_KEYS = 20
-"""How many keys a filter by metadata or values may have."""
+"""Maximum number of keys in a filter by metadata or values."""
 MAX_FILTER_PARTS = 1000
-"""How many values a filter may have in all, nested ones included."""
+"""Maximum number of values in a filter, nested values included."""
 MAX_FILTER_CHOICES = 100
-"""How many ids or statuses a filter may list."""
+"""Maximum number of ids or statuses in a filter."""
 MAX_KEY = 255
-"""The length of a key of metadata, in UTF-8 bytes."""
+"""Maximum length of a metadata key, in UTF-8 bytes."""
 
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID)]
 Limit = Annotated[int, Meta(ge=0, le=MAX_PAGE)]
@@ -43,7 +43,7 @@ C = TypeVar("C", bound=str)
 
 
 def check_text(value: object, what: str, *, max_length: int = MAX_TEXT) -> str:
-    """A string that a text column can hold."""
+    """Check a string that a text column can store."""
     if type(value) is str and len(value) <= max_length and value.isascii() and "\0" not in value:
         return value
     if not isinstance(value, str):
@@ -69,12 +69,12 @@ def optional_text(value: object, what: str, *, max_length: int = MAX_TEXT) -> st
 
 
 def check_texts(values: object, what: str) -> list[str]:
-    """A list of strings; a single string is not one."""
+    """Check a list of strings; a single string is refused."""
     return [check_text(value, what) for value in _listed(values, what)]
 
 
 def check_name(value: object, what: str, *, max_length: int = MAX_ID) -> str:
-    """A string with more in it than spaces."""
+    """Check a string that is not blank."""
     name = check_text(value, what, max_length=max_length)
     if not name.strip():
         raise InvalidInput(f"{what} must not be empty")
@@ -98,7 +98,7 @@ def optional_ids(values: Sequence[object] | None, what: str) -> list[str] | None
 
 
 def optional_id_filter(values: object, what: str) -> list[str] | None:
-    """The ids that a filter lists, or None for any."""
+    """Check the ids of a filter; None matches any id."""
     return None if values is None else [check_id(value, what) for value in _filter_list(values, what)]
 
 
@@ -106,7 +106,7 @@ def optional_id_filter(values: object, what: str) -> list[str] | None:
 
 
 def check_choice(value: object, choices: Sequence[C], what: str) -> C:
-    """One of the choices, such as the members of a Literal."""
+    """Check that a value is one of the choices, such as the members of a Literal."""
     for choice in choices:
         if value == choice:
             return choice
@@ -118,7 +118,7 @@ def optional_choice(value: object, choices: Sequence[C], what: str) -> C | None:
 
 
 def check_choices(values: object, choices: Sequence[C], what: str) -> list[C]:
-    """A list of choices for a filter; a single string is not one."""
+    """Check a list of choices for a filter; a single string is refused."""
     return [check_choice(value, choices, what) for value in _filter_list(values, what)]
 
 
@@ -139,7 +139,7 @@ def _filter_list(values: object, what: str) -> list[object]:
 
 
 def check_number(value: object, what: str, least: int = 0, most: int = MAX_ROWS) -> int:
-    """A whole number from `least` to `most`."""
+    """Check a whole number from `least` to `most`."""
     if not _is_whole(value, least, most):
         bounds = f"from {least} on" if most == MAX_ROWS else f"from {least} to {most}"
         raise InvalidInput(f"{what} is {value!r}; it must be a whole number {bounds}")
@@ -151,14 +151,14 @@ def _is_whole(value: object, least: int, most: int) -> TypeGuard[int]:
 
 
 def check_page(limit: object, offset: object = 0, cursor: object = None) -> None:
-    """A page of the native API: `limit` is 0 to 1,000, `offset` 0 or more, without a cursor."""
+    """Check a page of the native API: `limit` from 0 to 1,000, and `offset` from 0 only without a cursor."""
     check_number(limit, "limit", most=MAX_PAGE)
     if check_number(offset, "offset") and cursor is not None:
         raise InvalidInput("a page begins at a cursor or at an offset, not at both")
 
 
 def check_query_page(limit: object, offset: object = 0) -> None:
-    """A page of the Agent-lightning contract, where a limit of -1 is everything."""
+    """Check a page of the Agent-lightning contract, where a limit of -1 means everything."""
     if not _is_whole(limit, -1, MAX_ROWS):
         raise BadQuery(f"limit is {limit!r}; it must be -1 (everything) or a whole number from 0 on")
     if not _is_whole(offset, 0, MAX_ROWS):
@@ -172,7 +172,7 @@ def check_flag(value: object, what: str) -> bool:
 
 
 def check_timeout(value: object) -> float | None:
-    """A number of seconds, or None for no limit."""
+    """Check a number of seconds; None means no limit."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
@@ -181,7 +181,7 @@ def check_timeout(value: object) -> float | None:
 
 
 def check_object(value: object, what: str) -> dict[str, Any]:
-    """A JSON object: a mapping with strings as keys."""
+    """Check a JSON object: a mapping with string keys."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise InvalidInput(f"{what} must be an object with strings as keys")
     return dict(value)
@@ -191,7 +191,7 @@ def check_object(value: object, what: str) -> dict[str, Any]:
 
 
 def check_filter(value: object, what: str) -> dict[str, Any]:
-    """The keys and values that objects are searched by; None is an empty filter."""
+    """Check the keys and values of a filter; None is an empty filter."""
     conditions = check_object({} if value is None else value, what)
     if len(conditions) > MAX_FILTER_KEYS:
         raise InvalidInput(f"{what} has {len(conditions)} keys; a filter takes at most {MAX_FILTER_KEYS}")
@@ -202,16 +202,16 @@ def check_filter(value: object, what: str) -> dict[str, Any]:
 
 
 def _check_parts(conditions: Mapping[str, Any], what: str) -> None:
-    """Refuse a filter with too many values: each of them may be compared with each of an object's."""
+    """Refuse a filter with too many values, because each may be compared with every value of an object."""
     parts, level = 0, list(conditions.values())
     while level:
         parts += len(level)
         if parts > MAX_FILTER_PARTS:
             raise InvalidInput(f"{what} has too many values; a filter takes at most {MAX_FILTER_PARTS}")
-        level = [below for part in level for below in _parts_of(part)]
+        level = [below for part in level for below in _get_parts(part)]
 
 
-def _parts_of(part: Any) -> Iterable[Any]:
+def _get_parts(part: Any) -> Iterable[Any]:
     if isinstance(part, Mapping):
         return part.values()
     return part if isinstance(part, list | tuple) else ()

@@ -1,6 +1,6 @@
 """Time in whole microseconds since the epoch, on a steady clock and on the wall clock.
 
-`docs/adr/0020-deadlines-on-a-steady-clock.md` says which is used for what.
+`docs/adr/0020-deadlines-on-a-steady-clock.md` explains the use of each clock.
 """
 
 from __future__ import annotations
@@ -12,39 +12,40 @@ from typing import Protocol
 
 MICROS = 1_000_000
 STEP = MICROS
-"""A smaller difference between the clocks is not a step."""
+"""Smaller differences between the clocks are not a step."""
 SLOWING = 20
-"""Ahead of the wall clock, the steady clock is slower by one part in so many."""
+"""While it is ahead of the wall clock, the steady clock is slower by 1/20."""
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class Clock(Protocol):
-    """The source of `:now` and `:wall` on SQLite."""
+    """Source of `:now` and `:wall` on SQLite."""
 
     def now(self) -> int:
-        """The time in microseconds; each call gives a later one than the call before.
+        """Return the time in microseconds, later than that of every earlier call.
 
-        A step of the wall clock does not move it; after a step back it is slower until it has caught up.
+        A step of the wall clock does not move this clock. After a step back it is slower until the wall clock
+        has caught up.
         """
         ...
 
     def wall(self, now: int) -> int:
-        """What the wall clock shows; `now`, which was read just before, unless it was stepped."""
+        """Return the wall clock's time, or `now`, which was just read, if they differ by at most 1 s."""
         ...
 
     def behind(self) -> int:
-        """How far the wall clock was stepped ahead of this clock; 0 where it was not."""
+        """Return how far the wall clock was stepped ahead of this clock; 0 without a step."""
         ...
 
     def follow(self, micros: int) -> None:
-        """Go ahead to the wall clock, after the stored deadlines were moved."""
+        """Step ahead to the wall clock, after the stored deadlines were moved."""
         ...
 
 
 class SystemClock:
-    """Starts with the wall clock's time and goes on steadily; it never repeats or goes backwards.
+    """Clock that starts at the wall clock's time and then runs steadily; it never repeats or goes backwards.
 
-    While it is ahead of the wall clock, after a step back, it goes slower by a twentieth.
+    While it is ahead of the wall clock, after a step back, it is slower by 1/20.
     """
 
     def __init__(self) -> None:
@@ -85,9 +86,9 @@ def _steady() -> int:
 
 
 def boottime() -> float:
-    """Seconds of a clock that nobody sets, and that counts the time in which the machine sleeps.
+    """Return the seconds of a clock that is never set and includes the time in which the machine sleeps.
 
-    `time.monotonic` stands still during sleep on Linux; elsewhere it is the best there is.
+    On Linux `time.monotonic` stops during sleep. Other systems have no better clock.
     """
     return boottime_ns() / 1e9
 
@@ -113,13 +114,13 @@ def to_micros_or_none(seconds: float | None) -> int | None:
 
 
 def to_iso(micros: int) -> str:
-    """A time as ISO 8601 in UTC, to the millisecond: texts in this form sort by time."""
+    """Format a time as ISO 8601 in UTC, to the millisecond; such texts sort by time."""
     moment = datetime.fromtimestamp(micros // 1000 / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def from_iso(text: str) -> int:
-    """A time in ISO 8601 as microseconds; without a time zone it is in UTC. ValueError if it is none."""
+    """Parse a time in ISO 8601 to microseconds, in UTC without a time zone. ValueError for other texts."""
     moment = datetime.fromisoformat(text)
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
@@ -130,7 +131,7 @@ def to_iso_or_none(micros: int | None) -> str | None:
 
 
 def human_duration(seconds: float) -> str:
-    """A duration for people to read, such as `3 min`."""
+    """Format a duration for people, such as `3 min`."""
     for unit, least in (("d", 86_400.0), ("h", 3600.0), ("m", 60.0)):
         if seconds >= 2 * least:
             return f"{seconds / least:.0f} {'min' if unit == 'm' else unit}"

@@ -1,4 +1,4 @@
-"""JSON as it is stored: the one encoder and the one decoder of perdure."""
+"""The only JSON encoder and decoder of stored values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 MAX_DEPTH = 500
-"""How deep objects and arrays may be nested."""
+"""Maximum nesting of objects and arrays."""
 
 MAX_FLOAT = float_info.max
 
@@ -39,23 +39,23 @@ _NON_FINITE_MARK = re.compile(rb"\xcb[\x7f\xff]")
 
 
 class _Scalars(msgspec.Struct, gc=False):
-    """What `encode_scalars` takes; the checks of a Struct are prepared once."""
+    """Input of `encode_scalars`: a Struct, whose checks msgspec prepares once."""
 
     by_name: dict[str, str | int | _Finite | bool | list[str | int | _Finite | bool]]
 
 
 class _ScalarValues(msgspec.Struct, gc=False):
-    """The same without names."""
+    """Input of `encode_scalar_values`."""
 
     values: list[str | int | _Finite | bool | list[str | int | _Finite | bool]]
 
 
 class EncodedByFields:
-    """Marks a class whose instances are encoded as their instance dictionary."""
+    """Base class of objects that are encoded as their instance dictionary."""
 
 
 def encode_json(value: Any, *, what: str = "value", nan: Literal["reject", "keep"] = "reject") -> str:
-    """Give the JSON text of `value` as it will be stored, or raise InvalidInput naming `what`.
+    """Encode `value` as JSON text for storage, or raise InvalidInput naming `what`.
 
     Lone surrogates become U+FFFD. NaN and Infinity are refused, or kept as literals that `decode_json` reads.
     """
@@ -68,15 +68,15 @@ def encode_json(value: Any, *, what: str = "value", nan: Literal["reject", "keep
 
 
 def encode_decoded(value: Any, *, what: str = "value") -> str:
-    """What `encode_json` gives, for a value that was decoded from JSON: it can only be too deep."""
+    """Encode a value that was decoded from JSON, like `encode_json` but faster: only its depth is checked."""
     data = _encoder.encode(value)
     return encode_json(value, what=what) if _may_be_deep(data) else data.decode()
 
 
 def encode_scalars(value: Any, scalars: Mapping[str, Any]) -> bytes | None:
-    """Encode quickly a small record whose only free part is `scalars`, or give None for the careful way.
+    """Encode quickly a small record whose only free part is `scalars`; None if it needs `encode_json`.
 
-    Strings, finite numbers and booleans, or lists of them, hide neither bytes, NaN nor depth.
+    Strings, finite numbers and booleans, or lists of them, contain no bytes, NaN or deep nesting.
     """
     try:
         msgspec.convert({"by_name": scalars}, _Scalars)
@@ -86,7 +86,7 @@ def encode_scalars(value: Any, scalars: Mapping[str, Any]) -> bytes | None:
 
 
 def encode_scalar_values(values: list[Any]) -> bytes | None:
-    """The same for a list of scalars without names."""
+    """Encode a list of scalars quickly; None if it needs `encode_json`."""
     try:
         msgspec.convert({"values": values}, _ScalarValues)
         return _encoder.encode(values)
@@ -95,7 +95,7 @@ def encode_scalar_values(values: list[Any]) -> bytes | None:
 
 
 def decode_json(text: str | bytes | None) -> Any:
-    """Read what `encode_json` wrote; None stays None."""
+    """Decode JSON text of `encode_json`; None stays None."""
     if text is None:
         return None
     try:
@@ -107,7 +107,7 @@ def decode_json(text: str | bytes | None) -> Any:
 
 
 def check_json(text: str, what: str) -> str:
-    """Give `text` back if it is JSON, or raise InvalidInput naming `what`; nothing is built from it."""
+    """Return `text` if it is JSON, otherwise raise InvalidInput naming `what`; no objects are built."""
     try:
         _raw.decode(text)
     except (msgspec.MsgspecError, UnicodeError):
@@ -142,7 +142,7 @@ def _decode_with_literals(text: str | bytes) -> Any:
 
 
 def _other(value: Any) -> Any:
-    """Turn what msgspec does not know into what it does."""
+    """Convert a type unknown to msgspec to one that it encodes."""
     if isinstance(value, EncodedByFields):
         return vars(value)
     if isinstance(value, str):
@@ -162,7 +162,7 @@ _encoder = msgspec.json.Encoder(enc_hook=_other)
 _raw = msgspec.json.Decoder(msgspec.Raw)
 
 encode_wire = _encoder.encode
-"""The JSON bytes of what was stored before, or of an answer: nothing in it needs another check."""
+"""Encode as JSON bytes, without checks: for stored values and for answers."""
 
 _packer = msgspec.msgpack.Encoder(enc_hook=_other)
 
@@ -172,10 +172,10 @@ def _plain(value: Any) -> Any:
 
 
 def _is_suspect(value: Any, data: bytes) -> bool:
-    """Say cheaply whether a value may be too deep, or hold bytes, NaN or Infinity.
+    """Return whether a value may be too deep, or contain bytes, NaN or Infinity.
 
-    msgspec writes bytes as base64 and NaN as null, without a word. MessagePack marks both with bytes that
-    are rare elsewhere, so writing the value a second time is far cheaper than a walk, and seldom mistaken.
+    msgspec silently writes bytes as base64 and NaN as null. MessagePack marks both with bytes that are rare
+    elsewhere, so encoding the value a second time is far cheaper than a walk, and rarely wrong.
     """
     if _may_be_deep(data):
         return True
@@ -193,17 +193,19 @@ def _may_be_deep(data: bytes) -> bool:
 
 
 def _has_non_finite(value: Any) -> bool:
-    """Walk a value level by level, refusing bytes and great depth, and find NaN and Infinity."""
-    found = False
+    """Return whether a value contains NaN or Infinity; refuse bytes and deep nesting."""
+    has_non_finite = False
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         kinds = set(map(type, level))
         if not kinds.isdisjoint(_BINARY):
             raise ValueError("bytes are not JSON: encode them as text first")
         if float in kinds:
-            found = found or not all(isfinite(item) for item in level if type(item) is float)
+            has_non_finite = has_non_finite or not all(
+                isfinite(item) for item in level if type(item) is float
+            )
         if kinds <= _SCALARS:
-            return found
+            return has_non_finite
         level = _next_level(level)
     raise RecursionError
 
@@ -228,7 +230,7 @@ def _fields_or_plain(item: Any) -> Collection[Any]:
 
 
 def _without_surrogates(plain: Any) -> Any:
-    """Replace the lone surrogates in a tree that `_plain` has just made, in place."""
+    """Replace the lone surrogates in a tree built by `_plain`, in place."""
     root = [plain]
     pending: list[Any] = [root]
     while pending:

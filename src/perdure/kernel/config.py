@@ -1,8 +1,8 @@
 """Settings from arguments, environment variables and a file, each with its source.
 
-Arguments take precedence over the environment, the environment over the file, the file over the default.
-An empty variable counts as not set. A variable with the suffix `_FILE` holds the path of a file with the
-value, so that a secret need not be in the environment.
+Arguments take precedence over the environment, the environment over the file, the file over the default. An
+empty variable counts as not set. A variable with the suffix `_FILE` holds the path of a file with the value,
+so that secrets stay out of the environment.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ VARIABLES = {
     "state_dir": ("PERDURE_STATE_DIR", "STATE_DIR"),
     "stream_ttl": ("PERDURE_STREAM_TTL", "RESUMABLE_STREAM_TTL_SECONDS"),
 }
-"""Settings with more environment variables than `PERDURE_` and their name; the first that is set counts."""
+"""Settings with more environment variables than `PERDURE_` and their name; the first set variable counts."""
 
 SECRETS = frozenset(
     {"database_url", "api_key", "redis_url", "webhook_secret", "memory_model_key", "approval_webhook_url"}
 )
 DATABASE_PASSWORD = "PGPASSWORD"  # noqa: S105 - the name of a variable
-"""The variable from which drivers of PostgreSQL take a password that is not in the URL."""
+"""Variable from which PostgreSQL drivers read a password that is not in the URL."""
 MAX_URL = 16_384
 SHUTDOWN_SECONDS = 30.0
 AFTER_GRACE_SECONDS = 10.0
-"""What a process has, besides the grace period of its worker, to stop everything else."""
+"""Time for a process to stop everything else after the grace period of its worker."""
 
 _IN_URL = re.compile(r"(?s)^([^:/?#]+://[^:]*:).*(@.*)$")
 _IN_WORDS = re.compile(r"(?i)(\b\w*(?:password|passwd|pwd|secret|token)=)[^&\s]*")
@@ -85,12 +85,12 @@ def secret_variables() -> frozenset[str]:
 
 
 def mask_url(url: str) -> str:
-    """The URL without its passwords, for logs. Of a malformed URL it hides more than needed."""
+    """Replace the passwords in a URL for logs. In a malformed URL this hides more than needed."""
     return _IN_WORDS.sub(r"\1***", _IN_URL.sub(r"\1***\2", url))
 
 
 class Secret(str):
-    """A string whose `repr` hides its passwords."""
+    """A string whose `repr` hides the passwords in it."""
 
     __slots__ = ()
 
@@ -99,7 +99,7 @@ class Secret(str):
 
 
 class SecretKey(Secret):
-    """A string whose `repr` hides all of it."""
+    """A string whose `repr` hides it completely."""
 
     __slots__ = ()
 
@@ -112,7 +112,7 @@ Days = Annotated[float, msgspec.Meta(gt=0, le=36_500)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of perdure. `sources` has the source of each value."""
+    """The settings of perdure. `sources` holds the source of each value."""
 
     database_url: str = Secret("sqlite:///perdure.db")
     namespace: Annotated[str, msgspec.Meta(min_length=1)] = "default"
@@ -222,14 +222,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seconds_to_stop(self) -> float:
-        """How long a process may take to stop: `shutdown_timeout`, or 30 s, or more for a longer grace."""
+        """Seconds to stop a process: `shutdown_timeout`, otherwise the grace period + 10 s, at least 30 s."""
         if self.shutdown_timeout is not None:
             return self.shutdown_timeout
         return max(SHUTDOWN_SECONDS, self.shutdown_grace_period + AFTER_GRACE_SECONDS)
 
 
 class _Found(NamedTuple):
-    """A value and its source. `text` means that it is a string to be converted to its type."""
+    """A value and its source. `text` marks a string that must be converted to the setting's type."""
 
     value: Any
     source: str
@@ -247,24 +247,24 @@ def load_settings(
     An explicit None counts as not given, unless None is a value of the setting (`watchdog_interval`).
     """
     environment = os.environ if environment is None else environment
-    found = {
+    raws = {
         **_in_file(environment, Path(directory or ".")),
         **_in_environment(environment),
         **_in_arguments(explicit or {}),
     }
-    values = {name: _value(name, each) for name, each in found.items()}
-    sources = {name: found[name].source if name in found else "default" for name in _types()}
+    values = {name: _value(name, raw) for name, raw in raws.items()}
+    sources = {name: raws[name].source if name in raws else "default" for name in _types()}
     return Settings(**values, sources=MappingProxyType(sources))
 
 
 def arguments_of(settings: Settings) -> dict[str, Any]:
-    """The settings that were given as arguments."""
+    """Return the settings given as arguments."""
     given = [name for name, source in settings.sources.items() if source == ARGUMENT]
     return {name: getattr(settings, name) for name in given}
 
 
 def reload_settings(settings: Settings) -> Settings:
-    """The settings as a start would find them now: the same arguments, the environment, and the files."""
+    """Load the settings again: the same arguments, the current environment and files."""
     return load_settings(arguments_of(settings))
 
 
@@ -286,13 +286,13 @@ def _in_arguments(explicit: Mapping[str, Any]) -> dict[str, _Found]:
 
 
 def _in_environment(environment: Mapping[str, str]) -> dict[str, _Found]:
-    found: dict[str, _Found] = {}
+    raws: dict[str, _Found] = {}
     for name in _types():
         for variable in VARIABLES.get(name, (PREFIX + name.upper(),)):
-            each = _variable(environment, variable, secret=name in SECRETS)
-            if each is not None and name not in found:
-                found[name] = each
-    return found
+            raw = _variable(environment, variable, secret=name in SECRETS)
+            if raw is not None and name not in raws:
+                raws[name] = raw
+    return raws
 
 
 def _variable(environment: Mapping[str, str], variable: str, *, secret: bool) -> _Found | None:
@@ -315,7 +315,7 @@ def _secret_in(path: Path, variable: str) -> str:
 def config_file(
     environment: Mapping[str, str] | None = None, directory: str | os.PathLike[str] | None = None
 ) -> Path:
-    """The path of perdure.toml, whether there is one or not."""
+    """Return the path of perdure.toml; the file may be missing."""
     environment = os.environ if environment is None else environment
     return Path(directory or ".") / (environment.get(FILE_VARIABLE) or FILE_NAME)
 
@@ -358,17 +358,17 @@ def _detail(error: Exception, kind: Any) -> str:
     return str(error)
 
 
-def _value(name: str, found: _Found) -> Any:
+def _value(name: str, source_value: _Found) -> Any:
     kind = _types()[name]
-    raw = _from_text(found.value, kind) if isinstance(found.value, str) else found.value
+    raw = _from_text(source_value.value, kind) if isinstance(source_value.value, str) else source_value.value
     try:
-        value = msgspec.convert(raw, kind, strict=not found.text)
+        value = msgspec.convert(raw, kind, strict=not source_value.text)
         if isinstance(value, str):
             check_text(value, name, max_length=MAX_URL if name in SECRETS else MAX_TEXT)
     except (msgspec.ValidationError, InvalidInput) as error:
-        shown = "" if name in SECRETS else f" {found.value!r}:"
-        detail = MAP_FORM if kind == Mapping[str, str] and found.text else _detail(error, kind)
-        raise InvalidInput(f"{name} from {found.source}:{shown} {detail}") from None
+        shown = "" if name in SECRETS else f" {source_value.value!r}:"
+        detail = MAP_FORM if kind == Mapping[str, str] and source_value.text else _detail(error, kind)
+        raise InvalidInput(f"{name} from {source_value.source}:{shown} {detail}") from None
     if name not in SECRETS or value is None:
         return value
     return Secret(value) if name.endswith("_url") else SecretKey(value)
@@ -378,7 +378,7 @@ MAP_FORM = "write it as name=value,name=value"
 
 
 def _pairs(text: str) -> dict[str, str] | str:
-    """`name=value,name=value` as a map; a text that is something else stays one, and is refused."""
+    """Parse `name=value,name=value`; return any other text unchanged, which then fails the type check."""
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
     if any(not name.strip() or not value.strip() for name, _, value in pairs):
         return text
@@ -386,7 +386,7 @@ def _pairs(text: str) -> dict[str, str] | str:
 
 
 def _from_text(text: str, kind: Any) -> Any:
-    """Read a choice, a boolean, a list, a map or None the ways people write them."""
+    """Parse a choice, boolean, list, map or None from text."""
     if kind == tuple[str, ...]:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     if kind == Mapping[str, str]:

@@ -1,7 +1,7 @@
-"""When a schedule comes: cron expressions in time zones. Pure; times are microseconds since the epoch.
+"""Times of cron expressions in time zones. Pure; times are microseconds since the epoch.
 
-An expression at a fixed time of day follows the wall clock: a time that the clocks skip comes right after
-the gap, and one that they repeat comes once. An expression for every hour or minute follows real time.
+An expression with a fixed time of day follows the wall clock: a time that the clocks skip fires right after
+the gap, a repeated time fires once. An expression for every hour or minute follows real time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAMED: Final[Mapping[str, str]] = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-"""What people write instead of fields."""
+"""Names that replace the fields."""
 
 _HELP = (
     "A schedule has five fields (minute, hour, day of month, month, day of week), or six with the second "
@@ -39,7 +39,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def check_expression(value: object) -> str:
-    """Give a cron expression back if it can be read."""
+    """Return a cron expression if it is valid; otherwise raise InvalidCron."""
     expression = check_text(value, "schedule", max_length=MAX_EXPRESSION)
     try:
         CronSim(_fields(expression), _EPOCH)
@@ -49,7 +49,7 @@ def check_expression(value: object) -> str:
 
 
 def _reason(error: CronSimError) -> str:
-    """`Bad minute` and `Wrong number of fields` as part of a sentence."""
+    """Return CronSim's message with a small first letter, such as `bad minute`."""
     text = str(error)
     return text[:1].lower() + text[1:]
 
@@ -59,7 +59,7 @@ def _fields(expression: str) -> str:
 
 
 def check_timezone(value: object) -> str | None:
-    """Give the name of a time zone back if there is one; None is UTC."""
+    """Return the name of a time zone if it exists; None means UTC."""
     if value is None:
         return None
     name = check_text(value, "timezone", max_length=MAX_EXPRESSION)
@@ -79,39 +79,39 @@ def _zone(name: str | None) -> tzinfo:
 
 
 def next_time(expression: str, timezone: str | None, after: int) -> int | None:
-    """The first time after `after`, or None if there is none within fifty years."""
+    """Return the first time after `after`, or None if there is none within 50 years."""
     try:
         start = (_EPOCH + timedelta(microseconds=after)).astimezone(_zone(timezone))
         rule = CronSim(_fields(expression), start)
         in_every_hour = rule.parts[-4].startswith("*")
-        for found in rule:
-            time = _micros(found)
-            # In an hour that the clocks repeat, the wall clock may be behind the time.
+        for moment in rule:
+            time = _micros(moment)
+            # In a repeated hour the wall clock may be behind the time.
             if time > after:
-                if in_every_hour and found.utcoffset() != start.utcoffset():
-                    return _after_change(expression, start, found)
+                if in_every_hour and moment.utcoffset() != start.utcoffset():
+                    return _after_change(expression, start, moment)
                 return time
     except OverflowError:
         return None
     return None
 
 
-def _after_change(expression: str, start: datetime, found: datetime) -> int:
-    """The next time where the clocks change before it.
+def _after_change(expression: str, start: datetime, after_change: datetime) -> int:
+    """Return the next time if the clocks change before it.
 
-    Where they change by half an hour, CronSim steps over the minutes right after that.
+    If the clocks change by half an hour, CronSim skips the minutes right after the change.
     """
-    zone, offset = found.tzinfo, found.utcoffset()
+    zone, offset = after_change.tzinfo, after_change.utcoffset()
     assert offset is not None
-    for each in CronSim(_fields(expression), start.astimezone(fixed_offset(offset))):
-        if each >= found or each.astimezone(zone).utcoffset() == offset:
-            return min(_micros(each), _micros(found))
-    return _micros(found)
+    for moment in CronSim(_fields(expression), start.astimezone(fixed_offset(offset))):
+        if moment >= after_change or moment.astimezone(zone).utcoffset() == offset:
+            return min(_micros(moment), _micros(after_change))
+    return _micros(after_change)
 
 
 @lru_cache(maxsize=4096)
 def explain(expression: str) -> str:
-    """What an expression says, in English."""
+    """Describe an expression in English."""
     return CronSim(_fields(expression), _EPOCH).explain()
 
 

@@ -1,6 +1,6 @@
-"""Cursors of lists: a text that names the list, its order, and the last row of a page.
+"""Cursors of lists: a text with the list, its order, and the last row of a page.
 
-A caller gives back what a page has called `next`. A cursor of another list, or of another order, is refused.
+Callers pass the `next` value of the previous page. A cursor of another list or order is refused.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from perdure.kernel.checks import check_text
 from perdure.kernel.errors import InvalidInput
 
 MAX_CURSOR = 4096
-"""The length of a cursor."""
+"""Maximum length of a cursor."""
 Value = str | int | None
 Place = tuple[Value, ...]
-"""The values by which a list is sorted, of the last row of a page."""
+"""Sort values of the last row of a page."""
 Kinds = Sequence[Any]
-"""The types of the values of a place: `int`, `str`, or one of them `| None`."""
+"""Types of the values in a place: `int`, `str`, or either `| None`."""
 
 LAST = 2**63 - 1
-"""A number after every other."""
+"""Larger than every other number."""
 
 
 def write_cursor(what: str, *values: Value) -> str:
-    """The cursor of a place in a list; `what` names the list and its order."""
+    """Encode the cursor of a place in a list; `what` names the list and its order."""
     return urlsafe_b64encode(msgspec.json.encode((crc32(what.encode()), *values))).decode().rstrip("=")
 
 
 def read_cursor(cursor: object, what: str, *kinds: Any) -> tuple[Any, ...] | None:
-    """The place that a cursor names, or None without one. Refused unless it is one of this list and order."""
+    """Decode a cursor of this list and order; None without a cursor, InvalidInput for any other cursor."""
     if cursor is None:
         return None
     text = check_text(cursor, "cursor", max_length=MAX_CURSOR)
     try:
-        found = msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=list[Value])
+        decoded = msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=list[Value])
     except (ValueError, msgspec.MsgspecError):
         raise _foreign(text) from None
-    if len(found) != len(kinds) + 1 or found[0] != crc32(what.encode()):
+    if len(decoded) != len(kinds) + 1 or decoded[0] != crc32(what.encode()):
         raise _foreign(text)
-    values = tuple(found[1:])
+    values = tuple(decoded[1:])
     if not all(_is_one(value, kind) for value, kind in zip(values, kinds, strict=True)):
         raise _foreign(text)
     return values
@@ -58,4 +58,6 @@ def _is_one(value: Value, kind: Any) -> bool:
 
 
 def _foreign(cursor: str) -> InvalidInput:
-    return InvalidInput(f"{cursor[:64]!r} is not a cursor of this list; give what `next` of a page has given")
+    return InvalidInput(
+        f"invalid cursor {cursor[:64]!r}; pass the `next` value of the previous page of this list"
+    )

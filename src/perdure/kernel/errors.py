@@ -21,7 +21,7 @@ class PerdureError(Exception):
 
     @property
     def public(self) -> str:
-        """The message as it may leave the server; `message` is for the log and for this process."""
+        """Message for callers; `message` is for the log and this process."""
         return self.message
 
 
@@ -144,7 +144,7 @@ class StorageError(PerdureError):
 
     @property
     def public(self) -> str:
-        """What is not available, without path, host, database and the engine's words."""
+        """Message without path, host, database name and the engine's text."""
         return self._public
 
 
@@ -293,22 +293,22 @@ class StartRefused(PerdureError, RuntimeError):
 
 
 MAX_ERROR = 1000
-"""How many characters of an error are stored."""
+"""Maximum length of a stored error, in characters."""
 
 
 def error_text(error: BaseException) -> str:
-    """What is stored of an error: a text that every database takes."""
+    """Return the text of an error for storage."""
     text = error.public if isinstance(error, PerdureError) else f"{type(error).__name__}: {error}"
     return storable(text)
 
 
 def storable(text: str, most: int = MAX_ERROR) -> str:
-    """The beginning of a text, without what no database takes."""
+    """Return the beginning of a text, without characters that databases refuse."""
     return text[:most].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def all_errors() -> Iterator[type[PerdureError]]:
-    """Every class of errors, the general before the special."""
+    """Return every class of errors, base classes first."""
     kinds = [PerdureError]
     for kind in kinds:
         yield kind
@@ -316,5 +316,5 @@ def all_errors() -> Iterator[type[PerdureError]]:
 
 
 def error_named(code: object, message: str) -> PerdureError | None:
-    """The error with a code, or None if no error has it."""
+    """Return the error with a code, or None."""
     return next((kind(message) for kind in all_errors() if kind.code == code), None)

@@ -1,4 +1,4 @@
-"""Locks on files, which the operating system drops when their process ends, however it ends."""
+"""Locks on files. The operating system releases them when the process ends, also after a crash."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def lock(descriptor: int) -> None:
-    """Lock an open file for this process alone; OSError if another one has locked it."""
+    """Lock an open file exclusively; OSError if another process has locked it."""
     if sys.platform == "win32":
         import msvcrt
 
@@ -20,9 +20,9 @@ def lock(descriptor: int) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of a file.
+    """Return whether a process holds the lock of a file.
 
-    To find out, an unheld lock is taken for a moment: ask only if its holder seems to be alive.
+    The check takes a free lock for a moment, so use it only if the holder seems to be alive.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
@@ -38,7 +38,7 @@ def is_locked(path: Path) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is a process with this id; on Windows, which cannot be asked, there always is."""
+    """Return whether a process with this id exists; on Windows, which has no such check, always true."""
     if pid <= 0 or sys.platform == "win32":
         return pid > 0
     try:

@@ -8,19 +8,19 @@ from pathlib import Path
 
 
 def make_folder(folder: Path, root: Path) -> None:
-    """Make a folder below the root, for its owner alone; a link that leads out of the root is refused."""
+    """Create a folder below the root, accessible only to its owner; refuse links out of the root."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for each in (*reversed(folder.parents), folder):
-        if each.is_relative_to(root) and each != root and not each.is_dir():
-            each.mkdir(mode=0o700, exist_ok=True)
-            # What is written below it is only as durable as its name is.
-            sync_folder(each.parent)
+    for ancestor in (*reversed(folder.parents), folder):
+        if ancestor.is_relative_to(root) and ancestor != root and not ancestor.is_dir():
+            ancestor.mkdir(mode=0o700, exist_ok=True)
+            # Files are durable only if the names of their folders are.
+            sync_folder(ancestor.parent)
     if not folder.resolve().is_relative_to(root.resolve()):
         raise OSError(errno.ELOOP, "a link leads out of its folder", str(folder))
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
+    """Write the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,15 +1,15 @@
-"""The garbage collector of a process that serves: what start-up made is never looked at again."""
+"""Garbage collection in a server process: objects created at start-up are never scanned again."""
 
 import gc
 
 THRESHOLDS = (20_000, 20, 10)
-"""Python's own (700, 10, 10) cost a server an eighth of its CPU; few requests make cycles."""
+"""Python's default (700, 10, 10) took 1/8 of a server's CPU; few requests create cycles."""
 
 
 def settle_garbage_collector(*, collect: bool = True) -> None:
-    """Exclude all objects that exist now from collections, and collect the others less often.
+    """Exclude all existing objects from collections, and collect the others less often.
 
-    Without `collect` what start-up left behind stays too: a process that lives shortly need not look for it.
+    Without `collect`, garbage of start-up stays too: short-lived processes save the time.
     """
     if collect:
         gc.collect()

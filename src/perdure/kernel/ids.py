@@ -1,4 +1,4 @@
-"""Identifiers: short random hex behind a prefix, as the Agent-lightning contract writes them."""
+"""Identifiers: short random hex after a prefix, in the form of the Agent-lightning contract."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _ULID_MS = (1 << 48) - 1
 
 
 class Ids(Protocol):
-    """A source of identifiers; a simulation passes a seeded one."""
+    """Source of identifiers; simulations pass a seeded one."""
 
     def hex(self, size: int) -> str:
-        """`size` random hexadecimal digits (an even number)."""
+        """Return `size` random hexadecimal digits (an even number)."""
         ...
 
 
@@ -30,11 +30,11 @@ class RandomIds:
 
 
 POOL_BYTES = 4096
-"""How much is read from the system's random source at once: a read gives up the interpreter's lock."""
+"""Bytes per read of the system's random source, because every read releases the GIL."""
 
 
 class _Pool(threading.local):
-    """The random bytes that a thread has read and not used yet."""
+    """Unused random bytes of a thread."""
 
     data = b""
     at = 0
@@ -44,7 +44,7 @@ _pool = _Pool()
 
 
 def random_bytes(count: int) -> bytes:
-    """Random bytes of the operating system, each given once."""
+    """Return random bytes of the operating system; no byte is returned twice."""
     start, stop = _pool.at, _pool.at + count
     if stop > len(_pool.data):
         if count > POOL_BYTES:
@@ -55,7 +55,7 @@ def random_bytes(count: int) -> bytes:
 
 
 def _forget_pool() -> None:
-    """A forked process must not give what its parent gives."""
+    """Drop the pool in a forked process, which must not repeat its parent's bytes."""
     _pool.data, _pool.at = b"", 0
 
 
@@ -64,7 +64,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def process_id() -> str:
-    """Names this process and no other: pids are used again."""
+    """Return the unique id of this process; PIDs are reused."""
     return _process_id(os.getpid())
 
 
@@ -86,7 +86,7 @@ def resources_id(ids: Ids) -> str:
 
 
 def uuid(now: int, ids: Ids) -> str:
-    """A UUID of version 7: those made later sort after those made earlier, to the millisecond."""
+    """Build a UUID of version 7; later UUIDs sort after earlier ones, to the millisecond."""
     tail = ids.hex(20)
     stamp = format(now // 1000 & (1 << 48) - 1, "012x")
     variant = "89ab"[int(tail[3], 16) & 3]
@@ -94,17 +94,17 @@ def uuid(now: int, ids: Ids) -> str:
 
 
 def uuid_bytes(text: str) -> bytes | None:
-    """The 16 bytes of a UUID that is written as usual; None for any other text."""
+    """Parse a UUID in its canonical form to 16 bytes; None for any other text."""
     try:
-        found = bytes.fromhex(text.replace("-", "")) if len(text) == 36 else b""
+        data = bytes.fromhex(text.replace("-", "")) if len(text) == 36 else b""
     except ValueError:
         return None
-    return found if uuid_text(found) == text else None
+    return data if uuid_text(data) == text else None
 
 
-def uuid_text(found: bytes) -> str:
-    """A UUID as it is usually written."""
-    text = found.hex()
+def uuid_text(data: bytes) -> str:
+    """Format 16 bytes as a UUID in its canonical form."""
+    text = data.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
@@ -112,24 +112,24 @@ def uuid_text(found: bytes) -> str:
 
 
 def ulid(ms: int, ids: Ids) -> str:
-    """A ULID of a time in milliseconds: 26 characters that sort by time."""
+    """Build a ULID of a time in milliseconds: 26 characters that sort by time."""
     return _ulid(ms, int(ids.hex(20), 16))
 
 
 def derived_ulid(ms: int, *parts: str) -> str:
-    """The ULID of a time whose random part is made of these texts: the same for the same texts."""
+    """Build a ULID of a time and these texts; equal texts give equal ULIDs."""
     digest = sha256(b"\0".join(part.encode("utf-8", "replace") for part in parts)).digest()
     return _ulid(ms, int.from_bytes(digest[:10], "big"))
 
 
 def parse_ulid(text: str) -> str | None:
-    """A ULID in upper case, however it was written; None if it is no ULID."""
+    """Return a ULID in upper case; None if the text is no ULID."""
     upper = text.upper()
     return upper if _ULID.fullmatch(upper) else None
 
 
 def ulid_ms(ulid: str) -> int:
-    """The time of a ULID, in milliseconds."""
+    """Return the time of a ULID in milliseconds."""
     number = 0
     for letter in ulid[:10]:
         number = number << 5 | _BASE32.index(letter)

@@ -10,23 +10,23 @@ from typing import Any
 _STEP = re.compile(r"\[(?P<index>[^\]]*)\]|\{(?P<fields>[^}]*)\}|(?P<name>[^.\[\]{}]+)")
 
 Path = tuple[tuple[str, str], ...]
-"""The steps of a path, each with its kind: the `index` of a list, a `name`, or `fields` of an object."""
+"""Steps of a path, each with its kind: the `index` of a list, a `name`, or `fields` of an object."""
 
 
 @lru_cache(maxsize=1024)
 def parse(path: str) -> Path:
-    """The steps of a path; a selection of fields is the last one."""
+    """Parse a path; a selection of fields ends it."""
     steps = [(str(step.lastgroup), step[str(step.lastgroup)]) for step in _STEP.finditer(path)]
     kinds = [kind for kind, _ in steps]
     return tuple(steps[: kinds.index("fields") + 1] if "fields" in kinds else steps)
 
 
 def find(value: Any, path: Path) -> list[Any]:
-    """The values at a path, in order; none if it leads nowhere."""
-    found = [value]
+    """Return the values at a path, in order; empty if nothing is there."""
+    values = [value]
     for kind, wanted in path:
-        found = [below for each in found for below in _below(each, kind, wanted)]
-    return found
+        values = [below for parent in values for below in _below(parent, kind, wanted)]
+    return values
 
 
 def _below(value: Any, kind: str, wanted: str) -> Iterator[Any]:
@@ -42,7 +42,7 @@ def _below(value: Any, kind: str, wanted: str) -> Iterator[Any]:
 
 
 def _field(value: Any, path: str) -> Iterator[Any]:
-    """A field of a selection, which may be nested: `author.name`."""
+    """Return a field of a selection, which may be nested: `author.name`."""
     for name in path.split("."):
         if not isinstance(value, dict) or name not in value:
             return

@@ -1,4 +1,4 @@
-"""The life of a process that serves: its statuses, and the phases in which it stops."""
+"""The life of a server process: its statuses, and the phases in which it stops."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ DAEMON: Final = (
     .on(SERVICE_FAILED, (RUNNING,), STOPPING)
     .on(CLEANED_UP, (STOPPING,), STOPPED)
 )
-"""The statuses of a process that serves."""
+"""Statuses of a server process."""
 
 
 class StopPhase(IntEnum):
-    """What happens when a process stops, in this order. All services of one phase stop at the same time."""
+    """Phases of a stopping process, in order. All services of a phase stop at the same time."""
 
     ANNOUNCE = 1
-    """Health checks say that the process stops; it still answers."""
+    """Health checks report that the process stops; requests are still answered."""
     INTAKE = 2
-    """Nothing is claimed or fired any more."""
+    """Claims and schedules stop."""
     STREAMS = 3
     """Endless responses end, with an id to resume from."""
     REQUESTS = 4
-    """Accepted requests and calls are answered; then nobody listens any more."""
+    """Accepted requests and calls are answered; then the listeners close."""
     WORK = 5
     """Runs and jobs end, are cancelled or are handed back; workers sign off."""
     SUPPORT = 6
-    """What runs and requests needed stops: deliveries, the operator's application."""
+    """Services that runs and requests needed stop: deliveries, the operator's application."""
     STORAGE = 7
     """The database is flushed and closed."""
     PROCESS = 8
-    """What tells others of this process is removed: its secret and its PID file."""
+    """Files about this process are removed: its secret and its PID file."""
 
 
 Step = Callable[[], Awaitable[None]]
 
 
 class Component(Protocol):
-    """Something that runs from `start` to `stop`, in the event loop of its process.
+    """A service that runs from `start` to `stop` in the event loop of its process.
 
     `stop` may follow a `start` that failed or was cancelled.
     """
@@ -73,13 +73,13 @@ class Phased(Protocol):
     """A component that stops in other phases than `WORK`, or in several."""
 
     def stop_steps(self) -> Mapping[StopPhase, Step]:
-        """What it does in which phase."""
+        """Return the action of each phase."""
         ...
 
 
 @runtime_checkable
 class Claiming(Protocol):
-    """A component that claims work, and stops to do so before the work itself has to end."""
+    """A component that claims work, and stops claiming before the work itself has to end."""
 
     async def stop_claiming(self) -> None: ...
 
@@ -89,12 +89,12 @@ class Endable(Protocol):
     """A component that may end by itself, which stops the process."""
 
     async def ended(self) -> None:
-        """Wait until it has ended; raises why."""
+        """Wait for the end; raise its reason."""
         ...
 
 
 class InPhase:
-    """A component of another make, which stops in one phase."""
+    """A third-party component that stops in one phase."""
 
     def __init__(self, phase: StopPhase, component: Component) -> None:
         self._phase = phase
@@ -110,7 +110,7 @@ class InPhase:
 
 
 def get_steps(component: Component) -> Mapping[StopPhase, Step]:
-    """What a component does in which phase: by default it claims no more, and then stops with the work."""
+    """Return the action of each phase; by default claims stop first, then the component with the work."""
     if isinstance(component, Phased):
         return component.stop_steps()
     if isinstance(component, Claiming):
@@ -119,5 +119,5 @@ def get_steps(component: Component) -> Mapping[StopPhase, Step]:
 
 
 def get_component_name(component: Component) -> str:
-    """The name of a component in the log."""
+    """Return the name of a component in the log."""
     return repr(component) if isinstance(component, InPhase) else type(component).__name__

@@ -1,4 +1,4 @@
-"""What log lines are about: the run that is executed where they are written, as fields of each record."""
+"""Fields of log records: the run that is executed where the record is logged."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 LOG_FIELDS: Final = ("run_id", "thread_id", "agent", "attempt")
-"""The names of the fields."""
+"""Names of the fields."""
 
 _current: ContextVar[Mapping[str, Any] | None] = ContextVar("log_fields", default=None)
 
 
 def set_log_fields(**fields: Any) -> None:
-    """Add these fields to all that is logged from here on: by this task and what it starts."""
+    """Add these fields to all records logged from now on by this task and by tasks that it starts."""
     _current.set(fields)
 
 
 class LogFields(logging.Filter):
-    """Adds the fields of the place where a record was made; those that it has itself stay."""
+    """Filter that adds the current fields to a record; existing fields of the record stay."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         for name, value in (_current.get() or {}).items():
@@ -29,5 +29,5 @@ class LogFields(logging.Filter):
 
 
 def get_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields of a record."""
+    """Return the fields of a record."""
     return {name: record.__dict__[name] for name in LOG_FIELDS if name in record.__dict__}

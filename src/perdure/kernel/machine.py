@@ -1,7 +1,7 @@
 """State machines as transition tables, which also draw their charts.
 
-A table is total: a pair of status and event that it does not name leaves the status as it is, so a late or
-repeated event is harmless by construction.
+A table is total: for a pair of status and event without an entry, the status stays. Late or repeated events
+are therefore harmless.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Machine:
         self._check(*self.start.values(), *self.final)
 
     def on(self, event: str, sources: Iterable[str], target: str) -> Machine:
-        """Add a transition; a pair of status and event may have one target only."""
+        """Add a transition; a pair of status and event has only one target."""
         return self._add(Transition(event, frozenset(sources), target))
 
     def always(self, event: str, target: str) -> Machine:
-        """Add a transition from every status, for what a caller sets explicitly."""
+        """Add a transition from every status, for a status that a caller sets explicitly."""
         return self._add(Transition(event, frozenset(self.statuses), target, always=True))
 
     def _add(self, transition: Transition) -> Machine:
@@ -52,14 +52,14 @@ class Machine:
         return self
 
     def step(self, status: str, event: str) -> str:
-        """The status after `event`; unchanged if the table has no such transition."""
+        """Return the status after `event`; without such a transition, the same status."""
         return self._table.get((status, event), status)
 
     def moves(self, status: str, event: str) -> bool:
         return (status, event) in self._table
 
     def sources(self, event: str) -> tuple[str, ...]:
-        """The statuses that `event` moves, in the order of the declaration."""
+        """Return the statuses that `event` moves, in the order of the declaration."""
         return tuple(status for status in self.statuses if (status, event) in self._table)
 
     @property
@@ -70,7 +70,7 @@ class Machine:
         return iter(self._transitions)
 
     def chart(self) -> str:
-        """The table as a mermaid state diagram."""
+        """Draw the table as a mermaid state diagram."""
         lines = ["stateDiagram-v2", "    direction LR"]
         lines += [f"    [*] --> {status}: {event}" for event, status in self.start.items()]
         for (source, target), events in self._edges().items():

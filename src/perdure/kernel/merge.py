@@ -1,8 +1,8 @@
-"""Merge concurrent calls into batches.
+"""Merging of concurrent calls into batches.
 
-A batch is what was queued while the previous batch of the same kind ran, and what the next turns of the event
-loop bring; no call waits for a timer, unless its kind says for how long calls may gather. Calls merge only if
-their operation, namespace and shared arguments are equal.
+A batch holds the calls queued while the previous batch of the same kind ran, and all calls of the next turns
+of the event loop. Calls wait for a timer only if their kind has a time to gather. Calls merge only if their
+operation, namespace and shared arguments are equal.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ BATCH_ITEMS = 256
 BATCH_ROWS = 1000
 BATCH_BYTES = 1 << 20
 OVERLAP_ROWS = 64
-"""The number of waiting rows at which another batch starts beside a running one."""
+"""Number of waiting rows that starts a second batch while one runs."""
 
 TURNS = 2
-"""How many turns of the event loop a batch waits: what other sockets bring meanwhile goes with it."""
+"""Turns of the event loop that a batch waits for calls from other sockets."""
 
 GATHER_TIMES = 5
-"""How many times the time to gather a batch may wait for those callers that were answered last."""
+"""Maximum number of gather times that a batch waits for the callers answered last."""
 
 Batch = Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
-"""Runs a list of items and returns a result, or an exception, for each of them."""
+"""Function that runs a list of items and returns a result or an exception for each."""
 
 Entry = tuple[asyncio.Future[Any], Any, int, int]
 """The caller's future, the item, and its size in rows and bytes."""
 
 
 class _Lane:
-    """The calls of one kind: what waits, and how many batches run; a `starting` batch has not begun yet."""
+    """Calls of one kind: waiting entries and running batches; a `starting` batch has no entries yet."""
 
     __slots__ = ("expected", "filled", "rows", "running", "starting", "waiting")
 
@@ -46,7 +46,7 @@ class _Lane:
         self.running = 0
         self.starting = False
         self.expected = 0
-        """How many callers a batch gathers that waits for `filled`."""
+        """Number of callers that a gathering batch waits for, on `filled`."""
         self.filled: asyncio.Future[None] | None = None
 
     def add(self, entry: Entry) -> None:
@@ -57,13 +57,14 @@ class _Lane:
 
     @property
     def is_filled(self) -> bool:
-        """Whether a batch has nothing to gather any more."""
+        """True if a batch needs to gather no more."""
         return len(self.waiting) >= self.expected or self.rows >= OVERLAP_ROWS
 
     async def gather(self, seconds: float, callers: int) -> None:
-        """Wait until as many have called again as were answered last, for a few times `seconds`.
+        """Wait until as many callers call again as were answered last, at most a few times `seconds`.
 
-        One batch gathers at a time: another that ends meanwhile is followed by what waits.
+        Only one batch gathers at a time. If another batch ends meanwhile, the next one takes the waiting
+        entries.
         """
         if self.filled is not None:
             return
@@ -78,11 +79,11 @@ class _Lane:
                 break
 
     def may_start(self, batches: int) -> bool:
-        """Whether to start a batch: at once if none runs, else only when enough rows wait."""
+        """Return whether to start a batch: at once if none runs, otherwise only if enough rows wait."""
         return not self.running or (self.running < batches and self.rows >= OVERLAP_ROWS)
 
     def take(self) -> list[Entry]:
-        """Take the next batch, without the items of callers that were cancelled."""
+        """Take the next batch, without the items of cancelled callers."""
         self.starting = False
         batch: list[Entry] = []
         rows = size = 0
@@ -100,7 +101,7 @@ class _Lane:
 
 
 class Merger:
-    """Merges calls, separately in each event loop; of each kind up to `batches` run at once."""
+    """Merges calls, separately in each event loop, and runs up to `batches` of each kind at once."""
 
     def __init__(self, batches: int = 1) -> None:
         self._batches = batches
@@ -121,15 +122,15 @@ class Merger:
         gather: float = 0.0,
         undelivered: Callable[[Any], None] | None = None,
     ) -> asyncio.Future[Any]:
-        """Add `item`, of so many rows and bytes, to the next batch of `key`.
+        """Add `item`, with its size in rows and bytes, to the next batch of `key`.
 
-        While there are many callers, a small batch waits `gather` seconds for more of them, and a few times
-        as long until all are back that were answered last.
-        `undelivered` gets the result of a call whose caller was cancelled while its batch ran.
+        While there are many callers, a small batch waits `gather` seconds for more, and up to 5 times as long
+        until all callers answered last are back. `undelivered` receives the result of a call whose caller was
+        cancelled while its batch ran.
         """
         refuse_nested()
         loop = asyncio.get_running_loop()
-        lanes = self._lanes_of(loop)
+        lanes = self._get_lanes(loop)
         lane = lanes.get(key)
         if lane is None:
             lane = lanes[key] = _Lane()
@@ -143,7 +144,7 @@ class Merger:
             task.add_done_callback(self._tasks.discard)
         return future
 
-    def _lanes_of(self, loop: asyncio.AbstractEventLoop) -> dict[Hashable, _Lane]:
+    def _get_lanes(self, loop: asyncio.AbstractEventLoop) -> dict[Hashable, _Lane]:
         last, lanes = self._last
         if last is None or last() is not loop:
             lanes = self._lanes.setdefault(loop, {})
@@ -184,7 +185,7 @@ class Merger:
 
 
 async def _run(batch: Batch, items: list[Any]) -> Sequence[Any]:
-    """Run a batch; after an unexpected error run each item alone, so that one item never fails another."""
+    """Run a batch; after an unexpected error run each item by itself, so that items fail separately."""
     try:
         return await batch(items)
     except StorageError as error:

@@ -1,4 +1,4 @@
-"""The Prometheus metrics of a server."""
+"""Prometheus metrics of a server."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Metrics:
             "perdure_spans_rejected", "Spans not stored, by reason.", ("reason",), registry=self.registry
         )
 
-    def count_claim(self, found: int) -> None:
-        """Count a claim, by whether it found work."""
-        self.claims.labels("found" if found else "empty").inc()
+    def count_claim(self, claimed: int) -> None:
+        """Count a claim by whether it returned work."""
+        self.claims.labels("found" if claimed else "empty").inc()
 
     def count_spans(self, source: str, stored: int, sent: int) -> None:
-        """Count the spans that were stored, and those that were known already."""
+        """Count stored spans, and sent spans that were stored before."""
         if stored:
             self.spans_ingested.labels(source).inc(stored)
         if sent > stored:

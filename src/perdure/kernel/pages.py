@@ -1,4 +1,4 @@
-"""Pages of lists: with the total where it is known, or only with the cursor of the next page."""
+"""Pages of lists: with the total if it is cheap, or only with the cursor of the next page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class QueryPage(msgspec.Struct, Generic[T], kw_only=True):
-    """A page of a query, and the total number of items."""
+    """A page of a query, with the total number of items."""
 
     items: list[T]
     limit: int
@@ -25,8 +25,7 @@ class QueryPage(msgspec.Struct, Generic[T], kw_only=True):
 class Page(msgspec.Struct, Generic[T], kw_only=True):
     """A page of a list. `next` is the cursor of the next page, `total` the number of all items.
 
-    Lists that may be very long have a total where it is kept or the last page shows it, and else if
-    `total=true` asks for it.
+    Very long lists have a total only if it is stored, if this page is the last, or with `total=true`.
     """
 
     items: list[T]
@@ -37,7 +36,7 @@ class Page(msgspec.Struct, Generic[T], kw_only=True):
 
 
 class Part(msgspec.Struct, Generic[T], kw_only=True):
-    """A part of a list. `next` is the cursor of the next one."""
+    """A part of a list. `next` is the cursor of the next part."""
 
     items: list[T]
     next: str | None = None
@@ -54,10 +53,10 @@ class ListPart(list[T]):
 
 
 class PaginatedResult(Sequence[T], Generic[T]):
-    """A page of a query: a sequence of its items that also knows the page and the total.
+    """A page of a query: a sequence of its items with limit, offset and total.
 
-    `next` is the cursor of the next page, if there may be more; Agent-lightning's queries have none, and
-    always have a total. A list that may be very long has None where nobody asked for it.
+    `next` is the cursor of the next page, if there may be more. Agent-lightning's queries have no cursor and
+    always a total. Very long lists have a total only on request.
     """
 
     __slots__ = ("items", "limit", "next", "offset", "total")
@@ -73,7 +72,7 @@ class PaginatedResult(Sequence[T], Generic[T]):
 
     @property
     def counted(self) -> int:
-        """The total of a list that always has one, or was asked for it."""
+        """Total of a list that always has one, or for which it was requested."""
         assert self.total is not None
         return self.total
 
@@ -104,7 +103,7 @@ class PaginatedResult(Sequence[T], Generic[T]):
         )
 
     def model_dump(self, *, mode: Literal["python", "json"] = "python") -> dict[str, Any]:
-        """Give the page as a dictionary, its items dumped."""
+        """Return the page as a dictionary, with its items dumped."""
         items = [item.model_dump() if isinstance(item, Record | OpenRecord) else item for item in self.items]
         page = {"items": items, "limit": self.limit, "offset": self.offset, "total": self.total}
         return page if mode == "python" else decode_json(encode_json(page, what="page", nan="keep"))

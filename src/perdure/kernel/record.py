@@ -1,6 +1,6 @@
-"""The base classes of records: closed ones are msgspec Structs, open ones keep unknown keys.
+"""Base classes of records: closed records are msgspec Structs, open records keep unknown keys.
 
-Both have the methods of pydantic models that users of Agent-lightning call.
+Both have the pydantic methods that users of Agent-lightning call.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 class PydanticApi:
-    """The methods of a pydantic model that every record has."""
+    """Pydantic methods that every record has."""
 
     __slots__ = ()
 
@@ -54,7 +54,7 @@ class PydanticApi:
         exclude: Names = None,
         exclude_none: bool = False,
     ) -> dict[str, Any]:
-        """Give the fields as a dictionary, nested records included; `mode="json"` gives JSON types only."""
+        """Return the fields as a dictionary, including nested records; `mode="json"` uses only JSON types."""
         chosen = _chosen(_get_fields(self), include, exclude)
         dumped: dict[str, Any] = _dump(_without_none(chosen) if exclude_none else chosen, exclude_none)
         if mode == "python":
@@ -69,7 +69,7 @@ class PydanticApi:
         exclude: Names = None,
         exclude_none: bool = False,
     ) -> str:
-        """Give the record as JSON text."""
+        """Return the record as JSON text."""
         dumped = PydanticApi.model_dump(self, include=include, exclude=exclude, exclude_none=exclude_none)
         encoded = encode_json(dumped, what=type(self).__name__, nan="keep")
         if indent is None:
@@ -77,7 +77,7 @@ class PydanticApi:
         return json.dumps(json.loads(encoded), indent=indent, ensure_ascii=False)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy the record, then set the fields in `update` as they are."""
+        """Copy the record, then set the fields in `update` unchecked."""
         copied = copy.deepcopy(self) if deep else copy.copy(self)
         for name, value in (update or {}).items():
             try:
@@ -88,14 +88,14 @@ class PydanticApi:
 
     @classmethod
     def model_validate(cls, obj: Any) -> Self:
-        """Make a record of a mapping, checking every field; an instance is returned as it is."""
+        """Build a record from a mapping and check every field; an instance is returned unchanged."""
         if isinstance(obj, cls):
             return obj
         return cls._from_dict(obj if type(obj) is dict else _as_dict(cls, obj))
 
     @classmethod
     def model_validate_json(cls, data: str | bytes) -> Self:
-        """Make a record of a JSON object."""
+        """Build a record from a JSON object."""
         return cls.model_validate(decode_json(data))
 
     @classmethod
@@ -107,7 +107,7 @@ def _get_fields(record: Any) -> dict[str, Any]:
     if isinstance(record, EncodedByFields):
         return vars(record)
     fields = asdict(record)
-    # An unset field is left out, as msgspec does when it encodes.
+    # An unset field is left out, as in msgspec's encoder.
     return {name: value for name, value in fields.items() if value is not msgspec.UNSET}
 
 
@@ -125,7 +125,7 @@ def _chosen(fields: dict[str, Any], include: Names, exclude: Names) -> dict[str,
 
 
 def _dump(value: Any, exclude_none: bool) -> Any:
-    # One frame a level, so that the deepest allowed input can be dumped.
+    # One frame per level, so that the deepest allowed input can be dumped.
     if isinstance(value, PydanticApi):
         value = _without_none(_get_fields(value)) if exclude_none else _get_fields(value)
     kind = type(value)
@@ -158,7 +158,7 @@ class Record(PydanticApi, msgspec.Struct, kw_only=True):
     """A closed record. Its constructor takes keywords; `model_validate` checks every field."""
 
     _usual: ClassVar[type[msgspec.Struct] | None] = None
-    """The form that most of them have when they are sent, whose fields msgspec checks alone."""
+    """Struct of the usual wire form, which msgspec checks completely."""
 
     @classmethod
     def _from_dict(cls, data: dict[str, Any]) -> Self:
@@ -169,7 +169,7 @@ class Record(PydanticApi, msgspec.Struct, kw_only=True):
 
 
 class CheckedRecord(Record, kw_only=True):
-    """A closed record whose constructor, too, checks the type of every field."""
+    """A closed record whose constructor also checks the type of every field."""
 
     def __post_init__(self) -> None:
         for name, plain, kind in _field_types(type(self)):
@@ -198,7 +198,7 @@ def _converted(cls: type, name: str, value: Any, kind: Any) -> Any:
 
 
 class _Required:
-    """The default of a required field; every check refuses it."""
+    """Default of a required field; every check refuses it."""
 
 
 _REQUIRED: Any = _Required()
@@ -208,7 +208,7 @@ _HOOKS = frozenset({"__copy__", "__deepcopy__", "__getnewargs__", "__getnewargs_
 class RecordField(NamedTuple):
     """A declared field of an open record.
 
-    What msgspec takes for its `kind` needs no check; without a kind every value is checked.
+    A value that msgspec accepts as `kind` needs no check; without a kind every value is checked.
     """
 
     name: str
@@ -219,14 +219,14 @@ class RecordField(NamedTuple):
 
 
 class OpenRecord(PydanticApi, EncodedByFields):
-    """A record that keeps unknown keys: its instance dictionary holds the declared fields, then the rest."""
+    """A record that keeps unknown keys: its instance dictionary holds the declared fields first."""
 
     _declared: ClassVar[tuple[RecordField, ...]] = ()
     _reserved: ClassVar[frozenset[str]] = frozenset()
     _usual: ClassVar[type[msgspec.Struct] | None] = None
-    """The form that most of them have, with no other keys: msgspec decodes and checks it in one pass."""
+    """Struct of the usual wire form without other keys: msgspec decodes and checks it in one pass."""
     _plain: ClassVar[type[msgspec.Struct]]
-    """The declared fields by their kinds, with no other keys: msgspec checks them in one pass."""
+    """Struct of the declared fields without other keys: msgspec checks it in one pass."""
     _checked: ClassVar[tuple[RecordField, ...]] = ()
 
     def __init_subclass__(cls) -> None:
@@ -243,7 +243,7 @@ class OpenRecord(PydanticApi, EncodedByFields):
                 if value is not None or not nullable:
                     data[name] = check(value)
         except (msgspec.ValidationError, ValueError):
-            # Any other form is read field by field, which also says what is wrong.
+            # Other forms are read field by field, which also finds the reason of an error.
             self._read(fields)
         else:
             self.__dict__ = data
@@ -275,21 +275,21 @@ class OpenRecord(PydanticApi, EncodedByFields):
 
     @classmethod
     def _from_usual(cls, usual: Any) -> Self:
-        """A record in its usual form, whose fields are checked."""
+        """Build a record from its usual form, whose fields are checked."""
         return cls._of_checked(asdict(usual))
 
     @classmethod
     def _of_checked(cls, fields: dict[str, Any]) -> Self:
-        """A record of all its fields, which are checked."""
-        made = cls.__new__(cls)
-        made.__dict__ = fields
-        return made
+        """Build a record from all its fields, which are checked."""
+        record = cls.__new__(cls)
+        record.__dict__ = fields
+        return record
 
     @property
     def model_extra(self) -> dict[str, Any]:
-        """The keys that the record does not declare."""
-        known = {field.name for field in type(self)._declared}
-        return {name: value for name, value in vars(self).items() if name not in known}
+        """Keys that the record does not declare."""
+        declared = {field.name for field in type(self)._declared}
+        return {name: value for name, value in vars(self).items() if name not in declared}
 
     def __eq__(self, other: object) -> bool:
         return vars(self) == vars(other) if type(self) is type(other) else NotImplemented
@@ -342,7 +342,7 @@ def whole_number(value: Any) -> int:
 
 
 def one_of(names: tuple[str, ...]) -> Check:
-    """Check that a value is one of the names."""
+    """Build a check that a value is one of the names."""
 
     def check(value: Any) -> Any:
         if value in names:
@@ -353,12 +353,12 @@ def one_of(names: tuple[str, ...]) -> Check:
 
 
 def nested(kind: type[OpenRecord]) -> Check:
-    """Check a record inside a record; a mapping becomes one."""
+    """Build a check of a nested record; a mapping becomes one."""
     return kind.model_validate
 
 
 def list_of(kind: type[OpenRecord]) -> Check:
-    """Check a list of records; the list is the record's own."""
+    """Build a check of a list of records; the result is a copy."""
 
     def check(value: Any) -> list[Any]:
         if not isinstance(value, list | tuple):
@@ -369,7 +369,7 @@ def list_of(kind: type[OpenRecord]) -> Check:
 
 
 def open_record(kind: type, value: Any) -> Any:
-    """The hook by which msgspec's decoders read open records."""
+    """Read open records for msgspec's decoders, as their hook."""
     if issubclass(kind, OpenRecord):
         return kind.model_validate(value)
     raise NotImplementedError
@@ -377,7 +377,7 @@ def open_record(kind: type, value: Any) -> Any:
 
 @functools.cache
 def usual_decoder(kind: Any) -> Callable[[bytes], Any] | None:
-    """What decodes records, also in a list or a body, in their usual form; it refuses any other form.
+    """Return a decoder of records in their usual form, also in a list or body; it refuses any other form.
 
     None for other types, and for records without such a form.
     """
@@ -387,7 +387,7 @@ def usual_decoder(kind: Any) -> Callable[[bytes], Any] | None:
 
 
 def _usual_form(kind: Any) -> Any:
-    """The usual form of a record, or of a list of them; the same type if there is none."""
+    """Return the usual form of a record or of a list of records; the same type if there is none."""
     if isinstance(kind, type) and issubclass(kind, OpenRecord | Record):
         return kind._usual or kind
     if get_origin(kind) not in (Annotated, list):
@@ -400,14 +400,14 @@ def _usual_form(kind: Any) -> Any:
 
 
 def _usual_body(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """A body with the usual forms of the records in it; the same type if there are none."""
+    """Return a body with the usual forms of its records; the same type if there are none."""
     fields = msgspec.structs.fields(kind)
     usual = [_usual_form(field.type) for field in fields]
     if all(form is field.type for form, field in zip(usual, fields, strict=True)):
         return kind
-    made: list[Any] = []
+    converted: list[Any] = []
     for form, field in zip(usual, fields, strict=True):
         options: dict[str, Any] = {"default": field.default, "default_factory": field.default_factory}
-        made.append((field.name, form, msgspec.field(name=field.encode_name, **options)))
+        converted.append((field.name, form, msgspec.field(name=field.encode_name, **options)))
     strict = kind.__struct_config__.forbid_unknown_fields
-    return msgspec.defstruct(kind.__name__, made, kw_only=True, forbid_unknown_fields=strict)
+    return msgspec.defstruct(kind.__name__, converted, kw_only=True, forbid_unknown_fields=strict)

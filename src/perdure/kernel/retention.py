@@ -1,4 +1,4 @@
-"""How long data is kept that nobody deletes: every policy, in one place."""
+"""Retention of data without a deletion request: all policies in one place."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ DAY = 86_400.0
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """For how many seconds each kind of data is kept; None keeps it. All other data is kept.
+    """Seconds for which each kind of data is kept; None keeps it. All other data is kept.
 
-    What an open run needs is kept, whatever its age.
+    Data that an open run needs is kept at any age.
     """
 
     audit: float | None = 90 * DAY
-    """Entries of the audit."""
+    """Audit entries."""
     keys: float | None = DAY
     """Idempotency keys, with their answers."""
     delivered: float | None = 7 * DAY
-    """Entries of the outbox that were delivered."""
+    """Delivered entries of the outbox."""
     dead: float | None = 30 * DAY
     """Dead letters."""
     jobs: float | None = 7 * DAY
-    """Jobs of the server that have ended."""
+    """Ended jobs of the server."""
     statistics: float | None = 30 * DAY
-    """Minutes of queues."""
+    """Queue statistics per minute."""
     usage: float | None = 400 * DAY
-    """Hours of usage."""
+    """Usage per hour."""
     spans: float | None = None
-    """Spans of rollouts, runs and phases that have ended; what they are spans of stays."""
+    """Spans of ended rollouts, runs and phases; the rollouts, runs and phases stay."""
     rollouts: float | None = None
-    """Rollouts of the queue that have ended: no runs, phases or jobs."""
+    """Ended rollouts of the queue, except runs, phases and jobs."""
     threads: float | None = None
-    """Threads that nothing has changed, with their runs."""
+    """Unchanged threads, with their runs."""
     temporary: float | None = 7 * DAY
-    """Threads that were created for one run, with it: those that callers do not keep, and those of temporary
-    runs that failed."""
+    """Threads created for one run, with the run, unless callers keep them; also threads of failed temporary
+    runs."""
     runs: float | None = None
-    """What is left of runs that were deleted or had no thread: rollouts, attempts and spans. Without it they
-    are kept as long as threads."""
+    """Rollouts, attempts and spans of runs that were deleted or had no thread. None keeps them as long as
+    threads."""
     workflow_runs: float | None = None
-    """Workflow runs that have ended with all that they started, with their phases and approvals."""
+    """Workflow runs that ended with everything they started, with their phases and approvals."""
     messaging: float | None = None
     """Conversations without a message."""
     sessions: float | None = None
@@ -52,11 +52,11 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     memory: float | None = None
     """Days of memory."""
     removed: float = 60.0
-    """Threads and runs that were deleted: they are out of sight at once."""
+    """Deleted threads and runs, which callers no longer see."""
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """What the settings say, which count in days."""
+        """Read the policies from the settings, which are in days."""
 
         def seconds(days: float | None) -> float | None:
             return None if days is None else days * DAY

@@ -1,4 +1,4 @@
-"""Retries: how long to pause between tries, and which errors are worth another try."""
+"""Retries: the pause between tries, and the errors worth another try."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 
 TRANSIENT = (StorageError, Unreachable, TooManyRequests, RequestTimeout)
-"""Errors that may pass. All of them say that nothing was done, except for `OutcomeUnknown`."""
+"""Errors that may pass. After all of them, except `OutcomeUnknown`, nothing was changed."""
 
 
 class Backoff:
     """Exponential backoff with jitter, in seconds.
 
     Pauses double from `first` up to `longest`; each is multiplied by a random factor from `jitter`, so that
-    processes which failed together do not come back together. `chance` gives a number from 0 to 1.
+    processes that failed together do not retry together. `chance` returns a number from 0 to 1.
     """
 
     __slots__ = ("_chance", "_failures", "_first", "_jitter", "_longest")
@@ -54,13 +54,13 @@ class Backoff:
         self._failures = 0
 
     def delay(self, failures: int) -> float:
-        """The pause after so many failures in a row; it neither reads nor changes the count."""
+        """Return the pause after this number of consecutive failures, without changing the count."""
         low, high = self._jitter
         full = min(self._longest, self._first * 2.0 ** min(failures - 1, 60))
         return full * (low + self._chance() * (high - low))
 
     def next(self) -> float:
-        """Count one more failure and give the pause after it."""
+        """Count one more failure and return the pause after it."""
         self._failures += 1
         return self.delay(self._failures)
 
@@ -70,7 +70,7 @@ class Backoff:
 
 
 def is_transient(error: PerdureError, *, idempotent: bool) -> bool:
-    """Whether to retry: never on a closed store, and after `OutcomeUnknown` only what may be done twice."""
+    """Return whether to retry: never on a closed store, and after `OutcomeUnknown` only idempotent calls."""
     if isinstance(error, StorageClosed | InvalidInput):
         return False
     if isinstance(error, OutcomeUnknown):

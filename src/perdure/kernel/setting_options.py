@@ -7,7 +7,7 @@ from typing import Literal, TypedDict
 
 
 class SettingOptions(TypedDict, total=False):
-    """The settings of `perdure.kernel.config.Settings` beside the URL of the database."""
+    """The settings of `perdure.kernel.config.Settings` except the URL of the database."""
 
     namespace: str
     watchdog_interval: float | None

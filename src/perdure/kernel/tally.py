@@ -1,7 +1,7 @@
-"""What operations count of themselves: added up once their transaction is committed, and read by scrapes.
+"""Counts of operations: added up after the commit of their transaction, and read by scrapes.
 
-An operation may run twice, and counts for nothing if it is rolled back; so it only notes what it did, and the
-driver adds that up after the commit.
+An operation may run twice, and counts nothing if it is rolled back. It therefore only records entries, which
+the driver adds up after the commit.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 SECONDS_BUCKETS: Final = (0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
-"""The upper bounds of the buckets of durations, in seconds."""
+"""Upper bounds of the duration buckets, in seconds."""
 
 MAX_PLACES: Final = 2_000
-"""Number of counts, and of durations, that a process keeps: callers choose the names of queues."""
+"""Maximum number of counts, and of durations, in a process, because callers choose the names of queues."""
 OTHER: Final = "other"
 """Label for everything beyond `MAX_PLACES`."""
 
 
 class TallyEntry(NamedTuple):
-    """Something that happened in a namespace: under which name and label, how long it took, if it did, and
-    how many times."""
+    """An event in a namespace: its name and label, its duration if it has one, and its count."""
 
     name: str
     ns: int | None
@@ -32,11 +31,11 @@ class TallyEntry(NamedTuple):
 
 
 def grouped(durations: Iterable[float]) -> Iterable[tuple[float, int]]:
-    """Durations as fewer notes that add up to the same: the mean of those in a bucket, and their number."""
+    """Group durations by bucket; return the mean and the number of each bucket."""
     buckets: dict[int, list[float]] = {}
     for seconds in durations:
         buckets.setdefault(bisect_left(SECONDS_BUCKETS, seconds), []).append(seconds)
-    return [(sum(each) / len(each), len(each)) for each in buckets.values()]
+    return [(sum(bucket) / len(bucket), len(bucket)) for bucket in buckets.values()]
 
 
 Place = tuple[int | None, str]
@@ -44,7 +43,7 @@ Place = tuple[int | None, str]
 
 
 class Durations:
-    """How often something took how long."""
+    """A histogram of durations."""
 
     __slots__ = ("buckets", "total")
 
@@ -57,22 +56,22 @@ class Durations:
         self.total += seconds * times
 
     def include(self, other: Durations) -> None:
-        """Add what another has."""
+        """Add the durations of another histogram."""
         self.buckets = [mine + theirs for mine, theirs in zip(self.buckets, other.buckets, strict=True)]
         self.total += other.total
 
     def copy(self) -> Durations:
-        made = Durations()
-        made.buckets, made.total = list(self.buckets), self.total
-        return made
+        result = Durations()
+        result.buckets, result.total = list(self.buckets), self.total
+        return result
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """The buckets as Prometheus has them: how many took at most so long."""
-        found, reached = [], 0
+        """Return Prometheus buckets: upper bound and number of durations up to it."""
+        result, reached = [], 0
         for bound, count in zip((*map(str, SECONDS_BUCKETS), "+Inf"), self.buckets, strict=True):
             reached += count
-            found.append((bound, float(reached)))
-        return found
+            result.append((bound, float(reached)))
+        return result
 
 
 class Tally:
@@ -84,7 +83,7 @@ class Tally:
         self._lock = threading.Lock()
 
     def add(self, notes: Iterable[TallyEntry]) -> None:
-        """Add what a committed transaction noted; from any thread."""
+        """Add the entries of a committed transaction; callable from any thread."""
         with self._lock:
             for name, ns, label, seconds, times in notes:
                 key = (name, ns, label)
@@ -101,29 +100,29 @@ class Tally:
         return self._durations.setdefault(key, Durations())
 
     def counts(self, name: str) -> dict[str, int]:
-        """How often something happened, by label."""
-        found: dict[str, int] = {}
+        """Return the counts of an event by label."""
+        result: dict[str, int] = {}
         for (_, label), count in self.counts_by_place(name).items():
-            found[label] = found.get(label, 0) + count
-        return found
+            result[label] = result.get(label, 0) + count
+        return result
 
     def counts_by_place(self, name: str) -> dict[Place, int]:
-        """How often something happened, by namespace and label."""
+        """Return the counts of an event by namespace and label."""
         with self._lock:
-            return {(ns, label): count for (each, ns, label), count in self._counts.items() if each == name}
+            return {(ns, label): count for (entry, ns, label), count in self._counts.items() if entry == name}
 
     def durations(self, name: str) -> dict[str, Durations]:
-        """How often something took how long, by label."""
-        found: dict[str, Durations] = {}
-        for (_, label), each in self.durations_by_place(name).items():
-            found.setdefault(label, Durations()).include(each)
-        return found
+        """Return the durations of an event by label."""
+        result: dict[str, Durations] = {}
+        for (_, label), durations in self.durations_by_place(name).items():
+            result.setdefault(label, Durations()).include(durations)
+        return result
 
     def durations_by_place(self, name: str) -> dict[Place, Durations]:
-        """How often something took how long, by namespace and label."""
+        """Return the durations of an event by namespace and label."""
         with self._lock:
             return {
                 (ns, label): durations.copy()
-                for (each, ns, label), durations in self._durations.items()
-                if each == name
+                for (entry, ns, label), durations in self._durations.items()
+                if entry == name
             }

@@ -1,7 +1,7 @@
-"""Vectors: how texts become them, and which of many are nearest to one, compared exactly.
+"""Vectors: embedding of texts, and exact search for the nearest vectors.
 
-A vector is kept with the length 1, as 32-bit floats, so that how near two of them are is the sum of the
-products of their numbers. With numpy (extra `vectors`) many are compared at once; without it one by one.
+A vector is stored with length 1, as 32-bit floats, so that the nearness of two vectors is their dot product.
+With numpy (extra `vectors`) many are compared at once, otherwise one by one.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Vector = Sequence[float]
 
 HASHED_DIMS = 384
 BLOCK_NUMBERS = 1 << 18
-"""How many numbers one matrix of vectors holds."""
+"""Number of numbers in one matrix of vectors."""
 
 
 class Embedder:
-    """Makes vectors of texts with a function of the user's.
+    """Embeds texts with a user's function.
 
-    `embed` takes a list of texts and gives as many vectors, at once or awaited; an object with
-    `embed_documents` and `embed_query`, as LangChain has them, does as well.
+    `embed` takes a list of texts and returns as many vectors, directly or awaited. An object with LangChain's
+    `embed_documents` and `embed_query` works as well.
     """
 
     def __init__(self, embed: Any, *, dims: int | None = None) -> None:
@@ -45,13 +45,13 @@ class Embedder:
         self.dims = dims
 
     async def of_query(self, text: str) -> tuple[float, ...]:
-        """The vector that a query is compared by."""
+        """Embed a query."""
         own = getattr(self._embed, "aembed_query", None)
         vector = await own(text) if own is not None else (await self._embedded([text]))[0]
         return self._checked(vector)
 
     async def of_texts(self, texts: Sequence[str]) -> list[bytes]:
-        """The vectors of texts as they are stored."""
+        """Embed texts for storage."""
         return (
             [packed(self._checked(vector)) for vector in await self._embedded(list(texts))] if texts else []
         )
@@ -62,8 +62,8 @@ class Embedder:
             vectors = await own(texts)
         else:
             embed: Callable[..., Any] = getattr(self._embed, "embed_documents", self._embed)
-            made = embed(texts) if _is_async(embed) else await asyncio.to_thread(embed, texts)
-            vectors = await made if inspect.isawaitable(made) else made
+            result = embed(texts) if _is_async(embed) else await asyncio.to_thread(embed, texts)
+            vectors = await result if inspect.isawaitable(result) else result
         if len(vectors) != len(texts):
             raise InvalidInput(f"embed gave {len(vectors)} vectors for {len(texts)} texts")
         return list(vectors)
@@ -85,9 +85,9 @@ def _is_async(function: Any) -> bool:
 
 
 def hashed(texts: Sequence[str]) -> list[list[float]]:
-    """Vectors of the parts of words: they are near where texts share words or forms of them.
+    """Hash parts of words to vectors, which are near if texts share words or forms of words.
 
-    They know no meaning: a paraphrase in other words is not near.
+    They ignore meaning: a paraphrase in other words is not near.
     """
     return [_hashed(text) for text in texts]
 
@@ -111,26 +111,26 @@ def _form(count: int) -> Struct:
 
 
 def packed(vector: Vector) -> bytes:
-    """A vector as it is stored."""
+    """Encode a vector for storage."""
     return _form(len(vector)).pack(*vector)
 
 
 @cache
 def numpy() -> Any:
-    """The module numpy, or None where it is not installed."""
+    """Return the module numpy, or None if it is not installed."""
     return None if importlib.util.find_spec("numpy") is None else importlib.import_module("numpy")
 
 
 def nearness(query: Vector, vectors: Sequence[bytes]) -> list[float]:
-    """How near each of some stored vectors is to a query; one of another length is not near."""
+    """Return the nearness of stored vectors to a query; vectors of another length have nearness 0."""
     size = 4 * len(query)
     np = numpy()
     if np is None or len(vectors) < 8 or any(len(data) != size for data in vectors):
         form = _form(len(query))
         return [_products(query, form.unpack(data)) if len(data) == size else 0.0 for data in vectors]
     matrix = np.frombuffer(b"".join(vectors), dtype="<f4").reshape(len(vectors), len(query))
-    found: list[float] = (matrix @ np.asarray(query, dtype="float32")).tolist()
-    return found
+    products: list[float] = (matrix @ np.asarray(query, dtype="float32")).tolist()
+    return products
 
 
 def _summed(left: Vector, right: Vector) -> float:
@@ -138,24 +138,24 @@ def _summed(left: Vector, right: Vector) -> float:
 
 
 _products: Callable[[Vector, Vector], float] = getattr(math, "sumprod", _summed)
-"""Python 3.12 has one of its own, which is quicker."""
+"""Python 3.12 has a faster function."""
 
 
 class VectorTable:
-    """Vectors of one length in memory, by whole numbers that grow; the nearest are found by looking at all.
+    """Vectors of one length in memory, numbered in ascending order; a search compares all of them.
 
-    Each has some tags and a time, by which a search is narrowed. It is safe from many threads.
+    Each has tags and a time, which narrow a search. The table is thread-safe.
     """
 
     def __init__(self, dims: int) -> None:
         self.dims = dims
         self.last = -1
-        """The greatest number that it has seen."""
+        """Largest number added so far."""
         self._numbers = array("q")
         self._times = array("q")
         self._by_tag: dict[str, array[int]] = {}
         self._gone: list[int] = []
-        """The places of vectors that searches leave out."""
+        """Positions of vectors that searches leave out."""
         self._rows = _Blocks(dims) if numpy() is not None else _Rows(dims)
         self._lock = threading.Lock()
 
@@ -164,13 +164,13 @@ class VectorTable:
 
     @property
     def size(self) -> int:
-        """How much memory it takes, about, in bytes."""
+        """Approximate memory use in bytes."""
         return (4 * self.dims + 64) * len(self._numbers)
 
     def add(self, rows: Iterable[tuple[int, bytes, Sequence[str], int]]) -> None:
         """Add vectors: the number, the vector, the tags and the time of each, in the order of the numbers.
 
-        Those that are known, and those of another length, are left out.
+        Known numbers and vectors of another length are left out.
         """
         with self._lock:
             new: list[bytes] = []
@@ -205,7 +205,7 @@ class VectorTable:
         since: int | None = None,
         until: int | None = None,
     ) -> list[tuple[float, int]]:
-        """How near the nearest are, and their numbers, the nearest first."""
+        """Return the nearest vectors as (nearness, number), the nearest first."""
         with self._lock:
             if not self._numbers or len(query) != self.dims or most <= 0:
                 return []
@@ -226,7 +226,7 @@ Span = tuple[int, int] | None
 
 
 class _Rows:
-    """Vectors one after the other, compared one by one."""
+    """A list of vectors, compared one by one."""
 
     def __init__(self, dims: int) -> None:
         self._vectors: list[bytes] = []
@@ -240,7 +240,7 @@ class _Rows:
     def best(
         self, scores: Any, groups: Sequence[array[int]], times: array[int], span: Span, most: int
     ) -> Any:
-        """The places with the best scores that are in all groups and in a span of time, the best first."""
+        """Return the positions of the best scores in all groups and in the time span, the best first."""
         places: Iterable[int] = range(len(scores))
         if groups:
             smallest, *others = sorted(groups, key=len)
@@ -255,8 +255,8 @@ class _Rows:
 class _Blocks:
     """Vectors as the columns of matrices, compared by numpy.
 
-    A product with columns streams through memory once. A block is small enough that BLAS does not use
-    further threads for it, which would wait for one another on a busy machine.
+    A product with columns reads memory once, in order. A block is small enough that BLAS uses no further
+    threads, which would wait for one another on a busy machine.
     """
 
     def __init__(self, dims: int) -> None:
@@ -280,15 +280,15 @@ class _Blocks:
     def scores(self, query: Vector) -> Any:
         np = numpy()
         wanted = np.asarray(query, dtype="float32")
-        found = np.empty(len(self._blocks) * self._width, dtype="float32")
+        scores = np.empty(len(self._blocks) * self._width, dtype="float32")
         for number, block in enumerate(self._blocks):
-            np.dot(wanted, block, out=found[number * self._width : (number + 1) * self._width])
-        return found[: self._count]
+            np.dot(wanted, block, out=scores[number * self._width : (number + 1) * self._width])
+        return scores[: self._count]
 
     def best(
         self, scores: Any, groups: Sequence[array[int]], times: array[int], span: Span, most: int
     ) -> Any:
-        """The places with the best scores that are in all groups and in a span of time, the best first."""
+        """Return the positions of the best scores in all groups and in the time span, the best first."""
         np = numpy()
         places: Any = None
         for group in groups:

@@ -1,3 +1,3 @@
-"""Which perdure this is."""
+"""Version of perdure."""
 
 VERSION = "0.6.0"

@@ -1,8 +1,8 @@
-"""Words of texts in any script, and the places where a text can be cut.
+"""Words of texts in any script, and positions where a text can be cut.
 
 Thai, Lao, Khmer, Burmese, Chinese and Japanese are written without spaces between words. BudouX has small
-models of where words begin in Thai, Chinese and Japanese. For the other three there is no model of that size:
-their texts are cut at a space, or else between two characters.
+models of word boundaries in Thai, Chinese and Japanese. The other three have no such model: their texts are
+cut at a space, otherwise between two characters.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ _PIECES: Final = re.compile(r"[^\W_]+")
 
 _BEFORE: Final = 120
 _AFTER: Final = 40
-"""The characters before and after a place that are split to find out where its words begin."""
+"""Characters before and after a position that are split to find its word boundaries."""
 _KEPT_RUNS: Final = 256
 
 _JOINER: Final = "\u200d"
 _VIRAMA: Final = 9
-"""The combining class of a sign that joins two letters into one character."""
+"""Combining class of a sign that joins two letters into one character."""
 # Vowels and marks that follow their consonant, and are letters to Unicode.
 _FOLLOWING: Final = frozenset("\u0e33\u0eb3\uff9e\uff9f")
 
 
 def is_unspaced(text: str) -> bool:
-    """Return whether a text has characters of a script that writes no spaces between words."""
+    """Return whether a text contains a script that writes no spaces between words."""
     return not text.isascii() and _UNSPACED.search(text) is not None
 
 
 def split_words(text: str) -> tuple[str, ...]:
-    """Split a text into its words: letters and digits with their marks."""
+    """Split a text into words: letters and digits with their marks."""
     if text.isascii():
         return tuple(_PIECES.findall(text))
     return tuple(word for run in _letter_runs(text) for word in _run_words(run))
 
 
 def _letter_runs(text: str) -> Iterator[str]:
-    """Yield what stands between spaces and punctuation. Combining marks belong to the letter before them."""
+    """Yield the runs between spaces and punctuation. Combining marks belong to the letter before them."""
     start = end = 0
     for match in _PIECES.finditer(text):
         if match.start() > end or not end:
@@ -68,7 +68,7 @@ def _letter_runs(text: str) -> Iterator[str]:
 
 
 def _run_words(run: str) -> Iterator[str]:
-    """Yield the words of letters that follow one another: a new one begins where the script changes."""
+    """Yield the words of adjacent letters; a new word begins where the script changes."""
     end = 0
     for match in _RUNS.finditer(run):
         if match.start() > end:
@@ -81,7 +81,7 @@ def _run_words(run: str) -> Iterator[str]:
 
 @lru_cache(maxsize=_KEPT_RUNS)
 def _unspaced_words(run: str) -> tuple[str, ...]:
-    """Return the words of characters of one unspaced script. A run without a model is one word."""
+    """Return the words of a run in one unspaced script. A run without a model is one word."""
     if _HAS_THAI.match(run):
         name = "th"
     elif _HAS_KANA.search(run):
@@ -101,7 +101,7 @@ def _unspaced_words(run: str) -> tuple[str, ...]:
 
 @cache
 def _parser(name: str) -> Any:
-    """Return BudouX with a model, which is read when the first text needs it."""
+    """Return BudouX with a model, which is read for the first text that needs it."""
     model = files("budoux").joinpath("models", f"{name}.json").read_bytes()
     return import_module("budoux").Parser(decode_json(model))
 
@@ -110,7 +110,7 @@ def _parser(name: str) -> Any:
 
 
 def find_cut(text: str, end: int, least: int) -> int:
-    """Return where to cut a text that may have `end` characters: after a word that ends behind `least`.
+    """Return where to cut a text to at most `end` characters: after a word that ends at `least` or later.
 
     If no word ends there, the text is cut between two characters.
     """
@@ -127,7 +127,7 @@ def find_cut(text: str, end: int, least: int) -> int:
 
 
 def _last_word(text: str, end: int) -> int:
-    """Return where the last word begins that begins at `end` or shortly before; -1 if no place is known."""
+    """Return the start of the last word that begins at or shortly before `end`; -1 if none is found."""
     first, last = max(0, end - _BEFORE), end + _AFTER
     for match in _RUNS.finditer(text, first, last):
         if match.start() < end < match.end():
@@ -141,7 +141,7 @@ def _last_word(text: str, end: int) -> int:
 
 
 def _joins(before: str, after: str) -> bool:
-    """Return whether the first character of `after` is a part of the last one of `before`."""
+    """Return whether the first character of `after` is part of the last character of `before`."""
     character, last = after[0], before[-1]
     if character.isascii():
         return False
@@ -158,11 +158,11 @@ def _joins(before: str, after: str) -> bool:
 
 
 def _is_flag(character: str) -> bool:
-    """Return whether a character is a half of a flag."""
+    """Return whether a character is half of a flag."""
     return "\U0001f1e6" <= character <= "\U0001f1ff"
 
 
 def _flags_before(text: str) -> int:
-    """Return how many halves of flags a text ends with."""
+    """Return the number of flag halves at the end of a text."""
     bare = text.rstrip("".join(map(chr, range(0x1F1E6, 0x1F200))))
     return len(text) - len(bare)

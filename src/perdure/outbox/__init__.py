@@ -1,1 +1,1 @@
-"""Durable effects: what must happen outside after a transaction, at least once."""
+"""Durable effects: actions outside the database that must happen after a transaction, at least once."""

@@ -32,7 +32,7 @@ from perdure.outbox.operations import AGAIN, ALL, NEW, OUTBOX_CHANNEL, ClaimedEf
 
 POLL_SECONDS = 5.0
 LEAST_REST = 0.02
-"""What is due and yet not there is being claimed by another process."""
+"""Due effects that a claim did not return are being claimed by another process."""
 AGAIN_GATHER = 0.2
 LEASE_MARGIN = 30.0
 GRACE_SECONDS = 5.0
@@ -44,9 +44,9 @@ logger = logging.getLogger(__name__)
 class Deliveries:
     """Delivers the effects of some consumers, in every namespace, from `start` to `stop`.
 
-    Every effect is delivered at least once; its id is the same each time. Each consumer has tries, waits and
-    room of its own, so that one that fails, hangs or floods holds up no other. Any number of processes may
-    deliver from one database. `policy` is that of consumers without one.
+    Every effect is delivered at least once; its id is the same each time. Each consumer has separate tries,
+    waits and slots, so that a consumer that fails, hangs or gets many effects does not delay others. Any
+    number of processes may deliver from one database. `policy` applies to consumers without one.
     """
 
     def __init__(
@@ -63,35 +63,35 @@ class Deliveries:
         self.policy = policy or DeliveryPolicy()
         self.poll = poll
         self.lease = lease
-        """For how many seconds an effect is claimed; by default the deadline of its consumer, and some."""
+        """Lease of a claimed effect in seconds; by default the deadline of its consumer plus 30 s."""
         self.counts: Counter[str] = Counter()
-        """What this process has seen: tries `delivered`, tries `failed`, effects that are `dead`."""
+        """Counts of this process: tries `delivered`, tries `failed`, effects that are `dead`."""
         self._merger = Merger()
         self._deliverers: list[Deliverer] = []
 
     def add(self, *consumers: Consumer | BatchConsumer) -> None:
-        """Deliver the effects of these consumers too, from the next start on."""
+        """Add consumers, whose effects are delivered from the next start on."""
         self.consumers += consumers
 
     async def start(self) -> None:
-        """Begin to deliver, in the running event loop; a second call does nothing."""
+        """Start to deliver in the running event loop; a second call does nothing."""
         if not self._deliverers:
             self._deliverers = [
                 Deliverer(self, consumer, lane)
                 for consumer in self.consumers
-                # What has failed before goes a way of its own, and alone.
+                # In batches, effects that failed before have a separate lane, which delivers them one by one.
                 for lane in ((NEW, AGAIN) if isinstance(consumer, BatchConsumer) else (ALL,))
             ]
 
     async def stop(self, grace: float = GRACE_SECONDS) -> None:
-        """Claim no more, let deliveries end within `grace` seconds, and hand back the rest, uncharged."""
+        """Stop claiming, wait `grace` seconds for deliveries, and release the others uncharged."""
         deliverers, self._deliverers = self._deliverers, []
         await asyncio.gather(*(deliverer.stop(grace) for deliverer in deliverers))
 
     async def settle(
         self, claimed: ClaimedEffect, outcome: DeliveryOutcome, policy: DeliveryPolicy, lease: float
     ) -> None:
-        """Write down what became of a try; until the lease ends, trouble with the database is waited out."""
+        """Record the outcome of a try; retry storage errors until the lease ends."""
         clock = asyncio.get_running_loop().time
         until = clock() + lease
         batch = partial(self._settle_batch, policy=policy, ns=claimed.ns)
@@ -138,7 +138,7 @@ class Deliverer:
         margin = self._policy.deadline + LEASE_MARGIN
         self._lease = margin if deliveries.lease is None else deliveries.lease
         self._batch = self._policy.batch if lane is NEW else 1
-        # Most news are of no concern to the lane of what has failed.
+        # Most new effects do not concern the lane of failed ones.
         self._gather = max(self._policy.gather, AGAIN_GATHER) if lane is AGAIN else self._policy.gather
         self._flights: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -148,7 +148,7 @@ class Deliverer:
 
     async def stop(self, grace: float) -> None:
         self._stopping = True
-        # A claim is never cut off: what it took would be nobody's until its lease ends.
+        # A claim is never cancelled: its effects would have no deliverer until the lease ends.
         if self._resting:
             self._task.cancel()
         await asyncio.wait([self._task])
@@ -171,7 +171,7 @@ class Deliverer:
                 listening.cancel()
 
     async def _listen(self, watch: Watch) -> None:
-        """Claim again as soon as an effect for the consumer is put."""
+        """Claim again after each hint of a new effect for the consumer."""
         while True:
             await watch.changed()
             self._news.set()
@@ -185,7 +185,7 @@ class Deliverer:
                 backoff.reset()
             except StorageClosed:
                 return
-            except Exception as error:  # noqa: BLE001 - nobody else would deliver in its place
+            except Exception as error:  # noqa: BLE001 - the deliverer must continue
                 pause = backoff.next()
                 logger.warning("effects for %s cannot be claimed: %s", self._consumer.name, error)
             if not self._stopping:
@@ -201,7 +201,7 @@ class Deliverer:
             await asyncio.sleep(self._gather)
 
     async def _claim_all(self) -> float:
-        """Claim for as long as there is something due; returns how long there is nothing."""
+        """Claim while effects are due; return the seconds until the next claim."""
         while not self._stopping:
             room = self._policy.concurrency - len(self._flights)
             if room <= 0:
@@ -218,12 +218,12 @@ class Deliverer:
         return LEAST_REST
 
     def _groups(self, claimed: Sequence[ClaimedEffect]) -> list[list[ClaimedEffect]]:
-        """What each call of the consumer gets: one effect, or those of a namespace."""
+        """Group effects by call of the consumer: single effects, or all of a namespace."""
         if self._batch == 1:
-            return [[each] for each in claimed]
+            return [[effect] for effect in claimed]
         groups: dict[int, list[ClaimedEffect]] = {}
-        for each in claimed:
-            groups.setdefault(each.ns, []).append(each)
+        for effect in claimed:
+            groups.setdefault(effect.ns, []).append(effect)
         return list(groups.values())
 
     async def _claim(self, wanted: int) -> DueEffects:
@@ -250,19 +250,19 @@ class Deliverer:
 
     async def _fly(self, group: Sequence[ClaimedEffect], lease_ends: float) -> None:
         if boottime() > lease_ends:
-            # The process was frozen: the effects are due again, for whoever claims them.
+            # The process was frozen: the effects are due again, for any deliverer.
             logger.warning("effect %s: its lease was over before its delivery", group[0].effect.id)
             self._news.set()
             return
-        outcomes = await self._try(group[0].ns, [each.effect for each in group])
+        outcomes = await self._try(group[0].ns, [claimed.effect for claimed in group])
         settle = partial(self._deliveries.settle, policy=self._policy, lease=self._lease)
         await asyncio.gather(*map(settle, group, outcomes))
         if any(outcome.event != "delivered" for outcome in outcomes):
-            # It may be due again before anything that was known of.
+            # It may be due before every effect known so far.
             self._news.set()
 
     async def _try(self, ns: int, effects: Sequence[Effect]) -> list[DeliveryOutcome]:
-        """Deliver once; whatever happens, something is known of each effect in the end."""
+        """Deliver once; return an outcome for each effect, also after an error or a cancellation."""
         errors: Mapping[str, BaseException] = {}
         deadline = self._policy.deadline
         timer = asyncio.timeout(deadline)
@@ -287,7 +287,7 @@ class Deliverer:
 
 
 def _outcome(effect: Effect, error: BaseException | None) -> DeliveryOutcome:
-    """What became of a try that ended with an error, or with none."""
+    """Return the outcome of a try that ended with an error or None."""
     outcome = partial(DeliveryOutcome, effect.id, effect.attempts)
     if error is None:
         return outcome("delivered")

@@ -1,4 +1,4 @@
-"""Effects: what they are, how they move, and when they are tried again. Everything here is pure."""
+"""Effects: records, statuses and retry rules. Everything here is pure."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ EFFECT_STATES: Final[tuple[EffectState, ...]] = get_args(EffectState)
 WAITING, PROCESSING, COMPLETED, FAILED = EFFECT_STATES
 
 MAX_WAIT = 86_400.0
-"""The longest wait, in seconds, that a consumer can ask for."""
+"""Longest wait, in seconds, that a consumer can request."""
 
 EFFECT = (
     Machine("effect", EFFECT_STATUSES, start={"put": PENDING}, final=[DELIVERED])
-    # A deliverer that was thought lost may say that it is done: then it is, even if others gave up.
+    # A deliverer that was thought lost may report success: the effect is then delivered, even if it was dead.
     .on("delivered", [PENDING, DEAD], DELIVERED)
     .on("failed", [PENDING], PENDING)
     .on("given_up", [PENDING], DEAD)
@@ -49,20 +49,20 @@ EFFECT_VIEW = (
     .on("released after a failure", [PROCESSING], FAILED)
     .on("retried", [PROCESSING, FAILED], WAITING)
 )
-"""What callers see of an effect. It is computed from the row, and stored nowhere: see `state_of`."""
+"""States of an effect that callers see. They are computed from the row, not stored; see `compute_state`."""
 
 
 class Undeliverable(PerdureError):
-    """The other side refuses this for good: trying again would not help."""
+    """The receiver refuses this effect permanently; a retry would not help."""
 
     code = "undeliverable"
     http_status = 502
 
 
 class TryLater(PerdureError):
-    """The other side does not take this now: try again, not before `seconds` have passed.
+    """The receiver does not accept this effect now: retry after at least `seconds`.
 
-    A try that is not `charged` counts for nothing: it was never begun.
+    A try that is not `charged` does not count, because it did not start.
     """
 
     code = "try_later"
@@ -75,35 +75,35 @@ class TryLater(PerdureError):
 
 
 class Effect(Record, kw_only=True):
-    """Something that must happen outside, at least once. Its id is the same at every try."""
+    """An action outside the database that must happen at least once. Its id is the same at every try."""
 
     id: str
     consumer: str
     subject: str
-    """What it is about, such as the id of a run."""
+    """Subject of the effect, such as the id of a run."""
     target: str | None = None
-    """Where it goes, without credentials."""
+    """Destination, without credentials."""
     status: EffectStatus
     state: EffectState | None = None
-    """What is going on: `processing` while a deliverer has it; `failed` after a failed try, and when dead."""
+    """`processing` while a deliverer holds it; `failed` after a failed try, and when dead."""
     attempts: int
-    """How often a delivery has begun."""
+    """Number of started deliveries."""
     created_at: float
     due_at: float | None = None
-    """When it is tried next; while it is being delivered, when its deliverer counts as lost."""
+    """Time of the next try; during a delivery, the end of its lease."""
     delivered_at: float | None = None
     died_at: float | None = None
     last_error: str | None = None
-    """What went wrong the last time that something did."""
+    """The last error."""
     body: str | None = None
-    """JSON for the consumer; a list leaves it out."""
+    """JSON for the consumer; lists leave it out."""
 
 
 class Retries(msgspec.Struct, frozen=True, kw_only=True):
-    """How often, how long and with what waits an effect is tried, all in seconds.
+    """Number, time and pauses of an effect's tries, all in seconds.
 
-    Waits double from `first` up to `longest`. By default that is some 36 tries in a day. Without `tries` and
-    `age` an effect is tried until it is delivered.
+    Pauses double from `first` up to `longest`. The default is about 36 tries in a day. Without `tries` and
+    `age` an effect is retried until it is delivered.
     """
 
     first: Annotated[float, msgspec.Meta(gt=0)] = 1.0
@@ -112,37 +112,37 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
     age: Annotated[float, msgspec.Meta(gt=0)] | None = 86_400.0
 
     def delay(self, effect_id: str, tries: int) -> float:
-        """The wait after so many tries: up to a quarter less or more, the same for the same effect."""
+        """Return the pause after this number of tries, with up to 25% deterministic jitter per effect."""
         chance = int.from_bytes(sha256(f"{effect_id}/{tries}".encode()).digest()[:4], "big") / 2**32
         return Backoff(self.first, self.longest, jitter=(0.75, 1.25), chance=lambda: chance).delay(tries)
 
 
 ENDLESS = Retries(longest=300.0, tries=None, age=None)
-"""Tried until it is delivered, at least every five minutes or so."""
+"""Retried until it is delivered, about every 5 minutes."""
 
 
 class DeliveryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How the effects of one consumer are delivered. It is the same in all processes of a database."""
+    """Delivery of the effects of one consumer. All processes of a database must use the same policy."""
 
     retries: Retries = Retries()
     concurrency: Annotated[int, msgspec.Meta(ge=1)] = 32
-    """How many calls of the consumer run at once."""
+    """Maximum number of concurrent calls of the consumer."""
     deadline: Annotated[float, msgspec.Meta(gt=0)] = 30.0
-    """The seconds that one call may take."""
+    """Maximum seconds of one call."""
     batch: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
-    """How many effects a consumer of batches gets in one call."""
+    """Maximum number of effects in one call of a batch consumer."""
     gather: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0
-    """For how many seconds new effects may gather before they are claimed together."""
+    """Seconds that new effects may gather before they are claimed together."""
     keep: bool = True
-    """Whether a delivered effect stays in lists for a while; else it is deleted at once."""
+    """True if a delivered effect stays in lists for a while; otherwise it is deleted at once."""
 
 
 class Consumer(Protocol):
-    """Delivers the effects that bear its name.
+    """Delivers the effects with its name.
 
-    It raises `Undeliverable` for what is refused for good. After `TryLater`, any other exception, or the
-    death of its process, the same effect comes again, with the same id. Without a `policy` it has that of
-    its `Deliveries`.
+    It raises `Undeliverable` for a permanent refusal. After `TryLater`, any other exception, or a crash of
+    its process, the effect is delivered again with the same id. Without a `policy` that of its `Deliveries`
+    applies.
     """
 
     @property
@@ -156,11 +156,11 @@ class Consumer(Protocol):
 
 @runtime_checkable
 class BatchConsumer(Protocol):
-    """Delivers the effects that bear its name in batches, each of one namespace and in the order of ids.
+    """Delivers the effects with its name in batches of one namespace, in the order of their ids.
 
-    It returns the errors of those that failed, by their ids; all others are delivered. If it raises, all
-    have failed. An effect that has failed comes again alone, so that it holds up no other. What it deletes
-    with `operations.remove`, in the transaction of its own work, happens exactly once.
+    It returns the errors of failed effects by id; all others are delivered. If it raises, all have failed. A
+    failed effect is delivered again by itself, so that it delays no others. An effect that the consumer
+    deletes with `operations.remove`, in the transaction of its own work, happens exactly once.
     """
 
     @property
@@ -173,18 +173,18 @@ class BatchConsumer(Protocol):
 
 
 class DeliveryOutcome(msgspec.Struct, frozen=True):
-    """What became of one try. `attempt` tells it from later ones, which it must not overrule."""
+    """Result of one try. It must not overrule a later `attempt`."""
 
     id: str
     attempt: int
     event: Literal["delivered", "failed", "refused", "released"]
     error: str | None = None
     wait: float = 0.0
-    """How long to wait at least."""
+    """Minimum wait before the next try."""
 
 
 class EffectRow(NamedTuple):
-    """An effect as it is stored. Times are microseconds."""
+    """An effect as stored. Times are microseconds."""
 
     ns: int
     id: str
@@ -194,12 +194,12 @@ class EffectRow(NamedTuple):
     status: str
     attempts: int
     answered: int
-    """The last attempt whose outcome is known, or no longer matters."""
+    """Last attempt with a recorded outcome, or one that no longer matters."""
     forgiven: int
-    """How many of the attempts do not count: released ones, and those before a retry by hand."""
+    """Number of attempts that do not count: released ones, and those before a retry by hand."""
     created_at: int
     since: int
-    """When its time to be delivered began: when it was made, or last retried by hand."""
+    """Start of its retry period: its creation, or the last retry by hand."""
     due_at: int | None
     ended_at: int | None
     last_error: str | None
@@ -210,21 +210,21 @@ class EffectRow(NamedTuple):
 
 
 class EffectKey(NamedTuple):
-    """Which effect, in any namespace."""
+    """Key of an effect in any namespace."""
 
     ns: int
     id: str
 
 
 class EffectBodyRow(NamedTuple):
-    """The body of an effect."""
+    """Body of an effect."""
 
     id: str
     body: str
 
 
 def settled(row: EffectRow, outcome: DeliveryOutcome, retries: Retries, now: int) -> EffectRow:
-    """The effect after a try. What a later try or another deliverer has decided stays as it is."""
+    """Apply the outcome of a try to an effect, unless a later try or another deliverer decided before."""
     if outcome.event == "delivered":
         return _ended(row, "delivered", now, row.last_error)
     if row.status != PENDING or outcome.attempt != row.attempts or outcome.attempt == row.answered:
@@ -240,7 +240,7 @@ def settled(row: EffectRow, outcome: DeliveryOutcome, retries: Retries, now: int
 
 
 def unanswered(row: EffectRow, retries: Retries, now: int) -> EffectRow | None:
-    """The end of an effect whose deliverers were all lost, the last of them on its last try; else None."""
+    """End an effect whose last try never reported an outcome; None if it has tries left."""
     if retries.tries is None or row.tries <= retries.tries:
         return None
     error = f"begun {row.tries - 1} times, and the last deliverer never reported an outcome"
@@ -248,7 +248,7 @@ def unanswered(row: EffectRow, retries: Retries, now: int) -> EffectRow | None:
 
 
 def retried(row: EffectRow, now: int) -> EffectRow:
-    """The effect after a retry by hand: due at once, with all its tries and its time again."""
+    """Reset an effect for a retry by hand: due at once, with all tries and the full period."""
     return row._replace(
         status=EFFECT.step(row.status, "retried"),
         answered=row.attempts,
@@ -272,7 +272,7 @@ def _ended(row: EffectRow, event: str, now: int, error: str | None) -> EffectRow
 
 
 def compute_state(row: EffectRow, now: int) -> EffectState:
-    """What is going on with an effect."""
+    """Compute the state of an effect."""
     if row.status == DELIVERED:
         return COMPLETED
     if row.status == DEAD:
@@ -287,7 +287,7 @@ def compute_state(row: EffectRow, now: int) -> EffectState:
 
 
 def row_to_effect(row: EffectRow, now: int, body: str | None = None) -> Effect:
-    """An effect as callers see it at a time."""
+    """Convert a row to the effect that callers see at a time."""
     ended = to_seconds_or_none(row.ended_at)
     return Effect(
         id=row.id,
@@ -307,7 +307,7 @@ def row_to_effect(row: EffectRow, now: int, body: str | None = None) -> Effect:
 
 
 def shown_body(body: str | None) -> str | None:
-    """A body as it may be shown: a URL in it loses its credentials."""
+    """Mask the credentials of the URL in a body."""
     if body is None:
         return None
     try:
@@ -319,9 +319,9 @@ def shown_body(body: str | None) -> str | None:
     return encode_json({**content, "url": mask_target(content["url"])})
 
 
-def statuses_from(given: str | Sequence[str] | None) -> list[str] | None:
-    """The statuses to filter by, or None for all; InvalidInput for one that does not exist."""
-    if given is None:
+def statuses_from(statuses: str | Sequence[str] | None) -> list[str] | None:
+    """Check the statuses to filter by; None means all, InvalidInput for an unknown one."""
+    if statuses is None:
         return None
-    wanted = [given] if isinstance(given, str) else list(given)
+    wanted = [statuses] if isinstance(statuses, str) else list(statuses)
     return [check_choice(status, EFFECT_STATUSES, "status") for status in wanted]

@@ -1,6 +1,6 @@
-"""Operations on effects. `put` is called in the transaction that makes an effect necessary, as its last lock.
+"""Operations on effects. `put` runs in the transaction that requires an effect, as its last lock.
 
-Claiming and trimming reach over all namespaces; everything else works in one.
+Claims and trims work on all namespaces; all others on one.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ from perdure.service.audit import audit
 
 KIND: Final = "effect"
 OUTBOX_CHANNEL = "outbox"
-"""Its keys are the names of consumers who have something to deliver."""
+"""Channel of hints; a key is the name of a consumer with due effects."""
 TRIM_ROWS = 500
 RETRY_ROWS = 500
-"""How many dead effects are retried in one transaction."""
+"""Number of dead effects retried in one transaction."""
 
 
 class NewEffect(msgspec.Struct, frozen=True):
-    """An effect that is to be put into the outbox."""
+    """An effect to put into the outbox."""
 
     consumer: str
     subject: str
     body: str
     """JSON for the consumer."""
     target: str | None = None
-    """The URL where it goes, as lists show it; its credentials are not stored here."""
+    """Destination URL for lists, which is stored without its credentials."""
 
 
 class ClaimedEffect(NamedTuple):
-    """An effect that is to be delivered now, and the namespace it is from."""
+    """An effect to deliver now, and its namespace."""
 
     ns: int
     effect: Effect
 
 
 class DueEffects(NamedTuple):
-    """What a claim found. `looked` is how many were due; `wait` the seconds until the next one is."""
+    """Result of a claim: `looked` is the number of due effects, `wait` the seconds until the next one."""
 
     claimed: list[ClaimedEffect]
     dead: int
@@ -74,7 +74,7 @@ class DueEffects(NamedTuple):
 
 
 class EffectClaims(NamedTuple):
-    """Which of a consumer's effects are claimed."""
+    """Statements that claim a part of a consumer's effects."""
 
     claim: Statement[EffectRow]
     next_due: Statement[int]
@@ -82,9 +82,9 @@ class EffectClaims(NamedTuple):
 
 ALL = EffectClaims(sql.CLAIM, sql.NEXT_DUE)
 NEW = EffectClaims(sql.CLAIM_NEW, sql.NEXT_NEW)
-"""Those that have not been tried yet."""
+"""Effects without a try."""
 AGAIN = EffectClaims(sql.CLAIM_AGAIN, sql.NEXT_AGAIN)
-"""Those that have been tried before."""
+"""Effects with an earlier try."""
 
 _LISTS: Final[Mapping[EffectState | None, tuple[Listing[EffectRow], Mapping[str, Any]]]] = {
     None: (sql.LIST_EFFECTS, {}),
@@ -93,11 +93,11 @@ _LISTS: Final[Mapping[EffectState | None, tuple[Listing[EffectRow], Mapping[str,
     COMPLETED: (sql.LIST_COMPLETED, {"delivered": DELIVERED}),
     FAILED: (sql.LIST_FAILED, {"unsettled": [PENDING, DEAD]}),
 }
-"""The list of each state, and what is bound in it."""
+"""The list of each state, with its bound values."""
 
 
 async def put(tx: Tx, effects: Sequence[NewEffect]) -> list[str]:
-    """Write effects that are due at once; returns their ids, which are the same at every try."""
+    """Write effects that are due at once; return their ids, which are the same at every try."""
     if not effects:
         return []
     ids = [uuid(tx.now, tx.ids) for _ in effects]
@@ -142,9 +142,9 @@ def _hint(tx: Tx, consumers: Sequence[str]) -> None:
 async def claim_due(
     tx: Tx, consumer: str, n: int, lease: float, retries: Retries, lane: EffectClaims = ALL
 ) -> DueEffects:
-    """Take up to `n` effects of a lane that are due, of every namespace, for `lease` seconds.
+    """Claim up to `n` due effects of a lane, of every namespace, for `lease` seconds.
 
-    Those that are not settled by then are due again.
+    Effects that are not settled by then are due again.
     """
     rows = await tx.all(lane.claim, consumer=consumer, n=n, until=tx.now + to_micros(lease))
     dead: list[EffectRow] = []
@@ -165,11 +165,11 @@ async def claim_due(
 async def _with_bodies(tx: Tx, rows: Sequence[EffectRow]) -> list[ClaimedEffect]:
     bodies: dict[tuple[int, str], str] = {}
     for ns, ids in _by_namespace(rows).items():
-        bodies |= {(ns, each.id): each.body for each in await tx.all(sql.GET_BODIES, ns=ns, ids=ids)}
+        bodies |= {(ns, row.id): row.body for row in await tx.all(sql.GET_BODIES, ns=ns, ids=ids)}
     claimed = [
         ClaimedEffect(row.ns, model.row_to_effect(row, tx.now, bodies.get((row.ns, row.id)))) for row in rows
     ]
-    return sorted(claimed, key=lambda each: each.effect.id)
+    return sorted(claimed, key=lambda item: item.effect.id)
 
 
 async def _wait(tx: Tx, consumer: str, lane: EffectClaims) -> float | None:
@@ -187,10 +187,10 @@ def _by_namespace(rows: Iterable[EffectRow | EffectKey]) -> dict[int, list[str]]
 async def settle(
     tx: Tx, outcomes: Sequence[DeliveryOutcome], retries: Retries, keep: bool = True
 ) -> list[str | None]:
-    """Record the outcomes of tries; each is answered with the status that it led to.
+    """Record the outcomes of tries; return the new status of each effect.
 
-    None means that it changed nothing: it was settled before, or a later try has begun. Delivered effects
-    are deleted unless they are to be kept.
+    None means no change: the effect was settled before, or a later try has started. Delivered effects are
+    deleted unless `keep` is set.
     """
     before = await _lock(tx, [outcome.id for outcome in outcomes])
     rows = dict(before)
@@ -220,7 +220,7 @@ async def _save(tx: Tx, before: Mapping[str, EffectRow], after: Mapping[str, Eff
 
 
 async def retry(tx: Tx, ids: Sequence[str]) -> list[Effect | NotFound | Conflict]:
-    """Make effects due now that wait or are dead, with all their tries again."""
+    """Retry waiting or dead effects now, with all their tries again."""
     before = await _lock(tx, ids)
     moved = {
         id: model.retried(row, tx.now) for id, row in before.items() if EFFECT.moves(row.status, "retried")
@@ -233,18 +233,18 @@ async def retry(tx: Tx, ids: Sequence[str]) -> list[Effect | NotFound | Conflict
 
 
 class RetriedPage(NamedTuple):
-    """How many effects were retried; if there may be more, they follow the id `after`."""
+    """Number of retried effects; if there may be more, `after` is the id to continue after."""
 
     retried: int
     after: str | None
 
 
 async def retry_dead(tx: Tx, conditions: Sequence[FilterCondition], after: str) -> RetriedPage:
-    """Retry some of the dead effects whose ids follow `after`, in the order of their ids."""
+    """Retry some dead effects with ids after `after`, in the order of their ids."""
     clause = where(sql.EFFECT_FIELDS, [*conditions, FilterCondition("status", "exact", DEAD)], "and")
     page, values = sql.LIST_AFTER.page(clause, sql.OLDEST_FIRST, RETRY_ROWS, 0)
     ids = [row.id for row in await tx.all(page, after=after, **values)]
-    retried = [each for each in await retry(tx, ids) if isinstance(each, Effect)]
+    retried = [effect for effect in await retry(tx, ids) if isinstance(effect, Effect)]
     return RetriedPage(len(retried), ids[-1] if len(ids) == RETRY_ROWS else None)
 
 
@@ -259,7 +259,7 @@ def _retried(
 
 
 async def remove(tx: Tx, ids: Sequence[str]) -> int:
-    """Remove effects that a consumer has delivered in this transaction; returns how many there were."""
+    """Delete effects that a consumer delivered in this transaction; return how many existed."""
     if not ids:
         return 0
     await tx.execute(sql.DROP_BODIES, ids=list(ids))
@@ -270,12 +270,12 @@ async def remove(tx: Tx, ids: Sequence[str]) -> int:
 
 
 async def get_effect(tx: Tx, id: str) -> Effect | None:
-    """An effect with its body as it is stored, or None."""
+    """Return an effect with its stored body, or None."""
     row = await tx.one(sql.GET_EFFECTS, ids=[id])
     if row is None:
         return None
-    found = await tx.one(sql.GET_BODIES, ids=[id])
-    return model.row_to_effect(row, tx.now, None if found is None else found.body)
+    stored = await tx.one(sql.GET_BODIES, ids=[id])
+    return model.row_to_effect(row, tx.now, None if stored is None else stored.body)
 
 
 async def list_effects(
@@ -287,7 +287,7 @@ async def list_effects(
     place: Place | None = None,
     total: bool = True,
 ) -> tuple[list[Effect], int | None]:
-    """A page of effects without their bodies, the newest first, and how many there are if that is wanted."""
+    """Return a page of effects without bodies, newest first, and their number if `total` is set."""
     clause = where(sql.EFFECT_FIELDS, conditions, "and")
     listing, bound = _LISTS[state]
     page, values = listing.page(clause, sql.NEWEST_FIRST, limit, offset, place)
@@ -302,7 +302,7 @@ async def list_effects(
 
 
 async def trim(tx: Tx, age: int, status: str = DELIVERED) -> int:
-    """Drop some of the effects that ended so many microseconds ago; returns how many."""
+    """Delete some effects that ended more than `age` microseconds ago; return how many."""
     old = await tx.all(sql.ENDED_BEFORE, status=status, before=tx.now - age, n=TRIM_ROWS)
     for ns, ids in _by_namespace(old).items():
         await tx.execute(sql.DROP_EFFECTS, ns=ns, ids=ids)

@@ -18,7 +18,7 @@ _EFFECTS = "effects"
 
 
 class RetriedEffects(Record):
-    """How many effects are delivered again."""
+    """Number of effects to deliver again."""
 
     retried: int
 
@@ -39,10 +39,10 @@ class Outbox(Service):
         cursor: str | None = None,
         total: bool = False,
     ) -> PaginatedResult[Effect]:
-        """List effects without their bodies, the newest first.
+        """List effects without their bodies, newest first.
 
-        `state` is what goes on with an effect: `pending`, `processing`, `completed` or `failed`. A failed
-        one waits for its next try, or is dead. `total` counts them.
+        `state` is `pending`, `processing`, `completed` or `failed`; a failed effect waits for its next try,
+        or is dead. `total` counts the effects.
         """
         check_page(limit, offset, cursor)
         place = read_cursor(cursor, _EFFECTS, str)
@@ -64,7 +64,7 @@ class Outbox(Service):
 
     @call(GET("/outbox/{effect_id}"), scope="read", errors=(NotFound,))
     async def get(self, effect_id: Id) -> Effect:
-        """Get an effect with its body. A URL in it loses its credentials."""
+        """Get an effect with its body. Credentials of a URL in the body are masked."""
         effect = await self.read(operations.get_effect, check_text(effect_id, "effect_id"))
         if effect is None:
             raise NotFound(f"Effect {effect_id} not found")
@@ -73,7 +73,7 @@ class Outbox(Service):
 
     @call(POST("/outbox/{effect_id}/retry"), scope="write", errors=(NotFound, Conflict), repeatable=True)
     async def retry(self, effect_id: Id) -> Effect:
-        """Deliver an effect now that waits or is dead. Conflict if it was delivered."""
+        """Retry a waiting or dead effect now. Conflict if it was delivered."""
         (answer,) = await self.write(operations.retry, [check_text(effect_id, "effect_id")])
         if isinstance(answer, Exception):
             raise answer
@@ -81,7 +81,7 @@ class Outbox(Service):
 
     @call(POST("/outbox/retry"), scope="write", repeatable=True)
     async def retry_dead(self, *, consumer: str | None = None, subject: str | None = None) -> RetriedEffects:
-        """Deliver all dead effects again, or those of a consumer or subject."""
+        """Retry all dead effects, or the dead effects of a consumer or subject."""
         for what, value in (("consumer", consumer), ("subject", subject)):
             if value is not None:
                 check_text(value, what)

@@ -1,4 +1,4 @@
-"""The SQL of the outbox, written once for both engines."""
+"""SQL of the outbox, written once for both engines."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _NEXT = "SELECT min(due_at) FROM outbox WHERE consumer = :consumer AND due_at IS
 _NEW = " AND attempts = 0"
 _AGAIN = " AND attempts > 0"
 
-# Take effects of all namespaces that are due for a consumer, until its lease ends.
+# Claim due effects of a consumer in all namespaces until its lease ends.
 CLAIM = statement(_FIND_DUE + _TAKE, row=EffectRow)
-# Take effects that have not been tried yet.
+# Claim effects without a try.
 CLAIM_NEW = statement(_FIND_DUE + _NEW + _TAKE, row=EffectRow)
-# Take effects that have been tried before.
+# Claim effects with an earlier try.
 CLAIM_AGAIN = statement(_FIND_DUE + _AGAIN + _TAKE, row=EffectRow)
-# When the next effect of a consumer is due.
+# Time at which the next effect of a consumer is due.
 NEXT_DUE = statement(_NEXT, row=int)
-# When the next effect of a consumer is due that has not been tried yet.
+# Time at which the next effect of a consumer without a try is due.
 NEXT_NEW = statement(_NEXT + _NEW, row=int)
-# When the next effect of a consumer is due that has been tried before.
+# Time at which the next effect of a consumer with an earlier try is due.
 NEXT_AGAIN = statement(_NEXT + _AGAIN, row=int)
-# The bodies of effects.
+# Bodies of effects.
 GET_BODIES = statement(
     "SELECT {columns} FROM outbox_bodies WHERE ns = :ns AND id {among:ids}", row=EffectBodyRow
 )
@@ -66,7 +66,7 @@ EFFECT_FIELDS: Mapping[str, ListField] = {
     "subject": ListField("subject", "text"),
 }
 _OF_NAMESPACE = "outbox WHERE ns = :ns"
-# The effects of a namespace.
+# Effects of a namespace.
 LIST_EFFECTS = Listing("{columns}", _OF_NAMESPACE, EffectRow)
 # Effects that wait for their first try.
 LIST_WAITING = Listing(
@@ -74,25 +74,25 @@ LIST_WAITING = Listing(
     _OF_NAMESPACE + " AND status = :open AND answered = attempts AND attempts = forgiven",
     EffectRow,
 )
-# Effects that a deliverer has.
+# Effects currently being delivered.
 LIST_PROCESSING = Listing(
     "{columns}", _OF_NAMESPACE + " AND status = :open AND attempts > answered AND due_at > :now", EffectRow
 )
-# Effects that are delivered.
+# Delivered effects.
 LIST_COMPLETED = Listing("{columns}", _OF_NAMESPACE + " AND status = :delivered", EffectRow)
-# Effects whose last try failed or was never answered, and those that are dead.
+# Effects whose last try failed or was never answered, and dead effects.
 LIST_FAILED = Listing(
     "{columns}",
     _OF_NAMESPACE + " AND status {among:unsettled} AND (due_at IS NULL"
     " OR answered = attempts AND attempts > forgiven OR attempts > answered AND due_at <= :now)",
     EffectRow,
 )
-# Effects of a namespace whose ids follow one.
+# Effects of a namespace with ids after one.
 LIST_AFTER = Listing("{columns}", _OF_NAMESPACE + " AND id > :after", EffectKey)
 NEWEST_FIRST = SortOrder((SortKey("id", "text", descending=True),))
 OLDEST_FIRST = SortOrder((SortKey("id", "text"),))
 
-# Some effects of all namespaces that ended before a time, those that ended first.
+# Some effects of all namespaces that ended before a time, the earliest first.
 ENDED_BEFORE = statement(
     """
     SELECT {columns} FROM outbox
@@ -100,9 +100,9 @@ ENDED_BEFORE = statement(
     """,
     row=EffectKey,
 )
-# Drop effects.
+# Delete effects.
 DROP_EFFECTS = statement("DELETE FROM outbox WHERE ns = :ns AND id {among:ids}")
-# Drop the bodies of effects.
+# Delete the bodies of effects.
 DROP_BODIES = statement("DELETE FROM outbox_bodies WHERE ns = :ns AND id {among:ids}")
 
 name_statements(globals())

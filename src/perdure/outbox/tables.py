@@ -1,4 +1,4 @@
-"""The tables of the outbox. A pending effect has `due_at` set, one that has ended `ended_at`."""
+"""Tables of the outbox. A pending effect has `due_at`, an ended one `ended_at`."""
 
 from perdure.kernel.storage.schema import Index, Table, integer, text
 

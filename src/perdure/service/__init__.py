@@ -1,1 +1,1 @@
-"""What services and operations share: @call, namespace, caller, idempotency key, audit."""
+"""Shared by services and operations: @call, namespace, caller, idempotency key, audit."""

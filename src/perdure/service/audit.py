@@ -1,4 +1,4 @@
-"""The audit: one entry for each transaction, written in it."""
+"""The audit: one entry for each transaction, written in that transaction."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from perdure.service.tables import TRIM_ROWS
 
 LAST_ID = 2**63 - 1
 NAMED_OBJECTS = 20
-"""How many ids of a batch an audit entry names; it counts them all."""
+"""Maximum number of ids that an audit entry lists; `count` counts all of them."""
 
 
 class AuditEntry(Record, kw_only=True):
-    """One transaction of one actor: what was done to which objects."""
+    """One transaction of one actor: the action and the changed objects."""
 
     id: int
-    """Its place in the audit: a later entry has a larger one."""
+    """Position in the audit: a later entry has a larger id."""
     time: float
     namespace: str | None
-    """None for what concerns the whole database, such as tokens."""
+    """None if the change concerns the whole database, such as a token."""
     actor: str
     action: str
     object: str
-    """The id of what was changed; of a batch, the first few ids, separated by commas."""
+    """Id of the changed object; for a batch, the first ids, separated by commas."""
     count: int
-    """How many changes the transaction made."""
+    """Number of changes that the transaction made."""
 
 
 class AuditPage(msgspec.Struct, kw_only=True):
-    """Entries of the audit, the newest first. `before` leads to the next page; null on the last one."""
+    """Entries of the audit, newest first. Pass `before` to get the next page; it is null on the last page."""
 
     items: list[AuditEntry]
     before: int | None
 
 
 def row_to_audit_entry(row: AuditRow) -> AuditEntry:
-    """An audit entry as callers see it."""
+    """Convert a row to an audit entry."""
     return AuditEntry(
         id=row.id,
         time=to_seconds(row.id),
@@ -57,21 +57,21 @@ def row_to_audit_entry(row: AuditRow) -> AuditEntry:
 
 
 def objects_text(objects: Sequence[str]) -> str:
-    """The ids that an entry names: the first few of them, each once."""
+    """Return the ids that an entry lists: the first distinct ones."""
     return ",".join(list(dict.fromkeys(objects))[:NAMED_OBJECTS])
 
 
 async def add_entry(tx: Tx, actor: str, action: str, objects: Sequence[str]) -> None:
-    """Write down who does what to which objects, as the last thing that a transaction does.
+    """Write an audit entry, as the last write of the transaction.
 
-    An entry's id is its time; where two transactions have the same, one takes the next that is free.
+    The id of an entry is its time. If two transactions have the same time, one takes the next free id.
     """
     entry = NewEntry(tx.now, actor, action, len(objects), objects_text(objects))
     await tx.expect(sql.ADD_ENTRIES.of([entry]), partial(_add_later, tx, entry))
 
 
 async def _add_later(tx: Tx, entry: NewEntry) -> None:
-    """Add an entry whose time is taken."""
+    """Add an entry whose id is already taken, under the next free id."""
     written = 0
     while not written:
         entry = msgspec.structs.replace(entry, id=entry.id + 1)
@@ -79,7 +79,7 @@ async def _add_later(tx: Tx, entry: NewEntry) -> None:
 
 
 async def audit(tx: Tx, action: str, objects: Iterable[str]) -> None:
-    """Record that the transaction's actor did something to these objects; perdure itself leaves no entry."""
+    """Record that the transaction's actor changed these objects; perdure itself leaves no entry."""
     if tx.actor is not None and (named := list(objects)):
         await add_entry(tx, str(tx.actor), action, named)
 
@@ -87,7 +87,7 @@ async def audit(tx: Tx, action: str, objects: Iterable[str]) -> None:
 async def query_audit(
     tx: Tx, namespace: str | None, actor: str | None, action: str | None, limit: int, before: int | None
 ) -> list[AuditRow]:
-    """The newest entries before an id."""
+    """Return the newest entries before an id."""
     number = None
     if namespace is not None:
         number = await tx.one(sql.FIND_NAMESPACE, name=namespace)
@@ -100,5 +100,5 @@ async def query_audit(
 
 
 async def trim_audit(tx: Tx, age: int) -> int:
-    """Drop some of the entries that are older than `age` microseconds; returns how many."""
+    """Delete some entries older than `age` microseconds; return how many."""
     return await tx.execute(sql.TRIM_AUDIT, before=tx.now - age, n=TRIM_ROWS)

@@ -1,4 +1,4 @@
-"""The base of every service: a namespace of a database, and in whose name it is changed."""
+"""Base of every service: a namespace of a database, and the caller that changes it."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ S = TypeVar("S", bound="Service")
 Access = Literal["read", "write"]
 
 NO_NAMESPACE = -1
-"""The number of a namespace that does not exist: no row has it."""
+"""Number of a namespace that does not exist; no row has this number."""
 POSTGRES_BATCHES = 3
-"""How many batches of the same calls may run at once where more than one connection writes."""
+"""Maximum number of concurrent batches of the same call where several connections write."""
 
 
 class Transport(Protocol):
-    """What a service over HTTP sends its calls through."""
+    """Sender of a service's calls over HTTP."""
 
     def send(self, endpoint: Endpoint, arguments: dict[str, Any]) -> Any:
-        """Send a call; what comes back is awaited or iterated."""
+        """Send a call; the caller awaits or iterates the result."""
         ...
 
 
 class Service:
-    """The object that callers of a domain hold, in one namespace.
+    """The object that callers of a domain use, in one namespace.
 
-    `acting_as` gives the same service for a caller: in the caller's namespace, with the caller's name in the
-    audit. `over` gives it over HTTP. What a method does in the database it does in operations, through `read`
+    `acting_as` returns the service bound to a caller: to the caller's namespace, and to the caller's name in
+    the audit. `over` returns the service over HTTP. Methods access the database in operations, through `read`
     and `write`.
     """
 
     gather_seconds = 0.0
-    """How long calls of `write_once` gather while there are many of them; see `Merger.call`."""
+    """Seconds for which frequent calls of `write_once` gather; see `Merger.call`."""
 
     def __init__(self, storage: Storage, *, namespace: str = "default", caller: Caller | None = None) -> None:
         self.storage = storage
@@ -60,22 +60,22 @@ class Service:
 
     @property
     def actor(self) -> str | None:
-        """Who is named in the audit; None leaves no entry."""
+        """Actor recorded in the audit; None leaves no entry."""
         return None if self.caller is None else str(self.caller.actor)
 
     @property
     def actor_name(self) -> str | None:
-        """The name that people know who calls by."""
+        """Name of the caller for display."""
         return None if self.caller is None else format_actor(self.caller.actor)
 
     def acting_as(self, caller: Caller) -> Self:
-        """The same service in the caller's namespace, writing in the caller's name."""
+        """Return the service bound to the caller's namespace and name."""
         sibling = self.in_namespace(caller.namespace)
         sibling.caller = caller
         return sibling
 
     def in_namespace(self, namespace: str) -> Self:
-        """The same service in another namespace of the database."""
+        """Return the service in another namespace of the database."""
         sibling = copy(self)
         if namespace != self.namespace:
             sibling.namespace, sibling._number = namespace, None
@@ -84,17 +84,17 @@ class Service:
         return sibling
 
     async def ns(self, access: Access = "read") -> int:
-        """The number of the namespace. A write creates it; without it a read finds nothing."""
+        """Return the number of the namespace. A write creates a missing one; a read finds nothing in it."""
         if self._number is not None:
             return self._number
         if access == "write":
             self._number = await self.storage.run(ensure_namespace, self.namespace)
             return self._number
-        found = await self.storage.read(find_namespace, self.namespace)
-        if found is None:
+        number = await self.storage.read(find_namespace, self.namespace)
+        if number is None:
             return NO_NAMESPACE
-        self._number = found
-        return found
+        self._number = number
+        return number
 
     async def read(
         self,
@@ -119,10 +119,9 @@ class Service:
     async def _transact(
         self, access: Access, call: tuple[Any, ...], *, keys: Sequence[str] | None = None
     ) -> Any:
-        """Run one operation, `call` with its arguments, in one transaction; with `keys`, each item once.
+        """Run one operation, `call` with its arguments, in one transaction; with `keys`, run each item once.
 
-        Every `read` and `write` comes through here: a subclass overrides it to do something around the
-        transaction.
+        Every `read` and `write` uses this method, so a subclass can override it to wrap the transaction.
         """
         return await self._in_transaction(access, keyed(call, keys))
 
@@ -143,8 +142,8 @@ class Service:
     async def _read_batch(
         self, operation: Operation[..., Sequence[Any]], rest: tuple[Any, ...], items: Sequence[Any]
     ) -> Sequence[Any]:
-        found: Sequence[Any] = await self._transact("read", (operation, items, *rest))
-        return found
+        results: Sequence[Any] = await self._transact("read", (operation, items, *rest))
+        return results
 
     def write_once(
         self,
@@ -158,9 +157,9 @@ class Service:
     ) -> Awaitable[T]:
         """Run an operation on a list for one item, merged with concurrent calls.
 
-        A key that was used before gives its first answer. Only for operations that answer item by item; what
-        follows the items is equal in all calls that merge. `rows` and `size` (bytes) bound a batch.
-        `undelivered` gets the answer of a caller that was cancelled meanwhile.
+        A key that was used before returns its first answer. The operation must answer item by item; the
+        arguments after the item are equal in all merged calls. `rows` and `size` (bytes) bound a batch.
+        `undelivered` receives the answer if the caller was cancelled meanwhile.
         """
         if key is not None:
             check_text(key, "idempotency_key")
@@ -190,14 +189,14 @@ class Service:
 
     @classmethod
     def over(cls, transport: Transport) -> Self:
-        """The same service behind a server."""
+        """Return the service as a client of a server."""
         service: Self = object.__new__(remote_class(cls))  # type: ignore[arg-type]
         vars(service)["transport"] = transport
         return service
 
 
 async def _delivered(future: asyncio.Future[T], undelivered: Callable[[T], None]) -> T:
-    """The answer, which `undelivered` gets if the caller is cancelled before it sees it."""
+    """Return the answer; pass it to `undelivered` if the caller is cancelled before it receives it."""
     try:
         return await future
     except asyncio.CancelledError:
@@ -207,7 +206,7 @@ async def _delivered(future: asyncio.Future[T], undelivered: Callable[[T], None]
 
 
 def keyed(call: tuple[Any, ...], keys: Sequence[str] | None) -> tuple[Any, ...]:
-    """A call of an operation on a list, each item under its idempotency key."""
+    """Wrap the call of an operation on a list so that each item runs under its idempotency key."""
     if keys is None:
         return call
     operation, *args = call
@@ -216,12 +215,12 @@ def keyed(call: tuple[Any, ...], keys: Sequence[str] | None) -> tuple[Any, ...]:
 
 @cache
 def remote_class(service: type[S]) -> type[S]:
-    """A subclass whose methods with an endpoint send their calls; made once for each service."""
+    """Build a subclass whose methods with an endpoint send their calls; one for each service."""
     return remote(type(service.__name__, (service,), {"__repr__": _repr}))
 
 
 def remote(service: type[S]) -> type[S]:
-    """Let the methods of a class that have an endpoint send their calls through its `transport`."""
+    """Make the methods of a class that have an endpoint send their calls through its `transport`."""
     for name, endpoint in endpoints(service).items():
         setattr(service, name, _sender(endpoint))
     service.__getattr__ = _not_here  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
-"""How methods of services are reached over HTTP.
+"""HTTP endpoints of service methods.
 
-`@call` writes an `Endpoint` on a method of a service and returns the same function. The native routes, the
-OpenAPI document, the scopes, the idempotency keys and the Python client are derived from it, so that a method
-is written once. See `Service` in `perdure.service.base`.
+`@call` writes an `Endpoint` on a method of a service and returns the same function. Native routes, OpenAPI
+document, scopes, idempotency keys and Python client are derived from it, so a method is written once. See
+`Service` in `perdure.service.base`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from perdure.kernel.pages import ListPart, Page, PaginatedResult, Part
 from perdure.service.callers import Scope
 
 PREFIX = "/api/v1"
-"""The path under which the native API stands."""
+"""Path prefix of the native API."""
 MAX_BATCH = 1000
-"""How many items one request may carry."""
+"""Maximum number of items in one request."""
 KEY = "idempotency_key"
 
 T = TypeVar("T")
@@ -37,55 +37,55 @@ _PATH_PARAMETER = re.compile(r"\{(\w+)\}")
 
 
 class ItemList(msgspec.Struct, Generic[T], kw_only=True):
-    """A list that is given whole."""
+    """A complete list, without pages."""
 
     items: list[T]
 
 
 class Address(NamedTuple):
-    """Where a method is reached."""
+    """HTTP method and path of a service method."""
 
     method: Method
     path: str
     query: bool = False
-    """Whether parameters travel in the query although the method has a body."""
+    """True if parameters are in the query although the method has a body."""
 
     @property
     def in_query(self) -> bool:
-        """Whether its parameters travel in the query and not in a body."""
+        """True if the parameters are in the query, not in a body."""
         return self.query or self.method in ("GET", "DELETE")
 
 
-def GET(path: str) -> Address:  # noqa: N802 - it is the name of the HTTP method
-    """An address that is read."""
+def GET(path: str) -> Address:  # noqa: N802 - named like the HTTP method
+    """Build the address of a GET request."""
     return Address("GET", path)
 
 
 def POST(path: str, *, query: bool = False) -> Address:  # noqa: N802
-    """An address that something is sent to; with `query` its parameters travel in the query."""
+    """Build the address of a POST request; with `query` its parameters are in the query."""
     return Address("POST", path, query)
 
 
 def PUT(path: str) -> Address:  # noqa: N802
-    """An address whose content is replaced."""
+    """Build the address of a PUT request."""
     return Address("PUT", path)
 
 
 def PATCH(path: str) -> Address:  # noqa: N802
-    """An address whose content is changed in part."""
+    """Build the address of a PATCH request."""
     return Address("PATCH", path)
 
 
 def DELETE(path: str) -> Address:  # noqa: N802
-    """An address whose content is deleted."""
+    """Build the address of a DELETE request."""
     return Address("DELETE", path)
 
 
 @dataclass(frozen=True)
 class WireForm:
-    """How a value travels if not as itself: as `kind`, made by `to_wire` and read back by `from_wire`.
+    """Wire form of a value: its type `kind`, the encoder `to_wire` and the decoder `from_wire`.
 
-    It stands in `Annotated[T, WireForm(...)]` of a parameter (which counts in a query only) or of a result.
+    Used in `Annotated[T, WireForm(...)]` of a result, or of a parameter in a query.
     """
 
     kind: Any
@@ -94,52 +94,52 @@ class WireForm:
 
 
 class Refusal(msgspec.Struct, kw_only=True, frozen=True):
-    """Why one item of a list was refused; its neighbours were not."""
+    """Error of one item of a list; the other items are not affected."""
 
     code: str
     detail: str
 
     @classmethod
     def of(cls, error: PerdureError) -> Refusal:
-        """The refusal of an item that was answered with an error."""
+        """Convert an error to the refusal of an item."""
         return cls(code=error.code, detail=error.public)
 
     @property
     def error(self) -> PerdureError:
-        """The error that it was made of."""
+        """The error that this refusal was built from."""
         return error_named(self.code, self.detail) or PerdureError(self.detail)
 
 
 class Ok(msgspec.Struct, kw_only=True):
-    """Whether something was done."""
+    """Acknowledgement of a call that returns nothing."""
 
     ok: bool = True
 
 
 Acknowledged = Annotated[None, WireForm(Ok, lambda _: Ok(), lambda _: None)]
-"""The result of a method that returns nothing and is answered with `{"ok": true}`."""
+"""Result of a method that returns nothing; the response is `{"ok": true}`."""
 
 
 def under(name: str, kind: Any, title: str) -> WireForm:
-    """The form of a result that travels as the one field of an object called `title`."""
+    """Build the form of a result that is the only field of an object called `title`."""
     fields = msgspec.defstruct(title, [(name, kind)], kw_only=True)
-    return WireForm(fields, lambda value: fields(**{name: value}), lambda found: getattr(found, name))
+    return WireForm(fields, lambda value: fields(**{name: value}), lambda answer: getattr(answer, name))
 
 
 @dataclass(frozen=True)
 class WireName:
-    """Another name of a parameter in requests, in `Annotated[T, WireName(...)]`."""
+    """Different name of a parameter in requests, used in `Annotated[T, WireName(...)]`."""
 
     name: str
 
 
 class WholeBody:
-    """Marks the one parameter that is the whole body although it is no Struct."""
+    """Marker of a parameter that is the whole body although it is not a Struct."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a method, as it travels."""
+    """A parameter of a method in its wire form."""
 
     name: str
     kind: Any
@@ -147,7 +147,7 @@ class Parameter:
     form: WireForm | None = None
     wire_name: str = ""
     whole: bool = False
-    """Whether it is the whole body."""
+    """True if the parameter is the whole body."""
 
     @property
     def required(self) -> bool:
@@ -156,29 +156,29 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a request to a method holds, and what comes back."""
+    """Types of a method's request and response."""
 
     path: tuple[str, ...]
     parameters: tuple[Parameter, ...]
     query: type[msgspec.Struct] | None
     body: Any
     whole_body: str | None
-    """The parameter that is the whole body, where one is."""
+    """Parameter that is the whole body; None if there is none."""
     keyed: bool
-    """Whether the method takes an idempotency key."""
+    """True if the method takes an idempotency key."""
     answer: Any
-    """The type of the answer on the wire, or None for no content."""
+    """Type of the answer on the wire, or None for no content."""
     answer_form: WireForm | None
-    """How the answer travels, or each item of a page or list."""
+    """Wire form of the answer, or of each item of a page or list."""
     paged: bool
     listed: bool
     parted: bool
-    """Whether the answer is a part of a list, with a cursor."""
+    """True if the answer is a part of a list, with a cursor."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """How a method of a service is reached."""
+    """HTTP endpoint of a service method."""
 
     function: Callable[..., Any]
     address: Address
@@ -186,21 +186,21 @@ class Endpoint:
     status: int = 200
     errors: Errors = ()
     repeatable: bool = False
-    """Whether a request whose answer was lost may be sent again although it has no idempotency key."""
+    """True if a request whose answer was lost may be sent again although it has no idempotency key."""
     max_body: int | None = None
-    """Another bound than the settings' for the body, in bytes."""
+    """Maximum size of the body in bytes, if it differs from the setting."""
     by_hand: bool = False
-    """Whether both ends are written by hand: a handler on the server, a sender in the client."""
+    """True if both ends are written by hand: the handler of the server and the sender of the client."""
     summary: str = field(default="")
 
     @cached_property
     def shape(self) -> Shape:
-        """Types of query, body and answer, made from the signature when first needed."""
+        """Types of query, body and answer, read from the signature on first use."""
         return read_shape(self.function, self.address)
 
     @property
     def effect(self) -> Literal["none", "repeatable", "once"]:
-        """What a request does: nothing, the same when sent twice, or something that must happen once."""
+        """Effect of a request: none, the same if sent twice, or one that must happen only once."""
         if self.address.method == "GET":
             return "none"
         return "repeatable" if self.repeatable or self.shape.keyed else "once"
@@ -216,7 +216,7 @@ def call(
     max_body: int | None = None,
     by_hand: bool = False,
 ) -> Callable[[F], F]:
-    """Declare how a method is reached. Without a `status` it is 204 for None and 200 for anything else."""
+    """Declare the endpoint of a method. The default `status` is 204 for None, otherwise 200."""
 
     def declare(function: F) -> F:
         nothing = inspect.signature(function).return_annotation in (None, "None")
@@ -238,27 +238,27 @@ def call(
 
 
 def endpoints(service: type[Any]) -> dict[str, Endpoint]:
-    """The endpoints of a service by the names of their methods."""
-    found: dict[str, Endpoint] = {}
+    """Return the endpoints of a service by method name."""
+    result: dict[str, Endpoint] = {}
     for kind in reversed(service.__mro__):
-        found |= {name: value.endpoint for name, value in vars(kind).items() if hasattr(value, "endpoint")}
-    return found
+        result |= {name: value.endpoint for name, value in vars(kind).items() if hasattr(value, "endpoint")}
+    return result
 
 
-# --- from a signature to what travels ---------------------------------------------------------------------
+# --- signature to wire types ------------------------------------------------------------------------------
 
 
 def read_shape(function: Callable[..., Any], address: Address) -> Shape:
-    """Read off a signature what a request holds and what comes back."""
+    """Read the types of request and response from a signature."""
     hints = get_type_hints(function, include_extras=True)
     names = tuple(_PATH_PARAMETER.findall(address.path))
     parameters = []
     keyed = False
-    for each in list(inspect.signature(function).parameters.values())[1:]:
-        if each.name == KEY:
+    for argument in list(inspect.signature(function).parameters.values())[1:]:
+        if argument.name == KEY:
             keyed = True
-        elif each.name not in names:
-            parameters.append(_parameter(each, hints[each.name], address))
+        elif argument.name not in names:
+            parameters.append(_parameter(argument, hints[argument.name], address))
     whole = _whole_body(parameters, address)
     title = "".join(map(str.title, function.__qualname__.replace(".", "_").split("_")))
     fields = None if whole or not parameters else _fields(title, parameters, strict=not address.in_query)
@@ -290,17 +290,17 @@ def _parameter(parameter: inspect.Parameter, hint: Any, address: Address) -> Par
 
 
 def _without_name(hint: Any, name: str) -> tuple[Any, str]:
-    """A type without the wire name in its annotations."""
+    """Split the wire name off a type's annotations."""
     if get_origin(hint) is not Annotated:
         return hint, name
     kind, *marks = get_args(hint)
-    found = next((mark.name for mark in marks if isinstance(mark, WireName)), name)
+    wire_name = next((mark.name for mark in marks if isinstance(mark, WireName)), name)
     rest = tuple(mark for mark in marks if not isinstance(mark, WireName))
-    return (Annotated[(kind, *rest)] if rest else kind), found
+    return (Annotated[(kind, *rest)] if rest else kind), wire_name
 
 
 def _without_form(hint: Any) -> tuple[Any, WireForm | None]:
-    """A type without the wire form in its annotations."""
+    """Split the wire form off a type's annotations."""
     if get_origin(hint) is not Annotated:
         return hint, None
     kind, *marks = get_args(hint)
@@ -310,7 +310,7 @@ def _without_form(hint: Any) -> tuple[Any, WireForm | None]:
 
 
 def _whole_body(parameters: Sequence[Parameter], address: Address) -> Parameter | None:
-    """A single Struct is the whole body, and so is a single parameter that is marked."""
+    """Return the parameter that is the whole body: a single Struct, or a single marked parameter."""
     if address.in_query or len(parameters) != 1:
         return None
     (only,) = parameters
@@ -319,24 +319,26 @@ def _whole_body(parameters: Sequence[Parameter], address: Address) -> Parameter 
 
 
 def _fields(title: str, parameters: Sequence[Parameter], *, strict: bool) -> type[msgspec.Struct]:
-    """A struct of the parameters; in a body an unknown field is refused."""
+    """Build a struct of the parameters; a strict one rejects unknown fields."""
     fields: list[Any] = []
-    for each in parameters:
-        if each.required:
-            fields.append((each.wire_name, each.kind))
-        elif isinstance(each.default, list | dict | set):
-            fields.append((each.wire_name, each.kind, msgspec.field(default_factory=each.default.copy)))
+    for parameter in parameters:
+        if parameter.required:
+            fields.append((parameter.wire_name, parameter.kind))
+        elif isinstance(parameter.default, list | dict | set):
+            fields.append(
+                (parameter.wire_name, parameter.kind, msgspec.field(default_factory=parameter.default.copy))
+            )
         else:
-            fields.append((each.wire_name, each.kind, each.default))
+            fields.append((parameter.wire_name, parameter.kind, parameter.default))
     return msgspec.defstruct(title, fields, kw_only=True, forbid_unknown_fields=strict)
 
 
 _WRAPPED: Mapping[Any, Any] = {list: ItemList, ListPart: Part, PaginatedResult: Page}
-"""What lists and pages travel in."""
+"""Wire types of lists and pages."""
 
 
 def _answer(hint: Any) -> tuple[Any, WireForm | None, Any]:
-    """The type of an answer on the wire, its form or that of each item, and what kind of list it is."""
+    """Return the wire type of an answer, the wire form of the answer or its items, and the kind of list."""
     kind, form = _without_form(hint)
     if form is not None:
         return form.kind, form, None
@@ -348,24 +350,26 @@ def _answer(hint: Any) -> tuple[Any, WireForm | None, Any]:
 
 
 def collect_arguments(shape: Shape, query: Any, body: Any) -> dict[str, Any]:
-    """The keyword arguments that a decoded request holds."""
+    """Build the keyword arguments from a decoded request."""
     if shape.whole_body is not None:
         return {shape.whole_body: body}
     source = body if shape.query is None else query
-    found = {each.name: getattr(source, each.wire_name) for each in shape.parameters}
-    for each in shape.parameters:
-        if each.form is not None and found[each.name] is not None:
-            found[each.name] = each.form.from_wire(found[each.name])
-    return found
+    arguments = {parameter.name: getattr(source, parameter.wire_name) for parameter in shape.parameters}
+    for parameter in shape.parameters:
+        if parameter.form is not None and arguments[parameter.name] is not None:
+            arguments[parameter.name] = parameter.form.from_wire(arguments[parameter.name])
+    return arguments
 
 
 def encode_arguments(shape: Shape, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as they travel; what was not given, or is UNSET, is left out."""
+    """Encode arguments for the wire; arguments that are missing or UNSET are left out."""
     sent = {}
-    for each in shape.parameters:
-        value = arguments.get(each.name, UNSET)
+    for parameter in shape.parameters:
+        value = arguments.get(parameter.name, UNSET)
         if value is not UNSET:
-            sent[each.wire_name] = each.form.to_wire(value) if each.form and value is not None else value
+            sent[parameter.wire_name] = (
+                parameter.form.to_wire(value) if parameter.form and value is not None else value
+            )
     return sent
 
 
@@ -373,7 +377,7 @@ def encode_arguments(shape: Shape, arguments: Mapping[str, Any]) -> dict[str, An
 
 
 def _write_ids(ids: Sequence[str]) -> list[str]:
-    # A query knows no empty list.
+    # A query cannot carry an empty list.
     return list(ids) or [""]
 
 
@@ -382,7 +386,7 @@ def _read_ids(terms: Sequence[str]) -> list[str]:
 
 
 ID_FILTER = WireForm(list[str], _write_ids, _read_ids)
-"""Ids to search for; none is one empty term, which finds nothing."""
+"""Filter by ids; an empty list is one empty term, which matches nothing."""
 
 
 def _read_terms(terms: Sequence[str]) -> dict[str, Any]:
@@ -393,10 +397,10 @@ def _read_terms(terms: Sequence[str]) -> dict[str, Any]:
 
 
 def _object(term: str) -> dict[str, Any]:
-    found = decode_json(term)
-    if not isinstance(found, dict):
+    value = decode_json(term)
+    if not isinstance(value, dict):
         raise InvalidInput("metadata must be a JSON object, or key:text")
-    return found
+    return value
 
 
 def _pair(term: str) -> dict[str, str]:
@@ -411,5 +415,5 @@ def _write_terms(metadata: Mapping[str, Any]) -> list[str]:
 
 
 METADATA_FILTER = WireForm(list[str], _write_terms, _read_terms)
-"""Metadata to search for: in a query `key:text`, as often as needed, or a JSON object."""
+"""Filter by metadata: in a query `key:text`, repeatable, or a JSON object."""
 MetadataFilter = Annotated[Mapping[str, Any] | None, METADATA_FILTER]

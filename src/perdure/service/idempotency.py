@@ -1,7 +1,7 @@
 """Idempotency keys: take a key, store the answer, return the stored answer of a repeated call.
 
-An operation takes its keys in their order before it locks anything else, so that no other
-transaction waits for a key.
+An operation takes its keys in sorted order before any other lock, so that transactions don't wait for keys in
+opposite orders.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from perdure.service.tables import TRIM_ROWS
 
 
 class StoredAnswer(msgspec.Struct, frozen=True):
-    """The answer to an earlier call under the same key, still encoded."""
+    """The encoded answer to an earlier call under the same key."""
 
     text: str
 
 
 def encode_answer(answer: Any) -> str:
-    """An answer as it is stored: its rows as lists. Bodies in it are text already, so this is quick."""
+    """Encode an answer for storage. This is quick, because bodies in answers are text already."""
     return msgspec.json.encode(answer, enc_hook=tuple).decode()
 
 
 def decode_answers(answers: Sequence[Any], kind: Any = Any) -> list[Any]:
-    """Answers of which some may be stored ones, which are decoded as `kind`."""
+    """Decode the stored answers in a list as `kind`."""
     return [
         msgspec.json.decode(answer.text, type=kind) if isinstance(answer, StoredAnswer) else answer
         for answer in answers
@@ -41,12 +41,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def get_action(operation: Callable[..., Any]) -> str:
-    """The name under which an operation's idempotency keys are stored."""
+    """Return the name under which an operation's idempotency keys are stored."""
     return getattr(operation, "action", operation.__name__)
 
 
 def keyed_as(action: str, answer: Any = Any) -> Callable[[F], F]:
-    """Name the action of an operation's idempotency keys, and the type of its answer for one item."""
+    """Set the action of an operation's idempotency keys, and the type of its answer for one item."""
 
     def name(operation: F) -> F:
         operation.action, operation.answer = action, answer  # type: ignore[attr-defined]
@@ -56,36 +56,36 @@ def keyed_as(action: str, answer: Any = Any) -> Callable[[F], F]:
 
 
 def answer_type(operation: Callable[..., Any]) -> Any:
-    """What a stored answer of an operation is decoded as."""
+    """Return the type of an operation's stored answers."""
     return getattr(operation, "answer", Any)
 
 
 async def once(
     tx: Tx, keys: Sequence[str], action: str, call: tuple[Any, ...], items: Sequence[Any], *rest: Any
 ) -> list[Any]:
-    """Run an operation on a list, each item under its key; a key that is known gives its `StoredAnswer`.
+    """Run an operation on a list, each item under its key; a used key returns its `StoredAnswer`.
 
-    `call` is the operation with the arguments that come before the items. An error, and an answer that holds
-    nothing at all, leave no trace of the key: nothing was done.
+    `call` is the operation with the arguments before the items. An error, or an answer without any result,
+    changed nothing: its key is dropped.
     """
     wanted = sorted(set(keys))
     await tx.execute_many(sql.TAKE_KEY, [{"key": key, "action": action} for key in wanted])
-    known = {row.key: row for row in await tx.all(sql.FIND_KEYS, keys=wanted)}
+    rows = {row.key: row for row in await tx.all(sql.FIND_KEYS, keys=wanted)}
     fresh: dict[str, Any] = {}
     for key, item in zip(keys, items, strict=True):
-        # What others committed has an answer; without one it is ours.
-        if key in known and known[key].answer is None:
+        # A row of an earlier transaction has an answer, so a row without one was inserted by this call.
+        if key in rows and rows[key].answer is None:
             fresh.setdefault(key, item)
     answers: dict[str, Any] = {}
     if fresh:
         operation, *first = call
         answers = dict(zip(fresh, await operation(tx, *first, list(fresh.values()), *rest), strict=True))
         await _store_answers(tx, action, answers)
-    return [answers[key] if key in answers else _stored(key, action, known.get(key)) for key in keys]
+    return [answers[key] if key in answers else _stored(key, action, rows.get(key)) for key in keys]
 
 
 async def is_used(tx: Tx, key: str) -> bool:
-    """Whether something was done under an idempotency key."""
+    """Return whether an idempotency key was used."""
     return bool(await tx.all(sql.FIND_KEYS, keys=[key]))
 
 
@@ -98,12 +98,12 @@ async def _store_answers(tx: Tx, action: str, answers: Mapping[str, Any]) -> Non
         await tx.execute(sql.DROP_KEYS, keys=[key for key in answers if key not in done])
 
 
-def _stored(key: str, action: str, known: KeyRow | None) -> StoredAnswer | StorageError | Conflict:
-    if known is None or known.answer is None:
-        return StorageError(f"the idempotency key {key} was dropped while it was looked for; try again")
-    if known.action != action:
-        return Conflict(f"the idempotency key {key} was used for {known.action} before, and not for {action}")
-    return StoredAnswer(known.answer)
+def _stored(key: str, action: str, row: KeyRow | None) -> StoredAnswer | StorageError | Conflict:
+    if row is None or row.answer is None:
+        return StorageError(f"the idempotency key {key} was deleted during the call; try again")
+    if row.action != action:
+        return Conflict(f"the idempotency key {key} was used for {row.action}, not for {action}")
+    return StoredAnswer(row.answer)
 
 
 def _did_nothing(answer: Any) -> bool:
@@ -113,5 +113,5 @@ def _did_nothing(answer: Any) -> bool:
 
 
 async def trim_keys(tx: Tx, age: int) -> int:
-    """Forget some of the keys that are older than `age` microseconds; returns how many."""
+    """Delete some keys older than `age` microseconds; return how many."""
     return await tx.execute(sql.TRIM_KEYS, before=tx.now - age, n=TRIM_ROWS)

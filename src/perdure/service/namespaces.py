@@ -8,20 +8,20 @@ from perdure.service.rows import NamespaceRow
 
 
 async def ensure_namespace(tx: Tx, name: str) -> int:
-    """The number of a namespace, which is created if it does not exist."""
-    known = await tx.one(sql.FIND_NAMESPACE, name=name)
-    if known is not None:
-        return known
+    """Return the number of a namespace; create the namespace if it does not exist."""
+    existing = await tx.one(sql.FIND_NAMESPACE, name=name)
+    if existing is not None:
+        return existing
     number = await tx.one(sql.NEXT_NAMESPACE) or 1
     await tx.write(sql.ADD_NAMESPACES.of([NamespaceRow(id=number, name=name, create_time=tx.now)]))
     return number
 
 
 async def find_namespace(tx: Tx, name: str) -> int | None:
-    """The number of a namespace, if it exists."""
+    """Return the number of a namespace, or None."""
     return await tx.one(sql.FIND_NAMESPACE, name=name)
 
 
 async def list_namespaces(tx: Tx) -> dict[int, str]:
-    """The names of all namespaces by their number."""
+    """Return the names of all namespaces by number."""
     return {row.id: row.name for row in await tx.all(sql.LIST_NAMESPACES)}

@@ -8,7 +8,7 @@ import msgspec
 
 
 class AuditRow(msgspec.Struct, gc=False):
-    """An audit entry with the name of its namespace; its id is the microsecond in which it was made."""
+    """An audit entry with the name of its namespace; its id is its time in microseconds."""
 
     id: int
     namespace: str | None
@@ -19,7 +19,7 @@ class AuditRow(msgspec.Struct, gc=False):
 
 
 class NewEntry(msgspec.Struct, frozen=True, gc=False):
-    """An audit entry of the transaction's namespace."""
+    """A new audit entry in the transaction's namespace."""
 
     id: int
     actor: str
@@ -29,7 +29,7 @@ class NewEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeyRow(NamedTuple):
-    """An idempotency key. Its answer is JSON, and None until the first call under it has ended."""
+    """An idempotency key. Its answer is JSON, or None while the first call runs."""
 
     key: str
     action: str
@@ -37,7 +37,7 @@ class KeyRow(NamedTuple):
 
 
 class NamespaceRow(NamedTuple):
-    """A namespace as it is stored."""
+    """A namespace as stored."""
 
     id: int
     name: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.kernel.storage.schema import Index, Table, integer, text
 
 SYSTEM = 0
-"""The `ns` of tokens and of what is done to them; namespaces are counted from 1."""
+"""The `ns` of tokens and of their audit entries; namespaces are numbered from 1."""
 NAMESPACES = Table(
     "namespaces",
     (integer("id"), text("name"), integer("create_time")),

@@ -1,4 +1,4 @@
-"""What a stream holds, as callers see it and as its rows are. Everything here is pure."""
+"""Events, heads and rows of streams. Everything here is pure."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ _ID = re.compile(r"^(?:\d{1,16}-)?(\d{1,18})$")
 
 
 VALUES = "values"
-"""The event that shows a state; a subgraph's has its namespace after a bar."""
+"""The event with a state; a subgraph's event adds `|` and its namespace."""
 METADATA = "metadata"
-"""The event with which an attempt of a run begins."""
+"""The first event of an attempt of a run."""
 CONTROL = "control"
-"""The event of a run that is asked to stop."""
+"""The event of a requested stop of a run."""
 REFERENCE_SIZE = 1024
-"""A state shorter than this is stored in its event, since a reference would save little."""
+"""A shorter state is stored in its event, because a reference would save little."""
 
 
 class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
     """The checkpoint whose state an event shows.
 
     With `keys`, as JSON, the state is in the pieces of a graph's checkpoint: a list names the channels of an
-    object, a string is the one channel whose value is the state. Without them it is the state of the thread.
+    object, a string names the single channel whose value is the state. Without `keys` it is the state of the
+    thread.
     """
 
     checkpoint_id: str
@@ -37,7 +38,7 @@ class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NewEvent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An event to be appended; `body` is JSON, encoded.
+    """An event to append; `body` is encoded JSON.
 
     An event with `shown` is stored as a reference to that checkpoint, which has the same data as the body.
     """
@@ -48,7 +49,7 @@ class NewEvent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Reference(NamedTuple):
-    """What a stored event has instead of its data: the checkpoint of a thread, and what it shows of it."""
+    """Reference of a stored event to its data: the checkpoint of a thread, and its shown keys."""
 
     thread_id: str
     checkpoint_ns: str | None
@@ -57,7 +58,7 @@ class Reference(NamedTuple):
 
 
 class ReferenceRow(NamedTuple):
-    """An event that is stored as a reference; `size` is the length of its data in bytes."""
+    """An event stored as a reference; `size` is the length of its data in bytes."""
 
     stream: str
     seq: int
@@ -73,29 +74,29 @@ class ReferenceRow(NamedTuple):
 
 
 class StreamEvent(msgspec.Struct, frozen=True):
-    """An event of a stream. `seq` counts from 1 without a gap; `ms` never runs backwards."""
+    """An event of a stream. `seq` counts from 1 without gaps; `ms` never decreases."""
 
     seq: int
     ms: int
     source: str
-    """The stream that it was appended to: a run, also when read in the stream of the run's thread."""
+    """Stream of the append: the run, also if the event is read in the stream of the run's thread."""
     attempt: int
     event: str
     body: str
 
     @property
     def id(self) -> str:
-        """What a reader gives back as `Last-Event-ID` to go on after this event."""
+        """Value of `Last-Event-ID` to resume after this event."""
         return f"{self.ms}-{self.seq}"
 
     @property
     def data(self) -> Any:
-        """What the event carries; `body` is the same as JSON."""
+        """Decoded `body`."""
         return decode_json(self.body)
 
 
 class SentEvent(msgspec.Struct, frozen=True):
-    """What is stored of an event that an attempt sent; the body of a reference is empty."""
+    """A stored event of an attempt; the body of a reference is empty."""
 
     seq: int
     attempt: int
@@ -104,7 +105,7 @@ class SentEvent(msgspec.Struct, frozen=True):
 
 
 class StoredEvents(msgspec.Struct, gc=False):
-    """A row of events as it is read: one event, or `count` of them."""
+    """A row of events: one event, or `count` events."""
 
     seq: int
     ms: int
@@ -116,7 +117,7 @@ class StoredEvents(msgspec.Struct, gc=False):
 
 
 class StreamEventRow(msgspec.Struct, gc=False):
-    """An event as it is stored: with its data, or as a reference with an empty body; or `count` events."""
+    """A stored row: an event with its data, a reference with an empty body, or `count` events."""
 
     stream: str
     seq: int
@@ -133,7 +134,7 @@ class StreamEventRow(msgspec.Struct, gc=False):
 
 
 class EventBodyRow(msgspec.Struct, gc=False):
-    """An event that gets its data in place of its reference."""
+    """An event whose reference is replaced by its data."""
 
     stream: str
     seq: int
@@ -146,7 +147,7 @@ class EventBodyRow(msgspec.Struct, gc=False):
 
 
 class StreamLinkRow(msgspec.Struct, gc=False):
-    """Where a joined stream has `count` of its events: in `source`, from `source_seq` on."""
+    """Place of `count` events of a joined stream: in `source`, from `source_seq` on."""
 
     stream: str
     seq: int
@@ -157,7 +158,7 @@ class StreamLinkRow(msgspec.Struct, gc=False):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """How far a stream goes now, and where it ends if that is known."""
+    """Last position of a stream, and its end if it has ended."""
 
     stream: str
     last_seq: int
@@ -166,14 +167,14 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class StreamEnd(msgspec.Struct, frozen=True):
-    """Where a stream ended when something was appended to it."""
+    """End of a stream after an append."""
 
     last_seq: int
     ms: int
 
 
 class LockedHead(msgspec.Struct):
-    """A head under its lock, while events are appended."""
+    """A locked head, while events are appended."""
 
     stream: str
     last_seq: int
@@ -183,7 +184,7 @@ class LockedHead(msgspec.Struct):
     is_new: bool = False
 
     def take(self, count: int, ms: int) -> int:
-        """Take the next `count` numbers, and return the first of them."""
+        """Take the next `count` numbers, and return the first one."""
         if self.end_seq is not None:
             raise Conflict(f"the stream {self.stream} has ended at {self.end_seq}")
         first = self.last_seq + 1
@@ -197,7 +198,7 @@ class LockedHead(msgspec.Struct):
 
 
 class EndedStream(NamedTuple):
-    """A stream that has ended, in any namespace."""
+    """An ended stream of any namespace."""
 
     ns: int
     stream: str
@@ -205,18 +206,18 @@ class EndedStream(NamedTuple):
 
 
 def new_head(stream: str) -> LockedHead:
-    """The head of a stream that does not exist yet."""
+    """Build the head of a new stream."""
     return LockedHead(stream=stream, last_seq=0, last_ms=0, end_seq=None, is_new=True)
 
 
 # --- events that share a row ------------------------------------------------------------------------------
 
 BATCH_SIZE = 2048
-"""How many characters of data the events of a row have."""
+"""Maximum number of characters of data in a row of several events."""
 
 
 def batch_end(events: Sequence[NewEvent], start: int) -> int:
-    """The end of the events from `start` on that share a row: small ones which are no references."""
+    """Return the end of the events from `start` on that share a row: small ones without references."""
     size = 0
     for end in range(start, len(events)):
         new = events[end]
@@ -227,13 +228,13 @@ def batch_end(events: Sequence[NewEvent], start: int) -> int:
 
 
 def encode_batch(events: Sequence[NewEvent]) -> tuple[str, str]:
-    """What a row has of several events: a line with the name and the length of each, and the data of all."""
+    """Encode several events for one row: a line with the name and the length of each, and all data."""
     lines = [f"{new.event} {len(new.body)}" for new in events]
     return "\n".join(lines), "".join([new.body for new in events])
 
 
 def events_in(rows: Iterable[StoredEvents], after: int = 0, limit: int | None = None) -> list[StreamEvent]:
-    """The events of rows that come after a number, up to `limit` of them."""
+    """Return the events of rows after a number, at most `limit`."""
     events: list[StreamEvent] = []
     for row in rows:
         if row.count is None:
@@ -255,24 +256,24 @@ def _batched(row: StoredEvents) -> Iterator[StreamEvent]:
 
 
 def parse_seq(event_id: str) -> int:
-    """The number of the event that a `Last-Event-ID` names; -1 and 0 are before the first."""
+    """Parse the event number of a `Last-Event-ID`; -1 and 0 come before the first event."""
     if event_id in ("-1", "0"):
         return 0
-    found = _ID.match(event_id)
-    if found is None:
-        raise InvalidInput(f"Last-Event-ID {event_id[:64]!r} has not the form <ms>-<seq>")
-    return int(found.group(1))
+    match = _ID.match(event_id)
+    if match is None:
+        raise InvalidInput(f"Last-Event-ID {event_id[:64]!r} must have the form <ms>-<seq>")
+    return int(match.group(1))
 
 
 Encoding = Callable[[Sequence[StreamEvent]], bytes]
-"""How events are encoded for some readers. Equal encodings give equal bytes."""
+"""Encoder of events for some readers. Equal encoders return equal bytes."""
 
 MAX_ENCODINGS = 8
-"""How many encodings of a burst are kept; any other is made again each time."""
+"""Maximum number of cached encodings of a burst."""
 
 
 class Burst(Sequence[StreamEvent]):
-    """All events of a stream with `after` < seq <= `last`, shared by all who read them."""
+    """All events of a stream with `after` < seq <= `last`, shared by all readers."""
 
     __slots__ = ("_encoded", "_rest", "after", "events", "last", "size")
 
@@ -281,21 +282,21 @@ class Burst(Sequence[StreamEvent]):
         self.after = after
         self.last = last
         self.size = sum([len(event.body) for event in events])
-        """The characters of the bodies."""
+        """Number of characters of the bodies."""
         self._encoded: dict[Encoding, bytes] = {}
         self._rest: Burst | None = None
 
     def encoded(self, encoding: Encoding) -> bytes:
-        """Its events in an encoding, which is made once."""
-        found = self._encoded.get(encoding)
-        if found is None:
-            found = encoding(self.events)
+        """Return the encoded events; each encoding is cached."""
+        data = self._encoded.get(encoding)
+        if data is None:
+            data = encoding(self.events)
             if len(self._encoded) < MAX_ENCODINGS:
-                self._encoded[encoding] = found
-        return found
+                self._encoded[encoding] = data
+        return data
 
     def beyond(self, seq: int) -> Burst:
-        """The events after `seq`; readers at the same place share them too."""
+        """Return the events after `seq`; readers at the same position share them."""
         if seq <= self.after:
             return self
         rest = self._rest
@@ -319,4 +320,4 @@ class Burst(Sequence[StreamEvent]):
 
 
 NOTHING = Burst((), 0, 0)
-"""What a reader gets when its time is up."""
+"""Result of a read after its timeout."""

@@ -1,7 +1,7 @@
-"""Operations on streams: append, read, drop.
+"""Operations on streams: append, read, delete.
 
-An append locks the heads of all its streams, in the order of their names. A head that does not exist yet is
-inserted; of two transactions that do so at once, one is run again and finds the other's.
+An append locks the heads of all its streams, in the order of their names. If two transactions insert the same
+new head, one of them is run again and finds the other's head.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from perdure.streams.model import (
 )
 
 CHANNEL = "streams"
-"""The channel of hints; a key is `<ns>/<stream>`."""
+"""Channel of hints; a key is `<ns>/<stream>`."""
 
 PAGE_EVENTS = 500
 PAGE_BYTES = 1 << 20
 EXPIRE_STREAMS = 50
 EXPIRE_EVENTS = 1000
 STORE_SIZE = 4 << 20
-"""About how much data of references is stored at once."""
+"""Approximate size of reference data stored per statement."""
 
 
 class StreamAppend(msgspec.Struct, frozen=True):
-    """Events for the end of a stream, and of the stream that joins it with others."""
+    """Events to append to a stream, and to the stream that joins it with others."""
 
     stream: str
     events: Sequence[NewEvent]
     attempt: int = 0
     into: str | None = None
     ends: bool = False
-    """Whether nothing comes after these; a joined stream never ends."""
+    """True if these are the last events; a joined stream never ends."""
     thread_id: str | None = None
-    """The thread that has the checkpoints which these events show."""
+    """Thread of the checkpoints that these events show."""
 
 
 class StreamAppended(msgspec.Struct, frozen=True):
-    """The place of the last event of an append: in its own stream, and in the joined one."""
+    """Last position after an append: in the stream itself, and in the joined stream."""
 
     last_seq: int
     ms: int
@@ -63,11 +63,11 @@ class StreamAppended(msgspec.Struct, frozen=True):
 
 
 AppendedEvents = tuple[StreamAppend, StreamAppended]
-"""Events that were appended to the stream of a run, and their position."""
+"""Events appended to the stream of a run, with their position."""
 
 
 class StreamSlice(NamedTuple):
-    """A part of a stream. All events up to `reached` are in it or before it."""
+    """A part of a stream, with all events up to `reached`."""
 
     events: list[StreamEvent]
     head: Head | None
@@ -75,7 +75,7 @@ class StreamSlice(NamedTuple):
 
 
 def hint_key(ns: int | None, stream: str) -> str:
-    """The key of the hints that a stream has changed."""
+    """Return the key of a stream's hints."""
     return f"{ns}/{stream}"
 
 
@@ -83,11 +83,11 @@ def hint_key(ns: int | None, stream: str) -> str:
 
 
 async def append(tx: Tx, appends: Sequence[StreamAppend]) -> list[StreamAppended]:
-    """Append to streams, in the order given; returns where each append ended. Conflict if one has ended."""
+    """Append to streams in the given order; return the end of each append. Conflict if a stream has ended."""
     heads = await _lock_heads(tx, appends)
     events: list[StreamEventRow] = []
     links: list[StreamLinkRow] = []
-    done = [_place(tx, each, heads, events, links) for each in appends]
+    done = [_place(tx, item, heads, events, links) for item in appends]
     ordered = [heads[stream] for stream in sorted(heads)]
     await tx.defer(
         sql.ADD_HEADS.of([head for head in ordered if head.is_new]),
@@ -101,65 +101,67 @@ async def append(tx: Tx, appends: Sequence[StreamAppend]) -> list[StreamAppended
 
 
 async def _lock_heads(tx: Tx, appends: Sequence[StreamAppend]) -> dict[str, LockedHead]:
-    names = {each.stream for each in appends} | {each.into for each in appends if each.into is not None}
-    found = {head.stream: head for head in await tx.all(sql.LOCK_HEADS, streams=sorted(names))}
-    return {name: found.get(name) or new_head(name) for name in names}
+    names = {append.stream for append in appends} | {
+        append.into for append in appends if append.into is not None
+    }
+    existing = {head.stream: head for head in await tx.all(sql.LOCK_HEADS, streams=sorted(names))}
+    return {name: existing.get(name) or new_head(name) for name in names}
 
 
 def _place(
     tx: Tx,
-    each: StreamAppend,
+    append: StreamAppend,
     heads: dict[str, LockedHead],
     events: list[StreamEventRow],
     links: list[StreamLinkRow],
 ) -> StreamAppended:
-    """Number the events of an append, and make them rows of the tables."""
-    stream, count, now = each.stream, len(each.events), tx.now // 1000
+    """Number the events of an append, and add their rows."""
+    stream, count, now = append.stream, len(append.events), tx.now // 1000
     head = heads[stream]
     first = head.take(count, now)
     ms = head.last_ms
     start = 0
     while start < count:
-        end = batch_end(each.events, start)
-        events.append(_row(each, start, end, first + start, ms))
+        end = batch_end(append.events, start)
+        events.append(_row(append, start, end, first + start, ms))
         start = end
-    if each.ends:
+    if append.ends:
         head.end_seq, head.end_time = head.last_seq, tx.now
-    if each.into is None:
+    if append.into is None:
         return StreamAppended(head.last_seq, ms)
-    joined = heads[each.into]
+    joined = heads[append.into]
     seq = joined.take(count, now)
     if count:
         links.append(
             StreamLinkRow(
-                stream=each.into, seq=seq, ms=joined.last_ms, source=stream, source_seq=first, count=count
+                stream=append.into, seq=seq, ms=joined.last_ms, source=stream, source_seq=first, count=count
             )
         )
     return StreamAppended(head.last_seq, ms, joined.place)
 
 
-def _row(each: StreamAppend, start: int, end: int, seq: int, ms: int) -> StreamEventRow:
-    """The row of some events of an append, of which the first has the number `seq`."""
-    stream, attempt, new = each.stream, each.attempt, each.events[start]
+def _row(append: StreamAppend, start: int, end: int, seq: int, ms: int) -> StreamEventRow:
+    """Build the row of some events of an append; the first has the number `seq`."""
+    stream, attempt, new = append.stream, append.attempt, append.events[start]
     if end > start + 1:
-        event, body = encode_batch(each.events[start:end])
+        event, body = encode_batch(append.events[start:end])
         return StreamEventRow(stream, seq, ms, attempt, event, body, count=end - start)
     if new.shown is None:
         return StreamEventRow(stream, seq, ms, attempt, new.event, new.body)
-    return _reference_row(each, seq, ms, new)
+    return _reference_row(append, seq, ms, new)
 
 
-def _reference_row(each: StreamAppend, seq: int, ms: int, new: NewEvent) -> StreamEventRow:
+def _reference_row(append: StreamAppend, seq: int, ms: int, new: NewEvent) -> StreamEventRow:
     shown = new.shown
     assert shown is not None
     return StreamEventRow(
-        stream=each.stream,
+        stream=append.stream,
         seq=seq,
         ms=ms,
-        attempt=each.attempt,
+        attempt=append.attempt,
         event=new.event,
         body="",
-        thread_id=each.thread_id,
+        thread_id=append.thread_id,
         checkpoint_ns=shown.checkpoint_ns,
         checkpoint_id=shown.checkpoint_id,
         keys=shown.keys,
@@ -171,7 +173,7 @@ def _reference_row(each: StreamAppend, seq: int, ms: int, new: NewEvent) -> Stre
 
 
 Resolve = Callable[[Tx, Collection[Reference]], Awaitable[Mapping[Reference, str]]]
-"""Gives the data, as JSON, that each reference stands for."""
+"""Function that returns the data, as JSON, of references."""
 
 
 async def read(
@@ -183,20 +185,20 @@ async def read(
     size: int = PAGE_BYTES,
     resolve: Resolve | None = None,
 ) -> StreamSlice:
-    """The events after a number, up to `limit` of them or somewhat more than `size` bytes, and the head."""
+    """Return the events after a number, up to `limit` or slightly more than `size` bytes, and the head."""
     head = await tx.one(sql.GET_HEAD, stream=stream)
     if head is None or head.last_seq <= after:
         return StreamSlice([], head, after)
     wanted = sql.READ_JOINED if joined else sql.READ_EVENTS
-    found = await tx.all(wanted, stream=stream, after=after, limit=limit, size=size)
-    total = sum([_octets(row.body) for row in found])
-    events = events_in(found, after, limit)
+    stored = await tx.all(wanted, stream=stream, after=after, limit=limit, size=size)
+    total = sum([_octets(row.body) for row in stored])
+    events = events_in(stored, after, limit)
     if resolve is not None and any(not event.body for event in events):
         chosen = sql.READ_JOINED_REFERENCES if joined else sql.READ_REFERENCES
         rows = await tx.all(chosen, stream=stream, after=after, last=events[-1].seq)
         total += sum([row.size for row in rows])
         events = await _resolved(tx, events, {row.seq: row.reference for row in rows}, resolve)
-    # In a joined stream what follows may be gone with the streams it was in.
+    # The events after the last one of a joined stream may have been deleted with their own streams.
     is_cut = len(events) >= limit or total >= size
     return StreamSlice(events, head, events[-1].seq if is_cut else head.last_seq)
 
@@ -204,12 +206,12 @@ async def read(
 async def _resolved(
     tx: Tx, events: Sequence[StreamEvent], references: Mapping[int, Reference], resolve: Resolve
 ) -> list[StreamEvent]:
-    """The events with the data of those that are references; one whose checkpoint is lost shows null."""
-    found = await resolve(tx, set(references.values()))
+    """Replace references by their data; a reference whose checkpoint is lost becomes null."""
+    bodies = await resolve(tx, set(references.values()))
     return [
         event
         if (reference := references.get(event.seq)) is None
-        else msgspec.structs.replace(event, body=found.get(reference, "null"))
+        else msgspec.structs.replace(event, body=bodies.get(reference, "null"))
         for event in events
     ]
 
@@ -219,12 +221,12 @@ def _octets(text: str) -> int:
 
 
 async def heads(tx: Tx, streams: Sequence[str]) -> dict[str, Head]:
-    """The heads of those of the streams that exist."""
+    """Return the heads of the existing streams among these."""
     return {head.stream: head for head in await tx.all(sql.GET_HEADS, streams=list(streams))}
 
 
 async def sent_after(tx: Tx, stream: str, after: int) -> list[SentEvent]:
-    """All events after a number, as they are stored: for the few of a call that may be a repeated one."""
+    """Return all stored events after a number, to detect the few appends that may be repeated."""
     rows = await tx.all(sql.SENT_AFTER, stream=stream, after=after)
     return [SentEvent(event.seq, event.attempt, event.event, event.body) for event in events_in(rows, after)]
 
@@ -235,7 +237,7 @@ async def sent_after(tx: Tx, stream: str, after: int) -> list[SentEvent]:
 async def store_bodies(
     tx: Tx, thread_id: str, is_removed: Callable[[Reference], bool], resolve: Resolve
 ) -> None:
-    """Store their data in the events whose checkpoints are about to be removed."""
+    """Store the data of events whose checkpoints are about to be removed."""
     rows = await tx.all(sql.REFERENCES_TO, thread_id=thread_id)
     chosen = sorted([row for row in rows if is_removed(row.reference)], key=lambda row: (row.stream, row.seq))
     while chosen:
@@ -244,8 +246,8 @@ async def store_bodies(
             size += chosen[count].size
             count += 1
         some, chosen = chosen[:count], chosen[count:]
-        found = await resolve(tx, {row.reference for row in some})
-        bodies = [EventBodyRow(row.stream, row.seq, found.get(row.reference, "null")) for row in some]
+        resolved = await resolve(tx, {row.reference for row in some})
+        bodies = [EventBodyRow(row.stream, row.seq, resolved.get(row.reference, "null")) for row in some]
         await tx.write(sql.STORE_BODIES.of(bodies))
 
 
@@ -253,7 +255,7 @@ async def store_bodies(
 
 
 async def drop(tx: Tx, streams: Iterable[str]) -> None:
-    """Remove streams with their events; where they were joined, their places stay empty."""
+    """Delete streams with their events; in joined streams, the numbers of their events stay unused."""
     await _drop(tx, tx.ns, sorted(set(streams)))
 
 
@@ -261,22 +263,22 @@ async def _drop(tx: Tx, ns: int | None, streams: list[str]) -> None:
     if not streams:
         return
     await tx.all(sql.LOCK_HEADS, ns=ns, streams=streams)
-    for each in (sql.DROP_LINKS_TO, sql.DROP_LINKS, sql.DROP_EVENTS, sql.DROP_HEADS):
-        await tx.execute(each, ns=ns, streams=streams)
+    for deletion in (sql.DROP_LINKS_TO, sql.DROP_LINKS, sql.DROP_EVENTS, sql.DROP_HEADS):
+        await tx.execute(deletion, ns=ns, streams=streams)
     for stream in streams:
         tx.hint(CHANNEL, hint_key(ns, stream))
 
 
 async def expire(tx: Tx, age: int) -> int:
-    """Drop some of the streams that ended more than `age` microseconds ago; returns how many."""
+    """Delete some streams that ended more than `age` microseconds ago; return how many."""
     ended = await tx.all(sql.ENDED_BEFORE, before=tx.now - age, n=EXPIRE_STREAMS)
     chosen: dict[int, list[str]] = {}
     events = count = 0
-    for each in ended:
-        events += each.last_seq
+    for row in ended:
+        events += row.last_seq
         if count and events > EXPIRE_EVENTS:
             break
-        chosen.setdefault(each.ns, []).append(each.stream)
+        chosen.setdefault(row.ns, []).append(row.stream)
         count += 1
     for ns in sorted(chosen):
         await _drop(tx, ns, sorted(chosen[ns]))
@@ -284,7 +286,7 @@ async def expire(tx: Tx, age: int) -> int:
 
 
 async def first_of_source(tx: Tx, stream: str, at: int) -> int | None:
-    """Where a joined stream has the first event of the source that it has at a place, or None."""
-    found = await tx.one(sql.LINK_AT, stream=stream, at=at)
-    first = None if found is None else await tx.one(sql.FIRST_LINK_TO, source=found.source)
+    """Return the position of a source's first event in a joined stream; the source is that at `at`."""
+    link = await tx.one(sql.LINK_AT, stream=stream, at=at)
+    first = None if link is None else await tx.one(sql.FIRST_LINK_TO, source=link.source)
     return None if first is None else first.seq

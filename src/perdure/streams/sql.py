@@ -1,4 +1,4 @@
-"""The SQL of streams, written once for both engines."""
+"""SQL of streams, written once for both engines."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from perdure.streams.tables import STREAM_EVENTS, STREAM_LINKS, STREAMS
 
 # --- heads ------------------------------------------------------------------------------------------------
 
-# The head of one stream.
+# Head of one stream.
 GET_HEAD = statement("SELECT {columns} FROM streams WHERE ns = :ns AND stream = :stream", row=Head)
-# The heads of some streams.
+# Heads of some streams.
 GET_HEADS = statement("SELECT {columns} FROM streams WHERE ns = :ns AND stream {among:streams}", row=Head)
 # Lock the heads of some streams, in the order of their names.
 LOCK_HEADS = statement(
@@ -44,7 +44,7 @@ ADD_LINKS = BulkInsert(STREAM_LINKS, StreamLinkRow)
 _PAGE = "SELECT {columns} FROM (SELECT {columns}, sum(length) OVER (ORDER BY seq) - length AS ahead"
 _UP_TO_SIZE = " AS page) AS sized WHERE ahead < :size ORDER BY seq"
 
-# The row that begins at or before `after` may have events that come after it.
+# The row that begins at or before `after` may contain later events.
 _AFTER = """
     FROM stream_events AS e
     WHERE e.ns = :ns AND e.stream = :stream
@@ -65,14 +65,14 @@ READ_EVENTS = statement(
     + _UP_TO_SIZE,
     row=StoredEvents,
 )
-# All events of a stream after a number, as they are stored.
+# All stored events of a stream after a number.
 SENT_AFTER = statement(
     "SELECT e.seq, e.ms, e.stream AS source, e.attempt, e.event, e.body, e.count"
     + _AFTER
     + " ORDER BY e.seq",
     row=StoredEvents,
 )
-# A page of a joined stream. The last link at or before `after` may hold events that come after it.
+# A page of a joined stream. The last link at or before `after` may contain later events.
 READ_JOINED = statement(
     _PAGE
     + """
@@ -93,7 +93,7 @@ READ_JOINED = statement(
     row=StoredEvents,
 )
 
-# The link of a joined stream at or before a place, to another stream than itself.
+# The link of a joined stream at or before a position, to another stream.
 LINK_AT = statement(
     """
     SELECT {columns}
@@ -112,7 +112,7 @@ FIRST_LINK_TO = statement(
 
 # --- references -------------------------------------------------------------------------------------------
 
-# The references among the events of a page.
+# References among the events of a page.
 READ_REFERENCES = statement(
     """
     SELECT {columns}
@@ -121,7 +121,7 @@ READ_REFERENCES = statement(
     """,
     row=ReferenceRow,
 )
-# The references among the events of a page of a joined stream.
+# References among the events of a page of a joined stream.
 READ_JOINED_REFERENCES = statement(
     """
     SELECT e.stream, l.seq + e.seq - l.source_seq AS seq, e.size, e.thread_id, e.checkpoint_ns,
@@ -138,11 +138,11 @@ READ_JOINED_REFERENCES = statement(
     """,
     row=ReferenceRow,
 )
-# The events that refer to checkpoints of a thread.
+# Events that refer to checkpoints of a thread.
 REFERENCES_TO = statement(
     "SELECT {columns} FROM stream_events WHERE ns = :ns AND thread_id = :thread_id", row=ReferenceRow
 )
-# Give events their data in place of their references.
+# Replace references of events by their data.
 STORE_BODIES = BulkUpdate(
     STREAM_EVENTS,
     EventBodyRow,
@@ -152,15 +152,15 @@ STORE_BODIES = BulkUpdate(
 
 # --- dropping ---------------------------------------------------------------------------------------------
 
-# Drop the heads of streams.
+# Delete the heads of streams.
 DROP_HEADS = statement("DELETE FROM streams WHERE ns = :ns AND stream {among:streams}")
-# Drop the events of streams.
+# Delete the events of streams.
 DROP_EVENTS = statement("DELETE FROM stream_events WHERE ns = :ns AND stream {among:streams}")
-# Drop the links of joined streams.
+# Delete the links of joined streams.
 DROP_LINKS = statement("DELETE FROM stream_links WHERE ns = :ns AND stream {among:streams}")
-# Drop the links that lead to streams.
+# Delete the links to streams.
 DROP_LINKS_TO = statement("DELETE FROM stream_links WHERE ns = :ns AND source {among:streams}")
-# Some streams of all namespaces that ended before a time, those that ended first.
+# Some streams of all namespaces that ended before a time, the earliest first.
 ENDED_BEFORE = statement(
     """
     SELECT {columns}

@@ -1,4 +1,4 @@
-"""The tables of the streams domain."""
+"""Tables of streams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STREAMS = Table(
     hot=True,
     in_key=True,
 )
-"""The head of each stream: whoever appends has locked it. `end_seq` is set once, with the last event."""
+"""Head of each stream, locked by every append. `end_seq` is set once, with the last event."""
 
 STREAM_EVENTS = Table(
     "stream_events",
@@ -41,9 +41,9 @@ STREAM_EVENTS = Table(
     key=("ns", "stream", "seq"),
     indexes=(Index("stream_events_reference", ("ns", "thread_id"), "thread_id IS NOT NULL"),),
 )
-"""An event with its data in `body`; or, where `checkpoint_id` is set, a reference to the checkpoint that has
-the data, with an empty body. `size` is the length of the data that a reference stands for. With a `count`,
-the row has so many events, the first of them numbered `seq`, as `model.batch_of` puts them together."""
+"""An event with its data in `body`, or, if `checkpoint_id` is set, a reference to the checkpoint with the
+data and an empty body. `size` is the length of a reference's data. A row with a `count` contains that many
+events, numbered from `seq`, as encoded by `model.encode_batch`."""
 
 STREAM_LINKS = Table(
     "stream_links",
@@ -59,6 +59,6 @@ STREAM_LINKS = Table(
     key=("ns", "stream", "seq"),
     indexes=(Index("stream_links_source", ("ns", "source")),),
 )
-"""Where a joined stream has its events: `count` of them, from `source_seq` on, stand in `source`."""
+"""Links of a joined stream: `count` of its events are in `source`, from `source_seq` on."""
 
 TABLES = (STREAMS, STREAM_EVENTS, STREAM_LINKS)

@@ -1,7 +1,7 @@
-"""The live end of a stream: read once in each event loop, however many follow it there.
+"""The live end of a stream: read once in each event loop for any number of followers.
 
-A tail keeps the latest bursts, as many as it may; a follower has but a place of its own. One that is slow
-falls out of what is kept, and reads the table until it has caught up: it holds up nobody and costs no memory.
+A tail keeps the latest bursts up to a limit; a follower keeps only its position. A slow follower misses kept
+bursts and reads the table until it has caught up, so that it delays no other and costs no memory.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ logger = logging.getLogger(__name__)
 KEPT_BURSTS = 256
 KEPT_SIZE = 2 << 20
 OFFER_SECONDS = 0.002
-"""So long a hint waits for the offer that may bring what it tells of."""
+"""Seconds that a hint waits for an offer with the same events."""
 QUIET_SECONDS = 0.1
-"""While offers come, hints lead to a reading no more often than this."""
+"""Minimum seconds between reads caused by hints while offers arrive."""
 BEHIND_ALL = 2**62
-"""A place after which there is nothing: who reads there gets the head alone."""
+"""Position after every event: a read there returns only the head."""
 
 
 class StreamKey(NamedTuple):
-    """Which stream a tail reads."""
+    """Key of a tail: namespace, stream, joined or not."""
 
     ns: int
     stream: str
@@ -38,7 +38,7 @@ class StreamKey(NamedTuple):
 
 
 class Tail:
-    """The end of one stream for the followers of one event loop, which alone touches it."""
+    """The end of one stream for the followers of one event loop; only that loop uses it."""
 
     def __init__(
         self,
@@ -52,9 +52,9 @@ class Tail:
         self.key = key
         self.loop = asyncio.get_running_loop()
         self.began: int | None = 0 if is_new else None
-        """Where the stream was when it was first seen."""
+        """Last position of the stream when it was first read."""
         self.last = self.began
-        """Everything up to here is committed, and followers can have it."""
+        """All events up to this number are committed and available to followers."""
         self.end: int | None = None
         self.gone = False
         self.error: Exception | None = None
@@ -74,21 +74,21 @@ class Tail:
         if not is_new:
             self.stir()
 
-    # --- what others tell it
+    # --- calls from outside
 
-    def tell(self, function: Callable[..., None], *args: Any) -> None:
-        """Call one of the tail's own functions in its loop, from any thread."""
+    def call_in_loop(self, function: Callable[..., None], *args: Any) -> None:
+        """Call a function of the tail in its loop; callable from any thread."""
         if _running_loop() is self.loop:
             function(*args)
             return
         try:
             self.loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
-            # A loop that has closed has nobody left to tell.
+            # A closed loop has no followers.
             self._forget(self)
 
     def take(self, burst: Burst, end: int | None) -> None:
-        """An offer: a burst that was committed a moment ago."""
+        """Take an offer: a burst that was just committed."""
         if self.gone or self.error is not None:
             return
         self._offered = self.loop.time()
@@ -98,13 +98,13 @@ class Tail:
             self.stir()
 
     def stir(self) -> None:
-        """Look at the table, now or after the look that is under way."""
+        """Read the table, now or after the current read."""
         self._again = True
         if self._reading is None or self._reading.done():
             self._reading = self.loop.create_task(self._read_on())
 
     def differs(self, head: Head | None) -> bool:
-        """Whether the table has something new; asked from any thread."""
+        """Return whether the table has changed; callable from any thread."""
         if head is None:
             return self._existed or self.last is None
         return head.last_seq != self.last or head.end_seq != self.end
@@ -113,36 +113,39 @@ class Tail:
         self._followers.add(follower)
 
     def leave(self, follower: Follower) -> None:
-        """The last one to leave takes the tail along."""
+        """Remove a follower; without followers the tail stops."""
         self._followers.discard(follower)
         if not self._followers:
             self._stop()
 
-    # --- what followers ask it
+    # --- calls of followers
 
     def find(self, seq: int) -> Burst | None:
-        """The kept burst that goes on after `seq`."""
+        """Return the kept burst that continues after `seq`."""
         for burst in reversed(self._kept):
             if burst.after <= seq:
                 return burst.beyond(seq) if burst.last > seq else None
         return None
 
     async def page(self, after: int) -> Burst | None:
-        """What the table has after a place, or None if it is gone; who asks at the same time shares it."""
+        """Return the events in the table after a position; None if the stream is gone.
+
+        Concurrent calls share one read.
+        """
         task = self._pages.get(after)
         if task is None:
             task = self._pages[after] = self.loop.create_task(self._read_page(after))
             task.add_done_callback(lambda _: self._pages.pop(after))
-        # One who goes away leaves the others theirs.
-        found = await asyncio.shield(task)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        # The cancellation of one caller must not cancel the read of the others.
+        page = await asyncio.shield(task)
+        if isinstance(page, Exception):
+            raise page
+        return page
 
     def is_over(self, seq: int) -> bool:
         return self.gone or (self.end is not None and seq >= self.end)
 
-    # --- how it keeps up
+    # --- reading
 
     async def _listen(self) -> None:
         while True:
@@ -161,11 +164,11 @@ class Tail:
             self._fail(error)
         except StorageError as error:
             logger.warning("stream %s: %s; it is read again at the next poll", self.key.stream, error)
-        except Exception as error:  # noqa: BLE001 - it is the followers' answer
+        except Exception as error:  # noqa: BLE001 - raised to the followers
             self._fail(error)
 
     async def _catch_up(self) -> None:
-        """Read everything after `last`; at first, find out where that is."""
+        """Read everything after `last`; on the first read, find the last position."""
         while True:
             after = BEHIND_ALL if self.last is None else self.last
             page = await self._read(after)
@@ -182,7 +185,7 @@ class Tail:
     async def _read_page(self, after: int) -> Burst | Exception | None:
         try:
             page = await self._read(after)
-        except Exception as error:  # noqa: BLE001 - it is raised where the page was asked for
+        except Exception as error:  # noqa: BLE001 - raised by `page`
             return error
         if page is None or page.head is None:
             return None
@@ -190,9 +193,9 @@ class Tail:
         return Burst(page.events, after, page.reached)
 
     async def _read(self, after: int) -> StreamSlice | None:
-        """A page of the table; None once the stream that was there is there no more, or another is."""
+        """Read a page of the table; None if the stream was deleted or replaced."""
         ns, stream, joined = self.key
-        # What is learnt meanwhile may be newer than what is read.
+        # Offers may arrive during the read.
         existed, last = self._existed, self.last
         wanted = (stream, after, PAGE_EVENTS, joined, PAGE_BYTES, self._resolve)
         page = await self._storage.read(read, *wanted, ns=ns)
@@ -209,7 +212,7 @@ class Tail:
             self._wake()
 
     def _advance(self, burst: Burst, end: int | None) -> None:
-        """Keep what of a burst is new, if nothing is missing before it."""
+        """Keep the new part of a burst, if no event before it is missing."""
         self._existed = True
         self.end = end if self.end is None else self.end
         assert self.last is not None
@@ -241,9 +244,9 @@ class Tail:
 
 
 class Follower:
-    """One reader of a stream. It gets every event after its place once, in order, then and from now on.
+    """One reader of a stream. It returns every event after its position once and in order.
 
-    It belongs to the event loop that made it, and one task at a time may wait for it.
+    It belongs to the event loop that created it; one task at a time may wait for it.
     """
 
     def __init__(self, tail: Tail, after: int | None) -> None:
@@ -254,14 +257,14 @@ class Follower:
         tail.join(self)
 
     async def started(self) -> None:
-        """Wait until its place is known: what is appended from then on is not missed."""
+        """Wait for the start position; later events are not missed."""
         while self._tail.last is None and not self._closed:
             if self._tail.error is not None:
                 raise self._tail.error
             await self._wait(None)
 
     async def next(self, timeout: float | None = None) -> Burst | None:
-        """The next events; none of them when `timeout` seconds have passed, None at the stream's end."""
+        """Return the next events: empty after `timeout` seconds, None at the stream's end."""
         clock = self._tail.loop.time
         deadline = None if timeout is None else clock() + timeout
         while not self._closed:
@@ -278,11 +281,11 @@ class Follower:
 
     @property
     def place(self) -> int | None:
-        """The number of the last event before what it gets next; None until it has `started`."""
+        """Number of the last event already returned; None until `started`."""
         return self._tail.began if self._place is None else self._place
 
     def take(self) -> Burst | None:
-        """The next events if they are at hand; None says nothing about whether there are any."""
+        """Return the next events if the tail has kept them; None otherwise, even if the table has more."""
         last, place = self._tail.last, self._place
         if self._closed or place is None or last is None or last <= place:
             return None
@@ -292,7 +295,7 @@ class Follower:
         return burst
 
     async def _find(self) -> Burst | None:
-        """What comes next, from what is kept or from the table."""
+        """Return the next events, kept or read from the table."""
         tail = self._tail
         if self._place is None:
             self._place = tail.began
@@ -306,7 +309,7 @@ class Follower:
         return self._place is not None and self._tail.is_over(self._place)
 
     async def _wait(self, timeout: float | None) -> bool:
-        """Wait to be woken; False when the time is up."""
+        """Wait for a wake-up; False after the timeout."""
         loop = self._tail.loop
         waiter: asyncio.Future[bool] = loop.create_future()
         self._waiter = waiter
@@ -323,14 +326,14 @@ class Follower:
             _settle(self._waiter, True)
 
     def close(self) -> None:
-        """Read no more; whoever waits for the next events gets None."""
+        """Stop reading; a waiting reader gets None."""
         if not self._closed:
             self._closed = True
             self._tail.leave(self)
             self.wake()
 
     async def bursts(self) -> AsyncGenerator[Burst, None]:
-        """The events burst by burst, until the stream ends; then it is closed."""
+        """Yield the events burst by burst until the stream ends, then close."""
         try:
             while (burst := await self.next(None)) is not None:
                 yield burst

@@ -1,1 +1,1 @@
-"""Hints between callers and processes: something that you wait for may have changed."""
+"""Hints between callers and processes: an awaited object may have changed."""

@@ -11,7 +11,7 @@ from perdure.kernel.signals.port import Hint, Stream, Watch
 
 
 class _Listener:
-    """Receives keys from any thread and wakes its waiter in the event loop that made it."""
+    """Receives keys from any thread and wakes its waiter in the event loop that created it."""
 
     def __init__(self, hub: LocalSignals, channel: str) -> None:
         self.channel = channel
@@ -19,8 +19,8 @@ class _Listener:
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
 
-    def tell(self, keys: Iterable[str]) -> None:
-        """Called from any thread. A closed loop has no waiters, so its listener is closed."""
+    def notify(self, keys: Iterable[str]) -> None:
+        """Deliver keys from any thread. A closed loop has no waiters, so its listener is closed."""
         try:
             self._loop.call_soon_threadsafe(self._deliver, tuple(keys))
         except RuntimeError:
@@ -31,7 +31,7 @@ class _Listener:
         self.wake()
 
     def wake(self) -> None:
-        """End the wait; in the loop of the listener."""
+        """End the wait; call this in the listener's loop."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -54,7 +54,7 @@ class _Listener:
 
 
 class LocalWatch(_Listener):
-    """Collects the changed keys of one watcher."""
+    """The changed keys of one watcher."""
 
     def __init__(self, hub: LocalSignals, channel: str, keys: frozenset[str]) -> None:
         super().__init__(hub, channel)
@@ -71,39 +71,39 @@ class LocalWatch(_Listener):
         return changed
 
     def pass_on(self) -> None:
-        """Others have got the same hints."""
+        """Do nothing: every other watcher received the same hints."""
 
     def close(self) -> None:
         self._hub.forget(self)
 
 
 class LocalTurn(LocalWatch):
-    """A watcher of a group, of which a hint wakes one.
+    """A watcher in a group; a hint wakes one watcher of the group.
 
-    A hint is given to it under the lock of the hub, so that one that it does not take is not lost: it goes to
-    another of the group when this one is closed, or when what it took was not handled.
+    The hub assigns a hint under its lock, so that no hint is lost: a hint that this watcher did not take or
+    handle goes to another watcher of the group.
     """
 
     def __init__(self, hub: LocalSignals, channel: str, keys: frozenset[str], group: Hashable) -> None:
         super().__init__(hub, channel, keys)
         self.group = group
         self.is_free = False
-        """Whether it waits, and has been given nothing."""
-        self.given: set[str] = set()
+        """True if the watcher waits and has no assigned hints."""
+        self.assigned: set[str] = set()
         self._taken: frozenset[str] = frozenset()
 
     def _add(self, keys: tuple[str, ...]) -> None:
-        """They were given to it when they were published."""
+        """Do nothing: the hub assigned the keys when it published them."""
 
     async def changed(self, timeout: float | None = None) -> frozenset[str]:
-        self._taken = self._hub.take_given(self, then_free=True)
+        self._taken = self._hub.take_assigned(self, then_free=True)
         if not self._taken:
             try:
                 await self._wait(timeout)
             except BaseException:
-                self._hub.take_given(self, then_free=False, keep=True)
+                self._hub.take_assigned(self, then_free=False, keep=True)
                 raise
-            self._taken = self._hub.take_given(self, then_free=False)
+            self._taken = self._hub.take_assigned(self, then_free=False)
         return self._taken
 
     def pass_on(self) -> None:
@@ -117,12 +117,12 @@ class LocalTurn(LocalWatch):
 
     def close(self) -> None:
         super().close()
-        left, self.given = self.given, set()
+        left, self.assigned = self.assigned, set()
         self._hub.pass_on(self, left)
 
 
 class LocalStream(_Listener):
-    """Keeps the keys of one follower in order, up to a limit."""
+    """The keys of one follower in order, up to a limit."""
 
     def __init__(self, hub: LocalSignals, channel: str, prefix: str | tuple[str, ...], limit: int) -> None:
         super().__init__(hub, channel)
@@ -150,11 +150,11 @@ class LocalStream(_Listener):
         self._hub.leave(self)
 
 
-_Told = dict[_Listener, list[str]]
+_Notified = dict[_Listener, list[str]]
 
 
 class _Watchers:
-    """Those who watch one key: each by itself, or as one of a group, in the order of their turns."""
+    """The watchers of one key: single ones, and groups in the order of their turns."""
 
     __slots__ = ("groups", "single")
 
@@ -184,25 +184,27 @@ class _Watchers:
             if not turns:
                 del self.groups[watch.group]
 
-    def tell(self, key: str, times: int, told: _Told) -> None:
-        """Tell all single ones, and of each group as many as there are hints."""
+    def notify(self, key: str, times: int, notified: _Notified) -> None:
+        """Notify all single watchers, and in each group as many as there are hints."""
         for watch in self.single:
-            told.setdefault(watch, []).append(key)
+            notified.setdefault(watch, []).append(key)
         for turns in self.groups.values():
-            _give(turns, key, times, told)
+            _assign(turns, key, times, notified)
 
 
-def _give(turns: dict[LocalTurn, None], key: str, times: int, told: _Told) -> None:
-    """Give a key to as many of a group as there are hints."""
-    # Whoever is woken anyway may do this, too, and passes on what it cannot.
-    chosen = [each for each in told if isinstance(each, LocalTurn) and each in turns][:times]
+def _assign(turns: dict[LocalTurn, None], key: str, times: int, notified: _Notified) -> None:
+    """Assign a key to as many watchers of a group as there are hints."""
+    # A watcher that is woken anyway can take this hint too; it passes on hints that it cannot handle.
+    chosen = [listener for listener in notified if isinstance(listener, LocalTurn) and listener in turns][
+        :times
+    ]
     for turn in (*chosen, *_next_turns(turns, times - len(chosen))):
-        turn.given.add(key)
-        told.setdefault(turn, []).append(key)
+        turn.assigned.add(key)
+        notified.setdefault(turn, []).append(key)
 
 
 def _next_turns(turns: dict[LocalTurn, None], times: int) -> list[LocalTurn]:
-    """The next ones who wait, who come last from now on. If nobody waits, one who is at work looks again."""
+    """Choose waiting watchers and move them to the end; if none waits, choose a busy one."""
     chosen: list[LocalTurn] = []
     for turn in turns:
         if len(chosen) >= times:
@@ -226,45 +228,45 @@ class LocalSignals:
         self._watchers: dict[Hint, _Watchers] = {}
         self._streams: dict[str, set[LocalStream]] = {}
         self.on_untaken: Callable[[Iterable[Hint]], None] | None = None
-        """What gets the hints that were passed on while nobody else here watched for them."""
+        """Receives hints that were passed on without another watcher in this process."""
 
     def publish(self, hints: Iterable[Hint] | Mapping[Hint, int]) -> None:
-        told: _Told = {}
+        notified: _Notified = {}
         with self._lock:
             for hint, times in counted(hints).items():
                 channel, key = hint
                 watchers = self._watchers.get(hint)
                 if watchers is not None:
-                    watchers.tell(key, times, told)
+                    watchers.notify(key, times, notified)
                 for stream in self._streams.get(channel, ()):
                     if key.startswith(stream.prefix):
-                        told.setdefault(stream, []).append(key)
-        _tell(told)
+                        notified.setdefault(stream, []).append(key)
+        _notify_all(notified)
 
     def pass_on(self, turn: LocalTurn, keys: Iterable[str]) -> None:
-        """Give hints to others of the group of a watcher, or to other processes."""
-        told: _Told = {}
+        """Assign hints to other watchers of the group, or to other processes."""
+        notified: _Notified = {}
         left: list[Hint] = []
         with self._lock:
             for key in keys:
                 watchers = self._watchers.get((turn.channel, key))
                 turns = None if watchers is None else watchers.groups.get(turn.group)
                 if turns:
-                    _give(turns, key, 1, told)
+                    _assign(turns, key, 1, notified)
                 else:
                     left.append((turn.channel, key))
-        _tell(told)
+        _notify_all(notified)
         if left and self.on_untaken is not None:
             self.on_untaken(left)
 
-    def take_given(self, turn: LocalTurn, *, then_free: bool, keep: bool = False) -> frozenset[str]:
-        """Take what a watcher was given. If that is nothing, it is free from now on, or is not."""
+    def take_assigned(self, turn: LocalTurn, *, then_free: bool, keep: bool = False) -> frozenset[str]:
+        """Take the watcher's assigned hints. Without any, it becomes free or busy, as `then_free` says."""
         with self._lock:
-            turn.is_free = then_free and not turn.given
+            turn.is_free = then_free and not turn.assigned
             if keep:
                 return frozenset()
-            given, turn.given = frozenset(turn.given), set()
-            return given
+            assigned, turn.assigned = frozenset(turn.assigned), set()
+            return assigned
 
     def watch(self, channel: str, keys: Iterable[str], group: Hashable = None) -> Watch:
         wanted = frozenset(keys)
@@ -293,7 +295,7 @@ class LocalSignals:
         return hint in self._watchers
 
     def awaited(self) -> list[Hint]:
-        """Every hint that is watched for in this process now."""
+        """Return every hint watched in this process."""
         with self._lock:
             return list(self._watchers)
 
@@ -315,28 +317,28 @@ class LocalSignals:
         return channel in self._streams
 
     def followed(self) -> tuple[str, ...]:
-        """The channels that are followed in this process now."""
+        """Return the channels followed in this process."""
         with self._lock:
             return tuple(self._streams)
 
     def close(self) -> None:
-        """Wake all waiters: their next read raises StorageClosed."""
+        """Wake all waiters; their next read raises StorageClosed."""
         with self._lock:
             left = {watch for watchers in self._watchers.values() for watch in watchers}
             streams = {stream for streams in self._streams.values() for stream in streams}
             self._watchers.clear()
             self._streams.clear()
         for watch in left:
-            watch.tell(watch.keys)
+            watch.notify(watch.keys)
         for stream in streams:
-            stream.tell(())
+            stream.notify(())
 
 
-def _tell(told: _Told) -> None:
-    for listener, keys in told.items():
-        listener.tell(keys)
+def _notify_all(notified: _Notified) -> None:
+    for listener, keys in notified.items():
+        listener.notify(keys)
 
 
 def counted(hints: Iterable[Hint] | Mapping[Hint, int]) -> Mapping[Hint, int]:
-    """How often each hint is given; each once where that is not said."""
+    """Return the count of each hint, by default 1."""
     return hints if isinstance(hints, Mapping) else dict.fromkeys(hints, 1)

@@ -1,6 +1,6 @@
-"""The interface of signals: publish keys on channels, watch keys on channels, wait for a change.
+"""Interface of signals: publish keys on channels, watch keys, wait for a change.
 
-A signal is a hint. It may come late, twice or not at all, so a reader that is woken reads the database again.
+A signal is a hint. It may be late, duplicated or lost, so a woken reader reads the database again.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ CLUSTER_REASON = (
 
 
 def nobody_wants(channel: str, /) -> bool:
-    """`Wanted` for a storage without signals: no channel has followers."""
+    """`Wanted` of a storage without signals: no channel has followers."""
     return False
 
 
 class Watch(Protocol):
-    """A watcher of some keys of one channel, bound to the event loop that made it. `with` closes it."""
+    """A watcher of some keys of one channel, bound to the event loop that created it. `with` closes it."""
 
     async def changed(self, timeout: float | None = None) -> frozenset[str]:
-        """Wait for hints and take them; empty when `timeout` seconds passed without one."""
+        """Wait for hints and take them; empty after `timeout` seconds without a hint."""
         ...
 
     def wake(self) -> None:
-        """End the wait of `changed`, which then has no hints; in the watcher's event loop."""
+        """End the wait of `changed`, which then returns no hints; call this in the watcher's event loop."""
         ...
 
     def pass_on(self) -> None:
-        """Leave to others what `changed` took last, if its hints wake one of many."""
+        """Pass the hints that `changed` took last to other watchers of the group."""
         ...
 
     def close(self) -> None:
-        """Watch no more. Hints that wake one of many, and were not taken, are left to others."""
+        """Stop watching. In a group, hints that were not taken go to other watchers."""
         ...
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close it; after an error, what was taken last is passed on."""
+        """Close the watch; after an error, pass on the hints taken last."""
         ...
 
 
 class Stream(Protocol):
-    """A reader of all keys of a channel with a common prefix, bound to the event loop that made it."""
+    """A reader of all keys of a channel with a common prefix, bound to the event loop that created it."""
 
     async def next(self, timeout: float | None = None) -> list[str] | None:
-        """Wait for keys and take them, the latest last; empty when `timeout` seconds passed without one.
+        """Wait for keys and take them, the latest last; empty after `timeout` seconds without a key.
 
-        None means that more keys came than could be kept: start over from the database.
+        None means that the limit of kept keys was exceeded: start over from the database.
         """
         ...
 
@@ -66,35 +66,35 @@ class Stream(Protocol):
 
 
 class Signals(Protocol):
-    """Carries hints inside a process, and between processes where the engine can."""
+    """Carries hints inside a process, and between processes if the engine can."""
 
     def publish(self, hints: Iterable[Hint] | Mapping[Hint, int]) -> None:
         """Wake the watchers of these keys; callable from any thread.
 
-        Of a group of watchers a hint wakes one, or as many as it was given times.
+        In a group of watchers a hint wakes one, or as many as its count.
         """
         ...
 
     def watch(self, channel: str, keys: Iterable[str], group: Hashable = None) -> Watch:
-        """Start to watch keys; must be called in a running event loop.
+        """Watch keys; call this in a running event loop.
 
-        With a group, it is one of many who could do the same work: a hint wakes one of them.
+        In a group of watchers that could do the same work, a hint wakes only one.
         """
         ...
 
     def watched(self, channel: str) -> frozenset[str]:
-        """The keys that are watched in this process now."""
+        """Return the keys watched in this process."""
         ...
 
     def follow(self, channel: str, prefix: str | tuple[str, ...], limit: int) -> Stream:
-        """Start to read every key with this prefix, or with one of these.
+        """Read every key with this prefix, or with one of these.
 
         Up to `limit` keys are kept until they are taken.
         """
         ...
 
     def wanted(self, channel: str) -> bool:
-        """Whether the channel has followers; hints for a channel without any need not be made."""
+        """Return whether the channel has followers; without any, its hints can be omitted."""
         ...
 
     def close(self) -> None: ...
@@ -102,16 +102,16 @@ class Signals(Protocol):
 
 @runtime_checkable
 class Carrier(Protocol):
-    """Signals that travel through a server of their own, such as Redis. The database stays the truth."""
+    """Signals that travel through a separate server, such as Redis. The database stays the truth."""
 
     def mark_running(self, run_ids: Iterable[str], seconds: float) -> None:
-        """Mark runs as executing for `seconds`; sent in the background."""
+        """Mark runs as executing for `seconds`; the mark is sent in the background."""
         ...
 
     def unmark_running(self, run_ids: Iterable[str]) -> None: ...
 
     async def try_sweep(self, seconds: float) -> bool:
-        """Whether to sweep now: False while another process does, True if the server is down."""
+        """Return whether to sweep now: False while another process does, True if the server is down."""
         ...
 
     async def end_sweep(self) -> None:
@@ -119,16 +119,16 @@ class Carrier(Protocol):
         ...
 
     def status(self) -> tuple[CarrierStatus, str | None]:
-        """The last known state of the server, and the reason if it is down."""
+        """Return the last known state of the server, and the reason if it is down."""
         ...
 
     def pool_statistics(self) -> Mapping[str, int]:
-        """Connection counts: `idle_connections`, `in_use_connections`, `max_connections`."""
+        """Return connection counts: `idle_connections`, `in_use_connections`, `max_connections`."""
         ...
 
 
 def find_carrier(signals: Signals) -> Carrier | None:
-    """The server that carries these signals, if there is one."""
+    """Return the server that carries these signals, or None."""
     return signals if isinstance(signals, Carrier) else None
 
 
@@ -143,11 +143,11 @@ async def until(
     first: float = 0.0,
     group: Hashable = None,
 ) -> T:
-    """Call `look` until it gives something true or `timeout` seconds have passed; returns its last result.
+    """Call `look` until its result is true or `timeout` seconds have passed; return the last result.
 
-    It is called at once (or after a hint within `first` seconds), after each hint about one of the keys, and
-    after `poll` seconds without one. It gets the changed keys: all of them at first, none after a silence.
-    `group` is that of `watch`.
+    `look` is called at once (or after a hint within `first` seconds), after each hint about a key, and after
+    `poll` seconds without a hint. It receives the changed keys: all keys at first, none after a poll. `group`
+    is that of `watch`.
     """
     clock = asyncio.get_running_loop().time
     deadline = math.inf if timeout is None else clock() + timeout

@@ -1,6 +1,6 @@
-"""Signals between processes by LISTEN and NOTIFY, on a connection of their own.
+"""Signals between processes by LISTEN and NOTIFY, on a separate connection.
 
-What is lost while the connection is down is found by polling; see the services that watch.
+Hints that are lost while the connection is down are replaced by polling; see the services that watch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHANNEL = "perdure"
 NOTIFY = "SELECT pg_notify($1, $2)"
 DO_NOT_WAIT = "SET synchronous_commit = off"
 PAYLOAD_BYTES = 7900
-"""The server's limit is below 8,000."""
+"""The server's limit is 8,000 bytes."""
 _AIM_BYTES = 7000
 _FAILURES = (
     OSError,
@@ -36,11 +36,11 @@ _FAILURES = (
 
 
 class SignalConnections(Protocol):
-    """Makes the connection that hints go over."""
+    """Source of the connection for hints."""
 
     @property
     def is_pooled(self) -> bool:
-        """Whether a pooler shares the connection, known once it is made."""
+        """True if a pooler shares the connection; known once it is open."""
         ...
 
     async def single(self) -> Any: ...
@@ -70,8 +70,8 @@ class PostgresSignals(SharedSignals):
     async def _converse(self) -> None:
         connection = await self._connections.single()
         try:
-            # A hint may be lost, so its commit need not wait for the disk.
-            # Through a pooler, the setting would stay with a session that commits what others write.
+            # A hint may be lost, so its commit need not wait for the disk. Behind a pooler, the setting would
+            # stay with a session that later commits other clients' writes.
             if not self._connections.is_pooled:
                 await connection.execute(DO_NOT_WAIT)
             await connection.add_listener(CHANNEL, self._receive)
@@ -105,7 +105,7 @@ class PostgresSignals(SharedSignals):
 
 
 def _payloads(origin: str, hints: list[Hint]) -> Iterable[str]:
-    """The hints in payloads that fit the server's limit."""
+    """Split the hints into payloads that fit the server's limit."""
     if not hints:
         return
     whole = json.dumps([origin, hints])

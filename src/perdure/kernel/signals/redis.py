@@ -1,10 +1,10 @@
-"""Signals between processes through Redis or Valkey, under key names of their own.
+"""Signals between processes through Redis or Valkey, under separate key names.
 
-Redis stores nothing that is needed. While it is down, hints are kept up to a limit and waiters find changes
-by polling; when it is back, every waiter looks once.
+Redis stores no required data. While it is down, hints are kept up to a limit and waiters find changes by
+polling; after a reconnection every waiter looks once.
 
-Three connections are kept: one sends, one listens, and one waits for work while a worker here does. Each has
-timeouts, so that a dead connection is noticed within a few seconds.
+There are three connections: one sends, one listens, and one waits for work while a worker of this process
+does. Timeouts detect a dead connection within a few seconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from perdure.kernel.signals.shared import MAX_OUTGOING, WANTED, SharedSignals
 logger = logging.getLogger(__name__)
 
 BLOCK_SECONDS = 1.0
-"""How long a read waits before it pings the server; shorter than any sensible poll interval."""
+"""Seconds that a read waits before it pings the server; shorter than any sensible poll interval."""
 MARGIN_SECONDS = 1.0
 LEAST_CONNECTIONS = 4
 LIST_LENGTH = 64
@@ -46,14 +46,14 @@ RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL'
 
 _FAILURES = (OSError, TimeoutError, RedisError)
 _OF_CLUSTER = (MovedError, AskError, ClusterCrossSlotError)
-"""What only a node of a cluster answers."""
+"""Errors that only a cluster node returns."""
 _Message = tuple[str, list[Hint]]
 
 
 class RedisSignals(SharedSignals):
-    """A local hub whose hints also reach the hubs of other processes that use the same Redis and prefix.
+    """A local hub whose hints also reach the hubs of other processes with the same Redis and prefix.
 
-    A hint that work is ready wakes one process that waits for it; every other hint reaches all who watch.
+    A hint that work is ready wakes one waiting process; every other hint reaches all watchers.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RedisSignals(SharedSignals):
         block_seconds: float = BLOCK_SECONDS,
     ) -> None:
         super().__init__(background, Hub(self._touch))
-        # Other processes have not heard of it: a hint of work goes to one of them.
+        # Other processes have not received these hints; a hint of work goes to one of them.
         self._local.on_untaken = self._send_soon
         self._block = block_seconds
         self._keys = Keys(prefix)
@@ -84,7 +84,7 @@ class RedisSignals(SharedSignals):
         self._listener: Any = None
         self._waited_for = asyncio.Event()
         self._waiting_on: dict[str, Hint] = {}
-        """The lists of work that this process waits on now, and their hints."""
+        """The Redis lists of work that this process waits on, and their hints."""
         self._sweep = os.urandom(12).hex()
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ class RedisSignals(SharedSignals):
     async def try_sweep(self, seconds: float) -> bool:
         lifetime = max(math.ceil(seconds), 1)
         answer = await self._ask("SET", self._keys.sweep, self._sweep, "NX", "EX", lifetime)
-        # Without an answer, the lock in the database decides alone.
+        # Without an answer, only the lock in the database decides.
         return answer is not None
 
     async def end_sweep(self) -> None:
@@ -125,7 +125,7 @@ class RedisSignals(SharedSignals):
         }
 
     async def _ask(self, *command: str | int) -> Any:
-        """The server's answer, or the error that came instead of it."""
+        """Send a command and return the answer, or the error instead of it."""
 
         async def send() -> Any:
             try:
@@ -165,7 +165,7 @@ class RedisSignals(SharedSignals):
                 await self._pool.disconnect()
 
     async def _keep(self, role: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Reconnect whenever a connection was lost, with backoff."""
+        """Reconnect with backoff after every lost connection."""
         backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while not self._closing:
             try:
@@ -231,10 +231,10 @@ class RedisSignals(SharedSignals):
             self._put_back(hints, marks)
             raise
         self._note_answer("sending")
-        if any(isinstance(each, _OF_CLUSTER) for each in answers):
+        if any(isinstance(answer, _OF_CLUSTER) for answer in answers):
             self._note_cluster()
             return
-        refused = next((str(each) for each in answers if isinstance(each, Exception)), None)
+        refused = next((str(answer) for answer in answers if isinstance(answer, Exception)), None)
         if refused is not None and refused != self._refused:
             logger.warning("Redis at %s refuses some commands: %s", self.where, refused)
             self._refused = refused
@@ -276,7 +276,7 @@ class RedisSignals(SharedSignals):
             await self._wait_for_more()
         commands = self._interests.update(touched) if touched else []
         listener = self._listener
-        # A lost connection is made again by `_listen`, with all subscriptions of that time.
+        # `_listen` reconnects after a loss, with all current subscriptions.
         with contextlib.suppress(*_FAILURES):
             for command in commands:
                 if listener is not None and listener.is_connected:
@@ -315,7 +315,7 @@ class RedisSignals(SharedSignals):
             self._receive_message(rest[-2].decode(), rest[-1])
 
     def _on_subscribed(self, name: str) -> None:
-        """Look once at what may have changed before the subscription began."""
+        """Wake watchers once, because a change may have come before the subscription."""
         if name == self._keys.hints:
             self._local.publish([hint for hint in self._local.awaited() if self._keys.own(hint) is None])
             self.publish([(WANTED, "")])
@@ -328,7 +328,7 @@ class RedisSignals(SharedSignals):
         try:
             origin, hints = msgspec.json.decode(payload, type=_Message)
         except msgspec.MsgspecError:
-            # A message of another program: the channel alone says what it is about.
+            # A message of another program: only its channel names the hints.
             origin, hints = "", list(self._interests.names.get(name, ()))
         self._deliver(origin, hints)
 
@@ -345,7 +345,7 @@ class RedisSignals(SharedSignals):
                     continue
                 lists = (*self._waiting_on, self._keys.woken(self._origin))
                 await connection.send_command("BLPOP", *lists, self._block, check_health=False)
-                # The pool's time limit for a read is a little longer than the wait.
+                # The pool's read timeout is a little longer than the wait.
                 answer = await connection.read_response()
                 self._note_answer("waiting")
                 if answer is not None:
@@ -355,7 +355,7 @@ class RedisSignals(SharedSignals):
         return {name: hint for hint in self._local.awaited() if (name := self._keys.work(hint)) is not None}
 
     async def _wait_for_more(self) -> None:
-        """End the wait for work if somebody waits for other agents now: the next one is for these too."""
+        """End the wait for work if more agents are waited for now, so that the next wait includes them."""
         if self._waiting_on and not self._lists_of_work().keys() <= self._waiting_on.keys():
             name = self._keys.woken(self._origin)
             pipe = self._client.pipeline(transaction=False)
@@ -379,7 +379,7 @@ class RedisSignals(SharedSignals):
 
 
 def make_pool(url: str, max_connections: int, seconds: float) -> Any:
-    """A pool in which no connection and no answer takes longer than `seconds`."""
+    """Create a pool in which no connection and no answer takes longer than `seconds`."""
     options = {
         "socket_timeout": seconds,
         "socket_connect_timeout": seconds,
@@ -403,7 +403,7 @@ def _where(options: Mapping[str, Any]) -> str:
 
 
 async def examine(url: str, seconds: float = 2.0) -> tuple[float, str]:
-    """How long a round trip takes, and what answers; OSError if nothing does, NotSupported for a cluster."""
+    """Measure a round trip and name the server; OSError without an answer, NotSupported for a cluster."""
     pool = make_pool(url, LEAST_CONNECTIONS, seconds)
     client: Any = Redis(connection_pool=pool)
     try:

@@ -1,4 +1,4 @@
-"""The keys and channels of hints in Redis, and which of them this process subscribes to."""
+"""Redis keys and channels of hints, and the subscriptions of this process."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ QUEUE = "agents"
 STREAMS = "streams"
 CONTROL = "threads.control"
 NAMED = frozenset({READY, STREAMS, CONTROL})
-"""The channels with names of their own in Redis; the rest share one."""
+"""Channels with separate Redis channels; all others share one."""
 
 _THREAD = "thread/"
 _GLOB = re.compile(r"([*?\[\]\\])")
 
 
 class Keys:
-    """Every key and channel, with a prefix that separates installations."""
+    """All Redis keys and channels, with a prefix that separates installations."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self.queue = prefix + "run:queue"
-        """The list of work of any agent. That of one agent has the agent's name after it."""
+        """List of work of any agent. The list of one agent has the agent's name as its suffix."""
         self.sweep = prefix + "run:sweep"
         self.hints = prefix + "perdure:hints"
 
@@ -33,11 +33,11 @@ class Keys:
         return f"{self._prefix}run:{run_id}:running"
 
     def woken(self, origin: str) -> str:
-        """The list that wakes a process itself while it waits for work."""
+        """Return the list that wakes this process while it waits for work."""
         return f"{self._prefix}run:woken:{origin}"
 
     def work(self, hint: Hint) -> str | None:
-        """The list of a hint that runs wait to be claimed: each of its elements wakes one process."""
+        """Return the list used as a wake-up queue of claimable runs: each element wakes one process."""
         channel, key = hint
         queue, _, agent = key.partition("/")
         if channel != READY or queue != QUEUE:
@@ -45,7 +45,7 @@ class Keys:
         return f"{self.queue}:{agent}" if agent else self.queue
 
     def own(self, hint: Hint) -> str | None:
-        """The channel of this hint alone, or None if it shares one with others."""
+        """Return the Redis channel of a single hint, or None if hints share one."""
         channel, key = hint
         name = key.partition("/")[2]
         if channel == STREAMS and name.startswith(_THREAD):
@@ -55,7 +55,7 @@ class Keys:
         return f"{self._prefix}run:{name}:control" if channel == CONTROL else None
 
     def patterns(self, channel: str) -> list[str]:
-        """Patterns for all Redis channels that hints of the channel can have."""
+        """Return patterns for all Redis channels of a channel's hints."""
         kinds = {STREAMS: ("run:*:stream", "thread:*:stream"), CONTROL: ("run:*:control",)}
         return [_GLOB.sub(r"\\\1", self._prefix) + kind for kind in kinds.get(channel, ())]
 
@@ -88,7 +88,7 @@ class Hub(LocalSignals):
 
 
 class Interests:
-    """The channels of Redis that this process subscribes to, and for which hints."""
+    """The Redis channels that this process subscribes to, with their hints."""
 
     def __init__(self, keys: Keys, local: LocalSignals) -> None:
         self._keys = keys
@@ -97,11 +97,11 @@ class Interests:
         self.patterns: set[str] = set()
 
     def update(self, touched: Iterable[Hint]) -> list[tuple[str, ...]]:
-        """Update the hints whose watchers have changed; returns the commands to send."""
+        """Update the hints whose watchers have changed; return the commands to send."""
         before = set(self.names)
-        # A known channel is subscribed to again for a new hint: the answer makes its watcher look once.
+        # A known channel is subscribed again for a new hint, because the answer makes its watcher look once.
         grown = {name for hint in touched if (name := self._keys.own(hint)) and self._look_at(name, hint)}
-        patterns = {each for channel in self._local.followed() for each in self._keys.patterns(channel)}
+        patterns = {pattern for channel in self._local.followed() for pattern in self._keys.patterns(channel)}
         changes = {
             "SUBSCRIBE": grown & self.names.keys(),
             "UNSUBSCRIBE": before - self.names.keys(),
@@ -112,15 +112,15 @@ class Interests:
         return [(command, *sorted(names)) for command, names in changes.items() if names]
 
     def everything(self) -> list[tuple[str, ...]]:
-        """The commands of a new connection."""
+        """Return the commands for a new connection."""
         commands = [("SUBSCRIBE", self._keys.hints, *self.names)]
         return [*commands, ("PSUBSCRIBE", *self.patterns)] if self.patterns else commands
 
     def _look_at(self, name: str, hint: Hint) -> bool:
-        """Update who needs a channel; True if a hint is new to it."""
-        known = self.names.setdefault(name, set())
-        before = hint in known
-        (known.add if self._local.is_watched(hint) else known.discard)(hint)
-        if not known:
+        """Update the watched hints of a channel; return True for a new one."""
+        hints = self.names.setdefault(name, set())
+        before = hint in hints
+        (hints.add if self._local.is_watched(hint) else hints.discard)(hint)
+        if not hints:
             del self.names[name]
-        return not before and hint in known
+        return not before and hint in hints

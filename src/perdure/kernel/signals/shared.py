@@ -1,4 +1,4 @@
-"""The base of signals between processes: a local hub, outgoing hints, and channels that others follow."""
+"""Base of signals between processes: a local hub, outgoing hints, and channels followed elsewhere."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from perdure.kernel.signals.local import LocalSignals, counted
 from perdure.kernel.signals.port import Hint, Stream, Watch
 
 WANTED = "signals.wanted"
-"""The channel on which processes announce which channels they follow; an empty key asks the others to."""
+"""Channel on which processes announce the channels they follow; an empty key requests announcements."""
 REPEAT_SECONDS = 10.0
 WANTED_SECONDS = 30.0
 MAX_OUTGOING = 20_000
-"""The most hints kept while nothing can be sent. Beyond that, watchers find the change at their next poll."""
+"""Maximum number of hints kept while the connection is down. Watchers find further changes by polling."""
 
 
 class SharedSignals:
-    """A local hub whose hints also reach the hubs of other processes. A subclass sends them: `_serve`."""
+    """A local hub whose hints also reach the hubs of other processes. A subclass sends them in `_serve`."""
 
     def __init__(self, background: Background, local: LocalSignals | None = None) -> None:
         self._background = background
@@ -35,7 +35,7 @@ class SharedSignals:
         self._wake: asyncio.Event | None = None
 
     async def _serve(self) -> None:
-        """Send the `_outgoing` hints and receive those of others, until it is cancelled."""
+        """Send the `_outgoing` hints and receive the hints of other processes, until it is cancelled."""
         raise NotImplementedError
 
     def publish(self, hints: Iterable[Hint] | Mapping[Hint, int]) -> None:
@@ -63,7 +63,7 @@ class SharedSignals:
         return stream
 
     def wanted(self, channel: str) -> bool:
-        """Whether the channel has followers here, or in a process that announced it recently."""
+        """Return whether the channel has followers here, or in a process that announced it recently."""
         if self._local.wanted(channel):
             return True
         return bool(self._wanted) and time.monotonic() < self._wanted.get(channel, 0.0)
@@ -98,7 +98,7 @@ class SharedSignals:
             self._background.every(REPEAT_SECONDS, self._repeat_wanted)
 
     def _enter_loop(self) -> None:
-        """Called by `_serve` in its event loop, before anything else."""
+        """Set up the event loop; `_serve` calls this first."""
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
@@ -108,7 +108,7 @@ class SharedSignals:
             loop.call_soon_threadsafe(wake.set)
 
     def _deliver(self, origin: str, hints: list[Hint]) -> None:
-        """Publish hints of another process here; our own, which come back too, are dropped."""
+        """Publish another process's hints here; drop this process's own hints, which come back too."""
         if origin == self._origin:
             return
         self._local.publish(hints)

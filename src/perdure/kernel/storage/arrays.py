@@ -1,7 +1,7 @@
-"""How the columns of a bulk write reach PostgreSQL: as arrays.
+"""Columns of a bulk write as PostgreSQL arrays.
 
-Whole numbers, and texts that are `short` and never long bodies, travel as the text of an array: one by one
-they take the client far longer.
+Integers, and texts that are `short` and never long bodies, are sent as the text of an array: encoding the
+elements one by one takes the client far longer.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 
 
 def array_cast(scalar: str, *, short: bool) -> str:
-    """What follows the parameter of an array with this type of element."""
+    """Return the cast for an array parameter with this element type."""
     as_text = scalar == "bigint" or (short and scalar == "text")
     return "::text::" + scalar + "[]" if as_text else "::" + scalar + "[]"
 
 
 def array(column: Sequence[Any], kind: str, *, short: bool) -> Any:
-    """A column of this kind as it is sent."""
+    """Encode a column of this kind for sending."""
     if kind == "int":
         return "{" + ",".join(["NULL" if number is None else str(number) for number in column]) + "}"
     return _texts(column) if short and kind == "text" else column

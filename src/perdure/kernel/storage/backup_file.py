@@ -1,4 +1,4 @@
-"""The content of a backup: a SQLite database with a table of files, and a note of where it is from."""
+"""Content of a backup: a SQLite database with a table of files and a header."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from perdure.kernel.storage.sqlite_engine import SqliteEngine, translate
 from perdure.kernel.version import VERSION
 
 NOTE = "backup"
-"""The name in `perdure_meta` under which a backup says what it is."""
+"""Name in `perdure_meta` of the header of a backup."""
 PART = 1 << 20
 ROWS = 1000
 
@@ -33,7 +33,7 @@ _COUNT_FILES = "SELECT count(DISTINCT path) FROM perdure_backup_files"
 
 
 class BackupHeader(NamedTuple):
-    """What a backup says of itself: who made it, of which engine, when, and how many files it has."""
+    """Header of a backup: version and engine of its source, creation time, number of files."""
 
     version: str
     engine: str
@@ -42,7 +42,7 @@ class BackupHeader(NamedTuple):
 
 
 def read_note(path: Path) -> BackupHeader:
-    """What a backup says of itself; a file that is no backup is refused."""
+    """Read the header of a backup; refuse other files."""
     connection = open_existing(path)
     try:
         row = connection.execute("SELECT value FROM perdure_meta WHERE name = ?", (NOTE,)).fetchone()
@@ -60,22 +60,22 @@ def read_note(path: Path) -> BackupHeader:
 
 def insert_into(table: Table) -> str:
     values = ", ".join("?" * len(table.columns))
-    # A new database has said which schema it has.
+    # A new database already has its schema generation.
     verb = "INSERT OR REPLACE INTO " if table.name == META.name else "INSERT INTO "
     return verb + table.name + " (" + ", ".join(table.names) + ") VALUES (" + values + ")"
 
 
 def new_database(path: Path, schema: Schema) -> apsw.Connection:
-    """A database with all tables, as they are now; one that exists gets what it lacks."""
+    """Open a database with all current tables; add what an existing one lacks."""
     engine = SqliteEngine(str(path), schema, clock=SystemClock(), ids=RandomIds())
     for table, index in list(engine.missing_indexes):
         engine.build_index(table, index)
     return engine.connection
 
 
-def complete(made: Path, engine: str, sessions: Path | None) -> None:
-    """Add the files of sessions, which only ever grow: what the database knows of is in them."""
-    connection = open_existing(made, write=True)
+def complete(backup: Path, engine: str, sessions: Path | None) -> None:
+    """Add the session files. They only grow, so they contain everything that the database refers to."""
+    connection = open_existing(backup, write=True)
     try:
         with connection:
             connection.execute(_MAKE_FILES)
@@ -91,18 +91,18 @@ def complete(made: Path, engine: str, sessions: Path | None) -> None:
 
 
 def session_files(folder: Path | None) -> Iterator[Path]:
-    """The files of session logs, without links."""
+    """Yield the files of session logs, without links."""
     if folder is None:
         return
-    for place, _, names in os.walk(folder):
+    for parent, _, names in os.walk(folder):
         for name in sorted(names):
-            path = Path(place, name)
+            path = Path(parent, name)
             if path.is_file() and not path.is_symlink():
                 yield path
 
 
 def _read_parts(path: Path) -> Iterator[bytes]:
-    """A file in parts; of a log, the lines that are complete."""
+    """Read a file in parts; of a log, only complete lines."""
     data = path.read_bytes()
     if path.suffix == ".jsonl":
         data = data[: data.rfind(b"\n") + 1]
@@ -110,9 +110,9 @@ def _read_parts(path: Path) -> Iterator[bytes]:
 
 
 def extract_files(backup: Path, folder: Path) -> bool:
-    """Write the files of sessions below a folder; gives whether there are any."""
+    """Write the session files below a folder; return whether there are any."""
     connection = open_existing(backup)
-    found = False
+    has_files = False
     try:
         for path, part, content in connection.execute(_READ_FILES):
             place = (folder / path).resolve()
@@ -122,15 +122,15 @@ def extract_files(backup: Path, folder: Path) -> bool:
             flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if part == 0 else os.O_APPEND)
             with os.fdopen(os.open(place, flags, 0o600), "wb") as file:
                 file.write(content)
-            found = True
+            has_files = True
     finally:
         connection.close(True)
-    return found
+    return has_files
 
 
-def forget_backup(made: Path) -> None:
-    """Make a database of a copy of a backup."""
-    connection = open_existing(made, write=True)
+def forget_backup(database: Path) -> None:
+    """Turn a copy of a backup into a database."""
+    connection = open_existing(database, write=True)
     try:
         with connection:
             connection.execute("DROP TABLE perdure_backup_files")
@@ -140,7 +140,7 @@ def forget_backup(made: Path) -> None:
 
 
 def read_rows(connection: apsw.Connection, table: Table) -> Iterator[Iterable[Sequence[Any]]]:
-    """The rows of a table in parts, without what only a backup has."""
+    """Read the rows of a table in parts, without a backup's header."""
     rows = connection.execute("SELECT " + ", ".join(table.names) + " FROM " + table.name)
     while part := [row for _, row in zip(range(ROWS), rows, strict=False)]:
         yield [row for row in part if table.name != META.name or row[0] != NOTE]

@@ -22,7 +22,7 @@ def create_table(table: Table, engine: str) -> str:
     types = SQLITE_TYPES if engine == "sqlite" else POSTGRES_TYPES
     parts = [column_definition(column, types) for column in table.columns]
     parts.append("PRIMARY KEY (" + ", ".join(table.key) + ")")
-    parts += [_foreign_key(each) for each in table.foreign_keys if each.enforced]
+    parts += [_foreign_key(foreign_key) for foreign_key in table.foreign_keys if foreign_key.enforced]
     tail = " WITHOUT ROWID" if engine == "sqlite" and table.in_key else ""
     if engine == "postgres" and table.hot:
         tail = " WITH (" + ", ".join(("fillfactor = " + str(table.fill), *_EAGER_VACUUM)) + ")"
@@ -30,7 +30,7 @@ def create_table(table: Table, engine: str) -> str:
 
 
 def _foreign_key(foreign_key: ForeignKey) -> str:
-    """It refers to the other table's key."""
+    """Build the clause of a foreign key, which refers to the other table's key."""
     words = ["FOREIGN KEY (" + ", ".join(foreign_key.columns) + ")", "REFERENCES", foreign_key.table]
     return " ".join([*words, "ON DELETE CASCADE"] if foreign_key.cascade else words)
 
@@ -45,7 +45,7 @@ def column_definition(column: Column, types: Mapping[str, str]) -> str:
 
 
 def _literal(value: int | float | str) -> str:
-    """A value of a declaration as both engines read it."""
+    """Write a declared value as a literal of both engines."""
     return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
 
 

@@ -1,4 +1,4 @@
-"""The whole difference between the two engines' SQL.
+"""Differences between the SQL of the two engines.
 
 A statement is written once with named parameters (`:name`) and a few marks:
 
@@ -7,33 +7,32 @@ A statement is written once with named parameters (`:name`) and a few marks:
 | `{among:names}` | `IN (SELECT value FROM json_each(:names))` | `= ANY(:names)` |
 | `{each:names}` | `json_each(:names) AS names`, with `names.value` | `unnest(:names) AS names (value)` |
 | `{pairs:ids,names}` | `pairs`, with `one` of the first list and `other` of the second | the same |
-| `{listed:SELECT …}` | `IN (SELECT …)` | `= ANY(ARRAY(SELECT …))`: the list is made first |
+| `{listed:SELECT …}` | `IN (SELECT …)` | `= ANY(ARRAY(SELECT …))`: the list is built first |
 | `{lock}` | nothing: there is one writer | `FOR NO KEY UPDATE` |
 | `{skip}` | nothing | `FOR NO KEY UPDATE SKIP LOCKED` |
-| `{others:value}` | `NULL`, since nobody else locks rows | the value |
-| `{seen:few,many}` | `:few`, since nobody else locks rows | `:many` |
+| `{others:value}` | `NULL`, because rows have no other locks | the value |
+| `{seen:few,many}` | `:few`, because rows have no other locks | `:many` |
 | `{plain:column}` | `+column`, which keeps the planner off its indexes | `column` |
 | `{greatest:column,name}` | `max(column, :name)` | `greatest(column, :name)` |
 | `{larger:a,b}` | `max(a, b)` | `greatest(a, b)` |
-| `{pair:a,b,c,d}` | `a = c AND b = d` | the same as one range of an index that has both: no index of `b` |
+| `{pair:a,b,c,d}` | `a = c AND b = d` | the same as one range of an index on both, never an index on `b` |
 | `{has:column,name}` | `instr(column, :name) > 0` | `strpos(column, :name) > 0` |
-| `{ranked:table,index}` | the rows that match a full-text index | the same; of many the newest |
+| `{ranked:table,index}` | rows that match a full-text index | the same; if there are many, the newest |
 | `{elements:json,rows}` | a JSON array as `rows` with `key` (from 0) and `value` | the same; `key` from 1 |
 | `{elements:json,name,rows}` | the elements of the array `name` of a JSON object | the same |
 | `{database}`, `{database_bytes}` | the path of its file, its size | its name, its size |
 
-`{ranked:…}` stands for a subquery with the columns `place` and `score`. It reads `:match` (see `fulltext`),
-`:low` and `:high`, which bound the places, and on PostgreSQL `:tags`, `:few` and `:most`.
+`{ranked:…}` is a subquery with the columns `place` and `score`. It reads `:match` (see `fulltext`), the
+bounds `:low` and `:high` of places, and on PostgreSQL `:tags`, `:few` and `:most`.
 
 A statement with a row class (see `rows`) returns records of that class. `{columns}` in its text is the list
-of the class's columns, `{columns:alias}` the same with the alias of a table before each. A column that comes
-from elsewhere is written out, `AS` the name of its field.
+of the class's columns, `{columns:alias}` the same with a table's alias. Any other column is written out, `AS`
+the name of its field.
 
-`:ns`, `:now` and `:wall` are bound by the transaction itself, and so is `ns` in a bulk write of records
-without one.
+The transaction binds `:ns`, `:now` and `:wall`, and `ns` in a bulk write of records without that field.
 
-Each module of statements ends with `name_statements(globals())`: each statement then has its name as a
-comment before its text, so that the engine's statistics and logs show it.
+Each module of statements ends with `name_statements(globals())`, which writes the name of each statement as a
+comment before its text for the engine's statistics and logs.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ _MARKS = (
     (
         _PAIRS,
         r"(SELECT value AS one, json_extract(:\2, '$[' || key || ']') AS other FROM json_each(:\1)) AS pairs",
-        # Subqueries hide how long the lists are, for whose sake PostgreSQL would make a plan each time.
+        # Subqueries hide the lengths of the lists, for which PostgreSQL would otherwise plan each time.
         r"unnest((SELECT :\1::text[]), (SELECT :\2::text[])) AS pairs (one, other)",
     ),
     (re.compile(r"\{listed:((?:[^{}]|\{[^{}]*\})*)\}"), r"IN (\1)", r"= ANY(ARRAY(\1))"),
@@ -121,7 +120,7 @@ _MARKS = (
     (re.compile(r"\{lock\}"), "", _LOCK),
     (re.compile(r"\{skip\}"), "", _LOCK + " SKIP LOCKED"),
 )
-"""Each mark, and what SQLite and PostgreSQL read in its place."""
+"""Each mark, with its text for SQLite and for PostgreSQL."""
 
 SQLITE_TYPES = {"int": "INTEGER", "real": "REAL", "text": "TEXT", "blob": "BLOB"}
 POSTGRES_TYPES = {"int": "BIGINT", "real": "DOUBLE PRECISION", "text": 'TEXT COLLATE "C"', "blob": "BYTEA"}
@@ -129,10 +128,10 @@ POSTGRES_SCALARS = {"int": "bigint", "real": "double precision", "text": "text",
 
 
 TEXTS = 1024
-"""How many texts are remembered in translation: those made at run time come in many shapes."""
+"""Number of cached translations: texts built at run time have many shapes."""
 
 Folded = tuple[bool, ...]
-"""For each column of a bulk write, whether all rows have the same value, which is then sent once."""
+"""For each column of a bulk write, true if all rows have the same value, which is then sent once."""
 
 
 @dataclass(slots=True, eq=False)
@@ -144,7 +143,7 @@ class Statement(Generic[R_co]):
     names: tuple[str, ...]
     lists: frozenset[str]
     single: str = ""
-    """SQLite's text where each list has one item, which it finds twice as fast."""
+    """SQLite's text for lists of one item each, which runs twice as fast."""
     row: type[R_co] | None = None
     name: str = ""
     _maker: Maker[R_co] | None = field(init=False, repr=False)
@@ -160,11 +159,11 @@ class Statement(Generic[R_co]):
 
     @property
     def words(self) -> frozenset[str]:
-        """Every word in it, the names of its tables among them."""
+        """Every word of the text, table names included."""
         return _words(self.postgres)
 
     def bind_sqlite(self, parameters: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-        """The text and the parameters as SQLite takes them: a list of more than one travels as JSON."""
+        """Return the text and the parameters for SQLite; lists of several items are JSON."""
         if not self.lists:
             return self.sqlite, parameters
         if all(len(parameters[name]) == 1 for name in self.lists):
@@ -175,16 +174,16 @@ class Statement(Generic[R_co]):
         return [parameters[name] for name in self.names]
 
     def record(self, row: Row | None) -> Any:
-        """A row as a record, where the statement has a row class."""
+        """Convert a row to a record, if the statement has a row class."""
         return row if row is None or self._maker is None else self._maker.one(row, self.name)
 
     def records(self, rows: list[Any]) -> list[R_co]:
-        """Rows as records, where the statement has a row class."""
+        """Convert rows to records, if the statement has a row class."""
         return rows if self._maker is None else self._maker.all(rows, self.name)
 
 
 def _json_list(values: Sequence[Any]) -> str:
-    """A list as JSON: texts, as nearly all are, in a third of the time that an encoder takes."""
+    """Encode a list as JSON: for texts, the usual case, in 1/3 of an encoder's time."""
     try:
         return "[" + ", ".join(map(encode_basestring_ascii, values)) + "]"
     except TypeError:
@@ -205,7 +204,7 @@ def statement(text: str) -> Statement[Row]: ...
 @overload
 def statement(text: str, row: type[R]) -> Statement[R]: ...
 def statement(text: str, row: type[Any] | None = None) -> Statement[Any]:
-    """A statement that returns rows of the class `row`, or plain rows."""
+    """Build a statement that returns rows of the class `row`, or plain rows."""
     return Statement(*_translate(text if row is None else _with_columns(text, row)), row=row)
 
 
@@ -219,7 +218,7 @@ def _with_columns(text: str, row: type[Any]) -> str:
 
 @lru_cache(maxsize=TEXTS)
 def _translate(text: str) -> tuple[str, str, tuple[str, ...], frozenset[str], str]:
-    """A text in both dialects, as the first fields of a statement."""
+    """Translate a text to both dialects; return the first fields of a statement."""
     if "{columns" in text:
         raise AssertionError("a statement without a row class has no columns to list: " + text)
     paired = [name for names in _PAIRS.findall(text) for name in names]
@@ -242,15 +241,15 @@ def _translate(text: str) -> tuple[str, str, tuple[str, ...], frozenset[str], st
 
 @lru_cache(maxsize=64)
 def probe_statement(probe: Probe) -> Statement[int]:
-    """The question of a probe, for a transaction that did not ask it when it began."""
+    """Return the statement of a probe, for a transaction that did not run it at the start."""
     return statement(probe.sql, row=int)
 
 
 class BulkUpdate(Generic[R]):
-    """An update of many rows, each with its own values: `sets` where `keys` and `guards` still hold.
+    """An update of many rows, each with its own values: `sets` where `keys` and `guards` still match.
 
     The values are read from records of the class `row`: each set and key from the field of its name, the
-    guard of a column from the field `was_<column>`. Guards are compared as they were read, so that a row that
+    guard of a column from the field `was_<column>`. A guard holds the value read earlier, so that a row that
     has changed meanwhile is not counted. Without a row class a row is a tuple of sets, keys and guards.
     """
 
@@ -289,7 +288,7 @@ class BulkUpdate(Generic[R]):
         self.reader = None if row is None else RecordReader(row, "update of " + table.name, attributes)
 
     def of(self, rows: Sequence[R]) -> Write:
-        """This write, of these rows."""
+        """Return this write with its rows."""
         return self, rows
 
     def take_name(self, name: str) -> None:
@@ -297,12 +296,12 @@ class BulkUpdate(Generic[R]):
 
     @property
     def short(self) -> Sequence[str]:
-        """The columns whose values are short and never null."""
+        """Columns whose values are short and never null."""
         return self.keys
 
     @property
     def kept(self) -> range:
-        """Keys are never folded: a constant would tempt the planner to scan a whole namespace."""
+        """Positions of the keys. Folded keys would be constants, for which the planner scans a namespace."""
         return range(len(self.sets), len(self.sets) + len(self.keys))
 
     @cached_property
@@ -318,7 +317,7 @@ class BulkUpdate(Generic[R]):
         sets = ", ".join(map("{} = {}".format, self.sets, values))
         at = len(self.sets) + len(self.keys)
         where = [*map("t.{} = {}".format, self.keys, values[len(self.sets) : at])]
-        # Written so that no index serves it: the row is found by its key.
+        # Written so that no index matches: the row is found by its key.
         where += map("t.{} IS NOT DISTINCT FROM {}".format, self.guards, values[at:])
         return " ".join(
             ("UPDATE", self.table.name, "AS t SET", sets, "FROM", source, "WHERE", " AND ".join(where))
@@ -328,9 +327,9 @@ class BulkUpdate(Generic[R]):
 class BulkInsert(Generic[R]):
     """An insert of many whole rows: records of the class `row`, or tuples in the order of the columns.
 
-    `on_conflict` is what follows `ON CONFLICT (key) DO`; without it a key that is taken is an error. With
-    `any_key` it holds for every unique index. With `folds=False` PostgreSQL has one text for it whatever the
-    rows: for few rows whose values vary, beside others in one statement.
+    `on_conflict` is the text after `ON CONFLICT (key) DO`; without it a taken key is an error. With `any_key`
+    it applies to every unique index. With `folds=False` PostgreSQL has one text for all rows: for few rows
+    with varying values, in one statement with other writes.
     """
 
     @overload
@@ -357,16 +356,16 @@ class BulkInsert(Generic[R]):
         self.reader = None if row is None else RecordReader(row, "insert into " + table.name, table.names)
 
     def sets_seldom(self, sets: str, *, when: str) -> None:
-        """Let its update set these too, which changes a row only where `when` holds."""
+        """Add rarely changed columns to its update, which changes them only where `when` holds."""
         self.seldom = SeldomUpdate(self, sets, when)
 
     @property
     def short(self) -> Sequence[str]:
-        """The columns whose values are short and never null."""
+        """Columns whose values are short and never null."""
         return self.table.key
 
     def of(self, rows: Sequence[R]) -> Write:
-        """This write, of these rows."""
+        """Return this write with its rows."""
         return self, rows
 
     def take_name(self, name: str) -> None:
@@ -393,8 +392,10 @@ class BulkInsert(Generic[R]):
 
 
 class SeldomUpdate:
-    """What an insert seldom changes in a row, for SQLite an update before it: an entry of an index is written
-    anew whenever its column is set, even to what it was."""
+    """Rarely changed columns of an insert's rows, which SQLite sets in a separate update before.
+
+    Setting an indexed column writes its index entry again, even with the same value.
+    """
 
     def __init__(self, insert: BulkInsert[Any], sets: str, when: str) -> None:
         self.insert, self.sets, self.when = insert, sets, when
@@ -409,7 +410,7 @@ class SeldomUpdate:
         where = " AND ".join([" = ".join((name, places[name])) for name in table.key])
         words = ("UPDATE", table.name, "SET", self.sets, "WHERE", where, "AND (", self.when, ")")
         text = _translate(" ".join(words))[0]
-        return commented(self.insert, _EXCLUDED.sub(lambda found: places[found[1]], text))
+        return commented(self.insert, _EXCLUDED.sub(lambda match: places[match[1]], text))
 
 
 Bulk = BulkUpdate[Any] | BulkInsert[Any]
@@ -427,12 +428,12 @@ def name_statements(module: Mapping[str, Any]) -> None:
 
 @lru_cache(maxsize=64)
 def plain_insert(table: Table) -> BulkInsert[tuple[Any, ...]]:
-    """An insert of rows that must be new; the same one each time, since its texts are kept."""
+    """Return the insert of rows that must be new; it is cached, because it keeps its texts."""
     return BulkInsert(table)
 
 
 def _places(bulk: Bulk | SeldomUpdate) -> list[str]:
-    """SQLite's parameter for each column; the transaction's namespace is the first where it is added."""
+    """Return SQLite's parameter of each column; the transaction's namespace, if added, is the first."""
     at = None if bulk.reader is None else bulk.reader.ns_at
     if at is None:
         return ["?"] * len(bulk.columns)
@@ -441,22 +442,22 @@ def _places(bulk: Bulk | SeldomUpdate) -> list[str]:
 
 
 def commented(bulk: Bulk, text: str) -> str:
-    """The text of a bulk write with its name before it."""
+    """Return the text of a bulk write with its name before it."""
     return _commented(bulk.name, text) if bulk.name else text
 
 
 def write_sqlite(bulk: Bulk | SeldomUpdate, rows: Sequence[Any], ns: int | None) -> tuple[str, Sequence[Any]]:
-    """SQLite's text of a bulk write, and the parameters of each row."""
+    """Return SQLite's text of a bulk write, and the parameters of each row."""
     return bulk.sqlite, rows if bulk.reader is None else bulk.reader.tuples(rows, ns)
 
 
 def returning_keys(insert: BulkInsert[Any], text: str) -> str:
-    """The text of an insert that returns the keys of the rows that it has inserted."""
+    """Return the text of an insert that returns the keys of the inserted rows."""
     return " ".join((text, "RETURNING", ", ".join(insert.table.key)))
 
 
 def write_postgres(writes: Sequence[Write], ns: int | None = None) -> tuple[str, list[Any]]:
-    """PostgreSQL's text of bulk writes, as one statement, and its parameters."""
+    """Build one PostgreSQL statement of bulk writes, and its parameters."""
     shapes: list[tuple[Bulk, Folded]] = []
     parameters: list[Any] = []
     for bulk, rows in writes:
@@ -468,7 +469,7 @@ def write_postgres(writes: Sequence[Write], ns: int | None = None) -> tuple[str,
 
 @lru_cache(maxsize=1024)
 def _writes_postgres(writes: tuple[tuple[Bulk, Folded], ...]) -> str:
-    """One write as it is; several as parts of a query that answers with their counts."""
+    """Return the text of a single write, or combine several into a query of their counts."""
     texts, number = [], 1
     for bulk, folded in writes:
         text = bulk.postgres(_values(bulk, folded, number), _unnest(bulk, folded, number))
@@ -482,7 +483,7 @@ def _writes_postgres(writes: tuple[tuple[Bulk, Folded], ...]) -> str:
 
 
 def _values(bulk: Bulk, folded: Folded, first: int) -> list[str]:
-    """What stands for each column: a parameter where it is folded, else a column of the unnested arrays."""
+    """Return the source of each column: a parameter if it is folded, otherwise an unnested array."""
     return [
         f"${number}::{_scalar(bulk, name)}" if once else f"v.c{number}"
         for number, (name, once) in enumerate(zip(bulk.columns, folded, strict=True), first)
@@ -501,7 +502,7 @@ def _scalar(bulk: Bulk, name: str) -> str:
 
 
 def _fold(bulk: Bulk, rows: Sequence[Any], ns: int | None) -> tuple[Folded, list[Any]]:
-    """The rows as columns, those with one value for all as that value; what is `kept` stays whole."""
+    """Convert rows to columns; fold equal values into one, except in `kept` columns."""
     count, kept, short, column_of = len(rows), bulk.kept, bulk.short, bulk.table.column
     folded: list[bool] = []
     sent: list[Any] = []
@@ -521,7 +522,7 @@ def _arrays(table: Table, columns: Sequence[str]) -> str:
 
 
 def key_arrays(table: Table, keys: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Primary keys as PostgreSQL's parameters of `existing_postgres` and `lock_postgres`."""
+    """Convert primary keys to PostgreSQL parameters of `existing_postgres` and `lock_postgres`."""
     columns = zip(*keys, strict=True)
     return [
         array(column, table.column(name).type, short=True)
@@ -545,7 +546,7 @@ def existing_postgres(table: Table) -> str:
 
 @lru_cache(maxsize=64)
 def lock_postgres(table: Table) -> str:
-    """Lock rows by primary key in ascending order; its first column is `ns`."""
+    """Return the text that locks rows by primary key in ascending order; the first column is `ns`."""
     names = ", ".join(table.key)
     source = " ".join(("SELECT * FROM unnest(", _arrays(table, table.key), ")"))
     return " ".join(
@@ -566,6 +567,6 @@ def lock_postgres(table: Table) -> str:
 
 
 def move_deadlines(table: Table) -> str:
-    """Move the deadlines of a table, and the times that they count from, on SQLite."""
+    """Return SQLite's text that moves the deadlines of a table, and the times that they count from."""
     moved = ", ".join(name + " = " + name + " + ?" for name in table.deadlines)
     return " ".join(("UPDATE", table.name, "SET", moved, "WHERE", table.deadlines[0], "IS NOT NULL"))

@@ -1,6 +1,6 @@
-"""The only dynamic SQL: filters, sort orders, places and pages over fields that a domain allows.
+"""The only dynamic SQL: filters, sort orders, cursors and pages over fields that a domain allows.
 
-Identifiers come from the domain's fields and nowhere else; values are always bound.
+Identifiers come only from the domain's fields; values are always bound.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Test = Literal["exact", "within", "contains"]
 
 @dataclass(frozen=True, slots=True)
 class ListField:
-    """A field of a listing: its column, and how a missing value sorts (a time last, all else first)."""
+    """A field of a listing: its column, and the order of missing values (last for times, otherwise first)."""
 
     column: str
     kind: Kind
@@ -47,12 +47,12 @@ class Clause:
 
 
 def given(*conditions: tuple[str, Test, Any]) -> list[FilterCondition]:
-    """The conditions whose value is not None."""
+    """Return the conditions whose value is not None."""
     return [FilterCondition(field, test, value) for field, test, value in conditions if value is not None]
 
 
 def where(fields: Mapping[str, ListField], conditions: Sequence[FilterCondition], logic: str) -> Clause:
-    """All conditions in one pool, joined by `logic`. An empty pool holds for every row."""
+    """Join the conditions by `logic`. Without conditions every row matches."""
     if logic not in ("and", "or"):
         raise BadQuery(f"filter_logic is {logic!r}; it must be 'and' or 'or'")
     parts: list[str] = []
@@ -78,7 +78,7 @@ def _test(column: str, test: Test, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    """A column by which a list is sorted, and where its missing values stand if it has any."""
+    """A sort column, and the order of its missing values if it may have any."""
 
     column: str
     kind: Kind
@@ -96,11 +96,11 @@ class SortKey:
         return plain if self.nulls is None else plain | None
 
     def equal(self, name: str, value: Any) -> str:
-        """The rows that have the value too."""
+        """Return the SQL for rows with an equal value."""
         return self.column + (" IS NULL" if value is None else " = :" + name)
 
     def beyond(self, name: str, value: Any) -> str:
-        """The rows whose value comes after this one."""
+        """Return the SQL for rows with a later value."""
         if value is None:
             return "FALSE" if self.nulls == "last" else self.column + " IS NOT NULL"
         after = self.column + (" < :" if self.descending else " > :") + name
@@ -109,7 +109,7 @@ class SortKey:
 
 @dataclass(frozen=True, slots=True)
 class SortOrder:
-    """The columns by which a list is sorted. All of them together tell every row from every other."""
+    """The sort columns of a list. Together they are unique for each row."""
 
     keys: tuple[SortKey, ...]
 
@@ -118,18 +118,18 @@ class SortOrder:
         return " ORDER BY " + ", ".join(key.sql for key in self.keys)
 
     def place(self, what: str, cursor: str | None) -> Place | None:
-        """The place in a list that a cursor names, if there is a cursor."""
+        """Return the position that a cursor names; None without a cursor."""
         return read_cursor(cursor, what + self.sql, *(key.type for key in self.keys))
 
     def cursor(self, what: str, rows: Sequence[Any], limit: int) -> str | None:
-        """The cursor of the page after these rows, if there may be more."""
+        """Return the cursor of the page after these rows, if there may be more."""
         if not rows or len(rows) != limit:
             return None
         last = rows[-1]
         return write_cursor(what + self.sql, *(getattr(last, _attribute(key.column)) for key in self.keys))
 
     def after(self, place: Place | None) -> Clause:
-        """The rows after a place; all of them without one."""
+        """Return the SQL for rows after a position; without one, for all rows."""
         if place is None:
             return Clause("TRUE", {})
         names = ["c" + str(number) for number in range(len(place))]
@@ -152,19 +152,19 @@ class SortOrder:
 
     @staticmethod
     def _begin(first: SortKey) -> str:
-        """Where an index begins that has the rows in this order."""
+        """Return the start of an index range with the rows in this order."""
         return first.column + (" <= :c0" if first.descending else " >= :c0") + " AND "
 
 
 def _attribute(column: str) -> str:
-    """The name of a column in a row."""
+    """Return the name of a column in a row."""
     return column.rpartition(".")[2]
 
 
 def order_by(
     fields: Mapping[str, ListField], sort_by: str | None, sort_order: str, ties: SortOrder
 ) -> SortOrder:
-    """The order by a field; equal rows keep the order of `ties`, whichever way they are sorted."""
+    """Return the order by a field; equal rows keep the order of `ties` in both directions."""
     if sort_order not in ("asc", "desc"):
         raise BadQuery(f"sort_order is {sort_order!r}; it must be 'asc' or 'desc'")
     if sort_by is None:
@@ -181,7 +181,7 @@ def order_by(
 
 @dataclass(frozen=True, slots=True)
 class Sorting:
-    """What a list may be sorted by, and the order of rows that are equal. `what` names the list."""
+    """Sortable fields of a list, and the order of equal rows. `what` names the list."""
 
     what: str
     fields: Mapping[str, ListField]
@@ -192,7 +192,7 @@ class Sorting:
 
 
 class Listing(Generic[R_co]):
-    """What a query lists: the columns to show, and the table with the conditions that always hold.
+    """A list query: the columns, and the table with its fixed conditions.
 
     With a row class, `{columns}` or `{columns:alias}` in the view is the list of its columns.
     """
@@ -211,7 +211,7 @@ class Listing(Generic[R_co]):
     def page(
         self, clause: Clause, order: SortOrder, limit: int, offset: int, place: Place | None = None
     ) -> tuple[Statement[R_co], Mapping[str, Any]]:
-        """A page of the rows that a clause holds for, after a place."""
+        """Build the statement of a page of the rows that match a clause, after a position."""
         part = _page(limit, offset)
         after = order.after(place)
         wanted = clause.sql if place is None else clause.sql + " AND " + after.sql
@@ -219,14 +219,14 @@ class Listing(Generic[R_co]):
         return _named(text, self.row, self.name), {**clause.values, **after.values, **part.values}
 
     def count(self, clause: Clause) -> Statement[int]:
-        """How many rows there are in all."""
+        """Build the statement that counts all rows."""
         return _named("SELECT count(*) FROM " + self.source + " AND " + clause.sql, int, self.name)
 
     async def total(
         self,
         tx: Tx,
         clause: Clause,
-        found: int,
+        page_rows: int,
         *,
         limit: int,
         offset: int,
@@ -234,10 +234,12 @@ class Listing(Generic[R_co]):
         asked: bool,
         **bound: Any,
     ) -> int | None:
-        """How many rows there are in all: known if a page of so many is the last one, and counted if asked
-        for, which takes longer the more there are."""
-        if place is None and limit and (0 < found < limit or not (found or offset)):
-            return offset + found
+        """Return the number of all rows, from the last page or by a count; None unless `asked`.
+
+        A count takes time linear to the number of rows.
+        """
+        if place is None and limit and (0 < page_rows < limit or not (page_rows or offset)):
+            return offset + page_rows
         if not (asked or limit == 0):
             return None
         return await tx.one(self.count(clause), **clause.values, **bound) or 0
@@ -252,7 +254,7 @@ class Listing(Generic[R_co]):
         place: Place | None = None,
         clause: Clause | None = None,
     ) -> tuple[Statement[R_co], Mapping[str, Any]]:
-        """A page out of the first rows after a place for each value of a column, as an index has them."""
+        """Build a page from the first rows after a position for each value of an indexed column."""
         after = order.after(place)
         held = Clause("", {}) if clause is None else Clause(" AND " + clause.sql, clause.values)
         branch = "SELECT * FROM (SELECT " + self.view + " FROM " + self.source + " AND " + column + " = :h"
@@ -271,14 +273,14 @@ class Listing(Generic[R_co]):
 
 
 def _named(text: str, row: type[Any] | None, name: str) -> Statement[Any]:
-    made: Statement[Any] = statement(text) if row is None else statement(text, row)
+    built: Statement[Any] = statement(text) if row is None else statement(text, row)
     if name:
-        made.take_name(name)
-    return made
+        built.take_name(name)
+    return built
 
 
 def _page(limit: int, offset: int) -> Clause:
-    """LIMIT and OFFSET as bound values; -1 means everything."""
+    """Return LIMIT and OFFSET with bound values; -1 means everything."""
     if limit == -1 and offset == 0:
         return Clause("", {})
     return Clause(

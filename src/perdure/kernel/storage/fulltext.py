@@ -1,8 +1,8 @@
-"""Full-text search: what the engines create for a `FullText`, and how a query is written for each.
+"""Full-text search: the DDL of a `FullText` index, and the queries for each engine.
 
-What people type is cut into words here, and only these words, quoted, reach an engine: no text is an error of
-syntax. Words are runs of letters and digits; both engines stem them as English. SQLite ranks by BM25,
-PostgreSQL by cover density (`ts_rank_cd`), which knows no rare words.
+A query is split into words here, and only these words, quoted, reach an engine, so that no query is a syntax
+error. Words are runs of letters and digits; both engines stem them as English. SQLite ranks by BM25,
+PostgreSQL by cover density (`ts_rank_cd`), which ignores how rare a word is.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from perdure.kernel.storage.schema import FullText, Table
 from perdure.kernel.words import split_words
 
 INDEXED_CHARACTERS = 65_536
-"""How much of a text is indexed, in characters: PostgreSQL refuses vectors of more than a megabyte."""
+"""Indexed characters of a text: PostgreSQL refuses vectors of more than 1 MB."""
 MAX_TERMS = 32
-"""How many words of a query count."""
+"""Maximum number of words in a query."""
 MAX_WORD = 64
 
 _PIECES = re.compile(r'(-?)"([^"]*)"|(\S+)')
@@ -37,14 +37,14 @@ _STOP_WORDS = frozenset(
 
 
 class Term(NamedTuple):
-    """Words that follow one another in a text; of the last one the beginning may be enough."""
+    """Consecutive words of a text; with `prefix`, the last one is the beginning of a word."""
 
     words: tuple[str, ...]
     prefix: bool = False
 
 
 class TextQuery(NamedTuple):
-    """What a text must have: all terms, or any of them, and none of the excluded ones."""
+    """Conditions for a text: all terms, or any of them, and none of the excluded ones."""
 
     terms: tuple[Term, ...]
     excluded: tuple[Term, ...] = ()
@@ -53,7 +53,7 @@ class TextQuery(NamedTuple):
         return bool(self.terms)
 
     def match(self, engine: str, *, every: bool, tags: Sequence[str] = ()) -> str:
-        """The query in the engine's words. On PostgreSQL `tags` are conditions of their own."""
+        """Return the query in the engine's syntax. On PostgreSQL `tags` are separate conditions."""
         return self._fts5(every, tags) if engine == "sqlite" else self._tsquery(every)
 
     def _fts5(self, every: bool, tags: Sequence[str]) -> str:
@@ -69,8 +69,7 @@ class TextQuery(NamedTuple):
 
 
 def parse_query(text: str) -> TextQuery:
-    """What people type: words, `"phrases"`, `prefix*` and `-excluded` ones. Words that every text has are
-    left out, unless there are no others."""
+    """Parse words, `"phrases"`, `prefix*` and `-excluded` terms; drop stop words if others are left."""
     terms: list[Term] = []
     excluded: list[Term] = []
     for minus, phrase, plain in _PIECES.findall(_comparable(text)):
@@ -79,19 +78,19 @@ def parse_query(text: str) -> TextQuery:
         if not words:
             continue
         prefix = plain.endswith("*")
-        found = [Term(words, prefix)] if phrase or away or prefix else [Term((word,)) for word in words]
-        (excluded if away else terms).extend(found)
-    telling = [term for term in terms if not _says_nothing(term)]
-    return TextQuery(tuple((telling or terms)[:MAX_TERMS]), tuple(excluded[:MAX_TERMS]))
+        parsed = [Term(words, prefix)] if phrase or away or prefix else [Term((word,)) for word in words]
+        (excluded if away else terms).extend(parsed)
+    significant = [term for term in terms if not _says_nothing(term)]
+    return TextQuery(tuple((significant or terms)[:MAX_TERMS]), tuple(excluded[:MAX_TERMS]))
 
 
 def index_words(text: str) -> tuple[str, ...]:
-    """The words of a text, as they are compared."""
+    """Return the words of a text in their normalized form."""
     return tuple(word[:MAX_WORD] for word in split_words(_comparable(text)))
 
 
 def is_stop_word(word: str) -> bool:
-    """Whether a word says nothing about a text, since nearly every text has it."""
+    """Return whether a word is in nearly every text, so that it does not narrow a search."""
     return word in _STOP_WORDS
 
 
@@ -124,7 +123,7 @@ def _ts_term(term: Term) -> str:
 
 
 def create_sqlite(table: Table, index: FullText) -> list[str]:
-    """A table of FTS5 that has no text of its own, and the triggers that keep it in step."""
+    """Return the DDL of an FTS5 table without its own text, and of the triggers that update it."""
     columns = ("rowid", "tags", "text")
     into = "INSERT INTO " + index.name + " (" + ", ".join(columns) + ")"
     added = into + " SELECT " + _values(index, "new")
@@ -157,8 +156,8 @@ def _trigger(table: Table, index: FullText, event: str, action: str) -> str:
 
 
 def create_postgres(table: Table, index: FullText) -> list[str]:
-    """A column that PostgreSQL computes, and its index."""
-    # Without this its parser takes paths and addresses for one word each.
+    """Return the DDL of a computed PostgreSQL column and its index."""
+    # Otherwise the parser treats paths and addresses as one word each.
     marks = "'" + _PUNCTUATION.replace("'", "''") + "', '" + " " * len(_PUNCTUATION) + "'"
     plain = "translate(left(" + index.text + ", " + str(INDEXED_CHARACTERS) + "), " + marks + ")"
     vector = "CASE WHEN place IS NOT NULL THEN to_tsvector('english', " + plain + ") END"
@@ -172,12 +171,12 @@ def create_postgres(table: Table, index: FullText) -> list[str]:
 # --- maintenance ------------------------------------------------------------------------------------------
 
 MERGE_PAGES = 200
-"""How many pages of FTS5 are merged at once."""
+"""Number of FTS5 pages merged at once."""
 MERGE_POSTGRES = "SELECT gin_clean_pending_list($1::text::regclass)"
 
 
 def merge_sqlite(index: FullText) -> str:
-    """Merge some pieces of an index."""
+    """Return the text that merges some segments of an index."""
     words = (
         "INSERT INTO",
         index.name,

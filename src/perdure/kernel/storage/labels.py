@@ -1,6 +1,6 @@
-"""Labels: an index of the metadata of objects, one row for each key.
+"""Labels: an index of the metadata of objects, one row per key.
 
-A filter matches objects that have all the given keys with equal values. Values are compared as JSON.
+A filter matches objects that have all its keys with equal values. Values are compared as JSON.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ TABLES = (LABELS,)
 
 MAX_KEYS = 1000
 MAX_BYTES = 64 << 10
-"""How large metadata may be, as JSON."""
+"""Maximum size of metadata as JSON."""
 LONGEST = 200
 """Longer values are compared by their hash."""
 FEW = 1000
-"""So many objects with a label are looked up by their ids."""
+"""Fewer objects with a label are looked up by their ids."""
 SLICE = 1000
-"""How many rows one statement writes."""
+"""Number of rows per statement."""
 
 _ADD = BulkInsert(LABELS)
 _PUT = BulkInsert(LABELS, on_conflict="UPDATE SET value = excluded.value")
 _DROP = statement("DELETE FROM labels WHERE ns = :ns AND kind = :kind AND id {among:ids}")
-# How many objects have a label, up to a number.
+# Number of objects with a label, up to a limit.
 _COUNT = statement(
     "SELECT count(*) FROM (SELECT 1 FROM labels WHERE ns = :ns AND kind = :kind AND key = :key"
     " AND value = :value LIMIT :n) AS found",
@@ -56,9 +56,9 @@ def _value(value: Any) -> str:
 
 
 def encode_metadata(value: object, *, known: str = "{}") -> str:
-    """Metadata as it is stored: as JSON, within the bounds.
+    """Encode metadata as JSON within the limits.
 
-    `known` is what it replaces: what an earlier release stored beyond a bound may stay, but not grow.
+    `known` is the replaced metadata: metadata of an earlier release may exceed a limit, but must not grow.
     """
     metadata = check_object(value, "metadata")
     _check_count(len(metadata), known)
@@ -70,7 +70,7 @@ def encode_metadata(value: object, *, known: str = "{}") -> str:
 
 
 def check_size(metadata: Mapping[str, Any], text: str, what: str) -> None:
-    """Refuse metadata beyond the bounds that is not searched by, and its JSON."""
+    """Refuse metadata, given with its JSON, beyond the limits; for metadata without labels."""
     _check_count(len(metadata), "{}", what)
     _check_size(text, what, "{}")
 
@@ -87,14 +87,14 @@ def _check_size(text: str, what: str, known: str) -> None:
 
 
 async def set_labels(tx: Tx, kind: str, labels: Mapping[str, Mapping[str, Any]]) -> None:
-    """Replace the labels of objects, given by their ids, by their metadata."""
+    """Replace the labels of objects, given as metadata by id."""
     await drop_labels(tx, kind, list(labels))
     for rows in _slices(tx, kind, labels):
         await tx.write((_ADD, rows))
 
 
 async def put_labels(tx: Tx, kind: str, labels: Mapping[str, Mapping[str, Any]]) -> None:
-    """Add labels to objects, or change them, with the next write of the transaction; others stay."""
+    """Add or change labels of objects with the next write of the transaction; other labels stay."""
     for rows in _slices(tx, kind, labels):
         await tx.defer((_PUT, rows))
 
@@ -103,7 +103,9 @@ def _slices(
     tx: Tx, kind: str, labels: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Sequence[tuple[Any, ...]]]:
     rows = [
-        (tx.ns, kind, id, key, _value(value)) for id, found in labels.items() for key, value in found.items()
+        (tx.ns, kind, id, key, _value(value))
+        for id, metadata in labels.items()
+        for key, value in metadata.items()
     ]
     for start in range(0, len(rows), SLICE):
         yield rows[start : start + SLICE]
@@ -114,10 +116,10 @@ async def drop_labels(tx: Tx, kind: str, ids: Sequence[str]) -> None:
 
 
 async def few_labelled(tx: Tx, kind: str, table: str, metadata: Mapping[str, Any]) -> Clause:
-    """The same condition for a list that may be very long, whose rows are called `table`.
+    """Return the condition of `labelled` for a list that may be very long; `table` names its rows.
 
-    Where few objects have one of the labels, that one gives the ids. Otherwise many have them all, or so it
-    is assumed, and rows are tested in the order of the list until the page is full.
+    If one label has few objects, its ids start the search. Otherwise rows are tested in the order of the list
+    until the page is full, assuming that many objects have all the labels.
     """
     rare: str | None = None
     for key, value in metadata.items():
@@ -135,7 +137,7 @@ async def few_labelled(tx: Tx, kind: str, table: str, metadata: Mapping[str, Any
 
 
 def labelled(kind: str, metadata: Mapping[str, Any]) -> Clause:
-    """The condition that the object with the column `id` has these labels."""
+    """Return the condition that the object with the column `id` has these labels."""
     parts: list[str] = []
     values: dict[str, Any] = {"label_kind": kind}
     for number, (key, value) in enumerate(metadata.items()):

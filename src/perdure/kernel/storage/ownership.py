@@ -1,8 +1,8 @@
-"""Which process owns a database file.
+"""Ownership of a database file by one process.
 
-The owner holds an advisory lock on `<file>.lock`, which the operating system drops when the process ends
-however it ends; the content only says who it is. A second lock, on the file itself, keeps out a process that
-knows the file by another path.
+The owner holds an advisory lock on `<file>.lock`, which the operating system releases when the process ends,
+also after a crash; the content only names the owner. A second lock, on the database file itself, excludes
+processes that use another path of the same file.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from perdure.kernel.errors import DatabaseOwned, NotADatabase, ReadOnlyDatabase,
 from perdure.kernel.file_lock import is_alive, is_locked, lock
 
 Identity = tuple[int, int]
-"""The device and the inode of a file."""
+"""Device and inode of a file."""
 _LOCKED_BYTE = 1 << 50
-"""A byte that no database reaches, so that the lock on it is not in SQLite's way."""
+"""A byte beyond the end of any database, so that the lock does not collide with SQLite's locks."""
 
 _held: weakref.WeakSet[Ownership] = weakref.WeakSet()
 
 
 class Owner(NamedTuple):
-    """Who owns a database file, and where it serves it."""
+    """Owner of a database file, and the URL where it serves it."""
 
     pid: int
     url: str | None
@@ -53,10 +53,10 @@ class Ownership:
         _held.add(self)
 
     def lock_file(self) -> None:
-        """Lock the file itself, which is created if it does not exist."""
+        """Lock the database file itself; create it if it does not exist."""
         identity = get_identity(self._database)
-        # Closing a second descriptor of the file would drop the locks that SQLite holds in this process.
-        if identity is not None and any(each.identity == identity for each in _held):
+        # Closing a second descriptor of the file would release SQLite's locks in this process.
+        if identity is not None and any(ownership.identity == identity for ownership in _held):
             raise DatabaseOwned(_describe(self._database, {"pid": os.getpid()}))
         self._file = open_private(self._database)
         status = os.fstat(self._file)
@@ -81,7 +81,7 @@ class Ownership:
         os.pwrite(self._descriptor, json.dumps(content).encode(), 0)
 
     def release(self) -> None:
-        """Release the locks; the lock file stays, since removing it would race with the next owner."""
+        """Release the locks; the lock file stays, because removing it would race with the next owner."""
         descriptors = (self._file, self._descriptor)
         self._file = self._descriptor = self.identity = None
         for descriptor in descriptors:
@@ -96,7 +96,7 @@ def _describe(database: Path, holder: dict[str, Any]) -> str:
 
 
 def find_owner(database: Path) -> Owner | None:
-    """The process that has a database file open; None if nobody has."""
+    """Return the process that has a database file open, or None."""
     path = lock_path(database)
     content = _content(path)
     pid, url = content.get("pid"), content.get("url")
@@ -106,7 +106,7 @@ def find_owner(database: Path) -> Owner | None:
 
 
 def lock_path(database: Path) -> Path:
-    """The file whose lock the owner of a database holds."""
+    """Return the path of the lock file of a database."""
     return database.with_name(database.name + ".lock")
 
 
@@ -128,13 +128,13 @@ def _lock_byte(descriptor: int) -> bool:
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
     except OSError as error:
-        # Not every file system has such locks.
+        # Some file systems have no such locks.
         return error.errno not in (errno.EAGAIN, errno.EACCES)
     return True
 
 
 def get_identity(path: str | os.PathLike[str]) -> Identity | None:
-    """The identity of the file at a path, or None if there is none."""
+    """Return the identity of the file at a path, or None without a file."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -143,7 +143,7 @@ def get_identity(path: str | os.PathLike[str]) -> Identity | None:
 
 
 def open_private(path: Path) -> int:
-    """Open a file; a new one is readable by its owner alone, where SQLite would use the umask's mode."""
+    """Open a file. A new one is readable only by its owner; SQLite would use the umask's mode."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
     except IsADirectoryError:
@@ -155,7 +155,7 @@ def open_private(path: Path) -> int:
 
 
 def _forget_in_child() -> None:
-    # A forked child shares the lock; it must not keep it alive after the owner has gone.
+    # A forked child shares the lock; it must not keep the lock after the owner has ended.
     for ownership in list(_held):
         ownership.release()
 

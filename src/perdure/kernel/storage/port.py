@@ -1,7 +1,7 @@
-"""What an engine offers: run an operation in a transaction, or read in one.
+"""Interface of an engine: run an operation in a transaction, or read in one.
 
-An operation is an `async def` whose first argument is a `Tx`. It awaits nothing but that transaction, may run
-more than once, and returns its result. The driver owns its execution.
+An operation is an `async def` whose first argument is a `Tx`. It awaits only that transaction, may run more
+than once, and returns its result. The driver owns its execution.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ class Tx(Protocol):
 
     ns: int | None
     actor: str | None
-    """In whose name the transaction writes; None is perdure itself, which leaves no audit entry."""
+    """Actor of the transaction's audit entries; None is perdure itself, which leaves no entry."""
     now: int
-    """The time for deadlines and orders, later than in any transaction before on SQLite."""
+    """Time for deadlines and orders; on SQLite later than in any earlier transaction."""
     wall: int
-    """The time that a clock on the wall shows, for schedules and the ends of tokens."""
+    """Wall clock's time, for schedules and the expiry of tokens."""
     ids: Ids
     shard: int
 
     async def one(self, sql: Statement[R], /, **parameters: Any) -> R | None:
-        """The first row, or None."""
+        """Return the first row, or None."""
         ...
 
     async def all(self, sql: Statement[R], /, **parameters: Any) -> list[R]:
-        """Every row."""
+        """Return every row."""
         ...
 
     async def execute(self, sql: Statement[Any], /, **parameters: Any) -> int:
-        """Run a write and return how many rows it changed."""
+        """Run a write and return the number of changed rows."""
         ...
 
     async def execute_many(self, sql: Statement[Any], rows: Sequence[Mapping[str, Any]], /) -> None:
@@ -61,56 +61,56 @@ class Tx(Protocol):
         ...
 
     async def insert_new(self, insert: BulkInsert[R], rows: Sequence[R], /) -> set[tuple[Any, ...]]:
-        """Insert the rows whose key nobody has; returns their keys. The insert does nothing on a conflict.
+        """Insert the rows whose key is free and return their keys; the insert must do nothing on a conflict.
 
-        Rows are given in the order of their keys, each key once.
+        Pass the rows in the order of their keys, without duplicates.
         """
         ...
 
     async def update_many(self, update: BulkUpdate[R], rows: Sequence[R], /) -> int:
-        """Update many rows with values of their own; returns how many were changed."""
+        """Update many rows, each with its own values; return the number of changed rows."""
         ...
 
     async def write(self, *writes: Write) -> list[int]:
-        """Several bulk writes, of different tables; returns how many rows each changed.
+        """Run several bulk writes of different tables; return the number of rows that each changed.
 
-        They reach PostgreSQL as one statement, so that none sees what another has written.
+        PostgreSQL receives them as one statement, so that none sees another's changes.
         """
         ...
 
     async def defer(self, *writes: Write) -> None:
-        """Bulk writes whose counts nobody wants.
+        """Queue bulk writes whose counts are not needed.
 
-        They reach PostgreSQL with the next write, before anything that concerns their tables, and at the end
-        of the operation, so that it is asked less often.
+        PostgreSQL receives them with the next write, before any statement on their tables, and at the end of
+        the operation. This saves round trips.
         """
         ...
 
     async def expect(self, write: Write, otherwise: Callable[[], Awaitable[None]]) -> None:
-        """Defer a bulk write that should write each of its rows; if it did not, `otherwise` is awaited."""
+        """Defer a bulk write that should write all its rows; otherwise await `otherwise`."""
         ...
 
     def add(self, insert: BulkInsert[R], rows: Sequence[R], /) -> None:
-        """Add to totals at the end of the operation: the last column of each row to that of its key.
+        """Add the last column of each row to the total of its key, at the end of the operation.
 
-        The totals of one key are added up first. Their rows are locked after all others.
+        Changes of one key are summed first. The rows of totals are locked last.
         """
         ...
 
     async def lock(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> None:
-        """Lock rows by their primary key, in ascending order. Nothing to do on SQLite."""
+        """Lock rows by primary key, in ascending order. On SQLite this does nothing."""
         ...
 
     async def existing(self, table: Table, keys: Sequence[tuple[Any, ...]], /) -> set[tuple[Any, ...]]:
-        """Which of these primary keys are in the table."""
+        """Return the primary keys that are in the table."""
         ...
 
     async def compact(self, full_text: FullText, /) -> bool:
-        """Merge some pieces of a full-text index; returns whether there may be more to merge."""
+        """Merge some segments of a full-text index; return whether there may be more to merge."""
         ...
 
     async def probe(self, probe: Probe, /) -> bool:
-        """The answer to a question that a table declares."""
+        """Return the answer of a table's probe."""
         ...
 
     def hint(self, channel: str, key: str, times: int = 1) -> None:
@@ -118,16 +118,15 @@ class Tx(Protocol):
         ...
 
     def take_hints(self, channel: str, keys: Iterable[str]) -> dict[str, int]:
-        """Take back hints; gives those that there were, and how many of each."""
+        """Remove hints from this transaction; return the removed keys with their counts."""
         ...
 
     def count(self, name: str, label: str, seconds: float | None = None, times: int = 1) -> None:
-        """Note that something happened so many times, and how long it took each time; it counts once the
-        transaction is committed."""
+        """Record that an event happened `times` times, each in `seconds`; it counts after the commit."""
         ...
 
     def wants(self, channel: str, /) -> bool:
-        """Whether anybody follows a channel, so that hints for followers alone are worth making."""
+        """Return whether a channel has followers; without any, hints only for followers can be omitted."""
         ...
 
 
@@ -135,14 +134,14 @@ Operation = Callable[Concatenate[Tx, P], Coroutine[Any, Any, Result]]
 
 
 class Storage(Protocol):
-    """A database, open."""
+    """An open database."""
 
     engine: Engine
     signals: Signals
     timers: Background
     ids: Ids
     tally: Tally
-    """What committed operations counted."""
+    """Counts of committed operations."""
 
     def run(
         self,
@@ -152,7 +151,7 @@ class Storage(Protocol):
         ns: int | None = None,
         actor: str | None = None,
     ) -> Awaitable[Result]:
-        """Run a writing operation in the name of `actor`; returns its result once it is durable."""
+        """Run a writing operation as `actor`; return its result once it is durable."""
         ...
 
     def read(
@@ -168,15 +167,15 @@ class Storage(Protocol):
         ...
 
     async def health(self) -> Mapping[str, Any]:
-        """`status` is ok or degraded, with the reason and any index still to be built."""
+        """Return `status` (ok or degraded), the reason, and the indexes still to be built."""
         ...
 
     def free_bytes(self) -> int | None:
-        """How much space the disk of the database has; None if this machine cannot tell."""
+        """Return the free space on the database's disk; None if this machine cannot read it."""
         ...
 
     async def integrity(self) -> list[str]:
-        """What the engine finds wrong with its own structures; nothing, if it is whole."""
+        """Return the engine's findings of damage in its own structures; empty if there are none."""
         ...
 
     async def close(self) -> None: ...
@@ -186,6 +185,6 @@ inside_operation: ContextVar[bool] = ContextVar("inside_operation", default=Fals
 
 
 def refuse_nested() -> None:
-    """Operations compose by passing their transaction on, never by opening another."""
+    """Raise NestedOperation inside an operation: operations compose by passing their transaction on."""
     if inside_operation.get():
         raise NestedOperation()

@@ -1,11 +1,11 @@
-"""The PostgreSQL driver: pooled connections, retries of whole operations, and lost commits resolved.
+"""The PostgreSQL driver: pooled connections, retries of whole operations, and resolution of lost commits.
 
-Connections belong to one event loop in a thread of the driver's own, so that callers may come from any thread
-and any loop, and may go away at any time.
+Connections belong to one event loop in the driver's own thread, so that callers may use any thread and loop,
+and may be cancelled at any time.
 
 An operation runs at READ COMMITTED. It is retried after a deadlock, a serialization failure, or a connection
-lost before the commit was sent. If the commit's answer is lost, the server is asked for the state of
-the transaction; the outcome is unknown only if it cannot tell.
+lost before the commit was sent. If the answer to a commit is lost, the driver asks the server for the state
+of the transaction. The outcome is unknown only if the server cannot answer.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _STATE = "SELECT pg_xact_status($1::text::xid8), " + ERA
 
 @dataclass(slots=True)
 class _Call:
-    """One call of an operation, and whether it has a connection yet."""
+    """A call of an operation; `started` is true once it has a connection."""
 
     operation: Operation[..., Any]
     args: tuple[Any, ...]
@@ -122,9 +122,9 @@ class PostgresStorage:
     background = run
 
     async def _owned(self, call: _Call) -> Any:
-        """Cancelling the caller ends a read, and drops a write that waits for a connection.
+        """Run a call. Cancelling the caller ends a read, and drops a write that waits for a connection.
 
-        A write that has started goes on.
+        A write that has started continues.
         """
         if self._closed:
             raise errors.StorageClosed()
@@ -153,11 +153,11 @@ class PostgresStorage:
         return None
 
     def _may_retry(self, error: BaseException, tries: int) -> bool:
-        """A server that was never reached is reported at once; so is a call that ran into its time limit.
+        """Return whether to retry: not after a time limit, and not if the server was never reached.
 
-        One that is starting up was reached, and is waited for.
+        A server that is starting up counts as reached.
         """
-        # A value that cannot be bound never can, and a key that is still taken after some tries is no race.
+        # A value that cannot be bound never can, and a key still taken after 5 tries is no race.
         hopeless = isinstance(error, TimeoutError | ValueError) or (
             isinstance(error, asyncpg.UniqueViolationError) and tries >= 5
         )
@@ -202,7 +202,7 @@ class PostgresStorage:
         except asyncio.CancelledError:
             _discard(connection)
             if xid is None:
-                # A read has no outcome; its caller has gone, and nobody would take an error.
+                # A read has no outcome, and its cancelled caller would not receive an error.
                 raise
             raise errors.OutcomeUnknown(f"PostgreSQL at {self.where}: closed during the commit") from None
         if tx.notes:
@@ -212,7 +212,7 @@ class PostgresStorage:
         return result
 
     async def _was_committed(self, xid: str, deadline: float, cause: BaseException) -> bool:
-        """Ask the server, on a new connection, whether a transaction was committed whose answer was lost."""
+        """Ask the server, on a new connection, whether a transaction with a lost answer was committed."""
         while time.monotonic() < deadline:
             try:
                 state = await self._ask_state(xid)
@@ -235,7 +235,7 @@ class PostgresStorage:
                 raise errors.OutcomeUnknown(f"PostgreSQL at {self.where} crashed during the commit")
             return str(state)
         except asyncpg.InvalidParameterValueError:
-            # After a crash the id may lie in the server's future: it never reached the disk.
+            # After a crash the id may lie in the server's future: the transaction never reached the disk.
             return "aborted"
         finally:
             await connection.close(timeout=2.0)
@@ -253,13 +253,13 @@ class PostgresStorage:
                 self.timers.spawn(self._build_indexes(missing))
 
     async def _analyze(self) -> None:
-        """Analyze tables that have grown before the server has analyzed them.
+        """Analyze tables that have grown before the server analyzed them.
 
-        Without them the planner takes every namespace for a small part of a table.
+        Without statistics the planner assumes that every namespace is a small part of a table.
         """
         pool = await self._connections.pool(self._prepare)
         async with pool.acquire(timeout=self._timeout) as connection:
-            # In a transaction, since a pooler may give the parts of a statement to two sessions.
+            # In a transaction, because a pooler may send the parts of a statement to 2 sessions.
             async with connection.transaction():
                 rows = await connection.fetch(_UNKNOWN_TABLES, list(self.schema.tables))
             for row in rows:
@@ -287,7 +287,7 @@ class PostgresStorage:
         }
 
     def _carrier_health(self) -> Mapping[str, Any]:
-        """The health of Redis, if it carries the signals; it may be down without harm."""
+        """Return the health of Redis if it carries the signals; it may be down without harm."""
         carrier = find_carrier(self.signals)
         if carrier is None:
             return {}
@@ -299,11 +299,11 @@ class PostgresStorage:
         }
 
     def free_bytes(self) -> int | None:
-        """The disk is the database server's."""
+        """Return None: the disk belongs to the database server."""
         return None
 
     async def integrity(self) -> list[str]:
-        """PostgreSQL checks its pages when it reads them, and its foreign keys when rows are written."""
+        """Return nothing: PostgreSQL checks pages on every read, and foreign keys on every write."""
         return []
 
     async def close(self) -> None:
@@ -321,7 +321,7 @@ async def _is_busy(connection: Connection, table: Table) -> bool:
 
 
 async def _abandon(connection: Connection, cause: BaseException) -> None:
-    """Roll back; a connection that cannot, or that was silent for too long, is closed."""
+    """Roll back; close a connection that fails to, or that timed out."""
     if isinstance(cause, TimeoutError):
         _discard(connection)
         return
@@ -332,6 +332,6 @@ async def _abandon(connection: Connection, cause: BaseException) -> None:
 
 
 def _discard(connection: Connection) -> None:
-    # The pool takes a connection back by itself when it is lost, and then refuses to cut it.
+    # The pool takes back a lost connection itself; terminating it then raises InterfaceError.
     with contextlib.suppress(asyncpg.InterfaceError):
         connection.terminate()

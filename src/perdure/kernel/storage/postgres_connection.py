@@ -35,13 +35,13 @@ LOST = (
     ConnectionError,
     OSError,
 )
-"""The connection was lost, or ended by the server, or the server is shutting down or starting up."""
+"""The connection was lost, or the server ended it, is shutting down or is starting up."""
 
 CONTENDED = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.UniqueViolationError)
 """Two transactions conflicted; retry the operation."""
 
 _UNFIT = (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError)
-"""The server got a text that no column holds."""
+"""The server received a text that no column can store."""
 
 _ERRORS: tuple[tuple[type[BaseException], type[errors.StorageError]], ...] = (
     (asyncpg.DiskFullError, errors.StorageFull),
@@ -59,13 +59,13 @@ _ERRORS: tuple[tuple[type[BaseException], type[errors.StorageError]], ...] = (
 
 
 def translate(error: BaseException, where: str) -> BaseException:
-    """PostgreSQL's error as one of ours, without the connection's secrets; anything else as it is."""
+    """Translate a PostgreSQL error to a perdure error, without secrets; return other errors unchanged."""
     if isinstance(error, asyncpg.ClientConfigurationError):
         return errors.InvalidInput(f"PostgreSQL at {where}: {error}")
     if isinstance(error, _UNFIT) or (
         isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError)
     ):
-        # Services refuse such values by name; this is for what they overlook.
+        # Services check such values and name them; this covers values that they missed.
         return errors.InvalidInput("a value of the call cannot be stored in the database")
     for theirs, ours in _ERRORS:
         if isinstance(error, theirs):
@@ -76,7 +76,7 @@ def translate(error: BaseException, where: str) -> BaseException:
 
 
 def describe(dsn: str) -> str:
-    """Host, port and database of a URL, for messages."""
+    """Return host, port and database of a URL, for messages."""
     try:
         parts = urlsplit(dsn)
         hosts = parts.netloc.rpartition("@")[2]
@@ -87,25 +87,25 @@ def describe(dsn: str) -> str:
         raise errors.InvalidInput("the URL cannot be read; is its password percent-encoded?") from None
 
 
-# Operations find rows by key. On a table that has just grown the planner would rather read it whole
-# (seen: 44 ms instead of 1 ms for an update of 60 rows), so the other plans are disabled.
+# Operations find rows by key. On a table that has just grown the planner prefers to scan it (measured: 44 ms
+# instead of 1 ms for an update of 60 rows), so the other plans are disabled.
 _CLOSED = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit")
 
 
 def by_key(begin: str) -> str:
-    """The BEGIN of a transaction on a connection that a pooler shares."""
+    """Return the BEGIN of a transaction on a connection that a pooler shares."""
     return begin + "".join("; SET LOCAL " + name + " = off" for name in _CLOSED)
 
 
 class PlainConnection(asyncpg.Connection):  # type: ignore[misc]
-    """Our settings are those of every transaction, so that a released connection needs no reset."""
+    """A connection with the same settings for every transaction, which needs no reset when it is released."""
 
     def get_reset_query(self) -> str:
         return ""
 
 
 def keep_alive(connection: Any) -> None:
-    """Notice half-open sockets: probe them when idle, and give up on unanswered data."""
+    """Detect half-open sockets: probe them when idle, and time out unanswered data."""
     transport = getattr(connection, "_transport", None)
     raw = transport.get_extra_info("socket") if transport is not None else None
     if raw is None or raw.family not in (socket.AF_INET, socket.AF_INET6):
@@ -122,7 +122,7 @@ def keep_alive(connection: Any) -> None:
 
 
 class PostgresPool:
-    """The pool of connections, made when it is first needed, in the driver's own event loop."""
+    """The pool of connections, opened on first use in the driver's own event loop."""
 
     def __init__(self, dsn: str, *, size: int, timeout: float, pgbouncer: bool) -> None:
         self.dsn = dsn
@@ -130,12 +130,12 @@ class PostgresPool:
         self._size = size
         self._timeout = timeout
         self._pooled = pgbouncer
-        """Whether a pooler may give each transaction another session of the server."""
+        """True if a pooler may assign each transaction to another session of the server."""
         self._looked = pgbouncer
         self._opening: asyncio.Task[Pool] | None = None
 
     async def pool(self, prepare: Callable[[Pool], Awaitable[None]]) -> Pool:
-        """The pool; `prepare` is awaited once when it is made."""
+        """Return the pool; `prepare` is awaited once when it opens."""
         task = self._opening
         if task is None:
             task = self._opening = asyncio.get_running_loop().create_task(self._open(prepare))
@@ -168,13 +168,14 @@ class PostgresPool:
 
     @property
     def is_pooled(self) -> bool:
-        """Whether a pooler stands before the server, so that nothing may be set or prepared for a session."""
+        """True behind a pooler: then nothing may be set or prepared for a session."""
         return self._pooled
 
     async def _look_for_pooler(self) -> None:
-        """Find out, before the first connection is used, whether a pooler answers.
+        """Detect, before the first connection is used, whether a pooler answers.
 
-        The process that a connection names when it begins is then not the one that executes its statements.
+        Behind a pooler, the process id sent at connect differs from that of the process that executes
+        statements.
         """
         if self._looked:
             return
@@ -193,7 +194,7 @@ class PostgresPool:
             await connection.close(timeout=2.0)
 
     def sizes(self) -> dict[str, int]:
-        """The pool's limit, size and idle connections."""
+        """Return the pool's limit, its open connections and its idle connections."""
         task = self._opening
         if task is None or not task.done() or _has_failed(task):
             return {"limit": self._size, "open": 0, "idle": 0}
@@ -201,12 +202,12 @@ class PostgresPool:
         return {"limit": self._size, "open": pool.get_size(), "idle": pool.get_idle_size()}
 
     async def single(self) -> Connection:
-        """A connection outside the pool."""
+        """Open a connection outside the pool."""
         await self._look_for_pooler()
         return await asyncpg.connect(self.dsn, timeout=5.0, command_timeout=5.0, **self.options())
 
     def begin(self, text: str) -> str:
-        """The BEGIN of a transaction on a connection of the pool."""
+        """Return the BEGIN of a transaction on a connection of the pool."""
         return by_key(text) if self._pooled else text
 
     async def _init(self, connection: Connection) -> None:

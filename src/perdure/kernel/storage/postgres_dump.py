@@ -1,4 +1,4 @@
-"""The tables of a PostgreSQL database as rows: read in one snapshot by cursors, and written by COPY."""
+"""Tables of a PostgreSQL database as rows: read in one snapshot by cursors, and written by COPY."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.kernel.storage.postgres_schema import upgrade
 from perdure.kernel.storage.schema import Schema, Table
 
 ROWS = 1000
-"""How many rows a cursor fetches at once."""
+"""Number of rows per fetch of a cursor."""
 COPY_SECONDS = 3600.0
 Rows = Iterable[Sequence[Any]]
 Write = Callable[[Table, Sequence[Sequence[Any]]], None]
@@ -42,7 +42,7 @@ async def connected(dsn: str) -> AsyncIterator[Connection]:
 
 
 async def dump(dsn: str, schema: Schema, write: Write) -> None:
-    """Give every row of every table, all of one moment, to `write`. Writers are not stopped."""
+    """Pass every row of every table, from one snapshot, to `write`. Writers are not blocked."""
     async with connected(dsn) as connection:
         await connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
         async with connection.transaction(isolation="repeatable_read", readonly=True):
@@ -51,7 +51,8 @@ async def dump(dsn: str, schema: Schema, write: Write) -> None:
                 if not any(name == table.name for name, _ in present):
                     continue
                 columns = [
-                    each.name if (table.name, each.name) in present else "NULL" for each in table.columns
+                    column.name if (table.name, column.name) in present else "NULL"
+                    for column in table.columns
                 ]
                 text = "SELECT " + ", ".join(columns) + " FROM " + table.name
                 cursor = await connection.cursor(text)
@@ -60,7 +61,7 @@ async def dump(dsn: str, schema: Schema, write: Write) -> None:
 
 
 async def is_empty(dsn: str) -> bool:
-    """Whether a database has no perdure tables, or nothing in them."""
+    """Return whether a database has no perdure tables, or no rows in them."""
     async with connected(dsn) as connection:
         if await connection.fetchval("SELECT to_regclass('namespaces')") is None:
             return True
@@ -68,7 +69,7 @@ async def is_empty(dsn: str) -> bool:
 
 
 async def load(dsn: str, schema: Schema, rows_of: Callable[[Table], Iterable[Rows]]) -> None:
-    """Replace all rows by those given, in one transaction; refused while a server or worker is connected."""
+    """Replace all rows in one transaction; refused while a server or worker is connected."""
     async with connected(dsn) as connection:
         others = await connection.fetchval(_OTHERS)
         if others:

@@ -13,9 +13,9 @@ Fetch = Callable[..., Awaitable[Sequence[Sequence[Any]]]]
 
 @asynccontextmanager
 async def foreign_postgres(dsn: str) -> AsyncIterator[Fetch]:
-    """Connect to a database, and give a function that fetches the rows of a statement.
+    """Connect to a database; return a function that fetches the rows of a statement.
 
-    Each statement is a transaction of its own, so that the other program is not slowed down.
+    Each statement is a separate transaction, so that the other program is not blocked.
     """
     async with connected(dsn) as connection:
         await connection.execute("SET default_transaction_read_only = on")

@@ -23,7 +23,7 @@ _SIZES = "SELECT relname, reltuples::bigint FROM pg_class WHERE relnamespace = c
 
 
 async def upgrade(connection: Connection, schema: Schema) -> list[tuple[Table, Index]]:
-    """Add what is missing; returns the indexes of large tables, which are built in the background."""
+    """Add missing tables, columns and indexes; return the indexes of large tables, which are built later."""
     async with connection.transaction():
         await connection.execute(_LOCK)
         columns: dict[str, set[str]] = {}
@@ -62,7 +62,7 @@ async def _upgrade_indexes(
         if valid:
             continue
         if valid is False and not building:
-            # A concurrent build that did not finish leaves an invalid index behind.
+            # An interrupted concurrent build leaves an invalid index behind.
             await connection.execute("DROP INDEX " + index.name)
         if building or (table.name in tables and sizes.get(table.name, 0) > LARGE_TABLE_ROWS):
             missing.append((table, index))
@@ -72,7 +72,7 @@ async def _upgrade_indexes(
 
 
 async def _create_views(connection: Connection, schema: Schema) -> None:
-    """Create the views that are missing. A name that another program has taken stays with it."""
+    """Create missing views. A name that another program uses is left to it."""
     taken = {name for name, _ in await connection.fetch(_SIZES)}
     for view in schema.views:
         if view.name not in taken:
@@ -80,8 +80,8 @@ async def _create_views(connection: Connection, schema: Schema) -> None:
 
 
 async def _check_generation(connection: Connection) -> None:
-    found = await connection.fetchval("SELECT value FROM perdure_meta WHERE name = 'schema'")
-    if found is None:
+    generation = await connection.fetchval("SELECT value FROM perdure_meta WHERE name = 'schema'")
+    if generation is None:
         await connection.execute("INSERT INTO perdure_meta VALUES ('schema', $1)", str(SCHEMA_GENERATION))
-    elif int(found) > SCHEMA_GENERATION:
-        raise NewerSchema(f"the database has schema {found}; this release knows {SCHEMA_GENERATION}")
+    elif int(generation) > SCHEMA_GENERATION:
+        raise NewerSchema(f"the database has schema {generation}; this release knows {SCHEMA_GENERATION}")

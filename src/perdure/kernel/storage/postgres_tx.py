@@ -1,4 +1,4 @@
-"""A transaction on PostgreSQL: its first statement, its methods, and how an operation runs in it."""
+"""A transaction on PostgreSQL: its first statement, its methods, and the execution of an operation."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ SHARDS = 16
 BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 IDLE_SECONDS = 5.0
-"""How long a transaction may wait for its next statement: a frozen process holds its locks no longer."""
+"""Maximum wait of a transaction for its next statement; a frozen process then loses its locks."""
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-# After a crash the server reuses transaction ids that had not reached the disk, so an id is of one start.
+# After a crash the server reuses transaction ids that had not reached the disk, so an id is valid for one
+# start.
 ERA = "pg_postmaster_start_time()::text || coalesce(pg_last_wal_replay_lsn()::text, '')"
 XID = f"pg_current_xact_id()::text || ' ' || {ERA}"
 
 
 def prelude(xid: str, probes: Sequence[Probe]) -> str:
-    """The first statement of a transaction: its time, its id, its settings, and the probes' answers."""
+    """Build the first statement of a transaction: its time, id and settings, and the probes' answers."""
     exists = [" EXISTS (" + probe.sql.replace(":now", "t.now") + ")" for probe in probes]
     idle = str(round(IDLE_SECONDS * 1000))
     limits = (
@@ -67,10 +68,10 @@ class PostgresTx:
         self._later: list[Write] = []
         self._later_ns = ns
         self._otherwise: dict[int, Callable[[], Awaitable[None]]] = {}
-        """What follows if a deferred write, by its place among them, did not write each of its rows."""
+        """Fallbacks of deferred writes, by their positions, for writes that did not write all their rows."""
         self._totals = TotalChanges()
         self._awaited: set[str] = set()
-        """The tables of deferred writes."""
+        """Tables of the deferred writes."""
 
     def _bind(self, sql: Statement[Any], parameters: dict[str, Any]) -> list[Any]:
         parameters.setdefault("now", self.now)
@@ -110,8 +111,8 @@ class PostgresTx:
             return set()
         await self.flush()
         text, parameters = dialect.write_postgres([(insert, rows)], self.ns)
-        found = await self._wait(self._connection.fetch(dialect.returning_keys(insert, text), *parameters))
-        return set(map(tuple, found))
+        keys = await self._wait(self._connection.fetch(dialect.returning_keys(insert, text), *parameters))
+        return set(map(tuple, keys))
 
     async def update_many(self, update: BulkUpdate[R], rows: Sequence[R], /) -> int:
         return (await self.write((update, rows)))[0]
@@ -145,14 +146,14 @@ class PostgresTx:
             await self._send_later()
 
     async def finish(self) -> None:
-        """Send the deferred writes and the totals, as the last thing of the operation."""
+        """Send the deferred writes and the totals, at the end of the operation."""
         for ns, writes in self._totals.take().items():
             self.ns = ns
             await self.write(*writes)
         await self.flush()
 
     async def _send_later(self, *writes: Write) -> list[int]:
-        """Send the deferred writes with others; returns the counts of the others."""
+        """Send the deferred writes with other writes; return the counts of the other writes."""
         later, self._later, self._awaited = self._later, [], set()
         otherwise, self._otherwise = self._otherwise, {}
         if writes and later and self._later_ns != self.ns:
@@ -166,7 +167,7 @@ class PostgresTx:
         return counts[len(later) :]
 
     async def _settle(self, sql: Statement[Any]) -> None:
-        """Send deferred writes before a statement that concerns their tables."""
+        """Send the deferred writes before a statement on one of their tables."""
         if self._later and not sql.words.isdisjoint(self._awaited):
             await self.flush()
 
@@ -190,8 +191,8 @@ class PostgresTx:
             return set()
         await self.flush()
         parameters = dialect.key_arrays(table, keys)
-        found = await self._wait(self._connection.fetch(dialect.existing_postgres(table), *parameters))
-        return set(map(tuple, found))
+        rows = await self._wait(self._connection.fetch(dialect.existing_postgres(table), *parameters))
+        return set(map(tuple, rows))
 
     async def compact(self, full_text: FullText, /) -> bool:
         await self._wait(self._connection.execute(fulltext.MERGE_POSTGRES, full_text.name + "_gin"))
@@ -224,7 +225,7 @@ def _tables(writes: Sequence[Write]) -> set[str]:
 
 
 def _count(status: str) -> int:
-    """The row count at the end of a command tag such as `UPDATE 3`."""
+    """Return the row count at the end of a command tag such as `UPDATE 3`."""
     tail = status.rpartition(" ")[2]
     return int(tail) if tail.isdigit() else 0
 
@@ -238,7 +239,7 @@ async def written(operation: Awaitable[Any], tx: PostgresTx) -> Any:
 
 @coroutine
 def drive(called: Coroutine[Any, Any, Any], tx: PostgresTx) -> Any:
-    """Run an operation; it may await only its transaction."""
+    """Run an operation, which may await only its transaction."""
     operation = written(called, tx)
     value: Any = None
     error: BaseException | None = None

@@ -1,8 +1,7 @@
-"""Rows with names: how the rows of a query become records, and records the rows of a bulk write.
+"""Rows with names: rows of a query as records, and records as rows of a bulk write.
 
-A row class is a `NamedTuple`, a `msgspec.Struct` for rows that are worked on, or a plain type (`int`, `str`,
-`bytes`) for a query of one column. Its fields are the columns of the query; those of a Struct that have a
-default are no columns.
+A row class is a `NamedTuple`, a `msgspec.Struct` for mutable rows, or a plain type (`int`, `str`, `bytes`)
+for a query of one column. Its fields are the columns of the query, except Struct fields with a default.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 VALUES = (int, str, bytes)
-"""The row classes of queries with one column."""
+"""Row classes of queries with one column."""
 
 
 def get_columns(row: type[Any]) -> tuple[str, ...]:
-    """The columns that a row class names; none for a single value."""
+    """Return the columns that a row class names; none for a single value."""
     if row in VALUES:
         return ()
     if issubclass(row, msgspec.Struct):
@@ -39,13 +38,13 @@ def get_columns(row: type[Any]) -> tuple[str, ...]:
 
 
 def projection(view: type[R]) -> Callable[[Any], R]:
-    """A function that takes the fields of a `NamedTuple` class out of a row that has more."""
+    """Build a function that reads the fields of a `NamedTuple` class from a row with more fields."""
     read, make = attrgetter(*get_columns(view)), partial(tuple.__new__, view)  # type: ignore[type-var]
     return lambda row: make(read(row))
 
 
 class Maker(Generic[R]):
-    """Makes records of one class out of the rows that a query returns."""
+    """Builds records of one class from the rows of a query."""
 
     __slots__ = ("_make", "_make_all", "_row", "_width")
 
@@ -59,19 +58,19 @@ class Maker(Generic[R]):
         elif issubclass(row, msgspec.Struct):
             self._make = lambda values: row(*values)
         else:
-            # What `_make` does, without its check of each row.
+            # Same as the class's `_make`, without its check of each row.
             self._make = partial(tuple.__new__, row)  # type: ignore[type-var]
         is_struct = issubclass(row, msgspec.Struct)
         self._make_all = partial(starmap, row) if is_struct else partial(map, self._make)
 
     def one(self, values: Row, name: str) -> R:
-        """The record of a row that the statement `name` returned."""
+        """Convert a row of the statement `name` to a record."""
         if len(values) != self._width:
             raise self._mismatch(values, name)
         return self._make(values)
 
     def all(self, rows: Sequence[Row], name: str) -> list[R]:
-        """The records of all rows that the statement `name` returned."""
+        """Convert all rows of the statement `name` to records."""
         if rows and len(rows[0]) != self._width:
             raise self._mismatch(rows[0], name)
         return list(self._make_all(rows))
@@ -84,7 +83,7 @@ class Maker(Generic[R]):
 
 
 class RecordReader:
-    """Reads the values of a bulk write from records. `ns` is the transaction's where they have none."""
+    """Reads the values of a bulk write from records. Records without `ns` get the transaction's."""
 
     __slots__ = ("_read", "ns_at")
 
@@ -94,16 +93,16 @@ class RecordReader:
             raise AssertionError(f"{what}: {row.__name__} has no {', '.join(missing)}")
         own = tuple(name for name in attributes if hasattr(row, name))
         self.ns_at = attributes.index("ns") if len(own) < len(attributes) else None
-        """The place of the transaction's `ns` among the values, if it is to be added."""
+        """Position of the transaction's `ns` among the values; None if it is not added."""
         self._read = _build_reader(row, own)
 
     def tuples(self, rows: Sequence[Any], ns: int | None) -> list[Any]:
-        """The values of each record; a namespace that is added comes first."""
+        """Return the values of each record; an added namespace comes first."""
         read = self._read
         return list(map(read, rows)) if self.ns_at is None else [(ns, *read(row)) for row in rows]
 
     def columns(self, rows: Sequence[Any], ns: int | None) -> list[tuple[Any, ...]]:
-        """The values of each column, in the order of the attributes."""
+        """Return the values of each column, in the order of the attributes."""
         columns = list(zip(*map(self._read, rows), strict=True))
         if self.ns_at is not None:
             columns.insert(self.ns_at, (ns,) * len(rows))
@@ -111,17 +110,17 @@ class RecordReader:
 
 
 def _build_reader(row: type[Any], names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """What reads these fields: of a whole record, the quickest way there is."""
+    """Return the fastest function that reads these fields of a record."""
     if getattr(row, "_fields", None) == names:
         return tuple
     if getattr(row, "__struct_fields__", None) == names:
         return msgspec.structs.astuple
-    # With one name it would return the value alone.
+    # With one name `attrgetter` would return a bare value.
     return attrgetter(*names) if len(names) > 1 else lambda record: (getattr(record, names[0]),)
 
 
 def stored(decode: Callable[P, R]) -> Callable[P, R]:
-    """What is stored was valid when it was written: where it is not, the database is damaged."""
+    """Wrap a decoder of stored values: an invalid value means that the database is damaged."""
 
     @wraps(decode)
     def decoded(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,8 +1,8 @@
-"""Tables, declared once. A domain declares its own; the drivers create and extend them on open.
+"""Declarations of tables. A domain declares its own; the drivers create and extend them on open.
 
 The upgrade is additive: tables, nullable (or defaulted) columns and indexes are added; nothing is dropped,
-narrowed or renamed. So a release can open what an older one made, and the older one still works on it. A
-foreign key comes with its table: SQLite cannot add one to a table that exists.
+narrowed or renamed. A release can therefore open an older release's database, which the older release can
+still use. A foreign key is created with its table, because SQLite cannot add one later.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 ColumnType = Literal["int", "real", "text", "blob"]
 
 SCHEMA_GENERATION = 1
-"""Raised only by a change that older releases cannot live with."""
+"""Raised only by a change that older releases cannot work with."""
 
 LARGE_TABLE_ROWS = 100_000
 """From this size on a new index is built in the background."""
@@ -22,7 +22,7 @@ LARGE_TABLE_ROWS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. `real` is a float of 64 bits, never NaN, which SQLite stores as null."""
+    """A column. `real` is a 64-bit float, never NaN, which SQLite stores as null."""
 
     name: str
     type: ColumnType
@@ -40,10 +40,10 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class ForeignKey:
-    """The columns that name a row of another table by its key; a row with a null among them names none.
+    """Columns that refer to the key of another table's row; with a null among them they refer to none.
 
-    A row that is referred to cannot be deleted; with `cascade`, the rows that refer to it go with it. Where
-    the columns came after their table, it is not `enforced`: then it is only written down.
+    A referenced row cannot be deleted; with `cascade`, its referring rows are deleted with it. If the columns
+    were added after their table, the key is declared but not `enforced`.
     """
 
     columns: tuple[str, ...]
@@ -56,8 +56,8 @@ class ForeignKey:
 class FullText:
     """An index of the words in a text column: FTS5 with external content, or a tsvector with GIN.
 
-    A row is in the index while it has a number in the column `place`, which is unique. The words of the
-    column `tags` narrow a search. `fulltext` has its DDL and its queries.
+    A row is indexed while its unique column `place` has a number. The words of the column `tags` narrow a
+    search. `fulltext` builds the DDL and the queries.
     """
 
     name: str
@@ -66,9 +66,9 @@ class FullText:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A view for people who read the database with SQL, as each engine creates it.
+    """A view for people who read the database with SQL, with the text for each engine.
 
-    It is created when its name is free, after all tables. No statement of perdure reads it.
+    Views are created after all tables if their names are free. No statement of perdure reads them.
     """
 
     name: str
@@ -81,9 +81,9 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A question that many transactions ask first: has the time in `column` come for any row of `table`?
+    """A question that many transactions ask first: is the time in `column` due for any row of `table`?
 
-    Without a column: has the table any row? PostgreSQL answers it while the transaction begins.
+    Without a column: does the table have any row? PostgreSQL answers it while the transaction begins.
     """
 
     table: str
@@ -107,7 +107,7 @@ class Probe:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table with its key and indexes. `hot` ones are vacuumed eagerly on PostgreSQL."""
+    """A table with its key and indexes. PostgreSQL vacuums `hot` tables eagerly."""
 
     name: str
     columns: tuple[Column, ...]
@@ -115,19 +115,19 @@ class Table:
     indexes: tuple[Index, ...] = ()
     hot: bool = False
     in_key: bool = False
-    """Whether SQLite stores its rows in the index of its key, not beside it: for small rows."""
+    """True if SQLite stores rows in the index of the key instead of separately; for small rows."""
     fill: int = 85
-    """How many percent of a page of a `hot` table new rows take on PostgreSQL. A version that finds room on
-    the page of the one before it, and changes nothing that is indexed, needs no entry in any index."""
+    """Percentage of a page that new rows fill on PostgreSQL, for a `hot` table. An update needs no index
+    entries if its page has room and no indexed column changes."""
     probes: tuple[Probe, ...] = ()
     deadlines: tuple[str, ...] = ()
-    """The deadline of a row, null where it has none, and the times that it counts from."""
+    """Deadline column, null without a deadline, and the times that it counts from."""
     foreign_keys: tuple[ForeignKey, ...] = ()
-    """Small tables have them; on tables that every call writes to they would cost too much."""
+    """Only on small tables; on tables that every call writes they would cost too much."""
     full_text: FullText | None = None
     views: tuple[View, ...] = ()
     filled_by: str | None = None
-    """What is run when the table is created: it may have to count what an earlier release has stored."""
+    """Statement run when the table is created, for example to count rows of an earlier release."""
     _by_name: dict[str, Column] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -161,7 +161,7 @@ def blob(name: str, *, null: bool = False) -> Column:
 
 
 class Schema:
-    """All the tables of one database, by name."""
+    """All tables of one database, by name."""
 
     def __init__(self, tables: Iterable[Table]) -> None:
         self.tables: dict[str, Table] = {META.name: META}
@@ -173,7 +173,7 @@ class Schema:
                 self._check(table, foreign_key)
 
     def _check(self, table: Table, foreign_key: ForeignKey) -> None:
-        """A foreign key names a table that is created before its own, and an index finds its rows."""
+        """Check that a foreign key refers to an earlier table, and that an index finds its rows."""
         what = f"the foreign key of {table.name} to {foreign_key.table}"
         target = self.tables.get(foreign_key.table)
         if target is None:
@@ -181,9 +181,9 @@ class Schema:
         own = [table.column(name).type for name in foreign_key.columns]
         if own != [target.column(name).type for name in target.key]:
             raise AssertionError(f"{what}: the columns must be those of its key, {', '.join(target.key)}")
-        found = [table.key, *(index.columns for index in table.indexes)]
+        candidates = [table.key, *(index.columns for index in table.indexes)]
         if foreign_key.enforced and not any(
-            columns[: len(foreign_key.columns)] == foreign_key.columns for columns in found
+            columns[: len(foreign_key.columns)] == foreign_key.columns for columns in candidates
         ):
             raise AssertionError(f"{what}: no index begins with {', '.join(foreign_key.columns)}")
 

@@ -32,11 +32,11 @@ from perdure.kernel.storage.sqlite_engine import MEMORY, Running, SqliteEngine, 
 GROUP_LIMIT = 512
 READERS = 2
 CLOSE_SECONDS = 5.0
-"""How long a close waits for the writes that are queued."""
+"""Seconds that a close waits for the queued writes."""
 AGAIN_SECONDS = 0.002
-"""How long after an interrupt the next one follows, while its job is still running."""
+"""Seconds between interrupts of a job that is still running."""
 LOOK_SECONDS = 1.0
-"""How often jobs are compared with their deadlines and the files are checked, at the least."""
+"""Maximum seconds between checks of the jobs' deadlines and of the files."""
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class Writer:
             self._ready.notify()
 
     def stop(self) -> None:
-        """Run the queued jobs, then end the thread; what takes too long is stopped."""
+        """Run the queued jobs, then end the thread; jobs that take too long are stopped."""
         with self._ready:
             self._closing = True
             self._ready.notify()
@@ -95,7 +95,7 @@ class Writer:
             self._thread.join(AGAIN_SECONDS)
 
     def _stop_jobs(self) -> None:
-        """Stop the jobs that run and drop those that are queued."""
+        """Stop the running jobs and drop the queued ones."""
         with self._ready:
             dropped = [*self._urgent, *self._background]
             self._urgent.clear()
@@ -123,7 +123,7 @@ class Writer:
             self._engine.build_index(table, index)
 
     def _take(self) -> list[QueuedJob]:
-        """The next group: all queued calls, or else one of the background lane."""
+        """Return the next group: all queued calls, otherwise one call of the background lane."""
         with self._ready:
             while not (self._urgent or self._background or self._closing):
                 self._ready.wait()
@@ -153,7 +153,7 @@ class Writer:
                 _call_soon(loop, _deliver, answered)
 
     def _die(self, error: BaseException) -> None:
-        """Fail every queued job, since the thread has ended."""
+        """Fail every queued job, because the thread has ended."""
         with self._ready:
             self._dead = error
             left = [*self._running, *self._urgent, *self._background]
@@ -180,7 +180,7 @@ def _call_soon(
 
 
 class SqliteReader:
-    """A reading connection and the job that it runs."""
+    """A reading connection and its running job."""
 
     __slots__ = ("connection", "running")
 
@@ -190,7 +190,7 @@ class SqliteReader:
 
 
 class SqliteStorage:
-    """A SQLite database, in a file that this process owns or in memory."""
+    """A SQLite database, in a file owned by this process or in memory."""
 
     engine: Engine = "sqlite"
 
@@ -232,7 +232,7 @@ class SqliteStorage:
         self._readers: ThreadPoolExecutor | None = None
         self._idle: SimpleQueue[SqliteReader] = SimpleQueue()
         self._running = [self._engine.running]
-        """What can be interrupted: the writer and each reader."""
+        """Jobs that can be interrupted: the writer's and the readers'."""
         self._timeout = timeout
         self._closed = False
         self._lock = threading.Lock()
@@ -295,10 +295,10 @@ class SqliteStorage:
             inside_operation.reset(token)
 
     def _put_back(self, reader: SqliteReader) -> None:
-        """Let the next job use a reader, unless its snapshot is still open.
+        """Return a reader to the idle ones, unless its snapshot is still open.
 
-        A debugger or a profiler that holds a cursor keeps the snapshot: later jobs would read old rows, and
-        the write-ahead log could not be emptied.
+        A debugger or profiler that holds a cursor keeps the snapshot open. Later jobs would then read old
+        rows, and the write-ahead log could not be emptied.
         """
         if reader.connection.txn_state() == apsw.SQLITE_TXN_NONE:
             self._idle.put(reader)
@@ -316,7 +316,7 @@ class SqliteStorage:
         return reader
 
     def _stop(self, job: WriterJob, reason: BaseException) -> None:
-        """Stop a job wherever it is."""
+        """Stop a queued or running job."""
         if any(running.stop(job, reason) for running in self._running):
             self.timers.spawn(self._interrupt(job, reason))
 
@@ -326,7 +326,7 @@ class SqliteStorage:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _look(self) -> None:
-        """Stop the jobs whose deadlines have passed, and check that the files are still there."""
+        """Stop jobs past their deadlines, and check that the files are still there."""
         self._engine.check_file()
         for running in self._running:
             job = running.job
@@ -360,7 +360,7 @@ class SqliteStorage:
         return {"status": "degraded" if reason else "ok", "reason": reason, "indexes_being_built": indexes}
 
     def free_bytes(self) -> int | None:
-        """What is free on the disk of the file."""
+        """Return the free space on the disk of the file."""
         if self._engine.in_memory:
             return None
         try:
@@ -369,7 +369,7 @@ class SqliteStorage:
             return None
 
     async def integrity(self) -> list[str]:
-        """Check the pages, the indexes and the foreign keys, on a connection of its own."""
+        """Check the pages, the indexes and the foreign keys, on a separate connection."""
         if self._engine.in_memory:
             return []
         self._check_open()

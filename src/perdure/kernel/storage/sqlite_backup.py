@@ -1,4 +1,4 @@
-"""Copies of SQLite databases: made beside the process that writes, checked, and put in place by a rename."""
+"""Copies of SQLite databases: made while a process writes, checked, and moved into place by a rename."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from perdure.kernel.storage.schema import META
 from perdure.kernel.storage.sqlite_engine import translate
 
 PAGES = 2000
-"""How many pages are copied at once, between which progress is told."""
+"""Number of pages copied between reports of progress."""
 Progress = Callable[[int, int], None]
-"""Is told how much is done, and of how much."""
+"""Callback with the finished and the total number of pages."""
 
 
 def no_progress(done: int, total: int) -> None:
-    """Tells nobody."""
+    """Ignore the progress."""
 
 
 @contextmanager
 def new_file(target: Path) -> Iterator[Path]:
-    """A temporary name beside a file, which gets its name at the end; on an error nothing is left.
+    """Yield a temporary file next to `target` and rename it at the end; on an error nothing is left.
 
-    An error of the disk is a sentence that names the file.
+    A disk error becomes a message that names the file.
     """
     if not target.parent.is_dir():
         raise errors.InvalidInput(f"the directory of {target} does not exist")
-    made = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        os.close(os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        yield made
-        sync(made)
-        made.replace(target)
+        os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        yield temporary
+        sync(temporary)
+        temporary.replace(target)
         sync(target.parent)
     except (OSError, apsw.FullError, apsw.IOError) as error:
         if isinstance(error, OSError):
@@ -45,19 +45,19 @@ def new_file(target: Path) -> Iterator[Path]:
         elif isinstance(error, apsw.FullError):
             reason = "the disk is full"
         else:
-            # SQLite does not say which error of the system it met.
+            # SQLite does not report the system's error.
             reason = "the disk takes no more; a quota or a limit on the size of files may be reached"
         raise errors.StorageFull(f"cannot write {target}: {reason}; nothing was left behind") from error
     except apsw.Error as error:
         raise translate(error, str(target)) from error
     finally:
-        for left in (made, *beside(made)):
+        for left in (temporary, *beside(temporary)):
             with contextlib.suppress(FileNotFoundError):
                 left.unlink()
 
 
 def beside(file: Path) -> list[Path]:
-    """The files that SQLite keeps beside a database."""
+    """Return the files that SQLite keeps next to a database."""
     return [file.with_name(file.name + ending) for ending in ("-wal", "-shm", "-journal")]
 
 
@@ -71,7 +71,7 @@ def sync(path: Path) -> None:
 
 
 def open_existing(path: Path, *, write: bool = False) -> apsw.Connection:
-    """A connection to a perdure database that exists; any other file is refused."""
+    """Open an existing perdure database; refuse other files."""
     if not path.is_file():
         raise errors.NotFound(f"{path} does not exist")
     flags = apsw.SQLITE_OPEN_READWRITE if write else apsw.SQLITE_OPEN_READONLY
@@ -87,11 +87,11 @@ def open_existing(path: Path, *, write: bool = False) -> apsw.Connection:
 
 
 def copy_database(source: Path, target: Path, progress: Progress = no_progress) -> None:
-    """Copy a database as it is at one moment. Whoever writes to it goes on; its log grows meanwhile."""
+    """Copy one snapshot of a database. Writers continue; the write-ahead log grows meanwhile."""
     reading = open_existing(source)
     writing = apsw.Connection(str(target))
     try:
-        # The open transaction keeps the moment: without it, a write would make the copy begin again.
+        # The open transaction holds the snapshot; without it, a write would restart the copy.
         reading.execute("BEGIN")
         reading.execute("SELECT count(*) FROM sqlite_schema").fetchall()
         with writing.backup("main", reading, "main") as backup:
@@ -106,7 +106,7 @@ def copy_database(source: Path, target: Path, progress: Progress = no_progress) 
 
 
 def check_file(path: Path) -> list[str]:
-    """What SQLite finds wrong with a database; nothing, if it is whole."""
+    """Return SQLite's findings of damage in a database file; empty if there are none."""
     connection = open_existing(path)
     try:
         return find_problems(connection)
@@ -117,10 +117,10 @@ def check_file(path: Path) -> list[str]:
 
 
 def find_problems(connection: apsw.Connection) -> list[str]:
-    """What SQLite finds wrong with the pages, the indexes and the foreign keys of a database."""
-    found = [str(text) for (text,) in connection.execute("PRAGMA quick_check(20)").fetchall()]
-    found = [] if found == ["ok"] else found
+    """Return damage in the pages, indexes and foreign keys of a database, as SQLite reports it."""
+    problems = [str(text) for (text,) in connection.execute("PRAGMA quick_check(20)").fetchall()]
+    problems = [] if problems == ["ok"] else problems
     keys = connection.execute("PRAGMA foreign_key_check").fetchall()
-    return found + [
+    return problems + [
         f"a row of {table} refers to a row of {parent} that is missing" for table, _, parent, _ in keys[:20]
     ]

@@ -41,18 +41,18 @@ _WRITE_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 _READ_FLAGS = apsw.SQLITE_OPEN_READONLY
 LOST = "the database file or its write-ahead log was removed or replaced; restart the server"
 CHECK_SECONDS = 0.05
-"""How long a commit trusts the last look at the files: two calls of stat cost 4 us."""
+"""Seconds that a commit trusts the last check of the files: 2 calls of stat cost 4 us."""
 WRITER_CACHE_KIB = 16_384
-"""Pages that the writer keeps: as many as the log holds at a checkpoint. It keeps them until it closes."""
+"""Cache of the writer: the size of the log at a checkpoint. It is kept until the writer closes."""
 READER_CACHE_KIB = 8_192
-"""Pages that each reader keeps. Every commit empties a reader's cache, so more would help one scan only."""
+"""Cache of each reader. Every commit empties it, so a larger cache would help only one scan."""
 _PRESENT = """
 SELECT present.name, columns.name FROM sqlite_schema AS present
 LEFT JOIN pragma_table_info(present.name) AS columns ON present.type = 'table'
 """
-"""Everything that a database has by its name, and the columns of its tables."""
+"""Names of all objects in a database, with the columns of its tables."""
 _STATEMENTS = 512
-"""More than there are statements: preparing one again costs more than keeping it."""
+"""More than the number of statements: preparing one again costs more than keeping it."""
 
 _ERRORS: tuple[tuple[type[Exception], type[errors.StorageError]], ...] = (
     (apsw.FullError, errors.StorageFull),
@@ -68,7 +68,7 @@ _ERRORS: tuple[tuple[type[Exception], type[errors.StorageError]], ...] = (
 
 
 def translate(error: BaseException, path: str) -> BaseException:
-    """SQLite's error as one of ours; anything else as it is."""
+    """Translate a SQLite error to a perdure error; return other errors unchanged."""
     if not isinstance(error, apsw.Error | UnicodeDecodeError):
         return error
     kind = next((ours for theirs, ours in _ERRORS if isinstance(error, theirs)), errors.StorageError)
@@ -79,7 +79,7 @@ def translate(error: BaseException, path: str) -> BaseException:
 
 @dataclass(slots=True)
 class WriterJob:
-    """One call of an operation, the time of its first run, and its result or error."""
+    """A call of an operation, the time of its first run, and its result or error."""
 
     operation: Callable[..., Coroutine[Any, Any, Any]]
     args: tuple[Any, ...]
@@ -88,9 +88,9 @@ class WriterJob:
     writes: bool = True
     now: int = 0
     deadline: float = math.inf
-    """When it is stopped, in seconds of the monotonic clock."""
+    """Time limit in seconds of the monotonic clock."""
     stopped: BaseException | None = None
-    """Why it was stopped, which is its error if it had not ended."""
+    """Reason of a stop, which becomes the error of an unfinished job."""
     result: Any = None
     error: BaseException | None = None
     hints: dict[Hint, int] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class WriterJob:
 
 
 class Running:
-    """The job that a connection runs. Any thread may interrupt it, and no other job is hit."""
+    """The job that a connection runs. Any thread may interrupt it; no other job is affected."""
 
     __slots__ = ("_connection", "_lock", "closed", "job")
 
@@ -113,7 +113,7 @@ class Running:
         self._lock = threading.Lock()
 
     def run(self, job: WriterJob, tx: SqliteTx) -> Any:
-        """Run a job to its end and return its result; its error is the reason if it was stopped."""
+        """Run a job to its end and return its result; for a stopped job, raise the reason."""
         self._connection, self.job = tx.connection, job
         try:
             if self.closed or job.stopped is not None:
@@ -128,9 +128,9 @@ class Running:
                 self.job = None
 
     def stop(self, job: WriterJob | None, reason: BaseException) -> bool:
-        """Stop a job that runs or is to run; True if its statement was interrupted.
+        """Stop a running or queued job; True if its statement was interrupted.
 
-        Between two statements there is nothing to interrupt, so repeat it until the job has ended.
+        Between two statements there is nothing to interrupt, so repeat the call until the job has ended.
         """
         if job is None:
             return False
@@ -143,7 +143,7 @@ class Running:
 
 
 class SqliteEngine:
-    """The writing connection. It is used by one thread at a time."""
+    """The writing connection. One thread uses it at a time."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class SqliteEngine:
         self._synchronous = synchronous
         self._vfs = vfs
         self.lost: str | None = None
-        """Why nothing is read or written any more."""
+        """Reason why reads and writes are refused."""
         self._checked = 0.0
         self._identities: list[Identity | None] = []
         self.connection = self._open_checked()
@@ -197,10 +197,10 @@ class SqliteEngine:
             raise translate(error, self.path) from error
 
     def connect(self, flags: int = _READ_FLAGS) -> apsw.Connection:
-        """A new connection with our settings; a reading one by default."""
+        """Open a connection with our settings; by default for reading."""
         connection = apsw.Connection(self.path, flags=flags, vfs=self._vfs, statementcachesize=_STATEMENTS)
         try:
-            # Without this a statement is prepared anew for each value that it is given (seen: 50 us, not 5).
+            # Otherwise a statement is prepared again for every new value (measured: 50 us instead of 5).
             connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
             connection.set_busy_timeout(5000)
             if flags == _WRITE_FLAGS:
@@ -227,11 +227,11 @@ class SqliteEngine:
     # --- the file ---------------------------------------------------------------------------------------
 
     def _found(self) -> list[Identity | None]:
-        """The identities of the database file and of its write-ahead log."""
+        """Return the identities of the database file and of its write-ahead log."""
         return [] if self.in_memory else [get_identity(self.path), get_identity(self.path + "-wal")]
 
     def check_file(self) -> bool:
-        """Whether the files at the path are still those that were opened. Any thread may ask."""
+        """Return whether the files at the path are still the opened ones; callable from any thread."""
         self._checked = time.monotonic()
         identities = self._identities
         if self._found() != identities and not self._broken and identities is self._identities:
@@ -295,8 +295,8 @@ class SqliteEngine:
             )
 
     def build_index(self, table: Table, index: Index) -> None:
-        """Build one index that was deferred at open; if that fails, the next open tries again."""
-        # A close does not wait for it, as it does for the writes of callers.
+        """Build an index deferred at open; if it fails, the next open tries again."""
+        # Unlike callers' writes, it does not delay a close.
         job = WriterJob(_create_index, (table, index), None, writes=False)
         try:
             self.running.run(job, SqliteTx(self.connection, None, 0, self.ids))
@@ -307,9 +307,9 @@ class SqliteEngine:
     # --- operations -------------------------------------------------------------------------------------
 
     def commit_group(self, jobs: Sequence[WriterJob]) -> dict[Hint, int]:
-        """Run the jobs in one transaction and commit it; afterwards each has its result or its error.
+        """Run the jobs in one transaction and commit it; each then has its result or error.
 
-        Returns the hints to publish, and how many there are of each.
+        Return the hints to publish, with their counts.
         """
         if self.lost is not None:
             _refuse(jobs, errors.StorageUnavailable(self.lost, public=self.lost))
@@ -324,7 +324,7 @@ class SqliteEngine:
         return self._commit(jobs)
 
     def _follow_wall_clock(self) -> None:
-        """After a step of the wall clock ahead, move the deadlines that are kept, then the clock."""
+        """After a forward step of the wall clock, move the stored deadlines, then the clock."""
         micros = self.clock.behind()
         if not micros:
             return
@@ -336,7 +336,7 @@ class SqliteEngine:
         logger.warning("the wall clock was set %.1f s ahead; deadlines were moved with it", micros / MICROS)
 
     def _run_group(self, jobs: Sequence[WriterJob]) -> None:
-        """Run the jobs in one transaction, which is begun again without those that spoiled it."""
+        """Run the jobs in one transaction; restart it without the jobs that broke it."""
         run, left = self._run, jobs
         while True:
             self.connection.execute("BEGIN IMMEDIATE")
@@ -347,9 +347,9 @@ class SqliteEngine:
             run, left = self._run_guarded, [job for job in jobs if job.error is None or job.hit_taken_id]
 
     def _run(self, job: WriterJob) -> bool:
-        """Run a job without a savepoint, for which SQLite would copy every page that it changes.
+        """Run a job without a savepoint, for which SQLite would copy every changed page.
 
-        False if it failed after it had written, or should be tried again: then those that have not failed are
+        Return False if it failed after a write, or should be tried again. The jobs that have not failed then
         run again, each in a savepoint.
         """
         before = self.connection.total_changes()
@@ -360,9 +360,9 @@ class SqliteEngine:
         return self.connection.in_transaction and not spoiled
 
     def _run_guarded(self, job: WriterJob) -> bool:
-        """Run a job so that its failure undoes it alone; if a random id was taken, try again.
+        """Run a job in a savepoint, so that its failure undoes only its own writes; retry a taken random id.
 
-        False if the transaction was lost, as it is when a write is interrupted.
+        Return False if the transaction was lost, as after an interrupted write.
         """
         for _ in range(TRIES):
             self.connection.execute("SAVEPOINT operation")
@@ -377,9 +377,9 @@ class SqliteEngine:
         return True
 
     def _try(self, job: WriterJob) -> None:
-        """Run a job once. Its own error is its result.
+        """Run a job once and store its result or error.
 
-        One that ended the transaction fails the group, unless the job was stopped.
+        An error that ended the transaction fails the group, unless the job was stopped.
         """
         job.now = job.now or self.clock.now()
         job.deadline = time.monotonic() + self._timeout
@@ -404,7 +404,7 @@ class SqliteEngine:
         if time.monotonic() > self._checked + CHECK_SECONDS and not self.check_file():
             _refuse(jobs, errors.OutcomeUnknown(self.lost))
             return {}
-        # A full disk may refuse one operation and leave the transaction of the others alone.
+        # A full disk may refuse one operation without ending the transaction of the others.
         self.degraded = next(
             (
                 str(job.error)
@@ -423,7 +423,7 @@ class SqliteEngine:
         return hints
 
     def _fail(self, jobs: Sequence[WriterJob], error: BaseException) -> None:
-        """Fail every job of the group: their transaction was lost."""
+        """Fail every job of the group, because their transaction was lost."""
         cause = translate(error, self.path)
         self.degraded = str(cause)
         _refuse(jobs, cause)
@@ -435,7 +435,7 @@ class SqliteEngine:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
         else:
-            # Said first: with the last connection SQLite removes the write-ahead log.
+            # Set before the close: with the last connection SQLite removes the write-ahead log.
             self._broken = True
             self.connection.close(True)
 

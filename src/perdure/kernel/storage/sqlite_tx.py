@@ -79,7 +79,7 @@ class SqliteTx:
         try:
             return sql.bind_sqlite(parameters)
         except TypeError as error:
-            # Callers give checked texts; a list holds something else only if it was read from a damaged row.
+            # Callers pass checked texts, so another type in a list was read from a damaged row.
             raise errors.NotADatabase(f"the database is damaged: {error}") from error
 
     async def one(self, sql: Statement[R], /, **parameters: Any) -> R | None:
@@ -123,7 +123,7 @@ class SqliteTx:
         self._totals.add(self.ns, insert, rows)
 
     def finish(self) -> None:
-        """Write the totals, as the last thing of the operation."""
+        """Write the totals, at the end of the operation."""
         if self._totals:
             for ns, writes in self._totals.take().items():
                 for bulk, rows in writes:

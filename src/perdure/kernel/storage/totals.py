@@ -1,4 +1,4 @@
-"""What an operation adds to totals, whose rows are locked after all others."""
+"""Changes of totals by an operation; their rows are locked after all others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perdure.kernel.storage.dialect import BulkInsert, Write
 
 
 class TotalChanges:
-    """What an operation adds to totals: by namespace, by the insert that does so, and by the key of a row."""
+    """Changes of totals by an operation: by namespace and insert, then by row key."""
 
     __slots__ = ("_added",)
 
@@ -27,7 +27,7 @@ class TotalChanges:
                 added[key] = added.get(key, 0) + more
 
     def take(self) -> dict[int | None, list[Write]]:
-        """The writes of each namespace, with the rows whose total changes, by tables and keys."""
+        """Return the writes of each namespace with the changed rows, sorted by table and key."""
         added, self._added = self._added, {}
         writes: dict[int | None, list[Write]] = {}
         for (ns, insert), totals in sorted(added.items(), key=lambda e: (e[0][0] or 0, e[0][1].table.name)):

@@ -1,6 +1,6 @@
-"""Webhooks: how they are signed and sent, and how a receiver verifies them.
+"""Webhooks: signing, sending, and verification by the receiver.
 
-A receiver needs `verify` alone, which takes the body as it came, the headers and the shared secret.
+A receiver needs only `verify`, which takes the raw body, the headers and the shared secret.
 """
 
 from perdure.outbox.webhooks.signing import InvalidSignature as InvalidSignature

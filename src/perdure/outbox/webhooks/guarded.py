@@ -1,4 +1,4 @@
-"""Connections to addresses that were checked, and to no other: what webhooks and phases go out through."""
+"""HTTP connections only to checked addresses, for webhooks and phases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ANSWER_BYTES = 64 << 10
 RESOLVERS = 8
 
 Resolve = Callable[[str, int], Sequence[str]]
-"""The addresses of a host, in the order in which they are to be tried; it may block."""
+"""Function that returns the addresses of a host in the order to try them; it may block."""
 
 
 class NoAddress(OSError):
@@ -35,7 +35,7 @@ class NoAddress(OSError):
 
 
 class Guard:
-    """Decides where requests may go: by the URL as it is written, and by the addresses of its host."""
+    """Decides where requests may go: by the URL's text, and by the addresses of its host."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class Guard:
         self._allowed_hosts = allowed_hosts
         self._policy = policy
         self._resolve = resolve or _look_up
-        # A name server that never answers takes threads of nobody else.
+        # A name server that never answers blocks only these threads.
         self._threads = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="perdure-webhooks")
 
     def check(self, url: str) -> WebhookTarget:
-        """The URL, taken apart; InvalidInput if no request may go there."""
+        """Parse a URL; InvalidInput if no request may go there."""
         check_webhook_url(url, allowed_hosts=self._allowed_hosts, policy=self._policy, **self._allowed)
         target = parse_target(url)
         parsed = URL(target.url)
@@ -63,32 +63,32 @@ class Guard:
         return target
 
     async def addresses(self, target: WebhookTarget) -> tuple[str, ...]:
-        """The addresses of the host; if any of them is refused, all of them are: InvalidInput."""
+        """Return the addresses of the host; InvalidInput if any of them is refused."""
         if literal_address(target.host) is not None:
             return (target.host,)
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.run_in_executor(self._threads, self._resolve, target.host, target.port)
+            addresses = await loop.run_in_executor(self._threads, self._resolve, target.host, target.port)
         except (socket.gaierror, UnicodeError) as error:
             raise NoAddress(f"{target.host} has no address: {type(error).__name__}") from error
-        for address in found:
+        for address in addresses:
             reason = refused_address(address, **self._allowed)
             if reason is not None:
                 raise InvalidInput(f"{target.host}: {reason}")
-        if not found:
+        if not addresses:
             raise NoAddress(f"{target.host} has no address")
-        return tuple(found)
+        return tuple(addresses)
 
 
 def build_authorization(target: WebhookTarget) -> dict[str, str]:
-    """The header for the credentials of a URL, which are not sent within it."""
+    """Build the header for the credentials of a URL, which are not sent in the URL."""
     if target.credentials is None:
         return {}
     return {"Authorization": "Basic " + base64.b64encode(target.credentials.encode()).decode()}
 
 
 def build_reason(target: WebhookTarget, error: BaseException) -> str:
-    """What went wrong on the line. The error's own words may hold the URL, so that they are not used."""
+    """Describe a connection error without the error's own text, which may contain the URL."""
     if isinstance(error, NoAddress):
         return str(error)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
@@ -101,12 +101,12 @@ def build_reason(target: WebhookTarget, error: BaseException) -> str:
 
 
 def _look_up(host: str, port: int) -> list[str]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
-    return list(dict.fromkeys(str(each[4][0]) for each in found))
+    entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 class _Pinned(AbstractResolver):
-    """Answers with the addresses that were checked, whatever the name server would say now."""
+    """Resolver that returns the checked addresses, without another lookup."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self._addresses = addresses
@@ -131,7 +131,7 @@ class _Pinned(AbstractResolver):
 
 
 def pinned_session(addresses: Sequence[str], *, decompress: bool = False) -> aiohttp.ClientSession:
-    """A session for one request, which can connect to these addresses and to no other."""
+    """Create a session for one request that can connect only to these addresses."""
 
     def pinned_socket(info: Any) -> socket.socket:
         family, kind, protocol, _, address = info

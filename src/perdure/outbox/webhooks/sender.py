@@ -1,7 +1,7 @@
-"""The consumer that delivers webhooks: it goes to checked addresses alone, and follows nobody elsewhere.
+"""The consumer that delivers webhooks: only to checked addresses, without redirects.
 
-Of the caller nothing is sent but the payload. Of the answer only the status and `Retry-After` are looked at;
-no more than 64 KiB of it are taken in.
+Only the payload is sent. Of the answer, only the status and `Retry-After` are used, and at most 64 KiB are
+read.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from perdure.outbox.webhooks.urls import UrlPolicy, WebhookTarget
 
 DEADLINE_SECONDS = 10.0
 HOST_SHARE = 8
-"""How many deliveries to one host are under way at once, so that a slow one leaves room for others."""
+"""Maximum number of concurrent deliveries to one host, so that a slow host leaves slots for others."""
 SHARE_WAIT = 2.0
 LONGEST_RETRY_AFTER = 3600.0
 RETRIED = frozenset({408, 425, 429})
-"""Of the answers from 400 to 499, those that may be others the next time."""
+"""4xx statuses worth retrying."""
 
 
 class _Answer(NamedTuple):
@@ -47,11 +47,11 @@ class _Answer(NamedTuple):
 
 
 class WebhookSender:
-    """Sends webhooks as the settings say.
+    """Sends webhooks according to the settings.
 
-    They are signed with `webhook_secret`, go to `webhook_allowed_hosts` if there are any, to private
+    They are signed with `webhook_secret` and go to `webhook_allowed_hosts` if there are any, to private
     addresses only with `webhook_allow_private`, and to this machine also with `webhook_allow_loopback`. A
-    project may have a `policy` for its URLs, and `headers` for every delivery.
+    project may add a `policy` for its URLs, and `headers` for every delivery.
     """
 
     name = "webhook"
@@ -79,7 +79,7 @@ class WebhookSender:
         self._under_way: Counter[str] = Counter()
 
     async def reload(self, settings: Settings) -> str | None:
-        """Sign with the secret of these settings from now on; gives what has changed."""
+        """Sign with the secret of these settings from now on; return a description of the change."""
         key = _key_in(settings)
         if key == self._key:
             return None
@@ -87,11 +87,13 @@ class WebhookSender:
         return "webhooks are not signed any more" if key is None else "webhooks are signed with another key"
 
     async def deliver(self, effect: Effect) -> None:
-        """Send one webhook. Any answer from 200 to 299 means that it has arrived."""
+        """Send one webhook. Any status from 200 to 299 confirms the delivery."""
         url, payload = _content(effect)
         target = self._checked(url)
         if self._under_way[target.host] >= HOST_SHARE:
-            raise TryLater(f"{target.host} has its share already", seconds=SHARE_WAIT, charged=False)
+            raise TryLater(
+                f"too many concurrent deliveries to {target.host}", seconds=SHARE_WAIT, charged=False
+            )
         self._under_way[target.host] += 1
         try:
             async with asyncio.timeout(self._deadline) as timer:
@@ -170,7 +172,7 @@ def _judge(target: WebhookTarget, answer: _Answer) -> None:
 
 
 def _retry_after(header: str | None) -> float:
-    """The seconds that an answer asks to wait, as a number or as a time, up to a bound."""
+    """Parse `Retry-After` as seconds or as a time, up to a limit."""
     text = (header or "").strip()
     if text.isascii() and text.isdigit():
         return min(float(text[:9]), LONGEST_RETRY_AFTER)
@@ -183,5 +185,5 @@ def _retry_after(header: str | None) -> float:
 
 
 def _key_in(settings: Settings) -> bytes | None:
-    """The key that webhooks are signed with."""
+    """Return the key that signs webhooks."""
     return None if settings.webhook_secret is None else parse_secret(settings.webhook_secret)

@@ -1,7 +1,8 @@
-"""Signatures of webhooks, in the form of Standard Webhooks, for both ends of the line.
+"""Signatures of webhooks, in the form of Standard Webhooks, for sender and receiver.
 
-What is signed is `<webhook-id>.<webhook-timestamp>.<body>`, with HMAC-SHA256. It is sent twice: in base64 as
-`webhook-signature: v1,<base64>`, and in hexadecimal as `X-Perdure-Signature: t=<timestamp>,v1=<hex>`.
+The signed text is `<webhook-id>.<webhook-timestamp>.<body>`, with HMAC-SHA256. The signature is sent twice:
+in base64 as `webhook-signature: v1,<base64>`, and in hexadecimal as `X-Perdure-Signature:
+t=<timestamp>,v1=<hex>`.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ ID_HEADER = "webhook-id"
 TIMESTAMP_HEADER = "webhook-timestamp"
 SIGNATURE_HEADER = "webhook-signature"
 OWN_HEADER = "X-Perdure-Signature"
-SECRET_PREFIX = "whsec_"  # noqa: S105 - how such secrets begin
+SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix of such secrets
 VERSION = "v1"
 TOLERANCE_SECONDS = 300.0
 
 
 class InvalidSignature(InvalidInput):
-    """The webhook was not signed with this secret, or not lately."""
+    """The webhook was not signed with this secret, or not recently."""
 
     code = "invalid_signature"
     http_status = 401
 
 
 def parse_secret(secret: str) -> bytes:
-    """The key of a secret: `whsec_` and base64, or any other text as it is."""
+    """Return the key of a secret: decoded after `whsec_`, otherwise the text itself."""
     if not secret.startswith(SECRET_PREFIX):
         return secret.encode()
     try:
@@ -43,7 +44,7 @@ def parse_secret(secret: str) -> bytes:
 
 
 def signed_headers(key: bytes | None, delivery_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """The headers of one delivery; without a key it is not signed."""
+    """Build the headers of one delivery; without a key it is not signed."""
     headers = {ID_HEADER: delivery_id, TIMESTAMP_HEADER: str(timestamp)}
     if key is not None:
         digest = _digest(key, delivery_id, str(timestamp), body)
@@ -60,23 +61,23 @@ def verify(
     *,
     now: float | None = None,
 ) -> Any:
-    """The content of a webhook that a receiver got, if it was signed with the secret; else InvalidSignature.
+    """Return the content of a received webhook; InvalidSignature if its signature is not valid.
 
-    `payload` is the body as it came, before anything has read it as JSON. `secret` is what the sender has in
-    `webhook_secret`; while it is being changed, give the old one and the new one. A webhook whose timestamp
-    is more than `tolerance` seconds from `now` is refused, so that nobody can send it again later. The sender
-    may repeat a delivery: one whose `webhook-id` is known was handled before.
+    `payload` is the raw body, before any JSON parser. `secret` is the sender's `webhook_secret`; during a
+    rotation, pass the old and the new one. A webhook whose timestamp is more than `tolerance` seconds from
+    `now` is refused, so that it cannot be replayed later. The sender may repeat a delivery: ignore a
+    `webhook-id` that was handled before.
     """
     body = payload.encode() if isinstance(payload, str) else payload
-    given = {name.lower(): value for name, value in headers.items()}
-    missing = [name for name in (ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER) if not given.get(name)]
+    values = {name.lower(): value for name, value in headers.items()}
+    missing = [name for name in (ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER) if not values.get(name)]
     if missing:
         raise InvalidSignature(f"the webhook has no header {missing[0]}")
-    timestamp = given[TIMESTAMP_HEADER]
+    timestamp = values[TIMESTAMP_HEADER]
     _check_age(timestamp, time.time() if now is None else now, tolerance)
     secrets = [secret] if isinstance(secret, str) else list(secret)
-    digests = [_digest(parse_secret(each), given[ID_HEADER], timestamp, body) for each in secrets]
-    if not _any_fits(given[SIGNATURE_HEADER], digests):
+    digests = [_digest(parse_secret(key), values[ID_HEADER], timestamp, body) for key in secrets]
+    if not _any_fits(values[SIGNATURE_HEADER], digests):
         raise InvalidSignature()
     return decode_json(body)
 
@@ -94,10 +95,10 @@ def _check_age(timestamp: str, now: float, tolerance: float) -> None:
 
 
 def _any_fits(signatures: str, digests: Sequence[bytes]) -> bool:
-    """Compare every signature with every digest, in a time that does not tell which was how nearly right."""
+    """Compare every signature with every digest, in constant time."""
     fits = False
-    for each in signatures.split():
-        version, _, text = each.partition(",")
+    for signature in signatures.split():
+        version, _, text = signature.partition(",")
         for digest in digests:
             expected = base64.b64encode(digest)
             fits |= hmac.compare_digest(text.encode(), expected) and version == VERSION

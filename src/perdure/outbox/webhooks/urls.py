@@ -1,10 +1,11 @@
-"""Where a webhook may go: its URL as it is written, and the addresses that its host may have.
+"""Destinations of webhooks: rules for URLs, and for the addresses of their hosts.
 
-Ports are 80, 443, 8080 and 8443, a port that an entry of the allowed hosts names, and, where private
-addresses are allowed, every port from 1024 on. Where loopback is allowed, every port of this machine is, by
-its local names and addresses. Other addresses are global unicast ones. Where private addresses are
-allowed, those of the machine and of its networks are too, but never link-local ones, where clouds keep
-credentials.
+Allowed ports are 80, 443, 8080, 8443, and the port of an allowed host. If private addresses are allowed, so
+are all ports from 1024 on. If loopback is allowed, so are all ports of this machine, by its local names and
+addresses.
+
+Other addresses must be global unicast. If private addresses are allowed, so are addresses of the machine and
+its networks, but never link-local ones, where clouds serve credentials.
 """
 
 from __future__ import annotations
@@ -57,24 +58,24 @@ _SIX_TO_FOUR = IPv6Network("2002::/16")
 _NAT64 = IPv6Network("64:ff9b::/96")
 _MAPPED = IPv6Network("::ffff:0:0/96")
 _METADATA = (IPv6Address("fd00:ec2::254"), IPv4Address("100.100.100.200"), IPv4Address("168.63.129.16"))
-"""Where clouds hand out credentials, beside link-local addresses."""
+"""Addresses where clouds serve credentials, in addition to link-local ones."""
 _ISATAP = (0x00005EFE, 0x02005EFE)
 
 
 class WebhookTarget(NamedTuple):
-    """A webhook's URL, taken apart."""
+    """A parsed webhook URL."""
 
     url: str
-    """Without credentials."""
+    """URL without credentials."""
     scheme: str
     host: str
     port: int
     credentials: str | None
-    """`user:password`, as it is meant and not as it is written."""
+    """Decoded `user:password`."""
 
 
 class UrlPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a project says of the URLs of its webhooks, beside the settings."""
+    """A project's rules for the URLs of its webhooks, in addition to the settings."""
 
     require_https: bool = False
     allowed_domains: tuple[str, ...] = ()
@@ -83,7 +84,7 @@ class UrlPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     disable_loopback: bool = True
     """Relative URLs are always refused."""
     refused: str | None = None
-    """Why every URL is refused."""
+    """Reason why every URL is refused."""
 
 
 NO_POLICY = UrlPolicy()
@@ -97,7 +98,7 @@ def check_webhook_url(
     allowed_hosts: Sequence[str] = (),
     policy: UrlPolicy | None = None,
 ) -> str:
-    """The URL, if a webhook may go there as far as it is written; its addresses are checked when it goes."""
+    """Check the text of a webhook URL and return it; its addresses are checked at each delivery."""
     policy = policy or NO_POLICY
     target = parse_target(url)
     _check_policy(target, url, policy)
@@ -105,7 +106,7 @@ def check_webhook_url(
     local = _is_local(target.host) if address is None else address.is_loopback
     here = allow_loopback and local
     if address is None and local and not (allow_private or here):
-        raise InvalidInput(f"webhook {mask_target(url)!r}: {target.host} is this machine itself")
+        raise InvalidInput(f"webhook {mask_target(url)!r}: {target.host} is this machine")
     if address is not None and not here:
         reason = refused_address(target.host, allow_private=allow_private)
         if reason is not None:
@@ -120,7 +121,7 @@ def check_webhook_url(
 
 def _check_policy(target: WebhookTarget, url: str, policy: UrlPolicy) -> None:
     if policy.refused is not None:
-        raise InvalidInput(f"no webhook is taken: {policy.refused}")
+        raise InvalidInput(f"webhooks are refused: {policy.refused}")
     if len(url) > policy.max_url_length:
         raise InvalidInput(f"webhook: the URL has more than {policy.max_url_length} characters")
     if policy.require_https and target.scheme != "https":
@@ -132,7 +133,7 @@ def _check_policy(target: WebhookTarget, url: str, policy: UrlPolicy) -> None:
 
 
 def parse_target(url: str) -> WebhookTarget:
-    """Take a URL apart, or raise InvalidInput. What two programs might read in two ways is refused."""
+    """Parse a URL; InvalidInput for one that two programs could read differently."""
     check_text(url, "webhook", max_length=MAX_URL)
     if _UNSAFE.search(url):
         raise InvalidInput("webhook must not contain spaces, control characters or backslashes")
@@ -154,7 +155,7 @@ def parse_target(url: str) -> WebhookTarget:
 
 
 def mask_target(url: str) -> str:
-    """The URL without its credentials, whatever form they have, fit for a log or a list."""
+    """Mask all credentials in a URL, for logs and lists."""
     return mask_url(_USER.sub(r"\1***@", url))
 
 
@@ -171,7 +172,7 @@ def _host(parts: SplitResult, url: str) -> str:
     if address is not None and bracketed == isinstance(address, IPv6Address):
         return host
     last = host.rstrip(".").rpartition(".")[2]
-    # A name that ends in a number is an address to some programs: 2130706433 and 127.1 are this machine.
+    # Some programs read a name that ends in a number as an address: 2130706433 and 127.1 are this machine.
     if bracketed or len(host) > 253 or not _NAME.fullmatch(host) or _NUMBER.fullmatch(last):
         raise InvalidInput(
             f"webhook {mask_target(url)!r}: the host must be a name in ASCII (xn-- for other scripts), "
@@ -181,7 +182,7 @@ def _host(parts: SplitResult, url: str) -> str:
 
 
 def literal_address(host: str) -> IPv4Address | IPv6Address | None:
-    """The address that a host is, or None if it is a name. An IPv6 address with a zone is neither."""
+    """Return the address that a host is, or None for a name. An IPv6 address with a zone is neither."""
     if "%" in host:
         return None
     try:
@@ -199,8 +200,8 @@ def _is_local(host: str) -> bool:
 
 
 def _check_host(target: WebhookTarget, url: str, allowed_hosts: Sequence[str]) -> bool:
-    """Refuse a host that is not among the allowed ones, if there are any; tells whether its port is named."""
-    entries = [_entry(each) for each in allowed_hosts]
+    """Refuse a host that is not among the allowed ones, if any; return whether its port is named."""
+    entries = [_entry(entry) for entry in allowed_hosts]
     fitting = [port for host, port in entries if _fits(target.host, host) and port in (None, target.port)]
     if entries and not fitting:
         raise InvalidInput(f"webhook {mask_target(url)!r}: {target.host} is not among the allowed hosts")
@@ -208,7 +209,7 @@ def _check_host(target: WebhookTarget, url: str, allowed_hosts: Sequence[str]) -
 
 
 def _entry(text: str) -> tuple[str, int | None]:
-    """`host`, `host:port`, `*.domain`, an address, or `[address]:port`."""
+    """Parse `host`, `host:port`, `*.domain`, an address, or `[address]:port`."""
     text = text.strip().lower()
     head, _, tail = text.rpartition(":")
     if head and tail.isdigit() and (head.endswith("]") or ":" not in head):
@@ -227,7 +228,7 @@ def _fits(host: str, pattern: str) -> bool:
 
 
 def refused_address(text: str, *, allow_private: bool, allow_loopback: bool = False) -> str | None:
-    """Why no webhook may go to an address, or None if one may."""
+    """Return why no webhook may go to an address, or None."""
     address = ip_address(text)
     if allow_loopback and address.is_loopback:
         return None
@@ -241,7 +242,7 @@ def refused_address(text: str, *, allow_private: bool, allow_loopback: bool = Fa
 
 
 def _is_never(address: IPv4Address | IPv6Address) -> bool:
-    """Addresses that no operator can mean: of nobody, of many, or of what hands out credentials."""
+    """Return whether no webhook may ever go to an address: unassigned, multicast, or serving credentials."""
     site_local = isinstance(address, IPv6Address) and address.is_site_local
     special = address.is_unspecified or address.is_multicast or address.is_link_local or site_local
     if isinstance(address, IPv4Address) and (address in IPv4Network("0.0.0.0/8") or address.is_reserved):
@@ -260,7 +261,7 @@ def _is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 def _embedded(address: IPv4Address | IPv6Address) -> IPv4Address | None:
-    """The IPv4 address inside an IPv6 one, where the network would take it out."""
+    """Return the IPv4 address that the network extracts from an IPv6 address, or None."""
     if isinstance(address, IPv4Address):
         return None
     number = int(address)
