@@ -1,4 +1,4 @@
-"""Arguments of callers: checked, and turned into what the operations take."""
+"""Checks the arguments of callers, and converts them for the operations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def query(
     sorting: Sorting | None = None,
     total: bool = True,
 ) -> Query:
-    """A page of a list; with `sorting` it has cursors."""
+    """Build the query of a page of a list; with `sorting` it has cursors."""
     check_query_page(limit, offset)
     chosen = tuple(conditions)
     for condition in chosen:
@@ -50,12 +50,12 @@ def query(
 
 
 def within(values: Any, choices: Sequence[str], what: str) -> list[str] | None:
-    """The choices that a filter allows, or None for any."""
+    """Return the values that a filter allows, or None for any."""
     return None if values is None else check_choices(values, choices, what)
 
 
 def contract_query(terms: Mapping[str, Any]) -> Query:
-    """The arguments of a `query_` method of the contract: `x_in`, `x_contains` and `x` are filters of `x`."""
+    """Parse the arguments of a `query_` method of the contract: `x_in`, `x_contains` and `x` filter `x`."""
     left = dict(terms)
     page = (left.pop("sort_by"), left.pop("sort_order"), left.pop("limit"), left.pop("offset"))
     logic = left.pop("filter_logic", "and")
@@ -79,12 +79,12 @@ def result(page: Page[V], decode: Callable[[V], T], query: Query) -> PaginatedRe
 def build_page(
     items: Sequence[T], rows: Sequence[Any], total: int | None, query: Query
 ) -> PaginatedResult[T]:
-    """A page of what rows were decoded to."""
-    found = PaginatedResult(items=items, limit=query.limit, offset=query.offset, total=total)
+    """Build a page of the items that rows were decoded to."""
+    page = PaginatedResult(items=items, limit=query.limit, offset=query.offset, total=total)
     if query.sorting is not None:
         order = query.sorting.order(query.sort_by, query.sort_order)
-        found.next = order.cursor(query.sorting.what, rows, query.limit)
-    return found
+        page.next = order.cursor(query.sorting.what, rows, query.limit)
+    return page
 
 
 def rollout_change(

@@ -1,4 +1,4 @@
-"""The SQL of claims, written once for both engines."""
+"""SQL of claims, written once for both engines."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _CLAIMED = (
 _NOT_CLAIMED = """
     m.id NOT IN (SELECT c.id FROM c WHERE c.line IS NULL OR c.line IN (SELECT l.line FROM l))
     """
-# Claim the next rollouts of a queue that have no agent, skipping those that others are claiming, and those
-# whose line others have locked. The order begins with the agent since PostgreSQL does not see that it is the
-# same in all of them.
+# Claim the next rollouts of a queue without an agent. Skip rollouts that others are claiming, or whose line
+# others have locked. The order begins with the agent, because PostgreSQL does not infer that all rows have
+# the same one.
 CLAIM = statement(
     """
     WITH c AS MATERIALIZED (SELECT ns, id, line
@@ -37,7 +37,7 @@ CLAIM = statement(
     + "NULL AS more",
     row=rows.ClaimedRow,
 )
-# Claim the next rollouts of one agent, and tell whether more are ready.
+# Claim the next rollouts of one agent, and return whether more are ready.
 CLAIM_OF_AGENT = statement(
     """
     WITH c AS MATERIALIZED (SELECT ns, id, line
@@ -55,8 +55,8 @@ CLAIM_OF_AGENT = statement(
     + ")} AS more",
     row=rows.ClaimedRow,
 )
-# Claim the next rollouts of several agents or queues, the first of those that are first in each, and tell
-# whether more are ready.
+# Claim the next rollouts of several agents or queues, from the first rows of each. Return whether more are
+# ready.
 CLAIM_OF_AGENTS = statement(
     """
     WITH c AS MATERIALIZED (SELECT r.ns, r.id, r.line

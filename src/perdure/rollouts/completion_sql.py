@@ -1,4 +1,4 @@
-"""The SQL of completions as they usually are, and its rows."""
+"""SQL of the most common completions, and its rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perdure.rollouts.rows import AttemptRecordRow
 
 
 class CompletedRollout(NamedTuple):
-    """A rollout that was completed; its column `queued_as` tells what its status was before."""
+    """A rollout that was completed; the column `queued_as` has its status before."""
 
     id: str
     attempts: int
@@ -17,8 +17,8 @@ class CompletedRollout(NamedTuple):
     was: str
 
 
-# Complete rollouts outside lines that are live. Neither namespace nor kind and status are constants to
-# PostgreSQL, which would otherwise look for them alone while it takes a table for small.
+# Complete live rollouts outside lines. Namespace, kind and status are hidden from PostgreSQL's planner, which
+# would otherwise search by one of them while it considers the table small.
 COMPLETE_ROLLOUTS = statement(
     """
     UPDATE rollouts SET queued_as = status, status = :status, outcome = :outcome, end_time = :now
@@ -31,7 +31,7 @@ COMPLETE_ROLLOUTS = statement(
     """,
     row=CompletedRollout,
 )
-# Complete the attempts of rollouts that have a number, those that are live.
+# Complete the live attempts of rollouts with this sequence id.
 COMPLETE_ATTEMPTS = statement(
     """
     UPDATE attempts SET status = :status, end_time = :now, check_at = NULL, reason = :status

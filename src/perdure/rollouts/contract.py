@@ -1,4 +1,4 @@
-"""The LightningStore contract: what every store offers, whatever is behind it."""
+"""The LightningStore contract, which every store implements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Queried = Literal["rollouts", "attempts", "spans", "resources", "workers"]
 
 
 def _given(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a method by their names."""
+    """Return the arguments of a method by their names."""
     return {name: value for name, value in arguments.items() if name != "self"}
 
 
@@ -46,26 +46,26 @@ class LightningStore:
     """
 
     def in_namespace(self, namespace: str) -> LightningStore:
-        """A store over the same database that sees another namespace; closing either closes both."""
+        """Return a store over the same database for another namespace; closing either closes both."""
         raise NotImplementedError(f"{type(self).__name__} has no namespaces")
 
     def acting_as(self, caller: Caller) -> LightningStore:
-        """The store in the caller's namespace; one with an audit records each write in the caller's name."""
+        """Return the store in the caller's namespace; with an audit, entries have the caller's name."""
         return self.in_namespace(caller.namespace)
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
-        """What this store can do; nothing special by default."""
+        """The capabilities of this store; all false by default."""
         return LightningStoreCapabilities(
             thread_safe=False, async_safe=False, zero_copy=False, otlp_traces=False
         )
 
     async def statistics(self) -> LightningStoreStatistics:
-        """How much of everything the store holds."""
+        """Return the numbers of objects in the store."""
         return LightningStoreStatistics(name=type(self).__name__)
 
     def otlp_traces_endpoint(self) -> str:
-        """The URL that takes OTLP traces; it ends in `/v1/traces`."""
+        """Return the URL that accepts OTLP traces; it ends in `/v1/traces`."""
         raise NotImplementedError(f"{type(self).__name__} has no OTLP endpoint")
 
     async def start_rollout(
@@ -79,10 +79,10 @@ class LightningStore:
         *,
         idempotency_key: str | None = None,
     ) -> AttemptedRollout:
-        """Make a rollout and its first attempt at once, past the queue.
+        """Create a rollout and its first attempt at once, without the queue.
 
-        Here and below, a second call with the same `idempotency_key` within a day gives the answer of the
-        first and changes nothing; the key of another method is a `Conflict`.
+        Here and below, a second call with the same `idempotency_key` within a day returns the answer of the
+        first and changes nothing. A key used with another method is a `Conflict`.
         """
         raise NotImplementedError
 
@@ -101,23 +101,23 @@ class LightningStore:
     ) -> Rollout:
         """Put a rollout at the tail of its queue.
 
-        `resources_id` defaults to the latest resources. A higher `priority` is claimed first; `not_before` is
-        the epoch second before which it is not claimed; a second call with the same `idempotency_key` gives
-        the rollout of the first.
+        `resources_id` defaults to the latest resources. A higher `priority` is claimed first. `not_before` is
+        the epoch second before which the rollout is not claimed. A second call with the same
+        `idempotency_key` returns the rollout of the first.
         """
         raise NotImplementedError
 
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> Sequence[Rollout]:
-        """Queue many rollouts in their order."""
+        """Enqueue many rollouts in their order."""
         raise NotImplementedError
 
     async def dequeue_rollout(
         self, worker_id: str | None = None, *, queue: str = "default", idempotency_key: str | None = None
     ) -> AttemptedRollout | None:
-        """Claim the next rollout and begin its next attempt; None if the queue is empty.
+        """Claim the next rollout and start its next attempt; None if the queue is empty.
 
-        A claim that found nothing does not use up its `idempotency_key`. One that is cancelled is given back,
-        unless it has a key, with which its caller may ask again.
+        An empty claim does not use up its `idempotency_key`. A cancelled claim is released, unless it has a
+        key, with which its caller may repeat it.
         """
         raise NotImplementedError
 
@@ -135,7 +135,7 @@ class LightningStore:
     async def start_attempt(
         self, rollout_id: str, worker_id: str | None = None, *, idempotency_key: str | None = None
     ) -> AttemptedRollout:
-        """Begin another attempt by hand, whatever the rollout's status and limits."""
+        """Start another attempt by hand, whatever the rollout's status and limits."""
         raise NotImplementedError
 
     async def add_span(self, span: Span) -> Span | None:
@@ -143,13 +143,13 @@ class LightningStore:
         raise NotImplementedError
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        """Store many spans, and give back those that were not stored before."""
+        """Store many spans, and return those that were not stored before."""
         raise NotImplementedError
 
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
     ) -> Span | None:
-        """Store an OpenTelemetry span, numbered next unless `sequence_id` is given."""
+        """Store an OpenTelemetry span; without `sequence_id` it gets the next number."""
         raise NotImplementedError
 
     async def query_rollouts(
@@ -166,7 +166,7 @@ class LightningStore:
         status: Sequence[RolloutStatus] | None = None,
         rollout_ids: Sequence[str] | None = None,
     ) -> PaginatedResult[Rollout]:
-        """A page of rollouts, each with its latest attempt if it has one.
+        """Return a page of rollouts, each with its latest attempt if it has one.
 
         `status` and `rollout_ids` are older names of `status_in` and `rollout_id_in`.
         """
@@ -184,15 +184,15 @@ class LightningStore:
         limit: int = -1,
         offset: int = 0,
     ) -> PaginatedResult[Attempt]:
-        """A page of a rollout's attempts."""
+        """Return a page of a rollout's attempts."""
         return await self._query("attempts", _given(locals()))
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
-        """A rollout, with its latest attempt if it has one."""
+        """Return a rollout, with its latest attempt if it has one."""
         raise NotImplementedError
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        """The attempt with the highest sequence id."""
+        """Return the attempt with the highest sequence id."""
         raise NotImplementedError
 
     async def query_resources(
@@ -205,14 +205,14 @@ class LightningStore:
         limit: int = -1,
         offset: int = 0,
     ) -> PaginatedResult[ResourcesUpdate]:
-        """A page of resources, in the order they were added."""
+        """Return a page of resources, in the order in which they were added."""
         return await self._query("resources", _given(locals()))
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
         raise NotImplementedError
 
     async def get_latest_resources(self) -> ResourcesUpdate | None:
-        """The resources that were added or updated last."""
+        """Return the resources that were added or updated last."""
         raise NotImplementedError
 
     async def add_resources(
@@ -226,19 +226,19 @@ class LightningStore:
         raise NotImplementedError
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
-        """The next number for a span of this rollout."""
+        """Return the next sequence id for a span of this rollout."""
         raise NotImplementedError
 
     async def get_many_span_sequence_ids(
         self, rollout_attempt_ids: Sequence[tuple[str, str]]
     ) -> Sequence[int]:
-        """The next numbers for many (rollout_id, attempt_id) pairs, in their order."""
+        """Return the next sequence ids for many (rollout_id, attempt_id) pairs, in their order."""
         raise NotImplementedError
 
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
     ) -> list[Rollout]:
-        """Wait until all have ended or `timeout` seconds have passed; gives those that have ended."""
+        """Wait until all have ended or `timeout` seconds have passed; return those that have ended."""
         raise NotImplementedError
 
     async def query_spans(
@@ -260,7 +260,7 @@ class LightningStore:
         sort_by: str | None = "sequence_id",
         sort_order: SortOrder = "asc",
     ) -> PaginatedResult[Span]:
-        """A page of a rollout's spans; `attempt_id` may be `latest`."""
+        """Return a page of a rollout's spans; `attempt_id` may be `latest`."""
         return await self._query("spans", _given(locals()))
 
     async def update_rollout(
@@ -273,7 +273,7 @@ class LightningStore:
         config: RolloutConfig | Unset = UNSET,
         metadata: dict[str, Any] | Unset | None = UNSET,
     ) -> Rollout:
-        """Set what is given. A status is set whatever the rollout's status was."""
+        """Set the given fields. A status is set from any status."""
         raise NotImplementedError
 
     async def update_attempt(
@@ -285,7 +285,7 @@ class LightningStore:
         last_heartbeat_time: float | Unset = UNSET,
         metadata: dict[str, Any] | Unset = UNSET,
     ) -> Attempt:
-        """Set what is given; `attempt_id` may be `latest`. The rollout follows its latest attempt."""
+        """Set the given fields; `attempt_id` may be `latest`. The rollout follows its latest attempt."""
         raise NotImplementedError
 
     async def query_workers(
@@ -299,7 +299,7 @@ class LightningStore:
         limit: int = -1,
         offset: int = 0,
     ) -> PaginatedResult[Worker]:
-        """A page of workers."""
+        """Return a page of workers."""
         return await self._query("workers", _given(locals()))
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
@@ -310,11 +310,11 @@ class LightningStore:
         raise NotImplementedError
 
     async def _query(self, what: Queried, terms: dict[str, Any]) -> PaginatedResult[Any]:
-        """Answer a `query_` method that the store does not define, by its arguments."""
+        """Run a `query_` method that the store does not define, by its arguments."""
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Release what the store holds; nothing by default."""
+        """Release the resources of the store; nothing by default."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""Between records and rows: what callers give is checked and encoded, what tables hold becomes records."""
+"""Conversion between records and rows: checks and encodes arguments, decodes rows to records."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from perdure.rollouts.rows import (
 _config_from = msgspec.json.Decoder(RolloutConfig).decode
 
 
-# --- what callers give ------------------------------------------------------------------------------------
+# --- arguments to rows ------------------------------------------------------------------------------------
 
 
 def encode_config(config: Any) -> str:
@@ -75,7 +75,7 @@ def encode_metadata(metadata: Any, what: str = "metadata") -> str:
 
 
 def check_key(idempotency_key: Any) -> str | None:
-    """An idempotency key; an empty one is none."""
+    """Check an idempotency key; an empty one counts as none."""
     return optional_text(idempotency_key, "idempotency_key") or None
 
 
@@ -96,7 +96,7 @@ def new_rollout(
     idempotency_key: Any = None,
     worker_id: Any = None,
 ) -> NewRollout:
-    """A request with everything checked and its bodies encoded."""
+    """Build a new rollout: check all fields and encode the bodies."""
     if type(priority) is not int or not -(2**31) <= priority < 2**31:
         raise InvalidInput(f"priority must be a whole number of 32 bits, not {priority!r}")
     return NewRollout(
@@ -114,7 +114,7 @@ def new_rollout(
 
 
 def from_request(request: Any, key: str | None = None) -> NewRollout:
-    """The same of a request; `key` is for one that has no idempotency key of its own."""
+    """Build a new rollout from a request; `key` is used if the request has no idempotency key."""
     if type(request) is UsualRequest:
         return _from_usual(request, key)
     if type(request) is not EnqueueRolloutRequest:
@@ -151,7 +151,7 @@ def _from_usual(request: UsualRequest, key: str | None) -> NewRollout:
 
 
 def micros(seconds: Any, what: str) -> int:
-    """A time in epoch seconds as whole microseconds."""
+    """Convert epoch seconds to whole microseconds."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not abs(seconds) < 1e12:
         raise InvalidInput(f"{what} must be a time in epoch seconds, not {seconds!r}")
     return to_micros(seconds)
@@ -161,14 +161,14 @@ def encode_resources(resources: Any) -> str:
     return encode_json(validate_resources(resources), what="resources")
 
 
-# --- what tables hold -------------------------------------------------------------------------------------
+# --- rows to records --------------------------------------------------------------------------------------
 
 
 @stored
 def rollout_from(
     row: RolloutRecordRow, attempt: AttemptRecordRow | None = None, input: Any = msgspec.UNSET
 ) -> Rollout:
-    """A rollout, with its attempt if there is one."""
+    """Convert a row to a rollout, with its attempt if given."""
     fields = {
         "rollout_id": row.id,
         "input": decode_json(row.input) if input is msgspec.UNSET else input,
@@ -187,7 +187,7 @@ def rollout_from(
 
 
 def answer_from(row: RolloutRecordRow) -> RolloutAnswer:
-    """A rollout without an attempt, to be encoded as its record would be."""
+    """Convert a row to a rollout without an attempt that encodes like its record."""
     return RolloutAnswer(
         rollout_id=row.id,
         input=msgspec.Raw(row.input),
@@ -196,7 +196,7 @@ def answer_from(row: RolloutRecordRow) -> RolloutAnswer:
         mode=row.mode,
         resources_id=row.resources_id,
         status=row.status,
-        # An earlier release may have stored another one with fewer fields.
+        # An earlier release may have stored a config with fewer fields.
         config=msgspec.Raw(row.config) if row.config == _default_config() else _config_from(row.config),
         metadata=msgspec.Raw(row.metadata),
         parent=msgspec.UNSET if row.parent is None else row.parent,
@@ -240,20 +240,20 @@ def worker_from(row: WorkerRow) -> Worker:
 
 
 def details_from(row: WorkerRow, held: Sequence[HeldAttemptRow], drained: Mapping[str, int]) -> WorkerDetails:
-    """A worker with those of the attempts that it executes."""
+    """Convert a row to a worker with its own attempts among `held`."""
     own = [
         HeldAttempt(
-            rollout_id=each.rollout_id,
-            attempt_id=each.attempt_id,
-            kind=each.kind,
-            start_time=to_seconds(each.start_time),
+            rollout_id=attempt.rollout_id,
+            attempt_id=attempt.attempt_id,
+            kind=attempt.kind,
+            start_time=to_seconds(attempt.start_time),
         )
-        for each in held
-        if each.worker_id == row.id
+        for attempt in held
+        if attempt.worker_id == row.id
     ]
-    known = msgspec.structs.asdict(worker_from(row))
+    worker = msgspec.structs.asdict(worker_from(row))
     return WorkerDetails(
-        **known,
+        **worker,
         held=own,
         stopped_at=to_seconds_or_none(row.stopped_at),
         draining_since=to_seconds_or_none(drained.get(row.id)),

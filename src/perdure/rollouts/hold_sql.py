@@ -1,4 +1,4 @@
-"""The SQL of holds: queues that are paused, and workers that are drained."""
+"""SQL of holds: paused queues and drained workers."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from perdure.rollouts.tables import CLAIM_HOLDS
 
 
 class HoldRow(NamedTuple):
-    """A queue that is paused, or a worker that is drained, and since when."""
+    """A paused queue or a drained worker, and since when."""
 
     kind: str
     name: str
     since: int
 
 
-# Queues that are paused from now on, and workers that are drained; those that are already stay as they are.
+# Pause queues and drain workers; existing holds keep their time.
 ADD_HOLDS = BulkInsert(CLAIM_HOLDS, HoldRow, on_conflict="NOTHING")
 # The holds of a namespace.
 LIST_HOLDS = statement("SELECT {columns} FROM claim_holds WHERE ns = :ns", row=HoldRow)
 # End a hold.
 DROP_HOLD = statement("DELETE FROM claim_holds WHERE ns = :ns AND kind = :kind AND name = :name")
-# The agents of what is ready in a queue.
+# The agents of the ready rollouts of a queue.
 READY_AGENTS = statement(
     """
     SELECT DISTINCT agent FROM rollouts

@@ -1,4 +1,4 @@
-"""The SQL of spans that name no rollout: the attempts that they belong to, kept traces, and model calls."""
+"""SQL of spans that name no rollout: the attempts that they belong to, kept traces, and model calls."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class TraceMember(NamedTuple):
 
 
 class LastNumber(NamedTuple):
-    """The last number that a span of a rollout has."""
+    """The last sequence id of a rollout's spans."""
 
     rollout_id: str
     sequence: int
 
 
 class KeptTraceRow(msgspec.Struct):
-    """What the spans of a kept trace say of its rollout. `linked` are ids of rollouts, in lines."""
+    """Times and links of a kept trace, from its spans. `linked` has ids of rollouts, one a line."""
 
     rollout_id: str
     start_ns: int
@@ -64,7 +64,7 @@ class SpanParent(NamedTuple):
 ROLLOUTS_NAMED = statement(
     "SELECT {columns} FROM rollouts WHERE ns = :ns AND id {among:ids}", row=TraceRollout
 )
-# Rollouts whose callers have begun these traces, the newest first.
+# Rollouts whose callers started these traces, the newest first.
 ROLLOUTS_OF_TRACES = statement(
     """
     SELECT {columns} FROM rollouts WHERE ns = :ns AND trace_id IS NOT NULL AND trace_id {among:trace_ids}
@@ -89,15 +89,15 @@ ROOTED_ATTEMPTS = statement(
     """,
     row=str,
 )
-# The last numbers of the spans of rollouts.
+# The last sequence ids of the spans of rollouts.
 LAST_NUMBERS = statement(
     "SELECT {columns} FROM span_counters WHERE ns = :ns AND rollout_id {among:ids}", row=LastNumber
 )
-# New rollouts of traces, which another process may have added.
+# Add rollouts of traces, unless another process has added them.
 KEEP_ROLLOUTS = BulkInsert(ROLLOUTS, rows.NewRolloutRow, on_conflict="NOTHING")
-# Their attempts.
+# Add their attempts.
 KEEP_ATTEMPTS = BulkInsert(ATTEMPTS, rows.AttemptRow, on_conflict="NOTHING")
-# Add to what the spans of kept traces say.
+# Add kept traces, or merge the times and links of new spans into them.
 ADD_KEPT_TRACES = BulkInsert(
     KEPT_TRACES,
     KeptTraceRow,
@@ -119,7 +119,7 @@ GET_KEPT_TRACES = statement(
 JOIN_ATTEMPT = statement(
     "UPDATE attempts SET joined = 1 WHERE ns = :ns AND rollout_id = :rollout_id AND id = :attempt_id"
 )
-# Model calls, which may be known.
+# Add model calls, unless they are stored already.
 ADD_MODEL_CALLS = BulkInsert(MODEL_CALLS, ModelCallRow, on_conflict="NOTHING")
 # The model calls of an attempt that overlap a time.
 CALLS_WITHIN = statement(
@@ -131,7 +131,7 @@ CALLS_WITHIN = statement(
     """,
     row=ModelCallRow,
 )
-# The model calls of an attempt with these ids of responses.
+# The model calls of an attempt with these response ids.
 CALLS_ANSWERED = statement(
     """
     SELECT {columns} FROM model_calls
@@ -149,7 +149,7 @@ PARENTS_OF_SPANS = statement(
     """,
     row=SpanParent,
 )
-# Delete what kept traces say.
+# Delete kept traces by the ids of their rollouts.
 DROP_KEPT_TRACES = statement("DELETE FROM kept_traces WHERE ns = :ns AND rollout_id {among:ids}")
 # Delete the model calls of rollouts.
 DROP_MODEL_CALLS = statement("DELETE FROM model_calls WHERE ns = :ns AND rollout_id {among:ids}")

@@ -1,4 +1,4 @@
-"""Traces that belong to no rollout: each gets one of its own, so that any instrumented program shows up."""
+"""Traces without a rollout: each gets its own rollout, so that any instrumented program is shown."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.records import Attempt, Rollout, RolloutConfig
 
 SILENT_SECONDS = 600.0
-"""A trace whose root never comes ends so long after its last span."""
+"""A trace without a root span ends this long after its last span."""
 _PREFIX = "ro-"
 _DIGITS = 32
 
 
 class KeptTrace(msgspec.Struct, frozen=True):
-    """A trace and what made it. Its rollout has an id made of the trace's, so that later spans find it.
+    """A trace and its service. Its rollout's id is derived from the trace's, so that later spans find it.
 
-    The rollout is never in the queue: it is running from its first span on, and ends with the root span.
+    The rollout is never in the queue: it runs from its first span on, and ends with the root span.
     """
 
     trace_id: str
@@ -40,7 +40,7 @@ class KeptTrace(msgspec.Struct, frozen=True):
 
     @property
     def run_id(self) -> str:
-        """The id of the run whose trace this is, unless its caller began the trace."""
+        """The id of the run that has this trace, unless a caller started the trace."""
         return uuid_text(bytes.fromhex(self.trace_id))
 
     def request(self) -> NewRollout:
@@ -60,12 +60,12 @@ def _config() -> str:
 
 
 def is_kept_id(rollout_id: str) -> bool:
-    """Return whether the id of a rollout is one of those that kept traces have."""
+    """Return whether the id belongs to the rollout of a kept trace."""
     return len(rollout_id) == len(_PREFIX) + _DIGITS and rollout_id.startswith(_PREFIX)
 
 
 def show_kept(rollout: Rollout, rows: Mapping[str, KeptTraceRow]) -> None:
-    """Give a rollout of a trace the times of its spans, and say if its root never came."""
+    """Set the times of a trace's rollout from its spans, and mark it if it ended without a root span."""
     row = rows.get(rollout.rollout_id)
     if row is None:
         return
@@ -84,7 +84,7 @@ def show_kept(rollout: Rollout, rows: Mapping[str, KeptTraceRow]) -> None:
 
 
 def show_kept_attempt(attempt: Attempt, rows: Mapping[str, KeptTraceRow]) -> None:
-    """Give the attempt of a trace the times of its spans."""
+    """Set the times of a trace's attempt from its spans."""
     row = rows.get(attempt.rollout_id)
     if row is not None:
         attempt.start_time = row.start_ns / 1e9

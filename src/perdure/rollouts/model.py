@@ -1,6 +1,6 @@
-"""The state machines of rollouts, attempts and workers, and the rules between them.
+"""State machines of rollouts, attempts and workers, and the rules between them.
 
-Everything here is pure: no I/O, no clock, no randomness. A table leaves a status alone where it has no step.
+Everything here is pure: no I/O, no clock, no randomness. A status without a step in a table stays the same.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ LAPSED: Final = frozenset({TIMEOUT, UNRESPONSIVE})
 REPORTED: Final = frozenset({SUCCEEDED, FAILED})
 
 RELEASED: Final = "released"
-"""The reason of an attempt that was given back: it does not count."""
+"""Reason of an attempt that was released. Such an attempt does not count."""
 
 TASK: Final = "task"
 KEPT_TRACE: Final = "kept_trace"
-"""The kind of a rollout that holds the spans of a trace without a rollout."""
+"""Kind of a rollout that holds the spans of a trace without a rollout."""
 DEFAULT_QUEUE: Final = "default"
 
 
 def reported(status: str) -> str:
-    """The event of an attempt's holder, or an operator, saying what the attempt's status is."""
+    """Return the event of the attempt's holder, or an operator, reporting an attempt's status."""
     return "reported " + status
 
 
 def set_to(status: str) -> str:
-    """The event of an operator setting a rollout's status."""
+    """Return the event of an operator setting a rollout's status."""
     return "set to " + status
 
 
@@ -101,9 +101,9 @@ class Limits(msgspec.Struct, frozen=True):
     max_attempts: int = 1
     retry_condition: tuple[str, ...] = ()
     free_lapses: int = 0
-    """How many attempts may fall silent without being counted."""
+    """Number of attempts that may become unresponsive without being counted."""
     retry_after: float | None = None
-    """If given, a report of any failure is tried again after so many seconds, while attempts are left."""
+    """If set, a failure of any status is retried after this many seconds, while attempts are left."""
 
 
 _limits = msgspec.json.Decoder(Limits)
@@ -111,7 +111,7 @@ _limits = msgspec.json.Decoder(Limits)
 
 @lru_cache(maxsize=1024)
 def decode_limits(config: str) -> Limits:
-    """The limits in a config's stored text."""
+    """Decode the limits from a stored config."""
     try:
         return _limits.decode(config)
     except msgspec.DecodeError as error:
@@ -119,14 +119,14 @@ def decode_limits(config: str) -> Limits:
 
 
 def retries(limits: Limits, status: str, tries: int) -> bool:
-    """Whether an attempt that ended like this, after so many that count, is followed by another."""
+    """Return whether an attempt that ended with `status` as counted attempt number `tries` is retried."""
     return status in limits.retry_condition and tries < limits.max_attempts
 
 
 def rollout_event(limits: Limits, status: str, tries: int, *, lapsed: bool) -> str:
-    """What the latest attempt's new status means for its rollout.
+    """Return the event of the rollout for a new status of its latest attempt.
 
-    `lapsed` tells the watchdog's finding from a report: only the report is believed in every status.
+    `lapsed` is true if the watchdog set the status. A report has an effect in more statuses than a lapse.
     """
     if status in (PREPARING, RUNNING, SUCCEEDED):
         return reported(status)
@@ -135,10 +135,10 @@ def rollout_event(limits: Limits, status: str, tries: int, *, lapsed: bool) -> s
 
 
 def span_event(attempt_status: str, rollout_status: str, outcome: str | None) -> str | None:
-    """What a span of the latest attempt means for the rollout, given both statuses before it.
+    """Return the event of the rollout for a span of its latest attempt, given both statuses before the span.
 
-    Only an attempt that the span itself moves may move the rollout, so that a late span never takes a retry
-    out of the queue; a failure is taken back only if silence was its sole reason.
+    Only a span that changes the status of its attempt may change the rollout, so that a late span never takes
+    a retry out of the queue. A failure is reverted only if silence was its sole reason.
     """
     if attempt_status == PREPARING:
         return "first span"
@@ -157,37 +157,37 @@ OUTCOMES: Final = {SUCCEEDED: "success", FAILED: "error", CANCELLED: CANCELLED}
 
 
 def compute_outcome(rollout_status: str, attempt_status: str | None) -> str | None:
-    """Why a rollout ended: the attempt's lapse if that ended it, else what its status says."""
+    """Return why a rollout ended: the attempt's lapse if that ended it, otherwise the rollout's status."""
     if rollout_status == FAILED and attempt_status in LAPSED:
         return attempt_status
     return OUTCOMES.get(rollout_status)
 
 
 def compute_deadline(limits: Limits, start_time: int, heartbeat: int | None) -> int | None:
-    """The first microsecond at which a live attempt is overdue, or None if it never is."""
+    """Return the first microsecond at which a live attempt is overdue, or None if it has no limit."""
     ends = []
     if limits.timeout_seconds is not None:
         ends.append(start_time + to_micros(limits.timeout_seconds))
     if limits.unresponsive_seconds is not None:
-        heard = start_time if heartbeat is None else heartbeat
-        ends.append(heard + to_micros(limits.unresponsive_seconds))
+        last_beat = start_time if heartbeat is None else heartbeat
+        ends.append(last_beat + to_micros(limits.unresponsive_seconds))
     return min(ends) + 1 if ends else None
 
 
 def lapse_event(
     limits: Limits, now: int, start_time: int, heartbeat: int | None, *, earliest: bool = False
 ) -> str | None:
-    """Which limit a live attempt has passed; running too long counts before silence.
+    """Return the event of the limit that a live attempt has passed: "too long" before "silent".
 
-    With `earliest`, of two that are passed the one that was passed first counts: whoever fell silent has not
-    run on since.
+    With `earliest`, the limit that was passed first counts, because a worker that stopped sending heartbeats
+    has not continued the run.
     """
-    heard = start_time if heartbeat is None else heartbeat
+    last_beat = start_time if heartbeat is None else heartbeat
     passed = [
         (end, event)
         for event, since, seconds in (
             ("too long", start_time, limits.timeout_seconds),
-            ("silent", heard, limits.unresponsive_seconds),
+            ("silent", last_beat, limits.unresponsive_seconds),
         )
         if seconds is not None and now > (end := since + to_micros(seconds))
     ]
@@ -198,7 +198,7 @@ def lapse_event(
 
 
 class AttemptStart(NamedTuple):
-    """An attempt that a claim has begun."""
+    """An attempt that a claim has started."""
 
     rollout_id: str
     attempt_id: str
@@ -212,7 +212,7 @@ class AttemptStart(NamedTuple):
 class AttemptEnd(NamedTuple):
     """An attempt that a transaction has ended, and its rollout after that: ended, or in its queue again.
 
-    `note` is what the operation that ended the rollout has to tell.
+    `note` comes from the operation that ended the rollout.
     """
 
     rollout_id: str
@@ -232,7 +232,7 @@ class AttemptEnd(NamedTuple):
 
 
 class EndedRollout(NamedTuple):
-    """A rollout that a transaction has ended. `note` is what the operation that ended it has to tell."""
+    """A rollout that a transaction has ended. `note` comes from the operation that ended it."""
 
     rollout_id: str
     status: str
@@ -250,23 +250,23 @@ Handler = Callable[[Tx, Sequence[T]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Listener:
-    """What a domain does inside the transactions that move rollouts of a kind. Each handler gets a batch.
+    """Handlers of a domain, called inside the transactions that change rollouts of a kind. Each gets a batch.
 
-    A handler runs in whichever process moves a rollout, and may run twice: it reads nothing but the database.
-    It locks what comes after attempts in the order of locks.
+    A handler runs in any process that changes a rollout, and may run twice, so it reads only the database.
+    It locks only what comes after attempts in the order of locks.
     """
 
     on_claimed: Handler[AttemptStart] | None = None
-    """Claims have begun these attempts."""
+    """Called when claims have started these attempts."""
     on_attempt_ended: Handler[AttemptEnd] | None = None
-    """These attempts are live no longer, whatever ended them. It comes before `on_ended`.
+    """Called when these attempts are no longer live, for any reason. It runs before `on_ended`.
 
-    Where ends are not final, an attempt may come back to life and end again.
+    If the kind is not `final`, an attempt may become live and end again.
     """
     on_ended: Handler[EndedRollout] | None = None
-    """These rollouts have ended."""
+    """Called when these rollouts have ended."""
     on_stopped: Handler[str] | None = None
-    """The executor of these, which had ended before it did, has stopped too, or is given up."""
+    """Called when the executors of these ended rollouts have stopped or were given up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -275,52 +275,52 @@ class RolloutKind(Listener):
 
     name: str
     final: bool = False
-    """Whether an end is for ever, and only its holder's own words keep an attempt alive: spans do not."""
+    """Whether an end is permanent, and only reports of the holder keep an attempt alive, not spans."""
     unreported: bool = False
-    """Whether nobody reports on its attempts, so that one that falls silent has succeeded."""
+    """Whether attempts send no reports, so that one that becomes unresponsive has succeeded."""
     counted: bool = False
-    """Whether a worker's attempts are counted: it is told of each end, and busy until it has none. Without it
-    a worker shows the last that it claimed."""
+    """Whether the attempts of a worker are counted: each end is counted, and the worker is busy until it has
+    none. Otherwise a worker shows the attempt that it claimed last."""
     new_note: Callable[[], Any] | None = None
-    """Makes the note of what ends without one, so that listeners can tell one another what they know."""
+    """Creates the note of an end that has none, so that listeners can share data."""
 
     def with_listeners(self, *listeners: Listener) -> RolloutKind:
-        """The same kind, which tells these listeners too, in their order and after its own domain."""
-        everyone = (self, *listeners)
+        """Return the same kind, which also calls these listeners, in their order and after its own domain."""
+        listening = (self, *listeners)
         return replace(
             self,
-            on_claimed=_each([each.on_claimed for each in everyone]),
-            on_attempt_ended=_each([each.on_attempt_ended for each in everyone]),
-            on_ended=_each([each.on_ended for each in everyone]),
-            on_stopped=_each([each.on_stopped for each in everyone]),
+            on_claimed=_call_all([listener.on_claimed for listener in listening]),
+            on_attempt_ended=_call_all([listener.on_attempt_ended for listener in listening]),
+            on_ended=_call_all([listener.on_ended for listener in listening]),
+            on_stopped=_call_all([listener.on_stopped for listener in listening]),
         )
 
     @property
     def tells_of_ends(self) -> bool:
-        """Whether somebody is told of attempts or rollouts that end."""
+        """Whether a handler is called when attempts or rollouts end."""
         return self.on_attempt_ended is not None or self.on_ended is not None
 
     @property
     def tells_of_attempts(self) -> bool:
-        """Whether somebody has heard of an attempt that was claimed, so that it cannot just be removed."""
+        """Whether a handler was called for a claimed attempt, so that the attempt must not be deleted."""
         return self.on_claimed is not None or self.on_attempt_ended is not None
 
 
-def _each(handlers: Sequence[Handler[T] | None]) -> Handler[T] | None:
-    """One handler that calls all that there are."""
-    given = [handler for handler in handlers if handler is not None]
-    if len(given) < 2:
-        return next(iter(given), None)
+def _call_all(handlers: Sequence[Handler[T] | None]) -> Handler[T] | None:
+    """Return one handler that calls all handlers that exist."""
+    present = [handler for handler in handlers if handler is not None]
+    if len(present) < 2:
+        return next(iter(present), None)
 
-    async def tell(tx: Tx, items: Sequence[T]) -> None:
-        for handler in given:
+    async def notify(tx: Tx, items: Sequence[T]) -> None:
+        for handler in present:
             await handler(tx, items)
 
-    return tell
+    return notify
 
 
 class Kinds:
-    """The kinds that this process knows. Work of any other kind refuses to start."""
+    """The kinds that this process has registered. Work of any other kind is refused."""
 
     def __init__(self, *kinds: RolloutKind) -> None:
         self._kinds: dict[str, RolloutKind] = {kind.name: kind for kind in kinds}

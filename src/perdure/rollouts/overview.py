@@ -1,4 +1,4 @@
-"""What is read of a whole database: counts, queues, namespaces and the feed of changes."""
+"""Views of a whole database: counts, queues, namespaces and the feed of changes."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from perdure.service.tables import SYSTEM
 
 
 class QueueState(Record, kw_only=True):
-    """How much waits in a queue."""
+    """Numbers of the waiting rollouts of a queue."""
 
     namespace: str
     queue: str
     ready: int
-    """So many can be claimed at once."""
+    """Rollouts that can be claimed at once."""
     delayed: int
-    """So many wait for their time."""
+    """Rollouts that wait for their time."""
     waiting: int
-    """So many wait in a line for the one before them."""
+    """Rollouts that wait in a line for the one before them."""
     oldest_age_seconds: float | None = None
-    """How long the oldest that can be claimed has been ready."""
+    """How long the oldest claimable rollout has been ready."""
     paused_since: float | None = None
-    """Since when nothing is claimed from it; None if it is not paused."""
+    """Time since which the queue is paused; None if it is not."""
 
 
 class Counts(Record, kw_only=True):
-    """How many there are, by namespace and status."""
+    """Numbers of rollouts and workers by namespace and status, and the queues."""
 
     rollouts: States
     workers: States
@@ -41,32 +41,32 @@ class Counts(Record, kw_only=True):
 
 
 class Overview:
-    """Reads a whole database; which namespaces a caller may see is said with each question."""
+    """Reads a whole database. Each method gets the namespaces that its caller may see."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
     async def ping(self) -> None:
-        """Reach the database, or raise what is in the way."""
+        """Read from the database, or raise why it cannot be reached."""
         await self._storage.read(overview.ping)
 
     async def counts(self, namespaces: Collection[str] | None) -> Counts:
-        """Everything that is counted, in these namespaces or in all."""
-        found = await self._storage.read(overview.glance, namespaces)
-        queues = [queue_state(depth, found.names[depth.ns], found.now) for depth in found.queues]
-        return Counts(rollouts=found.rollouts, workers=found.workers, queues=queues)
+        """Return all counts, of these namespaces or of all."""
+        glance = await self._storage.read(overview.glance, namespaces)
+        queues = [queue_state(depth, glance.names[depth.ns], glance.now) for depth in glance.queues]
+        return Counts(rollouts=glance.rollouts, workers=glance.workers, queues=queues)
 
     async def queues(self, namespaces: Collection[str] | None) -> list[QueueState]:
-        """The queues in which something waits."""
+        """List the queues with waiting rollouts."""
         now, names, depths = await self._storage.read(overview.queues, namespaces)
         return [queue_state(depth, names[depth.ns], now) for depth in depths]
 
     async def namespaces(self) -> list[str]:
-        """The names of all namespaces."""
+        """Return the names of all namespaces."""
         return sorted((await self._storage.read(list_namespaces)).values())
 
     async def changes(self, namespace: str, limit: int, *, system: bool = False) -> Stream:
-        """What changes in a namespace from now on, with `system` also the tokens; see `kernel.changes`."""
+        """Follow the changes of a namespace, with `system` also those of tokens; see `kernel.changes`."""
         number = await self._storage.read(find_namespace, namespace)
         also = (SYSTEM,) if system else ()
         if number is None:
@@ -75,23 +75,23 @@ class Overview:
 
 
 class _AwaitedChanges:
-    """The changes of a namespace that did not exist at first: those of all namespaces are looked through."""
+    """Changes of a namespace that does not exist yet. Filters the changes of all namespaces."""
 
     def __init__(self, storage: Storage, namespace: str, limit: int, also: tuple[int, ...]) -> None:
         self._storage = storage
         self._namespace = namespace
         self._wanted = also
-        self._known = False
+        self._exists = False
         self._stream = follow(storage.signals, None, limit)
 
     async def next(self, timeout: float | None = None) -> list[str] | None:
         while keys := await self._stream.next(timeout):
-            if not self._known:
+            if not self._exists:
                 number = await self._storage.read(find_namespace, self._namespace)
-                self._known = number is not None
+                self._exists = number is not None
                 self._wanted = self._wanted if number is None else (number, *self._wanted)
-            if found := changed_in(self._wanted, keys):
-                return found
+            if wanted := changed_in(self._wanted, keys):
+                return wanted
         return keys
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class _AwaitedChanges:
 
 
 def queue_state(depth: Depth, namespace: str, now: int) -> QueueState:
-    """What is shown of a queue at a time."""
+    """Build the state of a queue at a time."""
     age = None if depth.oldest is None else to_seconds(max(now - depth.oldest, 0))
     return QueueState(
         namespace=namespace,

@@ -1,4 +1,4 @@
-"""The records of rollouts, attempts and workers, and the requests for them."""
+"""Records of rollouts, attempts and workers, and the requests for them."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ ROLLOUT_MODES: Final[tuple[RolloutMode, ...]] = get_args(RolloutMode)
 WORKER_STATUSES: Final[tuple[WorkerStatus, ...]] = get_args(WorkerStatus)
 
 MAX_SPANS = 2000
-"""How many spans, or numbers for spans, one request may carry."""
+"""Maximum number of spans, or of sequence ids for spans, in one request."""
 MAX_SECONDS = 1e12
-"""Times beyond this do not fit a 64-bit count of microseconds."""
+"""Limit of times, in seconds: larger ones do not fit a 64-bit count of microseconds."""
 
 _ShortText = Annotated[str, Meta(max_length=MAX_TEXT // 4, pattern=r"\A[^\0]*\Z")]
-"""A text that `check_text` takes, however many bytes its characters have."""
+"""A text that `check_text` accepts whatever the size of its characters in bytes."""
 
 
 def _check_seconds(value: object, what: str, *, least: float = 0) -> float:
@@ -71,14 +71,14 @@ def _check_seconds(value: object, what: str, *, least: float = 0) -> float:
 
 
 class RolloutConfig(Record, kw_only=True):
-    """When an attempt is given up, and which endings are tried again."""
+    """When an attempt times out, and which endings are retried."""
 
     timeout_seconds: float | None = None
-    """How long an attempt may run; None is for ever."""
+    """How long an attempt may run; None for no limit."""
     unresponsive_seconds: float | None = None
-    """How long an attempt may be silent; None is for ever."""
+    """How long an attempt may go without a heartbeat; None for no limit."""
     max_attempts: int = 1
-    """How many attempts there may be, the first included."""
+    """Maximum number of attempts, including the first."""
     retry_condition: list[AttemptStatus] = field(default_factory=list)
     """The attempt statuses that lead to another attempt."""
 
@@ -108,7 +108,7 @@ def _check_retry_condition(condition: object) -> list[AttemptStatus]:
 
 
 class Rollout(Record, kw_only=True):
-    """A unit of work: its input, where it stands, and how it is retried."""
+    """A unit of work: its input, its status, and how it is retried."""
 
     rollout_id: str
     input: TaskInput
@@ -120,7 +120,7 @@ class Rollout(Record, kw_only=True):
     config: RolloutConfig = field(default_factory=RolloutConfig)
     metadata: dict[str, Any] | None = None
     parent: str | Unset = UNSET
-    """The id of what it is a part of; left out of what stands alone."""
+    """The id of the run or object that it is a part of; absent if it is not a part."""
 
     def __post_init__(self) -> None:
         if self.status not in ROLLOUT_STATUSES:
@@ -132,7 +132,7 @@ class Rollout(Record, kw_only=True):
 
 
 class RolloutAnswer(Struct, kw_only=True, gc=False):
-    """A rollout on its way to a caller over HTTP: the fields of `Rollout`, bodies as they are stored."""
+    """A rollout as sent over HTTP: the fields of `Rollout`, with bodies as they are stored."""
 
     rollout_id: str
     input: Raw
@@ -152,7 +152,7 @@ class Attempt(Record, kw_only=True):
     rollout_id: str
     attempt_id: str
     sequence_id: int
-    """The number of the attempt within its rollout, from 1."""
+    """Number of the attempt within its rollout, from 1."""
     start_time: float
     end_time: float | None = None
     status: AttemptStatus = "preparing"
@@ -181,9 +181,9 @@ class AttemptedRollout(Rollout, kw_only=True):
 
 
 class UsualRequest(Struct, kw_only=True, gc=False):
-    """A rollout to be queued as most are sent, decoded from JSON and checked: its texts are short.
+    """A rollout to enqueue in the most common form: checked while its JSON is decoded, with short texts.
 
-    It is stored as the `EnqueueRolloutRequest` with the same fields would be.
+    It is stored like the `EnqueueRolloutRequest` with the same fields.
     """
 
     input: TaskInput
@@ -198,7 +198,7 @@ class UsualRequest(Struct, kw_only=True, gc=False):
 
 
 class EnqueueRolloutRequest(Record, kw_only=True):
-    """A rollout to be queued."""
+    """A rollout to enqueue."""
 
     _usual = UsualRequest
 
@@ -208,13 +208,13 @@ class EnqueueRolloutRequest(Record, kw_only=True):
     config: RolloutConfig | None = None
     metadata: dict[str, Any] | None = None
     queue: str = "default"
-    """The queue that it waits in."""
+    """The queue of the rollout."""
     priority: int = 0
-    """Higher is claimed first within a queue."""
+    """A higher priority is claimed first within a queue."""
     not_before: float | None = None
-    """The epoch second before which it is not claimed."""
+    """Epoch second before which the rollout is not claimed."""
     idempotency_key: str | None = None
-    """A second request with the same key gives the first one's rollout."""
+    """A second request with the same key returns the rollout of the first."""
 
     def __post_init__(self) -> None:
         if self.mode is not None:
@@ -239,7 +239,7 @@ AnyRequest = EnqueueRolloutRequest | UsualRequest
 
 
 def parse_request(request: AnyRequest) -> EnqueueRolloutRequest:
-    """A rollout to be queued as a record."""
+    """Convert a request of either form to the record."""
     if type(request) is UsualRequest:
         return EnqueueRolloutRequest(**structs.asdict(request))
     return cast(EnqueueRolloutRequest, request)
@@ -262,7 +262,7 @@ class ShownRollout(Rollout, kw_only=True):
     attempt: Attempt | None = None
 
 
-def _unshown(shown: ShownRollout) -> Rollout:
+def _parse_shown(shown: ShownRollout) -> Rollout:
     fields = structs.asdict(shown)
     if fields["attempt"] is None:
         del fields["attempt"]
@@ -270,16 +270,16 @@ def _unshown(shown: ShownRollout) -> Rollout:
     return AttemptedRollout(**fields)
 
 
-AnyRollout = Annotated[Rollout, WireForm(ShownRollout, lambda rollout: rollout, _unshown)]
+AnyRollout = Annotated[Rollout, WireForm(ShownRollout, lambda rollout: rollout, _parse_shown)]
 """A rollout, with its latest attempt if it has one."""
 
 
 class AttemptUpdate(Record, kw_only=True):
-    """A report on an attempt; what is left out stays as it is."""
+    """A report on an attempt; fields that are left out do not change."""
 
     rollout_id: str
     attempt_id: str
-    """Its id, or `latest`."""
+    """The id of the attempt, or `latest`."""
     status: AttemptStatus | Unset = UNSET
     worker_id: str | Unset = UNSET
     last_heartbeat_time: float | Unset = UNSET
@@ -287,24 +287,26 @@ class AttemptUpdate(Record, kw_only=True):
 
 
 class ReportAnswer(Record, kw_only=True):
-    """The attempt after a report on it, or why the report was refused."""
+    """The attempt after a report, or the reason why the report was refused."""
 
     attempt: Attempt | None = None
     error: Refusal | None = None
 
 
-def _report_answer(answer: Attempt | PerdureError) -> ReportAnswer:
+def _build_report_answer(answer: Attempt | PerdureError) -> ReportAnswer:
     if isinstance(answer, PerdureError):
         return ReportAnswer(error=Refusal.of(answer))
     return ReportAnswer(attempt=answer)
 
 
-def _reported(answer: ReportAnswer) -> Attempt | PerdureError:
+def _parse_report_answer(answer: ReportAnswer) -> Attempt | PerdureError:
     return cast(Attempt, answer.attempt) if answer.error is None else answer.error.error
 
 
-ReportedAttempt = Annotated[Attempt | PerdureError, WireForm(ReportAnswer, _report_answer, _reported)]
-"""An attempt after a report on it, or why the report was refused."""
+ReportedAttempt = Annotated[
+    Attempt | PerdureError, WireForm(ReportAnswer, _build_report_answer, _parse_report_answer)
+]
+"""An attempt after a report, or the reason why the report was refused."""
 
 
 class StoredSpans(Record, kw_only=True):
@@ -314,7 +316,7 @@ class StoredSpans(Record, kw_only=True):
 
 
 class Worker(Record, kw_only=True):
-    """A worker, as its heartbeats and its attempts tell of it."""
+    """A worker, with its status from heartbeats and attempts."""
 
     worker_id: str
     status: WorkerStatus = "unknown"
@@ -342,33 +344,33 @@ class HeldAttempt(Record, kw_only=True):
 
 
 class WorkerDetails(Worker, kw_only=True):
-    """A worker with everything that it executes."""
+    """A worker with all attempts that it executes."""
 
     held: list[HeldAttempt] = field(default_factory=list)
-    """What it executes, as the attempts tell; the oldest first, at most 1,000 in one answer."""
+    """Attempts that the worker executes, the oldest first, at most 1,000 in one answer."""
     stopped_at: float | None = None
-    """When it signed off, or was found dead; None while it may claim."""
+    """When the worker signed off or was found dead; None while it may claim."""
     draining_since: float | None = None
-    """Since when it claims no more and finishes what it holds; None unless it is drained."""
+    """Time since which the worker claims no more and finishes its attempts; None unless it is drained."""
 
 
 def is_queuing(rollout: Rollout) -> bool:
-    """Say whether the rollout waits in the queue."""
+    """Return whether the rollout waits in the queue."""
     return rollout.status in ("queuing", "requeuing")
 
 
 def is_running(rollout: Rollout) -> bool:
-    """Say whether an attempt at the rollout is under way."""
+    """Return whether an attempt of the rollout is under way."""
     return rollout.status in ("preparing", "running")
 
 
 def is_finished(rollout: Rollout) -> bool:
-    """Say whether the rollout has ended."""
+    """Return whether the rollout has ended."""
     return rollout.status in ("failed", "succeeded", "cancelled")
 
 
 class LightningStoreCapabilities(TypedDict, total=False):
-    """What a store can do; a key that is absent means no."""
+    """Capabilities of a store; an absent key means no."""
 
     thread_safe: bool
     async_safe: bool
@@ -377,7 +379,7 @@ class LightningStoreCapabilities(TypedDict, total=False):
 
 
 class LightningStoreStatistics(TypedDict, total=False):
-    """What a store holds."""
+    """Numbers of the objects in a store, and its sizes in bytes."""
 
     name: str
     total_rollouts: int

@@ -1,4 +1,4 @@
-"""The SQL of deleting rollouts and spans."""
+"""SQL that deletes rollouts and spans."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from perdure.kernel.storage.dialect import name_statements, statement
 
 
 class OldRollout(NamedTuple):
-    """A rollout that has ended, and when it began."""
+    """A rollout that has ended, and its start time."""
 
     id: str
     start_time: int
 
 
 class SpanCursor(NamedTuple):
-    """Where the spans of a rollout begin."""
+    """Position in the spans: a rollout and its start."""
 
     born: int
     rollout_id: str
 
 
 class DroppedSpan(NamedTuple):
-    """A span that is deleted."""
+    """A span to delete."""
 
     attempt_id: str
     span_id: str
@@ -31,7 +31,7 @@ class DroppedSpan(NamedTuple):
     size: int
 
 
-# Rollouts of a kind and a status that ended before a time, from a place on, those first that began first.
+# Rollouts of a kind and a status that ended before a time, after a cursor, in the order of their start.
 OLD_ROLLOUTS = statement(
     """
     SELECT {columns} FROM rollouts
@@ -50,11 +50,11 @@ _UNUSED = """
       AND NOT EXISTS (SELECT 1 FROM lines AS l WHERE l.ns = r.ns AND l.line = r.line AND l.holder = r.id)
     ORDER BY r.id
     """
-# Those of the rollouts that ended before a time, that nobody executes any more and that hold no line.
+# The given rollouts that ended before a time, have no live attempt and hold no line.
 UNUSED = statement(_UNUSED, row=OldRollout)
-# The same, locked.
+# The same rows, locked.
 LOCK_UNUSED = statement(_UNUSED + " {lock}", row=OldRollout)
-# Whether a part of these things is executed, holds a line, or has ended since a time.
+# Whether a child of these parents is not ended, executed, holds a line, or has ended since a time.
 HAS_USED_CHILD = statement(
     """
     SELECT 1 FROM rollouts AS r
@@ -66,7 +66,7 @@ HAS_USED_CHILD = statement(
     """,
     row=int,
 )
-# Some parts of a thing.
+# Some children of a parent.
 CHILDREN_OF = statement(
     "SELECT id FROM rollouts WHERE ns = :ns AND parent = :parent ORDER BY start_time, id LIMIT :n", row=str
 )
@@ -74,7 +74,7 @@ CHILDREN_OF = statement(
 IN_LINE = statement(
     "SELECT id FROM rollouts WHERE ns = :ns AND line = :line ORDER BY position DESC LIMIT :n", row=str
 )
-# The next rollout with spans that began before a time, after a place.
+# The next rollout with spans that started before a time, after a cursor.
 NEXT_WITH_SPANS = statement(
     """
     SELECT {columns} FROM spans
@@ -84,43 +84,43 @@ NEXT_WITH_SPANS = statement(
     row=SpanCursor,
 )
 _SPANS_OF = "FROM spans WHERE ns = :ns AND born = :born AND rollout_id = :rollout_id"
-# How many spans a rollout has.
+# Number of spans of a rollout.
 COUNT_SPANS_OF = statement("SELECT count(*) " + _SPANS_OF, row=int)
 # The first spans of a rollout, in the order of their keys.
 FIRST_SPANS = statement(
     "SELECT {columns} " + _SPANS_OF + " ORDER BY attempt_id, span_id LIMIT :n", row=DroppedSpan
 )
-# Delete the spans of a rollout up to one.
+# Delete the spans of a rollout up to a key.
 DROP_SPANS_UNTIL = statement("DELETE " + _SPANS_OF + " AND (attempt_id, span_id) <= (:attempt_id, :span_id)")
-# Take deleted spans from the counter of a rollout, which remembers that there were some.
+# Subtract deleted spans from the counter of a rollout, and mark it as evicted.
 UNCOUNT_SPANS = statement(
     """
     UPDATE span_counters SET spans = spans - :spans, bytes = bytes - :bytes, evicted = 1
     WHERE ns = :ns AND rollout_id = :rollout_id
     """
 )
-# Take deleted spans from a trace.
+# Subtract deleted spans from a trace.
 UNCOUNT_TRACE = statement(
     """
     UPDATE traces SET spans = spans - :spans, errors = errors - :errors
     WHERE ns = :ns AND trace_id = :trace_id
     """
 )
-# Delete those of the traces that have no spans any more.
+# Delete the given traces that have no spans any more.
 DROP_EMPTY_TRACES = statement(
     """
     DELETE FROM traces WHERE ns = :ns AND trace_id {among:ids}
       AND NOT EXISTS (SELECT 1 FROM spans AS s WHERE s.ns = :ns AND s.trace_id = traces.trace_id)
     """
 )
-# Delete the names of such traces.
+# Delete the names of the given traces that have no spans any more.
 DROP_EMPTY_NAMES = statement(
     """
     DELETE FROM trace_names WHERE ns = :ns AND trace_id {among:ids}
       AND NOT EXISTS (SELECT 1 FROM spans AS s WHERE s.ns = :ns AND s.trace_id = trace_names.trace_id)
     """
 )
-# Let those of the traces that were a rollout's be another's, of which they still have spans.
+# Move traces of the given rollouts to another rollout that still has spans of them.
 PASS_TRACES_ON = statement(
     """
     UPDATE traces SET rollout_id = coalesce((SELECT s.rollout_id FROM spans AS s
@@ -129,14 +129,14 @@ PASS_TRACES_ON = statement(
     WHERE ns = :ns AND trace_id {among:ids} AND rollout_id {among:rollout_ids}
     """
 )
-# Delete lines that nobody holds and that nothing is in.
+# Delete lines without a holder and without rollouts.
 DROP_FREE_LINES = statement(
     """
     DELETE FROM lines WHERE ns = :ns AND line {among:names} AND holder IS NULL
       AND NOT EXISTS (SELECT 1 FROM rollouts AS r WHERE r.ns = :ns AND r.line = lines.line)
     """
 )
-# Delete the counters of rollouts' spans.
+# Delete the span counters of rollouts.
 DROP_COUNTERS = statement("DELETE FROM span_counters WHERE ns = :ns AND rollout_id {among:ids}")
 # Delete the figures of rollouts.
 DROP_FIGURES = statement("DELETE FROM rollout_figures WHERE ns = :ns AND rollout_id {among:ids}")

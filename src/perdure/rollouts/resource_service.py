@@ -1,4 +1,4 @@
-"""The service of resources: named bundles with versions."""
+"""Service of resources: named bundles with versions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Resources(WatchedService):
         return await self.query(query)
 
     async def query(self, query: Query) -> Pages[ResourcesUpdate]:
-        """A page of resources."""
+        """Return a page of resources."""
         page = await self.read(queries.query_resources, query)
         return arguments.result(page, encoding.resources_from, query)
 
@@ -59,32 +59,32 @@ class Resources(WatchedService):
     @call(GET("/resources/latest"), scope="read", errors=(NotFound,))
     async def get_latest(self) -> ResourcesUpdate:
         """Get the resources that were written last."""
-        found = await self.find_latest()
-        if found is None:
+        resources = await self.find_latest()
+        if resources is None:
             raise NotFound("There are no resources yet")
-        return found
+        return resources
 
     async def find_latest(self) -> ResourcesUpdate | None:
-        """The resources that were added or updated last, or None."""
+        """Return the resources that were added or updated last, or None."""
         row = await self.read(operations.latest_resources)
         return None if row is None else encoding.resources_from(row)
 
     @call(GET("/resources/{resources_id}"), scope="read", errors=(NotFound,))
     async def get(self, resources_id: Id) -> ResourcesUpdate:
         """Get the newest version of resources."""
-        found = await self.find(resources_id)
-        if found is None:
+        resources = await self.find(resources_id)
+        if resources is None:
             raise NotFound(f"Resources {resources_id} not found")
-        return found
+        return resources
 
     async def find(self, resources_id: str) -> ResourcesUpdate | None:
-        """The newest version of resources, or None."""
+        """Return the newest version of resources, or None."""
         row = await self.read(operations.get_resources, check_text(resources_id, "resources_id"))
         return None if row is None else encoding.resources_from(row)
 
     @call(PUT("/resources/{resources_id}"), scope="write", repeatable=False)
     async def update(self, resources_id: Id, resources: Bundle) -> ResourcesUpdate:
-        """Store the next version of resources, or the first."""
+        """Store the next version of resources; the first is version 1."""
         body = encoding.encode_resources(resources)
         check_text(resources_id, "resources_id")
         return encoding.resources_from(await self.write(operations.update_resources, resources_id, body))
@@ -110,15 +110,15 @@ class Resources(WatchedService):
     async def get_version(self, resources_id: Id, version: int) -> ResourcesUpdate:
         """Get one version of resources."""
         check_text(resources_id, "resources_id")
-        number = _version(version)
+        number = _parse_version(version)
         row = None if number is None else await self.read(queries.get_version, resources_id, number)
         if row is None:
             raise NotFound(f"Resources {resources_id} have no version {version}")
         return encoding.resources_from(row)
 
 
-def _version(version: object) -> int | None:
-    """A version number; over HTTP it is a text of the path."""
+def _parse_version(version: object) -> int | None:
+    """Parse a version number; over HTTP it is a part of the path. Return None if it is not valid."""
     if isinstance(version, str):
         version = int(version) if version.isascii() and version.isdecimal() and len(version) < 20 else None
     valid = isinstance(version, int) and not isinstance(version, bool) and 0 < version <= _LARGEST_VERSION

@@ -1,4 +1,4 @@
-"""Resources that algorithms tune and agents use, told apart on the wire by `resource_type`."""
+"""Resources that algorithms tune and agents use, distinguished on the wire by `resource_type`."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ __all__ = [
 ]
 
 MAX_PROMPT = 2**20
-"""The length of a rendered prompt, in characters."""
+"""Maximum length of a rendered prompt, in characters."""
 
 _MAX_FORMAT_DIGITS = 3
 _CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii}
 
 
 class Resource(CheckedRecord, kw_only=True):
-    """Something that an algorithm hands to its agents."""
+    """Something that an algorithm provides to its agents."""
 
     resource_type: Any
-    """The name of the kind of resource."""
+    """The kind of resource."""
 
 
 class LLM(Resource, kw_only=True):
@@ -50,7 +50,7 @@ class LLM(Resource, kw_only=True):
     sampling_parameters: dict[str, Any] = field(default_factory=dict)
 
     def get_base_url(self, *args: Any, **kwargs: Any) -> str:
-        """Give the URL for a client; it is the same for every rollout and attempt."""
+        """Return the URL for a client; it is the same for every rollout and attempt."""
         return self.endpoint
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
@@ -63,12 +63,12 @@ class LLM(Resource, kw_only=True):
 
 
 class ProxyLLM(LLM, kw_only=True):
-    """A model behind a proxy that must know which attempt is asking."""
+    """A model behind a proxy that needs to know which attempt sends a request."""
 
     resource_type: Literal["proxy_llm"] = "proxy_llm"  # type: ignore[assignment]
 
     def get_base_url(self, rollout_id: str | None, attempt_id: str | None) -> str:
-        """Give the URL for an attempt, or the plain endpoint if both ids are None."""
+        """Return the URL for an attempt, or the plain endpoint if both ids are None."""
         if rollout_id is None and attempt_id is None:
             return self.endpoint
         if not isinstance(rollout_id, str) or not isinstance(attempt_id, str):
@@ -78,7 +78,7 @@ class ProxyLLM(LLM, kw_only=True):
         return f"{root}/rollout/{rollout_id}/attempt/{attempt_id}{base[len(root) :]}"
 
     def with_attempted_rollout(self, rollout: AttemptedRollout) -> LLM:
-        """Give a plain LLM whose endpoint names the attempt."""
+        """Return a plain LLM whose endpoint contains the attempt."""
         return LLM(
             endpoint=self.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id),
             model=self.model,
@@ -88,17 +88,17 @@ class ProxyLLM(LLM, kw_only=True):
 
 
 class PromptTemplate(Resource, kw_only=True):
-    """A prompt with places to fill in."""
+    """A prompt with placeholders."""
 
     resource_type: Literal["prompt_template"] = "prompt_template"
     template: str
     engine: Literal["jinja", "f-string", "poml"]
 
     def format(self, /, **kwargs: Any) -> str:
-        """Fill in the places.
+        """Fill in the placeholders.
 
-        The `f-string` engine knows names only, no attributes and no indexes. `jinja` renders plain data in
-        a sandbox. `poml` is stored but not rendered here, since such a template runs as a program.
+        The `f-string` engine supports only names, no attributes and no indexes. `jinja` renders plain data in
+        a sandbox. `poml` is stored but not rendered here, because such a template runs as a program.
         """
         rendered = _ENGINES[self.engine](self.template, kwargs)
         if len(rendered) > MAX_PROMPT:
@@ -123,7 +123,7 @@ def _literals_and_values(template: str, values: Mapping[str, Any]) -> Iterator[s
 
 
 def _format_name(name: str, spec: str, conversion: str | None, values: Mapping[str, Any]) -> str:
-    # str.format would walk attributes and indexes, and so hand out whatever a value can reach.
+    # str.format would read attributes and indexes, and so expose everything that a value can reach.
     if not name.isidentifier():
         raise InvalidInput(f"the template may only name values, and {name!r} is not a name")
     if name not in values:
@@ -135,7 +135,7 @@ def _format_name(name: str, spec: str, conversion: str | None, values: Mapping[s
 
 
 def _is_modest(spec: str) -> bool:
-    """Refuse fields within the format, and widths that would fill the memory."""
+    """Return whether a format has no nested fields and no width that would exhaust the memory."""
     numbers = "".join(char if char.isdigit() else " " for char in spec).split()
     return "{" not in spec and all(len(number) <= _MAX_FORMAT_DIGITS for number in numbers)
 
@@ -145,9 +145,9 @@ def _render_jinja(template: str, values: Mapping[str, Any]) -> str:
     environment.globals.clear()
     environment.intercepted_binops = frozenset({"*", "%", "**"})
     environment.binop_table |= {
-        "*": _of_numbers(operator.mul),
-        "%": _of_numbers(operator.mod),
-        "**": _refused,
+        "*": _numbers_only(operator.mul),
+        "%": _numbers_only(operator.mod),
+        "**": _refuse_operands,
     }
     failures = (import_module("jinja2").TemplateError, ArithmeticError, LookupError, TypeError, ValueError)
     try:
@@ -156,20 +156,20 @@ def _render_jinja(template: str, values: Mapping[str, Any]) -> str:
         raise InvalidInput(f"the template cannot be rendered: {error}") from error
 
 
-def _of_numbers(operate: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Keep an operator from making a giant string or list."""
+def _numbers_only(operate: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Restrict an operator to numbers, so that it cannot create a giant string or list."""
 
     def checked(left: Any, right: Any) -> Any:
         return (
             operate(left, right)
             if isinstance(left, int | float) and isinstance(right, int | float)
-            else _refused()
+            else _refuse_operands()
         )
 
     return checked
 
 
-def _refused(*_: Any) -> NoReturn:
+def _refuse_operands(*_: Any) -> NoReturn:
     raise TypeError("the operator is only for numbers, and powers are not supported")
 
 
@@ -208,7 +208,7 @@ ResourceUnion = LLM | ProxyLLM | PromptTemplate
 if TYPE_CHECKING:
     NamedResources = dict[str, ResourceUnion]
 else:
-    # msgspec cannot tell the members of the union apart: `validate_resources` does.
+    # msgspec cannot distinguish the members of the union: `validate_resources` does.
     NamedResources = dict[str, Any]
 
 
@@ -234,7 +234,7 @@ _TYPES: dict[Any, type[ResourceUnion]] = {
 
 
 def validate_resources(obj: object) -> NamedResources:
-    """Make records of named resources, given as records or as mappings with a `resource_type`."""
+    """Return named resources as records, from records or from mappings with a `resource_type`."""
     if not isinstance(obj, Mapping):
         raise InvalidInput(f"resources must be an object, not {type(obj).__name__}")
     return {_resource_name(name): _resource(name, resource) for name, resource in obj.items()}

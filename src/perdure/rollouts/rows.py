@@ -1,4 +1,4 @@
-"""The rows of rollouts, attempts, workers, resources and spans, as they are read and written."""
+"""Rows of rollouts, attempts, workers and resources, as they are read and written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.rollouts.model import ENDED, LIVE, UNKNOWN, Limits, compute_deadlin
 
 
 class RolloutRecordRow(NamedTuple):
-    """What callers see of a rollout."""
+    """The fields of a rollout in its record."""
 
     id: str
     start_time: int
@@ -32,7 +32,7 @@ _rollout_view = projection(RolloutRecordRow)
 
 
 class NewRolloutRow(msgspec.Struct):
-    """A rollout that is inserted."""
+    """A rollout to insert."""
 
     id: str
     kind: str
@@ -65,7 +65,7 @@ class NewRolloutRow(msgspec.Struct):
 
 
 class RolloutRow(msgspec.Struct):
-    """What the rules read and write of a rollout."""
+    """The fields of a rollout that the rules read and write."""
 
     id: str
     kind: str
@@ -81,13 +81,13 @@ class RolloutRow(msgspec.Struct):
     line: str | None
     parent: str | None
     queued_as: str | None
-    """What its status was before it was claimed, or completed with others."""
+    """Status before the rollout was claimed, or completed with others."""
     attempts: int
     end_time: int | None
     config: str
     start_time: int
     head: str | None
-    """The next one in its line, if that was locked before."""
+    """The next rollout in its line, if the line was locked before."""
     was_status: str = ""
     dirty: bool = False
 
@@ -115,7 +115,7 @@ class RolloutBodies(NamedTuple):
 
 
 class KeyedRolloutRow(NamedTuple):
-    """A rollout with the idempotency key that it was queued with."""
+    """A rollout with its idempotency key."""
 
     idempotency_key: str
     id: str
@@ -156,7 +156,7 @@ class ClaimedRow(NamedTuple):
     parent: str | None
     queued_as: str
     more: bool | None
-    """Whether more are ready; None where that follows from how many were claimed."""
+    """Whether more are ready; None if that follows from the number of claimed rollouts."""
 
     @property
     def view(self) -> RolloutRecordRow:
@@ -185,7 +185,7 @@ class EndedRolloutRow(NamedTuple):
 
 
 class ReturnedRow(NamedTuple):
-    """A rollout whose claim is taken back."""
+    """A rollout whose claim is reverted."""
 
     id: str
     status: str
@@ -196,7 +196,7 @@ class ReturnedRow(NamedTuple):
 
 
 class DueRolloutRow(NamedTuple):
-    """A delayed rollout in a line, whose time has come."""
+    """A delayed rollout in a line whose time has come."""
 
     id: str
     line: str
@@ -212,7 +212,7 @@ class PromotedRow(NamedTuple):
 
 
 class RolloutCountRow(NamedTuple):
-    """How much a count of rollouts changes by."""
+    """Change of a count of rollouts."""
 
     kind: str
     status: str
@@ -221,7 +221,7 @@ class RolloutCountRow(NamedTuple):
 
 
 class TotalRow(NamedTuple):
-    """A part of a total, or how much it changes by."""
+    """A shard of a total, or its change."""
 
     name: str
     shard: int
@@ -229,7 +229,7 @@ class TotalRow(NamedTuple):
 
 
 class RolloutStatusCount(NamedTuple):
-    """How many rollouts have a status."""
+    """Number of rollouts with a status."""
 
     status: str
     total: int
@@ -239,7 +239,7 @@ class RolloutStatusCount(NamedTuple):
 
 
 class AttemptRecordRow(NamedTuple):
-    """What callers see of an attempt."""
+    """The fields of an attempt in its record."""
 
     rollout_id: str
     sequence_id: int
@@ -263,12 +263,12 @@ class ClaimedRollout(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the attempt is called in the audit."""
+        """Name of the attempt in the audit."""
         return self.rollout.id + "/" + self.attempt.id
 
 
 class AttemptRow(msgspec.Struct):
-    """A row of attempts; `born` is when its rollout was created."""
+    """A row of attempts; `born` is the time when its rollout was created."""
 
     rollout_id: str
     sequence_id: int
@@ -285,7 +285,7 @@ class AttemptRow(msgspec.Struct):
     kind: str
     born: int
     joined: int | None
-    """1 if spans of a framework have joined those of its worker: what both report counts once."""
+    """1 if spans of a framework have joined those of its worker: a model call in both counts once."""
     was_status: str = ""
     dirty: bool = False
 
@@ -302,18 +302,18 @@ class AttemptRow(msgspec.Struct):
 
     @property
     def name(self) -> str:
-        """What the attempt is called in the audit."""
+        """Name of the attempt in the audit."""
         return self.rollout_id + "/" + self.id
 
-    def hear(self, time: int | None, limits: Limits) -> None:
-        """Set the heartbeat; the watchdog's time stays, unless the attempt is now overdue before it."""
+    def beat(self, time: int | None, limits: Limits) -> None:
+        """Set the heartbeat; the watchdog's time changes only if the attempt is overdue before it."""
         self.last_heartbeat_time = time
         deadline = compute_deadline(limits, self.start_time, time)
         if self.check_at is not None and deadline is not None and deadline < self.check_at:
             self.check_at, self.dirty = deadline, True
 
     def watch(self, limits: Limits) -> None:
-        """Set when the watchdog looks at this attempt next."""
+        """Set when the watchdog checks this attempt next."""
         live = self.status in LIVE
         self.check_at = compute_deadline(limits, self.start_time, self.last_heartbeat_time) if live else None
         self.dirty = True
@@ -366,15 +366,15 @@ class WorkerRow(msgspec.Struct):
     current_attempt_id: str | None
     heartbeat_stats: str | None
     held: int | None
-    """How many runs it executes; tasks are not counted, since a worker shows the last one alone."""
+    """Number of runs that it executes. Tasks are not counted, because a worker shows only the last one."""
     stopped_at: int | None
-    """When it signed off, or was found dead; None while it may claim."""
+    """When it signed off or was found dead; None while it may claim."""
     process: str | None
-    """The process that it is in, if that has the database open itself."""
+    """The process of the worker, if that process has the database open itself."""
 
 
 def new_worker(worker_id: str) -> WorkerRow:
-    """A worker of which nothing is known yet."""
+    """Build the row of a worker without any data yet."""
     return WorkerRow(
         id=worker_id,
         status=UNKNOWN,
@@ -419,7 +419,7 @@ class ResourcesRow(NamedTuple):
 
 
 class ResourcesVersionRow(NamedTuple):
-    """A version of resources that is inserted."""
+    """A version of resources to insert."""
 
     id: str
     version: int
@@ -427,14 +427,11 @@ class ResourcesVersionRow(NamedTuple):
     body: str
 
 
-# --- spans ------------------------------------------------------------------------------------------------
-
-
 # --- counts of many namespaces ----------------------------------------------------------------------------
 
 
 class NamespaceCount(NamedTuple):
-    """How many have a status in a namespace."""
+    """Number of rollouts or workers with a status in a namespace."""
 
     ns: int
     status: str
@@ -442,7 +439,7 @@ class NamespaceCount(NamedTuple):
 
 
 class ReadyCount(NamedTuple):
-    """How many rollouts of a queue are ready, and since when the oldest."""
+    """Number of ready rollouts of a queue, and since when the oldest is ready."""
 
     ns: int
     queue: str
@@ -451,11 +448,8 @@ class ReadyCount(NamedTuple):
 
 
 class QueueCount(NamedTuple):
-    """How many rollouts of a queue wait."""
+    """Number of waiting rollouts of a queue."""
 
     ns: int
     queue: str
     total: int
-
-
-# --- figures and traces -----------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""The service of rollouts: the queue, rollouts, their attempts and spans.
+"""Service of rollouts: the queue, rollouts, their attempts and spans.
 
 Lists and single objects follow the native API: a missing object is `NotFound`, and a page has at most 1,000
-items. The methods below each of them, which take a `Query` or give None, are for callers in this process:
-`DatabaseLightningStore` puts Agent-lightning's contract over them.
+items. The methods that take a `Query` or return None are for callers in this process:
+`DatabaseLightningStore` uses them for Agent-lightning's contract.
 """
 
 from __future__ import annotations
@@ -93,16 +93,16 @@ Reports = Annotated[list[AttemptUpdate], Meta(max_length=MAX_PAGE)]
 ClaimLimit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
 
 
-def _page(
-    found: tuple[Page[RolloutRecordRow], Mapping[str, AttemptRecordRow]], query: Query
+def _build_page(
+    latest: tuple[Page[RolloutRecordRow], Mapping[str, AttemptRecordRow]], query: Query
 ) -> Pages[Rollout]:
-    (rows, total), attempts = found
+    (rows, total), attempts = latest
     items = [encoding.rollout_from(row, attempts.get(row.id)) for row in rows]
     return arguments.build_page(items, rows, total, query)
 
 
 class Rollouts(SpanService):
-    """The rollouts of one namespace: lists and changes those of one `kind`, and reads any by its id."""
+    """The rollouts of one namespace. Lists and changes rollouts of one `kind`, and gets any kind by id."""
 
     def __init__(
         self,
@@ -138,12 +138,12 @@ class Rollouts(SpanService):
         total: bool = False,
         kept_traces: bool = False,
     ) -> Pages[AnyRollout]:
-        """List rollouts, the newest first. `total` counts them where no count is kept.
+        """List rollouts, the newest first. `total` counts them if no count is stored.
 
-        With `kept_traces`, the list has those instead that hold traces without a rollout.
+        With `kept_traces`, list the rollouts that hold traces without a rollout instead.
 
-        `contains` is a part of the id; with `logic=or` one of the filters is enough. With `parent`, the list
-        has the rollouts of every kind that are parts of it, whatever the logic.
+        `contains` is a part of the id. With `logic=or` one matching filter is enough. With `parent`, list the
+        children of that object of every kind, whatever the logic.
         """
         check_page(limit, offset, cursor)
         conditions = given(
@@ -165,28 +165,28 @@ class Rollouts(SpanService):
         if parent is None:
             return await self._query(query, KEPT_TRACE if kept_traces else self.kind)
         named = check_text(parent, "parent")
-        return _page(await self.read(queries.query_children, query, named, self._kind_names), query)
+        return _build_page(await self.read(queries.query_children, query, named, self._kind_names), query)
 
     async def query_rollouts(self, query: Query) -> Pages[Rollout]:
-        """A page of rollouts, each with its latest attempt."""
+        """Return a page of rollouts, each with its latest attempt."""
         return await self._query(query, self.kind)
 
     async def _query(self, query: Query, kind: str) -> Pages[Rollout]:
-        page = _page(await self.read(queries.query_rollouts, query, kind), query)
+        page = _build_page(await self.read(queries.query_rollouts, query, kind), query)
         await self.show_kept_traces(page.items)
         return page
 
     @call(POST("/rollouts"), scope="write", status=201)
     async def enqueue(self, request: EnqueueRolloutRequest, *, idempotency_key: str | None = None) -> Rollout:
-        """Queue a rollout; a repeated Idempotency-Key gives the first one."""
+        """Enqueue a rollout; a repeated Idempotency-Key returns the first one."""
         return encoding.rollout_from(await self.enqueue_row(request, idempotency_key))
 
     async def enqueue_row(self, request: AnyRequest, idempotency_key: str | None = None) -> RolloutRecordRow:
-        """Queue a rollout, and answer with its row."""
+        """Enqueue a rollout, and return its row."""
         return await self._enqueue(encoding.from_request(request, encoding.check_key(idempotency_key)))
 
     async def enqueue_new(self, new: NewRollout) -> Rollout:
-        """Queue a rollout whose fields were checked and encoded."""
+        """Enqueue a rollout whose fields are checked and encoded."""
         return encoding.rollout_from(await self._enqueue(new))
 
     def _enqueue(self, new: NewRollout) -> Awaitable[RolloutRecordRow]:
@@ -195,9 +195,9 @@ class Rollouts(SpanService):
 
     @call(POST("/rollouts/batch"), scope="write", status=201)
     async def enqueue_many(self, rollouts: Batch, *, idempotency_key: str | None = None) -> list[Rollout]:
-        """Queue many rollouts in their order.
+        """Enqueue many rollouts in their order.
 
-        Each may have a key of its own; the others get one from the request's key. Up to 1,000 at a time are
+        Each may have its own key; the others get one from the request's key. Up to 1,000 at a time are
         one transaction.
         """
         return [encoding.rollout_from(row) for row in await self.enqueue_rows(rollouts, idempotency_key)]
@@ -205,7 +205,7 @@ class Rollouts(SpanService):
     async def enqueue_rows(
         self, requests: Sequence[AnyRequest], idempotency_key: str | None = None
     ) -> list[RolloutRecordRow]:
-        """Queue many rollouts, and answer with their rows."""
+        """Enqueue many rollouts, and return their rows."""
         key = encoding.check_key(idempotency_key)
         new = [
             encoding.from_request(request, None if key is None else f"{key}/{number}")
@@ -228,14 +228,14 @@ class Rollouts(SpanService):
         *,
         idempotency_key: str | None = None,
     ) -> AttemptedRollout:
-        """Start a rollout at once, past the queue."""
+        """Start a rollout at once, without the queue."""
         new = encoding.new_rollout(input, mode, resources_id, config, metadata, worker_id=worker_id)
         key = encoding.check_key(idempotency_key)
         claimed: ClaimedRollout = await self.write_once(key, enqueue_ops.start_rollouts, new, self.kinds)
         return encoding.attempted_from(claimed)
 
     async def start_missing(self, requests: Sequence[NewRollout]) -> None:
-        """Start rollouts that bring their ids along, unless they exist."""
+        """Start rollouts with given ids, unless they exist."""
         await self.write(enqueue_ops.start_missing, requests, self.kinds)
 
     @call(POST("/dequeue"), scope="worker", errors=(Conflict,))
@@ -258,35 +258,35 @@ class Rollouts(SpanService):
             self.kind,
             self.kinds,
             rows=limit,
-            # A caller with a key may ask again, so that nothing is given back.
-            undelivered=self._give_back if key is None else None,
+            # A caller with a key may repeat the call, so its claim is not released.
+            undelivered=self._release_later if key is None else None,
         )
         return [encoding.attempted_from(pair) for pair in claimed]
 
-    def _give_back(self, claimed: list[ClaimedRollout]) -> None:
-        """Release a claim whose caller was cancelled while it was made."""
-        pairs = [(each.rollout.id, each.attempt.id) for each in claimed]
+    def _release_later(self, claimed: list[ClaimedRollout]) -> None:
+        """Release rollouts whose caller was cancelled during the claim."""
+        pairs = [(pair.rollout.id, pair.attempt.id) for pair in claimed]
         if pairs:
             self.release_later(partial(self.release, pairs))
 
     async def release(self, claimed: Sequence[tuple[str, str]]) -> None:
-        """Take back claims, (rollout_id, attempt_id), whose answer reached nobody."""
+        """Revert claims, (rollout_id, attempt_id), whose answer did not reach the caller."""
         await self.write(claim_ops.release_rollouts, claimed, self.kinds)
 
     @call(GET("/rollouts/{rollout_id}"), scope="read", errors=(NotFound,))
     async def get(self, rollout_id: Id) -> AnyRollout:
         """Get a rollout with its latest attempt."""
-        found = await self.find(rollout_id)
-        if found is None:
+        rollout = await self.find(rollout_id)
+        if rollout is None:
             raise NotFound(f"Rollout {rollout_id} not found")
-        return found
+        return rollout
 
     async def find(self, rollout_id: str) -> Rollout | None:
-        """A rollout with its latest attempt, or None."""
-        found = await self._find(rollout_id)
-        if found is None:
+        """Return a rollout with its latest attempt, or None."""
+        latest = await self._find(rollout_id)
+        if latest is None:
             return None
-        rollout = encoding.rollout_from(*found)
+        rollout = encoding.rollout_from(*latest)
         await self.show_kept_traces([rollout])
         return rollout
 
@@ -305,7 +305,7 @@ class Rollouts(SpanService):
         config: RolloutConfig | UnsetType = UNSET,
         metadata: Metadata | UnsetType | None = UNSET,
     ) -> AnyRollout:
-        """Change a rollout. What is left out stays as it is; a status is set whatever the status was."""
+        """Change a rollout. Fields that are left out do not change. A status is set from any status."""
         return await self._change(
             arguments.rollout_change(rollout_id, input, mode, resources_id, status, config, metadata)
         )
@@ -329,7 +329,7 @@ class Rollouts(SpanService):
 
     @call(POST("/rollouts/{rollout_id}/retry"), scope="write", errors=(NotFound, Conflict))
     async def retry(self, rollout_id: Id) -> AnyRollout:
-        """Put a rollout that has ended into its queue again."""
+        """Put a rollout that has ended back into its queue."""
         return await self._move(rollout_id, REQUEUING, ENDED)
 
     async def _move(self, rollout_id: str, status: str, only_from: Collection[str]) -> Rollout:
@@ -337,14 +337,14 @@ class Rollouts(SpanService):
         return await self._change(RolloutChange(rollout_id, status, only_from=frozenset(only_from)))
 
     async def wait(self, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
-        """Those of the rollouts that have ended, once all that exist have or the time is up.
+        """Wait until all existing rollouts have ended or the time is up; return those that have ended.
 
-        Nothing is polled here: a hint wakes the waiter, which then reads what it was about.
+        A hint wakes the caller, which then reads the named rollouts. There is no polling.
         """
         check_timeout(timeout)
         ids = list(dict.fromkeys(check_texts(rollout_ids, "rollout_ids")))
         present = await self.read(queries.present, ids)
-        # After the read: what it has found is in a namespace that exists.
+        # After the read, since the namespace of a rollout that was read exists.
         ns = await self.ns()
         pending = {ended_key(ns, name): name for name in present}
         ended: dict[str, LatestRollout] = {}
@@ -352,16 +352,16 @@ class Rollouts(SpanService):
         async def all_ended(changed: frozenset[str]) -> bool:
             asked = sorted(pending[key] for key in changed if key in pending)
             for start in range(0, len(asked), ROWS):
-                for found in await self.read(queries.get_ended, asked[start : start + ROWS]):
-                    rollout_id = found.rollout.id
-                    ended[rollout_id] = found
+                for latest in await self.read(queries.get_ended, asked[start : start + ROWS]):
+                    rollout_id = latest.rollout.id
+                    ended[rollout_id] = latest
                     del pending[ended_key(ns, rollout_id)]
             return not pending
 
         await until(self.storage.signals, ENDED_CHANNEL, pending, all_ended, timeout=timeout)
-        found = [encoding.rollout_from(*ended[rollout_id]) for rollout_id in ids if rollout_id in ended]
-        await self.show_kept_traces(found)
-        return found
+        rollouts = [encoding.rollout_from(*ended[rollout_id]) for rollout_id in ids if rollout_id in ended]
+        await self.show_kept_traces(rollouts)
+        return rollouts
 
     # --- attempts ---------------------------------------------------------------------------------------
 
@@ -376,7 +376,7 @@ class Rollouts(SpanService):
         offset: Offset = 0,
         cursor: str | None = None,
     ) -> Pages[Attempt]:
-        """List the attempts of a rollout, the first one first."""
+        """List the attempts of a rollout, in the order of their numbers."""
         check_page(limit, offset, cursor)
         query = arguments.query(
             (), "and", sort_by, sort_order, limit, offset, cursor=cursor, sorting=queries.ATTEMPTS
@@ -385,7 +385,7 @@ class Rollouts(SpanService):
         return await self.query_attempts(rollout_id, query)
 
     async def query_attempts(self, rollout_id: str, query: Query) -> Pages[Attempt]:
-        """A page of a rollout's attempts; an unknown rollout has none."""
+        """Return a page of a rollout's attempts; the page is empty if the rollout is unknown."""
         check_text(rollout_id, "rollout_id")
         page = await self.read(queries.query_attempts, rollout_id, query, self._kind_names)
         attempts = arguments.result(page, encoding.attempt_from, query)
@@ -405,25 +405,25 @@ class Rollouts(SpanService):
         check_text(rollout_id, "rollout_id")
         request = (rollout_id, optional_text(worker_id, "worker_id"))
         key = encoding.check_key(idempotency_key)
-        begun: ClaimedRollout = await self.write_once(
+        started: ClaimedRollout = await self.write_once(
             key, claim_ops.start_attempts, request, self.kind, self.kinds
         )
-        return encoding.attempted_from(begun)
+        return encoding.attempted_from(started)
 
     @call(GET("/rollouts/{rollout_id}/attempts/latest"), scope="read", errors=(NotFound,))
     async def get_latest_attempt(self, rollout_id: Id) -> Attempt:
         """Get the latest attempt of a rollout."""
-        found = await self.find_latest_attempt(rollout_id)
-        if found is None:
+        attempt = await self.find_latest_attempt(rollout_id)
+        if attempt is None:
             raise NotFound(f"No attempts found for rollout {rollout_id}")
-        return found
+        return attempt
 
     async def find_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        """The attempt with the highest sequence id, or None."""
-        found = await self._find(rollout_id)
-        if found is None or found.attempt is None:
+        """Return the attempt with the highest sequence id, or None."""
+        latest = await self._find(rollout_id)
+        if latest is None or latest.attempt is None:
             return None
-        attempt = encoding.attempt_from(found.attempt)
+        attempt = encoding.attempt_from(latest.attempt)
         await self.show_kept_attempts(rollout_id, [attempt])
         return attempt
 
@@ -447,7 +447,7 @@ class Rollouts(SpanService):
         )
 
     async def report(self, attempt: AttemptReport) -> Attempt:
-        """Report on an attempt whose fields were checked and encoded."""
+        """Report on an attempt whose fields are checked and encoded."""
         row: AttemptRecordRow = await self.write_once(
             None, report_ops.report_attempts, attempt, self.kind, self.kinds
         )
@@ -455,13 +455,13 @@ class Rollouts(SpanService):
 
     @call(POST("/attempts/reports"), scope="worker", repeatable=True)
     async def update_attempts(self, reports: Reports) -> list[ReportedAttempt]:
-        """Report on many attempts in one transaction. Each is answered by itself: one that is unknown is
-        refused, and the others are not."""
+        """Report on many attempts in one transaction. Each report has its own answer: an unknown attempt is
+        refused, and the other reports are applied."""
         check_number(len(reports), "the number of reports", 0, MAX_PAGE)
-        return await self.report_many([arguments.build_report(each) for each in reports])
+        return await self.report_many([arguments.build_report(update) for update in reports])
 
     async def report_many(self, attempts: Sequence[AttemptReport]) -> list[Attempt | PerdureError]:
-        """Report on attempts whose fields were checked and encoded, in one transaction."""
+        """Report on attempts whose fields are checked and encoded, in one transaction."""
         rows = await self.write(report_ops.report_attempts, attempts, self.kind, self.kinds)
         return [row if isinstance(row, NotFound) else encoding.attempt_from(row) for row in rows]
 
@@ -505,7 +505,7 @@ class Rollouts(SpanService):
         return await self.query_spans(rollout_id, attempt_id, query)
 
     async def query_spans(self, rollout_id: str, attempt_id: str | None, query: Query) -> Pages[Span]:
-        """A page of a rollout's spans; an unknown rollout or attempt has none."""
+        """Return a page of a rollout's spans; the page is empty if the rollout or attempt is unknown."""
         check_text(rollout_id, "rollout_id")
         optional_text(attempt_id, "attempt_id")
         (rows, total), parts = await self.read(
@@ -515,15 +515,14 @@ class Rollouts(SpanService):
 
     @call(POST("/spans"), scope="worker", status=201, errors=(NotFound, TooLarge), repeatable=True)
     async def add_spans(self, spans: Annotated[list[Span], WholeBody]) -> StoredSpans:
-        """Store spans; the answer tells of each whether it was new."""
+        """Store spans; the answer says for each span whether it was new."""
         if len(spans) > MAX_SPANS:
             raise TooLarge(f"the body has {len(spans)} spans; at most {MAX_SPANS} are taken")
         return StoredSpans(stored=[number is not None for number in await self.store_spans(spans)])
 
     @call(GET("/figures"), scope="read")
     async def figures(self, *, rollout_id: RolloutIds) -> list[RolloutFigures]:
-        """Show the tokens, the cost and the last reward of rollouts and runs; those whose spans have none are
-        left out."""
+        """Show tokens, cost and last reward of rollouts and runs. Those without such spans are left out."""
         ids = check_texts(rollout_id, "rollout_id")
         check_number(len(ids), "the number of rollouts", 0, MAX_PAGE)
         return [figures_from(row) for row in await self.read(queries.get_figures, ids)]
@@ -532,7 +531,7 @@ class Rollouts(SpanService):
 
     @call(GET("/statistics"), scope="read")
     async def statistics(self) -> LightningStoreStatistics:
-        """Show how much the namespace holds."""
+        """Show how many objects the namespace holds."""
         counts = await self.read(queries.statistics, self.kind)
         statistics = LightningStoreStatistics(uptime=time.monotonic() - self._opened)
         statistics.update(cast("LightningStoreStatistics", counts))
@@ -540,11 +539,11 @@ class Rollouts(SpanService):
 
     @call(GET("/queues"), scope="read")
     async def queues(self) -> list[QueueState]:
-        """Show how much waits in each queue, how long, and which queues are paused."""
+        """Show for each queue how many rollouts wait, how long, and whether it is paused."""
         now, depths = await self.read(overview_ops.queues_here)
         return [queue_state(depth, self.namespace, now) for depth in depths]
 
     async def close(self) -> None:
-        """Finish giving back claims, then close the storage."""
+        """Finish releasing claims, then close the storage."""
         await self.finish_releases()
         await self.storage.close()

@@ -1,4 +1,4 @@
-"""The part of the service of rollouts that stores, numbers and evicts spans, for callers in this process."""
+"""Storing, numbering and eviction of spans in the service of rollouts, for callers in this process."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from perdure.spans.records import AnySpan
 from perdure.spans.rows import NewSpan
 
 ROWS = 1000
-"""How many items one transaction takes."""
+"""Maximum number of items in one transaction."""
 MAX_CALLS_READ = 20_000
-"""How many spans of an attempt are read for its model calls."""
+"""Maximum number of spans of an attempt that are read to find its model calls."""
 TRIES = 5
-"""How often a batch is repeated that other batches were in the way of."""
+"""Maximum number of attempts to store a batch that conflicts with other batches."""
 
 
 class SpanService(WatchedService):
@@ -50,35 +50,35 @@ class SpanService(WatchedService):
         super().__init__(storage, kinds, namespace=namespace, caller=caller)
         self.eviction = eviction
         self.prices = prices or Prices()
-        """What models cost."""
+        """Prices of models."""
         self.forms = Forms()
-        """Those of spans, for all namespaces."""
+        """Stored forms of spans, shared by all namespaces."""
         self._kind_names = tuple(kinds.names())
         self._writer = SpanWriter(self, eviction)
 
     def in_namespace(self, namespace: str) -> Self:
-        """The rollouts of another namespace of the database."""
+        """Return the rollouts of another namespace of the database."""
         sibling = super().in_namespace(check_text(namespace, "namespace"))
         sibling._writer = SpanWriter(sibling, self.eviction)
         return sibling
 
     def store_spans(self, spans: Sequence[AnySpan], *, numbered: bool = True) -> Awaitable[Stored]:
-        """Store spans, some hundred in one transaction; gives their sequence ids, None for one stored before.
+        """Store spans, 500 in a transaction; return their sequence ids, None for spans stored before.
 
         With `numbered=False` they get the next numbers of their rollout.
         """
         return self._writer.store(spans, numbered=numbered)
 
     async def store_new_spans(self, spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Answer]:
-        """Store spans that were encoded, with the parts that they share.
+        """Store encoded spans with the parts that they share.
 
-        The answer to each is its sequence id, None if it was stored before, or why it is not stored: a span
-        that names an unknown rollout or attempt keeps no other back.
+        The answer to each is its sequence id, None if it was stored before, or why it was not stored. A span
+        that names an unknown rollout or attempt does not prevent the storing of others.
         """
         return await self._writer.store_each(spans, parts)
 
     async def store_span_batch(self, spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Answer]:
-        """The same for spans of many attempts, which are all known as a rule: they are one transaction."""
+        """Store encoded spans of many attempts in one transaction, because usually all attempts exist."""
         try:
             return list(await self._writer.store_together(spans, parts))
         except NotFound:
@@ -87,7 +87,7 @@ class SpanService(WatchedService):
     def write_spans(
         self, spans: Sequence[NewSpan], parts: Sequence[tuple[str, bytes]]
     ) -> asyncio.Future[Stored]:
-        """Store the spans of one call, at most 1,000, all or none."""
+        """Store all spans of one call, at most 1,000, or none."""
         size = sum([span.size for span in spans])
         return self._merger.call("spans", self._span_batch, (spans, parts), rows=len(spans), size=size)
 
@@ -102,11 +102,11 @@ class SpanService(WatchedService):
             return await self.write(span_ops.add_spans, lists, parts, self.kinds, self.prices)
 
     async def next_sequence_id(self, rollout_id: str) -> int:
-        """The next number for a span of this rollout."""
+        """Return the next sequence id for a span of this rollout."""
         return await self.write_once(None, span_ops.next_sequence_ids, check_text(rollout_id, "rollout_id"))
 
     async def next_sequence_ids(self, rollout_ids: Sequence[str]) -> list[int]:
-        """The next number for each, in their order."""
+        """Return the next sequence id for each rollout, in their order."""
         wanted = [check_text(rollout_id, "rollout_id") for rollout_id in rollout_ids]
         numbers: list[int] = []
         for start in range(0, len(wanted), ROWS):
@@ -114,7 +114,7 @@ class SpanService(WatchedService):
         return numbers
 
     async def evict_spans(self, bytes_to_free: int) -> int:
-        """Drop the oldest rollouts' spans, in chunks that let callers in between."""
+        """Delete the spans of the oldest rollouts, in chunks that let other writes run between them."""
         freed = 0
         while freed < bytes_to_free:
             more = await self.storage.background(span_ops.evict, bytes_to_free - freed)
@@ -168,7 +168,7 @@ class SpanService(WatchedService):
         raise Conflict("other batches with spans of the same traces were stored at the same time")
 
     async def _note_calls(self, keys: Sequence[AttemptKey]) -> None:
-        """Note the model calls of attempts, which spans of a framework join for the first time."""
+        """Store the model calls of attempts, because spans of a framework join them for the first time."""
         await self.write(joining.join_attempts, keys)
         for rollout_id, attempt_id in keys:
             for offset in range(0, MAX_CALLS_READ, ROWS):
@@ -183,7 +183,7 @@ class SpanService(WatchedService):
                     break
 
     async def show_kept_traces(self, rollouts: Sequence[Rollout]) -> None:
-        """Give rollouts that are kept for traces the times of their spans."""
+        """Set the times of rollouts that are kept for traces from their spans."""
         kept = [rollout.rollout_id for rollout in rollouts if is_kept_id(rollout.rollout_id)]
         if kept:
             rows = await self.read(joining.get_kept_traces, kept)
@@ -191,7 +191,7 @@ class SpanService(WatchedService):
                 show_kept(rollout, rows)
 
     async def show_kept_attempts(self, rollout_id: str, attempts: Sequence[Attempt]) -> None:
-        """Give the attempts of a rollout that is kept for a trace the times of its spans."""
+        """Set the times of attempts of a rollout that is kept for a trace from their spans."""
         if is_kept_id(rollout_id):
             rows = await self.read(joining.get_kept_traces, [rollout_id])
             for attempt in attempts:

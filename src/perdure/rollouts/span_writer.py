@@ -1,4 +1,4 @@
-"""Writes spans: each body once, each shared resource once, and within the memory that is allowed."""
+"""Writes spans: each body once, each shared resource once, within a limit of memory."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ SPANS_A_CALL = 500
 SPANS_A_CHUNK = 1000
 
 Answer = int | None | NotFound
-"""What became of a span: its sequence id, None if it was known already, or why it is not stored."""
+"""Result of storing a span: its sequence id, None if it was stored before, or why it was not stored."""
 
 logger = logging.getLogger(__name__)
 
 
 class Eviction:
-    """How many bytes of spans a store may hold: above `threshold` the oldest go, until it is down to `safe`.
+    """Limits of the bytes of spans in a store: above `threshold`, evict the oldest until `safe` bytes remain.
 
-    One is shared by all the namespaces of a store.
+    All namespaces of a store share one.
     """
 
     def __init__(self, threshold: int, safe: int, size_of: Callable[[Span], int] | None = None) -> None:
@@ -42,7 +42,7 @@ class Eviction:
         self._busy = False
 
     async def after(self, rollouts: SpanService, stored_bytes: int) -> None:
-        """Count what was stored, and evict if it is too much now."""
+        """Count stored bytes, and evict if they exceed the threshold."""
         self._held += stored_bytes
         if self._held > self.threshold and not self._busy:
             self._busy = True
@@ -64,7 +64,7 @@ class SpanWriter:
         self._last_part: span_encoding.Part | None = None
 
     async def store(self, spans: Sequence[AnySpan], *, numbered: bool) -> list[int | None]:
-        """Store spans, some hundred in one transaction; a resource written before is not sent again."""
+        """Store spans, 500 in a transaction; a resource that was written before is not sent again."""
         if len(spans) > SPANS_A_CALL:
             stored: list[int | None] = []
             for start in range(0, len(spans), SPANS_A_CALL):
@@ -88,14 +88,14 @@ class SpanWriter:
         return stored
 
     async def store_together(self, spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[int | None]:
-        """Store spans of any number of attempts in one transaction, or none if one of those is unknown."""
+        """Store spans of any number of attempts in one transaction, or none if an attempt is unknown."""
         stored: list[int | None] = []
         for start in range(0, len(spans), SPANS_A_CHUNK):
             stored += await self._store(spans[start : start + SPANS_A_CHUNK], parts)
         return stored
 
     async def store_each(self, spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Answer]:
-        """Store spans of any number of attempts; those of an unknown one hold up no other."""
+        """Store spans of any number of attempts; an unknown attempt does not block the spans of others."""
         groups: dict[tuple[str, str], list[NewSpan]] = {}
         for span in spans:
             groups.setdefault((span.rollout_id, span.attempt_id), []).append(span)
@@ -119,18 +119,18 @@ class SpanWriter:
         *,
         keep: bool,
     ) -> list[joining.Answer]:
-        """Store spans of a request in one transaction for each 1,000, parents before what is below them."""
+        """Store the spans of a request, 1,000 in a transaction, parents before their children."""
         self._name_services([*named, *unnamed], parts)
         everything = [*named, *unnamed]
         if len(everything) > SPANS_A_CHUNK:
             unnamed = sorted(unnamed, key=lambda span: span.start_ns or 0)
         ordered = [*named, *unnamed]
-        nameless = set(map(id, unnamed))
+        unnamed_ids = set(map(id, unnamed))
         answers: dict[int, joining.Answer] = {}
         for start in range(0, len(ordered), SPANS_A_CHUNK):
             chunk = ordered[start : start + SPANS_A_CHUNK]
-            own = [span for span in chunk if id(span) not in nameless]
-            other = [span for span in chunk if id(span) in nameless]
+            own = [span for span in chunk if id(span) not in unnamed_ids]
+            other = [span for span in chunk if id(span) in unnamed_ids]
             unsaved = [(name, body) for name, body in parts.items() if name not in self._saved_parts]
             stored = await self._rollouts.write_otlp_spans(own, other, unsaved, keep=keep)
             answers.update(zip(map(id, [*own, *other]), stored, strict=True))
@@ -159,16 +159,16 @@ class SpanWriter:
     async def _after(
         self, spans: Sequence[NewSpan], stored: Sequence[object], parts: Mapping[str, bytes]
     ) -> None:
-        """Remember which parts are written, and evict what is too much."""
+        """Remember which parts are written, and evict spans above the limit."""
         new = [span for span, number in zip(spans, stored, strict=True) if type(number) is int]
         if new:
-            # Parts are written along with a span; where none was new, neither were they.
+            # Parts are written together with a new span. Without a new span they were not written.
             self._remember(parts)
         if self._eviction is not None:
             await self._eviction.after(self._rollouts, sum([span.size for span in new]))
 
     def _name_services(self, spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> None:
-        """Tell each span the service in its resource, which is decoded once."""
+        """Set the service of each span from its resource; each resource is decoded once."""
         services = self._services
         for span in spans:
             name = span.resource_hash
@@ -181,7 +181,7 @@ class SpanWriter:
             span.service = services[name]
 
     def _part(self, span: AnySpan) -> span_encoding.Part | None:
-        """The resource of a span encoded; one like the last is not encoded again."""
+        """Return the encoded resource of a span; one equal to the last is not encoded again."""
         resource = span.resource
         fields = vars(resource) if isinstance(resource, OtelResource) else asdict(resource)
         if fields != self._last_resource:

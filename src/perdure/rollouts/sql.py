@@ -1,4 +1,4 @@
-"""The SQL of rollouts, written once for both engines."""
+"""SQL of rollouts, written once for both engines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from perdure.spans.tables import SPAN_COUNTERS, SPAN_PARTS, SPANS
 # --- rollouts and attempts: reading under a lock, writing back --------------------------------------------
 
 _LOADED = ", ".join("rollouts." + name for name in get_columns(rows.RolloutRow) if name != "head")
-# Rollouts by their ids, locked, each with the next one in its line.
+# Rollouts by their ids, locked, each with the next rollout in its line.
 LOAD_ROLLOUTS = statement(
     "SELECT " + _LOADED + ", (SELECT r.id FROM rollouts AS r"
     " WHERE r.ns = rollouts.ns AND r.line = rollouts.line AND r.behind IS NOT NULL"
@@ -32,7 +32,7 @@ LOAD_ROLLOUTS = statement(
     " FROM rollouts WHERE ns = :ns AND id {among:ids} AND {plain:kind} {among:kinds} ORDER BY id {lock}",
     row=rows.RolloutRow,
 )
-# Those of the rollouts that nobody else has locked.
+# The given rollouts that no other transaction has locked.
 TRY_ROLLOUTS = statement(
     "SELECT " + _LOADED + ", NULL AS head FROM rollouts WHERE ns = :ns AND id {among:ids} ORDER BY id {skip}",
     row=rows.RolloutRow,
@@ -51,7 +51,7 @@ MOVE_ROLLOUTS = BulkUpdate(
     keys=("ns", "id"),
     guards=("status",),
 )
-# What a caller edits of a rollout.
+# Fields of a rollout that a caller edits.
 EDIT_ROLLOUT = BulkUpdate(
     ROLLOUTS,
     rows.RolloutBodies,
@@ -75,7 +75,7 @@ MOVE_ATTEMPTS = BulkUpdate(
     keys=("ns", "rollout_id", "sequence_id"),
     guards=("status",),
 )
-# Heartbeats of attempts that go on as they are.
+# Heartbeats of attempts without another change.
 HEARTBEAT = BulkUpdate(
     ATTEMPTS,
     rows.HeartbeatRow,
@@ -86,7 +86,7 @@ HEARTBEAT = BulkUpdate(
 ADD_ROLLOUTS = BulkInsert(ROLLOUTS, rows.NewRolloutRow)
 # New attempts.
 ADD_ATTEMPTS = BulkInsert(ATTEMPTS, rows.AttemptRow)
-# Delete an attempt that never began.
+# Delete an attempt that never started.
 DROP_ATTEMPT = statement(
     "DELETE FROM attempts WHERE ns = :ns AND rollout_id = :id AND sequence_id = :sequence_id"
 )
@@ -94,19 +94,19 @@ DROP_ATTEMPT = statement(
 DROP_ATTEMPTS = statement("DELETE FROM attempts WHERE ns = :ns AND rollout_id {among:ids}")
 # Delete rollouts.
 DROP_ROLLOUTS = statement("DELETE FROM rollouts WHERE ns = :ns AND id {among:ids} AND {plain:kind} = :kind")
-# Rollouts by their ids, as callers see them.
+# Rollouts by their ids, as records.
 GET_ROLLOUTS = statement(
     "SELECT {columns} FROM rollouts WHERE ns = :ns AND id {among:ids} AND {plain:kind} {among:kinds}",
     row=rows.RolloutRecordRow,
 )
-# Those of the rollouts that have ended.
+# The given rollouts that have ended.
 GET_ENDED = statement(
     "SELECT {columns} FROM rollouts WHERE ns = :ns AND id {among:ids} AND {plain:status} {among:ended}",
     row=rows.EndedRolloutRow,
 )
-# The ids of those of the rollouts that exist.
+# The ids of the given rollouts that exist.
 PRESENT = statement("SELECT id FROM rollouts WHERE ns = :ns AND id {among:ids}", row=str)
-# The ids of those of the rollouts that have ended.
+# The ids of the given rollouts that have ended.
 ENDED_AMONG = statement(
     "SELECT id FROM rollouts WHERE ns = :ns AND id {among:ids} AND {plain:status} {among:ended}", row=str
 )
@@ -127,11 +127,11 @@ ROLLOUT_EXISTS = statement(
 
 # --- the queue --------------------------------------------------------------------------------------------
 
-# Rollouts by the idempotency keys that they were queued with.
+# Rollouts by their idempotency keys.
 BY_IDEMPOTENCY_KEY = statement(
     "SELECT {columns} FROM rollouts WHERE ns = :ns AND idempotency_key {among:keys}", row=rows.KeyedRolloutRow
 )
-# Rollouts whose claims are taken back.
+# Rollouts whose claims are reverted.
 GIVE_BACK = BulkUpdate(
     ROLLOUTS,
     rows.ReturnedRow,
@@ -141,7 +141,7 @@ GIVE_BACK = BulkUpdate(
 )
 # The namespaces in which a delayed rollout is due.
 DUE_NAMESPACES = statement("SELECT DISTINCT {plain:ns} FROM rollouts WHERE due_at <= :now", row=int)
-# Make delayed rollouts ready whose time has come, outside lines.
+# Make delayed rollouts outside lines ready when their time has come.
 PROMOTE_DUE = statement(
     """
     WITH c AS MATERIALIZED (SELECT ns, id
@@ -168,7 +168,7 @@ DUE_IN_LINES = statement(
 
 # --- lines ------------------------------------------------------------------------------------------------
 
-# Make lines, and lock those that exist, in the order of the list.
+# Create lines, and lock those that exist, in the order of the list.
 OPEN_LINES = statement(
     """
     INSERT INTO lines (ns, line) SELECT :ns, names.value FROM {each:names} WHERE TRUE
@@ -189,7 +189,7 @@ LOCK_LINES_OF = statement(
     """,
     row=rows.LineHolder,
 )
-# Who holds lines from now on.
+# Set the holders of lines.
 HOLD_LINES = BulkUpdate(
     LINES, rows.LineRow, sets=("holder", "holder_attempt", "release_by"), keys=("ns", "line")
 )
@@ -220,7 +220,7 @@ QUEUE_UP = statement("UPDATE rollouts SET behind = position, due_at = NULL WHERE
 
 # --- the watchdog -----------------------------------------------------------------------------------------
 
-# Whether a live attempt began, or was heard of, at a time that is still to come.
+# Whether a live attempt has a start or a heartbeat in the future.
 HAS_FUTURE_ATTEMPTS = statement(
     """
     SELECT 1 FROM attempts
@@ -228,7 +228,7 @@ HAS_FUTURE_ATTEMPTS = statement(
     """,
     row=int,
 )
-# Count the limits of such attempts from now, and let the sweep look at them.
+# Set times in the future of such attempts to now, and let the sweep check them.
 SHORTEN_ATTEMPTS = statement(
     """
     UPDATE attempts
@@ -238,7 +238,7 @@ SHORTEN_ATTEMPTS = statement(
     WHERE check_at IS NOT NULL AND (start_time > :now OR last_heartbeat_time > :now)
     """
 )
-# Whether a rollout waits for a time, since an attempt or a beginning that is still to come.
+# Whether a rollout is delayed from an attempt's end or a start in the future.
 HAS_FUTURE_DELAYS = statement(
     """
     SELECT 1 FROM rollouts WHERE due_at > :now AND coalesce(
@@ -263,14 +263,14 @@ SHORTEN_DELAYS = statement(
 OVERDUE_NAMESPACES = statement(
     "SELECT DISTINCT {plain:ns} FROM attempts WHERE check_at <= :now AND {plain:kind} {among:kinds}", row=int
 )
-# Whether an attempt of one of these kinds is overdue, where one of any kind is.
+# Whether an attempt of one of these kinds is overdue.
 HAS_OVERDUE = statement(
     "SELECT 1 FROM attempts WHERE check_at <= :now AND {plain:kind} {among:kinds} ORDER BY check_at LIMIT 1",
     row=int,
 )
 # Lock a namespace for a sweep.
 LOCK_SWEEP = statement("SELECT id FROM namespaces WHERE id = :ns {lock}", row=int)
-# Lock a namespace for a sweep, unless another sweeps it.
+# Lock a namespace for a sweep, unless another process sweeps it.
 TRY_SWEEP = statement("SELECT id FROM namespaces WHERE id = :ns {skip}", row=int)
 # The rollouts whose attempts are overdue.
 OVERDUE_ROLLOUTS = statement(
@@ -288,7 +288,7 @@ OVERDUE_ROLLOUTS = statement(
 ADD_COUNTS = BulkInsert(
     COUNTS, rows.RolloutCountRow, on_conflict="UPDATE SET total = rollout_counts.total + excluded.total"
 )
-# How many rollouts have each status.
+# Number of rollouts by status.
 COUNT_BY_STATUS = statement(
     """
     SELECT status, sum(total) AS total
@@ -298,14 +298,14 @@ COUNT_BY_STATUS = statement(
     row=rows.RolloutStatusCount,
 )
 
-# Add to the totals of what belongs to rollouts.
+# Add to the totals of rows that belong to rollouts.
 ADD_TOTALS = BulkInsert(
     TOTALS,
     rows.TotalRow,
     on_conflict="UPDATE SET total = rollout_totals.total + excluded.total",
     folds=False,
 )
-# The totals of what belongs to rollouts, in parts.
+# The totals of rows that belong to rollouts, in shards.
 GET_TOTALS = statement("SELECT {columns} FROM rollout_totals WHERE ns = :ns", row=rows.TotalRow)
 
 # --- workers ----------------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ WORKERS_ELSEWHERE = statement(
     """,
     row=rows.WorkerKey,
 )
-# The rollouts whose attempts these workers have to end or to renew.
+# The rollouts with attempts of these workers that the watchdog checks.
 WATCHED_OF_WORKERS = statement(
     "SELECT rollout_id FROM attempts"
     " WHERE ns = :ns AND check_at IS NOT NULL AND {plain:worker_id} {among:ids} ORDER BY check_at LIMIT :n",
@@ -369,7 +369,7 @@ WATCHED_OF_WORKERS = statement(
 
 
 class ResourcesHead(NamedTuple):
-    """The newest version of resources, and when the first was created."""
+    """The newest version of resources, and the time of the first."""
 
     version: int
     create_time: int
@@ -402,7 +402,7 @@ SAVE_RESOURCES = statement(
 
 # --- spans ------------------------------------------------------------------------------------------------
 
-# Spans that may be stored already.
+# Add spans, unless they are stored already.
 ADD_SPANS = BulkInsert(SPANS, SpanRow, on_conflict="NOTHING")
 # Add to the counters of rollouts' spans.
 ADD_TO_COUNTERS = BulkInsert(
@@ -413,7 +413,7 @@ ADD_TO_COUNTERS = BulkInsert(
       spans = span_counters.spans + excluded.spans, bytes = span_counters.bytes + excluded.bytes
     """,
 )
-# Take the next numbers of a rollout's spans.
+# Take the next sequence ids of a rollout's spans.
 TAKE_SEQUENCES = statement(
     """
     INSERT INTO span_counters (ns, rollout_id, sequence, spans, bytes, evicted)
@@ -425,9 +425,9 @@ TAKE_SEQUENCES = statement(
     """,
     row=int,
 )
-# What spans share, which may be stored already.
+# Add parts that spans share, unless they are stored already.
 SAVE_PARTS = BulkInsert(SPAN_PARTS, PartRow, on_conflict="NOTHING")
-# What spans share, by its hashes.
+# Parts that spans share, by their hashes.
 GET_PARTS = statement("SELECT {columns} FROM span_parts WHERE ns = :ns AND hash {among:hashes}", row=PartRow)
 # Whether the spans of a rollout were evicted.
 IS_EVICTED = statement(
@@ -458,7 +458,7 @@ _SPANS_OF = (
 )
 # Rollouts of one kind.
 LIST_ROLLOUTS = Listing("{columns}", "rollouts WHERE ns = :ns AND kind = :kind", rows.RolloutRecordRow)
-# The rollouts of some kinds that are parts of one thing.
+# The children of a parent, of some kinds.
 LIST_CHILDREN = Listing(
     "{columns}",
     "rollouts WHERE ns = :ns AND parent = :parent AND {plain:kind} {among:kinds}",
@@ -472,19 +472,19 @@ LIST_ATTEMPTS = Listing(
 LIST_SPANS = Listing("{columns}", _SPANS_OF, SpanRecordRow)
 # The spans of an attempt.
 LIST_ATTEMPT_SPANS = Listing("{columns}", _SPANS_OF + " AND attempt_id = :attempt_id", SpanRecordRow)
-# Resources.
+# All resources of a namespace.
 LIST_RESOURCES = Listing("{columns}", "resources WHERE ns = :ns", rows.ResourcesRow)
-# Workers.
+# All workers of a namespace.
 LIST_WORKERS = Listing("{columns}", "workers WHERE ns = :ns", rows.WorkerRow)
 
 # --- statistics -------------------------------------------------------------------------------------------
 
-# How many resources there are.
+# Number of resources.
 COUNT_RESOURCES = statement("SELECT count(*) FROM resources WHERE ns = :ns", row=int)
-# How many workers there are.
+# Number of workers.
 COUNT_WORKERS = statement("SELECT count(*) FROM workers WHERE ns = :ns", row=int)
 
-# --- the overview, in as many namespaces as are asked for -------------------------------------------------
+# --- the overview, in the given namespaces ----------------------------------------------------------------
 
 _VERSION = "r.id, v.version, r.create_time, v.time AS update_time, v.body"
 _VERSIONS_OF = (
@@ -497,7 +497,7 @@ LIST_VERSIONS = Listing(_VERSION, _VERSIONS_OF, rows.ResourcesRow)
 GET_VERSION = statement(
     "SELECT " + _VERSION + " FROM " + _VERSIONS_OF + " AND v.version = :version", row=rows.ResourcesRow
 )
-# How many rollouts have each status in each namespace.
+# Number of rollouts by namespace and status.
 ROLLOUTS_BY_STATUS = statement(
     """
     SELECT ns, status, sum(total) AS total
@@ -505,7 +505,7 @@ ROLLOUTS_BY_STATUS = statement(
     """,
     row=rows.NamespaceCount,
 )
-# How many workers have each status in each namespace.
+# Number of workers by namespace and status.
 WORKERS_BY_STATUS = statement(
     """
     SELECT ns, status, count(*) AS total
@@ -513,7 +513,7 @@ WORKERS_BY_STATUS = statement(
     """,
     row=rows.NamespaceCount,
 )
-# How many rollouts of each queue are ready.
+# Number of ready rollouts by queue.
 READY_BY_QUEUE = statement(
     """
     SELECT ns, queue, count(*) AS total, min(ready) AS oldest
@@ -521,7 +521,7 @@ READY_BY_QUEUE = statement(
     """,
     row=rows.ReadyCount,
 )
-# How many rollouts of each queue wait for their time.
+# Number of delayed rollouts by queue.
 DUE_BY_QUEUE = statement(
     """
     SELECT {plain:ns} AS ns, queue, count(*) AS total
@@ -530,7 +530,7 @@ DUE_BY_QUEUE = statement(
     """,
     row=rows.QueueCount,
 )
-# How many rollouts of each queue wait in lines; the bound of the priority is there to use the index.
+# Number of rollouts that wait in lines, by queue. The bound of the priority makes PostgreSQL use the index.
 BEHIND_BY_QUEUE = statement(
     """
     SELECT r.ns, r.queue, count(*) AS total

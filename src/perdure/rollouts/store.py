@@ -33,7 +33,7 @@ _STATUSES: Mapping[str, Sequence[str]] = {"rollouts": ROLLOUT_STATUSES, "workers
 
 
 class DatabaseLightningStore(LightningStore):
-    """A store whose every acknowledged write is in a database."""
+    """A store that keeps every acknowledged write in a database."""
 
     def __init__(self, rollouts: Rollouts) -> None:
         self._hold(rollouts)
@@ -49,20 +49,20 @@ class DatabaseLightningStore(LightningStore):
 
     @property
     def storage(self) -> Storage:
-        """The database, for services that share it."""
+        """The database, shared with other services."""
         return self.rollouts.storage
 
     @property
     def watchdog(self) -> Watchdog:
-        """What ends the overdue attempts of this database."""
+        """The watchdog of this database."""
         return self.rollouts.watchdog
 
     def in_namespace(self, namespace: str) -> Self:
-        """A store over the same database that sees another namespace; closing either closes both."""
+        """Return a store over the same database for another namespace; closing either closes both."""
         return self._sibling(self.rollouts.in_namespace(namespace))
 
     def acting_as(self, caller: Caller) -> Self:
-        """The store in the caller's namespace; each write leaves an audit entry in its own transaction."""
+        """Return the store in the caller's namespace; each write adds an audit entry in its transaction."""
         return self._sibling(self.rollouts.acting_as(caller))
 
     def _sibling(self, rollouts: Rollouts) -> Self:
@@ -83,7 +83,7 @@ class DatabaseLightningStore(LightningStore):
         return statistics
 
     async def health(self) -> Mapping[str, Any]:
-        """Whether the database works, and which indexes are still being built."""
+        """Return whether the database works, and which indexes are still being built."""
         return await self.storage.health()
 
     async def close(self) -> None:
@@ -157,7 +157,7 @@ _WITHIN: Mapping[Queried, Sequence[str]] = {
     "resources": (),
     "workers": (),
 }
-"""Arguments that say where to look, whatever the filters."""
+"""Arguments that select the parent object, besides the filters."""
 
 _SAME: Mapping[str, tuple[str, str]] = {
     "start_rollout": ("rollouts", "start"),
@@ -174,7 +174,7 @@ _SAME: Mapping[str, tuple[str, str]] = {
     "get_worker_by_id": ("workers", "find"),
     "update_worker": ("workers", "heartbeat"),
 }
-"""Methods of the contract that take and give the same as a method of a service."""
+"""Methods of the contract with the same arguments and result as a method of a service."""
 
 
 def _forward(name: str, service: str, method: str) -> Callable[..., Awaitable[Any]]:

@@ -1,4 +1,4 @@
-"""The tables of rollouts."""
+"""Tables of rollouts."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ ATTEMPTS = Table(
         Index("attempts_id", ("ns", "id")),
     ),
     hot=True,
-    # Each is written once more, when it ends.
+    # Each row is updated once, when the attempt ends.
     fill=50,
     probes=(OVERDUE,),
     deadlines=("check_at", "start_time", "last_heartbeat_time"),
@@ -152,7 +152,7 @@ CLAIM_HOLDS = Table(
     indexes=(Index("claim_holds_since", ("since",)),),
     probes=(HELD,),
 )
-"""The queues that are paused and the workers that are drained."""
+"""The paused queues and the drained workers."""
 
 RESOURCES = Table(
     "resources",
@@ -190,8 +190,8 @@ KEPT_TRACES = Table(
     hot=True,
     in_key=True,
 )
-"""What the spans of a kept trace say of its rollout: when it began and ended, whether the root has come, and
-the attempts of the trace that were live when it was kept, in lines."""
+"""Figures of kept traces from their spans: start, end, whether the root span is stored, and `linked`: the
+attempts of the trace that were live when it was kept, one a line."""
 
 
 TOTALS = Table(
@@ -207,7 +207,7 @@ TOTALS = Table(
     UNION ALL SELECT ns, 'span_bytes', 0, sum(bytes) FROM span_counters GROUP BY ns
     """,
 )
-"""How much there is of what belongs to rollouts, as `rollout_counts` has it of rollouts."""
+"""Totals of rows that belong to rollouts; `rollout_counts` has those of rollouts."""
 
 
 TABLES = (

@@ -1,4 +1,4 @@
-"""The watchdog, and the base of the services whose operations it must run before."""
+"""The watchdog, and the base of services whose operations need it to run first."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 5.0
 SWEEP_SECONDS = 5.0
-"""How long a process that died during a sweep keeps others from asking the database for its lock."""
+"""How long the sweep lock of a process that died keeps other processes from sweeping."""
 POLL_SECONDS = 2.0
 POLL_ROWS = 1000
 
 
 class Watchdog:
-    """Ends the overdue attempts of a database and makes ready what is due, in every namespace."""
+    """Ends overdue attempts and makes delayed rollouts ready, in every namespace of a database."""
 
     def __init__(self, storage: Storage, kinds: Kinds) -> None:
         self.storage = storage
         self.kinds = kinds
         self.ended: Counter[str] = Counter()
-        """How many attempts the watchdog of this process has ended, by the status it gave them."""
+        """Number of attempts that the watchdog of this process has ended, by their new status."""
         self._shortened = False
 
     def start(self, interval: float | None) -> None:
@@ -46,11 +46,11 @@ class Watchdog:
             self.storage.timers.every(POLL_SECONDS, self.poll_ends)
 
     async def sweep(self) -> None:
-        """End what is overdue and make ready what is due."""
+        """End overdue attempts and make due rollouts ready."""
         await self._sweep(patient=True)
 
     async def sweep_alone(self) -> None:
-        """The same, unless another process is sweeping."""
+        """Sweep, unless another process is sweeping."""
         carrier = find_carrier(self.storage.signals)
         if carrier is not None and not await carrier.try_sweep(SWEEP_SECONDS):
             return
@@ -71,7 +71,7 @@ class Watchdog:
                     break
 
     async def _shorten(self) -> None:
-        """Once in a process, since its clock does not go back: shorten what an earlier one has stored."""
+        """Shorten deadlines that an earlier process stored with a faster clock. Runs once in a process."""
         if await self.storage.read(report.has_future_deadlines):
             count = await self.storage.run(report.shorten_deadlines)
             logger.warning("the clock was set back; %d deadlines were shortened", count)
@@ -84,7 +84,7 @@ class Watchdog:
             return await self.storage.run(report.sweep, self.kinds, patient, True, ns=ns)
 
     async def poll_ends(self) -> None:
-        """Make up for hints that were lost between processes: publish again the ends that are waited for."""
+        """Publish awaited ends again, because hints between processes may be lost."""
         wanted: dict[int, list[str]] = {}
         for key in self.storage.signals.watched(ENDED_CHANNEL):
             ns, _, rollout_id = key.partition("/")
@@ -93,11 +93,13 @@ class Watchdog:
             for start in range(0, len(ids), POLL_ROWS):
                 part = ids[start : start + POLL_ROWS]
                 ended = await self.storage.read(queries.ended_among, part, ns=number)
-                self.storage.signals.publish([(ENDED_CHANNEL, ended_key(number, name)) for name in ended])
+                self.storage.signals.publish(
+                    [(ENDED_CHANNEL, ended_key(number, rollout_id)) for rollout_id in ended]
+                )
 
 
 class WatchedService(Service):
-    """A service whose operations see the watchdog's findings and lock lines, where they say so.
+    """Service whose operations may need a watchdog sweep or locked lines first.
 
     See `watched` and `locks_lines` in `operations.conditions`.
     """
@@ -118,7 +120,7 @@ class WatchedService(Service):
 
     @classmethod
     def of_same(cls, other: WatchedService) -> Self:
-        """The service of the same namespace and caller, with the same watchdog."""
+        """Create a service with the same namespace, caller and watchdog."""
         return cls(
             other.storage,
             other.kinds,
@@ -147,9 +149,9 @@ class WatchedService(Service):
         return await self._in_transaction(access, call)
 
     def release_later(self, release: Callable[[], Awaitable[None]]) -> None:
-        """Give back a claim whose caller was cancelled while it was made.
+        """Release a claim in the background, because its caller was cancelled during the claim.
 
-        It is retried until it is done: no other process knows that nobody holds these claims.
+        It is retried until it succeeds: no other process knows that these claims have no holder.
         """
         work = retry_until(release, what="releasing a claim", idempotent=True, backoff=Backoff(0.05, 5.0))
         task = asyncio.get_running_loop().create_task(work)
@@ -157,7 +159,7 @@ class WatchedService(Service):
         task.add_done_callback(self._releases.discard)
 
     async def finish_releases(self) -> None:
-        """Let what is being given back come to its end, for a few seconds."""
+        """Wait a few seconds for releases that are under way, then cancel the rest."""
         if self._releases:
             _, left = await asyncio.wait(self._releases, timeout=CLOSE_SECONDS)
             for task in left:

@@ -1,4 +1,4 @@
-"""The service of workers, which follow from what they claim and from their heartbeats."""
+"""Service of workers, whose rows follow from their claims and heartbeats."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from perdure.service.endpoints import GET, POST, call
 
 
 class PausedQueue(Record, kw_only=True):
-    """A queue, and since when it is paused; None if it is not."""
+    """A queue, and the time since which it is paused; None if it is not."""
 
     queue: str
     paused_since: float | None
 
 
 class Workers(WatchedService):
-    """The workers of one namespace, and what they may claim."""
+    """The workers of one namespace, and which of them may claim."""
 
     @call(GET("/workers"), scope="read")
     async def search(
@@ -46,7 +46,7 @@ class Workers(WatchedService):
         offset: Offset = 0,
         cursor: str | None = None,
     ) -> Pages[WorkerDetails]:
-        """List workers with what they execute; `contains` is a part of the id."""
+        """List workers with the attempts that they execute; `contains` is a part of the id."""
         check_page(limit, offset, cursor)
         conditions = given(
             ("status", "within", arguments.within(status, WORKER_STATUSES, "status")),
@@ -67,13 +67,13 @@ class Workers(WatchedService):
         return holds.held(await self.read(holds.holds), holds.WORKER)
 
     async def query(self, query: Query) -> Pages[Worker]:
-        """A page of workers."""
+        """Return a page of workers."""
         page = await self.read(queries.query_workers, query)
         return arguments.result(page, encoding.worker_from, query)
 
     @call(GET("/workers/{worker_id}"), scope="read", errors=(NotFound,))
     async def get(self, worker_id: Id) -> WorkerDetails:
-        """Get a worker with what it executes."""
+        """Get a worker with the attempts that it executes."""
         (row,) = await self.read(queries.get_workers, [check_text(worker_id, "worker_id")])
         if row is None:
             raise NotFound(f"Worker {worker_id} not found")
@@ -81,37 +81,37 @@ class Workers(WatchedService):
 
     @call(POST("/workers/{worker_id}/drain"), scope="write", errors=(NotFound,), repeatable=True)
     async def drain(self, worker_id: Id) -> WorkerDetails:
-        """Let a worker claim nothing more. It finishes what it holds, and claims again when it is started
-        again, or by `undrain`."""
+        """Drain a worker: it claims nothing more and finishes its attempts. It claims again after `undrain`
+        or a restart."""
         await self.write(holds.drain_worker, check_text(worker_id, "worker_id"))
         return await self.get(worker_id)
 
     @call(POST("/workers/{worker_id}/undrain"), scope="write", errors=(NotFound,), repeatable=True)
     async def undrain(self, worker_id: Id) -> WorkerDetails:
-        """Let a worker that is drained claim again."""
+        """Let a drained worker claim again."""
         await self.write(holds.undrain_worker, check_text(worker_id, "worker_id"))
         return await self.get(worker_id)
 
     @call(POST("/queues/{queue}/pause"), scope="write", repeatable=True)
     async def pause_queue(self, queue: Id) -> PausedQueue:
-        """Pause a queue: nothing is claimed from it until it is resumed. What is executed goes on."""
+        """Pause a queue: claims skip it until it is resumed. Attempts under way continue."""
         since = await self.write(holds.pause_queue, check_name(queue, "queue"))
         return PausedQueue(queue=queue, paused_since=to_seconds(since))
 
     @call(POST("/queues/{queue}/resume"), scope="write", repeatable=True)
     async def resume_queue(self, queue: Id) -> PausedQueue:
-        """Resume a queue that is paused."""
+        """Resume a paused queue."""
         await self.write(holds.resume_queue, check_name(queue, "queue"))
         return PausedQueue(queue=queue, paused_since=None)
 
     async def find(self, worker_id: str) -> Worker | None:
-        """A worker, or None."""
+        """Return a worker, or None."""
         (row,) = await self.read(queries.get_workers, [check_text(worker_id, "worker_id")])
         return None if row is None else encoding.worker_from(row)
 
     @call(POST("/workers/{worker_id}/heartbeat"), scope="worker", repeatable=True)
     async def heartbeat(self, worker_id: Id, heartbeat_stats: dict[str, Any] | UnsetType = UNSET) -> Worker:
-        """Record a worker's heartbeat; without statistics the last ones stay."""
+        """Record a worker's heartbeat; without statistics the last ones are kept."""
         if heartbeat_stats is None:
             raise TypeError("heartbeat_stats cannot be None; leave it out to keep the last ones")
         stats = None

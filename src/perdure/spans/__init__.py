@@ -1,1 +1,1 @@
-"""Spans: records, rows, stored forms, OpenTelemetry and OTLP, and what spans count."""
+"""Spans: records, rows, stored forms, OpenTelemetry and OTLP, and figures."""

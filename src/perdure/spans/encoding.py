@@ -1,4 +1,4 @@
-"""Spans between records and rows."""
+"""Converts spans between records and rows."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ _EMPTY_FIELDS = {
 }
 _TIMES = ("start_time", "end_time")
 Times = tuple[int | None, int | None]
-"""The start and the end of a span in nanoseconds."""
+"""Start and end of a span in nanoseconds."""
 _PLAIN, _RECORDED_FIELDS = 2, 3
-"""How many fields a body has beside the times: status and attributes; of a recorded span also its kind."""
+"""Number of fields in a body besides the times: status and attributes; a recorded span also has its kind."""
 _PLAIN_FIELDS = frozenset({"status", "attributes", "start_time", "end_time"})
 
 Part = PartRow
-"""What spans share, and the hash it is stored under."""
+"""A part that spans share, with its hash."""
 
 
 def new_span(
     span: AnySpan, part: Part | None, forms: Forms, *, numbered: bool = True, size: int | None = None
 ) -> NewSpan:
-    """A span ready to be stored; its resource is `part`, or the empty one."""
+    """Build a span ready to store; its resource is `part`, or the empty one."""
     times = (_nanos(span.start_time), _nanos(span.end_time))
     form, body = _plain_body(span, times, forms) or (None, _body(build_record(span), times))
     if len(body) > MAX_SPAN_BYTES:
@@ -84,7 +84,7 @@ def new_span(
 
 
 def recorded_span(span: RecordedSpan, rollout_id: str, attempt_id: str, part: Part, forms: Forms) -> NewSpan:
-    """A span that perdure recorded, ready to be stored."""
+    """Build a span ready to store from a recorded span."""
     times = (_nanos(span.start_time), _nanos(span.end_time))
     form, body = _recorded_body(span, times, forms)
     return NewSpan(
@@ -135,7 +135,7 @@ def _recorded_body(span: RecordedSpan, times: Times, forms: Forms) -> tuple[Form
 
 
 def build_span(span: RecordedSpan, rollout_id: str, attempt_id: str, service: OtelResource) -> Span:
-    """The same as a record; `service` is what made it."""
+    """Convert a recorded span to a record; `service` is its producer."""
     return Span(
         **{**_EMPTY_FIELDS, **_recorded_fields(span)},
         rollout_id=rollout_id,
@@ -163,7 +163,7 @@ def _recorded_fields(span: RecordedSpan) -> dict[str, Any]:
 
 
 def _plain_body(span: AnySpan, times: Times, forms: Forms) -> tuple[Form | None, bytes] | None:
-    """The body of a span that has no more than a status, attributes and times, as most; None for others."""
+    """Encode a span that has only status, attributes and times, as most have; None for others."""
     if span.events or span.links or span.context or span.parent or span.status.description is not None:
         return None
     if type(span) is Span and (len(vars(span)) > _SPAN_FIELDS or len(vars(span.status)) > _STATUS_FIELDS):
@@ -184,14 +184,14 @@ def _plain_body(span: AnySpan, times: Times, forms: Forms) -> tuple[Form | None,
 def _formed(
     forms: Forms, attributes: Mapping[str, Any], kind: str | None = None
 ) -> tuple[Form, bytes] | None:
-    """The values of a span's attributes, if it has a form."""
+    """Encode the values of a span's attributes if it has a form."""
     form = forms.of(attributes, kind)
     body = None if form is None else encode_scalar_values(list(attributes.values()))
     return None if form is None or body is None else (form, body)
 
 
 def _body(span: Span, times: Times) -> bytes:
-    """What the columns do not hold. What is empty is left out, and read back as empty."""
+    """Encode the fields that are not in columns. Empty fields are left out."""
     fields = {
         name: value
         for name, value in vars(span).items()
@@ -212,7 +212,7 @@ def _body(span: Span, times: Times) -> bytes:
 
 
 def _leave_out_times(fields: dict[str, Any], times: Times) -> None:
-    """Leave out the times that the columns, which have these nanoseconds, give exactly."""
+    """Leave out the times that equal the nanoseconds in columns."""
     for name, nanos in zip(_TIMES, times, strict=True):
         seconds = fields.get(name)
         if type(seconds) is float and _seconds(nanos) == seconds:
@@ -220,7 +220,7 @@ def _leave_out_times(fields: dict[str, Any], times: Times) -> None:
 
 
 def resource_part(resource: Mapping[str, Any]) -> Part | None:
-    """The fields of a resource encoded, with their hash; None for an empty one."""
+    """Encode the fields of a resource; return the part, or None for an empty one."""
     if resource == vars(_no_resource):
         return None
     body = encode_json(resource, what="resource", nan="keep").encode()
@@ -228,21 +228,21 @@ def resource_part(resource: Mapping[str, Any]) -> Part | None:
 
 
 def decode_service(part: bytes) -> str | None:
-    """The name of the service in a stored resource, in either format."""
+    """Return the service name in a stored resource of either format."""
     if part.startswith(b"{"):
         attributes = decode_json(part).get("attributes") or {}
     else:
         from perdure.spans.otlp_reader import resource_in
 
         attributes = resource_in(part)["attributes"]
-    found = attributes.get("service.name")
-    return str(found)[:MAX_SERVICE].replace("\0", "\ufffd") if found else None
+    name = attributes.get("service.name")
+    return str(name)[:MAX_SERVICE].replace("\0", "\ufffd") if name else None
 
 
 def _nanos(seconds: float | None) -> int | None:
     if seconds is None:
         return None
-    # By parts: the product of a time of today with a billion is off by up to 128.
+    # In two parts, because the product of a current time with a billion is off by up to 128.
     if 0 <= seconds < _MOST_SECONDS:
         whole = int(seconds)
         return whole * 1_000_000_000 + round((seconds - whole) * 1e9)
@@ -251,42 +251,42 @@ def _nanos(seconds: float | None) -> int | None:
 
 
 def _seconds(nanos: int | None) -> float | None:
-    # Both are whole numbers, whose quotient is exact to the last bit.
+    # Both are whole numbers, so the quotient is exact to the last bit.
     return None if nanos is None else nanos / 1_000_000_000
 
 
 @stored
 def spans_from(rows: Sequence[SpanRecordRow], parts: Mapping[str, bytes]) -> list[Span]:
-    """Spans, with the parts that they share."""
+    """Convert rows to spans, with the parts that they share."""
     ours = [row for row in rows if row.format != OTLP]
     used = {row.resource_hash for row in ours if row.resource_hash is not None}
     resources: dict[str | None, OtelResource] = {None: _no_resource}
     for name in used:
         resources[name] = OtelResource.model_validate(decode_json(parts[name]))
     shared = _shared_by(ours, parts)
-    made = [
+    spans = [
         _formed_span(row, shared[row.scope_hash], resources[row.resource_hash])
         if row.format == FORM
         else _span(row, resources[row.resource_hash])
         for row in ours
     ]
     if len(ours) == len(rows):
-        return made
+        return spans
     from perdure.spans.otlp_reader import OtlpSpanReader
 
-    read, left = OtlpSpanReader(parts).read, iter(made)
+    read, left = OtlpSpanReader(parts).read, iter(spans)
     return [read(row) if row.format == OTLP else next(left) for row in rows]
 
 
 def _shared_by(rows: Sequence[SpanRecordRow], parts: Mapping[str, bytes]) -> dict[str | None, SharedForm]:
-    """The forms of stored spans, by their hashes."""
+    """Decode the forms of stored spans, by their hashes."""
     used = {row.scope_hash for row in rows if row.format == FORM and row.scope_hash is not None}
     return {name: shared_in(parts[name]) for name in used}
 
 
 @stored
 def figures_from(rows: Sequence[SpanRecordRow], parts: Mapping[str, bytes]) -> list[SpanFigures | None]:
-    """What is counted of stored spans; None for one of which nothing is."""
+    """Compute the figures of stored spans; None for a span without figures."""
     shared = _shared_by(rows, parts)
     return [_figures_from(row, shared) for row in rows]
 
@@ -294,21 +294,22 @@ def figures_from(rows: Sequence[SpanRecordRow], parts: Mapping[str, bytes]) -> l
 def spans_with_names(
     rows: Sequence[SpanRecordRow], parts: Mapping[str, bytes], names: Iterable[str]
 ) -> list[SpanRecordRow]:
-    """Return the spans whose encoded form has these names of attributes, and those that may have them."""
+    """Return the spans whose encoded form contains all these attribute names, or cannot be checked for
+    them."""
     plain = [name.encode() for name in names if name.isascii() and name.isprintable() and '"' not in name]
     plain = [name for name in plain if b"\\" not in name and b"/" not in name]
     return [row for row in rows if all(name in _names_in(row, parts) for name in plain)]
 
 
 def _names_in(row: SpanRecordRow, parts: Mapping[str, bytes]) -> bytes:
-    """The bytes among which the names of a span's attributes stand."""
+    """Return the bytes that contain the names of a span's attributes."""
     return parts[row.scope_hash] if row.format == FORM and row.scope_hash else bytes(row.body)
 
 
 def calls_in(rows: Sequence[SpanRecordRow], parts: Mapping[str, bytes]) -> list[ModelCallRow]:
-    """The model calls among spans."""
-    found = zip(rows, figures_from(rows, parts), strict=True)
-    return [call for row, figures in found if (call := call_row(row, figures)) is not None]
+    """Return the model calls among spans."""
+    pairs = zip(rows, figures_from(rows, parts), strict=True)
+    return [call for row, figures in pairs if (call := call_row(row, figures)) is not None]
 
 
 def _figures_from(row: SpanRecordRow, shared: Mapping[str | None, SharedForm]) -> SpanFigures | None:
@@ -323,7 +324,7 @@ def _figures_from(row: SpanRecordRow, shared: Mapping[str | None, SharedForm]) -
 
 
 def _formed_span(row: SpanRecordRow, form: SharedForm, resource: OtelResource) -> Span:
-    """A span in a form. Its values are a list of JSON: there is nothing to check."""
+    """Convert the row of a span with a form. Its values are a list of JSON: there is nothing to check."""
     return Span._of_checked(
         {
             **_in_columns(row),
@@ -342,7 +343,7 @@ def _formed_span(row: SpanRecordRow, form: SharedForm, resource: OtelResource) -
 
 
 def _in_columns(row: SpanRecordRow) -> dict[str, Any]:
-    """What every span has in columns."""
+    """Return the fields that every span has in columns."""
     return {
         "rollout_id": row.rollout_id,
         "attempt_id": row.attempt_id,
@@ -355,7 +356,7 @@ def _in_columns(row: SpanRecordRow) -> dict[str, Any]:
 
 
 def _copied(resource: OtelResource) -> OtelResource:
-    """A resource of which each span has its own."""
+    """Return a copy of a resource, so that each span has its own."""
     return OtelResource._of_checked({**vars(resource), "attributes": dict(resource.attributes)})
 
 
@@ -376,7 +377,7 @@ def _span(row: SpanRecordRow, resource: OtelResource) -> Span:
 
 
 def call_row(span: NewSpan | SpanRecordRow, figures: SpanFigures | None) -> ModelCallRow | None:
-    """Return the row of a model call that counts; None for any other span."""
+    """Build the row of a model call that counts; None for any other span."""
     if figures is None or not (figures.input_tokens or figures.output_tokens or figures.cost):
         return None
     start = span.start_ns or span.end_ns or 0

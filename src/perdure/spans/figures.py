@@ -1,5 +1,4 @@
-"""What is counted of spans: the kind of step, model, tokens, cost and reward, out of the attributes that each
-instrumentation writes.
+"""Figures of spans: kind of step, model, tokens, cost and reward, from the attributes of instrumentations.
 
 | dialect | tokens | model | kind of step |
 |---|---|---|---|
@@ -11,8 +10,8 @@ instrumentation writes.
 Rewards are Agent-lightning's (`agentlightning.reward.0.value`, `agentlightning.reward.primary`, `reward`) and
 those of AgentOps (`agentops.task.output`, `agentops.entity.output`).
 
-To take more out of spans, add a field to `Figures` and its attributes here, and a mark if they have none of
-the `MARKS`; then a column, and how it is added up to `sums.py`.
+To count more, add a field to `SpanFigures` and its attributes here, and a mark if they contain none of the
+`MARKS`; then add a column, and how it is added up to `sums.py`.
 """  # noqa: E501 - a row of a table is one line
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput
 
 MARKS = (b"gen_ai.", b"llm.", b"span.kind", b"reward")
-"""The body of a span that has figures contains one of these. Most spans are looked through for all."""
+"""The body of a span with figures contains one of these."""
 INPUT = (
     "gen_ai.usage.input_tokens",
     "gen_ai.usage.prompt_tokens",
@@ -49,7 +48,7 @@ CACHED = (
 )
 """Tokens of the input that the provider had in its cache: a part of the input."""
 COST = ("gen_ai.usage.cost", "llm.cost.total", "llm.usage.total_cost")
-"""What a call cost in US dollars, where the instrumentation knows it."""
+"""Cost of a call in US dollars, if the instrumentation reports it."""
 MODEL = (
     "gen_ai.response.model",
     "gen_ai.request.model",
@@ -59,12 +58,12 @@ MODEL = (
 )
 AGENT = ("gen_ai.agent.name", "agent.name", "traceloop.association.properties.agent_name")
 AGENT_NAMES = (*AGENT, "graph.node.id")
-"""Attributes that name the agent of a span of an agent, whose model calls may name none."""
+"""Attributes with the agent's name in a span of an agent, whose model calls may not have it."""
 SESSIONS = ("gen_ai.conversation.id", "session.id")
-"""The conversation that a span is part of."""
+"""The conversation that a span belongs to."""
 USER = ("user.id", "enduser.id", "traceloop.association.properties.user_id")
 RESPONSE = "gen_ai.response.id"
-"""Identifies a model call, whichever instrumentation reports it."""
+"""Id of a model call, the same in every instrumentation."""
 OPERATION = "gen_ai.operation.name"
 REQUEST_TYPE = "llm.request.type"
 LLM, EMBEDDING, TOOL, AGENT_STEP, CHAIN = "llm", "embedding", "tool", "agent", "chain"
@@ -100,9 +99,9 @@ KINDS: Mapping[str, Mapping[str, str]] = {
     "traceloop.span.kind": {"workflow": CHAIN, "task": CHAIN, "agent": AGENT_STEP, "tool": TOOL},
     REQUEST_TYPE: {"chat": LLM, "completion": LLM, "embedding": EMBEDDING, "rerank": RERANKER},
 }
-"""The kind of step that each attribute names."""
+"""Kinds of step by attribute and value."""
 CALLS = frozenset({"", LLM, EMBEDDING, GUARDRAIL})
-"""Steps whose tokens count. The others repeat those of the calls below them, which must not count twice."""
+"""Steps whose tokens count. Other steps repeat the tokens of the calls below them."""
 REWARD = "agentlightning.reward"
 REWARD_SPANS = frozenset({"agentlightning.annotation", "agentlightning.operation", REWARD})
 REWARDS = (f"{REWARD}.0.value", f"{REWARD}.primary", REWARD, "reward")
@@ -124,17 +123,17 @@ ATTRIBUTES = frozenset(
         RESPONSE,
     }
 )
-"""All that figures are taken out of."""
+"""All attributes that figures are read from."""
 MOST = 2**53
-"""More tokens than that are no number of tokens."""
+"""Maximum number of tokens; a larger number is not plausible."""
 MAX_LABEL = 100
-"""How many characters of a model, an agent or a user are kept."""
+"""Maximum length of a model, an agent or a user, in characters."""
 NANOS = 10**9
-"""Costs are whole billionths of a US dollar, which add up exactly."""
+"""Costs are whole billionths of a US dollar, so that sums are exact."""
 
 
 class UsageStep(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """What a span is added up by, beside its rollout and its hour. There are few, each of many spans."""
+    """Key of the sums of spans, besides rollout and hour. There are few, each of many spans."""
 
     kind: str = ""
     """The kind of step, such as `llm` or `tool`; empty if it is unknown."""
@@ -147,7 +146,7 @@ NO_STEP = UsageStep()
 
 
 class SpanFigures(msgspec.Struct, frozen=True, gc=False):
-    """What a span counts."""
+    """Figures of a span."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -155,26 +154,26 @@ class SpanFigures(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int = 0
     step: UsageStep = NO_STEP
     cost: int | None = None
-    """In billionths of a US dollar, where the span tells it; else a price table may know."""
+    """In billionths of a US dollar, if the span reports it; otherwise the price table is used."""
     response_id: str = ""
     """The provider's id of a model call."""
 
     @property
     def counts(self) -> bool:
-        """Whether it adds to the figures of its rollout and trace."""
+        """Whether the span adds to the figures of its rollout and trace."""
         return bool(self.input_tokens or self.output_tokens or self.cost or self.reward is not None)
 
 
 def may_have_figures(body: bytes) -> bool:
-    """Whether an encoded span can have figures, without decoding it."""
-    for mark in MARKS:  # noqa: SIM110  (every span comes by here, and a generator takes four times as long)
+    """Return whether an encoded span can have figures, without decoding it."""
+    for mark in MARKS:  # noqa: SIM110  (every span passes here, and a generator takes 4 times as long)
         if mark in body:
             return True
     return False
 
 
 def count_figures(name: str, attributes: Mapping[str, Any]) -> SpanFigures:
-    """The figures of a span. What is no number counts as nothing."""
+    """Compute the figures of a span. Values that are not numbers are ignored."""
     reward = None
     if name in REWARD_SPANS or OUTPUTS[0] in attributes or OUTPUTS[1] in attributes:
         reward = find_reward(name, attributes)
@@ -198,84 +197,85 @@ def count_figures(name: str, attributes: Mapping[str, Any]) -> SpanFigures:
 
 
 step_of = lru_cache(maxsize=4096)(UsageStep)
-"""A step, mostly one that is known: sums look it up by its hash, which it remembers."""
+"""Build a step, usually from the cache: sums look it up by its hash, which it remembers."""
 
 
 def figures_in(body: bytes, name: str, attributes: Mapping[str, Any]) -> SpanFigures | None:
-    """The figures of a span with this body; None if it has none, mostly without a look at the attributes."""
+    """Compute the figures of a span with this body; None if it has none. Most bodies have no mark."""
     return figures_if_any(name, attributes) if may_have_figures(body) else None
 
 
 def figures_if_any(name: str, attributes: Mapping[str, Any]) -> SpanFigures | None:
-    """The figures of a span; None if it has none."""
-    found = count_figures(name, attributes)
-    return found if found.step.kind or found.counts else None
+    """Compute the figures of a span; None if it has none."""
+    figures = count_figures(name, attributes)
+    return figures if figures.step.kind or figures.counts else None
 
 
 def _kind(attributes: Mapping[str, Any]) -> str:
-    """The kind of step; where two dialects differ, the one that is no call, since it is the wider one."""
-    found = ""
+    """Return the kind of step. If dialects differ, the kind that is not a call wins, because it is the wider
+    one."""
+    call = ""
     for name, kinds in KINDS.items():
-        told = attributes.get(name)
-        if told is not None and isinstance(told, str) and told in kinds:
-            kind = kinds[told]
+        value = attributes.get(name)
+        if value is not None and isinstance(value, str) and value in kinds:
+            kind = kinds[value]
             if kind not in CALLS:
                 return kind
-            found = found or kind
-    return found
+            call = call or kind
+    return call
 
 
 def _tokens(attributes: Mapping[str, Any], names: Sequence[str]) -> int:
     for name in names:
-        told = attributes.get(name)
-        if type(told) is int and 0 <= told <= MOST:
-            return told
-        if told is not None:
-            found = _number(told)
-            if found is not None:
-                return int(found) if 0 <= found <= MOST else 0
+        value = attributes.get(name)
+        if type(value) is int and 0 <= value <= MOST:
+            return value
+        if value is not None:
+            number = _number(value)
+            if number is not None:
+                return int(number) if 0 <= number <= MOST else 0
     return 0
 
 
 def label_in(attributes: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return the first of these attributes that is a text, as a column can hold it."""
+    """Return the first of these attributes that is a text, in a form that a column can hold."""
     for name in names:
-        told = attributes.get(name)
-        if told and isinstance(told, str):
-            return cut_label(told)
+        value = attributes.get(name)
+        if value and isinstance(value, str):
+            return cut_label(value)
     return ""
 
 
 def cut_label(text: str) -> str:
-    """The beginning of a text, as a column can hold it."""
-    return _cleaned(text[:MAX_LABEL])
+    """Return the beginning of a text, in a form that a column can hold."""
+    return _clean(text[:MAX_LABEL])
 
 
 @lru_cache(maxsize=4096)
-def _cleaned(label: str) -> str:
-    """There are few labels, and each comes with many spans."""
+def _clean(label: str) -> str:
+    """Replace invalid characters. Cached, because few labels come with many spans."""
     return label.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
 def _cost(attributes: Mapping[str, Any]) -> int | None:
     for name in COST:
-        told = attributes.get(name)
-        if told is not None:
-            found = _number(told)
-            if found is not None and 0 <= found <= 1e6:
-                return round(found * NANOS)
+        value = attributes.get(name)
+        if value is not None:
+            number = _number(value)
+            if number is not None and 0 <= number <= 1e6:
+                return round(number * NANOS)
     return None
 
 
 def find_reward(name: str, attributes: Mapping[str, Any]) -> float | None:
-    """The reward that a span of Agent-lightning holds; of several dimensions the first."""
+    """Return the reward in a span of Agent-lightning; the first if there are several dimensions."""
     if name in REWARD_SPANS:
         if attributes.get(REWARD_OPERATION, REWARD) != REWARD:
             return None
-        found = map(_number, map(attributes.get, REWARDS))
-        return next((value for value in found if value is not None), None)
-    for each in OUTPUTS:
-        output = attributes.get(each)
+        numbers = map(_number, map(attributes.get, REWARDS))
+        return next((number for number in numbers if number is not None), None)
+    for key in OUTPUTS:
+        output = attributes.get(key)
         reward = None if output is None else _output_reward(output)
         if reward is not None:
             return reward
@@ -283,7 +283,7 @@ def find_reward(name: str, attributes: Mapping[str, Any]) -> float | None:
 
 
 def _output_reward(output: Any) -> float | None:
-    """The reward in an output of AgentOps, which is JSON."""
+    """Return the reward in an output of AgentOps, which is JSON."""
     if isinstance(output, str) and '"reward"' in output:
         try:
             output = decode_json(output)

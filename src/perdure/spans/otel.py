@@ -1,4 +1,4 @@
-"""Spans from OpenTelemetry's SDK: the only module that knows its types. Nothing of a span is left out."""
+"""Converts spans of OpenTelemetry's SDK without loss. No other module imports its types."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _TAKEN = frozenset(dir(Span)).union(field.name for field in Span._declared)
 
 
 def span_from(src: ReadableSpan, rollout_id: str, attempt_id: str, sequence_id: int) -> Span:
-    """Convert a span; what the record does not declare becomes an extra key."""
+    """Convert a span; undeclared fields become extra keys."""
     context = src.get_span_context()
     return Span(
         rollout_id=rollout_id,
@@ -76,7 +76,7 @@ def span_from(src: ReadableSpan, rollout_id: str, attempt_id: str, sequence_id: 
 
 
 def context_from(src: OtelSpanContext) -> SpanContext:
-    """Convert a context, its flags and its trace state included."""
+    """Convert a context with its flags and trace state."""
     return SpanContext(
         trace_id=_hex(src.trace_id, 32),
         span_id=_hex(src.span_id, 16),
@@ -92,7 +92,7 @@ def status_from(src: OtelStatus) -> TraceStatus:
 
 
 def event_from(src: OtelEvent) -> Event:
-    """Convert an event, its exact time included."""
+    """Convert an event with its exact time."""
     return Event(
         name=src.name,
         attributes=_attributes(src.attributes),
@@ -134,7 +134,7 @@ def _undeclared(src: ReadableSpan) -> dict[str, Any]:
 
 
 def _scope(fields: dict[str, Any]) -> dict[str, Any] | None:
-    # The deprecated info is read from the fields, since its property warns.
+    # Read the deprecated info from the fields, because its property warns.
     scope = fields.get("_instrumentation_scope") or fields.get("_instrumentation_info")
     if scope is None:
         return None
@@ -149,7 +149,7 @@ def _scope(fields: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _other_fields(src: ReadableSpan) -> dict[str, Any]:
-    """Give what a subclass or a newer SDK adds, as far as JSON can hold it."""
+    """Return fields of subclasses and newer SDKs that JSON can represent."""
     named = {name.lstrip("_"): value for name, value in vars(src).items()}
     unknown = named.keys() - _CONVERTED - _MACHINERY - _TAKEN
     values = {name: _value(named[name]) for name in sorted(unknown)}

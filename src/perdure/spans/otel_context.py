@@ -1,4 +1,4 @@
-"""The current span in OpenTelemetry's context; needs its API alone."""
+"""The current span in OpenTelemetry's context. Needs only OpenTelemetry's API."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["attach_span", "current_span"]
 
 
 class _CurrentSpan(NonRecordingSpan):
-    """Stands for a span that perdure records; once it has ended, for the one above it."""
+    """Represents a span that perdure records. After its end it represents the span above it."""
 
     def __init__(self, span: OpenSpan | SpanRef) -> None:
-        # Its context is made when somebody asks for it, which is seldom.
+        # The context is created on demand, which is rare.
         self.span = span
 
     def get_span_context(self) -> SpanContext:
@@ -32,16 +32,16 @@ class _CurrentSpan(NonRecordingSpan):
 
 
 def current_span() -> Current:
-    """The current span, if there is one: perdure's own, or the ids of another."""
+    """Return the current span, if there is one: perdure's own, or the ids of another."""
     span = get_current_span()
     if isinstance(span, _CurrentSpan):
         return live(span.span)
-    found = span.get_span_context()
-    return SpanRef(f"{found.trace_id:032x}", f"{found.span_id:016x}") if found.is_valid else None
+    context = span.get_span_context()
+    return SpanRef(f"{context.trace_id:032x}", f"{context.span_id:016x}") if context.is_valid else None
 
 
 def attach_span(span: OpenSpan | SpanRef) -> None:
-    """Make a span that perdure records the current one; it is never detached, since it may end elsewhere."""
+    """Make a span that perdure records the current one. It is never detached, since it may end elsewhere."""
     attach(set_span_in_context(_CurrentSpan(span)))
 
 

@@ -1,4 +1,4 @@
-"""A tracer of OpenTelemetry's SDK whose spans are handed over one by one as they end."""
+"""A tracer of OpenTelemetry's SDK that passes each span to a callback when it ends."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _NAMED = frozenset(
 _IDS = frozenset({"rollout_id", "attempt_id", "sequence_id", "resource", "status"})
 
 
-class _Taking(SpanProcessor):
-    """Hands over each span when it has ended."""
+class _CallbackProcessor(SpanProcessor):
+    """Passes each ended span to a callback."""
 
     def __init__(self, take: Callable[[RecordedSpan], None]) -> None:
         self._take = take
@@ -33,7 +33,7 @@ class _Taking(SpanProcessor):
 
 
 class _OneTrace(RandomIdGenerator):
-    """Puts every span without a parent into the same trace."""
+    """Puts all spans without a parent into the same trace."""
 
     def __init__(self, trace_id: int) -> None:
         self._trace_id = trace_id
@@ -43,19 +43,19 @@ class _OneTrace(RandomIdGenerator):
 
 
 def build_tracer(take: Callable[[RecordedSpan], None], trace_id: str) -> Tracer:
-    """A tracer that records everything; spans without a parent belong to the trace `trace_id`."""
+    """Create a tracer that records everything; spans without a parent belong to the trace `trace_id`."""
     provider = TracerProvider(
         sampler=ALWAYS_ON,
         resource=Resource({}),
         id_generator=_OneTrace(int(trace_id, 16)),
         shutdown_on_exit=False,
     )
-    provider.add_span_processor(_Taking(take))
+    provider.add_span_processor(_CallbackProcessor(take))
     return provider.get_tracer(NAME)
 
 
 def recorded_from(span: ReadableSpan) -> RecordedSpan:
-    """A span of the SDK as perdure records one. Its resource is the worker's."""
+    """Convert a span of the SDK to a recorded span. The worker adds its own resource."""
     fields = span_from(span, "", "", 0).model_dump()
     status = fields["status"]
     named = {name: fields[name] for name in _NAMED}

@@ -1,7 +1,7 @@
-"""Spans as OTLP carries them, on their way into the tables. Nothing of them is left out.
+"""Converts spans from OTLP to rows without loss.
 
-A span is stored as its own bytes, with a few scalars beside them, and becomes a record when it is read. What
-spans share, the resource and the scope with their schema URLs, is stored once under the hash of its content.
+A span is stored as its own bytes with a few scalars, and decoded when it is read. Parts that spans share,
+the resource and the scope with their schema URLs, are stored once under the hash of their content.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ UNREADABLE = "Unable to parse OTLP traces payload: it is damaged, or its values 
 _HOME = frozenset({ROLLOUT_ID, ATTEMPT_ID, SEQUENCE_ID})
 _AGENTS = frozenset(AGENT)
 _DEEPEST = 64
-"""How many spans above a model call are looked at for its agent."""
+"""Maximum number of spans above a model call to search for its agent."""
 _LAST = 2**63 - 1
 _NO_SPAN = "0" * 16
 NO_TRACE = "0" * 32
 _NAME_LENGTH = 8192
 _MOST = 10_000
-"""How many attributes, events or links a span may have; OpenTelemetry's own limit is 128."""
+"""Maximum number of attributes, events or links of a span; OpenTelemetry's own limit is 128."""
 _TAGS = (b"J", b"Z", b"j")
-"""The bytes that each attribute, event and link of a span begins with."""
+"""The first byte of each encoded attribute, event and link of a span."""
 STATUS_CODES: Mapping[int, StatusCode] = {0: "UNSET", 1: "OK", 2: "ERROR"}
 
 wanted_in = (ATTRIBUTES | _HOME | frozenset(SESSIONS)).intersection
-"""The names of those attributes of a span that are looked at."""
+"""Return the wanted ones among the attribute names of a span."""
 
 
 class Received(msgspec.Struct):
-    """What a batch holds: spans ready to be stored, the parts they share, and those that go nowhere.
+    """The spans of a batch, ready to store, with the parts that they share, and the refused ones.
 
-    `refused` counts the latter by reason. `unattributed` are spans that name no rollout.
+    `refused` counts spans by reason. `unattributed` are spans that name no rollout.
     """
 
     spans: list[NewSpan]
@@ -67,21 +67,21 @@ class Received(msgspec.Struct):
     refused: dict[str, int]
     unattributed: list[NewSpan]
     agents: dict[str, str]
-    """The agents that spans name, by the ids of the spans."""
+    """The agents that spans name, by span id."""
 
     def refuse(self, reason: str, count: int = 1) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + count
 
 
 class DecodedTraces(NamedTuple):
-    """A message in two readings: with spans that can be looked at, and with the bytes of each."""
+    """A message decoded with two schemas: with readable spans, and with the bytes of each span."""
 
     spans: Any
     bodies: Any
 
 
 def parse(data: bytes) -> DecodedTraces:
-    """The message of an export request, which has the same form; InvalidInput if it has not."""
+    """Parse an export request; InvalidInput if it is damaged."""
     try:
         return DecodedTraces(otlp_schema.Traces.FromString(data), otlp_schema.Bodies.FromString(data))
     except DecodeError:
@@ -89,11 +89,11 @@ def parse(data: bytes) -> DecodedTraces:
 
 
 def receive(traces: DecodedTraces) -> Received:
-    """The spans of a batch. Of the attributes, only those that are wanted are looked at."""
+    """Convert the spans of a batch. Only wanted attributes are read."""
     received = Received([], {}, {}, [], {})
     for group, bodies in zip(traces.spans.resource_spans, traces.bodies.resource_spans, strict=True):
         resource = _keep_part(received, _resource_part(group))
-        home = _home({each.key: each.value for each in group.resource.attributes}, _Home())
+        home = _parse_home({item.key: item.value for item in group.resource.attributes}, _Home())
         for scoped, own in zip(group.scope_spans, bodies.scope_spans, strict=True):
             scope = _keep_part(received, _scope_part(scoped))
             for span, body in zip(scoped.spans, own.spans, strict=True):
@@ -124,33 +124,33 @@ def _keep_part(received: Received, body: bytes) -> str | None:
 
 
 class _Home(msgspec.Struct):
-    """Where a span belongs, as far as it is said."""
+    """The rollout and attempt of a span, and its number, as far as they are given."""
 
     rollout_id: str | None = None
     attempt_id: str | None = None
     sequence_id: int | None = None
 
 
-def _home(attributes: Mapping[str, AnyValue], outer: _Home) -> _Home:
-    """What these attributes say, and the resource's where they say nothing."""
+def _parse_home(attributes: Mapping[str, AnyValue], outer: _Home) -> _Home:
+    """Read the home from these attributes; missing values come from the resource."""
     home = _Home(outer.rollout_id, outer.attempt_id, outer.sequence_id)
     if ROLLOUT_ID in attributes:
-        home.rollout_id = _id(attributes[ROLLOUT_ID]) or home.rollout_id
+        home.rollout_id = _parse_id(attributes[ROLLOUT_ID]) or home.rollout_id
     if ATTEMPT_ID in attributes:
-        home.attempt_id = _id(attributes[ATTEMPT_ID]) or home.attempt_id
+        home.attempt_id = _parse_id(attributes[ATTEMPT_ID]) or home.attempt_id
     if SEQUENCE_ID in attributes:
-        home.sequence_id = _sequence_id(attributes[SEQUENCE_ID])
+        home.sequence_id = _parse_sequence_id(attributes[SEQUENCE_ID])
     return home
 
 
-def _id(value: AnyValue) -> str | None:
-    """An id; one that no rollout can have is as good as an unknown one."""
+def _parse_id(value: AnyValue) -> str | None:
+    """Return an id. An id that no rollout can have is changed; it is as unknown as before."""
     text = value.string_value or (str(value.int_value) if value.HasField("int_value") else "")
     return text.replace("\0", "\ufffd")[:MAX_TEXT] or None
 
 
-def _sequence_id(value: AnyValue) -> int | None:
-    """A whole number, or a string of digits; anything else leaves the number to the store."""
+def _parse_sequence_id(value: AnyValue) -> int | None:
+    """Return a whole number from a number or a string of digits; None lets the store choose one."""
     text = value.string_value.strip()
     if text.isascii() and text.isdecimal() and len(text) < 20:
         number = int(text)
@@ -164,14 +164,14 @@ def _sequence_id(value: AnyValue) -> int | None:
 def _receive(
     received: Received, span: Any, body: bytes, resource: str | None, scope: str | None, home: _Home
 ) -> None:
-    """Add one span to what was received, or the reason why not."""
+    """Add one span to the batch, or the reason why it is refused."""
     if len(body) > _MOST and _has_too_many(body):
         received.refuse(TOO_MANY)
         return
     attributes = span.attributes
     wanted = wanted_in(attributes)
     if wanted and not _HOME.isdisjoint(wanted):
-        home = _home(attributes, home)
+        home = _parse_home(attributes, home)
     span_id, trace_id, parent_id = (
         _hex(span.span_id, 8),
         _hex(span.trace_id, 16),
@@ -218,7 +218,7 @@ def _session_in(attributes: Any, wanted: frozenset[str]) -> str:
 
 
 def _inherit_agents(received: Received) -> None:
-    """Let model calls that name no agent have the one of the nearest span above them in the batch."""
+    """Set the agent of model calls without one from the nearest span above them in the batch."""
     spans = [*received.spans, *received.unattributed]
     parents = {span.span_id: span.parent_id for span in spans}
     for span in spans:
@@ -237,7 +237,7 @@ def _inherit_agents(received: Received) -> None:
 
 
 def figures_of_body(body: bytes) -> SpanFigures | None:
-    """What is counted of a stored span; ValueError if it cannot be read."""
+    """Compute the figures of a stored span; ValueError if it cannot be decoded."""
     try:
         span = otlp_schema.Span.FromString(body)
     except DecodeError as error:
@@ -247,7 +247,8 @@ def figures_of_body(body: bytes) -> SpanFigures | None:
 
 
 def _has_too_many(body: bytes) -> bool:
-    """Whether a large span has too many parts. A map does not tell, since equal keys are one there."""
+    """Return whether a large span has too many parts. The map does not show it, since it merges equal
+    keys."""
     if all(body.count(tag) <= _MOST for tag in _TAGS):
         return False
     span = Message.FromString(body)
@@ -255,14 +256,14 @@ def _has_too_many(body: bytes) -> bool:
 
 
 def _hex(value: bytes, size: int) -> str | None:
-    """An id in hex, a short one filled up from the left; None for one that is too long."""
+    """Return an id in hex, padded from the left; None if it is too long."""
     if len(value) == size:
         return value.hex()
     return value.hex().zfill(size * 2) if len(value) < size else None
 
 
 def _column(name: str) -> str:
-    """The name as a text column can hold it; the body keeps it whole."""
+    """Return the name in a form that a text column can hold; the body has the whole name."""
     if len(name) * 4 > _NAME_LENGTH:
         name = name.encode()[:_NAME_LENGTH].decode(errors="ignore")
     return name.replace("\0", "\ufffd") if "\0" in name else name

@@ -1,7 +1,7 @@
-"""What is counted of spans, out of their attributes as OTLP's parser holds them.
+"""Figures of spans, from their attributes in the form of OTLP's parser.
 
-The rules are those of `figures_of`. Spans with the same attributes have the same plan, so that only what
-counts is read; what is unusual, such as a number that came as text, is left to `figures_of`.
+The rules are those of `count_figures`. Spans with the same attributes share a plan, so that only the needed
+attributes are read. Unusual values, such as a number in a string, are left to `count_figures`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ONLY_KIND = {kind: SpanFigures(step=step_of(kind)) for kinds in KINDS.values() 
 
 
 class _Plan(NamedTuple):
-    """Which attribute tells what, of spans that have the same ones; empty where none does."""
+    """The attribute of each figure, for spans with the same attributes; empty if there is none."""
 
     kinds: tuple[tuple[str, Mapping[str, str]], ...]
     input: str
@@ -52,13 +52,13 @@ class _Plan(NamedTuple):
 
 
 _plans: dict[frozenset[str], _Plan | None] = {}
-_Told = tuple[str, str | None, str | None, str | None]
-"""The kind of step, and model, agent and user as a span tells them; None where it tells none."""
-_steps: dict[_Told, UsageStep] = {}
+_Labels = tuple[str, str | None, str | None, str | None]
+"""Kind of step, model, agent and user of a span; None for missing ones."""
+_steps: dict[_Labels, UsageStep] = {}
 
 
 def figures_in(span: Any, attributes: Mapping[str, Any], wanted: frozenset[str]) -> SpanFigures | None:
-    """The figures of a span, which has these of the wanted attributes; None if it has none."""
+    """Compute the figures of a span with these wanted attributes; None if it has none."""
     try:
         plan = _plans[wanted]
     except KeyError:
@@ -72,19 +72,20 @@ def figures_in(span: Any, attributes: Mapping[str, Any], wanted: frozenset[str])
 
 
 class _Unusual(Exception):
-    """An attribute is empty, or not of the type that it mostly has."""
+    """An attribute is empty, or does not have its usual type."""
 
 
 def _read(attributes: Mapping[str, Any], plan: _Plan) -> SpanFigures | None:
-    """The figures of a usual span, by its plan. Every model call comes by here, so little is called."""
+    """Compute the figures of a usual span by its plan. Every model call passes here, so it makes few
+    calls."""
     kinds, input, output, cached, model, agent, user_id, response = plan
     kind = ""
     for key, names in kinds:
-        known = names.get(attributes[key].string_value)
-        if known is not None:
-            if known not in CALLS:
-                return _ONLY_KIND[known]
-            kind = kind or known
+        step_kind = names.get(attributes[key].string_value)
+        if step_kind is not None:
+            if step_kind not in CALLS:
+                return _ONLY_KIND[step_kind]
+            kind = kind or step_kind
     input_tokens = attributes[input].int_value if input else 0
     output_tokens = attributes[output].int_value if output else 0
     cached_tokens = attributes[cached].int_value if cached else 0
@@ -94,7 +95,7 @@ def _read(attributes: Mapping[str, Any], plan: _Plan) -> SpanFigures | None:
                 raise _Unusual
         if not (kind or input_tokens or output_tokens):
             return None
-    told = (
+    labels = (
         kind or LLM,
         attributes[model].string_value if model else None,
         attributes[agent].string_value if agent else None,
@@ -105,26 +106,26 @@ def _read(attributes: Mapping[str, Any], plan: _Plan) -> SpanFigures | None:
         output_tokens,
         None,
         cached_tokens if cached_tokens < input_tokens else input_tokens,
-        _steps.get(told) or _new_step(told),
+        _steps.get(labels) or _new_step(labels),
         None,
         cut_label(attributes[response].string_value) if response else "",
     )
 
 
-def _new_step(told: _Told) -> UsageStep:
-    kind, *labels = told
-    if "" in labels:
+def _new_step(labels: _Labels) -> UsageStep:
+    kind, *names = labels
+    if "" in names:
         raise _Unusual
-    step = step_of(kind, *(cut_label(each or "") for each in labels))
+    step = step_of(kind, *(cut_label(name or "") for name in names))
     if len(_steps) >= REMEMBERED:
         _steps.clear()
-    if all(len(each or "") <= MAX_LABEL for each in labels):
-        _steps[told] = step
+    if all(len(name or "") <= MAX_LABEL for name in names):
+        _steps[labels] = step
     return step
 
 
 def _new_plan(wanted: frozenset[str]) -> _Plan | None:
-    """The plan for these attributes; None for those that are left to `figures_of`."""
+    """Build the plan for these attributes; None if they need `count_figures`."""
     plan = None
     if _UNUSUAL.isdisjoint(wanted):
         plan = _Plan(

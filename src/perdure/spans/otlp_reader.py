@@ -1,4 +1,4 @@
-"""Records of spans that OTLP brought: stored as bytes, they are decoded when somebody reads them.
+"""Records of spans from OTLP, decoded from their stored bytes when they are read.
 
 They have the same fields and keys as the spans of OpenTelemetry's SDK; see `perdure.spans.otel`.
 """
@@ -24,7 +24,7 @@ _TRACE_FLAGS, _TELLS_REMOTE, _REMOTE = 0xFF, 0x100, 0x200
 
 
 class OtlpSpanReader:
-    """Makes records of stored spans. What they share is decoded once."""
+    """Converts stored spans to records. Shared parts are decoded once."""
 
     def __init__(self, parts: Mapping[str, bytes]) -> None:
         self._parts = parts
@@ -32,7 +32,7 @@ class OtlpSpanReader:
         self._scopes: dict[str | None, dict[str, Any] | None] = {}
 
     def read(self, row: SpanRecordRow) -> Span:
-        """A span that came by OTLP."""
+        """Convert the row of a span that came by OTLP."""
         span = _parsed(Message, bytes(row.body))
         return Span(
             rollout_id=row.rollout_id,
@@ -55,7 +55,7 @@ class OtlpSpanReader:
         )
 
     def resource(self, name: str | None) -> dict[str, Any]:
-        """The fields of a resource by its hash."""
+        """Return the fields of a resource by its hash."""
         if name not in self._resources:
             self._resources[name] = _resource(self._parts[name] if name else b"")
         return self._resources[name]
@@ -68,7 +68,7 @@ class OtlpSpanReader:
 
 
 def records(spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Span]:
-    """The spans as records, for a store that knows no other form; one that has no number yet has 0."""
+    """Convert spans to records, for a store without another form; a span without a number gets 0."""
     read = OtlpSpanReader(parts).read
     return [
         read(
@@ -91,12 +91,12 @@ def records(spans: Sequence[NewSpan], parts: Mapping[str, bytes]) -> list[Span]:
 
 
 def resource_in(body: bytes) -> dict[str, Any]:
-    """The fields of a stored resource."""
+    """Return the fields of a stored resource."""
     return _resource(body)
 
 
 def _undeclared(span: Message, scope: dict[str, Any] | None) -> dict[str, Any]:
-    """What the record does not declare, under the names that the SDK's spans have it."""
+    """Return fields that the record does not declare, under the names of the SDK's spans."""
     extra = {
         "kind": _KINDS.get(span.kind, span.kind),
         "instrumentation_scope": scope,
@@ -112,7 +112,7 @@ def _undeclared(span: Message, scope: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _flags_are_plain(flags: int) -> bool:
-    """Whether the contexts say all that the flags do."""
+    """Return whether the contexts contain everything that is in the flags."""
     return flags & ~(_TRACE_FLAGS | _REMOTE) == _TELLS_REMOTE
 
 
@@ -138,7 +138,7 @@ def _context(trace_id: str, span_id: str, flags: int, trace_state: str, *, is_re
 
 
 def _parent(trace_id: str, parent_id: str | None, flags: int) -> SpanContext | None:
-    """What OTLP tells of a parent: where it is, and whether it is elsewhere."""
+    """Return the context of a parent: its ids, and whether it is in another process."""
     if parent_id is None:
         return None
     remote = bool(flags & _REMOTE)
@@ -181,7 +181,7 @@ def _link(link: Message.Link) -> Link:
 
 
 def _parsed(kind: Any, body: bytes) -> Any:
-    """A stored message; one that cannot be read is a ValueError, as for any other record."""
+    """Parse a stored message; ValueError if it cannot be read, as for any other record."""
     try:
         return kind.FromString(body)
     except DecodeError as error:

@@ -1,8 +1,8 @@
-"""The messages of OTLP in two other readings, which the parser gives without a walk through Python objects.
+"""Two more schemas of OTLP's messages, so that the parser does work that Python objects would do slowly.
 
-A message is parsed twice, which takes less than to parse it once and to encode each span of it again. As
-`Bodies` each span is its own bytes, as they came. As `Traces` the attributes of each span are a map, which on
-the wire is the same as a list of keys and values: one is found by its key, and of equal keys the last one.
+A message is parsed twice, which is faster than parsing it once and encoding each span again. In `Bodies`
+each span is its original bytes. In `Traces` the attributes of each span are a map, which on the wire is the
+same as a list of keys and values: lookups are by key, and the last of equal keys counts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PACKAGE = "perdure.otlp"
 
 
 def _pool() -> DescriptorPool:
-    """A pool of its own: another program's pool must not know our messages."""
+    """Build an own pool, because the default pool of the program must not contain these messages."""
     pool = DescriptorPool()
     for file in _FILES:
         pool.AddSerializedFile(file.DESCRIPTOR.serialized_pb)
@@ -36,7 +36,7 @@ def _file() -> FileDescriptorProto:
         name="perdure/otlp.proto",
         package=_PACKAGE,
         syntax="proto3",
-        dependency=[each.DESCRIPTOR.name for each in _FILES],
+        dependency=[module.DESCRIPTOR.name for module in _FILES],
     )
     _add_span(file.message_type.add(name="Span"))
     for prefix, spans in (("", f".{_PACKAGE}.Span"), ("Body", FieldDescriptorProto.TYPE_BYTES)):
@@ -55,7 +55,7 @@ def _file() -> FileDescriptorProto:
 
 
 def _add_span(span: DescriptorProto) -> None:
-    """What is looked at of a span; the rest of it is only checked."""
+    """Declare the fields of a span that are read; the parser only checks the others."""
     entry = span.nested_type.add(name="AttributesEntry")
     entry.options.map_entry = True
     _add(entry, "key", 1, FieldDescriptorProto.TYPE_STRING)
@@ -77,20 +77,20 @@ def _add_span(span: DescriptorProto) -> None:
 
 
 def _add(message: DescriptorProto, name: str, number: int, kind: Any, *, many: bool = False) -> None:
-    """A field of a simple type, or of the message with a name."""
+    """Add a field of a simple type, or of the message with a name."""
     label = FieldDescriptorProto.LABEL_REPEATED if many else FieldDescriptorProto.LABEL_OPTIONAL
     if isinstance(kind, str):
-        made = {"type": FieldDescriptorProto.TYPE_MESSAGE, "type_name": kind}
+        options = {"type": FieldDescriptorProto.TYPE_MESSAGE, "type_name": kind}
     else:
-        made = {"type": kind}
-    message.field.add(name=name, number=number, label=label, **made)
+        options = {"type": kind}
+    message.field.add(name=name, number=number, label=label, **options)
 
 
-_known = _pool()
+_messages = _pool()
 
 
 def _get_class(name: str) -> Any:
-    return GetMessageClass(_known.FindMessageTypeByName(name))
+    return GetMessageClass(_messages.FindMessageTypeByName(name))
 
 
 Traces = _get_class(f"{_PACKAGE}.Traces")
@@ -98,4 +98,4 @@ Bodies = _get_class(f"{_PACKAGE}.BodyTraces")
 Span = _get_class(f"{_PACKAGE}.Span")
 ResourcePart = _get_class("opentelemetry.proto.trace.v1.ResourceSpans")
 ScopePart = _get_class("opentelemetry.proto.trace.v1.ScopeSpans")
-"""What spans share, as it is stored."""
+"""Stored parts that spans share."""

@@ -1,4 +1,4 @@
-"""The values of OTLP as plain data."""
+"""Decodes OTLP values to plain data."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 
 def decode_attributes(attributes: Iterable[KeyValue]) -> dict[str, Any]:
-    """Attributes by their names."""
+    """Return attributes by their names."""
     return {attribute.key: decode_value(attribute.value) for attribute in attributes}
 
 
 def decode_value(value: AnyValue) -> Any:
-    """A value as Python has it; bytes are hexadecimal digits."""
+    """Return a value as a Python object; bytes become hexadecimal digits."""
     kind = value.WhichOneof("value")
     if kind is None:
         return None

@@ -1,6 +1,6 @@
-"""What is counted of spans whose attributes have the same names: where each value stands is found once.
+"""Figures of spans whose attributes have the same names: the positions of the values are found once.
 
-The rules are those of `figures_of`, which is asked for each kind of step once, and for all that is unusual.
+The rules are those of `count_figures`, which runs once for each kind of step, and for unusual values.
 """
 
 from __future__ import annotations
@@ -33,40 +33,41 @@ from perdure.spans.figures import (
 
 REMEMBERED = 4096
 MOST_LETTERS = 1000
-"""Labels that are longer together are not remembered."""
+"""Maximum length of all labels together; longer ones are not cached."""
 _UNUSUAL = frozenset({*REWARDS, *OUTPUTS, *COST})
 _LABELS = frozenset({*KINDS, *MODEL, *AGENT, *USER})
 
 
-class _Known(NamedTuple):
-    """What follows from the labels of a span: its kind, model, agent and user."""
+class _LabelStep(NamedTuple):
+    """The step of spans with the same labels: kind, model, agent and user."""
 
     step: UsageStep
-    """Of a span with tokens."""
+    """For a span with tokens."""
     kind: str
-    """The kind of step that they tell; empty if they tell none."""
+    """The kind of step in the labels; empty if they have none."""
 
 
 class FigurePlan:
-    """Where the values stand that count."""
+    """Positions of the values that count."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        places = {name: place for place, name in enumerate(names)}
+        positions = {name: position for position, name in enumerate(names)}
         self._labels = tuple(name for name in names if name in _LABELS)
-        self._told = itemgetter(*map(places.__getitem__, self._labels)) if self._labels else None
+        self._read_labels = itemgetter(*map(positions.__getitem__, self._labels)) if self._labels else None
         self._input, self._output, self._cached = (
-            next((places[name] for name in group if name in places), None)
+            next((positions[name] for name in group if name in positions), None)
             for group in (INPUT, OUTPUT, CACHED)
         )
-        self._response = places.get(RESPONSE)
+        self._response = positions.get(RESPONSE)
 
     def figures(self, name: str, values: Sequence[Any], attributes: Mapping[str, Any]) -> SpanFigures | None:
-        """The figures of a span with these values; None if it has none. Every model call comes by here."""
-        told = None if self._told is None else self._told(values)
+        """Compute the figures of a span with these values; None if it has none. Every model call passes
+        here."""
+        labels = None if self._read_labels is None else self._read_labels(values)
         try:
-            step, kind = _steps.get((self._labels, told)) or _learn(self._labels, told)
+            step, kind = _steps.get((self._labels, labels)) or _cache_step(self._labels, labels)
         except TypeError:
-            # A list cannot be looked up, and is no label.
+            # A list is not hashable, and not a label.
             return figures_if_any(name, attributes)
         if kind not in CALLS:
             return SpanFigures(step=step)
@@ -85,25 +86,25 @@ class FigurePlan:
         return SpanFigures(input_tokens, output_tokens, None, cached_tokens, step, None, response_id)
 
 
-_steps: dict[tuple[tuple[str, ...], Any], _Known] = {}
+_steps: dict[tuple[tuple[str, ...], Any], _LabelStep] = {}
 
 
-def _learn(names: tuple[str, ...], told: Any) -> _Known:
-    labels = {} if told is None else dict(zip(names, told if len(names) > 1 else (told,), strict=True))
+def _cache_step(names: tuple[str, ...], values: Any) -> _LabelStep:
+    labels = {} if values is None else dict(zip(names, values if len(names) > 1 else (values,), strict=True))
     kind = count_figures("", labels).step.kind
-    known = _Known(count_figures("", {**labels, INPUT[0]: 1}).step, kind)
+    step = _LabelStep(count_figures("", {**labels, INPUT[0]: 1}).step, kind)
     if len(_steps) >= REMEMBERED:
         _steps.clear()
     if sum(len(label) for label in labels.values() if isinstance(label, str)) <= MOST_LETTERS:
-        _steps[names, told] = known
-    return known
+        _steps[names, values] = step
+    return step
 
 
 def build_plan(names: Sequence[str]) -> FigurePlan | None:
-    """The plan for spans with these attributes; None if it is left to `figures_of`."""
+    """Build the plan for spans with these attributes; None if they need `count_figures`."""
     return FigurePlan(names) if _UNUSUAL.isdisjoint(names) else None
 
 
 def may_count(names: Sequence[str]) -> bool:
-    """Whether spans with these attributes may have figures."""
+    """Return whether spans with these attributes may have figures."""
     return not ATTRIBUTES.isdisjoint(names)

@@ -1,4 +1,4 @@
-"""What models cost: a table by the names of models, out of files that people edit."""
+"""Prices of models: tables by model name, from files that people edit."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from perdure.kernel.errors import InvalidInput
 
 FILE_NAME = "prices.toml"
 ENDS = ("-", ":", "@")
-"""What follows a name in the table where it stands for the beginning of a model's name."""
+"""Characters that may follow a table's name in a longer model name."""
 NANOS_A_MILLIONTH = 1000
-"""A dollar for a million tokens is so many billionths of a dollar for a token."""
+"""1 dollar for 1 million tokens is 1,000 billionths of a dollar for a token."""
 REMEMBERED = 10_000
 
 Dollars = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class Tokens(NamedTuple):
-    """What calls took; those of the input that were cached are a part of it."""
+    """Tokens of calls; `cached` is a part of `input`."""
 
     input: int
     output: int
@@ -33,7 +33,8 @@ class Tokens(NamedTuple):
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a million tokens cost, in US dollars; cached input costs as much as other input if not told."""
+    """Prices of 1 million tokens, in US dollars; without `cached`, cached input costs as much as other
+    input."""
 
     input: Dollars
     output: Dollars
@@ -45,32 +46,32 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Prices:
-    """The prices that a process knows: those that perdure ships, and before them those of a file."""
+    """The prices of a process: those of a file, then the shipped ones."""
 
     def __init__(self, models: Mapping[str, Price] | None = None) -> None:
         self._table: dict[str, Price] = {}
-        self._found: dict[str, Price | None] = {}
+        self._prices: dict[str, Price | None] = {}
         self.use(models or {})
 
     def use(self, models: Mapping[str, Price]) -> None:
         """Use these prices, and the shipped ones for all other models."""
         self._table = {**shipped(), **{name.lower(): price for name, price in models.items()}}
-        self._found = {}
+        self._prices = {}
 
     def of(self, model: str) -> Price | None:
-        """The price of a model: that of the longest name in the table with which its own begins.
+        """Return the price of a model: that of the longest name in the table that its name starts with.
 
-        A provider before a slash, as in `openai/gpt-4o`, is left out where the whole name is not known.
+        A provider before a slash, as in `openai/gpt-4o`, is ignored if the whole name has no price.
         """
         try:
-            return self._found[model]
+            return self._prices[model]
         except KeyError:
             pass
         name = model.lower()
         price = self._longest(name) or self._longest(name.rpartition("/")[2])
-        if len(self._found) >= REMEMBERED:
-            self._found = {}
-        self._found[model] = price
+        if len(self._prices) >= REMEMBERED:
+            self._prices = {}
+        self._prices[model] = price
         return price
 
     def _longest(self, name: str) -> Price | None:
@@ -82,7 +83,7 @@ class Prices:
         return None
 
     def cost(self, model: str, tokens: Tokens) -> int | None:
-        """What calls of a model cost by the table, in billionths of a dollar; None if it does not know it."""
+        """Return the cost of calls of a model in billionths of a dollar; None if the model has no price."""
         price = self.of(model) if model else None
         if price is None:
             return None
@@ -94,12 +95,12 @@ class Prices:
 
 @cache
 def shipped() -> Mapping[str, Price]:
-    """The prices that perdure ships."""
+    """Return the prices that perdure ships."""
     return _read(files("perdure.spans").joinpath(FILE_NAME).read_text("utf-8"), "the shipped prices")
 
 
 def read_prices(path: Path) -> Mapping[str, Price]:
-    """The prices in a file; the error names it."""
+    """Return the prices in a file; errors contain its path."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:

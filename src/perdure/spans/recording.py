@@ -1,4 +1,4 @@
-"""Records the spans of an attempt. OpenTelemetry is not needed; where it is in use, both form one tree."""
+"""Records the spans of an attempt without OpenTelemetry. If it is in use, both form one tree."""
 
 from __future__ import annotations
 
@@ -32,23 +32,24 @@ class SpanRef(NamedTuple):
     span_id: str
 
     def traceparent(self, *, sampled: bool) -> str:
-        """The span as W3C's header names it."""
+        """Return the span as a W3C `traceparent` header."""
         return f"00-{self.trace_id}-{self.span_id}-{'01' if sampled else '00'}"
 
 
 def parse_traceparent(text: str | None) -> tuple[SpanRef, bool] | None:
-    """The span that a W3C `traceparent` names, and whether it is sampled; None if it is not well-formed."""
-    found = _TRACEPARENT.fullmatch(text) if text else None
-    if found is None:
+    """Parse a W3C `traceparent`: return its span and whether it is sampled, or None if it is not
+    well-formed."""
+    match = _TRACEPARENT.fullmatch(text) if text else None
+    if match is None:
         return None
-    return SpanRef(found[1], found[2]), bool(int(found[3], 16) & 1)
+    return SpanRef(match[1], match[2]), bool(int(match[3], 16) & 1)
 
 
 # --- the current span -------------------------------------------------------------------------------------
 
 
 class OpenSpan:
-    """A span that has begun."""
+    """A span that has not ended yet."""
 
     __slots__ = (
         "_recorder",
@@ -82,14 +83,14 @@ class OpenSpan:
         self.start = time.time()
         self.ended = False
         self.above: Current = None
-        """What was current when it was entered."""
+        """The current span at the time when this one was entered."""
         self._recorder = recorder
 
     def end(self, error: BaseException | None = None, *, failed: str | None = None) -> None:
-        """End it: with an exception, with a description of what failed, or well."""
+        """End the span: with an exception, with a description of the failure, or as successful."""
         self.ended = True
         if error is not None and not isinstance(error, Exception):
-            # It was stopped, which is no failure of its own.
+            # A stop is not a failure of the span.
             self.attributes["perdure.stopped"] = type(error).__name__
         elif error is not None:
             self.events.append(exception_event(error, content=self._recorder.content))
@@ -120,10 +121,10 @@ _current: ContextVar[Current] = ContextVar("perdure_span", default=None)
 def enter_span(span: OpenSpan | SpanRef) -> None:
     """Make a span the current one of the running task, until it ends.
 
-    It need not end in the same task: from then on, what was current before counts.
+    It may end in another task. After its end, the previous span is current again.
     """
     if isinstance(span, OpenSpan):
-        span.above = _now()
+        span.above = _get_current()
     _current.set(span)
     otel = _otel()
     if otel is not None:
@@ -131,42 +132,42 @@ def enter_span(span: OpenSpan | SpanRef) -> None:
 
 
 def current_span() -> SpanRef | None:
-    """The innermost span of the running task."""
-    return get_ref(_now())
+    """Return the innermost span of the running task."""
+    return get_ref(_get_current())
 
 
-def _now() -> Current:
-    """The current span: what OpenTelemetry says, where it is in use."""
+def _get_current() -> Current:
+    """Return the current span; OpenTelemetry's counts first if it is in use."""
     otel = _otel()
-    found: Current = otel.current_span() if otel is not None else None
-    return found or live(_current.get())
+    current: Current = otel.current_span() if otel is not None else None
+    return current or live(_current.get())
 
 
 def share_span() -> None:
-    """Let OpenTelemetry, which may have been loaded only now, know the current span."""
+    """Pass the current span to OpenTelemetry, which may have been loaded after the span was entered."""
     otel, span = _otel(), live(_current.get())
     if otel is not None and span is not None and otel.current_span() is None:
         otel.attach_span(span)
 
 
 def live(span: Current) -> Current:
-    """The span, or the nearest one above it that has not ended."""
+    """Return the span, or the nearest span above it that has not ended."""
     while isinstance(span, OpenSpan) and span.ended:
         span = span.above
     return span
 
 
 def get_ref(span: Current) -> SpanRef | None:
-    """The ids of the span that counts."""
-    found = live(span)
-    return found.ref if isinstance(found, OpenSpan) else found
+    """Return the ids of the nearest span that has not ended."""
+    current = live(span)
+    return current.ref if isinstance(current, OpenSpan) else current
 
 
 _bridge: ModuleType | None = None
 
 
 def _otel() -> ModuleType | None:
-    """The bridge to OpenTelemetry's context, if this process has loaded OpenTelemetry."""
+    """Return the bridge to OpenTelemetry's context, if this process has loaded OpenTelemetry."""
     global _bridge
     if _bridge is None and OTEL in sys.modules:
         from perdure.spans import otel_context
@@ -179,7 +180,7 @@ def _otel() -> ModuleType | None:
 
 
 class SpanRecorder:
-    """Records spans below the span `root`, and hands over each as it ends."""
+    """Records spans below the span `root`, and passes each to `take` when it ends."""
 
     def __init__(self, root: SpanRef, take: Callable[[RecordedSpan], None], *, content: bool) -> None:
         self.root = root
@@ -195,7 +196,7 @@ class SpanRecorder:
         kind: Kind = "INTERNAL",
         parent: SpanRef | None = None,
     ) -> OpenSpan:
-        """Begin a span below `parent`, or below the current span."""
+        """Start a span below `parent`, or below the current span."""
         above = parent or current_span() or self.root
         if above.trace_id != self.root.trace_id:
             above = self.root
@@ -204,13 +205,13 @@ class SpanRecorder:
 
 
 def new_span_id() -> str:
-    """A random id; one of zeros has no meaning."""
-    found = random_bytes(8).hex()
-    return found if found != "0" * 16 else new_span_id()
+    """Return a random id, but not all zeros, which is invalid."""
+    text = random_bytes(8).hex()
+    return text if text != "0" * 16 else new_span_id()
 
 
 def exception_event(error: BaseException, *, content: bool) -> SpanEvent:
-    """An exception as OpenTelemetry records one; without content only its type."""
+    """Build the event of an exception like OpenTelemetry does; without content it has only the type."""
     attributes: dict[str, Any] = {"exception.type": type(error).__qualname__}
     if content:
         attributes["exception.message"] = str(error)[:MAX_MESSAGE]

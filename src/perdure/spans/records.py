@@ -1,4 +1,4 @@
-"""Spans and their parts. Keys that are not declared here survive store, query and wire."""
+"""Spans and their parts. Undeclared keys are kept in storage, queries and responses."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TraceState = dict[str, str]
 StatusCode = Literal["UNSET", "OK", "ERROR"]
 
 VIRTUAL_SPAN = "agentlightning.virtual"
-"""The name of a span that was derived and not recorded."""
+"""Name of a span that was derived, not recorded."""
 
 _NANOSECONDS_FROM = 1e12
 _Number = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -54,7 +54,7 @@ _VALUES = (str, bool, int, float, list, tuple, dict, type(None))
 
 
 def seconds_from(timestamp: float) -> float:
-    """Give a timestamp in seconds; above 1e12 it is in nanoseconds."""
+    """Return a timestamp in seconds; a value above 1e12 is in nanoseconds."""
     return timestamp / 1e9 if timestamp > _NANOSECONDS_FROM else float(timestamp)
 
 
@@ -95,7 +95,7 @@ def _mapping(value: Any) -> Mapping[Any, Any]:
 
 
 class SpanContext(OpenRecord):
-    """Where a span stands in its trace."""
+    """Identity of a span in its trace."""
 
     trace_id: str
     span_id: str
@@ -111,14 +111,14 @@ class SpanContext(OpenRecord):
 
     @classmethod
     def from_opentelemetry(cls, src: Any) -> SpanContext:
-        """Make the context of an OpenTelemetry one."""
+        """Convert the context from OpenTelemetry's."""
         from perdure.spans.otel import context_from
 
         return context_from(src)
 
 
 class TraceStatus(OpenRecord):
-    """How a span ended."""
+    """The result of a span."""
 
     status_code: StatusCode
     description: str | None
@@ -130,7 +130,7 @@ class TraceStatus(OpenRecord):
 
     @classmethod
     def from_opentelemetry(cls, src: Any) -> TraceStatus:
-        """Make the status of an OpenTelemetry one."""
+        """Convert the status from OpenTelemetry's."""
         from perdure.spans.otel import status_from
 
         return status_from(src)
@@ -151,7 +151,7 @@ class Event(OpenRecord):
 
     @classmethod
     def from_opentelemetry(cls, src: Any) -> Event:
-        """Make the event of an OpenTelemetry one."""
+        """Convert the event from OpenTelemetry's."""
         from perdure.spans.otel import event_from
 
         return event_from(src)
@@ -170,14 +170,14 @@ class Link(OpenRecord):
 
     @classmethod
     def from_opentelemetry(cls, src: Any) -> Link:
-        """Make the link of an OpenTelemetry one."""
+        """Convert the link from OpenTelemetry's."""
         from perdure.spans.otel import link_from
 
         return link_from(src)
 
 
 class OtelResource(OpenRecord):
-    """What produced the span: a process, a service, a machine."""
+    """The producer of a span: a process, a service, a machine."""
 
     attributes: Attributes
     schema_url: str
@@ -186,14 +186,14 @@ class OtelResource(OpenRecord):
 
     @classmethod
     def from_opentelemetry(cls, src: Any) -> OtelResource:
-        """Make the resource of an OpenTelemetry one."""
+        """Convert the resource from OpenTelemetry's."""
         from perdure.spans.otel import resource_from
 
         return resource_from(src)
 
 
 class SpanCoreFields(OpenRecord):
-    """What the maker of a span has to give; `Span.from_core_fields` adds the rest."""
+    """The fields that every span needs; `Span.from_core_fields` adds the others."""
 
     name: str
     status: TraceStatus
@@ -228,9 +228,9 @@ class _UsualResource(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class UsualSpan(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A span as most are sent, decoded and checked: without events, links and other keys, times in seconds.
+    """A span in the most common form, decoded and checked: without events, links and other keys, in seconds.
 
-    It is stored, and sent back, as the `Span` with the same fields would be.
+    It is stored and returned like the `Span` with the same fields.
     """
 
     rollout_id: str
@@ -293,18 +293,18 @@ class Span(OpenRecord):
 
     @classmethod
     def _from_usual(cls, usual: Any) -> Span:
-        made = super()._from_usual(usual)
-        made.status = TraceStatus._from_usual(usual.status)
-        made.resource = OtelResource._from_usual(usual.resource)
+        span = super()._from_usual(usual)
+        span.status = TraceStatus._from_usual(usual.status)
+        span.resource = OtelResource._from_usual(usual.resource)
         if usual.context is not None:
-            made.context = SpanContext._from_usual(usual.context)
+            span.context = SpanContext._from_usual(usual.context)
         if usual.parent is not None:
-            made.parent = SpanContext._from_usual(usual.parent)
-        return made
+            span.parent = SpanContext._from_usual(usual.parent)
+        return span
 
     @classmethod
     def from_opentelemetry(cls, src: Any, rollout_id: str, attempt_id: str, sequence_id: int) -> Span:
-        """Make the span of an OpenTelemetry one, keeping everything that it holds."""
+        """Convert the span from OpenTelemetry's, with all its data."""
         from perdure.spans.otel import span_from
 
         return span_from(src, rollout_id, attempt_id, sequence_id)
@@ -326,7 +326,7 @@ class Span(OpenRecord):
         resource: OtelResource | None = None,
         status: TraceStatus | None = None,
     ) -> Span:
-        """Make a span of attributes alone; ids that are not given are random."""
+        """Create a span from attributes; ids that are not given are random."""
         trace_id = trace_id or _random_id(16)
         span_id = span_id or _random_id(8)
         return cls(
@@ -357,7 +357,7 @@ class Span(OpenRecord):
         attempt_id: str | None = None,
         sequence_id: int | None = None,
     ) -> Span:
-        """Make a span of its core fields; it starts now if they do not say when."""
+        """Create a span from its core fields; without a start time it starts now."""
         return cls.from_attributes(
             attributes=core.attributes,
             rollout_id=rollout_id,
@@ -374,7 +374,7 @@ AnySpan = Span | UsualSpan
 
 
 def build_record(span: AnySpan) -> Span:
-    """A span as a record."""
+    """Convert a span of either form to the record."""
     return Span._from_usual(span) if type(span) is UsualSpan else cast(Span, span)
 
 
@@ -383,6 +383,6 @@ def _local_context(trace_id: str, span_id: str) -> SpanContext:
 
 
 def _random_id(size: int) -> str:
-    """Give a random id of `size` bytes in hex; OpenTelemetry gives no meaning to one that is all zeros."""
-    found = secrets.token_hex(size)
-    return found if found.strip("0") else _random_id(size)
+    """Return a random id of `size` bytes in hex, but not all zeros, which OpenTelemetry treats as invalid."""
+    text = secrets.token_hex(size)
+    return text if text.strip("0") else _random_id(size)

@@ -1,4 +1,4 @@
-"""What the spans of a rollout count, as callers see it."""
+"""Figures of a rollout's spans, as callers get them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perdure.spans.rows import RolloutFiguresRow
 
 
 class RolloutFigures(Record, kw_only=True):
-    """What the spans of a rollout count."""
+    """Figures of a rollout's spans."""
 
     rollout_id: str
     input_tokens: int = 0
@@ -18,7 +18,7 @@ class RolloutFigures(Record, kw_only=True):
     cached_tokens: int = 0
     """The part of the input that the provider had in its cache."""
     cost: float | None = None
-    """In US dollars, by the price table; none if no price is known."""
+    """In US dollars, by the price table; null if no price is known."""
     reward: float | None = None
     """The last reward of Agent-lightning."""
 
@@ -35,7 +35,7 @@ def figures_from(row: RolloutFiguresRow) -> RolloutFigures:
 
 
 def dollars(cost: int) -> float | None:
-    """A cost in US dollars; none where nothing has a known price."""
+    """Convert a cost to US dollars; None if no price is known."""
     return cost / NANOS if cost else None
 
 

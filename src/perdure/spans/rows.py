@@ -1,4 +1,4 @@
-"""Rows of spans, traces and what spans count."""
+"""Rows of spans and traces, and their figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.spans.usage import UsageSums
 
 
 class SpanRow(msgspec.Struct):
-    """A span that is inserted; `born` is when its rollout was created."""
+    """A span to insert; `born` is the time when its rollout was created."""
 
     born: int
     rollout_id: str
@@ -35,7 +35,7 @@ class SpanRow(msgspec.Struct):
 
 
 class SpanRecordRow(NamedTuple):
-    """What is read of a span."""
+    """The fields of a stored span that records need."""
 
     rollout_id: str
     attempt_id: str
@@ -55,19 +55,19 @@ class SpanRecordRow(NamedTuple):
 
 
 class PartRow(NamedTuple):
-    """What spans share, by its hash."""
+    """A part that spans share, by its hash."""
 
     hash: str
     body: bytes
 
 
 def part_hash(body: bytes) -> str:
-    """What a part is found by. It is short, since each span names those that it shares."""
+    """Compute the key of a part. It is short, because each span contains the keys of its parts."""
     return urlsafe_b64encode(blake2b(body, digest_size=16).digest()).decode().rstrip("=")
 
 
 class SpanCounterRow(NamedTuple):
-    """What is added to the counter of a rollout's spans."""
+    """Change of the counter of a rollout's spans."""
 
     rollout_id: str
     sequence: int
@@ -77,7 +77,7 @@ class SpanCounterRow(NamedTuple):
 
 
 class EvictionRow(NamedTuple):
-    """A rollout whose spans may be dropped."""
+    """A rollout whose spans may be evicted."""
 
     ns: int
     rollout_id: str
@@ -98,7 +98,7 @@ class RolloutFiguresRow(msgspec.Struct):
 
 
 class TraceRow(msgspec.Struct):
-    """A trace. Its name, service and rollout are those of its first span, `rooted` if that has no parent."""
+    """A trace. Its name, service and rollout come from its first span, `rooted` if that has no parent."""
 
     trace_id: str
     start_ns: int
@@ -119,7 +119,7 @@ class TraceRow(msgspec.Struct):
 
 
 class UsageRow(UsageSums):
-    """What spans of one kind of step, model, agent and user of a rollout took in an hour."""
+    """Usage of a rollout's spans of one kind of step, model, agent and user in an hour."""
 
     rollout_id: str
     hour: int
@@ -130,7 +130,7 @@ class UsageRow(UsageSums):
 
 
 class TraceNameRow(NamedTuple):
-    """A name that spans of a trace have."""
+    """A name of spans in a trace."""
 
     trace_id: str
     name: str
@@ -138,14 +138,14 @@ class TraceNameRow(NamedTuple):
 
 
 class TraceCursor(NamedTuple):
-    """Where a trace stands among all: they are listed by their start."""
+    """Position of a trace in lists, which are ordered by start."""
 
     start_ns: int
     trace_id: str
 
 
 class NewSpan(msgspec.Struct, gc=False):
-    """A span ready to be stored: a few scalar columns, and the rest as it came."""
+    """A span ready to store: a few scalar columns, and the rest unchanged."""
 
     rollout_id: str
     attempt_id: str
@@ -164,9 +164,9 @@ class NewSpan(msgspec.Struct, gc=False):
     body: bytes
     figures: SpanFigures | None = None
     service: str = ""
-    """The name of the service in its resource."""
+    """Name of the service in its resource."""
     session: str = ""
-    """The conversation that it is part of."""
+    """The conversation that it belongs to."""
 
 
 class ModelCallRow(NamedTuple):

@@ -1,4 +1,4 @@
-"""SQL that adds what spans count to rollouts, traces and hours, written once for both engines."""
+"""SQL that adds figures of spans to rollouts, traces and hours, written once for both engines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from perdure.kernel.storage.dialect import BulkInsert, name_statements, statemen
 from perdure.spans.rows import RolloutFiguresRow, TraceNameRow, TraceRow, UsageRow
 from perdure.spans.tables import ROLLOUT_FIGURES, TRACE_NAMES, TRACES, USAGE_ADDED
 
-# Add to the figures of rollouts; the reward with the highest number counts.
+# Add to the figures of rollouts; the reward of the span with the highest number is kept.
 ADD_ROLLOUT_FIGURES = BulkInsert(
     ROLLOUT_FIGURES,
     RolloutFiguresRow,
@@ -21,7 +21,7 @@ ADD_ROLLOUT_FIGURES = BulkInsert(
       cost = rollout_figures.cost + excluded.cost
     """,
 )
-# Add to traces; a span without a parent, or else the earliest, gives a trace its name.
+# Add to traces; a span without a parent, otherwise the earliest span, gives a trace its name.
 ADD_TRACES = BulkInsert(
     TRACES,
     TraceRow,
@@ -40,7 +40,7 @@ ADD_TRACES = BulkInsert(
       cost = traces.cost + excluded.cost
     """,
 )
-# The columns of indexes, which the first spans of a trace mostly settle.
+# The indexed columns, which later spans of a trace rarely change.
 ADD_TRACES.sets_seldom(
     """
       name = CASE WHEN excluded.rooted > traces.rooted
@@ -60,9 +60,9 @@ ADD_TRACES.sets_seldom(
     when="excluded.rooted > traces.rooted OR excluded.start_ns < traces.start_ns"
     " OR (traces.session_id IS NULL AND excluded.session_id IS NOT NULL)",
 )
-# The names of spans in traces, which may be stored already.
+# Add the names of spans in traces, unless they are stored already.
 ADD_TRACE_NAMES = BulkInsert(TRACE_NAMES, TraceNameRow, on_conflict="NOTHING", folds=False)
-# Add to what is to be added to the hours.
+# Add to the usage that is not added to the hours yet.
 ADD_USAGE = BulkInsert(
     USAGE_ADDED,
     UsageRow,

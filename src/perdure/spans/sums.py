@@ -1,4 +1,4 @@
-"""What new spans add to their rollouts and traces, in the transaction that stores them."""
+"""Sums of new spans for their rollouts, traces and hours, in the transaction that stores them."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ if TYPE_CHECKING:
     from perdure.spans.rows import NewSpan
 
 MAX_NAME = 250
-"""How many characters of a span's name are listed."""
+"""Maximum length of a span's name in lists, in characters."""
 NO_REWARD = -1
 ERROR = "ERROR"
-"""The status of a span that has failed, as OpenTelemetry has it."""
+"""Status of a failed span, in OpenTelemetry's words."""
 HOUR = 3600 * MICROS
 OLDEST = 31 * 24 * HOUR
-"""A span that began earlier counts as of now: its clock is wrong, or its hour is history."""
+"""Age limit of a span's start. An older span counts as of now: its clock is wrong, or its hour is too old."""
 
 LAST = 2**63
-"""No moment is later, in nanoseconds."""
+"""Upper bound of times in nanoseconds."""
 
 _Key = tuple[str, str, int, UsageStep]
-"""Trace, rollout, hour, and what is added up by."""
+"""Trace, rollout, hour and step: key of the sums."""
 
 
 class _Used:
-    """What spans of one key took. Costs that spans tell are apart from the tokens that have a price."""
+    """Usage of the spans of one key. Reported costs are separate from the tokens that have a price."""
 
-    __slots__ = ("cached", "cost", "errors", "input", "micros", "output", "steps", "told")
+    __slots__ = ("cached", "cost", "errors", "input", "micros", "output", "reported", "steps")
 
     def __init__(self) -> None:
         self.steps = self.errors = self.micros = self.input = self.output = self.cached = self.cost = 0
-        self.told = Tokens(0, 0, 0)
+        self.reported = Tokens(0, 0, 0)
 
-    def tell(self, figures: SpanFigures, cost: int) -> None:
-        """Add a call whose cost is known."""
-        told = self.told
+    def add_reported(self, figures: SpanFigures, cost: int) -> None:
+        """Add a call that reports its cost."""
+        reported = self.reported
         self.cost += cost
-        self.told = Tokens(
-            told.input + figures.input_tokens,
-            told.output + figures.output_tokens,
-            told.cached + figures.cached_tokens,
+        self.reported = Tokens(
+            reported.input + figures.input_tokens,
+            reported.output + figures.output_tokens,
+            reported.cached + figures.cached_tokens,
         )
 
 
@@ -59,7 +59,7 @@ class SpanSums(NamedTuple):
 
 
 def compute_sums(spans: Iterable[NewSpan], numbers: Mapping[int, int], now: int, prices: Prices) -> SpanSums:
-    """Add up spans, which have these sequence ids, by the ids of the objects; one without times is of now."""
+    """Add up spans. `numbers` has their sequence ids by object id; a span without times is of now."""
     rollouts: dict[str, RolloutFiguresRow] = {}
     traces: dict[str, TraceRow] = {}
     names: dict[tuple[str, str], int] = {}
@@ -117,20 +117,20 @@ def _get_figures(rollouts: dict[str, RolloutFiguresRow], rollout_id: str) -> Rol
 def _add_row(
     usage: dict[tuple[str, int, UsageStep], UsageRow], key: tuple[str, int, UsageStep], row: UsageRow
 ) -> None:
-    """Add what a rollout took in one trace to what it took in all."""
-    known = usage.setdefault(key, row)
-    if known is not row:
-        known.add(row)
+    """Add the usage of a rollout in one trace to its usage in all traces."""
+    total = usage.setdefault(key, row)
+    if total is not row:
+        total.add(row)
 
 
 class _Hours:
-    """The hours of spans. One that begins before or after what is believable counts as of now."""
+    """The hours of spans. A start too far in the past or the future counts as of now."""
 
     def __init__(self, now: int) -> None:
         self._now = now // HOUR * HOUR
         self._low, self._high = (now - OLDEST) * 1000, (now + HOUR) * 1000
         self.hour = self.begins = self.ends = 0
-        """The hour of the last span, and its bounds in nanoseconds: most spans are of the same."""
+        """Hour of the last span, and its bounds in nanoseconds: most spans have the same hour."""
 
     def of(self, start_ns: int) -> int:
         if start_ns <= self._low:
@@ -139,14 +139,14 @@ class _Hours:
             self.hour, self.begins, self.ends = self._now, self._high, LAST
         else:
             self.hour = start_ns // (HOUR * 1000) * HOUR
-            # A bound of what is believable may lie within the hour.
+            # The limits of plausible times may lie within the hour.
             self.begins = max(self.hour * 1000, self._low + 1)
             self.ends = min((self.hour + HOUR) * 1000, self._high)
         return self.hour
 
 
 def _add_step(used: _Used, span: NewSpan, figures: SpanFigures) -> None:
-    """Add a span. Every step comes by here, so what is mostly nothing is not added."""
+    """Add a span. Every step passes here, so zeros are not added."""
     used.steps += 1
     if span.status_code == ERROR:
         used.errors += 1
@@ -154,7 +154,7 @@ def _add_step(used: _Used, span: NewSpan, figures: SpanFigures) -> None:
     if start and end and end > start:
         used.micros += (end - start) // 1000
     if figures.cost is not None:
-        used.tell(figures, figures.cost)
+        used.add_reported(figures, figures.cost)
     elif figures.input_tokens or figures.output_tokens:
         used.input += figures.input_tokens
         used.output += figures.output_tokens
@@ -162,15 +162,15 @@ def _add_step(used: _Used, span: NewSpan, figures: SpanFigures) -> None:
 
 
 def _build_usage(rollout_id: str, hour: int, step: UsageStep, used: _Used, prices: Prices) -> UsageRow:
-    """What spans of one kind of step took."""
-    unpriced, told = Tokens(used.input, used.output, used.cached), used.told
+    """Build the row of one kind of step."""
+    unpriced, reported = Tokens(used.input, used.output, used.cached), used.reported
     return UsageRow(
         used.steps,
         used.errors,
         used.micros,
-        unpriced.input + told.input,
-        unpriced.output + told.output,
-        unpriced.cached + told.cached,
+        unpriced.input + reported.input,
+        unpriced.output + reported.output,
+        unpriced.cached + reported.cached,
         (prices.cost(step.model, unpriced) or 0) + used.cost,
         rollout_id,
         hour,
@@ -186,7 +186,7 @@ def _get_key(row: UsageRow) -> tuple[str, int, str, str, str, str]:
 
 
 def _add_span(trace: TraceRow, span: NewSpan, start: int, name: str) -> None:
-    """Add a span to its trace, by the rules of `ADD_TRACES`."""
+    """Add a span to its trace, by the same rules as `ADD_TRACES`."""
     rooted = 1 if span.parent_id is None else 0
     if rooted > trace.rooted or (rooted == trace.rooted and start < trace.start_ns):
         trace.rooted = rooted
@@ -200,7 +200,7 @@ def _add_span(trace: TraceRow, span: NewSpan, start: int, name: str) -> None:
 
 
 def _add_figures(row: RolloutFiguresRow | TraceRow, used: UsageRow) -> None:
-    """Add what was used, by the rules of `ADD_ROLLOUT_FIGURES`."""
+    """Add usage, by the same rules as `ADD_ROLLOUT_FIGURES`."""
     row.input_tokens += used.input_tokens
     row.output_tokens += used.output_tokens
     row.cached_tokens += used.cached_tokens
@@ -208,6 +208,6 @@ def _add_figures(row: RolloutFiguresRow | TraceRow, used: UsageRow) -> None:
 
 
 def _add_reward(row: RolloutFiguresRow | TraceRow, reward: float, number: int) -> None:
-    """The reward of the last number stays."""
+    """Set the reward, unless a span with a higher number has one."""
     if number >= row.reward_at:
         row.reward_at, row.reward = number, repr(reward)

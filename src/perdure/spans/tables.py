@@ -1,4 +1,4 @@
-"""Tables of spans, traces and what spans count."""
+"""Tables of spans and traces, and their figures."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ MODEL_CALLS = Table(
         Index("model_calls_response", ("ns", "rollout_id", "attempt_id", "response_id")),
     ),
 )
-"""The model calls of attempts that spans of a framework have joined: each call counts once."""
+"""Model calls of attempts that spans of a framework have joined, so that each call counts once."""
 TRACES = Table(
     "traces",
     (
@@ -139,4 +139,4 @@ USAGE_ADDED = Table(
     key=("ns", "rollout_id", "hour", "kind", "model", "agent", "user_id"),
     hot=True,
 )
-"""What new spans took, until it is added to the hours; `hour` is when it began, in microseconds."""
+"""Usage of new spans until it is added to the hours; `hour` is the start of the hour, in microseconds."""

@@ -1,4 +1,4 @@
-"""What is added up of spans by kind of step, model, agent and user: declared once, for rows and tables."""
+"""Sums of spans by kind of step, model, agent and user: declared once, for rows and tables."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from perdure.kernel.storage.schema import Column, integer
 
 
 class UsageSums(msgspec.Struct):
-    """What spans took. Costs are 10⁻⁹ dollars."""
+    """Usage of spans. Costs are 10⁻⁹ dollars."""
 
     steps: int
     errors: int
     micros: int
-    """How long the steps took."""
+    """Total duration of the steps."""
     input_tokens: int
     output_tokens: int
     cached_tokens: int
     cost: int
 
     def add(self, other: UsageSums) -> None:
-        """Add what others took."""
+        """Add other sums."""
         self.steps += other.steps
         self.errors += other.errors
         self.micros += other.micros
@@ -31,5 +31,5 @@ class UsageSums(msgspec.Struct):
 
 
 NOTHING = (0, 0, 0, 0, 0, 0, 0)
-"""The sums of no span: a row begins with them."""
+"""Sums of no spans, to start a row."""
 COLUMNS: tuple[Column, ...] = tuple(map(integer, UsageSums.__struct_fields__))

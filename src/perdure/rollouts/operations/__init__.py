@@ -1,1 +1,1 @@
-"""What changes and reads rollouts: functions of a transaction, each taking lists."""
+"""Operations on rollouts: functions of a transaction that take lists."""

@@ -1,4 +1,4 @@
-"""Claiming rollouts from the queue, and giving a claim back."""
+"""Claims of rollouts from the queue, and their release."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ from perdure.service.idempotency import keyed_as
 _PLACE = attrgetter("kind", "queued_as", "status")
 DUE_ROWS = 500
 SPARE_ROWS = 8
-"""How many more rollouts of each agent a claim looks at than it takes, since others may be claiming some."""
+"""Number of rollouts of each agent to look at beyond the limit, since other claims may have some locked."""
 MORE_SPARE_ROWS = 1000
-"""The same, if others were claiming all of them."""
+"""The same number for a second try, after other claims had all of them locked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A worker's wish for up to `limit` rollouts."""
+    """A worker's request for up to `limit` rollouts."""
 
     worker_id: str | None
     limit: int
@@ -64,9 +64,9 @@ class Claim:
 async def claim_rollouts(
     tx: Tx, claims: Sequence[Claim], queue: str, kind: str, kinds: Kinds
 ) -> list[list[ClaimedRollout]]:
-    """Give each claim of a caller the next rollouts of the queue."""
+    """Return the next rollouts of the queue for each claim of a caller."""
     answers = await claim(tx, claims, [queue], [kind], kinds)
-    await audit(tx, "dequeue_rollout", (each.name for share in answers for each in share))
+    await audit(tx, "dequeue_rollout", (pair.name for share in answers for pair in share))
     return answers
 
 
@@ -78,20 +78,20 @@ async def claim(
     kinds: Kinds,
     agents: Sequence[str] | None = None,
 ) -> list[list[ClaimedRollout]]:
-    """Give each claim the next rollouts of the queues, each with its new attempt, in one transaction.
+    """Return the next rollouts of the queues for each claim, each with its new attempt, in one transaction.
 
-    They are of the kinds with these names. With `agents` they are rollouts of one of them; without, those of
-    one queue and kind that have none.
+    `names` are their kinds. With `agents` they are rollouts of one of these agents. Otherwise they are
+    rollouts of one queue and kind without an agent.
     """
     await promote_due(tx)
-    stops, kind_names = await holds.holds(tx), names
-    if stops:
-        claims, queues, names = _unheld(stops, claims, queues, names)
+    hold_rows, kind_names = await holds.holds(tx), names
+    if hold_rows:
+        claims, queues, names = _apply_holds(hold_rows, claims, queues, names)
     wanted = sum(item.limit for item in claims)
     rows = await _take(tx, queues, names, wanted, agents) if wanted and queues else []
     rows.sort(key=lambda row: (-row.priority, row.position))
     if agents is not None and rows and await _has_more(tx, rows, wanted, queues, names, agents):
-        # Who is woken by a hint claims alone: whoever takes less than there is wakes the next.
+        # A hint wakes one worker: a claim that leaves rollouts wakes the next one.
         for queue in queues:
             for agent in agents:
                 tx.hint(READY_CHANNEL, ready_key(queue, agent))
@@ -107,32 +107,32 @@ async def begin_attempts(
     *,
     quietly: bool,
 ) -> list[list[ClaimedRollout]]:
-    """Deal out claimed rollouts, of the kinds with these names, each with its new attempt."""
+    """Distribute claimed rollouts, of the kinds with these names, each with its new attempt."""
     answers, attempts = _share(tx, claims, rows)
     changes.tell(tx, "rollout", ((row.id, row.status) for row in rows))
     _count_waits(tx, rows)
-    begun = [sql.ADD_ATTEMPTS.of(attempts), _holding(rows, attempts)]
+    writes = [sql.ADD_ATTEMPTS.of(attempts), _holding(rows, attempts)]
     starts = _starts(rows, attempts, kinds)
     if starts:
-        # The kinds are told before what comes later in the order of locks.
-        await tx.write(*begun)
-        for handler, told in starts.items():
-            await handler(tx, told)
-        begun = []
+        # Handlers run before later writes in the order of locks.
+        await tx.write(*writes)
+        for handler, started in starts.items():
+            await handler(tx, started)
+        writes = []
     counts = all(kinds[name].counted for name in names)
     workers = await _tell_workers(tx, claims, answers, kinds, counts=counts, quietly=quietly)
-    await tx.defer(*begun, *await workers.changed())
+    await tx.defer(*writes, *await workers.changed())
     add_counts(tx, _moved(rows))
     add_total(tx, ATTEMPTS_TOTAL, len(attempts))
     return answers
 
 
-def _unheld(
-    stops: Sequence[HoldRow], claims: Sequence[Claim], queues: Sequence[str], names: Sequence[str]
+def _apply_holds(
+    hold_rows: Sequence[HoldRow], claims: Sequence[Claim], queues: Sequence[str], names: Sequence[str]
 ) -> tuple[Sequence[Claim], Sequence[str], Sequence[str]]:
-    """The claims, of which those of drained workers want nothing, and the queues that are not paused."""
-    paused, drained = holds.held(stops, holds.QUEUE), holds.held(stops, holds.WORKER)
-    claims = [Claim(each.worker_id, 0) if each.worker_id in drained else each for each in claims]
+    """Return the claims, with limit 0 for drained workers, and the queues that are not paused."""
+    paused, drained = holds.held(hold_rows, holds.QUEUE), holds.held(hold_rows, holds.WORKER)
+    claims = [Claim(item.worker_id, 0) if item.worker_id in drained else item for item in claims]
     pairs = [(queue, name) for queue, name in zip(queues, names, strict=True) if queue not in paused]
     return claims, [queue for queue, _ in pairs], [name for _, name in pairs]
 
@@ -140,7 +140,7 @@ def _unheld(
 def _starts(
     rows: Sequence[ClaimedRow], attempts: Sequence[AttemptRow], kinds: Kinds
 ) -> dict[Handler[AttemptStart], list[AttemptStart]]:
-    """What the kinds of the claimed rollouts are told, where they want to know."""
+    """Collect the new attempts for each handler of the kinds of the claimed rollouts."""
     starts: dict[Handler[AttemptStart], list[AttemptStart]] = {}
     if all(kinds[name].on_claimed is None for name in {row.kind for row in rows}):
         return starts
@@ -189,10 +189,10 @@ async def _has_more(
     names: Sequence[str],
     agents: Sequence[str],
 ) -> bool:
-    """Whether rollouts are left after a claim, because it took all that it wanted or others had locks."""
-    known = next(row.more for row in rows)
-    if known is not None:
-        return known
+    """Return whether rollouts are left after a claim, because it was full or others had locks."""
+    more = next(row.more for row in rows)
+    if more is not None:
+        return more
     full = len(rows) == wanted
     return full and await tx.one(claim_sql.ANY_READY, queues=queues, agents=agents, kinds=names) is not None
 
@@ -200,7 +200,7 @@ async def _has_more(
 def _share(
     tx: Tx, claims: Sequence[Claim], rows: Sequence[ClaimedRow]
 ) -> tuple[list[list[ClaimedRollout]], list[AttemptRow]]:
-    """Deal the rollouts out in the order of the claims."""
+    """Distribute the rollouts in the order of the claims."""
     attempts: list[AttemptRow] = []
     answers: list[list[ClaimedRollout]] = []
     left = iter(rows)
@@ -215,7 +215,7 @@ def _share(
 
 
 def _count_waits(tx: Tx, rows: Sequence[ClaimedRow]) -> None:
-    """Count how long rollouts waited that were never claimed before."""
+    """Count the waiting times of rollouts that were never claimed before."""
     for queue in {row.queue for row in rows}:
         first = [row.position for row in rows if row.attempts == 1 and row.queue == queue]
         for seconds, times in grouped([to_seconds(max(tx.now - position, 0)) for position in first]):
@@ -239,13 +239,13 @@ async def _tell_workers(
     counts: bool,
     quietly: bool,
 ) -> WorkerChanges:
-    """A worker is linked to the last rollout it got; one that got none is idle.
+    """Link each worker to the last rollout that it got; a worker without one is idle.
 
-    `counts`: rollouts count as held. `quietly`: of one that was idle before, nothing is written.
+    With `counts`, rollouts count as held. With `quietly`, nothing is written for workers that were idle.
     """
     workers = WorkerChanges(tx, kinds)
-    unlucky = [item.worker_id for item, share in zip(claims, answers, strict=True) if not share]
-    idle = await workers.idle_among(unlucky) if quietly else frozenset()
+    unserved = [item.worker_id for item, share in zip(claims, answers, strict=True) if not share]
+    idle = await workers.idle_among(unserved) if quietly else frozenset()
     for item, share in zip(claims, answers, strict=True):
         if share:
             last = share[-1]
@@ -257,7 +257,7 @@ async def _tell_workers(
 
 
 def _holding(rows: Sequence[ClaimedRow], attempts: Sequence[AttemptRow]) -> Write:
-    """The attempts that hold lines from now on."""
+    """Return the write that makes new attempts the holders of their lines."""
     pairs = zip(rows, attempts, strict=True)
     return sql.HOLD_LINES.of(
         [LineRow(row.line, row.id, attempt.id) for row, attempt in pairs if row.line is not None]
@@ -265,7 +265,7 @@ def _holding(rows: Sequence[ClaimedRow], attempts: Sequence[AttemptRow]) -> Writ
 
 
 async def promote_due(tx: Tx) -> None:
-    """Make ready what waited for a time that has come."""
+    """Make delayed rollouts ready whose time has come."""
     if not await tx.probe(tables.DUE):
         return
     await lines.promote_due_in_lines(tx, DUE_ROWS)
@@ -278,10 +278,10 @@ async def promote_due(tx: Tx) -> None:
 async def release_rollouts(
     tx: Tx, claimed: Sequence[tuple[str, str]], kinds: Kinds, lined: bool = False
 ) -> None:
-    """Take back claims, (rollout_id, attempt_id), whose answer reached nobody.
+    """Revert claims, (rollout_id, attempt_id), whose answer did not reach the caller.
 
-    The attempt never began, and the rollout is ready again at its old place. The attempt is removed, unless
-    its kind tells of attempts: then it ends as released, and does not count.
+    The attempt never started, and the rollout is ready again at its old position. The attempt is deleted. If
+    handlers of its kind know about it, it ends as released instead, and does not count.
     """
     work = LockedRollouts(tx, kinds)
     await work.load([rollout_id for rollout_id, _ in claimed], kinds.names(), lined=lined)
@@ -291,11 +291,11 @@ async def release_rollouts(
         latest = work.attempts[rollout_id][-1] if rollout and work.attempts[rollout_id] else None
         if rollout is None or latest is None or latest.id != attempt_id:
             continue
-        told = kinds[rollout.kind].tells_of_attempts
-        if latest.status != PREPARING or not (told or rollout.status == PREPARING):
-            # Somebody has spoken of it meanwhile, so that there is something to keep.
+        notified = kinds[rollout.kind].tells_of_attempts
+        if latest.status != PREPARING or not (notified or rollout.status == PREPARING):
+            # A report or a span has arrived meanwhile, and must be kept.
             continue
-        if told:
+        if notified:
             work.release(rollout, latest)
             workers.released(latest)
             continue
@@ -308,7 +308,7 @@ async def release_rollouts(
             workers.released(latest)
             work.attempts[rollout_id].pop()
             for previous in work.attempts[rollout_id][-1:]:
-                # It is the latest again, and may have come back to life meanwhile.
+                # It is the latest again, and may be live again.
                 previous.watch(rollout.limits)
             work.count(rollout.kind, rollout.status, -1)
             work.count(rollout.kind, queued, 1)
@@ -324,15 +324,15 @@ async def release_rollouts(
 async def start_attempts(
     tx: Tx, requests: Sequence[tuple[str, str | None]], kind: str, kinds: Kinds, lined: bool = False
 ) -> list[ClaimedRollout | NotFound]:
-    """Begin another attempt of each (rollout_id, worker_id), whatever its status and its limits."""
+    """Start another attempt of each (rollout_id, worker_id), whatever its status and limits."""
     work = LockedRollouts(tx, kinds)
     await work.load([rollout_id for rollout_id, _ in requests], [kind], lined=lined)
     workers = WorkerChanges(tx, kinds)
-    begun: list[AttemptRow | NotFound] = []
+    started: list[AttemptRow | NotFound] = []
     for rollout_id, worker_id in requests:
         rollout = work.rollouts.get(rollout_id)
         if rollout is None:
-            begun.append(NotFound(f"Rollout {rollout_id} not found"))
+            started.append(NotFound(f"Rollout {rollout_id} not found"))
             continue
         for attempt in work.attempts[rollout_id]:
             if attempt.check_at is not None:
@@ -340,15 +340,15 @@ async def start_attempts(
         work.move(rollout, "attempt started")
         rollout.attempts += 1
         new = new_attempt(tx, rollout, rollout.attempts, worker_id)
-        begun.append(new)
+        started.append(new)
         workers.claimed(worker_id, rollout_id, new.id, dequeued=False)
-    made = [attempt for attempt in begun if not isinstance(attempt, NotFound)]
-    await work.save(sql.ADD_ATTEMPTS.of(made), *await workers.changed())
+    attempts = [attempt for attempt in started if not isinstance(attempt, NotFound)]
+    await work.save(sql.ADD_ATTEMPTS.of(attempts), *await workers.changed())
     work.add_counts()
-    add_total(tx, ATTEMPTS_TOTAL, len(made))
+    add_total(tx, ATTEMPTS_TOTAL, len(attempts))
     views = {row.id: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
-    await audit(tx, "start_attempt", [attempt.name for attempt in made])
+    await audit(tx, "start_attempt", [attempt.name for attempt in attempts])
     return [
-        each if isinstance(each, NotFound) else ClaimedRollout(views[each.rollout_id], each.view)
-        for each in begun
+        item if isinstance(item, NotFound) else ClaimedRollout(views[item.rollout_id], item.view)
+        for item in started
     ]

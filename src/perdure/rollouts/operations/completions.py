@@ -1,7 +1,7 @@
-"""Completions as they usually are: latest attempts, live and outside lines, that have succeeded.
+"""Completions in the common case: successes of latest attempts that are live and outside lines.
 
-Each row is touched once, by an update whose conditions are all that is decided on. Where one does not hold,
-the operation runs again with locks.
+Each row is written once, by an update whose conditions contain everything that it decides on. If a condition
+does not hold, the operation runs again with locks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from perdure.rollouts.operations.work import (
     add_counts,
     ended_key,
 )
-from perdure.rollouts.operations.workers import Heard, WorkerChanges
+from perdure.rollouts.operations.workers import WorkerAttempt, WorkerChanges
 from perdure.rollouts.rows import AttemptRecordRow
 
 _STATUS = ROLLOUT.step(RUNNING, reported(SUCCEEDED))
@@ -36,10 +36,10 @@ _LIVE = sorted(LIVE)
 async def complete(
     tx: Tx, attempts: Mapping[str, str], kind: str, kinds: Kinds
 ) -> dict[str, AttemptRecordRow] | None:
-    """Complete attempts, given by their rollouts; they are answered by their rollouts, too.
+    """Complete attempts, given by their rollouts; return them by their rollouts, too.
 
-    None, with nothing written, if no rollout is live and outside lines. If that is so of some, or an attempt
-    is not the latest of its rollout, or not live, the operation runs again with locks.
+    Return None, with nothing written, if no rollout is live and outside lines. Raise `LinesNeeded` if only
+    some are, or if an attempt is not live or not the latest of its rollout.
     """
     ids = sorted(attempts)
     rollouts = await tx.all(
@@ -50,7 +50,7 @@ async def complete(
     if len(rollouts) < len(attempts):
         raise LinesNeeded
     views: list[AttemptRecordRow] = []
-    # Most are the first of their rollout, so that this is one statement as a rule.
+    # Most attempts are the first of their rollout, so that this is usually one statement.
     for number in sorted({row.attempts for row in rollouts}):
         ids = sorted([row.id for row in rollouts if row.attempts == number])
         views += await tx.all(sql.COMPLETE_ATTEMPTS, ids=ids, number=number, live=_LIVE, status=SUCCEEDED)
@@ -59,17 +59,17 @@ async def complete(
     workers = WorkerChanges(tx, kinds)
     for row in views:
         if row.worker_id:
-            workers.hear(Heard(row.worker_id, row.rollout_id, row.id, kind, SUCCEEDED))
-    if workers.have_heard:
+            workers.follow_attempt(WorkerAttempt(row.worker_id, row.rollout_id, row.id, kind, SUCCEEDED))
+    if workers.has_changes:
         await tx.defer(*await workers.changed())
-    _tell(tx, rollouts, views, kind)
+    _count_ends(tx, rollouts, views, kind)
     return {row.rollout_id: row for row in views}
 
 
-def _tell(
+def _count_ends(
     tx: Tx, rollouts: Sequence[CompletedRollout], attempts: Sequence[AttemptRecordRow], kind: str
 ) -> None:
-    """Count what has ended and how long it took, and publish it."""
+    """Count the ended rollouts and their durations, and publish the ends."""
     for was, count in Counter([row.was for row in rollouts]).items():
         add_counts(tx, {(kind, was): -count, (kind, SUCCEEDED): count})
     tx.count(ROLLOUT_ENDED, kind + "/" + SUCCEEDED, times=len(rollouts))

@@ -1,6 +1,6 @@
-"""What an operation needs before it runs: the watchdog's findings, and the locks of lines.
+"""Preconditions of operations: a sweep of the watchdog, and the locks of lines.
 
-The decorators write this down on the operation; `WatchedService` reads it.
+The decorators mark the operation; `WatchedService` reads the marks.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class SweepDue(Exception):
-    """Something is overdue: let the watchdog run, then run the operation again."""
+    """An attempt is overdue: run the watchdog, then run the operation again."""
 
 
 class LinesNeeded(Exception):
-    """A rollout is in a line, whose lock comes first, or has changed since it was read without a lock: run
-    the operation again with every lock."""
+    """A rollout is in a line, whose lock comes first, or has changed since it was read without a lock. The
+    operation must run again with all locks."""
 
 
 def watched(operation: F) -> F:
-    """Mark an operation that must see the watchdog's findings."""
+    """Mark an operation that needs overdue attempts to be ended first."""
     operation.watched = True  # type: ignore[attr-defined]
     return operation
 
@@ -33,14 +33,14 @@ def watched(operation: F) -> F:
 def locks_lines(operation: F) -> F:
     """Mark an operation whose last parameter says whether to lock lines first; most rollouts have none.
 
-    It is called without lines, and once more with them if it raises `LinesNeeded`.
+    It is called without locks of lines, and again with them if it raises `LinesNeeded`.
     """
     operation.locks_lines = True  # type: ignore[attr-defined]
     return operation
 
 
 async def unless_overdue(tx: Tx, kinds: Kinds, operation: Operation[..., Result], *args: Any) -> Result:
-    """Run an operation, unless something of a known kind is overdue, which is `SweepDue`."""
+    """Run an operation, or raise `SweepDue` if an attempt of these kinds is overdue."""
     if await tx.probe(tables.OVERDUE) and await tx.all(sql.HAS_OVERDUE, kinds=kinds.names()):
         raise SweepDue
     return await operation(tx, *args)

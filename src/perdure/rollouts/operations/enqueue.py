@@ -1,4 +1,4 @@
-"""Putting rollouts into the queue, or starting them at once."""
+"""Enqueues rollouts, or starts them at once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _stored = attrgetter(*(name for name in get_columns(ClaimedRow) if name != "more
 
 
 class NewRollout(msgspec.Struct, frozen=True):
-    """What a caller asks for, with its bodies already encoded."""
+    """A rollout to enqueue, with its bodies encoded."""
 
     input: str
     config: str
@@ -52,34 +52,34 @@ class NewRollout(msgspec.Struct, frozen=True):
     kind: str = TASK
     queue: str = DEFAULT_QUEUE
     agent: str | None = None
-    """Only workers that have this agent claim it; None is for work without agents."""
+    """Only workers with this agent claim it; None for work without an agent."""
     priority: int = 0
     not_before: int | None = None
     line: str | None = None
     parent: str | None = None
-    """What it is a part of, whose id this is; None for what stands alone."""
+    """The id of the object that it is a part of; None if it is not a part."""
     idempotency_key: str | None = None
     worker_id: str | None = None
     rollout_id: str | None = None
     attempt_id: str | None = None
     trace_id: str | None = None
-    """The trace that its caller has begun."""
+    """The trace that its caller has started."""
 
 
 class ClaimAtOnce:
-    """Claims that wait, each for rollouts of some agents, and take them as they are queued.
+    """Waiting claims, each for rollouts of some agents, that take rollouts while they are enqueued.
 
-    Only for a queue in which nothing was ready before: else those that waited longer come first.
+    Use it only if nothing was ready in the queue before. Otherwise rollouts that waited longer come first.
     """
 
     def __init__(self, queue: str, wanted: Sequence[tuple[Collection[str], int]]) -> None:
         self._queue = queue
         self._wanted = wanted
         self.taken: list[list[ClaimedRow]] = [[] for _ in wanted]
-        """What each claim has got."""
+        """The rollouts that each claim has taken."""
 
     def take(self, rows: Sequence[NewRolloutRow]) -> set[str]:
-        """Claim of these new rollouts what is ready, in the order of the queue; gives their ids."""
+        """Claim the ready ones of these new rollouts, in the order of the queue; return their ids."""
         ready = [row for row in rows if row.ready is not None and row.queue == self._queue]
         ready.sort(key=lambda row: (-row.priority, row.position))
         return {row.id for row in ready if self._take(row)}
@@ -96,7 +96,7 @@ class ClaimAtOnce:
 
 @watched
 async def enqueue_rollouts(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[RolloutRecordRow]:
-    """Queue each request for a caller."""
+    """Enqueue the requests of callers."""
     rows = await enqueue(tx, requests, kinds)
     await audit(tx, "enqueue_rollout", [row.id for row in rows])
     return rows
@@ -110,13 +110,13 @@ async def enqueue(
     locked: dict[str, str | None] | None = None,
     taking: ClaimAtOnce | None = None,
 ) -> list[RolloutRecordRow]:
-    """Queue each request, and answer it with its rollout.
+    """Enqueue each request, and return its rollout.
 
-    `first` is how many this transaction has queued before, `locked` the holders of lines that it has locked.
-    What `taking` takes is claimed next, by a write that holds the lines, too.
-    A request whose idempotency key is known is answered with the rollout that came with it first.
+    `first` is the number of rollouts that this transaction has enqueued before, `locked` the holders of lines
+    that it has locked. The caller writes the claims of `taking` next, together with their lines.
+    If the idempotency key of a request exists, the answer is the first rollout with that key.
     """
-    known = await _known(tx, requests)
+    existing = await _find_by_keys(tx, requests)
     latest = await _latest_resources(tx, requests)
     holders = {} if locked is None else locked
     holders.update(await _find_lines(tx, requests, holders))
@@ -124,7 +124,7 @@ async def enqueue(
     answers: list[RolloutRecordRow] = []
     held: list[LineRow] = []
     for request in requests:
-        answer = known.get(request.idempotency_key) if request.idempotency_key else None
+        answer = existing.get(request.idempotency_key) if request.idempotency_key else None
         if answer is None:
             row = new_row(tx, request, first + len(rows), latest, holders, kinds)
             rows.append(row)
@@ -133,16 +133,16 @@ async def enqueue(
                 held.append(LineRow(request.line, row.id))
             answer = row.view
             if request.idempotency_key:
-                known[request.idempotency_key] = answer
+                existing[request.idempotency_key] = answer
         answers.append(answer)
-    tell_of_new(tx, rows)
+    count_new(tx, rows)
     taken = set() if taking is None else taking.take(rows)
     waiting = [line for line in held if line.holder not in taken]
     await tx.defer(sql.HOLD_LINES.of(waiting), sql.ADD_ROLLOUTS.of(rows))
     return answers
 
 
-async def _known(tx: Tx, requests: Sequence[NewRollout]) -> dict[str, RolloutRecordRow]:
+async def _find_by_keys(tx: Tx, requests: Sequence[NewRollout]) -> dict[str, RolloutRecordRow]:
     keys = [request.idempotency_key for request in requests if request.idempotency_key]
     if not keys:
         return {}
@@ -158,9 +158,9 @@ async def _latest_resources(tx: Tx, requests: Sequence[NewRollout]) -> str | Non
 
 
 async def _find_lines(
-    tx: Tx, requests: Sequence[NewRollout], known: Mapping[str, str | None]
+    tx: Tx, requests: Sequence[NewRollout], locked: Mapping[str, str | None]
 ) -> dict[str, str | None]:
-    names = [line for request in requests if (line := request.line) is not None and line not in known]
+    names = [line for request in requests if (line := request.line) is not None and line not in locked]
     return await lock_lines(tx, names) if names else {}
 
 
@@ -172,7 +172,7 @@ def new_row(
     holders: dict[str, str | None],
     kinds: Kinds,
 ) -> NewRolloutRow:
-    """A row of rollouts. Exactly one of ready, due_at and behind is set."""
+    """Build a row of rollouts. Exactly one of ready, due_at and behind is set."""
     if request.kind not in kinds:
         raise InvalidInput(f"no such kind of rollout: {request.kind}")
     start = tx.now + ordinal
@@ -214,8 +214,8 @@ def new_row(
     )
 
 
-def tell_of_new(tx: Tx, rows: Sequence[NewRolloutRow]) -> None:
-    """Count new rollouts, and publish that they are there."""
+def count_new(tx: Tx, rows: Sequence[NewRolloutRow]) -> None:
+    """Count new rollouts, and publish them."""
     counts: dict[tuple[str, str], int] = {}
     for row in rows:
         counts[row.kind, row.status] = counts.get((row.kind, row.status), 0) + 1
@@ -228,7 +228,7 @@ def tell_of_new(tx: Tx, rows: Sequence[NewRolloutRow]) -> None:
 @watched
 @keyed_as("start_rollout", ClaimedRollout)
 async def start_rollouts(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[ClaimedRollout]:
-    """Start rollouts past the queue, each with its first attempt."""
+    """Start rollouts without the queue, each with its first attempt."""
     latest = await _latest_resources(tx, requests)
     rows: list[NewRolloutRow] = []
     attempts: list[AttemptRow] = []
@@ -240,17 +240,17 @@ async def start_rollouts(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -
         attempt = new_attempt(tx, row, 1, request.worker_id, request.attempt_id)
         attempts.append(attempt)
         workers.claimed(request.worker_id, row.id, attempt.id, dequeued=False)
-    made = (sql.ADD_ROLLOUTS.of(rows), sql.ADD_ATTEMPTS.of(attempts))
-    await tx.defer(*made, *await workers.changed())
+    inserts = (sql.ADD_ROLLOUTS.of(rows), sql.ADD_ATTEMPTS.of(attempts))
+    await tx.defer(*inserts, *await workers.changed())
     add_total(tx, ATTEMPTS_TOTAL, len(attempts))
-    tell_of_new(tx, rows)
+    count_new(tx, rows)
     await audit(tx, "start_rollout", [attempt.name for attempt in attempts])
     return [ClaimedRollout(row.view, attempt.view) for row, attempt in zip(rows, attempts, strict=True)]
 
 
 @watched
 async def start_missing(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[ClaimedRollout]:
-    """`start_rollouts` for requests that bring their ids along; what is there already stays as it is."""
+    """Start rollouts with given ids, except those that exist."""
     named = {request.rollout_id: request for request in requests}
     for rollout_id in await tx.all(sql.PRESENT, ids=sorted(str(name) for name in named)):
         del named[rollout_id]
@@ -264,7 +264,7 @@ def new_attempt(
     worker_id: str | None,
     attempt_id: str | None = None,
 ) -> AttemptRow:
-    """An attempt of a rollout, watched from now on if the rollout's config sets limits."""
+    """Build an attempt of a rollout; the watchdog checks it if the rollout's config sets limits."""
     return AttemptRow(
         rollout_id=rollout.id,
         sequence_id=sequence_id,

@@ -1,4 +1,4 @@
-"""Holds: queues that are paused, and workers that are drained. A claim gets nothing of or for them."""
+"""Holds: paused queues and drained workers. Claims skip them."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ HoldKind = Literal["queue", "worker"]
 QUEUE: Final = "queue"
 WORKER: Final = "worker"
 MOST_AGENTS = 1000
-"""Workers of how many agents are woken when a queue is resumed; the others look again by themselves."""
+"""Maximum number of agents whose workers are woken when a queue is resumed; the others poll."""
 
 
 async def holds(tx: Tx) -> list[HoldRow]:
-    """The holds of a namespace; where there is none at all, as a rule, nothing is read."""
+    """Return the holds of a namespace. A probe saves the read if the database has none."""
     return await tx.all(hold_sql.LIST_HOLDS) if await tx.probe(tables.HELD) else []
 
 
 def held(rows: Sequence[HoldRow], kind: HoldKind) -> dict[str, int]:
-    """Since when each queue is paused, or each worker drained."""
+    """Return the names of a kind's holds with their times."""
     return {row.name: row.since for row in rows if row.kind == kind}
 
 
 async def pause_queue(tx: Tx, queue: str) -> int:
-    """Let nothing be claimed from a queue; returns since when. A queue that is paused stays as it is."""
+    """Pause a queue; return since when. A paused queue keeps its time."""
     if await _hold(tx, QUEUE, queue):
         await audit(tx, "pause_queue", [queue])
         changes.tell(tx, "queue", [(queue, "paused")])
@@ -39,7 +39,7 @@ async def pause_queue(tx: Tx, queue: str) -> int:
 
 
 async def resume_queue(tx: Tx, queue: str) -> bool:
-    """Let rollouts be claimed from a queue again; returns whether it was paused."""
+    """Resume a queue; return whether it was paused."""
     if not await tx.execute(hold_sql.DROP_HOLD, kind=QUEUE, name=queue):
         return False
     await audit(tx, "resume_queue", [queue])
@@ -51,7 +51,7 @@ async def resume_queue(tx: Tx, queue: str) -> bool:
 
 
 async def drain_worker(tx: Tx, worker_id: str) -> None:
-    """Let a worker claim nothing more until it is registered again; it finishes what it holds."""
+    """Drain a worker: it claims nothing more until it registers again, and finishes its attempts."""
     await _check_worker(tx, worker_id)
     if await _hold(tx, WORKER, worker_id):
         await audit(tx, "drain_worker", [worker_id])
@@ -72,5 +72,5 @@ async def _check_worker(tx: Tx, worker_id: str) -> None:
 
 
 async def _hold(tx: Tx, kind: HoldKind, name: str) -> bool:
-    """Begin a hold; returns whether it is new."""
+    """Insert a hold; return whether it is new."""
     return bool(await tx.insert_new(hold_sql.ADD_HOLDS, [HoldRow(kind, name, tx.now)]))

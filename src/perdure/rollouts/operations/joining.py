@@ -1,7 +1,7 @@
 """Spans that name no rollout: each joins an attempt of its trace, or a rollout that is kept for the trace.
 
-A batch is one transaction, whatever it contains. A span that joins an attempt renews no lease and changes no
-status: whoever sent it is not the executor of the attempt.
+A batch is one transaction. A span that joins an attempt renews no lease and changes no status, because its
+sender is not the executor of the attempt.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perdure.rollouts import joining_sql as sql
 from perdure.rollouts.joining_sql import KeptTraceRow
 from perdure.rollouts.model import FAILED, KEPT_TRACE, LIVE, RUNNING, SUCCEEDED, Kinds, compute_outcome
 from perdure.rollouts.operations.conditions import locks_lines
-from perdure.rollouts.operations.enqueue import NewRollout, new_attempt, new_row, tell_of_new
+from perdure.rollouts.operations.enqueue import NewRollout, count_new, new_attempt, new_row
 from perdure.rollouts.operations.model_calls import AttemptKey
 from perdure.rollouts.operations.report import set_status
 from perdure.rollouts.operations.spans import Adding, CareNeeded
@@ -32,13 +32,13 @@ from perdure.spans.sums import ERROR
 from perdure.spans.tables import SPANS
 
 MAX_ROLLOUTS = 1000
-"""How many rollouts whose callers began the traces of a batch are looked at."""
+"""Maximum number of rollouts whose callers started the traces of a batch."""
 MAX_ATTEMPTS = 32
-"""How many attempts of a trace are looked at: live ones, then the newest."""
+"""Maximum number of attempts of a trace to consider: live ones, then the newest."""
 MAX_SEARCHED = 1000
-"""In traces with at most this many spans, other rollouts are looked for by the spans."""
+"""Largest number of spans of a trace in which other rollouts are searched by the spans."""
 MAX_LINKED = 20
-"""How many rollouts of its trace a kept trace names."""
+"""Maximum number of rollouts in `linked` of a kept trace."""
 
 
 class SpanRefusal(Enum):
@@ -50,11 +50,11 @@ class SpanRefusal(Enum):
 NOT_KEPT: Final = SpanRefusal.NOT_KEPT
 
 Answer = int | None | NotFound | SpanRefusal
-"""The sequence id of a span, None if it was known already, or why it is not stored."""
+"""The sequence id of a span, None if it was stored before, or why it is not stored."""
 
 
 class CallsUnknown(Exception):
-    """A framework's first model call joins an attempt: the calls of its worker must be noted before."""
+    """A framework's first model call joins an attempt: the calls of its worker must be stored before."""
 
     def __init__(self, keys: Sequence[AttemptKey]) -> None:
         super().__init__(keys)
@@ -62,11 +62,11 @@ class CallsUnknown(Exception):
 
 
 SpanKey = tuple[str, str]
-"""Trace and span."""
+"""Key of a span: trace, span."""
 
 
 class TraceFamily(msgspec.Struct, frozen=True):
-    """A trace with the ids that it implies: its run's, and what keeps it. No `request`: it is not kept."""
+    """A trace with the ids of its run and its kept rollout. Without `request` it is not kept."""
 
     trace_id: str
     run_id: str
@@ -86,17 +86,17 @@ async def add_otlp_spans(
     prices: Prices,
     lined: bool = False,
 ) -> list[Answer]:
-    """Store spans that name their rollout and spans that do not, and answer each in this order.
+    """Store spans that name their rollout and spans that do not; return an answer for each in this order.
 
-    Spans of an unknown rollout hold up no others.
+    Spans of an unknown rollout do not prevent the storing of others.
     """
     adding = Adding(tx, kinds, prices)
     joining = _Joining(tx, adding, families, [msgspec.structs.replace(span) for span in unnamed])
     await joining.load(named, kinds, lined)
     errors = {id(span): error for span in named if (error := adding.check([span])) is not None}
-    known = await adding.drop_known([span for span in named if id(span) not in errors])
-    fresh = [*known, *await joining.place(named, errors)]
-    await joining.store(fresh, parts)
+    new = await adding.drop_stored([span for span in named if id(span) not in errors])
+    new = [*new, *await joining.place(named, errors)]
+    await joining.store(new, parts)
     numbers = adding.numbers
     return [
         *(errors.get(id(span), numbers.get(id(span))) for span in named),
@@ -105,24 +105,24 @@ async def add_otlp_spans(
 
 
 async def join_attempts(tx: Tx, keys: Sequence[AttemptKey]) -> None:
-    """Note that spans of a framework join attempts, so that each model call counts once from now on."""
+    """Mark attempts as joined by spans of a framework, so that each model call counts once from now on."""
     for rollout_id, attempt_id in sorted(keys):
         await tx.execute(sql.JOIN_ATTEMPT, rollout_id=rollout_id, attempt_id=attempt_id)
 
 
 async def add_model_calls(tx: Tx, calls: Sequence[ModelCallRow]) -> None:
-    """Note model calls that were counted before."""
+    """Store model calls that were counted before."""
     await tx.write(sql.ADD_MODEL_CALLS.of(calls))
 
 
 async def get_kept_traces(tx: Tx, rollout_ids: Sequence[str]) -> dict[str, KeptTraceRow]:
-    """Return what the spans of kept traces say, by the ids of their rollouts."""
+    """Return the rows of kept traces by the ids of their rollouts."""
     rows = await tx.all(sql.GET_KEPT_TRACES, ids=list(rollout_ids))
     return {row.rollout_id: row for row in rows}
 
 
 class _Joining:
-    """A batch on its way to the attempts and kept rollouts of its traces."""
+    """A batch that is assigned to the attempts and kept rollouts of its traces."""
 
     def __init__(
         self, tx: Tx, adding: Adding, families: Mapping[str, TraceFamily], unnamed: Sequence[NewSpan]
@@ -135,18 +135,18 @@ class _Joining:
         self._members: dict[str, set[str]] = {trace_id: set() for trace_id in families}
         """The rollouts that may have spans of each trace, without the kept one."""
         self._attempts: dict[str, list[AttemptRow]] = {}
-        """The attempts of those, the live ones first."""
-        self._begun_by: dict[str, str] = {}
-        """Runs that began their traces themselves, by trace: all spans of such a trace are below the run."""
+        """The attempts of these rollouts by trace, the live ones first."""
+        self._started_by: dict[str, str] = {}
+        """Runs that started their own traces, by trace: all spans of such a trace are below the run."""
         self._rooted: set[tuple[str, str]] = set()
-        """Ended attempts of those whose workers have stored their spans."""
+        """Ended attempts of such runs whose workers have stored their spans."""
         self._places: dict[SpanKey, AttemptKey | None] = {}
-        """Where spans belong; None for those that are refused."""
+        """The attempts of spans; None for refused spans."""
         self._added: list[NewRolloutRow] = []
-        self._begun: list[AttemptRow] = []
+        self._new_attempts: list[AttemptRow] = []
         self._rows: list[KeptTraceRow] = []
 
-    # --- what there is
+    # --- loading
 
     async def load(self, named: Sequence[NewSpan], kinds: Kinds, lined: bool) -> None:
         """Lock the rollouts that spans name or are kept in, and the attempts that spans may join."""
@@ -158,13 +158,13 @@ class _Joining:
         if missing:
             await self._work.load_attempts(sorted(missing))
         for trace_id, ids in self._members.items():
-            attempts = [each for rollout_id in ids for each in self._work.attempts.get(rollout_id, ())]
-            attempts = [attempt for attempt in attempts if attempt.kind in kinds]
+            rows = [row for rollout_id in ids for row in self._work.attempts.get(rollout_id, ())]
+            attempts = [attempt for attempt in rows if attempt.kind in kinds]
             attempts.sort(key=lambda row: (row.status in LIVE, row.start_time, row.id), reverse=True)
             self._attempts[trace_id] = attempts[:MAX_ATTEMPTS]
 
     async def _find_members(self) -> list[str]:
-        """Find the rollouts of the traces; return those that are kept already."""
+        """Find the rollouts of the traces; return the ids of existing kept rollouts."""
         if not self._families:
             return []
         by_run = {family.run_id: trace_id for trace_id, family in self._families.items()}
@@ -179,12 +179,12 @@ class _Joining:
                 kept.append(row.id)
             elif row.trace_id is None:
                 self._members[by_run[row.id]].add(row.id)
-                self._begun_by[by_run[row.id]] = row.id
+                self._started_by[by_run[row.id]] = row.id
         await self._find_by_spans(trace_ids)
         return kept
 
     async def _find_by_spans(self, trace_ids: Sequence[str]) -> None:
-        """Find rollouts that have spans of the traces already."""
+        """Find rollouts that already have spans of the traces."""
         searched: list[str] = []
         for home in await self._tx.all(sql.HOMES_OF_TRACES, trace_ids=trace_ids):
             if home.rollout_id == self._families[home.trace_id].kept_id:
@@ -197,10 +197,10 @@ class _Joining:
                 if row.rollout_id != self._families[row.trace_id].kept_id:
                     self._members[row.trace_id].add(row.rollout_id)
 
-    # --- where spans belong
+    # --- finding the attempt of each span
 
     async def place(self, named: Sequence[NewSpan], errors: Mapping[int, NotFound]) -> list[NewSpan]:
-        """Give the spans their attempts; return those to store."""
+        """Set the attempts of the spans; return the spans to store."""
         if not self.unnamed:
             return []
         places = self._places
@@ -234,7 +234,7 @@ class _Joining:
         return NOT_KEPT if self._places[span.trace_id, span.span_id] is None else None
 
     async def _find_stored(self) -> None:
-        """Find the spans, and the parents that are not among them, where they are stored already."""
+        """Find the stored ones among the spans and their parents."""
         wanted: dict[str, set[str]] = {}
         for span in self.unnamed:
             ids = wanted.setdefault(span.trace_id, set())
@@ -255,8 +255,8 @@ class _Joining:
                 self._places[traces[place], span_id] = place
 
     async def _find_rooted(self) -> None:
-        """Find the ended attempts whose workers have stored their spans: their roots are there."""
-        for trace_id, run_id in self._begun_by.items():
+        """Find the ended attempts whose workers have stored their root spans."""
+        for trace_id, run_id in self._started_by.items():
             attempts = self._attempts[trace_id]
             if any(attempt.status in LIVE for attempt in attempts):
                 continue
@@ -265,7 +265,7 @@ class _Joining:
                 self._rooted.update((run_id, attempt_id) for attempt_id in rows)
 
     def _place(self, span: NewSpan, batch: Mapping[SpanKey, NewSpan]) -> None:
-        """Let a span follow the nearest span above it whose place is known."""
+        """Set the attempt of a span to that of its nearest ancestor with one."""
         places = self._places
         passed: dict[SpanKey, None] = {}
         current: NewSpan | None = span
@@ -288,48 +288,48 @@ class _Joining:
         places.update(dict.fromkeys(passed, place))
 
     def _place_in_trace(self, top: NewSpan) -> AttemptKey | None:
-        """Return the attempt of a span above which no span is known, or what keeps its trace."""
+        """Return the attempt of a span without known ancestors, or the kept rollout of its trace."""
         attempts = self._attempts[top.trace_id]
-        found = [attempt for attempt in attempts if attempt.status in LIVE]
-        if not found and top.parent_id is not None:
-            # Its parent may be a span that the worker of an ended run has yet to store.
-            found = self._ended_attempts(top, attempts)
-        if len(found) == 1:
-            (attempt,) = found
+        candidates = [attempt for attempt in attempts if attempt.status in LIVE]
+        if not candidates and top.parent_id is not None:
+            # Its parent may be a span that the worker of an ended run has not stored yet.
+            candidates = self._ended_attempts(top, attempts)
+        if len(candidates) == 1:
+            (attempt,) = candidates
             return AttemptKey(attempt.rollout_id, attempt.id)
         request = self._families[top.trace_id].request
         return None if request is None else AttemptKey(str(request.rollout_id), str(request.attempt_id))
 
     def _ended_attempts(self, span: NewSpan, attempts: Sequence[AttemptRow]) -> list[AttemptRow]:
-        """Return the attempts that may have executed a span, of the run that began its trace.
+        """Return the attempts of the run that started the trace that may have executed a span.
 
-        The spans of their workers are not stored yet: the span's parent may be among those.
+        The spans of their workers are not stored yet, so the span's parent may be among them.
         """
-        run_id = self._begun_by.get(span.trace_id)
+        run_id = self._started_by.get(span.trace_id)
         if run_id is None or any(attempt.rollout_id != run_id for attempt in attempts):
             return []
-        found = [attempt for attempt in attempts if (attempt.rollout_id, attempt.id) not in self._rooted]
+        candidates = [row for row in attempts if (row.rollout_id, row.id) not in self._rooted]
         if len(attempts) > 1:
             start = (span.start_ns or 0) // 1000
-            found = [each for each in found if each.start_time <= start <= (each.end_time or start)]
-        return found
+            candidates = [row for row in candidates if row.start_time <= start <= (row.end_time or start)]
+        return candidates
 
     def _join(self, spans: Sequence[NewSpan]) -> None:
-        """Let spans join attempts, whose model calls must be known if there are some among the spans."""
+        """Join spans to attempts, whose model calls must be stored before the first one joins."""
         self._adding.quiet.update(map(id, spans))
         calls = {
             AttemptKey(span.rollout_id, span.attempt_id)
             for span in spans
             if call_row(span, span.figures) is not None
         }
-        unknown = [key for key in calls if not self._adding.attempts[key].joined]
-        if unknown:
-            raise CallsUnknown(sorted(unknown))
+        unjoined = [key for key in calls if not self._adding.attempts[key].joined]
+        if unjoined:
+            raise CallsUnknown(sorted(unjoined))
 
     # --- kept traces
 
     async def _keep(self, kept: Mapping[str, list[NewSpan]]) -> None:
-        """Add the rollouts of new traces, and end those whose root is among the spans."""
+        """Add the rollouts of new traces, and end those whose root span is among the spans."""
         ids = [self._families[trace_id].kept_id for trace_id in kept]
         present = [rollout_id for rollout_id in ids if rollout_id in self._work.rollouts]
         last = dict(await self._tx.all(sql.LAST_NUMBERS, ids=present)) if present else {}
@@ -350,12 +350,12 @@ class _Joining:
                 if status is not None:
                     set_status(self._work, attempt, status)
             elif family.request is not None:
-                attempt = self._begin(family.request, status)
+                attempt = self._start_kept(family.request, status)
                 self._adding.quiet.update(map(id, spans))
-            self._rows.append(self._kept_row(family, spans, rooted=status is not None))
+            self._rows.append(self._build_row(family, spans, rooted=status is not None))
 
-    def _begin(self, request: NewRollout, status: str | None) -> AttemptRow:
-        """Begin a rollout that is kept for a trace; it has ended if its root has come."""
+    def _start_kept(self, request: NewRollout, status: str | None) -> AttemptRow:
+        """Start a rollout that is kept for a trace. With a `status` of the root span it has ended."""
         row = new_row(self._tx, request, len(self._added), None, {}, self._work.kinds)
         row.status, row.ready, row.attempts = status or RUNNING, None, 1
         attempt = new_attempt(self._tx, row, 1, None, request.attempt_id)
@@ -364,11 +364,11 @@ class _Joining:
             row.outcome, row.end_time = compute_outcome(status, status), self._tx.now
             attempt.end_time, attempt.reason, attempt.check_at = self._tx.now, status, None
         self._added.append(row)
-        self._begun.append(attempt)
+        self._new_attempts.append(attempt)
         self._adding.attempts[row.id, attempt.id] = attempt
         return attempt
 
-    def _kept_row(self, family: TraceFamily, spans: Sequence[NewSpan], *, rooted: bool) -> KeptTraceRow:
+    def _build_row(self, family: TraceFamily, spans: Sequence[NewSpan], *, rooted: bool) -> KeptTraceRow:
         now = self._tx.now * 1000
         starts = [span.start_ns or span.end_ns or now for span in spans]
         ends = [span.end_ns or start for span, start in zip(spans, starts, strict=True)]
@@ -382,19 +382,21 @@ class _Joining:
         )
 
     async def store(self, fresh: Sequence[NewSpan], parts: Sequence[tuple[str, bytes]]) -> None:
-        """Write the new rollouts, and the spans."""
+        """Write the new rollouts and the spans."""
         tx = self._tx
         if self._added:
-            added = await tx.write(sql.KEEP_ROLLOUTS.of(self._added), sql.KEEP_ATTEMPTS.of(self._begun))
-            if added != [len(self._added), len(self._begun)]:
-                # Another process has begun to keep one of these traces.
+            added = await tx.write(
+                sql.KEEP_ROLLOUTS.of(self._added), sql.KEEP_ATTEMPTS.of(self._new_attempts)
+            )
+            if added != [len(self._added), len(self._new_attempts)]:
+                # Another process has started to keep one of these traces.
                 raise CareNeeded
-            tell_of_new(tx, self._added)
-            add_total(tx, ATTEMPTS_TOTAL, len(self._begun))
+            count_new(tx, self._added)
+            add_total(tx, ATTEMPTS_TOTAL, len(self._new_attempts))
             for status in (SUCCEEDED, FAILED):
                 ended = sum(row.status == status for row in self._added)
                 if ended:
                     tx.count(ROLLOUT_ENDED, KEPT_TRACE + "/" + status, times=ended)
-            await audit(tx, "start_rollout", [attempt.name for attempt in self._begun])
+            await audit(tx, "start_rollout", [attempt.name for attempt in self._new_attempts])
         await self._adding.store(fresh, parts, sql.ADD_KEPT_TRACES.of(self._rows))
         await self._adding.audit(fresh)

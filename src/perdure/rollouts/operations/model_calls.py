@@ -1,6 +1,6 @@
 """Model calls that both a worker and a framework report: the one that is stored first counts.
 
-Two spans of an attempt are one call if they have the same response id, or if one is below the other.
+Two spans of an attempt are the same call if they have the same response id, or if one is below the other.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from perdure.spans.rows import NewSpan
 
 MAX_KNOWN = 1000
-"""How many known calls new ones are compared with."""
+"""Maximum number of stored calls to compare new ones with."""
 MAX_DEPTH = 32
-"""How many spans may lie between two that are one call."""
+"""Maximum number of spans between two spans of the same call."""
 
 
 class AttemptKey(NamedTuple):
@@ -35,7 +35,7 @@ class AttemptKey(NamedTuple):
 async def count_calls_once(
     tx: Tx, spans: Sequence[NewSpan], attempts: Mapping[tuple[str, str], AttemptRow]
 ) -> tuple[list[NewSpan], list[ModelCallRow]]:
-    """Return the spans, without figures where a call is known, and the rows of all new calls."""
+    """Return the spans, without figures if their call is stored already, and the rows of all new calls."""
     groups: dict[AttemptKey, list[NewSpan]] = {}
     for span in spans:
         key = AttemptKey(span.rollout_id, span.attempt_id)
@@ -58,48 +58,48 @@ async def count_calls_once(
 
 
 class _Comparison:
-    """The calls of an attempt that are known, and what is above each."""
+    """The stored calls of an attempt, and the ancestors of each."""
 
     def __init__(self, tx: Tx, attempt: AttemptRow, spans: Sequence[NewSpan]) -> None:
         self._tx = tx
         self._attempt = attempt
         self._parents: dict[str, str | None] = {span.span_id: span.parent_id for span in spans}
-        self._known: dict[str, ModelCallRow] = {}
+        self._stored: dict[str, ModelCallRow] = {}
 
     async def load(self, calls: Sequence[ModelCallRow]) -> None:
-        """Read what new calls may repeat."""
+        """Read the calls that new ones may repeat."""
         attempt = {"rollout_id": self._attempt.rollout_id, "attempt_id": self._attempt.id}
         start, end = min(call.start_ns for call in calls), max(call.end_ns for call in calls)
-        known = await self._tx.all(sql.CALLS_WITHIN, **attempt, start_ns=start, end_ns=end, n=MAX_KNOWN)
+        stored = await self._tx.all(sql.CALLS_WITHIN, **attempt, start_ns=start, end_ns=end, n=MAX_KNOWN)
         answered = sorted({call.response_id for call in calls if call.response_id})
         if answered:
-            known += await self._tx.all(sql.CALLS_ANSWERED, **attempt, response_ids=answered)
-        self._known = {call.span_id: call for call in known}
-        if not known and len(calls) == 1:
-            return
-        self._parents.update((call.span_id, call.parent_id) for call in known)
+            stored += await self._tx.all(sql.CALLS_ANSWERED, **attempt, response_ids=answered)
+            self._stored = {call.span_id: call for call in stored}
+            if not stored and len(calls) == 1:
+                return
+            self._parents.update((call.span_id, call.parent_id) for call in stored)
         for _ in range(MAX_DEPTH):
             missing = {parent for parent in self._parents.values() if parent and parent not in self._parents}
             if not missing:
                 break
-            found = await self._tx.all(
+            parents = await self._tx.all(
                 sql.PARENTS_OF_SPANS, **attempt, born=self._attempt.born, span_ids=sorted(missing)
             )
-            if not found:
+            if not parents:
                 break
-            self._parents.update(found)
+            self._parents.update(parents)
 
     def is_repeated(self, call: ModelCallRow) -> bool:
-        """Return whether a call is known; it is known to the next ones from then on."""
+        """Return whether a call is stored already, and add it to the stored calls."""
         above = set(self._above(call))
         repeated = any(
             (call.response_id and call.response_id == other.response_id)
             or other.span_id in above
             or call.span_id in self._above(other)
-            for other in self._known.values()
+            for other in self._stored.values()
             if other.span_id != call.span_id
         )
-        self._known[call.span_id] = call
+        self._stored[call.span_id] = call
         return repeated
 
     def _above(self, call: ModelCallRow) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Reading: single objects, filtered and sorted pages, and statistics."""
+"""Reads single objects, filtered and sorted pages, and statistics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from perdure.spans.rows import RolloutFiguresRow, SpanRecordRow
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which rows of a listing, in which order, and which page of them."""
+    """Filters, order and page of a listing."""
 
     conditions: tuple[FilterCondition, ...] = ()
     logic: str = "and"
@@ -41,18 +41,18 @@ class Query:
     limit: int = -1
     offset: int = 0
     place: Place | None = None
-    """After which row the page begins."""
+    """The row after which the page begins."""
     sorting: Sorting | None = None
-    """The list whose cursors the page has; it has none without."""
+    """The list that defines the cursors of the page; None for no cursors."""
     total: bool = True
-    """Whether the number of all rows is wanted even if they have to be counted."""
+    """Whether to return the total even if the rows must be counted."""
 
 
 V = TypeVar("V")
 HELD_ROWS = 1000
 
 Page = tuple[Sequence[V], int | None]
-"""Some rows of a listing, and how many there are in all, where that is known or wanted."""
+"""Rows of a listing, and the total number, or None if it is not known."""
 
 
 class LatestRollout(NamedTuple):
@@ -114,7 +114,7 @@ SPAN_ORDER = SortOrder(
         SortKey("start_ns", "time", nulls="last"),
         SortKey("end_ns", "time", nulls="last"),
         SortKey("ordinal", "int"),
-        # Spans of two batches may have one ordinal.
+        # Spans of different batches may have the same ordinal.
         SortKey("rollout_id", "text"),
         SortKey("attempt_id", "text"),
         SortKey("span_id", "text"),
@@ -132,7 +132,7 @@ WORKERS = Sorting("workers", WORKER_FIELDS, SortOrder((SortKey("id", "text"),)))
 
 
 async def _page(tx: Tx, listing: Listing[V], clause: Clause, order: SortOrder, query: Query) -> Page[V]:
-    """One page of a listing, and how many rows match in all."""
+    """Read a page of a listing, and the number of all matching rows."""
     page, values = listing.page(clause, order, query.limit, query.offset, query.place)
     rows = await tx.all(page, **values)
     if query.limit == -1 and query.offset == 0:
@@ -156,17 +156,17 @@ async def _page(tx: Tx, listing: Listing[V], clause: Clause, order: SortOrder, q
 async def query_rollouts(
     tx: Tx, query: Query, kind: str
 ) -> tuple[Page[RolloutRecordRow], Mapping[str, AttemptRecordRow]]:
-    """A page of rollouts, and the latest attempt of each that has one."""
+    """Return a page of rollouts, and the latest attempt of each that has one."""
     rows, total = await _rollout_page(tx, query, kind)
-    begun = [row.id for row in rows if row.attempts]
-    return (rows, total), await _latest(tx, begun, [kind])
+    attempted = [row.id for row in rows if row.attempts]
+    return (rows, total), await _latest(tx, attempted, [kind])
 
 
 @watched
 async def query_children(
     tx: Tx, query: Query, parent: str, kinds: Sequence[str]
 ) -> tuple[Page[RolloutRecordRow], Mapping[str, AttemptRecordRow]]:
-    """A page of the rollouts that are parts of one thing, and the latest attempt of each that has one."""
+    """Return a page of the children of a parent, and the latest attempt of each that has one."""
     order = ROLLOUTS.order(query.sort_by, query.sort_order)
     clause = where(ROLLOUT_FIELDS, query.conditions, query.logic)
     clause = Clause(clause.sql, {**clause.values, "parent": parent, "kinds": list(kinds)})
@@ -191,7 +191,7 @@ async def _scan(tx: Tx, query: Query, kind: str, order: SortOrder) -> Page[Rollo
 
 
 def _statuses(query: Query) -> tuple[str, ...] | None:
-    """The statuses that the page is made of, where nothing but the status is asked for."""
+    """Return the statuses of the page, or None if it has other filters."""
     if not query.conditions:
         return ROLLOUT_STATUSES
     (first, *others) = query.conditions
@@ -203,9 +203,9 @@ def _statuses(query: Query) -> tuple[str, ...] | None:
 async def _merge_statuses(
     tx: Tx, query: Query, kind: str, order: SortOrder, statuses: Sequence[str]
 ) -> Page[RolloutRecordRow]:
-    """The page's rows from the heads of each status, which an index has in order; the total from the counts.
+    """Read the page from the heads of each status, which an index orders; take the total from the counts.
 
-    So the time does not grow with the number of rollouts.
+    The time does not grow with the number of rollouts.
     """
     counted = {row.status: int(row.total) for row in await tx.all(sql.COUNT_BY_STATUS, kinds=[kind])}
     total = sum(counted.get(status, 0) for status in statuses)
@@ -227,27 +227,27 @@ async def _latest(tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]) -> d
 async def get_rollouts(
     tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]
 ) -> list[LatestRollout | None]:
-    """Each rollout with its latest attempt; None for an unknown one."""
+    """Return each rollout with its latest attempt; None for an unknown one."""
     rows = {row.id: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(rollout_ids), kinds=list(kinds))}
     attempts = await _latest(tx, [row.id for row in rows.values() if row.attempts], kinds)
-    return [LatestRollout(rows[name], attempts.get(name)) if name in rows else None for name in rollout_ids]
+    return [LatestRollout(rows[id], attempts.get(id)) if id in rows else None for id in rollout_ids]
 
 
 @watched
 async def get_ended(tx: Tx, rollout_ids: Sequence[str]) -> list[LatestRollout]:
-    """Those of the rollouts that have ended."""
+    """Return the given rollouts that have ended."""
     rows = await tx.all(sql.GET_ENDED, ids=list(rollout_ids), ended=sorted(ENDED))
     attempts = await _latest(tx, [row.id for row in rows], sorted({row.kind for row in rows}))
     return [LatestRollout(row.view, attempts.get(row.id)) for row in rows]
 
 
 async def present(tx: Tx, rollout_ids: Sequence[str]) -> list[str]:
-    """Those of the rollouts that exist."""
+    """Return the ids of the given rollouts that exist."""
     return await tx.all(sql.PRESENT, ids=list(rollout_ids))
 
 
 async def rollouts_named(tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]) -> list[RolloutRecordRow]:
-    """Rollouts by their ids, without their attempts; those that are not there are left out."""
+    """Return rollouts by their ids, without their attempts; unknown ids are left out."""
     return await tx.all(sql.GET_ROLLOUTS, ids=list(rollout_ids), kinds=list(kinds)) if rollout_ids else []
 
 
@@ -272,7 +272,7 @@ async def query_attempts(
 async def query_spans(
     tx: Tx, rollout_id: str, attempt_id: str | None, query: Query, kinds: Sequence[str]
 ) -> tuple[Page[SpanRecordRow], Mapping[str, bytes]]:
-    """A page of one rollout's spans, and the parts that they share by hash."""
+    """Return a page of a rollout's spans, and the parts that they share by hash."""
     await refuse_deleted(tx, rollout_id)
     if attempt_id == "latest":
         latest = (await _latest(tx, [rollout_id], kinds)).get(rollout_id)
@@ -284,7 +284,7 @@ async def query_spans(
 
 
 async def refuse_deleted(tx: Tx, rollout_id: str) -> None:
-    """Refuse to read spans that were deleted, so that nobody takes them for none."""
+    """Raise if spans of the rollout were deleted, so that callers do not assume that it had none."""
     if await tx.one(sql.IS_EVICTED, rollout_id=rollout_id):
         raise SpansEvicted(
             f"the spans of rollout {rollout_id} were deleted: to free memory, or because of their age"
@@ -302,7 +302,7 @@ async def _span_page(tx: Tx, rollout_id: str, attempt_id: str | None, query: Que
 
 
 async def shared_parts(tx: Tx, rows: Sequence[SpanRecordRow]) -> Mapping[str, bytes]:
-    """What spans share, by its hashes."""
+    """Return the parts that spans share, by hash."""
     shared = ((row.resource_hash, row.scope_hash) for row in rows)
     hashes = sorted({name for pair in shared for name in pair if name is not None})
     return {row.hash: bytes(row.body) for row in await tx.all(sql.GET_PARTS, hashes=hashes)} if hashes else {}
@@ -315,7 +315,7 @@ async def query_resources(tx: Tx, query: Query) -> Page[ResourcesRow]:
 
 
 async def query_versions(tx: Tx, resources_id: str, query: Query) -> Page[ResourcesRow]:
-    """The versions of resources, the newest first."""
+    """Return a page of the versions of resources, the newest first."""
     clause = Clause("TRUE", {"id": resources_id})
     return await _page(tx, sql.LIST_VERSIONS, clause, VERSIONS.ties, query)
 
@@ -332,7 +332,7 @@ async def query_workers(tx: Tx, query: Query) -> Page[WorkerRow]:
 
 
 async def held_by(tx: Tx, worker_ids: Sequence[str], kinds: Sequence[str]) -> list[HeldAttemptRow]:
-    """The attempts that workers execute."""
+    """Return the attempts that workers execute."""
     if not worker_ids:
         return []
     terms = {"ids": worker_ids, "kinds": kinds, "statuses": sorted(LIVE)}
@@ -345,7 +345,7 @@ async def get_workers(tx: Tx, ids: Sequence[str]) -> list[WorkerRow | None]:
 
 
 async def statistics(tx: Tx, kind: str) -> dict[str, int]:
-    """How much of everything the namespace holds."""
+    """Return the numbers of objects in the namespace."""
     rollouts = sum(int(row.total) for row in await tx.all(sql.COUNT_BY_STATUS, kinds=[kind]))
     totals: Counter[str] = Counter()
     for row in await tx.all(sql.GET_TOTALS):
@@ -361,5 +361,5 @@ async def statistics(tx: Tx, kind: str) -> dict[str, int]:
 
 
 async def get_figures(tx: Tx, rollout_ids: Sequence[str]) -> list[RolloutFiguresRow]:
-    """The figures of those of the rollouts that have some."""
+    """Return the figures of the given rollouts that have some."""
     return await tx.all(span_sql.GET_FIGURES, ids=list(rollout_ids)) if rollout_ids else []

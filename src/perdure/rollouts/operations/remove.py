@@ -1,4 +1,4 @@
-"""Deleting rollouts and spans, in chunks: what is too old of them, and what others do not need any more."""
+"""Deletes old rollouts and spans, and the rows that belong only to them, in chunks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from perdure.rollouts.removal_sql import DroppedSpan, OldRollout, SpanCursor
 from perdure.spans.sums import ERROR
 
 FOUND_ROLLOUTS = 1000
-"""How many rollouts a page has of what is too old."""
+"""Page size of old rollouts."""
 SPAN_ROWS = 500
-"""How many spans one transaction deletes."""
+"""Maximum number of spans that one transaction deletes."""
 
 
 class Removal(NamedTuple):
-    """What a transaction has deleted: the rollouts that are gone, and those that have spans left."""
+    """Deleted rows of a transaction: rollouts that are gone, rollouts with spans left, number of spans."""
 
     gone: list[str]
     left: list[str]
@@ -28,7 +28,7 @@ class Removal(NamedTuple):
 
 
 async def remove_rollouts(tx: Tx, ids: Sequence[str], kind: str) -> None:
-    """Delete rollouts of a kind, which have no spans and hold no line, with their attempts."""
+    """Delete rollouts of a kind without spans and lines, and their attempts."""
     counts: dict[tuple[str, str], int] = {}
     for row in await tx.all(sql.LOAD_ROLLOUTS, ids=sorted(ids), kinds=[kind]):
         counts[row.kind, row.status] = counts.get((row.kind, row.status), 0) - 1
@@ -37,11 +37,11 @@ async def remove_rollouts(tx: Tx, ids: Sequence[str], kind: str) -> None:
     add_counts(tx, counts)
 
 
-# --- what is too old --------------------------------------------------------------------------------------
+# --- old rollouts and spans -------------------------------------------------------------------------------
 
 
 async def old_rollouts(tx: Tx, kind: str, status: str, before: int, after: OldRollout) -> list[OldRollout]:
-    """The next rollouts of a kind and a status that ended before a time, after a place."""
+    """Return the next rollouts of a kind and a status that ended before a time, after a cursor."""
     return await tx.all(
         removal_sql.OLD_ROLLOUTS,
         kind=kind,
@@ -54,7 +54,7 @@ async def old_rollouts(tx: Tx, kind: str, status: str, before: int, after: OldRo
 
 
 async def unused_rollouts(tx: Tx, ids: Sequence[str], before: int, *, lock: bool = False) -> list[OldRollout]:
-    """Those of the rollouts that ended before a time, that nobody executes and that hold no line."""
+    """Return the given rollouts that ended before a time, have no live attempt and hold no line."""
     query = removal_sql.LOCK_UNUSED if lock else removal_sql.UNUSED
     if not ids:
         return []
@@ -62,46 +62,46 @@ async def unused_rollouts(tx: Tx, ids: Sequence[str], before: int, *, lock: bool
 
 
 async def has_used_child(tx: Tx, parents: Sequence[str], before: int) -> bool:
-    """Whether a part of these is executed, holds a line, or has ended since a time."""
-    found = await tx.one(
+    """Return whether a child of these is executed, holds a line, or has ended since a time."""
+    row = await tx.one(
         removal_sql.HAS_USED_CHILD,
         parents=list(parents),
         before=before,
         ended=sorted(ENDED),
         live=sorted(LIVE),
     )
-    return found is not None
+    return row is not None
 
 
 async def list_children(tx: Tx, parent: str, limit: int) -> list[str]:
-    """Some parts of a thing."""
+    """Return some children of a parent."""
     return await tx.all(removal_sql.CHILDREN_OF, parent=parent, n=limit)
 
 
 async def in_line(tx: Tx, line: str, limit: int) -> list[str]:
-    """Some rollouts of a line."""
+    """Return some rollouts of a line."""
     return await tx.all(removal_sql.IN_LINE, line=line, n=limit)
 
 
 async def old_spans(tx: Tx, before: int, after: SpanCursor, limit: int) -> list[SpanCursor]:
-    """The next rollouts with spans that began before a time, after a place: each is found by itself."""
-    found: list[SpanCursor] = []
-    while len(found) < limit:
-        place = await tx.one(removal_sql.NEXT_WITH_SPANS, before=before, **after._asdict())
-        if place is None:
+    """Return the next rollouts with spans that started before a time, after a cursor: one query each."""
+    cursors: list[SpanCursor] = []
+    while len(cursors) < limit:
+        cursor = await tx.one(removal_sql.NEXT_WITH_SPANS, before=before, **after._asdict())
+        if cursor is None:
             break
-        found.append(place)
-        after = place
-    return found
+        cursors.append(cursor)
+        after = cursor
+    return cursors
 
 
 async def count_spans(tx: Tx, place: SpanCursor) -> int:
-    """How many spans a rollout has."""
+    """Return the number of spans of a rollout."""
     return await tx.one(removal_sql.COUNT_SPANS_OF, **place._asdict()) or 0
 
 
 async def lock_unused(tx: Tx, ids: Sequence[str], before: int) -> tuple[list[OldRollout], list[str]]:
-    """Lock the lines of rollouts, and those of the rollouts that are not used since a time; gives both."""
+    """Lock the lines of rollouts, and the given rollouts not used since a time; return both."""
     if not ids:
         return [], []
     lines = [row.line for row in await tx.all(sql.LOCK_LINES_OF, ids=sorted(ids))]
@@ -112,10 +112,10 @@ async def lock_unused(tx: Tx, ids: Sequence[str], before: int) -> tuple[list[Old
 
 
 async def delete_unused(tx: Tx, rows: Sequence[OldRollout], kind: str, lines: Sequence[str] = ()) -> Removal:
-    """Delete rollouts of a kind that are locked, with all that hangs on them, and their lines with the last;
-    the spans of one may be left for the next transaction.
+    """Delete locked rollouts of a kind with all their rows, and their lines when the last rollout is gone.
 
-    What they took stays in the statistics, also what has yet to be added to them.
+    The spans of a rollout may be left for the next transaction. Statistics keep their usage, including usage
+    that is not added to the hours yet.
     """
     emptied, left, spans = await delete_spans(tx, rows)
     if emptied:
@@ -131,27 +131,27 @@ async def delete_unused(tx: Tx, rows: Sequence[OldRollout], kind: str, lines: Se
 
 
 async def drop_free_lines(tx: Tx, lines: Sequence[str]) -> None:
-    """Delete those of the lines, which are locked, that nobody holds and that nothing is in."""
+    """Delete the given locked lines that have no holder and no rollouts."""
     if lines:
         await tx.execute(removal_sql.DROP_FREE_LINES, names=list(lines))
 
 
 async def delete_spans(tx: Tx, rows: Sequence[OldRollout], limit: int = SPAN_ROWS) -> Removal:
-    """Delete spans of rollouts that are locked, up to `limit`: `gone` are those that have none any more."""
-    # Whoever adds spans locks attempts, then counters, then traces.
+    """Delete up to `limit` spans of locked rollouts: `gone` are the rollouts without spans now."""
+    # The same order of locks as in adding spans: attempts, then counters, then traces.
     await tx.all(sql.LOAD_ATTEMPTS, ids=sorted(row.id for row in rows))
     chosen: dict[OldRollout, list[DroppedSpan]] = {}
     emptied: list[str] = []
     room = limit
     for row in rows:
-        found = []
+        spans = []
         if room:
-            found = await tx.all(removal_sql.FIRST_SPANS, born=row.start_time, rollout_id=row.id, n=room)
-            if len(found) < room:
+            spans = await tx.all(removal_sql.FIRST_SPANS, born=row.start_time, rollout_id=row.id, n=room)
+            if len(spans) < room:
                 emptied.append(row.id)
-        room -= len(found)
-        if found:
-            chosen[row] = found
+        room -= len(spans)
+        if spans:
+            chosen[row] = spans
     if chosen:
         await _delete(tx, chosen)
     gone = set(emptied)

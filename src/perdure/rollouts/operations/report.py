@@ -1,4 +1,4 @@
-"""Reports about attempts, explicit changes of rollouts, and the watchdog's findings."""
+"""Reports on attempts, explicit changes of rollouts, and sweeps of the watchdog."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SWEEP_ROWS = 500
 
 
 class AttemptReport(msgspec.Struct, frozen=True):
-    """What a caller says of an attempt; what is UNSET stays as it is."""
+    """A caller's report on an attempt; fields that are UNSET do not change."""
 
     rollout_id: str
     attempt_id: str
@@ -52,10 +52,10 @@ class AttemptReport(msgspec.Struct, frozen=True):
 async def report_attempts(
     tx: Tx, reports: Sequence[AttemptReport], kind: str, kinds: Kinds, lined: bool = False
 ) -> list[AttemptRecordRow | NotFound]:
-    """Apply reports in their order; each is answered with its attempt, or with why there is none."""
-    done = None if lined else await _complete(tx, reports, kind, kinds)
-    if done is not None:
-        return done
+    """Apply reports in their order; return the attempt of each, or why there is none."""
+    completed = None if lined else await _complete(tx, reports, kind, kinds)
+    if completed is not None:
+        return completed
     work = LockedRollouts(tx, kinds)
     await work.load([report.rollout_id for report in reports], [kind], lined=lined)
     workers = WorkerChanges(tx, kinds)
@@ -70,15 +70,15 @@ async def report_attempts(
         _apply(work, workers, attempt, report)
         answers.append(attempt.view)
     await save_all(work, workers, lined)
-    known = [row for row in answers if not isinstance(row, NotFound)]
-    await audit(tx, "update_attempt", [row.rollout_id + "/" + row.id for row in known])
+    updated = [row for row in answers if not isinstance(row, NotFound)]
+    await audit(tx, "update_attempt", [row.rollout_id + "/" + row.id for row in updated])
     return answers
 
 
 async def _complete(
     tx: Tx, reports: Sequence[AttemptReport], kind: str, kinds: Kinds
 ) -> list[AttemptRecordRow | NotFound] | None:
-    """Apply reports that all say that an attempt has succeeded; None if they are not of the usual form."""
+    """Apply reports that all report success and nothing more; return None if they do not."""
     if kinds[kind].tells_of_ends or not all(map(_is_success, reports)):
         return None
     attempts = {report.rollout_id: report.attempt_id for report in reports}
@@ -87,12 +87,12 @@ async def _complete(
     views = await complete(tx, attempts, kind, kinds)
     if views is None:
         return None
-    await audit(tx, "update_attempt", (rollout_id + "/" + each.id for rollout_id, each in views.items()))
+    await audit(tx, "update_attempt", (rollout_id + "/" + row.id for rollout_id, row in views.items()))
     return [views[report.rollout_id] for report in reports]
 
 
 def _is_success(report: AttemptReport) -> bool:
-    """Whether a report says that an attempt has succeeded, and nothing else."""
+    """Return whether a report says that an attempt has succeeded, and nothing more."""
     return (
         report.status == SUCCEEDED
         and report.worker_id is UNSET
@@ -102,7 +102,7 @@ def _is_success(report: AttemptReport) -> bool:
 
 
 async def save_all(work: LockedRollouts, workers: WorkerChanges, lined: bool) -> None:
-    """Write everything back; what kinds do and lines come before workers and counts."""
+    """Write everything back; writes of kinds' handlers and lines come before workers and counts."""
     if lined or work.has_listeners:
         await work.save()
         if lined:
@@ -118,7 +118,7 @@ def _apply(work: LockedRollouts, workers: WorkerChanges, attempt: AttemptRow, re
     if report.worker_id is not UNSET:
         attempt.worker_id = report.worker_id
     if report.last_heartbeat_time is not UNSET:
-        attempt.hear(report.last_heartbeat_time, work.rollouts[attempt.rollout_id].limits)
+        attempt.beat(report.last_heartbeat_time, work.rollouts[attempt.rollout_id].limits)
     if report.metadata is not UNSET:
         attempt.metadata = report.metadata
     if report.status is not UNSET:
@@ -128,7 +128,7 @@ def _apply(work: LockedRollouts, workers: WorkerChanges, attempt: AttemptRow, re
 
 
 def set_status(work: LockedRollouts, attempt: AttemptRow, status: str) -> None:
-    """A report that repeats the attempt's status is no news, neither to it nor to its rollout."""
+    """Set the reported status of an attempt; a repeated status changes nothing."""
     if status == attempt.status:
         return
     attempt.status = ATTEMPT.step(attempt.status, reported(status))
@@ -141,7 +141,7 @@ def set_status(work: LockedRollouts, attempt: AttemptRow, status: str) -> None:
 
 
 class RolloutChange(msgspec.Struct, frozen=True):
-    """What a caller sets on a rollout; bodies are encoded, and what is UNSET stays as it is."""
+    """A caller's change of a rollout; bodies are encoded, and fields that are UNSET do not change."""
 
     rollout_id: str
     status: str | UnsetType = UNSET
@@ -151,7 +151,7 @@ class RolloutChange(msgspec.Struct, frozen=True):
     metadata: str | UnsetType = UNSET
     input: str | UnsetType = UNSET
     only_from: frozenset[str] | None = None
-    """The statuses in which the rollout may be changed; None is any."""
+    """The statuses in which the rollout may be changed; None for any."""
 
     @property
     def edits(self) -> bool:
@@ -166,7 +166,7 @@ class RolloutChange(msgspec.Struct, frozen=True):
 async def change_rollouts(
     tx: Tx, changes: Sequence[RolloutChange], kind: str, kinds: Kinds, lined: bool = False
 ) -> list[RolloutRecordRow | NotFound | Conflict]:
-    """Set what each caller says; the answers are rollouts."""
+    """Apply the change of each caller; the answers are rollouts."""
     work = LockedRollouts(tx, kinds)
     await work.load([change.rollout_id for change in changes], [kind], lined=lined)
     refused: dict[int, Conflict] = {}
@@ -175,13 +175,13 @@ async def change_rollouts(
         if rollout is None:
             continue
         if change.only_from is not None and rollout.status not in change.only_from:
-            refused[number] = _not_from(rollout.status, change)
+            refused[number] = _refuse_status(rollout.status, change)
             continue
         if change.edits:
             await _edit(tx, change, kind)
         if change.config is not UNSET:
             rollout.config = change.config
-            _watch_anew(work, rollout.id)
+            _watch_latest(work, rollout.id)
         if change.status is not UNSET:
             work.move(rollout, set_to(change.status))
     await save_all(work, WorkerChanges(tx), lined)
@@ -189,26 +189,26 @@ async def change_rollouts(
     tell(tx, "rollout", ((rollout.id, rollout.status) for rollout in edited))
     views = {row.id: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
     answers = [
-        refused.get(number) or views.get(change.rollout_id) or _no_rollout(change.rollout_id)
+        refused.get(number) or views.get(change.rollout_id) or _refuse_missing(change.rollout_id)
         for number, change in enumerate(changes)
     ]
     await audit(tx, "update_rollout", [row.id for row in answers if not isinstance(row, Exception)])
     return answers
 
 
-def _not_from(status: str, change: RolloutChange) -> Conflict:
+def _refuse_status(status: str, change: RolloutChange) -> Conflict:
     allowed = " or ".join(sorted(change.only_from or ()))
     return Conflict(
         f"Rollout {change.rollout_id} is {status}; only one that is {allowed} can be set to {change.status}"
     )
 
 
-def _no_rollout(rollout_id: str) -> NotFound:
+def _refuse_missing(rollout_id: str) -> NotFound:
     return NotFound(f"Rollout {rollout_id} not found: Item does not exist")
 
 
 async def _edit(tx: Tx, change: RolloutChange, kind: str) -> None:
-    """Write the bodies; those that are not given are written as they are."""
+    """Write the bodies; bodies that are not given keep their values."""
     (row,) = await tx.all(sql.GET_ROLLOUTS, ids=[change.rollout_id], kinds=[kind])
     bodies = RolloutBodies(
         id=row.id,
@@ -225,24 +225,24 @@ def _or(value: Any, current: Any) -> Any:
     return current if value is UNSET else value
 
 
-def _watch_anew(work: LockedRollouts, rollout_id: str) -> None:
-    """New limits hold for the attempt that is under way."""
+def _watch_latest(work: LockedRollouts, rollout_id: str) -> None:
+    """Apply new limits to the latest attempt."""
     attempts = work.attempts[rollout_id]
     if attempts:
         attempts[-1].watch(work.rollouts[rollout_id].limits)
 
 
 class WatchdogSweep(NamedTuple):
-    """How many rollouts the watchdog looked at, and the statuses that it gave to attempts."""
+    """Number of rollouts that the watchdog checked, and the new statuses of their attempts."""
 
     looked: int
     statuses: tuple[str, ...] = ()
 
 
 async def sweep(tx: Tx, kinds: Kinds, patient: bool, lined: bool) -> WatchdogSweep:
-    """End the live attempts of this namespace that are overdue, some at a time, of the kinds that are known.
+    """End overdue attempts of the namespace and the given kinds, 500 rollouts at a time.
 
-    One at a time sweeps a namespace. Whoever is not patient leaves it to the one who is at it.
+    Only one sweep of a namespace runs at a time. Without `patient`, return at once if another one runs.
     """
     if not await tx.all(sql.LOCK_SWEEP if patient else sql.TRY_SWEEP):
         return WatchdogSweep(0)
@@ -268,20 +268,20 @@ async def sweep(tx: Tx, kinds: Kinds, patient: bool, lined: bool) -> WatchdogSwe
 
 
 async def end_workers_elsewhere(tx: Tx, process: str, kinds: Kinds) -> int:
-    """End the attempts of workers in a process that is gone, some at a time, in every namespace.
+    """End the attempts of workers in a process that is gone, 500 at a time, in every namespace.
 
-    That process had a database open that this one has now, and only one can. Gives how many workers there
-    were; each is looked at again until it has no attempt.
+    The process had the database open that this one has now, and only one process can. Return the number of
+    such workers; each is returned again until it has no attempt.
     """
-    found = await tx.all(sql.WORKERS_ELSEWHERE, process=process, n=SWEEP_ROWS)
+    workers = await tx.all(sql.WORKERS_ELSEWHERE, process=process, n=SWEEP_ROWS)
     here = tx.ns
     try:
-        for ns in sorted({row.ns for row in found}):
+        for ns in sorted({row.ns for row in workers}):
             tx.ns = ns
-            await _end_attempts(tx, [row.id for row in found if row.ns == ns], kinds)
+            await _end_attempts(tx, [row.id for row in workers if row.ns == ns], kinds)
     finally:
         tx.ns = here
-    return len(found)
+    return len(workers)
 
 
 async def _end_attempts(tx: Tx, worker_ids: Sequence[str], kinds: Kinds) -> None:
@@ -304,9 +304,9 @@ async def _end_attempts(tx: Tx, worker_ids: Sequence[str], kinds: Kinds) -> None
 
 
 def _check(work: LockedRollouts, rollout_id: str, attempt: AttemptRow, *, lost: bool = False) -> bool:
-    """Compare the latest attempt with its true deadline: end it, or look again later.
+    """Compare the latest attempt with its exact deadline: end it, or set the time of the next check.
 
-    One that is known to be `lost` ends like one that was silent for too long.
+    An attempt that is known to be `lost` ends as unresponsive.
     """
     rollout = work.rollouts[rollout_id]
     if not work.is_latest(attempt):
@@ -343,7 +343,7 @@ def _check(work: LockedRollouts, rollout_id: str, attempt: AttemptRow, *, lost: 
 
 
 def give_up(work: LockedRollouts, rollout: RolloutRow, attempt: AttemptRow) -> None:
-    """The rollout had ended, and its executor did not say in time that it has stopped."""
+    """End an attempt whose rollout had ended, because its executor did not stop in time."""
     if attempt.status in LIVE:
         attempt.status = ATTEMPT.step(attempt.status, "silent")
         attempt.reason = attempt.status
@@ -352,17 +352,17 @@ def give_up(work: LockedRollouts, rollout: RolloutRow, attempt: AttemptRow) -> N
 
 
 async def has_future_deadlines(tx: Tx) -> bool:
-    """Whether a deadline counts from a time that is still to come: the clock was set back meanwhile."""
+    """Return whether a deadline counts from a time in the future: the clock was set back meanwhile."""
     return bool(await tx.one(sql.HAS_FUTURE_ATTEMPTS) or await tx.one(sql.HAS_FUTURE_DELAYS))
 
 
 async def shorten_deadlines(tx: Tx) -> int:
-    """Let such deadlines count from now, so that none is further away than it is long."""
+    """Let such deadlines count from now."""
     return await tx.execute(sql.SHORTEN_ATTEMPTS) + await tx.execute(sql.SHORTEN_DELAYS)
 
 
 async def overdue_namespaces(tx: Tx, kinds: Kinds) -> list[int]:
-    """The namespaces in which something of a known kind is overdue, or something is due."""
+    """Return the namespaces with overdue attempts of these kinds, or due rollouts."""
     overdue = await tx.all(sql.OVERDUE_NAMESPACES, kinds=kinds.names())
     due = await tx.all(sql.DUE_NAMESPACES)
     return sorted({*overdue, *due})

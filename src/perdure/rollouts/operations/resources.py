@@ -1,4 +1,4 @@
-"""Resources: named bundles with versions, the newest of which new rollouts refer to."""
+"""Resources: named bundles with versions. New rollouts refer to the newest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def add_resources(tx: Tx, bodies: Sequence[str]) -> list[ResourcesRow]:
 
 @watched
 async def update_resources(tx: Tx, resources_id: str, body: str) -> ResourcesRow:
-    """Replace a bundle by its next version, which becomes the latest; an unknown id is made."""
+    """Store the next version of a bundle, which becomes the latest; an unknown id is created."""
     row = await _replace(tx, resources_id, body)
     await audit(tx, "update_resources", [resources_id])
     return row

@@ -1,4 +1,4 @@
-"""Spans: storing them once, numbering them, and what they say about their attempts."""
+"""Spans: stores each once, numbers them, and updates their attempts."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from perdure.spans.tables import SPANS
 EVICTION_ROWS = 50
 ALL_SPANS = 2**62
 USAGE_WRITTEN = "spans.usage"
-"""The name under which transactions are counted that added to what is to be added to the hours."""
+"""Name of the counter of transactions that added usage for the hours."""
 
 
 Stored = list[int | None]
-"""The sequence ids of a call's spans; None for one that was known already."""
+"""The sequence ids of a call's spans; None for a span that was stored before."""
 
 
 class CareNeeded(Exception):
-    """A span is known already, its attempt is not, or another has its rollout locked: look more closely."""
+    """A span is stored already, its attempt is not, or another transaction has its rollout locked."""
 
 
 @locks_lines
@@ -50,14 +50,14 @@ async def add_spans(
 ) -> list[Stored | NotFound]:
     """Store the spans of each call. A call that names an unknown rollout or attempt stores nothing.
 
-    Spans count as heartbeats; the first one, or one after a silence, moves the attempt and its rollout.
+    Spans count as heartbeats. The first span, or one after a silence, changes the attempt and its rollout.
     """
     adding = Adding(tx, kinds, prices)
     await adding.work.load([span.rollout_id for call in calls for span in call], kinds.names(), lined=lined)
     accepted = [adding.check(call) for call in calls]
     spans = [span for call, error in zip(calls, accepted, strict=True) if error is None for span in call]
     if spans:
-        await adding.store(await adding.drop_known(spans), parts)
+        await adding.store(await adding.drop_stored(spans), parts)
     await adding.audit(spans)
     return [
         error if error is not None else [adding.numbers.get(id(span)) for span in call]
@@ -72,9 +72,9 @@ async def add_new_spans(
     kinds: Kinds,
     prices: Prices,
 ) -> list[Stored]:
-    """`add_spans` as it mostly goes: all spans are new, and most attempts go on as they are.
+    """Store spans like `add_spans`, in the common case: all are new, and most attempts do not change.
 
-    Only the rollouts of the others are read; what stands in the way is left to `add_spans`.
+    Only rollouts that may change are read. Any conflict raises `CareNeeded`, and the caller uses `add_spans`.
     """
     adding = Adding(tx, kinds, prices)
     spans = [span for call in calls for span in call]
@@ -82,14 +82,14 @@ async def add_new_spans(
     moving = adding.find({(span.rollout_id, span.attempt_id) for span in spans})
     if moving and not await adding.work.try_load(moving):
         raise CareNeeded
-    await adding.store(each_once(spans), parts)
+    await adding.store(drop_copies(spans), parts)
     await adding.audit(spans)
     numbers = adding.numbers
     return [[numbers.get(id(span)) for span in call] for call in calls]
 
 
-def each_once(spans: Sequence[NewSpan]) -> Sequence[NewSpan]:
-    """The spans without copies of one before them."""
+def drop_copies(spans: Sequence[NewSpan]) -> Sequence[NewSpan]:
+    """Return the spans without later copies of the same span."""
     if len({(span.rollout_id, span.attempt_id, span.span_id) for span in spans}) == len(spans):
         return spans
     first: dict[tuple[str, str, str], NewSpan] = {}
@@ -99,7 +99,7 @@ def each_once(spans: Sequence[NewSpan]) -> Sequence[NewSpan]:
 
 
 class Adding:
-    """One batch of spans on its way into the tables."""
+    """A batch of spans that is being stored."""
 
     def __init__(self, tx: Tx, kinds: Kinds, prices: Prices) -> None:
         self.tx = tx
@@ -107,13 +107,13 @@ class Adding:
         self.work = LockedRollouts(tx, kinds)
         self.numbers: dict[int, int] = {}
         self.quiet: set[int] = set()
-        """Spans, by the ids of the objects, that renew no lease and change no status."""
+        """Ids of span objects that renew no lease and change no status."""
         self.guarded: set[str] = set()
-        """Rollouts that are locked, so that their counters need no order."""
+        """Locked rollouts, whose counters need no order."""
         self.attempts: dict[tuple[str, str], AttemptRow] = {}
 
     def check(self, call: Sequence[NewSpan]) -> NotFound | None:
-        """Find the attempt of every span of a call, or say which is missing."""
+        """Find the attempt of every span of a call, or return which is missing."""
         for span in call:
             key = (span.rollout_id, span.attempt_id)
             if key in self.attempts:
@@ -127,7 +127,7 @@ class Adding:
         return None
 
     def find(self, keys: Iterable[tuple[str, str]]) -> set[str]:
-        """Find attempts; gives those of their rollouts that must be known too."""
+        """Find attempts; return those of their rollouts that must be locked too."""
         moving: set[str] = set()
         for key in keys:
             attempt = self.find_attempt(*key)
@@ -149,8 +149,8 @@ class Adding:
                 return attempt
         return None
 
-    async def drop_known(self, spans: Sequence[NewSpan]) -> list[NewSpan]:
-        """The spans that are not stored yet, each once."""
+    async def drop_stored(self, spans: Sequence[NewSpan]) -> list[NewSpan]:
+        """Return the spans that are not stored yet, each once."""
         keyed = {
             (
                 self.tx.ns,
@@ -159,18 +159,18 @@ class Adding:
                 span.attempt_id,
                 span.span_id,
             ): span
-            for span in each_once(spans)
+            for span in drop_copies(spans)
         }
         for key in await self.tx.existing(SPANS, list(keyed)):
             del keyed[key]
         return list(keyed.values())
 
     async def store(self, fresh: Sequence[NewSpan], parts: Sequence[tuple[str, bytes]], *more: Write) -> None:
-        """Write spans, what they say of their attempts, and `more`; `CareNeeded` if one is known."""
+        """Write spans, updates of attempts, and `more`. Raise `CareNeeded` if a span is stored already."""
         if not fresh:
             return
         quiet = self.quiet
-        beats = self._hear([span for span in fresh if id(span) not in quiet] if quiet else fresh)
+        beats = self._renew([span for span in fresh if id(span) not in quiet] if quiet else fresh)
         numbers, tallies = await self._count(fresh)
         rows = [self._row(span, ordinal, numbers) for ordinal, span in enumerate(fresh)]
         counted: Sequence[NewSpan] = fresh
@@ -200,13 +200,13 @@ class Adding:
         changes.tell(self.tx, "spans", ((span.rollout_id, "added") for span in fresh))
 
     async def audit(self, spans: Iterable[NewSpan]) -> None:
-        """Name the attempt of each span that was stored."""
+        """Audit the attempt of each span that was stored."""
         if self.tx.actor is not None:
             stored = [span for span in spans if id(span) in self.numbers]
             await audit(self.tx, "add_spans", [span.rollout_id + "/" + span.attempt_id for span in stored])
 
     async def _count(self, fresh: Sequence[NewSpan]) -> tuple[dict[str, int], list[SpanCounterRow]]:
-        """The last number taken of each rollout that needs one, and the rows of the counters to add to."""
+        """Return the last number of each rollout that needs numbers, and the counters to add to."""
         tallies: dict[str, _Tally] = {}
         for span in fresh:
             tally = tallies.get(span.rollout_id)
@@ -227,13 +227,13 @@ class Adding:
         return numbers, [SpanCounterRow(t.rollout_id, t.floor, t.spans, t.bytes, 0) for t in ordered]
 
     def _row(self, span: NewSpan, ordinal: int, numbers: dict[str, int]) -> SpanRow:
-        """Give the span its number, and make it a row of the table."""
+        """Set the span's sequence id, and build its row."""
         sequence_id = span.sequence_id
         if sequence_id is None:
             numbers[span.rollout_id] += 1
             sequence_id = numbers[span.rollout_id]
         self.numbers[id(span)] = sequence_id
-        # By place: with so many names msgspec takes six times as long.
+        # Positional arguments: with this many names msgspec takes 6 times as long.
         return SpanRow(
             self.attempts[span.rollout_id, span.attempt_id].born,
             span.rollout_id,
@@ -254,8 +254,8 @@ class Adding:
             span.body,
         )
 
-    def _hear(self, fresh: Sequence[NewSpan]) -> list[HeartbeatRow]:
-        """Let each attempt that spoke move; returns the heartbeats of those that did not."""
+    def _renew(self, fresh: Sequence[NewSpan]) -> list[HeartbeatRow]:
+        """Update the attempts of the spans; return the heartbeats of attempts without another change."""
         beats: list[HeartbeatRow] = []
         for key in dict.fromkeys([(span.rollout_id, span.attempt_id) for span in fresh]):
             attempt = self.attempts[key]
@@ -263,14 +263,14 @@ class Adding:
                 continue
             rollout = self.work.rollouts.get(attempt.rollout_id)
             if rollout is not None:
-                attempt.hear(self.tx.now, rollout.limits)
+                attempt.beat(self.tx.now, rollout.limits)
             if rollout is not None and ATTEMPT.moves(attempt.status, "span"):
-                self._speak(attempt)
+                self._move(attempt)
             elif not attempt.dirty:
                 beats.append(HeartbeatRow(attempt.rollout_id, attempt.sequence_id, self.tx.now))
         return beats
 
-    def _speak(self, attempt: AttemptRow) -> None:
+    def _move(self, attempt: AttemptRow) -> None:
         rollout = self.work.rollouts[attempt.rollout_id]
         was, attempt.status = attempt.status, ATTEMPT.step(attempt.status, "span")
         attempt.reason, attempt.dirty = None, True
@@ -282,7 +282,7 @@ class Adding:
 
 
 class _Tally(msgspec.Struct):
-    """The new spans of a rollout: how many want a number, the highest number given, how many, how large."""
+    """The new spans of a rollout: numbers wanted, the highest number given, how many, and their size."""
 
     rollout_id: str
     wanted: int = 0
@@ -292,7 +292,7 @@ class _Tally(msgspec.Struct):
 
 
 async def _advance(tx: Tx, tally: _Tally) -> int:
-    """Move a rollout's counter on by what is wanted, from `floor` or more; gives the number before."""
+    """Take the wanted numbers from a rollout's counter, above `floor`; return the number before them."""
     last = await tx.one(
         sql.TAKE_SEQUENCES,
         rollout_id=tally.rollout_id,
@@ -307,7 +307,7 @@ async def _advance(tx: Tx, tally: _Tally) -> int:
 
 
 async def next_sequence_ids(tx: Tx, rollout_ids: Sequence[str]) -> list[int]:
-    """The next number of each rollout, in the order asked for."""
+    """Return the next sequence id of each rollout, in the given order."""
     wanted: dict[str, _Tally] = {}
     for rollout_id in rollout_ids:
         if rollout_id not in wanted:
@@ -323,7 +323,7 @@ async def next_sequence_ids(tx: Tx, rollout_ids: Sequence[str]) -> list[int]:
 
 
 async def evict(tx: Tx, bytes_to_free: int) -> int:
-    """Drop the spans of the oldest rollouts until so many bytes are freed; returns how many were."""
+    """Delete the spans of the oldest rollouts until this many bytes are freed; return the freed bytes."""
     freed = 0
     evicted: dict[int, list[OldRollout]] = {}
     for row in await tx.all(sql.EVICTION_ORDER, n=EVICTION_ROWS):

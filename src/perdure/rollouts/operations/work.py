@@ -1,9 +1,9 @@
-"""A unit of work: rows read under their locks, moved by the transition tables, and written back in bulk.
+"""A unit of work: rows read under their locks, changed by the transition tables, and written back in bulk.
 
 Locks are taken in one order everywhere, rows of a table in the order of their keys: schedules, lines,
 rollouts, attempts, admission, workflow_runs, workflow_nodes, approvals, executions, execution_stats,
-chat_threads, messaging_sessions, jobs, workers, counts and totals, heads of streams, outbox. What stands
-between attempts and workers is for the handlers of kinds.
+chat_threads, messaging_sessions, jobs, workers, counts and totals, stream heads, outbox. The tables
+between attempts and workers belong to the handlers of kinds.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ from perdure.rollouts.rows import RolloutCountRow, TotalRow
 from perdure.rollouts.rows import RolloutRow as RolloutRow
 
 LATEST = "latest"
-"""The word for the latest attempt of a rollout."""
+"""Alias of the latest attempt of a rollout."""
 ENDED_CHANNEL = "rollouts.ended"
 READY_CHANNEL = "rollouts.ready"
 ATTEMPTS_TOTAL, SPANS_TOTAL, BYTES_TOTAL = "attempts", "spans", "span_bytes"
-"""The names of totals."""
+"""Names of totals."""
 ROLLOUT_ENDED = "rollouts.ended"
 ENDED_IN_QUEUE = {status: "rollouts.ended_in_queue." + status for status in ENDED}
 EXECUTED = "rollouts.executed"
 WAITED = "rollouts.waited"
 LEASE_LOST = "rollouts.lease_lost"
-"""The names under which ends (by kind and by queue), durations, waits and lost leases are counted."""
+"""Names of counters: ends by kind and by queue, durations, waits, lost leases."""
 
 
 def ready_key(queue: str, agent: str | None) -> str:
-    """What is published when a rollout is ready: only workers that have its agent are woken."""
+    """Return the key that is published when a rollout is ready: only workers with its agent are woken."""
     return queue if agent is None else queue + "/" + agent
 
 
 def ended_key(ns: int | None, rollout_id: str) -> str:
-    """What the end of a rollout is published as."""
+    """Return the key that is published when a rollout ends."""
     return str(ns) + "/" + rollout_id
 
 
 class LockedRollouts:
-    """Rollouts and their attempts, loaded and locked."""
+    """Loaded and locked rollouts with their attempts."""
 
     def __init__(self, tx: Tx, kinds: Kinds) -> None:
         self.tx = tx
@@ -71,11 +71,11 @@ class LockedRollouts:
         self.attempts: dict[str, list[AttemptRow]] = {}
         self.counts: dict[tuple[str, str], int] = {}
         self.notes: dict[str, Any] = {}
-        """What is told to the kinds of those that end."""
+        """Notes for the kinds of ended rollouts, by rollout."""
         self.holders: dict[str, str | None] = {}
-        """Who holds the lines that are locked."""
+        """Holders of the locked lines."""
         self.stopped: list[RolloutRow] = []
-        """Those that had ended, and whose executor has now stopped too."""
+        """Rollouts that had ended before, and whose executors have now stopped too."""
         self._queued = 0
 
     async def load(self, ids: Iterable[str], kinds: Sequence[str], *, lined: bool) -> None:
@@ -92,9 +92,10 @@ class LockedRollouts:
             await self.load_attempts(list(self.rollouts))
 
     async def try_load(self, ids: Iterable[str]) -> bool:
-        """Lock and read rollouts after their attempts: out of order, so without waiting. False if it failed.
+        """Lock and read rollouts after their attempts; return False if a row is missing or has changed.
 
-        An attempt that began meanwhile is not among those that were read.
+        This is against the order of locks, so it skips locked rows instead of waiting.
+        The attempts that were read may lack one that has started meanwhile.
         """
         wanted = sorted(ids)
         rollouts = await self.tx.all(sql.TRY_ROLLOUTS, ids=wanted)
@@ -116,7 +117,7 @@ class LockedRollouts:
         return rollout
 
     def attempt(self, rollout: RolloutRow, attempt_id: str) -> AttemptRow:
-        """An attempt by its id, or the latest one by the word `latest`."""
+        """Return an attempt by its id, or the latest for the id `latest`."""
         attempts = self.attempts[rollout.id]
         if not attempts:
             raise NotFound(f"No attempts found for rollout {rollout.id}")
@@ -135,13 +136,14 @@ class LockedRollouts:
         return attempts[-1] if attempts else None
 
     def tries(self, attempt: AttemptRow) -> int:
-        """How many attempts have counted, this one among them."""
-        return attempt.sequence_id - sum(1 for each in self.attempts[attempt.rollout_id] if not each.charged)
+        """Return the number of attempts that count, including this one."""
+        uncharged = sum(1 for row in self.attempts[attempt.rollout_id] if not row.charged)
+        return attempt.sequence_id - uncharged
 
     def lapses(self, rollout_id: str) -> int:
-        """How many earlier attempts fell silent without being counted."""
+        """Return the number of earlier attempts that became unresponsive without being counted."""
         return sum(
-            1 for each in self.attempts[rollout_id] if each.was_status == UNRESPONSIVE and not each.charged
+            1 for row in self.attempts[rollout_id] if row.was_status == UNRESPONSIVE and not row.charged
         )
 
     def move(
@@ -153,9 +155,9 @@ class LockedRollouts:
         delay: int = 0,
         keeps_place: bool = False,
     ) -> None:
-        """Apply an event to a rollout: its status, its place in the queue and its end follow.
+        """Apply an event to a rollout: set its status, its position in the queue and its end.
 
-        One that goes back into the queue is ready after `delay` microseconds.
+        A rollout that returns to the queue is ready after `delay` microseconds.
         """
         if not ROLLOUT.moves(rollout.status, event):
             return
@@ -174,7 +176,7 @@ class LockedRollouts:
             rollout.outcome = compute_outcome(rollout.status, attempt_status)
 
     def _enter_queue(self, rollout: RolloutRow, was: str, delay: int, keeps_place: bool) -> None:
-        """One entry a rollout; outside a line it goes to the tail, in a line it keeps its place."""
+        """Set when a rollout is ready. It moves to the tail; in a line it keeps its position."""
         if was in QUEUED:
             return
         if rollout.line is None and not keeps_place:
@@ -183,7 +185,7 @@ class LockedRollouts:
         rollout.ready, rollout.due_at = (None, self.tx.now + delay) if delay else (rollout.position, None)
 
     def release(self, rollout: RolloutRow, attempt: AttemptRow) -> None:
-        """End a live attempt that nobody executes. It does not count, and its rollout keeps its place."""
+        """End a live attempt without an executor. It does not count, and its rollout keeps its position."""
         attempt.status = ATTEMPT.step(attempt.status, reported(FAILED))
         attempt.end_time, attempt.reason, attempt.charged = self.tx.now, RELEASED, 0
         attempt.check_at, attempt.dirty = None, True
@@ -196,7 +198,7 @@ class LockedRollouts:
         self.counts[kind, status] = self.counts.get((kind, status), 0) + more
 
     def add_counts(self) -> None:
-        """Change the counts of rollouts; their rows are locked last."""
+        """Update the counts of rollouts; their rows are locked last."""
         for rollout in self.rollouts.values():
             if rollout.status != rollout.was_status:
                 self.count(rollout.kind, rollout.was_status, -1)
@@ -206,47 +208,42 @@ class LockedRollouts:
 
     @property
     def has_listeners(self) -> bool:
-        """Whether a kind of these rollouts is told of ends."""
+        """Whether a handler of these rollouts' kinds is called for ends."""
         kinds = [self.kinds[name] for name in {rollout.kind for rollout in self.rollouts.values()}]
         return any(kind.tells_of_ends for kind in kinds)
 
     async def save(self, *later: Write) -> list[int]:
-        """Write back what has changed, then what comes later in the order of locks, whose counts it returns.
+        """Write back all changes, then `later`, in the order of locks; return the counts of `later`.
 
-        It is one statement, unless a kind that is told in between reads what has changed.
+        This is one statement, unless a handler in between reads the changes.
         """
-        news = self._news()
+        ended_by_kind = self._collect_ends()
         rollouts = [rollout for rollout in self.rollouts.values() if rollout.dirty]
-        attempts = [each for attempts in self.attempts.values() for each in attempts if each.dirty]
+        attempts = [row for rows in self.attempts.values() for row in rows if row.dirty]
         for moves in (sql.MOVE_ROLLOUTS.of(rollouts), sql.MOVE_ATTEMPTS.of(attempts)):
             await self.tx.expect(moves, _refuse_change)
         self._hint()
         self._count_ends()
-        for kind, (ends, _) in news.items():
+        for kind, (ends, _) in ended_by_kind.items():
             if kind.on_attempt_ended is not None and ends:
                 await kind.on_attempt_ended(self.tx, ends)
-        for kind, (_, ended) in news.items():
+        for kind, (_, ended) in ended_by_kind.items():
             if kind.on_ended is not None and ended:
                 await kind.on_ended(self.tx, ended)
         return await self.tx.write(*later)
 
-    def _news(self) -> dict[RolloutKind, tuple[list[AttemptEnd], list[EndedRollout]]]:
-        """The attempts and the rollouts that have ended, where their kind wants to know."""
-        news: dict[RolloutKind, tuple[list[AttemptEnd], list[EndedRollout]]] = {}
+    def _collect_ends(self) -> dict[RolloutKind, tuple[list[AttemptEnd], list[EndedRollout]]]:
+        """Collect the ended attempts and rollouts of each kind that has a handler for them."""
+        by_kind: dict[RolloutKind, tuple[list[AttemptEnd], list[EndedRollout]]] = {}
         for rollout in self.rollouts.values():
             kind = self.kinds[rollout.kind]
             if kind.on_attempt_ended is not None:
-                attempts = [each for each in self.attempts[rollout.id] if each.has_ended]
+                attempts = [row for row in self.attempts[rollout.id] if row.has_ended]
                 if attempts:
                     if kind.new_note is not None and self.notes.get(rollout.id) is None:
                         self.notes[rollout.id] = kind.new_note()
-                    ends = [self._end(rollout, each) for each in attempts]
-                    told, _ = news.setdefault(kind, ([], []))
-                    told.extend(ends)
-            if kind.on_ended is not None and rollout.has_ended:
-                _, ended = news.setdefault(kind, ([], []))
-                ended.append(self._ended(rollout))
-        return news
+                    ends, _ = by_kind.setdefault(kind, ([], []))
+                    ends.extend(self._end(rollout, attempt) for attempt in attempts)
 
     def _end(self, rollout: RolloutRow, attempt: AttemptRow) -> AttemptEnd:
         return AttemptEnd(
@@ -280,16 +277,16 @@ class LockedRollouts:
         )
 
     def _count_ends(self) -> None:
-        """Note what has ended, and how long its last attempt took."""
+        """Count the ended rollouts, and the durations of their last attempts."""
         for rollout in self.rollouts.values():
-            ends = [each for each in self.attempts[rollout.id] if each.has_ended]
+            ends = [row for row in self.attempts[rollout.id] if row.has_ended]
             for attempt in ends:
                 if attempt.status == UNRESPONSIVE:
                     self.tx.count(LEASE_LOST, rollout.kind)
             if rollout.has_ended:
                 self.tx.count(ROLLOUT_ENDED, rollout.kind + "/" + rollout.status)
                 if self.kinds[rollout.kind].unreported:
-                    # It was in no queue, and its times are those of its spans.
+                    # It was in no queue, and its times come from its spans.
                     continue
                 self.tx.count(ENDED_IN_QUEUE[rollout.status], rollout.queue)
                 for attempt in ends[-1:]:
@@ -315,7 +312,7 @@ def add_counts(tx: Tx, counts: Mapping[tuple[str, str], int]) -> None:
 
 
 def add_total(tx: Tx, name: str, more: int) -> None:
-    """Add to the total of what belongs to rollouts; its row is locked last, as those of counts are."""
+    """Add to a total of rows that belong to rollouts; its row is locked last, like those of counts."""
     if more:
         tx.add(sql.ADD_TOTALS, [TotalRow(name, tx.shard, more)])
 

@@ -1,4 +1,4 @@
-"""Workers: their status follows from what they claim and how it ends."""
+"""Workers, whose status follows from their claims and the ends of their attempts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from perdure.rollouts.model import IDLE, LIVE, WORKER, Kinds, worker_event
 from perdure.rollouts.rows import AttemptRow, WorkerRow, new_worker
 
 
-class Heard(NamedTuple):
-    """What a worker's attempt has come to."""
+class WorkerAttempt(NamedTuple):
+    """An attempt of a worker, with its current status."""
 
     worker_id: str
     rollout_id: str
@@ -26,59 +26,61 @@ class Heard(NamedTuple):
 
 
 class WorkerChanges:
-    """Workers and what is said of them; one that does not exist is made then.
+    """Changes of workers; a missing worker is created.
 
-    What is said is written down, and the workers are locked and moved by `changed`: after rollouts, attempts
-    and what the handlers of kinds lock.
+    Methods collect changes. `changed` locks the workers and applies them, so that workers are locked after
+    rollouts, attempts and the rows of kinds' handlers.
     """
 
     def __init__(self, tx: Tx, kinds: Kinds | None = None) -> None:
         self._tx = tx
         self._kinds = kinds
         self._rows: dict[str, WorkerRow] = {}
-        self._known: set[str] = set()
+        self._stored: set[str] = set()
         self._touched: set[str] = set()
-        self._said: list[tuple[str, Callable[[], None]]] = []
+        self._changes: list[tuple[str, Callable[[], None]]] = []
 
     async def load(self, ids: Iterable[str]) -> None:
-        """Lock and read those that are not loaded yet."""
+        """Lock and read the workers that are not loaded yet."""
         wanted = sorted({worker_id for worker_id in ids if worker_id not in self._rows})
         self._rows.update((worker_id, new_worker(worker_id)) for worker_id in wanted)
         if wanted:
             for row in await self._tx.all(sql.LOAD_WORKERS, ids=wanted):
                 self._rows[row.id] = row
-                self._known.add(row.id)
+                self._stored.add(row.id)
 
     async def idle_among(self, ids: Iterable[str | None]) -> frozenset[str]:
-        """Those of the workers that are known to be idle, or to hold something: a claim that finds nothing
-        changes nothing of them. They are not locked, since nothing is decided but to write nothing."""
+        """Return the workers that are idle or hold an attempt: an empty claim does not change them. They are
+        not locked, because the result only saves writes."""
         wanted = sorted({worker_id for worker_id in ids if worker_id})
         rows = await self._tx.all(sql.GET_WORKERS, ids=wanted) if wanted else []
         return frozenset(row.id for row in rows if row.held or row.status == IDLE)
 
     def __getitem__(self, worker_id: str) -> WorkerRow:
-        """A worker to be changed."""
+        """Return a worker to change."""
         self._touched.add(worker_id)
         return self._rows[worker_id]
 
     def is_known(self, worker_id: str) -> bool:
-        return worker_id in self._known
+        return worker_id in self._stored
 
     def follow(self, attempt: AttemptRow) -> None:
-        """Let the attempt's worker follow the attempt's status as it is now.
+        """Update the worker of an attempt from the attempt's current status.
 
-        The end of an attempt is news only to the worker that holds it, or that holds nothing.
+        The end of an attempt only affects the worker that holds it, or that holds nothing.
         """
         if attempt.worker_id:
-            self.hear(
-                Heard(attempt.worker_id, attempt.rollout_id, attempt.id, attempt.kind, attempt.status),
+            self.follow_attempt(
+                WorkerAttempt(
+                    attempt.worker_id, attempt.rollout_id, attempt.id, attempt.kind, attempt.status
+                ),
             )
 
-    def hear(self, attempt: Heard) -> None:
-        """The same of an attempt that was worked on elsewhere."""
-        self._said.append((attempt.worker_id, partial(self._follow, attempt)))
+    def follow_attempt(self, attempt: WorkerAttempt) -> None:
+        """Update a worker from an attempt that is not loaded here."""
+        self._changes.append((attempt.worker_id, partial(self._follow, attempt)))
 
-    def _follow(self, attempt: Heard) -> None:
+    def _follow(self, attempt: WorkerAttempt) -> None:
         if attempt.status not in LIVE and not self._held_last(attempt):
             return
         worker = self[attempt.worker_id]
@@ -88,8 +90,8 @@ class WorkerChanges:
         else:
             self._idle(worker)
 
-    def _held_last(self, attempt: AttemptRow | Heard) -> bool:
-        """Whether an attempt that is over was all that its worker held."""
+    def _held_last(self, attempt: AttemptRow | WorkerAttempt) -> bool:
+        """Return whether an ended attempt was all that its worker held."""
         worker = self._rows[attempt.worker_id or ""]
         if self._kinds is None or not self._kinds[attempt.kind].counted:
             return not worker.held and worker.current_attempt_id in (None, attempt.id)
@@ -102,10 +104,10 @@ class WorkerChanges:
     def claimed(
         self, worker_id: str | None, rollout_id: str, attempt_id: str, *, dequeued: bool, runs: int = 0
     ) -> None:
-        """A worker got rollouts, this one last; `runs` is how many of them count as held."""
+        """Record that a worker got rollouts, this one last; `runs` is the number that count as held."""
         if worker_id:
             change = partial(self._claimed, worker_id, rollout_id, attempt_id, dequeued, runs)
-            self._said.append((worker_id, change))
+            self._changes.append((worker_id, change))
 
     def _claimed(self, worker_id: str, rollout_id: str, attempt_id: str, dequeued: bool, runs: int) -> None:
         worker = self[worker_id]
@@ -118,9 +120,9 @@ class WorkerChanges:
         self._busy(worker, rollout_id, attempt_id)
 
     def found_nothing(self, worker_id: str | None) -> None:
-        """A worker asked for rollouts and got none."""
+        """Record that a worker's claim got no rollouts."""
         if worker_id:
-            self._said.append((worker_id, partial(self._found_nothing, worker_id)))
+            self._changes.append((worker_id, partial(self._found_nothing, worker_id)))
 
     def _found_nothing(self, worker_id: str) -> None:
         worker = self[worker_id]
@@ -132,17 +134,17 @@ class WorkerChanges:
             self._idle(worker)
 
     def released(self, attempt: AttemptRow) -> None:
-        """A claim was taken back before its worker heard of it."""
+        """Record that a claim was reverted before its worker got the answer."""
         if attempt.worker_id:
-            self._said.append((attempt.worker_id, partial(self._released, attempt.worker_id, attempt)))
+            self._changes.append((attempt.worker_id, partial(self._released, attempt.worker_id, attempt)))
 
     def _released(self, worker_id: str, attempt: AttemptRow) -> None:
         if self._held_last(attempt):
             self._found_nothing(worker_id)
 
     def stopped(self, worker_id: str) -> None:
-        """A worker claims no more. One that still executes runs is busy until they have ended."""
-        self._said.append((worker_id, partial(self._stopped, worker_id)))
+        """Record that a worker claims no more. It is busy until its runs have ended."""
+        self._changes.append((worker_id, partial(self._stopped, worker_id)))
 
     def _stopped(self, worker_id: str) -> None:
         worker = self[worker_id]
@@ -161,29 +163,29 @@ class WorkerChanges:
         worker.current_rollout_id = worker.current_attempt_id = None
 
     @property
-    def have_heard(self) -> bool:
-        """Whether something was said of a worker."""
-        return bool(self._said)
+    def has_changes(self) -> bool:
+        """Whether a worker is to be changed."""
+        return bool(self._changes)
 
     async def changed(self) -> tuple[Write, Write]:
-        """Lock the workers and move them; gives what is to be written.
+        """Lock the workers and apply the changes; return the writes.
 
-        Of two that make the same worker the second runs again.
+        If 2 transactions create the same worker, the second runs again.
         """
-        await self.load([worker_id for worker_id, _ in self._said])
-        for _, change in self._said:
+        await self.load([worker_id for worker_id, _ in self._changes])
+        for _, change in self._changes:
             change()
-        self._said = []
+        self._changes = []
         touched = [self._rows[worker_id] for worker_id in sorted(self._touched)]
         changes.tell(self._tx, "worker", ((row.id, row.status) for row in touched))
-        known = [row for row in touched if row.id in self._known]
-        new = [row for row in touched if row.id not in self._known]
-        return sql.SAVE_WORKERS.of(known), sql.ADD_WORKERS.of(new)
+        stored = [row for row in touched if row.id in self._stored]
+        new = [row for row in touched if row.id not in self._stored]
+        return sql.SAVE_WORKERS.of(stored), sql.ADD_WORKERS.of(new)
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A worker's heartbeat, with its statistics as JSON or None to keep the last ones."""
+    """A worker's heartbeat, with its statistics as JSON, or None to keep the last ones."""
 
     worker_id: str
     stats: str | None
@@ -191,7 +193,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRegistration:
-    """A worker that begins to claim, and its process, if that has the database open itself."""
+    """A worker that starts to claim, and its process, if that has the database open itself."""
 
     worker_id: str
     stats: str
@@ -199,7 +201,7 @@ class WorkerRegistration:
 
 
 async def start(tx: Tx, registration: WorkerRegistration) -> None:
-    """Record that a worker begins to claim."""
+    """Record that a worker starts to claim."""
     workers = WorkerChanges(tx)
     await workers.load([registration.worker_id])
     worker = workers[registration.worker_id]
@@ -212,7 +214,7 @@ async def start(tx: Tx, registration: WorkerRegistration) -> None:
 
 
 async def stop(tx: Tx, worker_id: str) -> None:
-    """Record that a worker claims no more; one that never began is left out."""
+    """Record that a worker claims no more; an unknown worker is ignored."""
     workers = WorkerChanges(tx)
     await workers.load([worker_id])
     if workers.is_known(worker_id):
@@ -222,7 +224,7 @@ async def stop(tx: Tx, worker_id: str) -> None:
 
 
 async def beat(tx: Tx, beats: Sequence[Beat]) -> list[WorkerRow]:
-    """Record heartbeats and answer each with its worker's row."""
+    """Record heartbeats, and return the row of each worker."""
     workers = WorkerChanges(tx)
     await workers.load([item.worker_id for item in beats])
     for item in beats:
