@@ -1,1 +1,1 @@
-"""What LangGraph graphs keep: checkpoints in pieces, so that a thread grows no faster than its state."""
+"""Checkpoints of LangGraph graphs, stored in pieces, so that a thread grows no faster than its state."""

@@ -1,7 +1,7 @@
-"""The rules of graph checkpoints, pure: which items a version has, and what no checkpoint needs any more.
+"""Pure rules of graph checkpoints: the items of a version, and what no checkpoint needs any more.
 
-The items of a list lie in a log, one after the other. A version of the list is made of ranges of that log.
-What is new goes to the end of the log, wherever in the list it stands, so that nothing is ever copied.
+The items of a list are consecutive in a log. A version of the list consists of ranges of that log. New items
+are appended to the log, wherever they are in the list, so that nothing is ever copied.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from perdure.kernel.checks import check_choice, check_filter, check_text
 from perdure.kernel.errors import InvalidInput, NotADatabase
 
 Range = tuple[int, int]
-"""The items of a log from one place to before another."""
+"""Items of a log from a position to before another."""
 
 MAX_THREAD_ID = 512
 MAX_NS = 1024
@@ -34,15 +34,15 @@ MAX_ID = 256
 MAX_CHANNEL = 400
 MAX_VERSION = 128
 
-# Ranges that lie no further apart than this are read at once.
+# Ranges with a smaller gap than this are read together.
 GAP = 32
 
 DELTA_COUNTERS = "counters_since_delta_snapshot"
-"""Where LangGraph says in the metadata which channels are kept as changes to an earlier value."""
+"""Key of LangGraph's metadata with the channels that are stored as changes to an earlier value."""
 
 
 class LogSegment(NamedTuple):
-    """Items of a log that were kept together."""
+    """Items of a log that were stored together."""
 
     position: int
     stop: int
@@ -53,12 +53,12 @@ class LogSegment(NamedTuple):
 
 
 def piece_key(channel: str, version: Version) -> str:
-    """What the piece of a channel's version is found by."""
+    """Build the key of the piece that has a channel's version."""
     return f"{version} {channel}"
 
 
 def _are_plain(texts: Sequence[str]) -> bool:
-    """Whether all of these can be kept, whatever they name; that is quickly seen of nearly all."""
+    """Return whether all texts are valid names of any kind. This fast check accepts nearly all names."""
     try:
         joined = "".join(texts)
     except TypeError:
@@ -67,7 +67,7 @@ def _are_plain(texts: Sequence[str]) -> bool:
 
 
 def check_put(put: GraphPut) -> None:
-    """Refuse names that cannot be kept, and lists that do not add up."""
+    """Refuse invalid names, and pieces whose spans are inconsistent."""
     pieces = put.pieces
     names = (put.thread_id, put.checkpoint_ns, put.checkpoint_id, put.parent_id or "", put.run_id or "")
     versions = [*map(str, put.versions.values()), *[piece.version for piece in pieces]]
@@ -89,7 +89,7 @@ def check_put(put: GraphPut) -> None:
 
 
 def check_writes(writes: Sequence[GraphWrite]) -> None:
-    """Refuse names that cannot be kept."""
+    """Refuse invalid names."""
     names: list[str] = []
     for write in writes:
         names += (write.thread_id, write.checkpoint_ns, write.checkpoint_id)
@@ -108,7 +108,7 @@ def check_thread(thread_id: str) -> str:
 
 
 def check_query(query: CheckpointQuery | GraphDeltaQuery) -> None:
-    """Refuse names that nothing can have."""
+    """Refuse invalid names."""
     if query.thread_id is not None:
         check_thread(query.thread_id)
     if query.checkpoint_ns is not None:
@@ -141,9 +141,9 @@ def _check_piece(piece: Piece) -> None:
     for span in piece.spans or ():
         limit = piece.count if span.own else None
         if not 0 <= span.start <= span.stop or (limit is not None and span.stop > limit):
-            raise InvalidInput(f"channel {piece.channel}: there are no items {span.start} to {span.stop}")
+            raise InvalidInput(f"channel {piece.channel}: items {span.start} to {span.stop} do not exist")
         if not span.own and piece.base is None:
-            raise InvalidInput(f"channel {piece.channel}: items of an earlier version, but of none")
+            raise InvalidInput(f"channel {piece.channel}: a span of an earlier version needs `base`")
 
 
 def check_strategy(strategy: str) -> PruneStrategy:
@@ -154,7 +154,7 @@ def check_strategy(strategy: str) -> PruneStrategy:
 
 
 def laid_out(spans: Sequence[SpliceRange], base: Sequence[Range], end: int) -> list[Range]:
-    """The ranges of a new version, whose own items begin at `end` of the log."""
+    """Return the ranges of a new version, whose own items begin at `end` of the log."""
     ranges: list[Range] = []
     for span in spans:
         if span.own:
@@ -165,22 +165,22 @@ def laid_out(spans: Sequence[SpliceRange], base: Sequence[Range], end: int) -> l
 
 
 def cut(ranges: Sequence[Range], start: int, stop: int) -> list[Range]:
-    """The ranges of the items from `start` to before `stop` of a list that lies in these ranges."""
-    found: list[Range] = []
+    """Return the ranges of the items from `start` to before `stop` of a list that consists of `ranges`."""
+    parts: list[Range] = []
     offset = 0
     for first, last in ranges:
         length = last - first
         low, high = max(start - offset, 0), min(stop - offset, length)
         if low < high:
-            found.append((first + low, first + high))
+            parts.append((first + low, first + high))
         offset += length
     if stop > offset:
         raise InvalidInput(f"an earlier version has {offset} items, not {stop}")
-    return found
+    return parts
 
 
 def joined(ranges: Iterable[Range]) -> list[Range]:
-    """The same items in as few ranges as can be; their order counts."""
+    """Merge adjacent ranges without changing the order of items."""
     done: list[Range] = []
     end: int | None = None
     for first, last in ranges:
@@ -195,7 +195,7 @@ def joined(ranges: Iterable[Range]) -> list[Range]:
 
 
 def covered(ranges: Iterable[Range], gap: int = 0) -> list[Range]:
-    """All these items, each once, in the order of the log; what is no more than `gap` away comes along."""
+    """Return sorted ranges that cover all items once; gaps of up to `gap` items are included."""
     done: list[Range] = []
     end: int | None = None
     for first, last in sorted(ranges):
@@ -210,7 +210,7 @@ def covered(ranges: Iterable[Range], gap: int = 0) -> list[Range]:
 
 
 def build_slices(ranges: Sequence[Range], segments: Sequence[LogSegment]) -> list[ListSlice]:
-    """The list that lies in these ranges, out of the segments of its log, which are in order."""
+    """Build the list that consists of these ranges, from the segments of its log, which are in order."""
     starts = [segment.position for segment in segments]
     parts: list[ListSlice] = []
     for first, last in ranges:
@@ -225,11 +225,11 @@ def build_slices(ranges: Sequence[Range], segments: Sequence[LogSegment]) -> lis
     return parts
 
 
-# --- what is needed ---------------------------------------------------------------------------------------
+# --- what checkpoints need --------------------------------------------------------------------------------
 
 
 def unneeded(segments: Iterable[tuple[int, int]], ranges: Iterable[Range]) -> list[int]:
-    """The places of the segments, given with their counts, of which no range has an item."""
+    """Return the positions of segments without an item in any range. Segments are (position, count)."""
     kept = covered(ranges)
     starts, stops = [first for first, _ in kept], [last for _, last in kept]
     left: list[int] = []
@@ -241,29 +241,31 @@ def unneeded(segments: Iterable[tuple[int, int]], ranges: Iterable[Range]) -> li
 
 
 class KnownCheckpoint(NamedTuple):
-    """What of a checkpoint says which others it needs."""
+    """Fields of a checkpoint that decide which others it needs."""
 
     parent_id: str | None
     versions: Mapping[str, Version]
     metadata: Mapping[str, Any]
 
 
-def needed(latest: str, known: Mapping[str, KnownCheckpoint], pieces: frozenset[str] | set[str]) -> set[str]:
-    """A checkpoint, and its ancestors up to where each channel that is kept as changes has a value."""
+def needed(
+    latest: str, checkpoints: Mapping[str, KnownCheckpoint], pieces: frozenset[str] | set[str]
+) -> set[str]:
+    """Return a checkpoint and its ancestors, back to a value of each channel that is stored as changes."""
     kept = {latest}
-    open_channels = set(known[latest].metadata.get(DELTA_COUNTERS) or ())
+    open_channels = set(checkpoints[latest].metadata.get(DELTA_COUNTERS) or ())
     at: str | None = latest
-    while at is not None and at in known:
-        found = known[at]
-        open_channels -= {name for name in open_channels if _has_piece(name, found, pieces)}
+    while at is not None and at in checkpoints:
+        checkpoint = checkpoints[at]
+        open_channels -= {name for name in open_channels if _has_piece(name, checkpoint, pieces)}
         if not open_channels:
             break
-        at = found.parent_id
-        if at is None or at in kept or at not in known:
+        at = checkpoint.parent_id
+        if at is None or at in kept or at not in checkpoints:
             break
         kept.add(at)
     return kept
 
 
-def _has_piece(channel: str, found: KnownCheckpoint, pieces: frozenset[str] | set[str]) -> bool:
-    return channel in found.versions and piece_key(channel, found.versions[channel]) in pieces
+def _has_piece(channel: str, checkpoint: KnownCheckpoint, pieces: frozenset[str] | set[str]) -> bool:
+    return channel in checkpoint.versions and piece_key(channel, checkpoint.versions[channel]) in pieces

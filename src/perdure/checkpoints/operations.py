@@ -1,7 +1,7 @@
 """Operations on the checkpoints of graphs: store, copy, remove.
 
-Each locks the threads concerned first, in the order of their ids: so nothing that a new checkpoint builds on
-is removed at the same time.
+Each operation first locks its threads in the order of their IDs, so that the bases of a new checkpoint are
+not removed at the same time.
 """
 
 from __future__ import annotations
@@ -33,42 +33,42 @@ from perdure.kernel.checks import check_text
 from perdure.kernel.errors import Conflict
 from perdure.kernel.storage.port import Tx
 
-# The bases of so many threads are asked for at once: each asks the index for the pieces of all.
+# Batch size: each thread of a query searches the index for the pieces of all.
 THREADS_AT_ONCE = 16
 
 # --- storing ----------------------------------------------------------------------------------------------
 
 
 class _Log(msgspec.Struct):
-    """The items of a list, and where what is new goes."""
+    """Log of a list's items, and the position for new ones."""
 
     name: str
     end: int
 
 
 class _List(NamedTuple):
-    """A version of a list."""
+    """Version of a list."""
 
     log: _Log
     ranges: list[Range]
 
 
 Key = tuple[str, str, str]
-"""A piece: its thread, its namespace, and what it is found by there."""
+"""Key of a piece: thread, namespace, channel and version."""
 
 
 async def put(tx: Tx, changes: Sequence[EncodedChanges]) -> None:
-    """Store checkpoints and writes. A key that exists is replaced; a base that is gone is a Conflict."""
-    puts = [put for each in changes for put in each.puts]
+    """Store checkpoints and writes. An existing key is replaced; a missing base is a Conflict."""
+    puts = [put for change in changes for put in change.puts]
     checkpoints = {
-        (row.thread_id, row.checkpoint_ns, row.id): row for each in changes for row in each.checkpoints
+        (row.thread_id, row.checkpoint_ns, row.id): row for change in changes for row in change.checkpoints
     }
-    writes = first_writes(write for each in changes for write in each.writes)
+    writes = first_writes(write for change in changes for write in change.writes)
     threads = {put.thread_id for put in puts} | {write.thread_id for write in writes}
-    known = await _lock(tx, threads)
+    existing = await _lock(tx, threads)
     pieces, items = await _pieces(tx, puts)
     await tx.defer(
-        sql.ADD_THREADS.of([CheckpointThreadRow(thread_id) for thread_id in sorted(threads - known)]),
+        sql.ADD_THREADS.of([CheckpointThreadRow(thread_id) for thread_id in sorted(threads - existing)]),
         sql.PUT_CHECKPOINTS.of(list(checkpoints.values())),
         sql.PUT_PIECES.of(pieces),
         sql.ADD_ITEMS.of(items),
@@ -77,22 +77,22 @@ async def put(tx: Tx, changes: Sequence[EncodedChanges]) -> None:
 
 
 async def _lock(tx: Tx, threads: Iterable[str]) -> set[str]:
-    """Lock threads; returns those that exist."""
+    """Lock threads; return the existing ones."""
     wanted = sorted({model.check_thread(thread_id) for thread_id in threads})
     return set(await tx.all(sql.LOCK_THREADS, thread_ids=wanted))
 
 
 async def _pieces(tx: Tx, puts: Sequence[GraphPut]) -> tuple[list[PieceRow], list[ListItemsRow]]:
-    """The rows of new versions, and of the items that are new with them."""
+    """Build the rows of new versions, and of their new items."""
     lists = await _bases(tx, puts)
     rows: dict[Key, PieceRow] = {}
     items: list[ListItemsRow] = []
-    for put, piece in _each(puts):
+    for put, piece in _new_pieces(puts):
         key = _key(put, piece.channel, piece.version)
         if piece.spans is not None:
-            made = lists[key] = _grown(tx, put, piece, lists)
-            items += _new_items(put, piece, made.log)
-            rows[key] = _piece_row(key, log=made.log.name, ranges=ranges_text(made.ranges))
+            version = lists[key] = _append_version(tx, put, piece, lists)
+            items += _new_items(put, piece, version.log)
+            rows[key] = _piece_row(key, log=version.log.name, ranges=ranges_text(version.ranges))
         elif piece.value is not None:
             form, body = piece.value
             rows[key] = _piece_row(key, form=form, body=body)
@@ -111,7 +111,7 @@ def _piece_row(
     return PieceRow(thread_id, checkpoint_ns, piece, log=log, ranges=ranges, form=form, body=body)
 
 
-def _each(puts: Sequence[GraphPut]) -> Iterator[tuple[GraphPut, Piece]]:
+def _new_pieces(puts: Sequence[GraphPut]) -> Iterator[tuple[GraphPut, Piece]]:
     return ((put, piece) for put in puts for piece in put.pieces)
 
 
@@ -120,10 +120,10 @@ def _key(put: GraphPut, channel: str, version: str) -> Key:
 
 
 async def _bases(tx: Tx, puts: Sequence[GraphPut]) -> dict[Key, _List]:
-    """The earlier versions whose items are used again."""
-    wanted = {_key(put, each.channel, each.base) for put, each in _each(puts) if each.base is not None}
+    """Load the earlier versions that new versions use items of."""
+    wanted = {_key(put, new.channel, new.base) for put, new in _new_pieces(puts) if new.base is not None}
     threads = sorted({thread_id for thread_id, _, _ in wanted})
-    found: dict[Key, _List] = {}
+    bases: dict[Key, _List] = {}
     logs: dict[tuple[str, str], _Log] = {}
     for start in range(0, len(threads), THREADS_AT_ONCE):
         chosen = set(threads[start : start + THREADS_AT_ONCE])
@@ -136,19 +136,19 @@ async def _bases(tx: Tx, puts: Sequence[GraphPut]) -> dict[Key, _List]:
         )
         for row in rows:
             shared = logs.setdefault((row.thread_id, row.log), _Log(row.log, row.stop or 0))
-            found[row.thread_id, row.checkpoint_ns, row.piece] = _List(shared, decode_ranges(row.ranges))
-    return found
+            bases[row.thread_id, row.checkpoint_ns, row.piece] = _List(shared, decode_ranges(row.ranges))
+    return bases
 
 
-def _grown(tx: Tx, put: GraphPut, piece: Piece, lists: Mapping[Key, _List]) -> _List:
-    """Where the items of a new version lie."""
+def _append_version(tx: Tx, put: GraphPut, piece: Piece, lists: Mapping[Key, _List]) -> _List:
+    """Return the log and the ranges of a new version."""
     spans = piece.spans or []
     if piece.base is None:
         return _List(_Log(tx.ids.hex(16), 0), model.laid_out(spans, [], 0))
     base = lists.get(_key(put, piece.channel, piece.base))
     if base is None:
-        what = f"the version {piece.base} of channel {piece.channel}"
-        raise Conflict(f"thread {put.thread_id}: {what} is not there to build on")
+        base_name = f"version {piece.base} of channel {piece.channel}"
+        raise Conflict(f"thread {put.thread_id}: {base_name} does not exist, so nothing can build on it")
     return _List(base.log, model.laid_out(spans, base.ranges, base.log.end))
 
 
@@ -162,16 +162,18 @@ def _new_items(put: GraphPut, piece: Piece, log: _Log) -> list[ListItemsRow]:
 
 
 async def stored_by(tx: Tx, wanted: Sequence[StoredRow]) -> dict[str, set[tuple[str, str]]]:
-    """Those of the checkpoints that their runs have stored: by run, their namespaces and ids. The threads are
-    locked, so that none is removed before this transaction ends."""
-    threads = sorted({each.thread_id for each in wanted})
+    """Return the namespaces and IDs of the checkpoints that their runs have stored, by run.
+
+    The threads are locked, so that no checkpoint is removed before this transaction ends.
+    """
+    threads = sorted({row.thread_id for row in wanted})
     await _lock(tx, threads)
     rows = await tx.all(
         sql.STORED_BY,
         thread_ids=threads,
-        run_ids=sorted({each.run_id for each in wanted}),
-        namespaces=sorted({each.checkpoint_ns for each in wanted}),
-        ids=sorted({each.id for each in wanted}),
+        run_ids=sorted({row.run_id for row in wanted}),
+        namespaces=sorted({row.checkpoint_ns for row in wanted}),
+        ids=sorted({row.id for row in wanted}),
     )
     stored: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for row in set(rows) & set(wanted):
@@ -192,29 +194,29 @@ class Unpacked(NamedTuple):
 
 
 async def is_packed(tx: Tx, thread_ids: Sequence[str]) -> bool:
-    """Whether some of the checkpoints of these threads have no rows of their own."""
+    """Return whether any checkpoint of these threads has no row of its own."""
     wanted = sorted({model.check_thread(thread_id) for thread_id in thread_ids})
     return await tx.one(sql.IS_PACKED, thread_ids=wanted) is not None
 
 
 async def unpack(tx: Tx, thread_ids: Sequence[str], *, with_states: bool = False) -> list[Unpacked]:
-    """Give all checkpoints of these threads rows of their own.
+    """Give all checkpoints of these threads their own rows.
 
-    The packs stay where their states are still to be unpacked; `with_states` says that the caller does so.
+    Packs with states stay until the states are unpacked; `with_states` means that the caller unpacks them.
     """
-    known = sorted(await _lock(tx, thread_ids))
-    found = await tx.all(sql.PACKED, thread_ids=known) if known else []
-    if not found:
+    existing = sorted(await _lock(tx, thread_ids))
+    packed = await tx.all(sql.PACKED, thread_ids=existing) if existing else []
+    if not packed:
         return []
-    # Decoded here: it happens once for each pack, and what is packed is small.
-    packs = [(row, read_pack(row)) for row in found]
+    # Decoded in the transaction, because each pack is small and is decoded once.
+    packs = [(row, read_pack(row)) for row in packed]
     rows = [unpacked(row, pack) for row, pack in packs]
     await tx.write(
-        sql.ADD_CHECKPOINTS.of([row for each in rows for row in each.checkpoints]),
-        sql.ADD_PIECES.of([row for each in rows for row in each.pieces]),
-        sql.ADD_WRITES.of([row for each in rows for row in each.writes]),
+        sql.ADD_CHECKPOINTS.of([row for pack_rows in rows for row in pack_rows.checkpoints]),
+        sql.ADD_PIECES.of([row for pack_rows in rows for row in pack_rows.pieces]),
+        sql.ADD_WRITES.of([row for pack_rows in rows for row in pack_rows.writes]),
     )
-    await tx.execute(sql.CLEAR_ALL_PACKS if with_states else sql.CLEAR_PACKS, thread_ids=known)
+    await tx.execute(sql.CLEAR_ALL_PACKS if with_states else sql.CLEAR_PACKS, thread_ids=existing)
     return [
         Unpacked(row.thread_id, row.id, pack.checkpoints, pack.states or row.states) for row, pack in packs
     ]
@@ -224,22 +226,22 @@ async def unpack(tx: Tx, thread_ids: Sequence[str], *, with_states: bool = False
 
 
 async def delete_threads(tx: Tx, thread_ids: Sequence[str]) -> None:
-    """Remove everything that graphs have kept in these threads."""
-    known = sorted(await _lock(tx, thread_ids)) if thread_ids else []
-    if known:
-        await store_all_states(tx, known)
-        for each in (
+    """Remove everything that graphs stored in these threads."""
+    existing = sorted(await _lock(tx, thread_ids)) if thread_ids else []
+    if existing:
+        await store_all_states(tx, existing)
+        for statement in (
             sql.DROP_ALL_CHECKPOINTS,
             sql.DROP_ALL_PIECES,
             sql.DROP_ALL_ITEMS,
             sql.DROP_ALL_WRITES,
             sql.DROP_THREADS,
         ):
-            await tx.execute(each, thread_ids=known)
+            await tx.execute(statement, thread_ids=existing)
 
 
 async def delete_runs(tx: Tx, run_ids: Sequence[str]) -> list[str]:
-    """Remove the checkpoints of these runs; gives the threads they were in. Later ones stay readable."""
+    """Remove the checkpoints of these runs; return their threads. Later checkpoints stay readable."""
     runs = sorted({check_text(run_id, "run_id") for run_id in run_ids})
     threads = sorted({row.thread_id for row in await tx.all(sql.OF_RUNS, run_ids=runs)}) if runs else []
     if not threads:
@@ -255,7 +257,7 @@ async def delete_runs(tx: Tx, run_ids: Sequence[str]) -> list[str]:
 
 
 async def prune(tx: Tx, thread_ids: Sequence[str], strategy: PruneStrategy) -> None:
-    """Remove all of these threads, or all but the newest checkpoint of each namespace and what it needs."""
+    """Remove all checkpoints of threads, or all except the newest of each namespace and what it needs."""
     if model.check_strategy(strategy) == "delete":
         await delete_threads(tx, thread_ids)
         return
@@ -264,18 +266,20 @@ async def prune(tx: Tx, thread_ids: Sequence[str], strategy: PruneStrategy) -> N
 
 
 async def _keep_latest(tx: Tx, thread_id: str) -> None:
-    # What is packed is older than what is kept.
+    # Packed checkpoints are older than the latest one.
     await tx.execute(sql.CLEAR_ALL_PACKS, thread_ids=[thread_id])
-    known: dict[str, dict[str, KnownCheckpoint]] = defaultdict(dict)
+    checkpoints: dict[str, dict[str, KnownCheckpoint]] = defaultdict(dict)
     for row in await tx.all(sql.OF_THREAD, thread_id=thread_id):
-        known[row.checkpoint_ns][row.id] = KnownCheckpoint(
+        checkpoints[row.checkpoint_ns][row.id] = KnownCheckpoint(
             row.parent_id, decode_versions(row.versions), decode_metadata(row.metadata)
         )
     pieces: dict[str, set[str]] = defaultdict(set)
     for piece in await tx.all(sql.PIECES_OF_THREAD, thread_id=thread_id):
         pieces[piece.checkpoint_ns].add(piece.piece)
-    kept = {ns: model.needed(max(found), found, pieces[ns]) for ns, found in known.items()}
-    places: dict[Place, set[str]] = {(thread_id, ns): found.keys() - kept[ns] for ns, found in known.items()}
+    kept = {ns: model.needed(max(by_id), by_id, pieces[ns]) for ns, by_id in checkpoints.items()}
+    places: dict[Place, set[str]] = {
+        (thread_id, ns): by_id.keys() - kept[ns] for ns, by_id in checkpoints.items()
+    }
     for written in await tx.all(sql.PLACES_WRITTEN, thread_id=thread_id):
         if written.checkpoint_id not in kept.get(written.checkpoint_ns, ()):
             places.setdefault((thread_id, written.checkpoint_ns), set()).add(written.checkpoint_id)
@@ -284,10 +288,10 @@ async def _keep_latest(tx: Tx, thread_id: str) -> None:
 
 
 async def _drop(tx: Tx, places: Mapping[Place, Iterable[str]]) -> None:
-    """Remove checkpoints with what was written after them; events that show them get their states first."""
-    await store_states(tx, {place: set(found) for place, found in places.items()})
-    for (thread_id, namespace), found in sorted(places.items()):
-        checkpoint_ids = sorted(found)
+    """Remove checkpoints and the writes after them. Events that refer to them get their states first."""
+    await store_states(tx, {place: set(ids) for place, ids in places.items()})
+    for (thread_id, namespace), ids in sorted(places.items()):
+        checkpoint_ids = sorted(ids)
         if checkpoint_ids:
             at = {"thread_id": thread_id, "checkpoint_ns": namespace, "ids": checkpoint_ids}
             await tx.execute(sql.DROP_CHECKPOINTS, **at)
@@ -295,7 +299,7 @@ async def _drop(tx: Tx, places: Mapping[Place, Iterable[str]]) -> None:
 
 
 async def _sweep(tx: Tx, thread_id: str) -> None:
-    """Remove the pieces and items of a thread that no checkpoint needs any more."""
+    """Remove the pieces and items of a thread that no checkpoint needs."""
     await unpack(tx, [thread_id])
     rows = await tx.all(sql.VERSIONS_OF_THREAD, thread_id=thread_id)
     if not rows:
@@ -303,7 +307,7 @@ async def _sweep(tx: Tx, thread_id: str) -> None:
         return
     used: set[tuple[str, str]] = set()
     for row in rows:
-        used |= {(row.checkpoint_ns, piece_key(*each)) for each in decode_versions(row.versions).items()}
+        used |= {(row.checkpoint_ns, piece_key(*item)) for item in decode_versions(row.versions).items()}
     left: dict[str, list[str]] = defaultdict(list)
     ranges: dict[str, list[Range]] = defaultdict(list)
     for piece in await tx.all(sql.PIECES_OF_THREAD, thread_id=thread_id):
@@ -320,8 +324,8 @@ async def _sweep_items(tx: Tx, thread_id: str, ranges: Mapping[str, list[Range]]
     segments: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for item in await tx.all(sql.ITEMS_OF_THREAD, thread_id=thread_id):
         segments[item.log].append((item.position, item.count))
-    for log, found in sorted(segments.items()):
-        positions = model.unneeded(found, ranges.get(log, ()))
+    for log, log_segments in sorted(segments.items()):
+        positions = model.unneeded(log_segments, ranges.get(log, ()))
         if positions:
             await tx.execute(sql.DROP_ITEMS, thread_id=thread_id, log=log, positions=positions)
 
@@ -330,13 +334,13 @@ async def _sweep_items(tx: Tx, thread_id: str, ranges: Mapping[str, list[Range]]
 
 
 async def copy_thread(tx: Tx, source: str, target: str) -> None:
-    """Give another thread, which has no checkpoints yet, all that graphs have kept in this one."""
-    known = await _lock(tx, [source, target])
-    if target in known:
+    """Copy all checkpoints of a thread to another thread, which must have none."""
+    existing = await _lock(tx, [source, target])
+    if target in existing:
         raise Conflict(f"Thread {target} has checkpoints already")
-    if source not in known:
+    if source not in existing:
         return
     await unpack(tx, [source])
     await tx.write(sql.ADD_THREADS.of([CheckpointThreadRow(target)]))
-    for each in (sql.COPY_CHECKPOINTS, sql.COPY_PIECES, sql.COPY_ITEMS, sql.COPY_WRITES):
-        await tx.execute(each, source=source, target=target)
+    for statement in (sql.COPY_CHECKPOINTS, sql.COPY_PIECES, sql.COPY_ITEMS, sql.COPY_WRITES):
+        await tx.execute(statement, source=source, target=target)

@@ -1,9 +1,8 @@
 """Checkpoints that were superseded before they were stored, packed into the row of a later one.
 
-A run that takes a few milliseconds stores all its checkpoints at once, and nearly nobody asks for any but the
-last. So only the last gets rows; the others are packed into one value beside it, with their writes and with
-the pieces that nothing else has. Whoever asks for them has them unpacked first: then they are rows like all
-others.
+A run of a few milliseconds stores all its checkpoints at once, and readers nearly always ask only for the
+last. So only the last gets a row. The others are packed into one value of that row, with their writes and the
+pieces that only they have. The first reader who asks for one has all of them unpacked into rows.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from perdure.checkpoints.rows import (
 from perdure.kernel.ids import uuid_bytes, uuid_text
 
 MAX_BYTES = 16 << 10
-"""How many bytes of values are packed; more are stored as rows."""
+"""Largest size of packed values; larger ones are stored as rows."""
 LEVEL, WINDOW, MEMORY = 6, -14, 6
-"""How values are compressed: a small window is quickly made."""
+"""Compression parameters; a small window is fast to allocate."""
 
 IN_PACK = b""
-"""What the column `states` has where they stand in the pack."""
+"""Value of the column `states` if the states are in the pack."""
 
 _WORDS = b"".join(
     (
@@ -56,11 +55,11 @@ _WORDS = b"".join(
         b'\xd9\xbe{"source":"input","step":-1,"parents":{}',
     )
 )
-"""What nearly every pack of LangGraph has. It is part of what is stored: more may only be put before it."""
+"""Dictionary of what nearly every pack of LangGraph contains. Stored packs need it: only prepend to it."""
 
 
 class PackedCheckpoint(msgspec.Struct, array_like=True, gc=False):
-    """A checkpoint, in the thread, the namespace and the run of the one that it is packed with."""
+    """Checkpoint with the thread, namespace and run of the one that it is packed with."""
 
     id: str
     parent_id: str | None
@@ -71,7 +70,7 @@ class PackedCheckpoint(msgspec.Struct, array_like=True, gc=False):
 
 
 class PackedPiece(msgspec.Struct, array_like=True, gc=False):
-    """A version of a channel that only packed checkpoints have."""
+    """Version of a channel that only packed checkpoints have."""
 
     piece: str
     form: str
@@ -79,11 +78,11 @@ class PackedPiece(msgspec.Struct, array_like=True, gc=False):
 
 
 class PackedWrite(msgspec.Struct, array_like=True, gc=False):
-    """A write after a packed checkpoint, which is named by its place."""
+    """Write after a packed checkpoint, which is given by its index."""
 
     checkpoint: int
     task_id: str | int
-    """A UUID, as most are, is named by its place in `tasks`."""
+    """Index in `tasks` for a UUID, as most are, otherwise the ID."""
     idx: int
     task_path: str
     channel: str
@@ -92,7 +91,7 @@ class PackedWrite(msgspec.Struct, array_like=True, gc=False):
 
 
 class Pack(msgspec.Struct, array_like=True):
-    """Checkpoints with their writes and pieces, and what the thread shows of them, as it has encoded it."""
+    """Checkpoints with their writes and pieces, and their thread states, encoded by `threads`."""
 
     checkpoints: list[PackedCheckpoint]
     pieces: list[PackedPiece]
@@ -102,7 +101,7 @@ class Pack(msgspec.Struct, array_like=True):
 
 
 class UnpackedRows(msgspec.Struct, frozen=True):
-    """What a pack becomes."""
+    """Rows of an unpacked pack."""
 
     checkpoints: list[CheckpointRow]
     pieces: list[PieceRow]
@@ -117,10 +116,10 @@ _decoder = msgspec.msgpack.Decoder(Pack)
 
 
 def superseded(puts: Sequence[GraphPut], shown: Collection[str]) -> list[GraphPut]:
-    """The checkpoints of a graph, of those that are stored together, that can be packed with the last one.
+    """Return the checkpoints, out of those stored together, that can be packed with the last one.
 
-    Those that events show are read with the events. Channels that are stored as changes need their
-    ancestors.
+    Checkpoints that events show are excluded, because they are read with the events. Checkpoints with
+    channels stored as changes are excluded, because later ones need them as ancestors.
     """
     roots = [put for put in puts if not put.checkpoint_ns]
     if len(roots) < 2 or len({put.checkpoint_id for put in roots}) < len(roots):
@@ -141,15 +140,15 @@ def superseded(puts: Sequence[GraphPut], shown: Collection[str]) -> list[GraphPu
 def encode_packed(
     changes: GraphChanges, packed: Sequence[str], states: bytes | None = None
 ) -> EncodedChanges | None:
-    """Check and encode changes; the checkpoints in `packed` go into the row of the last one.
+    """Check and encode changes. The checkpoints in `packed` go into the row of the last one.
 
-    `states` is packed with them, for whoever unpacks them. None if they are too large to be packed.
+    `states` is packed with them and returned on unpacking. None if the pack would be too large.
     """
     check_changes(changes)
     places = {checkpoint_id: place for place, checkpoint_id in enumerate(packed)}
     kept = [put for put in changes.puts if put.checkpoint_ns or put.checkpoint_id not in places]
-    used = {each for put in kept for each in put.versions.items()}
-    # As tuples, which are written like the records that are read, and are made more quickly.
+    used = {version for put in kept for version in put.versions.items()}
+    # Tuples encode like the records that are decoded, and are faster to create.
     pieces: list[tuple[str, str, bytes]] = []
     checkpoints: list[tuple[str, str | None, str, str, str, bytes]] = []
     puts: list[GraphPut] = []
@@ -159,12 +158,12 @@ def encode_packed(
             continue
         checkpoints.append((put.checkpoint_id, put.parent_id, *checkpoint_texts(put), *put.checkpoint))
         own: list[Piece] = []
-        for each in put.pieces:
-            # Lists are built on by later ones, so that they have rows of their own.
-            if each.spans is not None or (each.channel, each.version) in used:
-                own.append(each)
-            elif each.value is not None:
-                pieces.append((piece_key(each.channel, each.version), *each.value))
+        for piece in put.pieces:
+            # Later lists build on earlier ones, so lists have their own rows.
+            if piece.spans is not None or (piece.channel, piece.version) in used:
+                own.append(piece)
+            elif piece.value is not None:
+                pieces.append((piece_key(piece.channel, piece.version), *piece.value))
         if own:
             puts.append(msgspec.structs.replace(put, pieces=own))
     writes: list[WriteRow] = []
@@ -177,8 +176,8 @@ def encode_packed(
             continue
         key = (place, write.task_id, write.idx)
         if write.idx < 0 or key not in packed_writes:
-            found = uuid_bytes(write.task_id)
-            task = write.task_id if found is None else tasks.setdefault(found, len(tasks))
+            task_bytes = uuid_bytes(write.task_id)
+            task = write.task_id if task_bytes is None else tasks.setdefault(task_bytes, len(tasks))
             packed_writes[key] = (place, task, write.idx, write.task_path, write.channel, *write.value)
     pack = (checkpoints, pieces, list(packed_writes.values()), states, list(tasks))
     data = _encoder.encode(pack)
@@ -196,7 +195,7 @@ def _compressed(data: bytes, last: CheckpointRow) -> bytes:
 
 
 def _dictionary(last: CheckpointRow | PackedRow) -> bytes:
-    """What the packed checkpoints have in common with others and with the last one is not stored again."""
+    """Return the compression dictionary: texts common to all packs, and those of the last checkpoint."""
     own = (last.parent_id or "", last.metadata, last.versions)
     return _WORDS + "".join(own).encode() + last.body
 
@@ -205,42 +204,42 @@ def _dictionary(last: CheckpointRow | PackedRow) -> bytes:
 
 
 def read_pack(row: PackedRow) -> Pack:
-    """What is packed into the row of a checkpoint."""
+    """Decode the pack in the row of a checkpoint."""
     return _decoder.decode(zlib.decompressobj(WINDOW, zdict=_dictionary(row)).decompress(row.earlier))
 
 
 def unpacked(row: PackedRow, pack: Pack) -> UnpackedRows:
-    """The rows that a pack becomes."""
+    """Build the rows of a pack."""
     place = (row.thread_id, row.checkpoint_ns)
     return UnpackedRows(
         [
             CheckpointRow(
                 *place,
-                each.id,
-                each.parent_id,
+                packed.id,
+                packed.parent_id,
                 row.run_id,
-                each.versions,
-                each.metadata,
-                each.form,
-                each.body,
+                packed.versions,
+                packed.metadata,
+                packed.form,
+                packed.body,
             )
-            for each in pack.checkpoints
+            for packed in pack.checkpoints
         ],
         [
-            PieceRow(*place, each.piece, log=None, ranges=None, form=each.form, body=each.body)
-            for each in pack.pieces
+            PieceRow(*place, piece.piece, log=None, ranges=None, form=piece.form, body=piece.body)
+            for piece in pack.pieces
         ],
         [
             WriteRow(
                 *place,
-                pack.checkpoints[each.checkpoint].id,
-                each.task_id if isinstance(each.task_id, str) else uuid_text(pack.tasks[each.task_id]),
-                each.idx,
-                each.task_path,
-                each.channel,
-                each.form,
-                each.body,
+                pack.checkpoints[write.checkpoint].id,
+                write.task_id if isinstance(write.task_id, str) else uuid_text(pack.tasks[write.task_id]),
+                write.idx,
+                write.task_path,
+                write.channel,
+                write.form,
+                write.body,
             )
-            for each in pack.writes
+            for write in pack.writes
         ],
     )

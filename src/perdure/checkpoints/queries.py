@@ -1,4 +1,4 @@
-"""Reading the checkpoints of graphs, with the values of their channels."""
+"""Queries of graph checkpoints, with the values of their channels."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from perdure.kernel.storage.filters import given, where
 from perdure.kernel.storage.port import Tx
 
 LAST = "\U0010ffff"
-"""What comes after every id."""
+"""Text that sorts after every ID."""
 PAGE = 100
-"""How many checkpoints are read at once where each has to be looked at."""
+"""Batch size of checkpoints that are filtered in Python."""
 STEPS = 64
-"""How many ancestors are read at once."""
+"""Batch size of ancestors."""
 
 
 async def find(tx: Tx, query: CheckpointQuery) -> list[CheckpointWithValues]:
-    """The checkpoints that match, the newest first, each with its values and the writes after it."""
+    """Return the matching checkpoints, the newest first, each with its values and the writes after it."""
     check_query(query)
     rows = await _chosen(tx, query)
     places: dict[tuple[str, str], list[CheckpointRow]] = defaultdict(list)
     for row in rows:
         places[row.thread_id, row.checkpoint_ns].append(row)
-    found: dict[tuple[str, str, str], CheckpointWithValues] = {}
+    results: dict[tuple[str, str, str], CheckpointWithValues] = {}
     for (thread_id, namespace), group in places.items():
-        for each in await _with_values(tx, thread_id, namespace, group):
-            found[thread_id, namespace, each.row.id] = each
-    return [found[row.thread_id, row.checkpoint_ns, row.id] for row in rows]
+        for checkpoint in await _with_values(tx, thread_id, namespace, group):
+            results[thread_id, namespace, checkpoint.row.id] = checkpoint
+    return [results[row.thread_id, row.checkpoint_ns, row.id] for row in rows]
 
 
 async def _chosen(tx: Tx, query: CheckpointQuery) -> list[CheckpointRow]:
@@ -59,32 +59,32 @@ async def _chosen(tx: Tx, query: CheckpointQuery) -> list[CheckpointRow]:
     clause = where(sql.FIELDS, conditions, "and")
     size = limit if not query.filter else PAGE
     page, values = sql.LIST_CHECKPOINTS.page(clause, sql.NEWEST_FIRST, size, 0)
-    found: list[CheckpointRow] = []
+    matching: list[CheckpointRow] = []
     offset = 0
-    while len(found) < limit:
+    while len(matching) < limit:
         rows = await tx.all(page, before=query.before or LAST, **{**values, "offset": offset})
-        found += [row for row in rows if row.has_metadata(query.filter)]
+        matching += [row for row in rows if row.has_metadata(query.filter)]
         if len(rows) < size or not query.filter:
             break
         offset += size
-    return found[:limit]
+    return matching[:limit]
 
 
 async def _with_values(
     tx: Tx, thread_id: str, namespace: str, rows: Sequence[CheckpointRow]
 ) -> list[CheckpointWithValues]:
     versions = [decode_versions(row.versions) for row in rows]
-    wanted = [each for found in versions for each in found.items()]
+    wanted = [item for channels in versions for item in channels.items()]
     values = await read_values(tx, thread_id, namespace, wanted)
     writes = await _writes(tx, thread_id, namespace, [row.id for row in rows])
     return [
         CheckpointWithValues(
             row,
-            versions=found,
-            values=[values[key] for key in map(_key, found.items()) if key in values],
+            versions=channels,
+            values=[values[key] for key in map(_key, channels.items()) if key in values],
             writes=writes.get(row.id, []),
         )
-        for row, found in zip(rows, versions, strict=True)
+        for row, channels in zip(rows, versions, strict=True)
     ]
 
 
@@ -95,8 +95,8 @@ def _key(item: tuple[str, Version]) -> str:
 async def read_values(
     tx: Tx, thread_id: str, namespace: str, wanted: Sequence[tuple[str, Version]]
 ) -> dict[str, GraphValue]:
-    """The values of versions of channels, by the keys of their pieces; what is empty is not among them."""
-    names = {_key(each): each for each in wanted}
+    """Return the values of versions of channels, by the keys of their pieces. Empty channels are left out."""
+    names = {_key(item): item for item in wanted}
     if not names:
         return {}
     at = {"thread_id": thread_id, "checkpoint_ns": namespace}
@@ -119,60 +119,60 @@ async def read_values(
 
 
 class _List(NamedTuple):
-    """Where the items of a list are."""
+    """Log and ranges of a list."""
 
     log: str
     ranges: list[Range]
 
 
 async def _segments(tx: Tx, thread_id: str, lists: Sequence[_List]) -> dict[str, list[LogSegment]]:
-    """The items of these ranges of logs, by log, in their order."""
+    """Return the items of these ranges by log, in order."""
     wanted: dict[str, list[Range]] = defaultdict(list)
     for log, ranges in lists:
         wanted[log] += ranges
-    found: dict[str, list[LogSegment]] = {}
+    segments: dict[str, list[LogSegment]] = {}
     for log, ranges in wanted.items():
         rows: dict[int, LogSegment] = {}
         for start, stop in covered(ranges, GAP):
             for row in await tx.all(sql.READ_ITEMS, thread_id=thread_id, log=log, start=start, stop=stop):
                 rows[row.position] = LogSegment(row.position, row.position + row.count, (row.form, row.body))
-        found[log] = [rows[position] for position in sorted(rows)]
-    return found
+        segments[log] = [rows[position] for position in sorted(rows)]
+    return segments
 
 
 async def _writes(
     tx: Tx, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
 ) -> dict[str, list[GraphWrite]]:
-    """What was written after checkpoints, by their ids, in the order in which it is applied."""
+    """Return the writes after checkpoints, by checkpoint ID, in the order in which they are applied."""
     at: dict[str, Any] = {"thread_id": thread_id, "checkpoint_ns": namespace}
-    found: dict[str, list[GraphWrite]] = defaultdict(list)
+    writes: dict[str, list[GraphWrite]] = defaultdict(list)
     for row in await tx.all(sql.READ_WRITES, ids=sorted(set(checkpoint_ids)), **at):
-        found[row.checkpoint_id].append(row_to_graph_write(row))
-    return found
+        writes[row.checkpoint_id].append(row_to_graph_write(row))
+    return writes
 
 
-# --- channels that are kept as changes --------------------------------------------------------------------
+# --- channels that are stored as changes ------------------------------------------------------------------
 
 
 async def delta(tx: Tx, query: GraphDeltaQuery) -> list[GraphDelta]:
-    """For each channel its nearest value among the ancestors, and what was written from there on."""
+    """Return for each channel its nearest value among the ancestors, and all writes since then."""
     check_query(query)
     at = {"thread_id": query.thread_id, "checkpoint_ns": query.checkpoint_ns}
     start = query.checkpoint_id or await tx.one(sql.LATEST_ID, **at)
-    line = _Line(query.channels)
+    ancestry = _Ancestry(query.channels)
     place, first = start, True
-    while place is not None and line.open:
+    while place is not None and ancestry.open:
         rows = await tx.all(sql.ANCESTORS, id=place, depth=STEPS, **at)
         place = rows[-1].parent_id if rows else None
-        # What is written at the checkpoint itself belongs to the step after it.
+        # Writes at the checkpoint itself belong to the step after it.
         steps = [(row.id, decode_versions(row.versions)) for row in (rows[1:] if first else rows)]
         first = False
-        await _walk(tx, query, line, steps)
-    return [line.of(channel) for channel in query.channels]
+        await _walk(tx, query, ancestry, steps)
+    return [ancestry.of(channel) for channel in query.channels]
 
 
-class _Line:
-    """What is known of the channels, on the way from a checkpoint to its first ancestor."""
+class _Ancestry:
+    """Values and writes of channels, collected from a checkpoint back to its first ancestor."""
 
     def __init__(self, channels: Sequence[str]) -> None:
         self.open = set(channels)
@@ -180,7 +180,7 @@ class _Line:
         self.writes: dict[str, list[GraphWrite]] = {channel: [] for channel in channels}
 
     def take(self, writes: Sequence[GraphWrite]) -> None:
-        """The writes of the next ancestor, from the last to the first."""
+        """Add the writes of the next ancestor, from the last to the first."""
         for write in reversed(writes):
             if write.channel in self.open:
                 self.writes[write.channel].append(write)
@@ -196,17 +196,17 @@ class _Line:
 
 
 async def _walk(
-    tx: Tx, query: GraphDeltaQuery, line: _Line, steps: Sequence[tuple[str, Mapping[str, Version]]]
+    tx: Tx, query: GraphDeltaQuery, ancestry: _Ancestry, steps: Sequence[tuple[str, Mapping[str, Version]]]
 ) -> None:
     place = (query.thread_id, query.checkpoint_ns)
     wanted = [
-        (channel, versions[channel]) for _, versions in steps for channel in line.open & versions.keys()
+        (channel, versions[channel]) for _, versions in steps for channel in ancestry.open & versions.keys()
     ]
     values = await read_values(tx, *place, wanted)
     writes = await _writes(tx, *place, [checkpoint_id for checkpoint_id, _ in steps])
     for checkpoint_id, versions in steps:
-        line.take(writes.get(checkpoint_id, []))
-        for channel in line.open & versions.keys():
+        ancestry.take(writes.get(checkpoint_id, []))
+        for channel in ancestry.open & versions.keys():
             value = values.get(piece_key(channel, versions[channel]))
             if value is not None:
-                line.close(value)
+                ancestry.close(value)

@@ -1,8 +1,8 @@
-"""Checkpoints of graphs as they are written, travel and are read back.
+"""Records of graph checkpoints: as written, sent and read.
 
-A value is bytes that only its serializer understands. A checkpoint names a version of each of its channels,
-and each version is kept once, as a piece: a value as a whole, or a list made of ranges of an earlier version
-and of new items. So a list that grows costs its new items, however long it is.
+A value is bytes that only its serializer understands. A checkpoint names a version of each of its channels.
+Each version is stored once, as a piece: a whole value, or a list of ranges of an earlier version and of new
+items. So a growing list costs only its new items.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ __all__ = [
 ]
 
 Typed = tuple[str, bytes]
-"""A serialized value: the name of its form, and its bytes."""
+"""Serialized value: the name of its form, and its bytes."""
 
 Version = str | int | float | None
-"""The version of a channel; a piece is found by its text."""
+"""Version of a channel. Its text is part of the key of the piece."""
 
 PruneStrategy = Literal["delete", "keep_latest"]
-"""What is left of a thread: nothing, or the newest checkpoint of each namespace with what it needs."""
+"""What remains of a thread: nothing, or the newest checkpoint of each namespace with what it needs."""
 
 
 class SpliceRange(NamedTuple):
-    """The items from `start` to before `stop`, of the new ones (`own`) or of the base version."""
+    """Items from `start` to before `stop`, of the new ones (`own`) or of the base version."""
 
     own: bool
     start: int
@@ -49,11 +49,11 @@ class SpliceRange(NamedTuple):
 
 
 class Piece(Struct, frozen=True, kw_only=True):
-    """A new version of a channel.
+    """New version of a channel.
 
-    Without `spans` it is `value` as a whole, or an empty channel where that is None. With them it is a list:
-    the items that the spans name, one after the other. `value` then holds the `count` new items, as one
-    serialized list, and `base` is the version whose items are used again.
+    Without `spans` the version is the whole `value`, or empty if that is None. With `spans` it is a list: the
+    items of the spans in order. `value` then has the `count` new items as one serialized list, and `base` is
+    the version whose items are reused.
     """
 
     channel: str
@@ -65,7 +65,7 @@ class Piece(Struct, frozen=True, kw_only=True):
 
 
 class GraphPut(Struct, frozen=True, kw_only=True):
-    """A checkpoint to keep, with the pieces that are new with it."""
+    """Checkpoint to store, with its new pieces."""
 
     thread_id: str
     checkpoint_ns: str = ""
@@ -73,14 +73,14 @@ class GraphPut(Struct, frozen=True, kw_only=True):
     parent_id: str | None = None
     run_id: str | None = None
     checkpoint: Typed
-    """All of it but the values and the versions of its channels."""
+    """The checkpoint without the values and versions of its channels."""
     metadata: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, Version] = field(default_factory=dict)
     pieces: list[Piece] = field(default_factory=list)
 
 
 class GraphWrite(Struct, frozen=True, kw_only=True):
-    """What a task wrote after a checkpoint. A second write with the same `idx` counts if that is negative."""
+    """Write of a task after a checkpoint. With a negative `idx`, a later write replaces an earlier one."""
 
     thread_id: str
     checkpoint_ns: str = ""
@@ -93,14 +93,14 @@ class GraphWrite(Struct, frozen=True, kw_only=True):
 
 
 class GraphChanges(Struct, frozen=True, kw_only=True):
-    """Checkpoints and writes that are kept together, in their order."""
+    """Checkpoints and writes to store together, in order."""
 
     puts: list[GraphPut] = field(default_factory=list)
     writes: list[GraphWrite] = field(default_factory=list)
 
 
 class ListSlice(NamedTuple):
-    """The items from `start` to before `stop` of a serialized list."""
+    """Items from `start` to before `stop` of a serialized list."""
 
     items: Typed
     start: int
@@ -108,18 +108,18 @@ class ListSlice(NamedTuple):
 
 
 class GraphValue(Struct, frozen=True, kw_only=True):
-    """The version of a channel as it was read: `value` as a whole, or the list that its parts make."""
+    """Stored version of a channel: the whole `value`, or a list that consists of `parts`."""
 
     channel: str
     version: str
     value: Typed | None = None
     parts: list[ListSlice] | None = None
     spans: int = 0
-    """In how many ranges the items lie; a later version may be based on it if they are not too many."""
+    """Number of ranges of the list. With too many of them, a later version is stored whole."""
 
 
 class GraphTuple(Struct, frozen=True, kw_only=True):
-    """A checkpoint as it was read, with the values of its channels and the writes that wait there."""
+    """Stored checkpoint, with the values of its channels and its pending writes."""
 
     thread_id: str
     checkpoint_ns: str
@@ -130,13 +130,13 @@ class GraphTuple(Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any]
     versions: dict[str, Version]
     values: list[GraphValue]
-    """Of the channels that are not empty."""
+    """Values of the channels that are not empty."""
     writes: list[GraphWrite]
-    """In the order in which they are applied."""
+    """Writes in the order in which they are applied."""
 
 
 class CheckpointQuery(Struct, frozen=True, kw_only=True):
-    """Which checkpoints are meant. What is None holds for all; the newest come first."""
+    """Filter of checkpoints; None matches all. The newest come first."""
 
     thread_id: str | None = None
     checkpoint_ns: str | None = None
@@ -148,7 +148,7 @@ class CheckpointQuery(Struct, frozen=True, kw_only=True):
 
 
 class GraphDeltaQuery(Struct, frozen=True, kw_only=True):
-    """What the ancestors of a checkpoint, or of the newest one, say of channels that are kept as changes."""
+    """Query of channels stored as changes, from a checkpoint, or the newest one, back to its ancestors."""
 
     thread_id: str
     checkpoint_ns: str = ""
@@ -157,7 +157,7 @@ class GraphDeltaQuery(Struct, frozen=True, kw_only=True):
 
 
 class GraphDelta(Struct, frozen=True, kw_only=True):
-    """The nearest value of a channel among the ancestors, and what was written after it, the oldest first."""
+    """Nearest value of a channel among the ancestors, and the writes after it, the oldest first."""
 
     channel: str
     seed: GraphValue | None = None
@@ -165,7 +165,7 @@ class GraphDelta(Struct, frozen=True, kw_only=True):
 
 
 class GraphState(Struct, kw_only=True, frozen=True):
-    """What a thread shows of a checkpoint of its graph. Its values are in the checkpoint's pieces."""
+    """State of a thread for a checkpoint of its graph. The values are in the checkpoint's pieces."""
 
     checkpoint_id: str
     parent_id: str | None = None
@@ -173,17 +173,17 @@ class GraphState(Struct, kw_only=True, frozen=True):
     interrupts: list[dict[str, Any]] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
     body: str | None = None
-    """Its values as JSON, where they are known: those of the last state of a run."""
+    """Values as JSON, if known: those of a run's last state."""
     whole: bool = False
-    """Whether the pieces alone do not tell the values, so that the body is kept, however long it is."""
+    """True if the pieces do not determine the values, so that the body is stored whatever its size."""
     again: bool = False
-    """Whether the thread has it already, and it is to be brought up to date."""
+    """True for an update of a stored state."""
     output: list[str] | str | None = None
-    """The channels that a run returns, where these are not all that the thread shows."""
+    """Channels that a run returns, if not all that the thread shows."""
 
 
 class GraphSteps(Struct, kw_only=True, frozen=True):
-    """What a graph has done: its checkpoints and writes, and which of them are states of the thread."""
+    """Work of a graph: its checkpoints and writes, and the states of the thread."""
 
     changes: GraphChanges = field(default_factory=GraphChanges)
     states: list[GraphState] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The data of events that refer to checkpoints of graphs: for readers, and before a checkpoint is removed."""
+"""States for events that refer to graph checkpoints: for readers, and before a checkpoint is removed."""
 
 from __future__ import annotations
 
@@ -17,41 +17,48 @@ from perdure.streams.model import Reference
 from perdure.streams.operations import store_bodies
 
 Place = tuple[str, str]
-"""A thread and a namespace of its checkpoints."""
+"""Thread and checkpoint namespace."""
 
 
 async def resolve(tx: Tx, references: Collection[Reference]) -> dict[Reference, str]:
-    """The states that references to checkpoints of graphs stand for, as JSON."""
+    """Return the states that references name, as JSON."""
     places: dict[Place, list[Reference]] = defaultdict(list)
-    for each in references:
-        if each.keys is not None:
-            places[each.thread_id, each.checkpoint_ns or ""].append(each)
-    found: dict[Reference, str] = {}
+    for reference in references:
+        if reference.keys is not None:
+            places[reference.thread_id, reference.checkpoint_ns or ""].append(reference)
+    states: dict[Reference, str] = {}
     for (thread_id, namespace), group in places.items():
-        found |= await _states(tx, thread_id, namespace, group)
-    return found
+        states |= await _states(tx, thread_id, namespace, group)
+    return states
 
 
 async def _states(
     tx: Tx, thread_id: str, namespace: str, references: Collection[Reference]
 ) -> dict[Reference, str]:
-    ids = sorted({each.checkpoint_id for each in references})
+    ids = sorted({reference.checkpoint_id for reference in references})
     at = {"thread_id": thread_id, "checkpoint_ns": namespace}
     rows = await tx.all(sql.VERSIONS_OF, ids=ids, **at)
     versions = {row.id: decode_versions(row.versions) for row in rows}
     shown = [
-        (each, decode_keys(each.keys), versions[each.checkpoint_id])
-        for each in references
-        if each.keys is not None and each.checkpoint_id in versions
+        (reference, decode_keys(reference.keys), versions[reference.checkpoint_id])
+        for reference in references
+        if reference.keys is not None and reference.checkpoint_id in versions
     ]
-    wanted = {(key, known[key]) for _, keys, known in shown for key in _listed(keys) if key in known}
+    wanted = {
+        (key, channel_versions[key])
+        for _, keys, channel_versions in shown
+        for key in _listed(keys)
+        if key in channel_versions
+    }
     texts = await _texts(tx, thread_id, namespace, wanted)
     states: dict[Reference, str] = {}
-    for each, keys, known in shown:
-        pieces = {key: piece_key(key, known[key]) for key in _listed(keys) if key in known}
+    for reference, keys, channel_versions in shown:
+        pieces = {
+            key: piece_key(key, channel_versions[key]) for key in _listed(keys) if key in channel_versions
+        }
         state = state_text(keys, {key: texts[piece] for key, piece in pieces.items() if piece in texts})
         if state is not None:
-            states[each] = state
+            states[reference] = state
     return states
 
 
@@ -62,36 +69,36 @@ def _listed(keys: list[str] | str) -> list[str]:
 async def _texts(
     tx: Tx, thread_id: str, namespace: str, wanted: Iterable[tuple[str, Version]]
 ) -> dict[str, str]:
-    """The JSON texts of versions of channels, by the keys of their pieces."""
-    known: dict[Typed, list[str]] = {}
+    """Return the JSON texts of versions of channels, by the keys of their pieces."""
+    item_texts: dict[Typed, list[str]] = {}
     texts: dict[str, str] = {}
     for piece, value in (await read_values(tx, thread_id, namespace, list(wanted))).items():
-        text = _text(value, known)
+        text = _text(value, item_texts)
         if text is not None:
             texts[piece] = text
     return texts
 
 
-def _text(value: GraphValue, known: dict[Typed, list[str]]) -> str | None:
-    """The JSON text of a value; None if it has none, whatever a worker said of it."""
+def _text(value: GraphValue, item_texts: dict[Typed, list[str]]) -> str | None:
+    """Return the JSON text of a value; None if it has none, since a worker may refer to any value."""
     try:
-        return value_text(value, known)
+        return value_text(value, item_texts)
     except (InvalidInput, NotSupported):
         return None
 
 
 async def store_states(tx: Tx, removed: Mapping[Place, Collection[str]]) -> None:
-    """Give the events that refer to these checkpoints their states, before the checkpoints are removed."""
+    """Store the states of events that refer to these checkpoints, before the checkpoints are removed."""
     for thread_id in sorted({thread_id for thread_id, _ in removed}):
 
-        def is_removed(each: Reference, thread_id: str = thread_id) -> bool:
-            place = (thread_id, each.checkpoint_ns or "")
-            return each.keys is not None and each.checkpoint_id in removed.get(place, ())
+        def is_removed(reference: Reference, thread_id: str = thread_id) -> bool:
+            place = (thread_id, reference.checkpoint_ns or "")
+            return reference.keys is not None and reference.checkpoint_id in removed.get(place, ())
 
         await store_bodies(tx, thread_id, is_removed, resolve)
 
 
 async def store_all_states(tx: Tx, thread_ids: Iterable[str]) -> None:
-    """The same for all checkpoints of threads."""
+    """Store the states of events that refer to any checkpoint of these threads."""
     for thread_id in sorted(thread_ids):
-        await store_bodies(tx, thread_id, lambda each: each.keys is not None, resolve)
+        await store_bodies(tx, thread_id, lambda reference: reference.keys is not None, resolve)

@@ -1,6 +1,6 @@
-"""The rows of graph checkpoints, and how changes and found checkpoints are made of them.
+"""Rows of graph checkpoints, and their conversion from changes and to records.
 
-What users gave is encoded and decoded here, outside transactions.
+User data is encoded and decoded here, outside transactions.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from perdure.kernel.match import has
 
 
 class CheckpointThreadRow(NamedTuple):
-    """A thread that has checkpoints, pieces or writes."""
+    """Thread that has checkpoints, pieces or writes."""
 
     thread_id: str
 
 
 class CheckpointRow(msgspec.Struct, gc=False):
-    """A checkpoint without the values of its channels."""
+    """Checkpoint without the values of its channels."""
 
     thread_id: str
     checkpoint_ns: str
@@ -37,16 +37,16 @@ class CheckpointRow(msgspec.Struct, gc=False):
     form: str
     body: bytes
     earlier: bytes | None = None
-    """Earlier checkpoints that are packed with it; not read with it."""
+    """Pack of earlier checkpoints; not read with the row."""
     states: bytes | None = None
 
     def has_metadata(self, wanted: Mapping[str, Any] | None) -> bool:
-        """Whether the metadata has all wanted keys with the wanted values."""
+        """Return whether the metadata has all wanted keys with the wanted values."""
         return not wanted or has(decode_json(self.metadata), wanted)
 
 
 class PackedRow(NamedTuple):
-    """A checkpoint into whose row earlier ones are packed."""
+    """Checkpoint with a pack of earlier checkpoints."""
 
     thread_id: str
     checkpoint_ns: str
@@ -61,7 +61,7 @@ class PackedRow(NamedTuple):
 
 
 class PieceRow(msgspec.Struct, gc=False):
-    """A version of a channel: a value, or the ranges of a log that make up a list."""
+    """Version of a channel: a value, or the ranges of a log that form a list."""
 
     thread_id: str
     checkpoint_ns: str
@@ -85,7 +85,7 @@ class ListItemsRow(msgspec.Struct, gc=False):
 
 
 class WriteRow(msgspec.Struct, gc=False):
-    """What a task wrote after a checkpoint."""
+    """Write of a task after a checkpoint."""
 
     thread_id: str
     checkpoint_ns: str
@@ -99,7 +99,7 @@ class WriteRow(msgspec.Struct, gc=False):
 
 
 class BaseRow(NamedTuple):
-    """A list that a new version builds on; `stop` is where its log ends."""
+    """List that a new version builds on; `stop` is the end of its log."""
 
     thread_id: str
     checkpoint_ns: str
@@ -110,7 +110,7 @@ class BaseRow(NamedTuple):
 
 
 class AncestorRow(NamedTuple):
-    """A checkpoint on the way from another to its first ancestor."""
+    """Checkpoint or one of its ancestors."""
 
     id: str
     parent_id: str | None
@@ -118,7 +118,7 @@ class AncestorRow(NamedTuple):
 
 
 class CheckpointKey(NamedTuple):
-    """Which checkpoint."""
+    """Key of a checkpoint: thread, namespace, ID."""
 
     thread_id: str
     checkpoint_ns: str
@@ -126,7 +126,7 @@ class CheckpointKey(NamedTuple):
 
 
 class StoredRow(NamedTuple):
-    """A checkpoint that a run has stored."""
+    """Checkpoint with the run that stored it."""
 
     thread_id: str
     run_id: str
@@ -135,14 +135,14 @@ class StoredRow(NamedTuple):
 
 
 class CheckpointVersions(NamedTuple):
-    """The version of each channel of a checkpoint, as JSON."""
+    """Version of each channel of a checkpoint, as JSON."""
 
     id: str
     versions: str
 
 
 class CheckpointBaseRow(NamedTuple):
-    """What decides which checkpoints of a thread are needed."""
+    """Columns that decide which checkpoints of a thread are needed."""
 
     checkpoint_ns: str
     id: str
@@ -152,14 +152,14 @@ class CheckpointBaseRow(NamedTuple):
 
 
 class VersionsRow(NamedTuple):
-    """The versions that a checkpoint of a thread names."""
+    """Versions of channels that a checkpoint of a thread names."""
 
     checkpoint_ns: str
     versions: str
 
 
 class RangesRow(NamedTuple):
-    """A piece of a thread, and the ranges of its log if it is a list."""
+    """Piece of a thread, with the ranges of its log if it is a list."""
 
     checkpoint_ns: str
     piece: str
@@ -168,7 +168,7 @@ class RangesRow(NamedTuple):
 
 
 class SegmentRow(msgspec.Struct, gc=False):
-    """The place of items in the log of a list."""
+    """Position of items in the log of a list."""
 
     log: str
     position: int
@@ -176,7 +176,7 @@ class SegmentRow(msgspec.Struct, gc=False):
 
 
 class WrittenRow(NamedTuple):
-    """A checkpoint after which something was written; it need not exist."""
+    """Checkpoint that has writes; it need not exist."""
 
     checkpoint_ns: str
     checkpoint_id: str
@@ -209,7 +209,7 @@ def check_changes(changes: GraphChanges) -> None:
 
 
 def first_writes(writes: Iterable[WriteRow]) -> list[WriteRow]:
-    """The writes, of those with the same key the first; the last where `idx` is negative."""
+    """Return the writes without duplicate keys: the first write wins, or the last if `idx` is negative."""
     rows: dict[tuple[str, str, str, str, int], WriteRow] = {}
     for write in writes:
         key = (write.thread_id, write.checkpoint_ns, write.checkpoint_id, write.task_id, write.idx)
@@ -231,7 +231,7 @@ def checkpoint_row(put: GraphPut) -> CheckpointRow:
 
 
 def checkpoint_texts(put: GraphPut) -> tuple[str, str]:
-    """The versions and the metadata of a checkpoint, encoded."""
+    """Encode the versions and the metadata of a checkpoint."""
     versions = encode_json(put.versions, what="versions")
     return versions, encode_json(put.metadata, what="metadata", nan="keep")
 
@@ -251,11 +251,11 @@ def write_row(write: GraphWrite) -> WriteRow:
     )
 
 
-# --- found checkpoints ------------------------------------------------------------------------------------
+# --- read checkpoints -------------------------------------------------------------------------------------
 
 
 class CheckpointWithValues(NamedTuple):
-    """A checkpoint that was read, with the values of its channels and the writes after it."""
+    """Checkpoint with the values of its channels and the writes after it."""
 
     row: CheckpointRow
     versions: Mapping[str, Version]
@@ -263,25 +263,25 @@ class CheckpointWithValues(NamedTuple):
     writes: list[GraphWrite]
 
 
-def row_to_graph_tuple(found: CheckpointWithValues) -> GraphTuple:
-    """A checkpoint as callers see it."""
-    row = found.row
+def row_to_graph_tuple(checkpoint: CheckpointWithValues) -> GraphTuple:
+    """Build the record of a checkpoint."""
+    row = checkpoint.row
     return GraphTuple(
         thread_id=row.thread_id,
         checkpoint_ns=row.checkpoint_ns,
         checkpoint_id=row.id,
         parent_id=row.parent_id,
         run_id=row.run_id,
-        versions=dict(found.versions),
+        versions=dict(checkpoint.versions),
         metadata=decode_json(row.metadata),
         checkpoint=(row.form, row.body),
-        values=found.values,
-        writes=found.writes,
+        values=checkpoint.values,
+        writes=checkpoint.writes,
     )
 
 
 def row_to_graph_write(row: WriteRow) -> GraphWrite:
-    """A write as callers see it."""
+    """Build the record of a write."""
     return GraphWrite(
         thread_id=row.thread_id,
         checkpoint_ns=row.checkpoint_ns,
@@ -294,29 +294,29 @@ def row_to_graph_write(row: WriteRow) -> GraphWrite:
     )
 
 
-# --- what an operation computes with ----------------------------------------------------------------------
-# These few numbers and names decide what is read and written next in the same transaction.
+# --- decoding inside operations ---------------------------------------------------------------------------
+# These small values decide what is read and written next in the same transaction.
 
 _ranges = msgspec.json.Decoder(list[Range])
 
 
 def decode_ranges(text: str) -> list[Range]:
-    """The ranges of a version."""
+    """Decode the ranges of a version."""
     return _ranges.decode(text)
 
 
 def ranges_text(ranges: Sequence[Range]) -> str:
-    """Ranges as they are stored."""
+    """Encode ranges for storage."""
     return msgspec.json.encode(ranges).decode()
 
 
 def decode_versions(text: str) -> dict[str, Version]:
-    """The version of each channel."""
+    """Decode the version of each channel."""
     versions: dict[str, Version] = decode_json(text)
     return versions
 
 
 def decode_metadata(text: str) -> dict[str, Any]:
-    """The metadata of a checkpoint."""
+    """Decode the metadata of a checkpoint."""
     metadata: dict[str, Any] = decode_json(text)
     return metadata

@@ -1,4 +1,4 @@
-"""The service of graph checkpoints: those of one namespace."""
+"""Service for the graph checkpoints of one namespace."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from perdure.service.base import Service
 
 
 class StoredCheckpoints(Service):
-    """The checkpoints of LangGraph graphs in one namespace; every removal and copy leaves an audit entry."""
+    """Checkpoints of LangGraph graphs in one namespace. Removals and copies are audited."""
 
     # --- storing and reading ---------------------------------------------------------------------------
 
     async def put(self, changes: GraphChanges) -> None:
         """Store checkpoints and writes; they are durable when this returns.
 
-        A list whose base version no longer exists is a Conflict: send the whole list.
+        If the base version of a list no longer exists, raise Conflict: send the whole list.
         """
         rows = sum(1 + len(put.pieces) for put in changes.puts) + len(changes.writes)
         encoded = encode_changes(changes)
@@ -39,11 +39,11 @@ class StoredCheckpoints(Service):
         return [None] * len(batch)
 
     async def find(self, query: CheckpointQuery) -> list[GraphTuple]:
-        """The checkpoints that match a query, the newest first."""
-        return [row_to_graph_tuple(found) for found in await find_unpacked(self, query, self._unpack)]
+        """Get the checkpoints that match a query, the newest first."""
+        return [row_to_graph_tuple(row) for row in await find_unpacked(self, query, self._unpack)]
 
     async def delta(self, query: GraphDeltaQuery) -> list[GraphDelta]:
-        """The changes that the ancestors of a checkpoint stored, for channels that are stored as changes."""
+        """Get the changes to channels that the ancestors of a checkpoint stored."""
         await self._unpack(query.thread_id)
         return await self.read(queries.delta, query)
 
@@ -64,11 +64,11 @@ class StoredCheckpoints(Service):
         await self._audited("delete_graph_run", runs, operations.delete_runs, runs)
 
     async def copy_thread(self, source: str, target: str) -> None:
-        """Copy all checkpoints of a thread to another. Conflict if that one has any."""
+        """Copy all checkpoints of a thread to another thread. Conflict if that thread has any."""
         await self._audited("copy_graph_thread", [target], operations.copy_thread, source, target)
 
     async def prune(self, thread_ids: Sequence[str], strategy: PruneStrategy = "keep_latest") -> None:
-        """Delete all checkpoints of these threads, or all but the newest of each checkpoint namespace."""
+        """Delete all checkpoints of these threads, or all except the newest of each checkpoint namespace."""
         threads, chosen = list(thread_ids), model.check_strategy(strategy)
         await self._audited("prune_graph_thread", threads, operations.prune, threads, chosen)
 
@@ -82,19 +82,19 @@ class StoredCheckpoints(Service):
 async def find_unpacked(
     service: Service, query: CheckpointQuery, unpack: Callable[[str], Awaitable[None]]
 ) -> list[CheckpointWithValues]:
-    """The checkpoints that match a query; what is packed is unpacked before, if it may be among them."""
+    """Get the checkpoints that match a query. Unpack first if packed checkpoints may match."""
     if query.thread_id is None:
         return await service.read(queries.find, query)
     if query.checkpoint_ns or (query.checkpoint_id is None and _is_newest(query)):
         return await service.read(queries.find, query)
-    if query.checkpoint_id is not None and (found := await service.read(queries.find, query)):
-        return found
+    if query.checkpoint_id is not None and (checkpoints := await service.read(queries.find, query)):
+        return checkpoints
     await unpack(query.thread_id)
     return await service.read(queries.find, query)
 
 
 def _is_newest(query: CheckpointQuery) -> bool:
-    """Whether a query asks for the newest checkpoint, which has a row of its own."""
+    """Return whether a query asks for the newest checkpoint, which always has its own row."""
     return query.limit == 1 and query.before is None and not query.filter and query.checkpoint_ns is not None
 
 

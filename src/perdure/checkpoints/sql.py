@@ -1,4 +1,4 @@
-"""The SQL of graph checkpoints, written once for both engines."""
+"""SQL of graph checkpoints, the same for both engines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from perdure.kernel.storage.filters import ListField, Listing, SortKey, SortOrde
 
 # --- storing ----------------------------------------------------------------------------------------------
 
-# Lock threads, in the order of their ids.
+# Lock threads, in the order of their IDs.
 LOCK_THREADS = statement(
     """
     SELECT thread_id FROM graph_threads
@@ -41,9 +41,9 @@ LOCK_THREADS = statement(
     """,
     row=str,
 )
-# Add threads that have something to store for the first time.
+# Add threads with their first checkpoint, piece or write.
 ADD_THREADS = BulkInsert(GRAPH_THREADS, CheckpointThreadRow, on_conflict="NOTHING")
-# Store checkpoints, in place of those with the same ids.
+# Store checkpoints; replace existing ones.
 PUT_CHECKPOINTS = BulkInsert(
     GRAPH_CHECKPOINTS,
     CheckpointRow,
@@ -51,7 +51,7 @@ PUT_CHECKPOINTS = BulkInsert(
     " versions = excluded.versions, metadata = excluded.metadata, form = excluded.form, body = excluded.body,"
     " earlier = excluded.earlier, states = excluded.states",
 )
-# Store versions of channels, in place of those with the same keys.
+# Store versions of channels; replace existing ones.
 PUT_PIECES = BulkInsert(
     GRAPH_PIECES,
     PieceRow,
@@ -60,14 +60,14 @@ PUT_PIECES = BulkInsert(
 )
 # Add items to the logs of lists.
 ADD_ITEMS = BulkInsert(GRAPH_ITEMS, ListItemsRow)
-# Store writes. Only those that LangGraph numbers below zero (errors, interrupts, resumes) are ever replaced.
+# Store writes. Only writes with a negative number (errors, interrupts, resumes) replace earlier ones.
 PUT_WRITES = BulkInsert(
     GRAPH_WRITES,
     WriteRow,
     on_conflict="UPDATE SET task_path = excluded.task_path, channel = excluded.channel, form = excluded.form,"
     " body = excluded.body WHERE excluded.idx < 0",
 )
-# The lists that new versions build on, and where their logs end.
+# Lists that new versions build on, and the ends of their logs.
 FIND_BASES = statement(
     """
     SELECT p.thread_id, p.checkpoint_ns, p.piece, p.log, p.ranges,
@@ -81,7 +81,7 @@ FIND_BASES = statement(
     row=BaseRow,
 )
 
-# Whether checkpoints of these threads are packed.
+# A thread, out of these, with packed checkpoints.
 IS_PACKED = statement(
     """
     SELECT thread_id FROM graph_checkpoints
@@ -90,7 +90,7 @@ IS_PACKED = statement(
     """,
     row=str,
 )
-# The checkpoints of threads into whose rows earlier ones are packed.
+# The checkpoints of threads that have packs.
 PACKED = statement(
     """
     SELECT {columns}
@@ -100,13 +100,13 @@ PACKED = statement(
     """,
     row=PackedRow,
 )
-# Add checkpoints that were packed, unless they are stored.
+# Add unpacked checkpoints, unless they are stored.
 ADD_CHECKPOINTS = BulkInsert(GRAPH_CHECKPOINTS, CheckpointRow, on_conflict="NOTHING")
-# Add versions of channels that were packed, unless they are stored.
+# Add unpacked versions of channels, unless they are stored.
 ADD_PIECES = BulkInsert(GRAPH_PIECES, PieceRow, on_conflict="NOTHING")
-# Add writes that were packed, unless they are stored.
+# Add unpacked writes, unless they are stored.
 ADD_WRITES = BulkInsert(GRAPH_WRITES, WriteRow, on_conflict="NOTHING")
-# Drop packs that are unpacked, but for those whose states are not.
+# Drop unpacked packs, except packs whose states are still packed.
 CLEAR_PACKS = statement(
     """
     UPDATE graph_checkpoints SET earlier = NULL
@@ -121,7 +121,7 @@ CLEAR_ALL_PACKS = statement(
     """
 )
 
-# Which of these checkpoints were stored by these runs.
+# Checkpoints, out of these, that these runs stored.
 STORED_BY = statement(
     """
     SELECT {columns}
@@ -153,7 +153,7 @@ READ_PIECES = statement(
     """,
     row=PieceRow,
 )
-# The versions of the channels of checkpoints, which say what their pieces are.
+# The versions of the channels of checkpoints, which name their pieces.
 VERSIONS_OF = statement(
     """
     SELECT {columns}
@@ -162,7 +162,7 @@ VERSIONS_OF = statement(
     """,
     row=CheckpointVersions,
 )
-# The items of a range of a log. The last row that begins at `start` or before may hold the first of them.
+# The items of a range of a log. The last row that begins at `start` or before may contain the first item.
 READ_ITEMS = statement(
     """
     SELECT {columns}
@@ -174,7 +174,7 @@ READ_ITEMS = statement(
     """,
     row=ListItemsRow,
 )
-# What was written after checkpoints, in the order in which it is applied.
+# The writes after checkpoints, in the order in which they are applied.
 READ_WRITES = statement(
     """
     SELECT {columns}
@@ -214,7 +214,7 @@ LATEST_ID = statement(
 
 # --- removing ---------------------------------------------------------------------------------------------
 
-# The checkpoints that runs made.
+# The checkpoints that runs stored.
 OF_RUNS = statement(
     """
     SELECT {columns}
@@ -224,7 +224,7 @@ OF_RUNS = statement(
     """,
     row=CheckpointKey,
 )
-# The checkpoints of a thread, and what they need.
+# The checkpoints of a thread, with the columns that decide which are needed.
 OF_THREAD = statement(
     """
     SELECT {columns}
@@ -242,11 +242,11 @@ VERSIONS_OF_THREAD = statement(
 PIECES_OF_THREAD = statement(
     "SELECT {columns} FROM graph_pieces WHERE ns = :ns AND thread_id = :thread_id", row=RangesRow
 )
-# The places of all items of a thread.
+# The positions of all items of a thread.
 ITEMS_OF_THREAD = statement(
     "SELECT {columns} FROM graph_items WHERE ns = :ns AND thread_id = :thread_id", row=SegmentRow
 )
-# The checkpoints of a thread after which something was written.
+# The checkpoints of a thread that have writes.
 PLACES_WRITTEN = statement(
     "SELECT DISTINCT {columns} FROM graph_writes WHERE ns = :ns AND thread_id = :thread_id", row=WrittenRow
 )
@@ -257,7 +257,7 @@ DROP_CHECKPOINTS = statement(
     WHERE ns = :ns AND thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND id {among:ids}
     """
 )
-# Drop what was written after checkpoints.
+# Drop the writes after checkpoints.
 DROP_WRITES = statement(
     """
     DELETE FROM graph_writes
@@ -293,7 +293,7 @@ DROP_THREADS = statement("DELETE FROM graph_threads WHERE ns = :ns AND thread_id
 
 # --- copying ----------------------------------------------------------------------------------------------
 
-# Copy the checkpoints of a thread. Their run is left out: removing it leaves the copy alone.
+# Copy the checkpoints of a thread, without their runs, so that deleting a run does not change the copy.
 COPY_CHECKPOINTS = statement(
     """
     INSERT INTO graph_checkpoints
@@ -321,7 +321,7 @@ COPY_ITEMS = statement(
     ON CONFLICT (ns, thread_id, log, position) DO NOTHING
     """
 )
-# Copy what was written in a thread.
+# Copy the writes of a thread.
 COPY_WRITES = statement(
     """
     INSERT INTO graph_writes

@@ -1,4 +1,4 @@
-"""The tables of graphs. Large values are last columns."""
+"""Tables of graph checkpoints. Large values are the last columns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from perdure.kernel.storage.schema import Index, Table, blob, integer, text
 GRAPH_THREADS = Table(
     "graph_threads", (integer("ns"), text("thread_id")), key=("ns", "thread_id"), in_key=True
 )
-"""One row for each thread that has something here: whoever changes anything of it has locked the row."""
+"""One row per thread with checkpoints, pieces or writes. Every change locks the row first."""
 
 GRAPH_CHECKPOINTS = Table(
     "graph_checkpoints",
@@ -31,9 +31,8 @@ GRAPH_CHECKPOINTS = Table(
         Index("graph_checkpoints_earlier", ("ns", "thread_id"), "earlier IS NOT NULL"),
     ),
 )
-"""A checkpoint without the values of its channels; `versions` says which pieces they are. Earlier ones that
-have no rows are packed into `earlier`. `states` is not null while what their thread shows of them is still to
-be unpacked, out of the pack."""
+"""Checkpoints without the values of their channels; `versions` names the pieces. `earlier` is the pack of
+earlier checkpoints without rows. `states` is not null until the thread's states of these are unpacked."""
 
 GRAPH_PIECES = Table(
     "graph_pieces",
@@ -49,7 +48,7 @@ GRAPH_PIECES = Table(
     ),
     key=("ns", "thread_id", "checkpoint_ns", "piece"),
 )
-"""A version of a channel: a value, or the ranges of a log that make up a list."""
+"""Versions of channels: a value, or the ranges of a log that form a list."""
 
 GRAPH_ITEMS = Table(
     "graph_items",
@@ -64,7 +63,7 @@ GRAPH_ITEMS = Table(
     ),
     key=("ns", "thread_id", "log", "position"),
 )
-"""The items of lists, those that came together in one row."""
+"""Items of lists. Items added together share a row."""
 
 GRAPH_WRITES = Table(
     "graph_writes",
@@ -82,6 +81,6 @@ GRAPH_WRITES = Table(
     ),
     key=("ns", "thread_id", "checkpoint_ns", "checkpoint_id", "task_id", "idx"),
 )
-"""What the tasks after a checkpoint have written."""
+"""Writes of tasks after a checkpoint."""
 
 TABLES = (GRAPH_THREADS, GRAPH_CHECKPOINTS, GRAPH_PIECES, GRAPH_ITEMS, GRAPH_WRITES)

@@ -1,7 +1,7 @@
-"""The JSON texts of states, made from the values of channels without reviving them.
+"""JSON texts of states, built from the values of channels without reviving them.
 
-A run's worker and the readers of its stream make them with the same functions: so a worker can tell whether a
-checkpoint gives exactly the text of an event.
+The worker of a run and the readers of its stream use the same functions, so that a worker knows whether a
+checkpoint yields exactly the text of an event.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ _keys: msgspec.json.Decoder[list[str] | str] = msgspec.json.Decoder(list[str] | 
 
 
 def encode_typed(typed: Typed) -> str:
-    """The JSON text of a serialized value. NotSupported or InvalidInput if it cannot be shown."""
+    """Encode a serialized value as JSON. NotSupported or InvalidInput if it cannot be shown."""
     return _encoder.encode(view(typed)).decode()
 
 
 def item_texts(typed: Typed) -> list[str]:
-    """The JSON texts of the items of a serialized list."""
+    """Encode the items of a serialized list as JSON texts."""
     items = view(typed)
     if not isinstance(items, list):
         raise InvalidInput("the items of a list are no list")
-    return [_encoder.encode(item).decode() for item in items]
+    raise InvalidInput("the items of a list must be a list")
 
 
 def list_text(items: Sequence[str]) -> str:
-    """The JSON text of a list."""
+    """Join the JSON texts of items to a list."""
     return "[" + ",".join(items) + "]"
 
 
-def value_text(value: GraphValue, known: dict[Typed, list[str]]) -> str | None:
-    """The JSON text of a channel's value; the texts of items that many values share are kept in `known`."""
+def value_text(value: GraphValue, cache: dict[Typed, list[str]]) -> str | None:
+    """Encode a channel's value as JSON. `cache` keeps the texts of items that several values share."""
     if value.parts is None:
         return None if value.value is None else encode_typed(value.value)
     items: list[str] = []
     for part in value.parts:
-        texts = known.get(part.items)
+        texts = cache.get(part.items)
         if texts is None:
-            texts = known[part.items] = item_texts(part.items)
+            texts = cache[part.items] = item_texts(part.items)
         items += texts[part.start : part.stop]
     return list_text(items)
 
 
 def decode_keys(keys: str) -> list[str] | str:
-    """What of a state is shown: the channels of an object, or the one whose value is the state."""
+    """Decode which part of a state is shown: some channels, or the one whose value is the state."""
     try:
         return _keys.decode(keys)
     except msgspec.MsgspecError as error:
-        raise InvalidInput(f"the keys of a state cannot be read: {error}") from None
+        raise InvalidInput(f"invalid keys of a state: {error}") from None
 
 
 def encode_keys(keys: Sequence[str] | str) -> str:
@@ -62,12 +62,12 @@ def encode_keys(keys: Sequence[str] | str) -> str:
 
 
 def key_text(key: str) -> str:
-    """A key of an object as it stands before its value."""
+    """Encode a key of a JSON object, with its colon."""
     return _encoder.encode(key).decode() + ":"
 
 
 def state_text(keys: Sequence[str] | str, texts: Mapping[str, str]) -> str | None:
-    """The JSON text of a state, out of those of its channels; None if one is missing."""
+    """Build the JSON text of a state from the texts of its channels; None if one is missing."""
     if isinstance(keys, str):
         return texts.get(keys)
     if any(key not in texts for key in keys):

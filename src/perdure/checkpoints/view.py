@@ -1,7 +1,7 @@
-"""Values of graphs as plain data: nothing is imported or revived to show them.
+"""Plain data of graph values: nothing is imported or revived to show them.
 
-LangGraph writes MessagePack in which an object is the data that its constructor takes, under the name of its
-class. The data is what is shown here: a message is its fields, a set a list, an id a text.
+LangGraph writes MessagePack in which an object is the data for its constructor, under the name of its class.
+This data is shown: a message as its fields, a set as a list, an ID as a text.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import msgspec
 from perdure.checkpoints.records import GraphTuple, GraphValue, Typed
 from perdure.kernel.errors import InvalidInput, NotSupported
 
-# What LangGraph numbers the forms of objects by: an argument, arguments, named ones, a method's argument,
-# the fields of a pydantic model in two generations, an array of numbers, a value of many changes.
+# LangGraph's codes for objects: one argument, arguments, keyword arguments, argument of a method, fields of a
+# pydantic model (v1, v2), array of numbers, snapshot of a channel that is stored as changes.
 _ONE, _MANY, _NAMED, _METHOD, _FIELDS_V1, _FIELDS, _ARRAY, _SNAPSHOT = range(8)
 
 FRAMES = "msgpack-arrow"
-"""The form of values that hold DataFrames."""
+"""Form of values that contain DataFrames."""
 FRAME = 32
-"""The number of a DataFrame: the names of its columns, the number of its rows, and its bytes."""
+"""Code of a DataFrame: its column names, number of rows, and bytes."""
 
 _UUID = ["uuid", "UUID"]
 _TIMEDELTA = ["datetime", "timedelta"]
 
 _ROOT, _END = "__root__", "__end__"
-"""The channels that are a graph's whole state, where it has no others."""
+"""Channels whose value is the whole state of a graph without other channels."""
 
 
 def view(typed: Typed) -> Any:
-    """A serialized value as plain data. NotSupported if it is encrypted or of an unknown form."""
+    """Decode a serialized value to plain data. NotSupported if it is encrypted or of an unknown form."""
     form, body = typed
     if form == "null":
         return None
@@ -46,24 +46,24 @@ def view(typed: Typed) -> Any:
 
 
 def view_value(value: GraphValue) -> Any:
-    """The value of a channel as plain data."""
+    """Decode the value of a channel to plain data."""
     if value.parts is None:
         return None if value.value is None else view(value.value)
     return [item for part in value.parts for item in view(part.items)[part.start : part.stop]]
 
 
-def view_values(found: GraphTuple) -> dict[str, Any]:
-    """The values of all channels of a checkpoint as plain data."""
-    return {value.channel: view_value(value) for value in found.values}
+def view_values(checkpoint: GraphTuple) -> dict[str, Any]:
+    """Decode the values of all channels of a checkpoint to plain data."""
+    return {value.channel: view_value(value) for value in checkpoint.values}
 
 
-def state_values(found: GraphTuple) -> Any:
-    """What a thread shows of a checkpoint: the channels that its graph declares, not those that steer it."""
-    known = {value.channel: value for value in found.values}
-    for alone in (_ROOT, _END):
-        if alone in known:
-            return view_value(known[alone])
-    return {name: view_value(known[name]) for name in known if not _is_internal(name)}
+def state_values(checkpoint: GraphTuple) -> Any:
+    """Return the state of a checkpoint as plain data: the channels of the graph, without LangGraph's own."""
+    channels = {value.channel: value for value in checkpoint.values}
+    for whole in (_ROOT, _END):
+        if whole in channels:
+            return view_value(channels[whole])
+    return {name: view_value(channels[name]) for name in channels if not _is_internal(name)}
 
 
 def _is_internal(channel: str) -> bool:
@@ -82,7 +82,7 @@ def _decoded(decode: Any, body: bytes) -> Any:
 
 
 def _object(code: int, data: memoryview) -> Any:
-    """What is shown of an object."""
+    """Return the plain data of an object."""
     content = _unpack(bytes(data))
     if code == _SNAPSHOT:
         return content
@@ -110,12 +110,12 @@ def _seconds(parts: Any) -> Any:
     if not isinstance(parts, list) or len(parts) != 3 or not all(type(part) is int for part in parts):
         return parts
     days, seconds, microseconds = parts
-    # As `timedelta.total_seconds` computes it, so that both give the same text.
+    # The formula of `timedelta.total_seconds`, so that both give the same text.
     return ((days * 86400 + seconds) * 10**6 + microseconds) / 10**6
 
 
 def _plain(value: Any) -> Any:
-    """The same with nothing in it that JSON does not have: names are texts, bytes are base64."""
+    """Replace what JSON cannot represent: keys become texts, bytes base64."""
     if isinstance(value, dict):
         return _plain_dict(value)
     if isinstance(value, list | tuple):

@@ -1,1 +1,1 @@
-"""Runs: what a worker does with the runs of threads: claim, renew, store, finish."""
+"""Work of workers on runs: claim, renew, store, finish."""

@@ -1,4 +1,4 @@
-"""What a worker gets of claimed runs, and the inputs of phases, which are made when they are claimed."""
+"""Assignments of claimed runs, and the inputs of phases, which are rendered at the claim."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perdure.threads.work import Assignment, phase_facts
 
 
 def build_assignment(claimed: ClaimedRun) -> Assignment:
-    """What a worker gets of a claimed run; its input is decoded here, and nowhere before."""
+    """Build the assignment of a claimed run. The run's input is decoded only here."""
     run, limits = row_to_run(claimed.run), run_limits(claimed.run)
     thread, attempt = claimed.thread, claimed.attempt
     assistant = None if claimed.assistant is None else row_to_assistant(claimed.assistant)
@@ -50,19 +50,20 @@ def build_assignment(claimed: ClaimedRun) -> Assignment:
 async def with_inputs(
     inputs: PhaseInputs, ns: int, claimed: list[Assignment]
 ) -> tuple[list[Assignment], list[RunFinish]]:
-    """The same with the inputs of phases, and how those end for which there is none."""
-    phases = [each for each in claimed if each.run.kind == PHASE]
+    """Add the rendered inputs of phases. Return the assignments, and endings of phases without an input."""
+    phases = [assignment for assignment in claimed if assignment.run.kind == PHASE]
     if not phases:
         return claimed, []
-    rendered = await inputs.render(ns, [_order(each) for each in phases])
-    given = dict(zip((each.run.run_id for each in phases), rendered, strict=True))
-    failed = [_not_rendered(each, given[each.run.run_id]) for each in phases]
-    ends = [each for each in failed if each is not None]
-    refused = {each.held.run_id for each in ends}
-    return [_with_input(each, given) for each in claimed if each.run.run_id not in refused], ends
+    rendered = await inputs.render(ns, [_build_order(phase) for phase in phases])
+    input_by_run = dict(zip((phase.run.run_id for phase in phases), rendered, strict=True))
+    failed = [_refuse_phase(phase, input_by_run[phase.run.run_id]) for phase in phases]
+    ends = [ending for ending in failed if ending is not None]
+    refused = {ending.held.run_id for ending in ends}
+    accepted = [assignment for assignment in claimed if assignment.run.run_id not in refused]
+    return [_add_input(assignment, input_by_run) for assignment in accepted], ends
 
 
-def _order(assignment: Assignment) -> PhaseOrder:
+def _build_order(assignment: Assignment) -> PhaseOrder:
     run = assignment.run
     return PhaseOrder(
         rollout_id=run.run_id,
@@ -73,17 +74,16 @@ def _order(assignment: Assignment) -> PhaseOrder:
     )
 
 
-def _not_rendered(assignment: Assignment, given: PhaseInput) -> RunFinish | None:
-    if given.error is None:
+def _refuse_phase(assignment: Assignment, rendered: PhaseInput) -> RunFinish | None:
+    if rendered.error is None:
         return None
-    failure = Failure(error=NOT_RENDERED, message=given.error)
+    failure = Failure(error=NOT_RENDERED, message=rendered.error)
     return RunFinish(assignment.held, "error", failure, permanent=True, stop_reason=FATAL)
 
 
-def _with_input(assignment: Assignment, given: Mapping[str, PhaseInput]) -> Assignment:
-    """The assignment with the input that was made for it."""
+def _add_input(assignment: Assignment, inputs: Mapping[str, PhaseInput]) -> Assignment:
     run = assignment.run
-    if run.run_id not in given:
+    if run.run_id not in inputs:
         return assignment
-    kwargs = msgspec.structs.replace(run.kwargs, input=given[run.run_id].input)
+    kwargs = msgspec.structs.replace(run.kwargs, input=inputs[run.run_id].input)
     return msgspec.structs.replace(assignment, run=msgspec.structs.replace(run, kwargs=kwargs))

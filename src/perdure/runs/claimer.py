@@ -1,4 +1,4 @@
-"""The claims of one worker in this process."""
+"""Claims of one worker in this process."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Claimer:
-    """The claims of one worker, in its event loop, until it is closed.
+    """Claims of one worker, in its event loop, until it is closed.
 
-    The hints are watched from the beginning on: one that comes between two claims is not lost. With an
-    idempotency key, what it claims is stored under that key.
+    It watches hints from its creation, so that a hint between two claims is not lost. With an idempotency
+    key, its claims are stored under that key.
     """
 
     def __init__(
@@ -39,29 +39,29 @@ class Claimer:
     ) -> None:
         self.queue = queue
         self.begins = begins
-        """Whether its worker looks whether a run has `begun`; one of an earlier release does not."""
+        """True if the worker reads `begun`; a worker of an earlier release does not."""
         self.worker_id = check_id(worker_id, "worker_id")
-        self.agents = tuple(sorted({check_name(each, "the name of an agent") for each in agents}))
+        self.agents = tuple(sorted({check_name(agent, "the name of an agent") for agent in agents}))
         self._queues = check_queues(queues)
         self._key = None if key is None else check_text(key, "idempotency_key")
         self._watch = self._new_watch()
         self._is_hinted = False
-        """Whether a hint was taken after which nothing was claimed yet."""
+        """True from a hint until the next claim."""
         self._is_drained = False
 
     def _new_watch(self) -> Watch:
-        keys = [ready_key(name, each) for name in self._queues for each in self.agents]
+        keys = [ready_key(name, agent) for name in self._queues for agent in self.agents]
         return self.queue.storage.signals.watch(READY_CHANNEL, [*self._queues, *keys], self.queue.namespace)
 
     async def claim(self, limit: int) -> list[Assignment]:
-        """Claim up to `limit` runs now; a hint after which that failed is passed on."""
+        """Claim up to `limit` runs now. If that fails, pass the hint on to another process."""
         claim, queue = Claim(self.worker_id, limit), self.queue
         try:
             if not self._is_hinted and not await self._may_claim():
                 return []
-            found = await queue.claim_now(claim, self.agents, self._queues, self._key)
+            assignments = await queue.claim_now(claim, self.agents, self._queues, self._key)
         except Drained:
-            # Until it claims again, the hints are for others.
+            # Until this worker claims again, hints wake other workers.
             self.close()
             self._is_drained = True
             return []
@@ -69,16 +69,16 @@ class Claimer:
             self._watch.pass_on()
             raise
         self._is_hinted = False
-        return found
+        return assignments
 
     async def _may_claim(self) -> bool:
-        """Whether to claim: taking a key is a write, which a claim that finds nothing does without."""
+        """Return whether to claim. A claim under a key writes, so skip it if it would return nothing."""
         if self._key is None:
             return True
         return await self.queue.read(assign.may_claim, self.agents, self._queues, self._key)
 
     async def next(self, limit: Callable[[], int], seconds: float) -> list[Assignment] | None:
-        """The next runs, as many as the limit is then, once there are some; None if the time is up."""
+        """Wait for the next runs, at most `limit()` at that time; None after `seconds`."""
         clock = asyncio.get_running_loop().time
         until = clock() + seconds
         while (left := until - clock()) > 0:
@@ -86,19 +86,19 @@ class Claimer:
             if share:
                 return await self.queue.assigned(share, self._queues)
             if self._is_hinted:
-                found = await self.claim(limit())
-                if found:
-                    return found
+                assignments = await self.claim(limit())
+                if assignments:
+                    return assignments
         return None
 
     async def _wait(self, limit: Callable[[], int], seconds: float) -> Share:
-        """Wait for a hint, or for runs that are claimed for it meanwhile, which are returned."""
+        """Wait for a hint, or for runs that another transaction claims for this worker. Return those runs."""
         if self._is_drained:
             await asyncio.sleep(seconds)
             self._watch, self._is_drained = self._new_watch(), False
             return ()
         if self._key is not None:
-            # What is claimed for it elsewhere would not be stored under its key.
+            # Runs that another transaction claims would not be stored under the key.
             self._is_hinted = bool(await self._watch.changed(seconds))
             return ()
         waiting, claims = WaitingClaim(self, limit, self._watch), self.queue.waiting_claims
@@ -118,7 +118,7 @@ class Claimer:
         self.close()
 
     def close(self) -> None:
-        """Watch no more. A hint after which nothing was claimed is passed on."""
+        """Stop watching. Pass on a hint that no claim followed."""
         self._watch.close()
         if self._is_hinted:
             self._is_hinted = False

@@ -1,4 +1,4 @@
-"""The runs of one namespace, as those who execute them see them."""
+"""Queue of the runs of one namespace, for workers."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 WORK = "/work"
-"""Where the methods of workers are reached."""
+"""Path prefix of the methods for workers."""
 MAX_BODY = 32 << 20
-"""How large a request of a worker may be: what agents write may be large."""
+"""Largest request body of a worker. Agents may write large values."""
 MAX_WAIT_SECONDS = 30.0
 MAX_EVENTS = 10 * MAX_BATCH
 FILL_SECONDS = 5.0
@@ -101,17 +101,17 @@ Queues = Annotated[Sequence[QueueName], Meta(min_length=1, max_length=2)]
 Leases = Annotated[Sequence[Lease], Meta(max_length=MAX_BATCH)]
 Events = Annotated[Sequence[NewEvent], Meta(max_length=MAX_EVENTS)]
 After = Annotated[int, Meta(ge=0, le=2**53)]
-"""The number of the last event that the worker knows of: what it sends comes right after that, and once."""
+"""Number of the last event that the worker knows. Its next event has the next number, and is stored once."""
 
 
 class RunQueue(WatchedService):
-    """What a worker needs. A write is `Fenced` once its attempt no longer holds the run.
+    """Operations of a worker on its runs. A write is `Fenced` once its attempt no longer holds the run.
 
-    `over` gives it to a worker that has no database.
+    `over` builds one for a worker without a database.
     """
 
     _process: str | None = None
-    """The process of its workers, if that has the database open."""
+    """ID of the process of its workers, if that process has the database open."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class RunQueue(WatchedService):
         log: EventLog | None = None,
         inputs: PhaseInputs | None = None,
     ) -> Self:
-        """The queue of the same namespace, whose streams and completions those of `threads` read."""
+        """Create a queue that shares its namespace, streams and completions with `threads`."""
         return cls(
             threads.storage,
             threads.kinds,
@@ -161,13 +161,13 @@ class RunQueue(WatchedService):
         )
 
     def acting_as(self, caller: Caller) -> Self:
-        """The same queue in the caller's namespace, writing in the caller's name."""
+        """Return a queue in the caller's namespace that writes in the caller's name."""
         sibling = super().acting_as(caller)
         sibling.items = self.items.acting_as(caller)
         return sibling
 
     def in_namespace(self, namespace: str) -> Self:
-        """The same queue in another namespace of the database."""
+        """Return a queue in another namespace of the database."""
         sibling = super().in_namespace(namespace)
         sibling.items = self.items.in_namespace(namespace)
         return sibling
@@ -181,9 +181,9 @@ class RunQueue(WatchedService):
         queues: Queues = (AGENTS_QUEUE,),
         built_in: Annotated[Sequence[Id], Meta(max_length=MAX_BATCH)] = (),
     ) -> Acknowledged:
-        """Register a worker with its agents, how many runs it takes at once, and the queues it serves.
+        """Register a worker with its agents, its number of concurrent runs, and its queues.
 
-        Each agent gets its system assistant, but for those that are built in: they execute phases alone.
+        Each agent gets a system assistant, except built-in agents, which execute only phases.
         """
         check_id(worker_id, "worker_id")
         for spec in agents:
@@ -197,29 +197,29 @@ class RunQueue(WatchedService):
 
     @call(POST(WORK + "/deregister"), scope="worker", repeatable=True)
     async def deregister(self, worker_id: WorkerId) -> Acknowledged:
-        """Sign a worker off: it claims no more, and does not count as alive."""
+        """Deregister a worker: it claims no more runs and does not count as alive."""
         check_id(worker_id, "worker_id")
         await self.write(workers.stop, worker_id)
 
     def start_timers(self) -> None:
-        """Start to look for runs of earlier releases, which may still run beside this one."""
+        """Start to look for runs of processes of an earlier release, which may still run."""
         self.storage.timers.every(FILL_SECONDS, self.fill_agents)
 
     async def fill_agents(self) -> None:
-        """Write the agents of runs that an earlier release created, so that they can be claimed."""
+        """Set the agents of runs that an earlier release created, so that they can be claimed."""
         while await self.storage.background(assign.fill_agents):
             pass
 
     def in_this_process(self) -> Self:
-        """The same queue for workers in this process: the next one to open its SQLite file knows them to be
-        dead."""
+        """Return a queue for workers in this process. When this process ends, the next process that opens the
+        SQLite file ends their leases."""
         sibling = self.in_namespace(self.namespace)
         sibling._process = process_id()
         return sibling
 
     async def take_over(self) -> None:
-        """End the leases of workers in the process that had this SQLite file open before, in every
-        namespace: they are not waited for."""
+        """End the leases of workers in the process that had this SQLite file open before, in all namespaces,
+        instead of waiting for their expiry."""
         if self.storage.engine == "sqlite":
             while await self.storage.run(report.end_workers_elsewhere, process_id(), self.kinds):
                 pass
@@ -228,7 +228,7 @@ class RunQueue(WatchedService):
     async def describe(
         self, agents: Annotated[Sequence[AgentDescription], Meta(max_length=MAX_BATCH)]
     ) -> Acknowledged:
-        """Store the schemas and drawings of agents, for servers without their code; the last call counts."""
+        """Store the schemas and drawings of agents, for servers without their code. The last call wins."""
         rows = description_rows(agents)
         if rows and not await self.read(is_described, rows):
             await self.write(describe, rows)
@@ -246,22 +246,22 @@ class RunQueue(WatchedService):
         *,
         idempotency_key: str | None = None,
     ) -> Annotated[list[Assignment], under("assignments", list[Assignment], "Assignments")]:
-        """Claim up to `limit` runs of these agents as soon as there is one; none after `wait` seconds.
+        """Claim up to `limit` runs of these agents, waiting up to `wait` seconds for the first.
 
-        The runs of callers are in the queue `agents`, the phases of workflows in `workflows`; a phase comes
-        with its input rendered. A repeated idempotency key gives the same runs.
+        Runs of callers are in the queue `agents`, phases of workflows in `workflows`. A phase comes with its
+        rendered input. A repeated idempotency key returns the same runs.
         """
         with Claimer(self, worker_id, agents, queues, idempotency_key) as claimer:
             return await claimer.claim(limit) or await claimer.next(lambda: limit, wait) or []
 
     def claimer(self, worker_id: str, agents: Sequence[str], queues: Sequence[str]) -> Claimer | None:
-        """What claims for a worker of this process; None if the queue is elsewhere."""
+        """Create a claimer for a worker of this process; None if the queue is remote."""
         return Claimer(self, worker_id, agents, queues, begins=True)
 
     async def claim_now(
         self, claim: Claim, agents: Sequence[str], queues: Sequence[str], key: str | None
     ) -> list[Assignment]:
-        """Claim what is ready, merged with the claims of others; `Drained` if the worker gets nothing."""
+        """Claim what is ready, merged with concurrent claims. Raise `Drained` if the worker is drained."""
         claimed: Share = await self.write_once(
             key,
             assign.claim_runs,
@@ -270,68 +270,69 @@ class RunQueue(WatchedService):
             queues,
             self.kinds,
             rows=claim.limit,
-            # A caller with a key may ask again, so that nothing is released.
+            # A caller with a key may ask again, so nothing is released.
             undelivered=self.unclaimed if key is None else None,
         )
         return await self.assigned(claimed, queues)
 
     async def assigned(self, claimed: Share, queues: Sequence[str]) -> list[Assignment]:
-        """What a worker gets of the runs that were claimed for it."""
-        if all(isinstance(each, Created) for each in claimed):
-            found = [each.record for each in claimed if isinstance(each, Created)]
-            made = [build_assignment(each) for each in found if each is not None]
-            made = await self._with_inputs(made) if WORKFLOWS_QUEUE in queues else made
+        """Return the assignments of runs that were claimed for a worker."""
+        if all(isinstance(run, Created) for run in claimed):
+            records = [run.record for run in claimed if isinstance(run, Created)]
+            assignments = [build_assignment(record) for record in records if record is not None]
+            if WORKFLOWS_QUEUE in queues:
+                assignments = await self._with_inputs(assignments)
         else:
-            made = await self._assignments([NewAttempt(*each) for each in claimed])
-        self._redis_markers.claimed(made)
-        return made
+            assignments = await self._load_assignments([NewAttempt(*ids) for ids in claimed])
+        self._redis_markers.claimed(assignments)
+        return assignments
 
-    async def _assignments(self, claimed: Sequence[NewAttempt]) -> list[Assignment]:
-        """The assignments of a claim whose first answer was lost."""
+    async def _load_assignments(self, claimed: Sequence[NewAttempt]) -> list[Assignment]:
+        """Load the assignments of a claim whose first answer was lost."""
         try:
-            found = [build_assignment(each) for each in await self.read(assign.assignments, claimed)]
+            assignments = [build_assignment(run) for run in await self.read(assign.assignments, claimed)]
         except BaseException:
-            # Nobody else knows of this claim.
+            # No other process knows of this claim.
             self.unclaimed(claimed)
             raise
-        return await self._with_inputs(found)
+        return await self._with_inputs(assignments)
 
     async def _with_inputs(self, claimed: list[Assignment]) -> list[Assignment]:
-        """The same with the inputs of phases rendered. One whose input cannot be made fails at once."""
+        """Render the inputs of phases. A phase whose input cannot be rendered fails at once."""
         if self._inputs is None:
             return claimed
         try:
             ready, failed = await with_inputs(self._inputs, await self.ns(), claimed)
         except BaseException:
-            self.unclaimed([NewAttempt(each.run.run_id, each.attempt_id, each.attempt) for each in claimed])
+            self.unclaimed([NewAttempt(new.run.run_id, new.attempt_id, new.attempt) for new in claimed])
             raise
         if failed:
             await self._finish(failed)
         return ready
 
     def unclaimed(self, claimed: Sequence[Iterable[Any]]) -> None:
-        """Release runs whose claimer was cancelled meanwhile."""
+        """Release runs whose claimer was cancelled, in the background."""
         if claimed:
             self.release_later(partial(self.release, claimed))
 
     async def release(self, claimed: Sequence[Iterable[Any]]) -> None:
-        """Release runs that were claimed for one who is gone."""
-        attempts = [NewAttempt(*each) for each in claimed]
-        runs = await self.read(load_runs, [each.run_id for each in attempts])
+        """Release runs whose claimer is gone."""
+        attempts = [NewAttempt(*ids) for ids in claimed]
+        runs = await self.read(load_runs, [attempt.run_id for attempt in attempts])
         await self.hand_back(
             [
-                Lease(each.run_id, runs[each.run_id].thread_id, each.attempt_id)
-                for each in attempts
-                if each.run_id in runs
+                Lease(attempt.run_id, runs[attempt.run_id].thread_id, attempt.attempt_id)
+                for attempt in attempts
+                if attempt.run_id in runs
             ]
         )
 
     @call(POST(WORK + "/release"), scope="worker", repeatable=True)
     async def hand_back(self, held: Leases) -> Acknowledged:
-        """Release runs, uncharged and at their old place, so that another worker goes on at once."""
+        """Release runs, uncharged and at their old position, so that another worker continues at once."""
         if held:
             await self.write(finish.hand_back, tuple(map(check_lease, held)), self.kinds)
-            self._redis_markers.released([each.run_id for each in held])
+            self._redis_markers.released([lease.run_id for lease in held])
 
     # --- while a run is executed --------------------------------------------------------------------------
 
@@ -339,7 +340,7 @@ class RunQueue(WatchedService):
     async def renew(
         self, worker_id: WorkerId, held: Leases
     ) -> Annotated[list[Verdict], under("verdicts", list[Verdict], "Verdicts")]:
-        """Renew leases, and tell of each run, in their order, whether it goes on."""
+        """Renew leases. Return for each run, in order, whether it continues."""
         check_id(worker_id, "worker_id")
         verdicts = await self.write(execute.renew, worker_id, tuple(map(check_lease, held)))
         self._redis_markers.renewed(held, verdicts)
@@ -349,20 +350,21 @@ class RunQueue(WatchedService):
     async def controls(
         self, held: Leases, wait: Wait = 0.0
     ) -> Annotated[dict[str, Verdict], under("controls", dict[str, Verdict], "Controls")]:
-        """Wait up to `wait` seconds for runs that are to stop; returns them with their verdicts."""
+        """Wait up to `wait` seconds for runs that must stop; return them with their verdicts."""
         ns = await self.ns()
-        keys = [control_key(ns, each.run_id) for each in held]
+        keys = [control_key(ns, lease.run_id) for lease in held]
 
         async def stopped(_: frozenset[str]) -> dict[str, Verdict]:
             verdicts = await self.read(execute.verdicts, tuple(map(check_lease, held)))
-            return {each.run_id: v for each, v in zip(held, verdicts, strict=True) if v != "go"}
+            pairs = zip(held, verdicts, strict=True)
+            return {lease.run_id: verdict for lease, verdict in pairs if verdict != "go"}
 
         return await until(self.storage.signals, CONTROL_CHANNEL, keys, stopped, timeout=wait)
 
     async def append(self, held: Lease, events: Sequence[NewEvent], after: int | None = None) -> int:
-        """Append events to the stream of a run; returns the number of the last once they are durable.
+        """Append events to the stream of a run; return the number of the last event once it is durable.
 
-        With `after`, the number of the event that they follow, a repeated call is not carried out again.
+        `after` is the number of the event before these. With it, a repeated call is not carried out again.
         """
         (answer,) = await self.append_all([RunAppend(held, events, after)])
         return or_raise(answer)
@@ -371,13 +373,12 @@ class RunQueue(WatchedService):
     async def append_all(
         self, appends: Annotated[Sequence[RunAppend], Meta(max_length=MAX_BATCH)]
     ) -> Annotated[list[int | PerdureError], APPENDED]:
-        """Append events to the streams of runs; each item is answered by itself."""
-        calls = [
-            AppendEvents(check_lease(each.held), check_sent(each.events), each.after) for each in appends
-        ]
-        rows = sum(max(len(each.events), 1) for each in calls)
-        size = sum(len(event.body) for each in calls for event in each.events)
-        return [get_last(each) for each in await self._each(self._append_batch, calls, rows=rows, size=size)]
+        """Append events to the streams of runs. Each item has its own answer."""
+        calls = [AppendEvents(check_lease(new.held), check_sent(new.events), new.after) for new in appends]
+        rows = sum(max(len(call.events), 1) for call in calls)
+        size = sum(len(event.body) for call in calls for event in call.events)
+        answers = await self._each(self._append_batch, calls, rows=rows, size=size)
+        return [get_last(answer) for answer in answers]
 
     async def _append_batch(self, calls: Sequence[AppendEvents]) -> Sequence[Any]:
         return self._offered(await self.write(execute.append_events, calls))
@@ -396,7 +397,7 @@ class RunQueue(WatchedService):
         events: Events = (),
         after: After | None = None,
     ) -> Checkpoint:
-        """Store a state of a run's thread, with the events that tell of it."""
+        """Store a state of a run's thread, with the events about it."""
         new = SaveCheckpoint(check_lease(held), checked(checkpoint), check_sent(events), after)
         size = len(new.checkpoint.values) + sum(len(event.body) for event in events)
         (state,) = await self._each(self._save_batch, [new], size=size)
@@ -412,9 +413,9 @@ class RunQueue(WatchedService):
     async def record(
         self, held: Lease, steps: GraphSteps, events: Events = (), after: After | None = None
     ) -> Annotated[int, under("seq", int, "LastEvent")]:
-        """Store what the graph of a run has done, with events; returns the number of the last event.
+        """Store the work of a run's graph, with events; return the number of the last event.
 
-        `after` is that of `append`.
+        `after` works as in `append`.
         """
         new = encode_steps(check_states(steps), held.thread_id, events)
         call = RecordSteps(check_lease(held), new, check_sent(events), after)
@@ -436,7 +437,7 @@ class RunQueue(WatchedService):
     async def find_deltas(
         self, held: Lease, query: GraphDeltaQuery
     ) -> Annotated[list[GraphDelta], under("found", list[GraphDelta], "FoundDeltas")]:
-        """Find what the ancestors of a checkpoint hold of channels that are stored as changes."""
+        """Get the stored changes of a checkpoint's channels, from the checkpoint's ancestors."""
         return await find_deltas(self, replace(query, thread_id=check_lease(held).thread_id))
 
     @call(POST(WORK + "/items"), scope="worker", max_body=MAX_BODY, repeatable=True)
@@ -459,11 +460,11 @@ class RunQueue(WatchedService):
         after: After | None = None,
         within: Annotated[str, Meta(max_length=1024)] | None = None,
     ) -> Acknowledged:
-        """Store the result of a step, for later attempts of this run and of those that resume it.
+        """Store the result of a step, for later attempts of this run and for runs that resume it.
 
-        `events` are those that were emitted before it and are not stored yet. `after` is the number of the
-        event that they follow: with it, a later attempt is told where in the stream the step was saved.
-        `within` is the step that called it: once that one is saved too, nobody asks for this one.
+        `events` were emitted before the step and are not stored yet. `after` is the number of the event
+        before them. With it, a later attempt learns the position of the step in the stream. `within` is the
+        step that called this one: once that step is saved, no attempt asks for this one.
         """
         check_id(origin, "origin")
         check_text(name, "the name of a step")
@@ -481,30 +482,30 @@ class RunQueue(WatchedService):
     async def emitted(
         self, held: Lease, after: After, limit: Annotated[int, Meta(ge=0, le=MAX_BATCH)] = 100
     ) -> Annotated[list[NewEvent], under("events", list[NewEvent], "EmittedEvents")]:
-        """The events of a run's stream after a number, up to `limit` of them or about 1 MiB."""
+        """Get the events of a run's stream after a number: up to `limit` events or about 1 MiB."""
         page = await self.read(
             read_stream, check_lease(held).run_id, after, limit, False, PAGE_BYTES, resolve
         )
-        return [NewEvent(each.event, each.body) for each in page.events]
+        return [NewEvent(event.event, event.body) for event in page.events]
 
     @call(POST(WORK + "/sessions"), scope="worker", max_body=MAX_BODY, repeatable=True)
     async def log_all(
         self, logs: Annotated[Sequence[SessionLines], Meta(max_length=MAX_BATCH)]
     ) -> Annotated[list[int | PerdureError], APPENDED]:
-        """Append lines to the sessions of runs; each item is answered by itself, with the place after it.
+        """Append lines to the sessions of runs. Each item has its own answer: the position after its lines.
 
-        A line whose number the session has of the attempt already is not written again.
+        Lines that this attempt has already written are skipped.
         """
-        size = sum(len(line) for each in check_session_lines(logs) for line in each.lines)
+        size = sum(len(line) for log in check_session_lines(logs) for line in log.lines)
         return [*await self._each(self._log_batch, logs, rows=len(logs), size=size)]
 
     @call(POST(WORK + "/usage"), scope="worker", repeatable=True)
     async def report_usage(
         self, reports: Annotated[Sequence[UsageReport], Meta(max_length=MAX_BATCH)]
     ) -> Annotated[list[int | PerdureError], APPENDED]:
-        """Store what attempts of phases have taken so far; each item is answered by itself, with 0."""
+        """Store the usage of phases' attempts so far. Each item has its own answer, 0 for success."""
         answers = await self._each(self._usage_batch, check_usage(reports), rows=len(reports))
-        return [each if isinstance(each, PerdureError) else 0 for each in answers]
+        return [answer if isinstance(answer, PerdureError) else 0 for answer in answers]
 
     async def _usage_batch(self, reports: Sequence[UsageReport]) -> Sequence[PerdureError | None]:
         return await self.write(record_usage, reports)
@@ -517,7 +518,7 @@ class RunQueue(WatchedService):
     # --- the end ------------------------------------------------------------------------------------------
 
     async def finish(self, ending: Ending) -> Run:
-        """End an attempt. Doing it twice does it once."""
+        """End an attempt. A repeated call changes nothing."""
         (answer,) = await self.finish_all([ending])
         return or_raise(answer)
 
@@ -525,17 +526,17 @@ class RunQueue(WatchedService):
     async def finish_all(
         self, endings: Annotated[Sequence[Ending], Meta(max_length=MAX_BATCH)]
     ) -> Annotated[list[Run | PerdureError], ENDED]:
-        """End attempts; each is answered by itself, and doing it twice does it once."""
+        """End attempts. Each item has its own answer, and a repeated call changes nothing."""
         for ending in endings:
             check_sent(ending.events)
             if ending.graph is not None:
                 check_states(ending.graph)
-        found = await self._finish([encode_finish(ending) for ending in endings])
-        self._redis_markers.released([each.run_id for each in found if isinstance(each, Finished)])
-        return [await self._run_of(each) for each in found]
+        answers = await self._finish([encode_finish(ending) for ending in endings])
+        self._redis_markers.released([answer.run_id for answer in answers if isinstance(answer, Finished)])
+        return [await self._get_run(answer) for answer in answers]
 
     async def _finish(self, endings: Sequence[RunFinish]) -> Sequence[Finished | PerdureError]:
-        """End attempts, and hand their ends to those who wait in this process."""
+        """End attempts, and pass their ends to waiters in this process."""
         ns = await self.ns("write")
         size = sum(len(event.body) for ending in endings for event in ending.events)
         done: Sequence[Finished | PerdureError | None] = [None] * len(endings)
@@ -552,7 +553,7 @@ class RunQueue(WatchedService):
     async def _finish_batch(self, endings: Sequence[RunFinish]) -> Sequence[Any]:
         return self._offered(await self.write(finish.finish_runs, endings, self.kinds))
 
-    async def _run_of(self, done: Finished | PerdureError) -> Run | PerdureError:
+    async def _get_run(self, done: Finished | PerdureError) -> Run | PerdureError:
         if isinstance(done, PerdureError):
             return done
         if done.run is not None:
@@ -564,7 +565,7 @@ class RunQueue(WatchedService):
         return row_to_run(run)
 
     async def close(self) -> None:
-        """Finish releasing claims that nobody took. The storage belongs to its opener."""
+        """Finish releasing claims that no worker took. The storage belongs to its opener."""
         await self.finish_releases()
 
     # --- merging ------------------------------------------------------------------------------------------
@@ -577,11 +578,11 @@ class RunQueue(WatchedService):
         size: int = 0,
         gather: float = 0.0,
     ) -> Sequence[Any]:
-        """Carry out calls, merged with those of others; an error that is one call's own is its answer."""
+        """Carry out calls, merged with concurrent ones. A call's own error is its answer."""
 
         async def together(lists: Sequence[Sequence[T]]) -> Sequence[Any]:
-            answers = iter(await batch([call for each in lists for call in each]))
-            return [[next(answers) for _ in each] for each in lists]
+            answers = iter(await batch([call for calls in lists for call in calls]))
+            return [[next(answers) for _ in calls] for calls in lists]
 
         if not calls:
             return []
@@ -591,11 +592,11 @@ class RunQueue(WatchedService):
         return answers
 
     def is_followed(self, held: Lease) -> bool | None:
-        """Whether somebody reads the events of a run; None if others may do so that are not known here."""
+        """Return whether the events of a run have readers; None if unknown readers may exist."""
         return self.streams.is_followed(self._number, held.run_id, thread_stream(held.thread_id))
 
     def _offered(self, answers: Sequence[Any]) -> Sequence[Any]:
-        """Hand what is durable to its readers in this process."""
+        """Pass durable events to their readers in this process."""
         for answer in answers:
             placed = answer.placed if isinstance(answer, State | Finished) else answer
             if isinstance(placed, tuple) and self._number is not None:

@@ -1,4 +1,4 @@
-"""What attempts write to the sessions of their runs, on its way from the queue into the event log."""
+"""Checks and writes of session lines that attempts send to the event log."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from perdure.threads.work import SessionLines, UsageReport
 
 
 def check_session_lines(logs: Sequence[SessionLines]) -> Sequence[SessionLines]:
-    """Refuse lines that are no JSON, and names that lead out of the log: a worker need not be trusted."""
-    for each in logs:
-        check_lease(each.held)
-        check_name(LogName(each.project, each.session_id))
-        for number, line in enumerate(each.lines, each.first):
+    """Refuse lines that are not JSON, and names that point outside the log. Workers are not trusted."""
+    for log in logs:
+        check_lease(log.held)
+        check_name(LogName(log.project, log.session_id))
+        for number, line in enumerate(log.lines, log.first):
             check_json(line, f"line {number}")
     return logs
 
 
 def check_usage(reports: Sequence[UsageReport]) -> Sequence[UsageReport]:
-    """Refuse the usage of an attempt or a session that there cannot be."""
-    for each in reports:
-        check_lease(each.held)
-        check_session_id(each.session_id)
+    """Refuse usage with invalid ids of an attempt or a session."""
+    for report in reports:
+        check_lease(report.held)
+        check_session_id(report.session_id)
     return reports
 
 
 async def write_lines(
     log: EventLog, signals: Signals, ns: int, call: SessionLines, refused: PerdureError | None
 ) -> int | PerdureError:
-    """Write the lines of an attempt that was not refused; returns the place after them."""
+    """Write the lines of an attempt, unless it was refused; return the position after them."""
     if refused is not None:
         return refused
     name, bodies = LogName(call.project, call.session_id), [line.encode() for line in call.lines]

@@ -1,4 +1,4 @@
-"""Runs as programs ask for them: an assistant, an input, and options as keyword arguments."""
+"""Shortcuts for programs: run an assistant with an input, and with options as keyword arguments."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RunOptions(TypedDict, total=False):
 
 
 def run_request(assistant: str, input: Any, options: RunOptions) -> RunRequest:
-    """The request for a run; InvalidInput if an option is not known or does not fit."""
+    """Build the request for a run; InvalidInput if an option is unknown or its value does not fit."""
     try:
         return msgspec.convert({"assistant_id": assistant, "input": input, **options}, RunRequest)
     except msgspec.ValidationError as error:
@@ -63,7 +63,7 @@ async def run(threads: Threads, assistant: str, input: Any, options: RunOptions)
 async def stream_events(
     threads: Threads, assistant: str, input: Any, options: RunOptions
 ) -> AsyncGenerator[StreamEvent, None]:
-    """Run an assistant and stream its events, one by one."""
+    """Run an assistant and yield its events one by one."""
     async with aclosing(threads.stream(run_request(assistant, input, options))) as bursts:
         async for burst in bursts:
             for event in burst:

@@ -1,4 +1,4 @@
-"""What is done to many rollouts or runs at once, and retrying runs. Each gets an answer of its own."""
+"""Cancel or retry many rollouts or runs in one call. Each item gets its own answer."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ Ids = Annotated[list[str], Meta(max_length=MAX_BATCH)]
 
 
 class BulkAnswer(Record, kw_only=True):
-    """What became of one of many: its new status, or why it is as it was."""
+    """Result for one item of a bulk call: its new status, or the error."""
 
     id: str
     status: str | None = None
     run_id: str | None = None
-    """The new run, where a run was retried."""
+    """The new run, if a run was retried."""
     code: str | None = None
-    """The code of the error, where nothing was changed."""
+    """The code of the error, if nothing was changed."""
     error: str | None = None
 
 
 class Bulk(Service):
-    """Cancels and retries many rollouts or runs of one namespace: by their ids, or those with a status."""
+    """Cancels and retries many rollouts or runs of one namespace, selected by ID or by status."""
 
     def __init__(self, rollouts: Rollouts, threads: Threads) -> None:
         super().__init__(threads.storage, namespace=threads.namespace, caller=threads.caller)
@@ -48,7 +48,7 @@ class Bulk(Service):
     async def cancel_rollouts(
         self, *, rollout_ids: Ids | None = None, status: list[RolloutStatus] | None = None
     ) -> list[BulkAnswer]:
-        """Cancel rollouts that have not ended: by their ids, or the newest 1,000 with one of the statuses."""
+        """Cancel rollouts that have not ended: by their IDs, or the newest 1,000 with one of the statuses."""
         return await self._each(await self._chosen(rollout_ids, status), self._cancel_rollout)
 
     async def _cancel_rollout(self, rollout_id: str) -> BulkAnswer:
@@ -58,8 +58,7 @@ class Bulk(Service):
     async def retry_rollouts(
         self, *, rollout_ids: Ids | None = None, status: list[RolloutStatus] | None = None
     ) -> list[BulkAnswer]:
-        """Put rollouts that have ended into their queues again: by their ids, or the newest 1,000 with one of
-        the statuses."""
+        """Enqueue ended rollouts again: by their IDs, or the newest 1,000 with one of the statuses."""
         return await self._each(await self._chosen(rollout_ids, status), self._retry_rollout)
 
     async def _retry_rollout(self, rollout_id: str) -> BulkAnswer:
@@ -70,8 +69,8 @@ class Bulk(Service):
     ) -> list[str]:
         if rollout_ids is not None:
             return _checked(rollout_ids, status, "rollout_ids")
-        found = await self._rollouts.search(status=_given(status, "rollout_ids"), limit=MAX_BATCH)
-        return [rollout.rollout_id for rollout in found]
+        rollouts = await self._rollouts.search(status=_given(status, "rollout_ids"), limit=MAX_BATCH)
+        return [rollout.rollout_id for rollout in rollouts]
 
     @call(POST("/runs/{run_id}/retry"), scope="write", status=201, errors=(NotFound, Conflict))
     async def retry_run(
@@ -81,9 +80,9 @@ class Bulk(Service):
         multitask_strategy: MultitaskStrategy = "reject",
         idempotency_key: str | None = None,
     ) -> Run:
-        """Run again what has ended: a new run with the same input, on the same thread.
+        """Retry an ended run: create a new run with the same input on the same thread.
 
-        Its metadata names the old one as `retry_of`. A webhook is not told of it.
+        The metadata of the new run names the old one as `retry_of`. The new run has no webhook.
         """
         check_choice(multitask_strategy, MULTITASK_STRATEGIES, "multitask_strategy")
         old = await self._threads.get_run(run_id)
@@ -99,13 +98,13 @@ class Bulk(Service):
         status: RunStatus | None = None,
         multitask_strategy: MultitaskStrategy = "enqueue",
     ) -> list[BulkAnswer]:
-        """Run again what has ended: by the ids of runs, or the newest 1,000 with a status."""
+        """Retry ended runs: by their IDs, or the newest 1,000 with a status."""
         check_choice(multitask_strategy, MULTITASK_STRATEGIES, "multitask_strategy")
         if run_ids is not None:
             ids = _checked(run_ids, status, "run_ids")
         else:
-            found = await self._threads.list_runs(status=_given(status, "run_ids"), limit=MAX_BATCH)
-            ids = [run.run_id for run in found]
+            runs = await self._threads.list_runs(status=_given(status, "run_ids"), limit=MAX_BATCH)
+            ids = [run.run_id for run in runs]
 
         async def retry(run_id: str) -> BulkAnswer:
             run = await self.retry_run(run_id, multitask_strategy=multitask_strategy)
@@ -116,7 +115,7 @@ class Bulk(Service):
     async def _each(
         self, ids: Sequence[str], change: Callable[[str], Awaitable[BulkAnswer]]
     ) -> list[BulkAnswer]:
-        """Change each, all at once, so that they share transactions."""
+        """Apply `change` to all items concurrently, so that they share transactions."""
 
         async def one(id: str) -> BulkAnswer:
             try:
@@ -128,7 +127,7 @@ class Bulk(Service):
 
 
 def retried(old: Run, strategy: MultitaskStrategy) -> RunRequest:
-    """The request that runs a run again that has ended."""
+    """Build the request that repeats an ended run."""
     if old.status in LIVE_STATUSES:
         raise Conflict(f"run {old.run_id} has not ended yet: it is {old.status}")
     if old.kind == "phase":

@@ -1,4 +1,4 @@
-"""From what callers ask for to what operations store."""
+"""Check requests of callers and encode them for operations."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ MAX_TEXT = 1 << 30
 MAX_KEYS = 1 << 16
 _PRINTABLE = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 INLINE_BYTES = 2048
-"""So long the values of a graph's last state may be, to be kept beside their pieces and read without them."""
+"""Largest size of a graph's latest values that is stored in the state row, to be read without the pieces."""
 
 
 def check_lease(held: Lease) -> Lease:
-    """A claim as it can be looked up; whoever made it up learns that it holds nothing."""
+    """Check that the ids of a lease can be looked up. Whether the lease holds a run is decided later."""
     check_id(held.run_id, "run_id")
     check_id(held.thread_id, "thread_id")
     check_id(held.attempt_id, "attempt_id")
@@ -55,8 +55,8 @@ def check_lease(held: Lease) -> Lease:
 
 
 def check_queues(queues: Sequence[str]) -> tuple[str, ...]:
-    """The queues that a worker serves, each once; at least one."""
-    served = tuple(dict.fromkeys(check_choice(each, RUN_QUEUES, "queue") for each in queues))
+    """Return the queues that a worker serves, without duplicates; at least one."""
+    served = tuple(dict.fromkeys(check_choice(queue, RUN_QUEUES, "queue") for queue in queues))
     if not served:
         raise InvalidInput("a worker serves at least one queue: agents or workflows")
     return served
@@ -72,13 +72,13 @@ def check_events(events: Sequence[NewEvent]) -> tuple[NewEvent, ...]:
 
 
 def check_sent(events: Sequence[NewEvent]) -> tuple[NewEvent, ...]:
-    """Refuse events that a stream cannot show: each has a name and one line of JSON.
+    """Check the events that a worker sent: each has a printable name and one line of JSON.
 
-    A worker need not be trusted, and a line break would make two events of one for its readers.
+    Workers are not trusted, and a line break would split one event into two for its readers.
     """
     for number, event in enumerate(events):
         if not _PRINTABLE.fullmatch(event.event):
-            raise InvalidInput(f"event {number} has no name that can be shown: {event.event[:64]!r}")
+            raise InvalidInput(f"event {number} has no printable name: {event.event[:64]!r}")
         if "\n" in event.body or "\r" in event.body:
             raise InvalidInput(f"the body of event {number} has more than one line")
         check_json(event.body, f"the body of event {number}")
@@ -86,7 +86,7 @@ def check_sent(events: Sequence[NewEvent]) -> tuple[NewEvent, ...]:
 
 
 def _checked_event(event: NewEvent) -> NewEvent:
-    """An event that a worker sent, with what it says of its checkpoint only if that can be followed."""
+    """Check the checkpoint reference of an event. Drop it if readers cannot resolve it."""
     shown = event.shown
     if shown is None:
         return event
@@ -116,7 +116,7 @@ def config_text(config: Mapping[str, Any] | None) -> str:
 
 
 def new_run(request: RunRequest, policy: Policy, *, known: str = "{}") -> NewRun:
-    """A request, checked and encoded; what is `known` of its metadata was stored before."""
+    """Check and encode a request. `known` is metadata that is already stored."""
     request = _valid(request)
     kwargs = RunKwargs(
         input=request.input,
@@ -154,7 +154,7 @@ def new_run(request: RunRequest, policy: Policy, *, known: str = "{}") -> NewRun
 
 
 def _trace_id(traceparent: str | None) -> str | None:
-    """Return the trace that the caller of a run has begun."""
+    """Return the trace ID of the caller's traceparent."""
     parent = parse_traceparent(traceparent)
     if parent is None:
         return None
@@ -163,17 +163,17 @@ def _trace_id(traceparent: str | None) -> str | None:
 
 
 def followed(new: NewRun, run_id: str) -> NewRun:
-    """The same with an id, so that its stream is read before it exists, and with the first event of it."""
+    """Add an ID, so that the stream is readable before the run exists, and the first event of the stream."""
     return msgspec.structs.replace(new, run_id=run_id, first=begin_event(run_id, 1))
 
 
 def begin_event(run_id: str, attempt: int) -> NewEvent:
-    """The event with which an attempt begins."""
+    """Build the first event of an attempt."""
     return NewEvent(METADATA, encode_json({"run_id": run_id, "attempt": attempt}))
 
 
 def _valid(request: RunRequest) -> RunRequest:
-    """The request, whose fields are what they must be; a struct that was made in code was never checked."""
+    """Validate a request; msgspec does not check structs that were created in code."""
     try:
         return msgspec.convert(msgspec.structs.asdict(request), RunRequest)
     except msgspec.ValidationError as error:
@@ -187,10 +187,10 @@ def _webhook(url: str | None, policy: Policy) -> str | None:
 
 
 def checked(checkpoint: NewCheckpoint) -> Checked:
-    """A state, encoded."""
-    for each in (checkpoint.checkpoint_id, checkpoint.parent_id):
-        if each is not None:
-            check_id(each, "checkpoint_id")
+    """Check and encode a state."""
+    for checkpoint_id in (checkpoint.checkpoint_id, checkpoint.parent_id):
+        if checkpoint_id is not None:
+            check_id(checkpoint_id, "checkpoint_id")
     return Checked(
         values=encode_json(checkpoint.values, what="values"),
         next=encode_json(checkpoint.next, what="next"),
@@ -203,7 +203,7 @@ def checked(checkpoint: NewCheckpoint) -> Checked:
 
 
 def check_states(steps: GraphSteps) -> GraphSteps:
-    """Refuse steps whose states cannot be shown: their values are JSON."""
+    """Check that the values of all states are JSON, so that they can be shown."""
     for state in steps.states:
         if state.body is not None:
             check_json(state.body, "a state")
@@ -211,7 +211,7 @@ def check_states(steps: GraphSteps) -> GraphSteps:
 
 
 def encode_steps(steps: GraphSteps, thread_id: str, events: Sequence[NewEvent] = ()) -> Steps:
-    """What a graph has done in a thread, checked and encoded; `events` are stored with it."""
+    """Check and encode what a graph did in a thread. `events` are stored with it."""
     named = {put.thread_id for put in steps.changes.puts}
     named.update(write.thread_id for write in steps.changes.writes)
     if others := named - {thread_id}:
@@ -226,13 +226,13 @@ def encode_steps(steps: GraphSteps, thread_id: str, events: Sequence[NewEvent] =
 
 
 def _packed(steps: GraphSteps, shown: Collection[str]) -> list[str]:
-    """The checkpoints that get no rows of their own: their states are known, and nothing but steps."""
-    found = superseded(steps.changes.puts, shown)
+    """Return checkpoints to pack instead of storing rows: plain steps whose states are part of `steps`."""
+    puts = superseded(steps.changes.puts, shown)
     states = [state for state in steps.states if not state.again]
-    if not found or not states or states[-1].checkpoint_id != _last_root(steps):
+    if not puts or not states or states[-1].checkpoint_id != _last_root(steps):
         return []
     plain = {state.checkpoint_id for state in states if not (state.interrupts or state.body or state.whole)}
-    return [put.checkpoint_id for put in found if put.checkpoint_id in plain]
+    return [put.checkpoint_id for put in puts if put.checkpoint_id in plain]
 
 
 def _last_root(steps: GraphSteps) -> str:
@@ -256,7 +256,7 @@ def _step(state: GraphState, *, packed: bool = False) -> GraphStep:
         values=body if body is not None and short else IN_PIECES,
         next=encode_json(state.next, what="next") if state.next else NOTHING_NEXT,
         interrupts=encode_json(state.interrupts, what="interrupts") if state.interrupts else NOTHING_ASKED,
-        # Otherwise it stands in the checkpoint of the graph.
+        # Otherwise the checkpoint of the graph has it.
         metadata=encode_json(state.metadata, what="metadata") if state.whole else IN_CHECKPOINT,
         state=b"",
         checkpoint_id=check_id(state.checkpoint_id, "checkpoint_id"),

@@ -19,20 +19,20 @@ from perdure.threads.rows import RunRow, ThreadAnswer, row_to_run_end
 from perdure.threads.waiting_claims import ClaimingService
 
 FRESH_SECONDS = 0.05
-"""How long a run that was created just now may take before it is looked at."""
+"""Delay of the first read for a run that was created just now."""
 POLL_SECONDS = 2.0
-"""How often a waiter looks by itself, should a hint be lost."""
+"""Interval at which a waiter reads the run, in case a hint is lost."""
 
 
 class RunEnds(ClaimingService):
-    """What waits for the ends of runs; those that end in this process are handed over."""
+    """Waits for the ends of runs. Ends that this process writes arrive without a read."""
 
     def __init__(self, storage: Storage, kinds: Kinds, streams: Streams, **options: Any) -> None:
         super().__init__(storage, kinds, streams, **options)
         self.local_completions = LocalCompletions()
 
     async def join_thread_of(self, run_id: str) -> RunEnd:
-        """Wait for the end of a run, for the values that its thread has then."""
+        """Wait for the end of a run, and return it with the latest values of its thread."""
         return await self._join(run_id, None, look=queries.get_threads_at_end)
 
     async def join_new_run(self, run_id: str) -> RunEnd:
@@ -42,27 +42,27 @@ class RunEnds(ClaimingService):
     async def _join(
         self, run_id: str, timeout: float | None, *, first: float = 0.0, look: Any = queries.get_ends
     ) -> RunEnd:
-        found = await self._ended(check_id(run_id, "run_id"), timeout, first, look)
-        if found is None:
+        end = await self._ended(check_id(run_id, "run_id"), timeout, first, look)
+        if end is None:
             raise TimeoutError(f"run {run_id} has not ended within {timeout:g} s")
-        return row_to_run_end(*found)
+        return row_to_run_end(*end)
 
     async def _ended(
         self, run_id: str, timeout: float | None, first: float, look: Any
     ) -> tuple[RunRow, ThreadAnswer | None] | None:
-        """Wait until a run has ended, and look at it after `first` seconds; None when the time is up."""
+        """Wait until a run has ended, with a first read after `first` seconds; None on timeout."""
         ns = await self.ns()
-        found: Any = None
+        ended: Any = None
         here = self.local_completions.watch((ns, run_id))
 
         async def done(_: frozenset[str]) -> bool:
-            nonlocal found
+            nonlocal ended
             if self.local_completions.is_under_way((ns, run_id)) or here.done():
                 end = await here
                 if end is not None and end.run is not None and end.thread is not None:
-                    found = (end.run, end.thread)
+                    ended = (end.run, end.thread)
                     return True
-            run, _ = found = await self.read_one(look, run_id)
+            run, _ = ended = await self.read_one(look, run_id)
             return run.rollout_status in ENDED
 
         try:
@@ -77,10 +77,10 @@ class RunEnds(ClaimingService):
             )
         finally:
             self.local_completions.forget((ns, run_id), here)
-        return found if has_ended else None
+        return ended if has_ended else None
 
     async def stopped(self, run_id: str, timeout: float | None = None) -> bool:
-        """Wait until no worker executes a run any longer."""
+        """Wait until no worker executes the run."""
 
         async def done(_: frozenset[str]) -> bool:
             rows = await self.read(queries.latest_attempts, [run_id])

@@ -1,4 +1,4 @@
-"""What an agent is run with, as it is stored: without what nobody asked for."""
+"""Stored form of what an agent is run with. Default values are left out."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import msgspec
 from perdure.kernel.codec import decode_json, encode_json, encode_wire
 from perdure.threads.records import RunKwargs
 
-_unsaid = msgspec.structs.asdict(RunKwargs())
-_unsaid_raw = {name: msgspec.Raw(encode_wire(value)) for name, value in _unsaid.items()}
+_defaults = msgspec.structs.asdict(RunKwargs())
+_raw_defaults = {name: msgspec.Raw(encode_wire(value)) for name, value in _defaults.items()}
 _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def decode_kwargs(text: str) -> RunKwargs:
-    """What was stored."""
+    """Decode stored kwargs."""
     return msgspec.convert(decode_json(text), RunKwargs)
 
 
 def kwargs_text(kwargs: RunKwargs) -> str:
-    """What is stored."""
-    given = msgspec.structs.asdict(kwargs)
-    said = {
+    """Encode kwargs for storage, without defaults."""
+    fields = msgspec.structs.asdict(kwargs)
+    changed = {
         name: value
-        for name, value in given.items()
-        if value is not None and (name == "input" or value != _unsaid[name])
+        for name, value in fields.items()
+        if value is not None and (name == "input" or value != _defaults[name])
     }
-    return encode_json(said, what="the run's input")
+    return encode_json(changed, what="the run's input")
 
 
 def whole_kwargs(text: str) -> dict[str, msgspec.Raw]:
-    """What was stored with all fields, none of which is decoded."""
-    return {**_unsaid_raw, **_raw_fields.decode(text)}
+    """Return stored kwargs with all fields, each still encoded."""
+    return {**_raw_defaults, **_raw_fields.decode(text)}

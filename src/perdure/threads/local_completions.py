@@ -1,6 +1,6 @@
-"""The ends of runs that this process itself writes, handed to those who wait for them here.
+"""Ends of runs that this process writes, passed to waiters in the same process.
 
-A hint says only that a run has ended. Where the same process wrote the end, a waiter gets it without a read.
+A hint names only the run that has ended. If the same process wrote the end, a waiter gets it without a read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Finished | None]"]
 
 
 class LocalCompletions:
-    """Who waits for which run, and which ends are being written now. Safe from any thread."""
+    """Registry of waiters by run, and of ends that are being written. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -26,7 +26,7 @@ class LocalCompletions:
         self._under_way: dict[Key, int] = {}
 
     def watch(self, key: Key) -> asyncio.Future[Finished | None]:
-        """What will hold the run's end if this process writes it; given back with `forget`."""
+        """Return a future for the run's end, set if this process writes it. Release it with `forget`."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Finished | None] = loop.create_future()
         with self._lock:
@@ -35,23 +35,23 @@ class LocalCompletions:
 
     def forget(self, key: Key, future: asyncio.Future[Any]) -> None:
         with self._lock:
-            left = [each for each in self._waiters.get(key, ()) if each[1] is not future]
+            left = [waiter for waiter in self._waiters.get(key, ()) if waiter[1] is not future]
             if left:
                 self._waiters[key] = left
             else:
                 self._waiters.pop(key, None)
 
     def is_under_way(self, key: Key) -> bool:
-        """Whether this process is about to say how the run has ended."""
+        """Return whether this process is writing the end of the run."""
         return key in self._under_way
 
     def begin(self, key: Key) -> None:
-        """An end is being written."""
+        """Record that an end is being written."""
         with self._lock:
             self._under_way[key] = self._under_way.get(key, 0) + 1
 
     def done(self, key: Key, end: Finished | None) -> None:
-        """It was written, or it was not; those who wait are told either way."""
+        """Notify the waiters that the end was written, or with None that it was not."""
         with self._lock:
             left = self._under_way.pop(key) - 1
             if left:
@@ -59,12 +59,12 @@ class LocalCompletions:
             waiters = self._waiters.pop(key, ())
         for loop, future in waiters:
             try:
-                loop.call_soon_threadsafe(_tell, future, end)
+                loop.call_soon_threadsafe(_notify, future, end)
             except RuntimeError:
                 if not loop.is_closed():
                     raise
 
 
-def _tell(future: asyncio.Future[Finished | None], end: Finished | None) -> None:
+def _notify(future: asyncio.Future[Finished | None], end: Finished | None) -> None:
     if not future.done():
         future.set_result(end)

@@ -31,20 +31,20 @@ from perdure.threads.records import CancelAction, Failure, RunStatus, ThreadStat
 RUN: Final = "run"
 AGENTS_QUEUE: Final = "agents"
 RUN_KINDS: Final = (RUN, PHASE)
-"""What workers execute: the runs of callers, and the phases of workflows."""
+"""Kinds of rollouts that workers execute: runs of callers, and phases of workflows."""
 QueueName = Literal["agents", "workflows"]
 RUN_QUEUES: Final[tuple[QueueName, ...]] = (AGENTS_QUEUE, WORKFLOWS_QUEUE)
-"""Where workers claim from, unless they are told otherwise."""
+"""Queues that workers claim from by default."""
 
 GATHER_SECONDS: Final = 0.005
-"""How long, while many runs are created or end at once, a few wait for more to share a transaction."""
+"""How long, under load, a few creations or ends wait for more to share a transaction."""
 
 TEMPORARY: Final = 1
-"""The mark of a thread that ends with its run."""
+"""Value of `threads.temporary` for a thread that ends with its run."""
 SINGLE: Final = 1
-"""The mark of a thread that was created for one run, unless the caller asked to keep it."""
+"""Value of `threads.single` for a thread created for one run without `on_completion="keep"`."""
 OF_PHASES: Final = 2
-"""The mark of a thread of phases: no list shows it, and runs cannot be created on it."""
+"""Value of `threads.temporary` for a thread of phases: no list shows it, and it takes no runs."""
 
 SUCCESS: Final = OUTCOMES[SUCCEEDED]
 ERROR: Final = OUTCOMES[FAILED]
@@ -64,7 +64,7 @@ _ENDINGS: Final[Mapping[tuple[str, str], RunStatus]] = {
     (CANCELLED, ROLLBACK): "rollback",
     (CANCELLED, CANCELLED): "interrupted",
 }
-"""What each way to end is called."""
+"""Run status by the status and outcome of the ended rollout."""
 
 _DEFAULTS: Final[Mapping[str, RunStatus]] = {
     QUEUING: "pending",
@@ -81,17 +81,17 @@ FAILURES: Final[tuple[RunStatus, ...]] = ("error", "timeout")
 
 
 def run_statuses() -> Mapping[tuple[str, str], RunStatus]:
-    """Return the status of a run by the status and the outcome of its rollout; no outcome is empty."""
+    """Return run statuses by the status and outcome of the rollout; "" means no outcome."""
     return {**{(status, ""): name for status, name in _DEFAULTS.items()}, **_ENDINGS}
 
 
 def run_status(rollout_status: str, outcome: str | None) -> RunStatus:
-    """A run's status, by its rollout's status and outcome."""
+    """Return a run's status, computed from its rollout."""
     return _ENDINGS.get((rollout_status, outcome or ""), _DEFAULTS[rollout_status])
 
 
 def _run_machine() -> Machine:
-    """How the status of a run changes: the part of the rollout's table that runs use, as statuses of runs."""
+    """Build the state machine of runs: the rollout's transitions, with statuses of runs."""
     statuses: tuple[RunStatus, ...] = get_args(RunStatus)
     ends = [status for status in statuses if status not in LIVE_STATUSES]
     machine = Machine("run", statuses, start={"created": run_status(QUEUING, None)}, final=ends)
@@ -109,27 +109,27 @@ RUN_MACHINE: Final = _run_machine()
 
 
 def list_rollout_statuses(status: RunStatus) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The statuses, and for an end the outcomes, of the rollouts whose runs have a status."""
+    """Return the rollout statuses, and for an end the outcomes, that a run status stands for."""
     if status in LIVE_STATUSES:
         return tuple(sorted(QUEUED if status == "pending" else LIVE)), ()
-    found = [pair for pair, name in _ENDINGS.items() if name == status]
-    return tuple(sorted({ended for ended, _ in found})), tuple(sorted({outcome for _, outcome in found}))
+    pairs = [pair for pair, name in _ENDINGS.items() if name == status]
+    return tuple(sorted({ended for ended, _ in pairs})), tuple(sorted({outcome for _, outcome in pairs}))
 
 
 def resting_status(ended: RunStatus, *, began: bool, unfinished: bool, before: str) -> ThreadStatus:
-    """A thread's status once a run has ended like this and no other waits.
+    """Return a thread's status after a run has ended and no other run waits.
 
-    `began` says whether the run was ever executed, `unfinished` whether its state has something next, and
-    `before` how the thread rested before the run.
+    `began` is True if the run was ever executed, `unfinished` if its state has next steps. `before` is the
+    status that the thread had before the run.
     """
     if ended == "rollback" or (ended == "interrupted" and not began):
-        return _KNOWN[before]
+        return _STATUS_AT_REST[before]
     if ended in FAILURES:
         return "error"
     return "interrupted" if unfinished or ended == "interrupted" else "idle"
 
 
-_KNOWN: Final[Mapping[str, ThreadStatus]] = {
+_STATUS_AT_REST: Final[Mapping[str, ThreadStatus]] = {
     "idle": "idle",
     "interrupted": "interrupted",
     "error": "error",
@@ -141,7 +141,7 @@ EXCEEDED: Final = "ExceededMaxAttempts"
 
 
 def exceeded(run_id: str, max_attempts: int, cause: Failure | None) -> Failure:
-    """The end of a run whose last attempt failed in a way that would have been tried again."""
+    """Build the failure of a run whose last allowed attempt failed with a retriable error."""
     last = f" The last attempt: {cause.error}: {cause.message}" if cause is not None else ""
     return Failure(
         error=EXCEEDED,
@@ -155,25 +155,25 @@ def exceeded(run_id: str, max_attempts: int, cause: Failure | None) -> Failure:
 
 
 RETRY_BACKOFF: Final = Backoff(0.5, 60.0)
-"""How long a failed run waits before its next attempt."""
+"""Delay between a failed attempt and the next one."""
 
 SILENT: Final = Failure(error="WorkerLost", message="the worker that executed it fell silent")
 
 
 def took_too_long(seconds: float | None, source: str | None = None) -> Failure:
-    """The failure of a run that took longer than a limit, which `source` names."""
+    """Build the failure of a run that exceeded a time limit. `source` names the setting of the limit."""
     limit = f"the run took longer than {seconds:g} s" if seconds else "timeout"
     return Failure(error="RunTimeout", message=limit if source is None else f"{limit} ({source})")
 
 
 def merged(*parts: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Configurations over each other, the later ones on top; `configurable` and `metadata` are merged."""
+    """Merge configurations; later ones win. `configurable` and `metadata` are merged key by key."""
     whole: dict[str, Any] = {}
     for part in parts:
         for key, value in (part or {}).items():
-            known = whole.get(key)
-            if key in ("configurable", "metadata") and isinstance(known, dict) and isinstance(value, dict):
-                whole[key] = {**known, **value}
+            old = whole.get(key)
+            if key in ("configurable", "metadata") and isinstance(old, dict) and isinstance(value, dict):
+                whole[key] = {**old, **value}
             else:
                 whole[key] = value
     return whole
@@ -183,7 +183,7 @@ def merged(*parts: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 class StateKey(NamedTuple):
-    """Which state of which thread."""
+    """Key of a state: thread, ID."""
 
     thread_id: str
     id: str

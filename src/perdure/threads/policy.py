@@ -14,32 +14,32 @@ from perdure.threads.records import Lifetime, RunRequest
 from perdure.threads.rows import RunLimits
 
 BACKSTOP_SECONDS = 5.0
-"""How long after a worker should have ended a run that takes too long the watchdog does, at least."""
+"""Least delay between the timeout that the worker enforces and the same timeout in the watchdog."""
 
 
 def backstop(timeout: float, lease: float) -> float:
-    """After how many seconds the watchdog ends an attempt that its worker should have ended.
+    """Return the timeout after which the watchdog ends an attempt that its worker should have ended.
 
-    A worker that was lost before that has fallen silent by then, so that it does not count as a timeout.
+    A worker that was lost earlier is unresponsive by then, so its loss does not count as a timeout.
     """
     return timeout + max(lease, BACKSTOP_SECONDS)
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits that hold for a run whose request names no others."""
+    """Limits of runs whose requests set no others."""
 
     timeout: float | None = None
-    """The timeout that the server sets for all runs that have none of their own, nor of their agent."""
+    """Timeout for runs without their own timeout or one of their agent."""
     max_attempts: int = 3
     lease: float = 10.0
     grace: float = 10.0
-    """How long a worker may take to stop a run that was cancelled."""
+    """Time that a worker has to stop a cancelled run."""
     linger: float = 60.0
-    """How long what was deleted is kept for those who still wait for it."""
+    """How long deleted rows are kept, for callers that still wait for them."""
     check_webhook: Callable[[str], str | None] | None = None
-    """Refuses a URL, or gives it; None where webhooks are disabled."""
+    """Returns the URL or raises; None if webhooks are disabled."""
     lifetime: Lifetime | None = None
-    """The lifetime of threads that have none of their own; None is for ever."""
+    """Lifetime of threads without their own; None means no expiry."""
 
     @property
     def grace_micros(self) -> int:
@@ -50,7 +50,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 def limits_of_phase(
     timeout: float, lease: float, max_attempts: int, retry_after: float | None, free_lapses: int
 ) -> str:
-    """The limits of a phase, as they are stored."""
+    """Encode the limits of a phase for storage."""
     limits = RunLimits(
         timeout_seconds=backstop(timeout, lease),
         unresponsive_seconds=lease,
@@ -64,9 +64,9 @@ def limits_of_phase(
 
 
 def encode_limits(request: RunRequest, policy: Policy) -> str:
-    """The limits of a run, as they are stored."""
+    """Encode the limits of a run for storage."""
     own = request.timeout_seconds
-    # Without one, the worker that claims the run knows what its agent sets; the watchdog knows the bound.
+    # Only the worker that claims the run knows its agent's timeout, so the watchdog gets the upper bound.
     longest = own or max(policy.timeout or 0.0, MAX_TIMEOUT, GRAPH_TIMEOUT)
     limits = RunLimits(
         timeout_seconds=backstop(longest, policy.lease),

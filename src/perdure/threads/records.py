@@ -1,4 +1,4 @@
-"""What callers see of threads, runs and checkpoints, and what they may ask for. Times are epoch seconds."""
+"""Records of threads, runs and checkpoints, and the requests for them. Times are epoch seconds."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ Limit = Annotated[float, msgspec.Meta(gt=0, le=30 * 86_400)]
 
 
 class Failure(Record, kw_only=True):
-    """Why a run failed: the class of the exception and what it said."""
+    """Why a run failed: the class and message of the exception."""
 
     error: str
     message: str
 
 
 class Interrupt(Record, kw_only=True):
-    """What a run waits for a person to answer."""
+    """Question that a run asks a person and waits for."""
 
     id: str
     value: Any = None
     task_id: str | msgspec.UnsetType = msgspec.UNSET
-    """The task of a graph that asks."""
+    """The graph task that asks."""
 
 
 class RunCommand(Record, kw_only=True):
-    """How a run goes on from where its thread stopped: `resume` answers an interrupt."""
+    """How a run continues from where its thread stopped: `resume` answers an interrupt."""
 
     resume: Any = msgspec.UNSET
     update: Any = msgspec.UNSET
@@ -56,43 +56,43 @@ class RunCommand(Record, kw_only=True):
 
 
 class RunRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """A run that somebody asks for."""
+    """Request to create a run."""
 
     assistant_id: str
-    """The id of an assistant, or the name of an agent."""
+    """ID of an assistant, or name of an agent."""
     thread_id: str | None = None
-    """The thread to run on; without one the run gets a thread of its own."""
+    """Thread to run on. Without one, the run gets its own thread."""
     input: Any = None
     command: RunCommand | None = None
     config: dict[str, Any] = field(default_factory=dict)
     context: dict[str, Any] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     inherit_metadata: bool = False
-    """Whether its metadata is on top of its assistant's and its thread's, which then names the assistant."""
+    """Merge the run's metadata over its assistant's and thread's, and add the assistant to the thread's."""
     checkpoint_id: str | None = None
-    """The checkpoint to go on from, instead of the thread's latest."""
+    """Checkpoint to continue from, instead of the thread's latest."""
     multitask_strategy: MultitaskStrategy = "reject"
     if_not_exists: IfNotExists = "reject"
     after_seconds: Delay | None = None
     on_disconnect: OnDisconnect = "continue"
     on_completion: OnCompletion | None = None
-    """What happens to a thread of its own: `delete` removes it with the run when the run ends, unless the run
-    fails; `keep` keeps it; by default it is kept for `retention_temporary`."""
+    """What happens to the run's own thread. `delete` removes both when the run ends, unless it fails; `keep`
+    keeps them; by default they are kept for `retention_temporary`."""
     webhook: str | None = None
     stream_mode: list[str] = field(default_factory=lambda: ["values"])
     options: dict[str, Any] = field(default_factory=dict)
-    """What only the kind of agent understands, such as stream_subgraphs or interrupt_before of a graph."""
+    """Options of one kind of agent, such as `stream_subgraphs` or `interrupt_before` of a graph."""
     priority: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] = 0
     timeout_seconds: Limit | None = None
-    """How long an attempt may take; by default what its agent or the server says."""
+    """Timeout of an attempt; by default the agent's or the server's."""
     max_attempts: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
-    """How often it is tried; by default BG_JOB_MAX_RETRIES."""
+    """Largest number of attempts; by default BG_JOB_MAX_RETRIES."""
     traceparent: str | None = None
-    """The W3C trace that asked for it, so that both are one trace."""
+    """W3C trace context of the caller. The run continues that trace."""
 
 
 class RunKwargs(Record, kw_only=True):
-    """What an agent is run with, as it was asked for."""
+    """Input and options of a run, as requested."""
 
     input: Any = None
     command: RunCommand | None = None
@@ -111,33 +111,33 @@ class Run(Record, kw_only=True):
     thread_id: str
     assistant_id: str
     agent: str
-    """The name of the agent that the assistant is of."""
+    """The name of the assistant's agent."""
     status: RunStatus
     metadata: dict[str, Any]
     kwargs: RunKwargs
     multitask_strategy: MultitaskStrategy
     created_at: float
-    """When it was asked for, plus its delay."""
+    """Time of the request, plus its delay."""
     updated_at: float
     ended_at: float | None = None
     attempt: int = 0
-    """How many attempts have begun."""
+    """Number of attempts that have started."""
     error: Failure | None = None
     temporary: bool = False
-    """Whether its thread ends with it."""
+    """True if the thread is deleted with the run."""
     on_disconnect: OnDisconnect = "continue"
     webhook: str | None = None
-    """Where its end is told, with credentials masked."""
+    """URL that receives the end of the run, with credentials masked."""
     session_id: str | None = None
-    """The session that has what its agent said, once it has said something."""
+    """Session that stores the agent's messages, once there are any."""
     kind: RunKind = "run"
-    """`phase` if a workflow or a chat asked for it."""
+    """`phase` if a workflow or a chat created it."""
     parent: str | None = None
-    """The workflow run that a phase is a part of."""
+    """Workflow run that the phase belongs to."""
 
 
 class Thread(Record, kw_only=True):
-    """A thread: a place where one run at a time works on one state."""
+    """Thread: a state, and the runs that change it one at a time."""
 
     thread_id: str
     status: ThreadStatus
@@ -153,7 +153,7 @@ class Thread(Record, kw_only=True):
 
 
 class Lifetime(Record, kw_only=True):
-    """How long a thread lives, and what is left of it then: nothing, or its latest state."""
+    """How long a thread lives, and what remains afterwards: nothing, or its latest state."""
 
     minutes: float
     strategy: PruneStrategy = "delete"
@@ -161,11 +161,11 @@ class Lifetime(Record, kw_only=True):
 
 
 class NewCheckpoint(msgspec.Struct, kw_only=True, frozen=True):
-    """A state to be kept. `state` is the agent's own form of it, which nobody else reads."""
+    """State to store. `state` is the agent's own encoding, which only the agent reads."""
 
     values: Any = None
     next: list[str] = field(default_factory=list)
-    """What would run next; a state with something next is not finished."""
+    """Nodes that run next; a state with next nodes is not finished."""
     interrupts: list[Interrupt] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
     state: bytes | None = None
@@ -174,7 +174,7 @@ class NewCheckpoint(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Checkpoint(Record, kw_only=True):
-    """A state of a thread, as it was kept."""
+    """Stored state of a thread."""
 
     thread_id: str
     checkpoint_id: str
@@ -182,19 +182,19 @@ class Checkpoint(Record, kw_only=True):
     run_id: str | None = None
     attempt: int | None = None
     step: int
-    """Counts from 0 within the thread."""
+    """Number of the state within the thread, from 0."""
     values: Any = None
     next: list[str] = field(default_factory=list)
     interrupts: list[Interrupt] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
     state: bytes | None = None
     graph: bool = False
-    """Whether its values are those of a graph, which keeps them in pieces."""
+    """True if a graph stores the values in pieces."""
     created_at: float
 
 
 class RunEnd(Record, kw_only=True):
-    """How a run ended, and what it returned: the values of its thread then.
+    """End of a run, with the values that it returned: those of its thread at that time.
 
     A graph with an output schema returns only the values in it.
     """

@@ -1,4 +1,4 @@
-"""What is said of runs beside the database, where Redis carries the hints: who works, and that more waits."""
+"""Markers in Redis for runs that workers hold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perdure.threads.work import Assignment, Lease, Verdict
 
 
 class RedisMarkers:
-    """Markers in Redis of runs that a worker holds. Nothing is decided by a marker, and any may be lost."""
+    """Redis markers of runs that a worker holds. No decision depends on them, and any may be lost."""
 
     def __init__(self, signals: Signals) -> None:
         self._carrier = find_carrier(signals)
@@ -19,12 +19,13 @@ class RedisMarkers:
         """Mark runs that were claimed."""
         if self._carrier is None or not assignments:
             return
-        self._seconds = max(each.lease_seconds for each in assignments)
-        self._carrier.mark_running([each.run.run_id for each in assignments], self._seconds)
+        self._seconds = max(assignment.lease_seconds for assignment in assignments)
+        self._carrier.mark_running([assignment.run.run_id for assignment in assignments], self._seconds)
 
     def renewed(self, held: Sequence[Lease], verdicts: Sequence[Verdict]) -> None:
         if self._carrier is not None:
-            going = [each.run_id for each, said in zip(held, verdicts, strict=True) if said == "go"]
+            leases = zip(held, verdicts, strict=True)
+            going = [lease.run_id for lease, verdict in leases if verdict == "go"]
             self._carrier.mark_running(going, self._seconds)
 
     def released(self, run_ids: Sequence[str]) -> None:

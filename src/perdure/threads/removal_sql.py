@@ -1,4 +1,4 @@
-"""The SQL that finds threads and runs to be removed."""
+"""SQL that finds threads and runs to remove."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perdure.threads.tables import REMOVED_RUNS
 
 
 class GoneRow(NamedTuple):
-    """A thread or run that was deleted, in any namespace, and about how many rows belong to it."""
+    """Deleted thread or run of any namespace, with the approximate number of its rows."""
 
     ns: int
     id: str
@@ -17,14 +17,14 @@ class GoneRow(NamedTuple):
 
 
 class OldThread(NamedTuple):
-    """A thread that has not changed for long, and when it was created."""
+    """Thread without recent changes, and when it was created."""
 
     created_at: int
     id: str
 
 
 class RemovedRun(NamedTuple):
-    """A rollout whose run was removed."""
+    """Rollout whose run was removed."""
 
     id: str
     kind: str
@@ -32,7 +32,7 @@ class RemovedRun(NamedTuple):
 
 
 class RemovedRuns(NamedTuple):
-    """How many rollouts of a kind and a status are of runs that were removed."""
+    """Number of rollouts of a kind and a status whose runs were removed."""
 
     kind: str
     status: str
@@ -40,7 +40,7 @@ class RemovedRuns(NamedTuple):
     total: int
 
 
-# Threads that were deleted before a time, in every namespace, and about how many rows each has.
+# Threads deleted before a time, in all namespaces, with the approximate number of their rows.
 GONE_THREADS = statement(
     """
     SELECT t.ns, t.id,
@@ -53,7 +53,7 @@ GONE_THREADS = statement(
     """,
     row=GoneRow,
 )
-# Threads that were changed before a time and that nothing executes, from a place on, the oldest first.
+# Idle threads unchanged since a time, after a cursor, the oldest first.
 OLD_THREADS = statement(
     """
     SELECT t.created_at, t.id FROM threads AS t
@@ -72,7 +72,7 @@ _CONTINUED = """
       SELECT 1 FROM runs AS o WHERE o.ns = m.ns AND o.thread_id = m.thread_id AND o.id <> m.id))
     OR EXISTS (SELECT 1 FROM thread_lifetimes AS l WHERE l.ns = t.ns AND l.thread_id = t.id))
     """
-# The same of threads that were created for one run, have had no other since and have no lifetime.
+# Idle threads like these that were created for one run, with no later run and no lifetime.
 OLD_SINGLE_THREADS = statement(
     """
     SELECT t.created_at, t.id FROM threads AS t
@@ -89,11 +89,11 @@ OLD_SINGLE_THREADS = statement(
     """,
     row=OldThread,
 )
-# Those of the threads that have more than one run, or a lifetime.
+# Threads, out of some IDs, that have more than one run, or a lifetime.
 CONTINUED_THREADS = statement(
     "SELECT t.id FROM threads AS t WHERE t.ns = :ns AND t.id {among:ids} AND " + _CONTINUED, row=str
 )
-# Runs that were deleted before a time, in every namespace, and how many events each has.
+# Runs deleted before a time, in all namespaces, with the number of their events.
 GONE_RUNS = statement(
     """
     SELECT n.ns, n.id,
@@ -102,7 +102,7 @@ GONE_RUNS = statement(
     """,
     row=GoneRow,
 )
-# The statuses of those of the rollouts whose runs were removed.
+# Kinds and statuses of rollouts whose runs were removed.
 TRACES_OF_REMOVED = statement(
     """
     SELECT r.id, r.kind, r.status FROM rollouts AS r
@@ -111,7 +111,7 @@ TRACES_OF_REMOVED = statement(
     """,
     row=RemovedRun,
 )
-# Add to the counts of rollouts whose runs were removed.
+# Increase the counts of rollouts whose runs were removed.
 ADD_REMOVED_RUNS = BulkInsert(
     REMOVED_RUNS, RemovedRuns, on_conflict="UPDATE SET total = removed_runs.total + excluded.total"
 )

@@ -1,4 +1,4 @@
-"""Rows of threads, runs and checkpoints, and the records that callers see of them."""
+"""Rows of threads, runs and checkpoints, and their conversion to records."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from perdure.threads.records import (
 R = TypeVar("R")
 
 IN_PIECES = ""
-"""The body of a state whose values are in pieces; no JSON is empty."""
+"""Body of a state whose values are stored in pieces; no JSON text is empty."""
 IN_CHECKPOINT = "{}"
-"""The metadata of a state that is that of its graph's checkpoint."""
+"""Metadata of a state that has its metadata in its graph's checkpoint."""
 NOTHING_NEXT = "[]"
-"""The next steps of a state that is finished."""
+"""Next steps of a finished state."""
 NOTHING_ASKED = "[]"
-"""The interrupts of a state that asks nothing."""
+"""Interrupts of a state without questions."""
 
 
 class Created(Generic[R]):
-    """What an operation created: its ids, which alone are kept under an idempotency key, and the record."""
+    """Result of a creation: the ids, which an idempotency key keeps, and the record."""
 
     __slots__ = ("ids", "record")
 
@@ -59,15 +59,15 @@ class Created(Generic[R]):
 
 
 class ThreadRow(msgspec.Struct):
-    """A thread as it is stored."""
+    """Stored thread."""
 
     id: str
     status: str
     rest: str
-    """Its status when nothing runs."""
+    """Status that the thread has when nothing runs."""
     temporary: int | None
     single: int | None
-    """Set on a thread that was created for one run."""
+    """Set if the thread was created for one run."""
     gone_at: int | None
     created_at: int
     updated_at: int
@@ -80,12 +80,12 @@ class ThreadRow(msgspec.Struct):
 
     @property
     def is_gone(self) -> bool:
-        """Whether callers find it no more: it was deleted, or is a temporary thread whose run has failed."""
+        """True for a thread that callers no longer see: deleted, or temporary with a failed run."""
         return self.gone_at is not None or (self.temporary == TEMPORARY and self.status == "error")
 
 
 def new_thread_row(thread_id: str, now: int, *, single: int | None = None, **fields: Any) -> ThreadRow:
-    """A thread that is created now."""
+    """Build the row of a new thread."""
     return ThreadRow(
         id=thread_id,
         single=single,
@@ -102,7 +102,7 @@ def new_thread_row(thread_id: str, now: int, *, single: int | None = None, **fie
 
 
 class LifetimeRow(NamedTuple):
-    """How long a thread lives, in microseconds, and what becomes of it then."""
+    """Lifetime of a thread in microseconds, and how the thread is pruned at its end."""
 
     thread_id: str
     expires_at: int
@@ -111,14 +111,14 @@ class LifetimeRow(NamedTuple):
 
 
 class NamespacedId(NamedTuple):
-    """A thread or run in any namespace."""
+    """ID of a thread or run, with its namespace."""
 
     ns: int
     id: str
 
 
 class RunCursor(NamedTuple):
-    """Where a run stands in the list of all runs."""
+    """Position of a run in the list of all runs."""
 
     id: str
     start_time: int
@@ -128,7 +128,7 @@ class RunCursor(NamedTuple):
 
 
 class RunRow(msgspec.Struct):
-    """A run with what its rollout says of it."""
+    """Run joined with its rollout."""
 
     id: str
     thread_id: str
@@ -161,7 +161,7 @@ class RunRow(msgspec.Struct):
 
     @property
     def live(self) -> int | None:
-        """1 until it has ended, for the index of live runs."""
+        """1 until the run has ended, for the index of live runs."""
         return None if self.rollout_status in ENDED else 1
 
     @property
@@ -170,9 +170,9 @@ class RunRow(msgspec.Struct):
 
 
 class CreatedRun(Created[RunRow]):
-    """A run that was created, with its thread and its assistant.
+    """New run, with its thread and its assistant.
 
-    `first` is the event that its stream begins with, if that is to be stored by who claims it at once.
+    `first` is the first event of its stream, stored only if the run is claimed in the same transaction.
     """
 
     __slots__ = ("assistant", "first", "thread")
@@ -186,7 +186,7 @@ class CreatedRun(Created[RunRow]):
         self.first = first
 
     def as_claimed(self, rollout: QueueRolloutRow) -> CreatedRun:
-        """The same after its rollout was claimed."""
+        """Return the run as it is after its rollout was claimed."""
         changes = {"rollout_status": rollout.status, "attempts": rollout.attempts}
         run = msgspec.structs.replace(self.record, **changes)
         return CreatedRun(run, self.thread, self.assistant, self.first)
@@ -204,18 +204,18 @@ ROLLOUT_COLUMNS: Final = {
     "config": "r.config",
     "resources_id": "r.resources_id",
 }
-"""The columns of a run that are those of its rollout."""
+"""Columns of a run that its rollout has."""
 
 
 class RunSession(NamedTuple):
-    """The session that a run writes to."""
+    """Session that a run writes to."""
 
     id: str
     session_id: str | None
 
 
 class RunSessionRow(NamedTuple):
-    """A run with its kind, and the session that it writes to."""
+    """Run with its kind, and the session that it writes to."""
 
     id: str
     session_id: str | None
@@ -223,7 +223,7 @@ class RunSessionRow(NamedTuple):
 
 
 class QueueRolloutRow(NamedTuple):
-    """A rollout as the queue shows it."""
+    """Rollout with the columns that the queue returns."""
 
     id: str
     start_time: int
@@ -239,7 +239,7 @@ class QueueRolloutRow(NamedTuple):
 
 
 class QueueAttemptRow(NamedTuple):
-    """An attempt as the queue shows it."""
+    """Attempt with the columns that the queue returns."""
 
     rollout_id: str
     sequence_id: int
@@ -253,14 +253,14 @@ class QueueAttemptRow(NamedTuple):
 
 
 class LiveRun(NamedTuple):
-    """A run that has not ended, of a thread."""
+    """Run of a thread that has not ended."""
 
     thread_id: str
     id: str
 
 
 class RolloutStatus(NamedTuple):
-    """How the rollout of a run stands."""
+    """Status of a run's rollout."""
 
     id: str
     status: str
@@ -269,21 +269,21 @@ class RolloutStatus(NamedTuple):
 
 
 class StartTime(NamedTuple):
-    """When the first attempt of a run began."""
+    """Start of the first attempt of a run."""
 
     rollout_id: str
     start_time: int
 
 
 class Count(NamedTuple):
-    """How many there are of something."""
+    """Number of rows under a name."""
 
     name: str
     total: int
 
 
 class RunLineHolder(NamedTuple):
-    """The run and attempt that hold the line of a thread."""
+    """Run and attempt that hold the line of a thread."""
 
     line: str
     holder: str | None
@@ -291,7 +291,7 @@ class RunLineHolder(NamedTuple):
 
 
 class LatestAttempt(NamedTuple):
-    """The latest attempt of a run."""
+    """Latest attempt of a run."""
 
     rollout_id: str
     id: str
@@ -301,7 +301,7 @@ class LatestAttempt(NamedTuple):
 
 
 class LeasedAttempt(msgspec.Struct):
-    """An attempt whose lease may be renewed."""
+    """Attempt whose lease may be renewed."""
 
     rollout_id: str
     sequence_id: int
@@ -311,22 +311,22 @@ class LeasedAttempt(msgspec.Struct):
 
 
 class RunStepRow(NamedTuple):
-    """The result of a step of a run, as JSON."""
+    """Result of a step of a run, as JSON."""
 
     run_id: str
     name: str
     attempt: int
     body: str
     saved_by: str | None = None
-    """The run whose attempt saved it: `run_id`, or one that resumes it."""
+    """Run whose attempt saved the result: `run_id`, or a run that resumes it."""
     seq: int | None = None
-    """How many events that run's stream had then, all that were emitted before included; None if unknown."""
+    """Number of events in that run's stream after all events before the step; None if unknown."""
     within: str | None = None
-    """The step that called it."""
+    """Name of the step that contains this step."""
 
 
 class RunReferences(msgspec.Struct):
-    """What of a run's input names other states: nothing else of it is decoded."""
+    """References from a run's input to states. The rest of the input is not decoded."""
 
     checkpoint_id: str | None = None
     command: dict[str, msgspec.Raw] | None = None
@@ -347,7 +347,7 @@ def get_references(run: RunRow) -> RunReferences:
 
 
 class StateRow(msgspec.Struct):
-    """A state of a thread as it is stored; its bodies are JSON."""
+    """Stored state of a thread; its bodies are JSON."""
 
     thread_id: str
     id: str
@@ -363,26 +363,26 @@ class StateRow(msgspec.Struct):
     body: str
     state: bytes | None
     output: str | None
-    """What of the body a run returns: the names of values, or one name, as JSON. None is all."""
+    """Part of the body that a run returns: a list of names or one name, as JSON. None means all."""
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether it has something next."""
+        """True if the state has next steps."""
         return self.next != NOTHING_NEXT
 
 
 ORIGIN: Final = "origin"
-"""Where the metadata of an interrupted state names the run whose steps count when it is resumed."""
+"""Metadata key of an interrupted state: the run whose steps are reused on resume."""
 
 
 def get_origin(state: StateRow) -> str | None:
-    """The run whose steps count when a state is resumed."""
+    """Return the run whose steps are reused when a state is resumed."""
     origin = decode_json(state.metadata).get(ORIGIN)
     return origin if isinstance(origin, str) else None
 
 
 class NextOf(NamedTuple):
-    """What is next after a state, and what it asks."""
+    """Next steps and interrupts of a state."""
 
     thread_id: str
     id: str
@@ -391,7 +391,7 @@ class NextOf(NamedTuple):
 
 
 class StateChange(NamedTuple):
-    """What a graph changed in a state that it stored before."""
+    """Change that a graph makes to a stored state."""
 
     thread_id: str
     id: str
@@ -401,26 +401,26 @@ class StateChange(NamedTuple):
 
 
 ThreadAnswer = tuple[ThreadRow, StateRow | None]
-"""A thread, and its state if it has one and that was asked for."""
+"""Thread, and its state if there is one and it was requested."""
 
 
 # --- from rows to records ---------------------------------------------------------------------------------
 
 
 class RunLimits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a run may take, as it is stored in its rollout's config."""
+    """Limits of a run, as stored in its rollout's config."""
 
     timeout_seconds: float
-    """The watchdog's; a little later than the worker's own."""
+    """Timeout of the watchdog; a little later than the worker's own."""
     unresponsive_seconds: float
     max_attempts: int
     retry_condition: tuple[str, ...]
     run_timeout: float
-    """The run's own timeout; 0 if it has none, and the worker that claims it decides."""
+    """The run's own timeout. 0 means that the worker that claims the run decides."""
     free_lapses: int = 0
     retry_after: float | None = None
     server_timeout: float | None = None
-    """What the settings of the server say of runs that have none of their own."""
+    """Timeout that the server sets for runs without their own."""
 
 
 _limits = msgspec.json.Decoder(RunLimits)
@@ -441,7 +441,7 @@ def failure_text(failure: Failure | None) -> str | None:
 
 
 def row_to_run(row: RunRow) -> Run:
-    """The record of a run."""
+    """Build the record of a run."""
     ended = to_seconds_or_none(row.end_time)
     updated = to_seconds(max(row.updated_at, row.end_time or 0))
     return Run(
@@ -468,7 +468,7 @@ def row_to_run(row: RunRow) -> Run:
 
 
 def row_to_thread(row: ThreadRow, checkpoint: StateRow | None) -> Thread:
-    """The record of a thread, with the values of its checkpoint if they were read."""
+    """Build the record of a thread, with the values of its checkpoint if they were read."""
     return Thread(
         thread_id=row.id,
         status=row.status,  # type: ignore[arg-type]
@@ -485,7 +485,7 @@ def row_to_thread(row: ThreadRow, checkpoint: StateRow | None) -> Thread:
 
 
 def returned_values(values: Any, checkpoint: StateRow | None) -> Any:
-    """What of the values of a thread its runs return."""
+    """Return the part of a thread's values that its runs return."""
     if checkpoint is None or checkpoint.output is None or not isinstance(values, dict):
         return values
     keys = decode_keys(checkpoint.output)
@@ -493,7 +493,7 @@ def returned_values(values: Any, checkpoint: StateRow | None) -> Any:
 
 
 def row_to_run_end(run: RunRow, answer: ThreadAnswer | None) -> RunEnd:
-    """The record of a run that has ended, with the values of a state of its thread."""
+    """Build the record of an ended run, with the values of a state of its thread."""
     if answer is None:
         return RunEnd(run=row_to_run(run))
     thread_row, state = answer
@@ -503,16 +503,16 @@ def row_to_run_end(run: RunRow, answer: ThreadAnswer | None) -> RunEnd:
 
 
 def _interrupts(text: str) -> list[Interrupt]:
-    return [Interrupt(**each) for each in decode_json(text)]
+    return [Interrupt(**interrupt) for interrupt in decode_json(text)]
 
 
 def is_graph(state: bytes | None) -> bool:
-    """Whether a state is a graph's, which marks it so: the state is there, and it is empty."""
+    """Return whether a graph stored the state. Its marker is an empty `state`, not None."""
     return state is not None and len(state) == 0
 
 
 def row_to_checkpoint(row: StateRow) -> Checkpoint:
-    """The record of a checkpoint."""
+    """Build the record of a checkpoint."""
     return Checkpoint(
         thread_id=row.thread_id,
         checkpoint_id=row.id,
@@ -531,40 +531,40 @@ def row_to_checkpoint(row: StateRow) -> Checkpoint:
 
 
 def row_to_outline(row: StateRow) -> Checkpoint:
-    """The record of a checkpoint, without what it holds."""
+    """Build the record of a checkpoint without its values."""
     return msgspec.structs.replace(row_to_checkpoint(row), values=None, state=None)
 
 
-def values_text(found: CheckpointWithValues) -> str:
-    """The values of a state that a graph stores in pieces, as JSON."""
-    return encode_json(state_values(row_to_graph_tuple(found)), what="values", nan="keep")
+def values_text(row: CheckpointWithValues) -> str:
+    """Encode the values of a state that a graph stores in pieces."""
+    return encode_json(state_values(row_to_graph_tuple(row)), what="values", nan="keep")
 
 
 def merge_metadata(text: str, change: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Stored metadata with a change on top, as it is stored and decoded."""
+    """Merge a change into stored metadata, and return the result both encoded and decoded."""
     merged = {**decode_json(text), **change}
     return encode_json(merged, what="metadata"), merged
 
 
 def decode_metadata(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = decode_json(text)
-    return found
+    metadata: dict[str, Any] = decode_json(text)
+    return metadata
 
 
-# --- what is told of a run's end --------------------------------------------------------------------------
+# --- events and webhooks at the end of a run --------------------------------------------------------------
 
 
 CONTROLS: Final = {action: NewEvent(CONTROL, encode_json({"message": action})) for action in CANCEL_ACTIONS}
-"""The event of a run that is cancelled, by action: its worker gets the same message."""
+"""Event of a cancelled run, by action. Its worker receives the same message."""
 
 
 def end_body(run: RunRow) -> str:
-    """The body of the last event of a run."""
+    """Build the body of a run's last event."""
     return encode_json({"status": run.status})
 
 
 def webhook_body(run: RunRow, values: str | None, started: int | None, now: int) -> str:
-    """What a webhook is sent when a run has ended; what was stored as JSON is not decoded."""
+    """Build the webhook body for an ended run. Stored JSON is inserted without decoding."""
     payload: dict[str, Any] = {
         "run_id": run.id,
         "thread_id": run.thread_id,

@@ -22,8 +22,8 @@ def _times(engine: str, table: str) -> list[str]:
     ]
 
 
-def _joined(columns: list[str], source: str, table: str) -> str:
-    """The rows of all namespaces, without those of phases of workflows."""
+def _build_query(columns: list[str], source: str, table: str) -> str:
+    """Build the query for the rows of all namespaces, except phases of workflows."""
     names = ", ".join([*columns, "s.name AS namespace"])
     of_phases = "coalesce(" + table + ".temporary, 0) <> " + str(OF_PHASES)
     return " ".join(
@@ -34,12 +34,12 @@ def _joined(columns: list[str], source: str, table: str) -> str:
 def _run(engine: str) -> str:
     columns = ["r.id AS run_id", "r.thread_id", "r.assistant_id", *_times(engine, "r")]
     columns += ["o.metadata", _STATUS + " AS status", "o.input AS kwargs", "r.strategy AS multitask_strategy"]
-    return _joined(columns, "FROM runs AS r JOIN rollouts AS o ON o.ns = r.ns AND o.id = r.id", "r")
+    return _build_query(columns, "FROM runs AS r JOIN rollouts AS o ON o.ns = r.ns AND o.id = r.id", "r")
 
 
 def _thread(engine: str) -> str:
     columns = ["t.id AS thread_id", *_times(engine, "t"), "t.metadata", "t.status", "t.config", "t.error"]
-    return _joined(columns, "FROM threads AS t", "t")
+    return _build_query(columns, "FROM threads AS t", "t")
 
 
 RUN_VIEW: Final = View("run", sqlite=_run("sqlite"), postgres=_run("postgres"))

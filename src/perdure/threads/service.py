@@ -1,4 +1,4 @@
-"""The threads of one namespace, with their states, their runs and their streams."""
+"""Threads of one namespace, with their states, runs and streams."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ PURGE_SECONDS = 15.0
 EXPIRE_SECONDS = 15.0
 MAX_WAIT_SECONDS = 3600.0
 BEGINNING = "-1"
-"""The place before the first event of a stream."""
+"""Cursor before the first event of a stream."""
 
 Ids = Annotated[Sequence[str], Meta(max_length=MAX_BATCH)]
 ThreadSortField = Literal["created_at", "updated_at", "thread_id", "status"]
@@ -100,7 +100,7 @@ Seconds = Annotated[float, Meta(ge=0, le=MAX_WAIT_SECONDS)]
 
 
 class Threads(RunEnds):
-    """The threads of one namespace. `RunQueue` is what executes their runs."""
+    """Threads of one namespace. `RunQueue` executes their runs."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Threads(RunEnds):
         super().__init__(storage, kinds, streams, namespace=namespace, caller=caller, watchdog=watchdog)
         self.policy = policy or Policy()
         self.not_loaded: Mapping[str, str] = {}
-        """Agents of this process that could not be loaded, with the reasons."""
+        """Agents that this process could not load, with the reasons."""
 
     @property
     def _grace(self) -> int:
@@ -139,7 +139,7 @@ class Threads(RunEnds):
     ) -> Thread:
         """Create a thread.
 
-        Where the id is taken it is a Conflict, or with `if_exists="do_nothing"` the thread that exists.
+        If the ID is taken, raise Conflict, or with `if_exists="do_nothing"` return the existing thread.
         """
         check_choice(if_exists, ("raise", "do_nothing"), "if_exists")
         request = NewThread(
@@ -154,8 +154,8 @@ class Threads(RunEnds):
         created: Any = await self.write_once(idempotency_key, states.create_threads, request, rows=rows)
         if isinstance(created, Created):
             return row_to_thread(*created.record)
-        (known_id,) = created
-        return await self.get_thread(known_id)
+        (existing_id,) = created
+        return await self.get_thread(existing_id)
 
     @call(GET("/threads/{thread_id}"), scope="read", errors=(NotFound,))
     async def get_thread(self, thread_id: Id) -> Thread:
@@ -173,7 +173,7 @@ class Threads(RunEnds):
     ) -> Thread:
         """Change a thread.
 
-        Metadata is merged, config is replaced, and a lifetime counts from now. What is left out stays.
+        Metadata is merged, config is replaced, and a lifetime starts now. Omitted properties stay unchanged.
         """
         check_id(thread_id, "thread_id")
         metadata_text(metadata)
@@ -183,20 +183,20 @@ class Threads(RunEnds):
 
     @call(DELETE("/threads/{thread_id}"), scope="write", errors=(NotFound,))
     async def delete_thread(self, thread_id: Id) -> None:
-        """Delete a thread with its runs, states and streams. Live runs are cancelled; traces stay."""
+        """Delete a thread with its runs, states and streams. Live runs are cancelled; traces are kept."""
         checked_id = check_id(thread_id, "thread_id")
         await self.write(remove.delete_thread, checked_id, self._grace, self.kinds)
 
     @call(POST("/threads/{thread_id}/copy"), scope="write", status=201, errors=(NotFound,))
     async def copy_thread(self, thread_id: Id, *, idempotency_key: str | None = None) -> Thread:
-        """Create a thread with the same states."""
+        """Copy a thread: create a new thread with the same states."""
         wanted = check_id(thread_id, "thread_id")
         copy_id: str = await self.write_once(idempotency_key, states.copy_threads, wanted)
         return await self.get_thread(copy_id)
 
     @call(GET("/threads/{thread_id}/lifetime"), scope="read", errors=(NotFound,))
     async def get_lifetime(self, thread_id: Id) -> Lifetime | None:
-        """Get how long a thread lives; null is for ever."""
+        """Get the lifetime of a thread; null means no expiry."""
         await self.read(queries.check_thread, check_id(thread_id, "thread_id"))
         return await self.read(lifetimes.get_lifetime, thread_id)
 
@@ -204,9 +204,9 @@ class Threads(RunEnds):
     async def prune_threads(
         self, thread_ids: Ids, strategy: PruneStrategy = "delete"
     ) -> Annotated[int, under("count", int, "Pruned")]:
-        """Delete threads, or with `keep_latest` all states of idle threads but the latest.
+        """Delete threads, or with `keep_latest` all states of idle threads except the latest.
 
-        Returns how many threads there were.
+        Returns the number of pruned threads.
         """
         check_choice(strategy, PRUNE_STRATEGIES, "strategy")
         wanted = check_ids(thread_ids, "thread_id")
@@ -229,8 +229,8 @@ class Threads(RunEnds):
     ) -> PaginatedResult[Thread]:
         """List threads, the newest first.
 
-        Temporary threads are left out. `values=false` leaves out their values; `total` counts them, and
-        `limit=0` does nothing else.
+        Temporary threads are excluded. With `values=false`, threads have no values. `total` counts the
+        matching threads; `limit=0` returns only the count.
         """
         wanted = ThreadFilter(
             status=status, ids=ids, metadata=metadata or {}, values=values, sort_by=sort_by,
@@ -239,11 +239,11 @@ class Threads(RunEnds):
         return await self.find_threads(search.from_cursor(wanted, cursor))
 
     async def find_threads(self, wanted: ThreadFilter) -> PaginatedResult[Thread]:
-        """List threads, also by what their values contain."""
+        """List threads, optionally those whose values contain some properties."""
         search.check_search(wanted)
         check_page(wanted.limit, wanted.offset)
-        found, total = await self.read(search.search_threads, wanted)
-        return search.build_page(found, total, wanted)
+        threads, total = await self.read(search.search_threads, wanted)
+        return search.build_page(threads, total, wanted)
 
     async def count_threads(
         self,
@@ -252,7 +252,7 @@ class Threads(RunEnds):
         metadata: Mapping[str, Any] | None = None,
         having: Mapping[str, Any] | None = None,
     ) -> int:
-        """Count the threads that a search would find."""
+        """Count the threads that a search matches."""
         wanted = ThreadFilter(status=status, metadata=metadata or {}, having=having)
         search.check_search(wanted)
         return await self.read(search.count_threads, wanted)
@@ -265,7 +265,7 @@ class Threads(RunEnds):
         return await self._state(states.get_state, thread_id, checkpoint_id)
 
     async def peek_state(self, thread_id: str, checkpoint_id: str | None = None) -> Checkpoint | None:
-        """Get a state, without its values where a graph stores them in pieces."""
+        """Get a state, without values that a graph stores in pieces."""
         return await self._state(states.peek_state, thread_id, checkpoint_id)
 
     async def _state(self, get: Any, thread_id: str, checkpoint_id: str | None) -> Checkpoint | None:
@@ -285,7 +285,7 @@ class Threads(RunEnds):
         next: Sequence[str] = (),
         idempotency_key: str | None = None,
     ) -> Checkpoint:
-        """Store another state of a thread, after a given one or the latest. Conflict while it is busy."""
+        """Store a new state of a thread, after a given state or the latest. Conflict if it is busy."""
         check_id(thread_id, "thread_id")
         new = NewCheckpoint(
             values=values,
@@ -299,7 +299,7 @@ class Threads(RunEnds):
         return row_to_checkpoint(await self.read(states.load_state, thread_id, stored))
 
     async def update_graph(self, thread_id: str, steps: GraphSteps, after: str | None) -> None:
-        """Store changes of a thread's graph.
+        """Store changes to the graph state of a thread.
 
         Conflict while the thread is busy, or if `after` is no longer its latest state.
         """
@@ -329,7 +329,7 @@ class Threads(RunEnds):
 
     @call(POST("/runs"), scope="write", status=201, errors=(NotFound, Conflict))
     async def create_run(self, request: RunRequest, *, idempotency_key: str | None = None) -> Run:
-        """Create a run; a repeated idempotency key gives the first one."""
+        """Create a run. A repeated idempotency key returns the first run."""
         return await self._create_run(new_run(request, self.policy), idempotency_key)
 
     async def _create_run(self, new: NewRun, idempotency_key: str | None) -> Run:
@@ -350,15 +350,15 @@ class Threads(RunEnds):
         if len(requests) > MAX_BATCH:
             raise InvalidInput(f"{len(requests)} runs in one call; at most {MAX_BATCH} are allowed")
         new = [new_run(request, self.policy) for request in requests]
-        for each in new:
-            await unpack_for(self, each.thread_id, each.checkpoint_id)
+        for run in new:
+            await unpack_for(self, run.thread_id, run.checkpoint_id)
         with self._naming_not_loaded(new):
             created = await self.write(create.create_all, new, self.kinds) if new else []
-        return [row_to_run(each.record) for each in created]
+        return [row_to_run(run.record) for run in created]
 
     @contextmanager
     def _naming_not_loaded(self, runs: Sequence[NewRun]) -> Iterator[None]:
-        """Raise InvalidInput with the reason if an agent is missing because it could not be loaded."""
+        """Raise InvalidInput with the reason if an agent is missing because loading it failed."""
         try:
             yield
         except NotFound as error:
@@ -371,14 +371,14 @@ class Threads(RunEnds):
 
     @call(GET("/runs/{run_id}"), scope="read", errors=(NotFound,))
     async def get_run(self, run_id: Id, thread_id: str | None = None) -> Run:
-        """Get a run; with a `thread_id`, only if it is one of that thread."""
+        """Get a run; with a `thread_id`, only if the run belongs to that thread."""
         row: RunRow | None = await self.read_one(queries.get_runs, check_id(run_id, "run_id"))
         if row is None or thread_id not in (None, row.thread_id):
             raise NotFound(f"Run {run_id} not found")
         return row_to_run(row)
 
     async def _run(self, run_id: str) -> Run:
-        """A run, even if it was deleted a moment ago."""
+        """Get a run, even if it was deleted a moment ago."""
         return row_to_run(await self.read_one(queries.known_runs, check_id(run_id, "run_id")))
 
     @call(GET("/runs"), scope="read", errors=(NotFound,))
@@ -393,7 +393,7 @@ class Threads(RunEnds):
         cursor: str | None = None,
         total: bool = False,
     ) -> PaginatedResult[Run]:
-        """List runs, the newest first. `total` counts them where no count is kept; `limit=0` only counts.
+        """List runs, the newest first. `total` counts them if no count is stored; `limit=0` only counts.
 
         The phases of workflows are listed with `kind=phase`.
         """
@@ -417,7 +417,7 @@ class Threads(RunEnds):
         )
 
     async def find_runs(self, wanted: RunSearch) -> PaginatedResult[Run]:
-        """List runs, also without those that were rolled back."""
+        """List runs, optionally without rolled-back runs."""
         optional_choice(wanted.status, RUN_STATUSES, "status")
         check_choice(wanted.kind, KINDS_OF_RUNS, "kind")
         check_page(wanted.limit, wanted.offset)
@@ -426,7 +426,7 @@ class Threads(RunEnds):
 
     @call(POST("/runs/{run_id}/cancel", query=True), scope="write", errors=(NotFound, Conflict), by_hand=True)
     async def cancel_run(self, run_id: Id, *, action: CancelAction = "interrupt", wait: bool = False) -> Run:
-        """Cancel a run; with `wait`, return when its worker has stopped. Conflict if it has ended."""
+        """Cancel a run; with `wait`, return when its worker has stopped. Conflict if the run has ended."""
         (answer,) = await self._cancel([run_id], action)
         if isinstance(answer, Exception):
             raise answer
@@ -451,19 +451,19 @@ class Threads(RunEnds):
         """Cancel the runs that have not ended: by their ids, of a thread, or all with a status."""
         wanted = _live_statuses(status)
         named = (optional_id(thread_id, "thread_id"), optional_ids(run_ids, "run_id"))
-        found = await self.read(cancel.find_live, *named, wanted)
+        live = await self.read(cancel.find_live, *named, wanted)
         ended: list[Run] = []
-        while found:
-            for answer in await self._cancel(found, action):
+        while live:
+            for answer in await self._cancel(live, action):
                 if not isinstance(answer, Exception):
                     ended.append(await self._run(answer))
-            more = thread_id is None and run_ids is None and len(found) == cancel.MANY
-            found = await self.read(cancel.find_live, None, None, wanted) if more else []
+            more = thread_id is None and run_ids is None and len(live) == cancel.MANY
+            live = await self.read(cancel.find_live, None, None, wanted) if more else []
         return ended
 
     @call(DELETE("/runs/{run_id}"), scope="write", errors=(NotFound,))
     async def delete_run(self, run_id: Id) -> None:
-        """Delete a run with its checkpoints and its stream. A live one is cancelled; its trace stays."""
+        """Delete a run with its checkpoints and its stream. A live run is cancelled; its trace is kept."""
         await self.write(remove.delete_run, check_id(run_id, "run_id"), self._grace, self.kinds)
 
     # --- waits and streams --------------------------------------------------------------------------------
@@ -476,7 +476,7 @@ class Threads(RunEnds):
 
     @call(GET("/runs/{run_id}/wait"), scope="read", errors=(NotFound,), by_hand=True)
     async def join_run(self, run_id: Id, timeout: Seconds | None = None) -> RunEnd:
-        """Wait for the end of a run. TimeoutError when the time is up."""
+        """Wait for the end of a run. Raise TimeoutError after `timeout` seconds."""
         return await self._join(run_id, timeout)
 
     @call(POST("/runs/stream"), scope="write", errors=(NotFound, Conflict), by_hand=True)
@@ -493,7 +493,7 @@ class Threads(RunEnds):
     async def followed_run(
         self, request: RunRequest, *, idempotency_key: str | None = None
     ) -> AsyncIterator[Run]:
-        """Create a run whose stream is read from its beginning on: by a follower that is made inside."""
+        """Create a run whose stream a follower, created inside this context, reads from the beginning."""
         run_id = uuid(time_ns() // 1000, self.storage.ids)
         new = followed(new_run(request, self.policy), run_id)
         expecting = self.streams.expect(await self.ns("write"), run_id)
@@ -504,33 +504,33 @@ class Threads(RunEnds):
 
     @call(GET("/runs/{run_id}/stream"), scope="read", errors=(NotFound,), by_hand=True)
     async def stream_run(self, run_id: Id, after: str | None = BEGINNING) -> AsyncGenerator[Burst, None]:
-        """Stream the events of a run after an id, in bursts, until its end; None is from now on."""
+        """Stream the events of a run after an ID, in bursts, until its end; None starts with new events."""
         async for burst in (await self.follow_run(run_id, after)).bursts():
             yield burst
 
     @call(GET("/threads/{thread_id}/stream"), scope="read", errors=(NotFound,), by_hand=True)
     async def stream_thread(self, thread_id: Id, after: str | None = None) -> AsyncGenerator[Burst, None]:
-        """Stream the events of all runs of a thread after an id, without end; None is from now on."""
+        """Stream the events of all runs of a thread after an ID, without end; None starts with new events."""
         async for burst in (await self.follow_thread(thread_id, after)).bursts():
             yield burst
 
     async def follow_run(
         self, run_id: str, after: str | None = BEGINNING, *, fresh: bool = False
     ) -> Follower:
-        """What reads the events of a run, `fresh` if it was created just now; the caller closes it."""
+        """Create a follower of a run's events, which the caller closes. Skip the check of a `fresh` run."""
         place = None if after is None else parse_seq(after)
         if not fresh:
             await self._run(run_id)
         return self.streams.follow(await self.ns(), run_id, place)
 
     async def follow_thread(self, thread_id: str, after: str | None = None) -> Follower:
-        """What reads the events of all runs of a thread after an id; the caller closes it."""
+        """Create a follower of the events of all runs of a thread after an ID. The caller closes it."""
         place = None if after is None else parse_seq(after)
         await self.read(queries.check_thread, check_id(thread_id, "thread_id"))
         return self.streams.follow(await self.ns(), thread_stream(thread_id), place, joined=True)
 
     async def tell_thread(self, thread_id: str, event: str, data: Any) -> None:
-        """Append an event to the stream of a thread, beside those of its runs."""
+        """Append an event of the thread itself, not of a run, to its stream."""
         new = NewEvent(event, encode_json(data, what=f"event {event!r}"))
         placed = await self.write(states.append_event, check_id(thread_id, "thread_id"), new)
         self.streams.offer(await self.ns(), *placed)
@@ -538,23 +538,23 @@ class Threads(RunEnds):
     # --- housekeeping -------------------------------------------------------------------------------------
 
     async def queue_stats(self) -> QueueStats:
-        """How many runs wait and run in this namespace."""
+        """Get the numbers of waiting and running runs in this namespace."""
         return await self.read(queries.stats)
 
     def start_timers(self, stream_ttl: float | None = None) -> None:
-        """Start the timers that remove what was deleted or has expired."""
+        """Start the timers that remove deleted and expired data."""
         self.storage.timers.every(PURGE_SECONDS, self.purge)
         self.storage.timers.every(EXPIRE_SECONDS, self.expire)
         self.streams.start_timers(stream_ttl)
 
     async def purge(self) -> None:
-        """Remove the rows of what was deleted a while ago."""
+        """Remove the rows of threads and runs that were deleted a while ago."""
         linger = to_micros(self.policy.linger)
         while await self.storage.background(remove.purge, linger):
             pass
 
     async def expire(self) -> None:
-        """Delete or prune the threads whose lifetime is over."""
+        """Delete or prune threads at the end of their lifetime."""
         while await self.storage.background(lifetimes.sweep, self._grace, self.kinds):
             pass
 

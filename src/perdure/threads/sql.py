@@ -1,4 +1,4 @@
-"""The SQL of threads, runs and their states, written once for both engines."""
+"""SQL of threads, runs and their states, the same for both engines."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ ADD_THREADS = BulkInsert(THREADS, ThreadRow)
 _MOVED = ("status", "rest", "gone_at", "updated_at", "state_at", "checkpoint_id", "steps", "error")
 # Threads whose status or state has changed.
 MOVE_THREADS = BulkUpdate(THREADS, ThreadRow, sets=_MOVED, keys=("ns", "id"))
-# Threads that another assistant begins to work on.
+# Threads that get the labels of another assistant.
 MARK_THREADS = BulkUpdate(THREADS, ThreadRow, sets=(*_MOVED, "metadata"), keys=("ns", "id"))
-# Threads that a caller has changed.
+# Threads that a caller changes.
 EDIT_THREADS = BulkUpdate(THREADS, ThreadRow, sets=("config", "metadata", "updated_at"), keys=("ns", "id"))
 # Threads that callers see.
 LIST_THREADS = Listing(
@@ -63,7 +63,7 @@ THREAD_FIELDS: Final = {
 }
 # Remove threads.
 DROP_THREADS = statement("DELETE FROM threads WHERE ns = :ns AND id {among:ids}")
-# Remove lines that nobody holds.
+# Remove free lines.
 DROP_LINES = statement("DELETE FROM lines WHERE ns = :ns AND line {among:names} AND holder IS NULL")
 
 # --- lifetimes --------------------------------------------------------------------------------------------
@@ -76,12 +76,12 @@ GET_LIFETIMES = statement(
 )
 # Remove lifetimes.
 DROP_LIFETIMES = statement("DELETE FROM thread_lifetimes WHERE ns = :ns AND thread_id {among:ids}")
-# Threads whose lifetime is over, in every namespace.
+# Threads at the end of their lifetime, in all namespaces.
 DUE_LIFETIMES = statement(
     "SELECT ns, thread_id AS id FROM thread_lifetimes WHERE expires_at <= :now ORDER BY expires_at LIMIT :n",
     row=NamespacedId,
 )
-# Let a lifetime end later.
+# Postpone the end of a lifetime.
 POSTPONE_LIFETIME = statement(
     "UPDATE thread_lifetimes SET expires_at = :time WHERE ns = :ns AND thread_id = :thread_id"
 )
@@ -94,19 +94,19 @@ RUNS_WITH_ROLLOUTS: Final = "runs AS n JOIN rollouts AS r ON r.ns = n.ns AND r.i
 GET_RUNS = statement(
     "SELECT " + RUN_COLUMNS + " FROM " + RUNS_WITH_ROLLOUTS + " AND n.id {among:ids}", row=RunRow
 )
-# Where runs of a kind stand that callers see, by the status of their rollouts.
+# Positions of visible runs of a kind, by the status of their rollouts.
 RUN_PLACES = Listing(
     "{columns}",
     "rollouts WHERE ns = :ns AND kind = :kind AND (SELECT 1 FROM runs AS g"
     " WHERE g.ns = rollouts.ns AND g.id = rollouts.id AND {plain:g.gone_at} IS NULL) = 1",
     RunCursor,
 )
-# The same for runs that have ended, by the outcome.
+# Positions of ended runs, by outcome.
 ENDED_RUN_PLACES = Listing("{columns}", RUN_PLACES.source + " AND line IS NOT NULL", RunCursor)
 START_ORDER: Final = SortOrder(
     (SortKey("start_time", "time", descending=True), SortKey("id", "text", descending=True))
 )
-# How many runs with some statuses were deleted, whose rollouts are there for some time yet.
+# Number of deleted runs with some statuses whose rollouts are still stored.
 COUNT_GONE_RUNS = statement(
     """
     SELECT count(*)
@@ -122,7 +122,7 @@ LIST_THREAD_RUNS = Listing(
     RUNS_WITH_ROLLOUTS + " AND n.thread_id = :thread_id AND n.gone_at IS NULL AND {plain:r.kind} = :kind",
     RunRow,
 )
-# The runs of a thread without those that were rolled back.
+# The runs of a thread, except rolled-back runs.
 LIST_KEPT_RUNS = Listing(
     RUN_COLUMNS, LIST_THREAD_RUNS.source + " AND (r.outcome IS NULL OR r.outcome <> :undone)", RunRow
 )
@@ -138,9 +138,9 @@ RUN_ORDER: Final = SortOrder(
 )
 # New runs.
 ADD_RUNS = BulkInsert(RUNS, RunRow)
-# Runs that have ended or were deleted.
+# Ended and deleted runs.
 MOVE_RUNS = BulkUpdate(RUNS, RunRow, sets=("live", "gone_at", "updated_at", "error"), keys=("ns", "id"))
-# The runs of threads that have not ended, in the order of their creation.
+# Live runs of threads, in the order of their creation.
 LIVE_RUNS = statement(
     """
     SELECT {columns:n}
@@ -170,7 +170,7 @@ HIDE_RUNS = statement(
 RUNS_OF_THREADS = statement("SELECT id FROM runs WHERE ns = :ns AND thread_id {among:ids} LIMIT :n", row=str)
 # Remove runs.
 DROP_RUNS = statement("DELETE FROM runs WHERE ns = :ns AND id {among:ids} RETURNING id", row=str)
-# How many rollouts of a kind with some statuses are of runs that were removed.
+# Number of rollouts of a kind with some statuses whose runs were removed.
 COUNT_REMOVED_RUNS = statement(
     """
     SELECT CAST(coalesce(sum(total), 0) AS BIGINT) FROM removed_runs
@@ -178,7 +178,7 @@ COUNT_REMOVED_RUNS = statement(
     """,
     row=int,
 )
-# Write the agent of runs that wait and have none.
+# Set the agent of waiting runs that have none.
 FILL_AGENTS = statement(
     """
     WITH c AS MATERIALIZED (SELECT ns, id
@@ -197,7 +197,7 @@ FILL_AGENTS = statement(
 RUN_STATUSES = statement(
     "SELECT {columns} FROM rollouts WHERE ns = :ns AND id {among:ids}", row=RolloutStatus
 )
-# When runs were started first.
+# Start of the first attempt of runs.
 STARTED = statement(
     """
     SELECT rollout_id, min(start_time) AS start_time
@@ -207,7 +207,7 @@ STARTED = statement(
     """,
     row=StartTime,
 )
-# How many attempts of runs do not count.
+# Number of attempts of runs that do not count.
 UNCHARGED = statement(
     """
     SELECT rollout_id AS name, count(*) AS total
@@ -218,7 +218,7 @@ UNCHARGED = statement(
     row=Count,
 )
 
-# --- who holds what ---------------------------------------------------------------------------------------
+# --- holders of lines and sessions ------------------------------------------------------------------------
 
 # The holders of lines, locked.
 LOCK_HOLDERS = statement(
@@ -237,7 +237,7 @@ GET_SESSIONS = statement(
 )
 # Runs that write to another session.
 SET_SESSIONS = BulkUpdate(RUNS, RunSession, sets=("session_id",), keys=("ns", "id"))
-# Let a line be free at a time, whoever holds it.
+# Set when a line becomes free, even if it is held.
 RELEASE_BY = statement("UPDATE lines SET release_by = :time WHERE ns = :ns AND line = :line")
 # The latest attempts of runs.
 LATEST_ATTEMPTS = statement(
@@ -268,16 +268,16 @@ STATE_METADATA: Final = """
       FROM graph_checkpoints AS g
       WHERE g.ns = c.ns AND g.thread_id = c.thread_id AND g.checkpoint_ns = '' AND g.id = c.id), '{}')
     ELSE c.metadata END AS metadata"""
-"""The metadata of a state; that of a graph's state stands in its checkpoint."""
+"""Metadata of a state. Metadata of a graph's state is in its checkpoint."""
 STATE_COLUMNS: Final = ", ".join(
     STATE_METADATA if name == "metadata" else "c." + name for name in get_columns(StateRow)
 )
 
 # New states.
 ADD_CHECKPOINTS = BulkInsert(CHECKPOINTS, StateRow)
-# New states of graphs, unless they are stored.
+# New states of graphs, unless already stored.
 ADD_GRAPH_STATES = BulkInsert(CHECKPOINTS, StateRow, on_conflict="NOTHING")
-# States of graphs that have changed.
+# Changed states of graphs.
 CHANGE_STATES = BulkUpdate(
     CHECKPOINTS, StateChange, sets=("next", "interrupts", "body"), keys=("ns", "id", "thread_id")
 )
@@ -287,27 +287,27 @@ GET_CHECKPOINT = statement(
     " WHERE c.ns = :ns AND c.thread_id = :thread_id AND c.id = :id",
     row=StateRow,
 )
-# States, each of its thread. Copies of a thread share the ids of their states, and a thread may have many:
-# each row is found by both.
+# States by thread and ID. Copies of a thread share the IDs of their states, and a thread may have many, so
+# each row is looked up by both.
 GET_CHECKPOINTS = statement(
     "SELECT " + STATE_COLUMNS + " FROM {pairs:ids,thread_ids} CROSS JOIN checkpoints AS c"
     " WHERE c.ns = :ns AND {pair:c.id,c.thread_id,pairs.one,pairs.other}",
     row=StateRow,
 )
-# The latest state of each of some threads, found as above.
+# The latest state of each of some threads, looked up by both IDs.
 LATEST_STATES = statement(
     "SELECT " + STATE_COLUMNS + " FROM threads AS t CROSS JOIN checkpoints AS c"
     " WHERE t.ns = :ns AND t.id {among:thread_ids}"
     " AND c.ns = :ns AND {pair:c.id,c.thread_id,t.checkpoint_id,t.id}",
     row=StateRow,
 )
-# What is next after states, each of its thread.
+# Next steps of states.
 NEXT_OF = statement(
     "SELECT {columns:c} FROM {pairs:ids,thread_ids} CROSS JOIN checkpoints AS c"
     " WHERE c.ns = :ns AND {pair:c.id,c.thread_id,pairs.one,pairs.other}",
     row=NextOf,
 )
-# The latest state of a thread that neither a run nor one that was rolled back has made.
+# The latest state of a thread, except states of one run and of rolled-back runs.
 LATEST_WITHOUT = statement(
     """
     SELECT c.id
@@ -320,7 +320,7 @@ LATEST_WITHOUT = statement(
     """,
     row=str,
 )
-# The latest state of a thread before a place.
+# The latest state of a thread before a position.
 STATE_BEFORE = statement(
     """
     SELECT id FROM checkpoints
@@ -330,14 +330,14 @@ STATE_BEFORE = statement(
     """,
     row=str,
 )
-# The states of a thread before a place.
+# The states of a thread before a position.
 LIST_CHECKPOINTS = Listing(
     STATE_COLUMNS,
     "checkpoints AS c WHERE c.ns = :ns AND c.thread_id = :thread_id AND c.position < :before",
     StateRow,
 )
 STATE_ORDER: Final = SortOrder((SortKey("position", "int", descending=True),))
-# Copy the states of a thread to another, without those of runs that were rolled back.
+# Copy the states of a thread to another, except states of rolled-back runs.
 COPY_CHECKPOINTS = statement(
     """
     INSERT INTO checkpoints (ns, thread_id, id, position, step, parent_id, run_id, attempt, created_at, next,
@@ -350,17 +350,17 @@ COPY_CHECKPOINTS = statement(
     WHERE r.ns = :ns AND r.line = :thread_id AND r.outcome = :rollback))
     """
 )
-# The values of states, as they are stored.
+# The stored values of states.
 GET_BODIES = statement(
     "SELECT {columns} FROM checkpoints WHERE ns = :ns AND id {among:ids}"
     " AND thread_id || '' {among:thread_ids}",
     row=StateBody,
 )
-# The states that runs have made.
+# The states that runs stored.
 STATES_OF_RUNS = statement(
     "SELECT {columns} FROM checkpoints WHERE ns = :ns AND run_id {among:ids}", row=StateKey
 )
-# The last state that each of some runs has written; copies of threads have it, too.
+# The last state that each of some runs stored, in its thread and in copies of it.
 LAST_STATES_OF_RUNS = statement(
     """
     SELECT """
@@ -377,9 +377,9 @@ LAST_STATES_OF_RUNS = statement(
 DROP_RUN_CHECKPOINTS = statement("DELETE FROM checkpoints WHERE ns = :ns AND run_id {among:ids}")
 # Remove the states of threads.
 DROP_CHECKPOINTS = statement("DELETE FROM checkpoints WHERE ns = :ns AND thread_id {among:ids}")
-# Remove all states of a thread but one.
+# Remove all states of a thread except one.
 DROP_EARLIER = statement("DELETE FROM checkpoints WHERE ns = :ns AND thread_id = :thread_id AND id <> :id")
-# Results of steps, unless they are stored.
+# Results of steps, unless already stored.
 KEEP_STEPS = BulkInsert(RUN_STEPS, RunStepRow, on_conflict="NOTHING")
 # The results of steps of runs.
 GET_STEPS = statement("SELECT {columns} FROM run_steps WHERE ns = :ns AND run_id {among:ids}", row=RunStepRow)
@@ -388,13 +388,13 @@ DROP_STEPS = statement("DELETE FROM run_steps WHERE ns = :ns AND run_id {among:i
 
 # --- statistics -------------------------------------------------------------------------------------------
 
-# How many runs have each status.
+# Number of runs by status.
 COUNT_RUNS = statement(
     "SELECT status AS name, sum(total) AS total FROM rollout_counts"
     " WHERE ns = :ns AND kind = :kind GROUP BY status",
     row=Count,
 )
-# The start time of the run at a place of those with a status, the oldest first.
+# The start time of the n-th oldest run with a status.
 OLDEST_RUN = statement(
     """
     SELECT start_time

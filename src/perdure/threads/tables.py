@@ -1,4 +1,4 @@
-"""The tables of threads. Long values stand last, and only views of one object read them."""
+"""Tables of threads. Long values are the last columns, and only reads of one object select them."""
 
 from __future__ import annotations
 
@@ -136,6 +136,6 @@ REMOVED_RUNS = Table(
     GROUP BY r.ns, r.kind, r.status
     """,
 )
-"""How many rollouts are the traces of runs whose rows were removed, so that lists need not count them."""
+"""Number of rollouts that are traces of removed runs, so that lists need not count them."""
 
 TABLES = (THREADS, RUNS, CHECKPOINTS, RUN_STEPS, THREAD_LIFETIMES, REMOVED_RUNS)

@@ -1,8 +1,7 @@
-"""The claims of a worker in this process, and those among them that wait for runs.
+"""Claims of workers in this process that wait for runs.
 
-A claim that waits is known to the process. Whoever creates a run takes it along into the transaction, and
-claims there for it what is first in the queue (`claim_at_once`). Any other run that is ready is told by a
-hint, which wakes one of those that wait.
+A transaction that creates runs takes waiting claims along, and claims the first runs of the queue for them
+(`claim_at_once`). For any other ready run, a hint wakes one waiting claim.
 """
 
 from __future__ import annotations
@@ -25,26 +24,26 @@ from perdure.threads.model import GATHER_SECONDS
 from perdure.threads.operations.assign import Share, WaitingClaimRequest, claim_at_once
 
 MOST_TAKEN = 8
-"""How many claims, each of other agents, a transaction takes along at the most."""
+"""Most claims, each for different agents, that one transaction takes along."""
 
 
 class ClaimingQueue(Protocol):
-    """What a waiting claim needs of the queue that it claims from."""
+    """Queue of a waiting claim."""
 
     namespace: str
     caller: Caller | None
 
     def unclaimed(self, claimed: Sequence[Iterable[Any]]) -> None:
-        """Release runs that nobody took, in the background."""
+        """Release runs that no worker took, in the background."""
         ...
 
     async def release(self, claimed: Sequence[Iterable[Any]]) -> None:
-        """Release runs that nobody took."""
+        """Release runs that no worker took."""
         ...
 
 
 class WaitingClaimer(Protocol):
-    """What a waiting claim needs of the worker that claims."""
+    """Worker of a waiting claim."""
 
     @property
     def queue(self) -> ClaimingQueue:
@@ -57,19 +56,19 @@ class WaitingClaimer(Protocol):
 
 
 class WaitingClaim:
-    """A claim that waits for runs, in the event loop that made it."""
+    """Claim that waits for runs, in the event loop that created it."""
 
     def __init__(self, claimer: WaitingClaimer, limit: Callable[[], int], watch: Watch) -> None:
         self.claimer = claimer
         self.answer: asyncio.Future[Share] = asyncio.get_running_loop().create_future()
         self.has_left = False
-        """Whether it waits only for the transaction that has taken it along."""
+        """True if the claim waits only for the transaction that took it along."""
         self._limit = limit
         self._watch = watch
         self._is_abandoned = False
 
     def wish(self) -> WaitingClaimRequest | None:
-        """What it wants now, if anything."""
+        """Build the request for as many runs as the worker can execute now; None if it can execute none."""
         claimer, limit = self.claimer, self._limit()
         if limit <= 0:
             return None
@@ -78,7 +77,7 @@ class WaitingClaim:
         return WaitingClaimRequest(Claim(claimer.worker_id, limit), claimer.agents, actor, claimer.begins)
 
     def tell(self, share: Share) -> bool:
-        """Give it its runs, from any thread; False if nobody is there any more."""
+        """Deliver the runs, from any thread; False if the event loop is closed."""
         try:
             self.answer.get_loop().call_soon_threadsafe(self._arrive, share)
         except RuntimeError:
@@ -93,14 +92,14 @@ class WaitingClaim:
             self._watch.wake()
 
     def abandon(self) -> None:
-        """Release what it got, or will get: its claimer was cancelled."""
+        """Release the runs that the claim received or will receive, because its worker was cancelled."""
         self._is_abandoned = True
         if self.answer.done() and not self.answer.cancelled():
             self.claimer.queue.unclaimed(self.answer.result())
 
 
 class WaitingClaims:
-    """The claims of this process that wait, by namespace and agents. Safe from any thread."""
+    """Waiting claims of this process, by namespace and agents. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -116,7 +115,7 @@ class WaitingClaims:
         by_agents.setdefault(claimer.agents, {})[waiting] = None
 
     def leave(self, waiting: WaitingClaim) -> bool:
-        """Wait no longer; False if a transaction has taken it along, whose answer is still to come."""
+        """Stop waiting; False if a transaction has taken the claim along and will still answer it."""
         with self._lock:
             waiting.has_left = True
             return self._remove(waiting)
@@ -133,19 +132,19 @@ class WaitingClaims:
         return True
 
     def take(self, namespace: str) -> dict[WaitingClaim, WaitingClaimRequest]:
-        """Take along the longest waiting claim of each set of agents, until `settle`."""
+        """Remove the oldest waiting claim of each set of agents, to take it along until `settle`."""
         taken: dict[WaitingClaim, WaitingClaimRequest] = {}
         with self._lock:
             for claims in list(self._waiting.get(namespace, {}).values())[:MOST_TAKEN]:
                 waiting = next(iter(claims))
-                wish = waiting.wish()
-                if wish is not None:
+                request = waiting.wish()
+                if request is not None:
                     self._remove(waiting)
-                    taken[waiting] = wish
+                    taken[waiting] = request
         return taken
 
     def settle(self, waiting: WaitingClaim, share: Share) -> bool:
-        """Give a claim that was taken along its runs, or let it wait on; False if nobody takes the runs."""
+        """Deliver runs to a claim that was taken along, or let it wait again; False if delivery failed."""
         with self._lock:
             if not share and not waiting.has_left:
                 self._enter(waiting)
@@ -154,7 +153,7 @@ class WaitingClaims:
 
 
 class ClaimingService(WatchedService):
-    """A service whose operations claim at once for those who wait in this process, where they say so.
+    """Service whose operations with `claims_at_once` also claim for workers that wait in this process.
 
     See `claims_at_once` in `operations.assign`.
     """
@@ -175,8 +174,8 @@ class ClaimingService(WatchedService):
         claiming = (claim_at_once, tuple(taken.values()), self.kinds, *call)
         try:
             answers, shares, begun = await super()._run_watched(access, operation, claiming)
-            for each in begun:
-                self.streams.offer(await self.ns(), *each)
+            for appended in begun:
+                self.streams.offer(await self.ns(), *appended)
         finally:
             for waiting, share in zip(taken, shares, strict=True):
                 if not self.waiting_claims.settle(waiting, share):

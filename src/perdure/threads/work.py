@@ -1,4 +1,4 @@
-"""What passes between a worker and the queue of runs."""
+"""Messages between a worker and the queue of runs."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from perdure.threads.rows import RunRow, ThreadAnswer
 T = TypeVar("T")
 
 Verdict = Literal["go", "interrupt", "rollback", "lost"]
-"""What a worker is told of a run that it holds: go on, stop as asked, or that it holds it no longer."""
+"""Answer to a worker about a run that it holds: continue, stop as requested, or the lease is lost."""
 
 MAX_OUTPUT = 1 << 20
-"""How many characters the output of a phase may have; what is longer is cut."""
+"""Largest number of characters in the output of a phase; the rest is cut off."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 Result = Literal["success", "error", "timeout", "retriable", "stopped"]
-"""How an attempt ended: `retriable` is tried again if it may be, `stopped` confirms a cancel."""
+"""How an attempt ended: `retriable` allows another attempt, `stopped` confirms a cancel."""
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """A claim on a run: the attempt is the token that every write of its worker carries."""
+    """Claim on a run. The attempt is the token that every write of its worker carries."""
 
     run_id: str
     thread_id: str
@@ -39,71 +39,71 @@ class Lease(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """How the audit names it."""
+        """Name of the lease in the audit log."""
         return self.run_id + "/" + self.attempt_id
 
 
 class PhaseFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The phase that a worker executes. Its input was rendered when it was claimed."""
+    """Phase that a worker executes. Its input is rendered at the claim."""
 
     workflow_run_id: str | None = None
     label: str | None = None
     iteration: int = 0
     sandbox: str | None = None
-    """The sandbox in which it must be executed."""
+    """Sandbox that must execute the phase."""
     network: bool = False
-    """Whether it has a network there."""
+    """True if the sandbox has network access."""
 
 
 def phase_facts(run: Run) -> PhaseFacts:
-    """What the pointer of a phase says of it; what it does not say is left out."""
+    """Parse the facts of a phase from its input. Missing or invalid values are left out."""
     pointer = run.kwargs.input
-    known = pointer if isinstance(pointer, dict) else {}
-    label, iteration, sandbox = known.get("label"), known.get("iteration"), known.get("sandbox")
+    fields = pointer if isinstance(pointer, dict) else {}
+    label, iteration, sandbox = fields.get("label"), fields.get("iteration"), fields.get("sandbox")
     return PhaseFacts(
         workflow_run_id=run.parent,
         label=label if isinstance(label, str) else None,
         iteration=iteration if isinstance(iteration, int) else 0,
         sandbox=sandbox if isinstance(sandbox, str) else None,
-        network=known.get("network") is True,
+        network=fields.get("network") is True,
     )
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that a worker has claimed, with everything that its agent needs to begin or to go on."""
+    """Claimed run, with everything that its agent needs to start or continue."""
 
     run: Run
     attempt_id: str
     attempt: int
-    """The number of this attempt, from 1."""
+    """Number of this attempt, from 1."""
     last_attempt: bool
-    """Whether a failure now would be final."""
+    """True if a failure now would be final."""
     config: dict[str, Any]
-    """Of the assistant, the thread and the run; the latter wins."""
+    """Config of the assistant, the thread and the run; later ones win."""
     context: dict[str, Any]
     timeout_seconds: float | None
     """The run's own timeout."""
     lease_seconds: float
     origin: str
-    """The run whose kept steps count: itself, or the interrupted one that it resumes."""
+    """Run whose stored steps are reused: this run, or the interrupted run that it resumes."""
     checkpoint: Checkpoint | None = None
-    """Where to go on from."""
+    """State to continue from."""
     steps: dict[str, str] = field(default_factory=dict)
-    """What `keep` stored for the origin, as JSON by name."""
+    """Results of `keep` for the origin, as JSON by name."""
     saved_at: dict[str, int] = field(default_factory=dict)
-    """Which of them earlier attempts of this run saved, and how many events its stream had then.
+    """Steps that earlier attempts of this run saved, with the number of events in the stream at that time.
 
-    All that was emitted before such a step is among those events.
+    Those events include all events emitted before the step.
     """
     resources_id: str | None = None
     last_seq: int = 0
-    """The number of the last event in the run's stream."""
+    """Number of the last event in the run's stream."""
     begun: bool = False
-    """Whether that event tells already that this attempt has begun."""
+    """True if that event announces the start of this attempt."""
     phase: PhaseFacts | None = None
-    """What a phase is a part of; None for a run."""
+    """Facts of the phase; None for a run."""
     server_timeout_seconds: float | None = None
-    """The timeout that the server sets for runs that have none of their own, nor of their agent."""
+    """Timeout for runs without their own timeout or one of their agent."""
 
     @property
     def held(self) -> Lease:
@@ -111,19 +111,19 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How an attempt ended. Its last events, its last checkpoint and its status are one transaction."""
+    """End of an attempt. Its last events, its last checkpoint and its status are one transaction."""
 
     held: Lease
     result: Result
     error: Failure | None = None
     retry_after: float | None = None
-    """Seconds of back-off before the next attempt."""
+    """Delay before the next attempt, in seconds."""
     checkpoint: NewCheckpoint | None = None
     events: Sequence[NewEvent] = ()
     graph: GraphSteps | None = None
-    """What the run's graph has done that is still to be kept."""
+    """Work of the run's graph that is not stored yet."""
     output_text: Annotated[str, msgspec.Meta(max_length=MAX_OUTPUT)] | None = None
-    """What a phase returned, as a text: the output that its workflow goes on with."""
+    """Text output of a phase, which its workflow uses."""
     stop_reason: Annotated[str, msgspec.Meta(max_length=255)] | None = None
     """Why a phase stopped: success, unknown, error_fatal, error_exit_1 and so on."""
     turns: Count | None = None
@@ -131,7 +131,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunAppend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Events of one run, in their order; `after` is the number of the event that they follow."""
+    """Events of one run, in order; `after` is the number of the event before them."""
 
     held: Lease
     events: Annotated[Sequence[NewEvent], msgspec.Meta(max_length=10 * MAX_BATCH)]
@@ -139,7 +139,7 @@ class RunAppend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SessionLines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Lines of a session that an attempt has written, each a JSON object, numbered from `first` on."""
+    """Session lines that an attempt wrote, each a JSON object, numbered from `first` on."""
 
     held: Lease
     session_id: str
@@ -149,7 +149,7 @@ class SessionLines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class UsageReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an attempt of a phase has taken so far, and the session that it writes to."""
+    """Usage of a phase's attempt so far, and the session that it writes to."""
 
     held: Lease
     session_id: str
@@ -166,26 +166,26 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RunAppendResults(msgspec.Struct, kw_only=True):
-    """The number of the last event of each item, or why it was refused."""
+    """Number of the last event for each item, or why the item was refused."""
 
     results: list[int | Refusal]
 
 
 class EndedRun(msgspec.Struct, kw_only=True):
-    """A run after its attempt has ended, or why the ending was refused."""
+    """Run after the end of its attempt, or why the ending was refused."""
 
     run: Run | None = None
     error: Refusal | None = None
 
 
 class FinishResults(msgspec.Struct, kw_only=True):
-    """What became of each ending, in the order of the request."""
+    """Result of each ending, in the order of the request."""
 
     results: list[EndedRun]
 
 
 def or_raise(answer: T | PerdureError) -> T:
-    """The answer to one item, or its error raised."""
+    """Return the answer to one item, or raise its error."""
     if isinstance(answer, PerdureError):
         raise answer
     return answer
@@ -193,34 +193,33 @@ def or_raise(answer: T | PerdureError) -> T:
 
 def _appended(answers: Sequence[int | PerdureError]) -> RunAppendResults:
     return RunAppendResults(
-        results=[Refusal.of(each) if isinstance(each, PerdureError) else each for each in answers]
+        results=[Refusal.of(answer) if isinstance(answer, PerdureError) else answer for answer in answers]
     )
 
 
 def _ended(answers: Sequence[Run | PerdureError]) -> FinishResults:
     return FinishResults(
         results=[
-            EndedRun(error=Refusal.of(each)) if isinstance(each, PerdureError) else EndedRun(run=each)
-            for each in answers
+            EndedRun(error=Refusal.of(answer)) if isinstance(answer, PerdureError) else EndedRun(run=answer)
+            for answer in answers
         ]
     )
 
 
-def _runs(found: FinishResults) -> list[Run | PerdureError]:
-    return [each.error.error if each.error is not None else cast(Run, each.run) for each in found.results]
+def _runs(batch: FinishResults) -> list[Run | PerdureError]:
+    return [item.error.error if item.error is not None else cast(Run, item.run) for item in batch.results]
 
 
 APPENDED = WireForm(
     RunAppendResults,
     _appended,
-    lambda found: [each.error if isinstance(each, Refusal) else each for each in found.results],
+    lambda batch: [item.error if isinstance(item, Refusal) else item for item in batch.results],
 )
 ENDED = WireForm(FinishResults, _ended, _runs)
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """An attempt that has ended; if its run has ended too, the run, where the end of its stream stands, and
-    its thread if it is known with its state."""
+    """End of an attempt. If its run ended too: the run, its last append, its thread if the state is known."""
 
     run_id: str
     placed: AppendedEvents | None = None

@@ -1,4 +1,4 @@
-"""The end of an attempt: its run succeeds, fails, is tried again, or is given back."""
+"""End of an attempt: its run succeeds, fails, is retried, or is released."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from perdure.threads.operations.execute import (
     Known,
     build_append,
     known_states,
+    lost_lease,
     new_state,
     not_refused,
     taken,
@@ -44,10 +45,10 @@ from perdure.threads.operations.graphs import (
     Steps,
     ThreadSteps,
     build_rows,
-    known,
     put_changes,
     stored_in,
     unstored,
+    with_known_values,
 )
 from perdure.threads.operations.settle import RunEndReport, load_runs, load_threads
 from perdure.threads.operations.shown import Checkpoints, showing_graph, showing_state, stored_before
@@ -60,7 +61,7 @@ _NO_RETRY = "reported failure, no retry"
 
 
 class RunFinish(msgspec.Struct, frozen=True):
-    """How an attempt ended, with its bodies encoded."""
+    """End of an attempt, with its bodies encoded."""
 
     held: Lease
     result: Result
@@ -70,9 +71,9 @@ class RunFinish(msgspec.Struct, frozen=True):
     events: Sequence[NewEvent] = ()
     steps: Steps | None = None
     permanent: bool = False
-    """Whether it is not tried again, whatever the limits of its run say."""
+    """True to prevent a retry, whatever the limits of the run."""
     output: str | None = None
-    """What a phase returned, as a text."""
+    """Text output of a phase."""
     stop_reason: str | None = None
     turns: int | None = None
     api_duration_ms: int | None = None
@@ -82,7 +83,7 @@ class RunFinish(msgspec.Struct, frozen=True):
 async def finish_runs(
     tx: Tx, endings: Sequence[RunFinish], kinds: Kinds
 ) -> list[Finished | Fenced | Conflict]:
-    """End attempts. Doing it again changes nothing."""
+    """End attempts. A repeated call changes nothing."""
     finishing = _Finishing(tx, kinds)
     await finishing.load([ending.held for ending in endings])
     finishing.runs = await load_runs(tx, sorted({ending.held.run_id for ending in endings}))
@@ -93,11 +94,11 @@ async def finish_runs(
     answers = [finishing.end(ending) for ending in endings]
     await finishing.save()
     await audit(tx, "finish_run", not_refused(endings, answers))
-    return [each if isinstance(each, PerdureError) else finishing.finished(each) for each in answers]
+    return [answer if isinstance(answer, PerdureError) else finishing.finished(answer) for answer in answers]
 
 
 async def hand_back(tx: Tx, holders: Sequence[Lease], kinds: Kinds) -> list[str | Fenced]:
-    """Give runs back that nobody executes any longer: uncharged, ready at once, and at their old place."""
+    """Release runs that no worker executes: uncharged, ready at once, at their old position."""
     finishing = _Finishing(tx, kinds)
     await finishing.load(holders)
     answers = [finishing.give_back(held) for held in holders]
@@ -118,15 +119,15 @@ class _Finishing:
         self._workers = WorkerChanges(tx, kinds)
         self._threads: dict[str, ThreadRow] = {}
         self.runs: dict[str, RunRow] = {}
-        """The runs as they were, where attempts of them end."""
+        """The runs before their ends."""
         self.known: Known = {}
-        """The states that are there under the ids of last ones."""
+        """Existing states with the IDs of new states."""
         self.stored: dict[str, Checkpoints] = {}
-        """The checkpoints that runs stored before, and that their last events show."""
+        """Checkpoints that runs stored earlier and that their last events show."""
         self._states: dict[str, StateRow | None] = {}
-        """The new state of each thread that gets one, if its values are at hand."""
+        """New state of each thread that gets one, if its values are in memory."""
         self._new: list[StateRow] = []
-        self._made: list[ThreadSteps] = []
+        self._updates: list[ThreadSteps] = []
         self._graph_rows = Rows([], [])
         self._appends: list[StreamAppend] = []
 
@@ -135,7 +136,7 @@ class _Finishing:
         self._threads = await load_threads(self._tx, [held.thread_id for held in holders], lock=True)
 
     def _holder(self, held: Lease) -> tuple[RolloutRow, AttemptRow] | None:
-        """The run and the attempt of a claim that still holds it."""
+        """Return the run and attempt of a lease that still holds, otherwise None."""
         rollout = self._work.rollouts.get(held.run_id)
         attempt = self._work.latest(held.run_id) if rollout is not None else None
         if rollout is None or attempt is None or attempt.id != held.attempt_id or attempt.status not in LIVE:
@@ -143,28 +144,28 @@ class _Finishing:
         return (rollout, attempt) if rollout.line == held.thread_id else None
 
     def _refusal(self, held: Lease, *, released: bool) -> str | Fenced:
-        """What is said of an attempt that has ended: the same again if it said so itself.
+        """Answer a report about an ended attempt: success if the attempt itself reported the end.
 
-        One that gave its run back has nothing more to say of it, but to do so again.
+        An attempt that released its run may only repeat the release.
         """
         for attempt in self._work.attempts.get(held.run_id, ()):
-            told = (
+            has_reported = (
                 attempt.id == held.attempt_id and attempt.status not in LIVE and attempt.end_time is not None
             )
-            if told and (released or attempt.reason != RELEASED):
+            if has_reported and (released or attempt.reason != RELEASED):
                 return held.run_id
-        return Fenced(f"attempt {held.attempt_id} holds run {held.run_id} no longer; stop")
+        return lost_lease(held)
 
     def end(self, ending: RunFinish) -> str | Fenced | Conflict:
-        found = self._holder(ending.held)
-        if found is None:
+        holder = self._holder(ending.held)
+        if holder is None:
             return self._refusal(ending.held, released=ending.result == STOPPED)
-        rollout, attempt = found
+        rollout, attempt = holder
         if rollout.status in ENDED:
             if rollout.outcome == INTERRUPT:
                 self._keep_steps(ending, attempt)
             self._report(attempt, FAILED, STOPPED)
-            self._work.notes[rollout.id] = _told(ending)
+            self._work.notes[rollout.id] = _build_report(ending)
             self._work.stopped.append(rollout)
         elif ending.result == STOPPED:
             self._release(rollout, attempt)
@@ -179,10 +180,10 @@ class _Finishing:
         return (held.thread_id, state.checkpoint_id) in self.known
 
     def give_back(self, held: Lease) -> str | Fenced:
-        found = self._holder(held)
-        if found is None:
+        holder = self._holder(held)
+        if holder is None:
             return self._refusal(held, released=True)
-        rollout, attempt = found
+        rollout, attempt = holder
         if rollout.status in ENDED:
             self._report(attempt, FAILED, STOPPED)
             self._work.stopped.append(rollout)
@@ -201,7 +202,7 @@ class _Finishing:
         self._workers.follow(attempt)
 
     def _keep(self, ending: RunFinish, attempt: AttemptRow) -> Sequence[NewEvent]:
-        """Store the last state; gives the last events, which refer to what of it is stored."""
+        """Store the last state; return the last events, which refer to its stored part."""
         thread = self._threads.get(ending.held.thread_id)
         events = ending.events
         if ending.checkpoint is not None and thread is not None:
@@ -215,23 +216,24 @@ class _Finishing:
         return showing_graph(events, new | self.stored.get(ending.held.run_id, set()))
 
     def _keep_steps(self, ending: RunFinish, attempt: AttemptRow) -> Checkpoints:
-        """Store what the run's graph did last; gives its checkpoints. A thread that is being removed needs
-        none of it."""
+        """Store the last work of the run's graph; return its checkpoints. Skip a deleted thread."""
         thread = self._threads.get(ending.held.thread_id)
         if ending.steps is None or thread is None or thread.gone_at is not None:
             return set()
-        made = ThreadSteps(thread, ending.held.run_id, attempt.sequence_id, ending.steps)
-        rows = build_rows(self._tx, [made])
-        self._made.append(made)
+        update = ThreadSteps(thread, ending.held.run_id, attempt.sequence_id, ending.steps)
+        rows = build_rows(self._tx, [update])
+        self._updates.append(update)
         self._graph_rows.new.extend(rows.new)
         self._graph_rows.changed.extend(rows.changed)
-        self._states[thread.id] = known(rows.new[-1], ending.steps.states[-1]) if rows.new else None
+        self._states[thread.id] = (
+            with_known_values(rows.new[-1], ending.steps.states[-1]) if rows.new else None
+        )
         return stored_in(ending.steps)
 
     def _note(self, ending: RunFinish, failure: Failure | None = None) -> RunEndReport:
-        """What is told of a run that ends here; its thread is written with the end."""
+        """Build the note about a run that ends here. Its thread is written with the end."""
         thread_id = ending.held.thread_id
-        note = _told(ending)
+        note = _build_report(ending)
         note.failure, note.events = failure, ending.events
         note.before = self.runs.get(ending.held.run_id)
         note.thread, note.state = self._threads.get(thread_id), self._states.get(thread_id)
@@ -263,7 +265,7 @@ class _Finishing:
     def _retry(self, ending: RunFinish, rollout: RolloutRow, attempt: AttemptRow) -> None:
         work = self._work
         if work.tries(attempt) < rollout.limits.max_attempts:
-            work.notes[rollout.id] = _told(ending)
+            work.notes[rollout.id] = _build_report(ending)
             work.move(rollout, _RETRY, FAILED, delay=to_micros(ending.retry_after or 0.0))
             if ending.events:
                 self._appends.append(build_append(ending.held, attempt.sequence_id, ending.events))
@@ -276,16 +278,16 @@ class _Finishing:
         note = self._work.notes.get(run_id)
         if not isinstance(note, RunEndReport) or note.run is None:
             return Finished(run_id)
-        known = note.thread is not None and (note.state is not None or note.thread.checkpoint_id is None)
-        thread = (note.thread, note.state) if note.thread is not None and known else None
+        is_known = note.thread is not None and (note.state is not None or note.thread.checkpoint_id is None)
+        thread = (note.thread, note.state) if note.thread is not None and is_known else None
         return Finished(run_id, note.placed, note.run, thread)
 
     async def save(self) -> None:
-        """States and events come before what the end itself writes."""
+        """Write states and events, then the end itself."""
         tx = self._tx
         ending = {note.thread.id for note in self._work.notes.values() if note.thread is not None}
         moved = [self._threads[id] for id in sorted(self._states) if id not in ending]
-        await put_changes(tx, self._made)
+        await put_changes(tx, self._updates)
         await tx.defer(
             sql.ADD_CHECKPOINTS.of(self._new), *self._graph_rows.writes, sql.MOVE_THREADS.of(moved)
         )
@@ -294,8 +296,8 @@ class _Finishing:
         await save_all(self._work, self._workers, True)
 
 
-def _told(ending: RunFinish) -> RunEndReport:
-    """What the worker says of an attempt that ends."""
+def _build_report(ending: RunFinish) -> RunEndReport:
+    """Build the report of an attempt that ends."""
     error = ending.error
     return RunEndReport(
         output=ending.output,

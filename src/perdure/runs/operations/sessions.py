@@ -1,4 +1,4 @@
-"""Which session a run writes to, and what the attempts of phases take. Lines go to the event log."""
+"""Operations on the sessions and the usage of attempts. Session lines go to the event log."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from perdure.threads.work import Lease, SessionLines, UsageReport
 async def enter_sessions(tx: Tx, calls: Sequence[SessionLines]) -> list[Fenced | None]:
     """Store which session each run writes to; refuse attempts that no longer hold their run.
 
-    A cancelled attempt holds its run until it has confirmed the stop: what it said before is logged.
+    A cancelled attempt holds its run until it confirms the stop, so its last lines are logged too.
     """
     holders = await _holders(tx, calls)
     runs = sorted({call.held.run_id for call in calls})
-    known = {row.id: row for row in await tx.all(sql.GET_SESSIONS, ids=runs)}
+    runs_by_id = {row.id: row for row in await tx.all(sql.GET_SESSIONS, ids=runs)}
     answers: list[Fenced | None] = []
     changed: dict[str, RunSession] = {}
     phases: list[ExecutionProgress] = []
     for call in calls:
-        held, run = call.held, known.get(call.held.run_id)
+        held, run = call.held, runs_by_id.get(call.held.run_id)
         if run is None or not _holds(held, holders):
             answers.append(lost_lease(held))
             continue
         if run.session_id != call.session_id:
-            known[held.run_id] = run._replace(session_id=call.session_id)
+            runs_by_id[held.run_id] = run._replace(session_id=call.session_id)
             changed[held.run_id] = RunSession(held.run_id, call.session_id)
             if run.kind == PHASE:
                 phases.append(_progress(held, call.session_id))
@@ -43,7 +43,7 @@ async def enter_sessions(tx: Tx, calls: Sequence[SessionLines]) -> list[Fenced |
 
 
 async def _holders(tx: Tx, calls: Sequence[HasLease]) -> dict[str, RunLineHolder]:
-    """Who holds the lines of these calls, which are locked now."""
+    """Lock the lines of these calls, and return their holders."""
     lines = sorted({call.held.thread_id for call in calls})
     return {row.line: row for row in await tx.all(sql.LOCK_HOLDERS, names=lines)}
 
@@ -62,11 +62,11 @@ def _progress(held: Lease, session_id: str, usage: ExecutionUsage | None = None)
 
 
 async def record_usage(tx: Tx, reports: Sequence[UsageReport]) -> list[Fenced | None]:
-    """Store what the attempts of phases have taken so far; refuse those that no longer hold their phase."""
+    """Store the usage of phases' attempts so far; refuse attempts that no longer hold their phase."""
     holders = await _holders(tx, reports)
     held = [report for report in reports if _holds(report.held, holders)]
-    await record_progress(tx, [_progress(each.held, each.session_id, _usage(each)) for each in held])
-    return [None if _holds(each.held, holders) else lost_lease(each.held) for each in reports]
+    await record_progress(tx, [_progress(report.held, report.session_id, _usage(report)) for report in held])
+    return [None if _holds(report.held, holders) else lost_lease(report.held) for report in reports]
 
 
 def _usage(report: UsageReport) -> ExecutionUsage:

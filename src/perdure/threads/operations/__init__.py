@@ -1,1 +1,1 @@
-"""What changes threads and runs, each a function of a transaction."""
+"""Operations on threads and runs. Each is a function of a transaction."""

@@ -1,4 +1,4 @@
-"""Claiming runs, each with everything that its agent needs to begin or to go on."""
+"""Claims of runs, each with everything that its agent needs to start or continue."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 FILL_ROWS = 500
 _KINDS: Final[dict[str, str]] = dict(zip(RUN_QUEUES, RUN_KINDS, strict=True))
-"""What is claimed from each queue."""
-NOTHING_KNOWN: Final[Mapping[str, CreatedRun]] = MappingProxyType({})
+"""Kind of run in each queue."""
+NO_RUNS: Final[Mapping[str, CreatedRun]] = MappingProxyType({})
 
 
 class NewAttempt(NamedTuple):
-    """An attempt that a claim has begun."""
+    """Attempt that a claim started."""
 
     run_id: str
     attempt_id: str
@@ -56,44 +56,44 @@ class NewAttempt(NamedTuple):
 
 
 class ClaimedRun(NamedTuple):
-    """A claimed run with what its agent needs, as it is stored."""
+    """Claimed run with the stored rows that its agent needs."""
 
     attempt: NewAttempt
     run: RunRow
     thread: ThreadRow | None
     assistant: AssistantRow | None
     state: StateRow | None
-    """The state to go on from."""
+    """State to continue from."""
     origin: str
-    """The run whose steps count."""
+    """Run whose stored steps are reused."""
     steps: dict[str, str]
     saved_at: dict[str, int]
-    """Which of them earlier attempts of this run saved, and how many events its stream had then."""
+    """Steps that earlier attempts of this run saved, with the number of events in the stream at that time."""
     uncharged: int
-    """How many earlier attempts do not count."""
+    """Number of earlier attempts that do not count."""
     last_seq: int
-    """The number of the last event in the run's stream."""
+    """Number of the last event in the run's stream."""
     begun: bool = False
-    """Whether that is the one which tells that this attempt has begun."""
+    """True if that event announces the start of this attempt."""
 
 
 Share = Sequence[Created[ClaimedRun | None] | Sequence[Any]]
-"""What a claim has got; under a key that was used before, ids alone."""
+"""Result of a claim; only ids under a reused idempotency key."""
 
 
 class Drained(Exception):
-    """The worker of a claim is drained, and gets nothing."""
+    """Raised for a claim of a drained worker, which gets no runs."""
 
 
 class WaitingClaimRequest(NamedTuple):
-    """A claim of a worker of this process that waits for runs of these agents."""
+    """Waiting claim of a worker in this process, for runs of these agents."""
 
     claim: Claim
     agents: tuple[str, ...]
     actor: str | None
-    """In whose name the worker claims."""
+    """Caller in whose name the worker claims."""
     begins: bool = False
-    """Whether it knows that a run may have `begun`, and does not tell so again."""
+    """True if the worker understands `begun`, and then does not announce the start again."""
 
 
 @watched
@@ -104,144 +104,148 @@ async def claim_runs(
     agents: Sequence[str],
     queues: Sequence[str],
     kinds: Kinds,
-    known: Mapping[str, CreatedRun] = NOTHING_KNOWN,
+    created: Mapping[str, CreatedRun] = NO_RUNS,
 ) -> list[Any]:
-    """Give each claim its `Share`, the next runs of these agents in these queues, or `Drained`.
+    """Claim the next runs of these agents in these queues: a `Share` for each claim, or `Drained`.
 
-    What a run needs is read here, so that it begins one transaction sooner; not what is known of one that
-    this transaction has created.
+    What the agents need is read in the same transaction, so that runs start one transaction sooner. Runs in
+    `created` come from this transaction and are not read again.
     """
     answers = await claim(tx, claims, queues, [_KINDS[queue] for queue in queues], kinds, agents)
-    return await _give(tx, claims, answers, known)
+    return await _give(tx, claims, answers, created)
 
 
 async def _give(
     tx: Tx,
     claims: Sequence[Claim],
     answers: Sequence[Sequence[ClaimedRollout]],
-    known: Mapping[str, CreatedRun],
+    created: Mapping[str, CreatedRun],
 ) -> list[Any]:
     views = [
-        [(QueueRolloutRow(*rollout), QueueAttemptRow(*attempt)) for rollout, attempt in each]
-        for each in answers
+        [(QueueRolloutRow(*rollout), QueueAttemptRow(*attempt)) for rollout, attempt in rows]
+        for rows in answers
     ]
-    shares = [[_new_attempt(*pair) for pair in each] for each in views]
-    claimed = [each for share in shares for each in share]
+    shares = [[_new_attempt(*view) for view in rows] for rows in views]
+    claimed = [attempt for share in shares for attempt in share]
     runs = {
-        rollout.id: known[rollout.id].as_claimed(rollout)
-        for each in views
-        for rollout, _ in each
-        if rollout.id in known
+        rollout.id: created[rollout.id].as_claimed(rollout)
+        for rows in views
+        for rollout, _ in rows
+        if rollout.id in created
     }
-    found = {each.attempt: each for each in await assignments(tx, claimed, runs)} if claimed else {}
-    await audit(tx, "claim_run", [each.run_id + "/" + each.attempt_id for each in claimed])
+    assigned = {run.attempt: run for run in await assignments(tx, claimed, runs)} if claimed else {}
+    await audit(tx, "claim_run", [attempt.run_id + "/" + attempt.attempt_id for attempt in claimed])
     drained = {} if all(shares) else holds.held(await holds.holds(tx), holds.WORKER)
     return [
         Drained()
-        if not share and each.worker_id in drained
-        else [Created(new, found.get(new)) for new in share]
-        for each, share in zip(claims, shares, strict=True)
+        if not share and request.worker_id in drained
+        else [Created(attempt, assigned.get(attempt)) for attempt in share]
+        for request, share in zip(claims, shares, strict=True)
     ]
 
 
 def claims_at_once(operation: F) -> F:
-    """Mark an operation that creates runs, after which `claim_at_once` claims in the same transaction."""
+    """Mark an operation that creates runs, so that `claim_at_once` claims in the same transaction."""
     operation.claims_at_once = True  # type: ignore[attr-defined]
     return operation
 
 
 async def claim_at_once(
     tx: Tx,
-    wishes: Sequence[WaitingClaimRequest],
+    requests: Sequence[WaitingClaimRequest],
     kinds: Kinds,
     operation: Operation[..., Sequence[Any]],
     *args: Any,
 ) -> tuple[Sequence[Any], Sequence[Share], Sequence[AppendedEvents]]:
-    """Run an operation that creates runs, and then claim for those who wait in this process.
+    """Run an operation that creates runs, then claim for workers that wait in this process.
 
-    Each gets what is first in the queue, as by any claim: that may be older runs than those that were
-    created. It is asked only if the operation made runs of its agents ready. Those whose streams are read
-    already begin here, so that their readers need not wait for a transaction of the worker.
+    A claim gets the first runs of the queue, which may be older than the created ones. It is made only if the
+    operation made runs of its agents ready. If the stream of a run already has readers, its first event is
+    stored here, so that readers need not wait for a transaction of the worker.
     """
-    taking = await _taking(tx, wishes)
+    taking = await _taking(tx, requests)
     answers = await operation(tx, *args, taking)
-    known = {each.record.id: each for each in answers if isinstance(each, CreatedRun)}
-    taken = [()] * len(wishes) if taking is None else taking.taken
+    created = {run.record.id: run for run in answers if isinstance(run, CreatedRun)}
+    taken = [()] * len(requests) if taking is None else taking.taken
     shares = [
-        await _claim_for(tx, wish, kinds, known, rows) for wish, rows in zip(wishes, taken, strict=True)
+        await _claim_for(tx, request, kinds, created, rows)
+        for request, rows in zip(requests, taken, strict=True)
     ]
-    return answers, *await _begin(tx, wishes, shares, known)
+    return answers, *await _begin(tx, requests, shares, created)
 
 
-async def _taking(tx: Tx, wishes: Sequence[WaitingClaimRequest]) -> ClaimAtOnce | None:
-    """What takes the runs as they are created; None if others are ready, which come first, or are held."""
+async def _taking(tx: Tx, requests: Sequence[WaitingClaimRequest]) -> ClaimAtOnce | None:
+    """Build the claim of runs as they are created; None if older runs are ready or queues are held."""
     if await tx.probe(DUE) or await tx.probe(HELD):
         return None
-    agents = sorted({agent for wish in wishes for agent in wish.agents})
+    agents = sorted({agent for request in requests for agent in request.agents})
     terms = {"queues": [AGENTS_QUEUE], "agents": agents, "kinds": [_KINDS[AGENTS_QUEUE]]}
     if await tx.one(claim_sql.ANY_READY, **terms) is not None:
         return None
-    return ClaimAtOnce(AGENTS_QUEUE, [(wish.agents, wish.claim.limit) for wish in wishes])
+    return ClaimAtOnce(AGENTS_QUEUE, [(request.agents, request.claim.limit) for request in requests])
 
 
 async def _begin(
-    tx: Tx, wishes: Sequence[WaitingClaimRequest], shares: Sequence[Share], known: Mapping[str, CreatedRun]
+    tx: Tx,
+    requests: Sequence[WaitingClaimRequest],
+    shares: Sequence[Share],
+    created: Mapping[str, CreatedRun],
 ) -> tuple[Sequence[Share], Sequence[AppendedEvents]]:
-    """Store the first events of runs whose workers need not do so; gives the shares with those begun."""
+    """Store the first events of runs whose workers need not do so; return the updated shares."""
     first: dict[str, StreamAppend] = {}
-    for wish, share in zip(wishes, shares, strict=True):
-        for run_id, _, number in share if wish.begins else ():
-            made = known.get(run_id)
-            if made is not None and made.first is not None:
-                into = thread_stream(made.thread.id)
-                first[run_id] = StreamAppend(run_id, [made.first], number, into, thread_id=made.thread.id)
+    for request, share in zip(requests, shares, strict=True):
+        for run_id, _, number in share if request.begins else ():
+            run = created.get(run_id)
+            if run is not None and run.first is not None:
+                into = thread_stream(run.thread.id)
+                first[run_id] = StreamAppend(run_id, [run.first], number, into, thread_id=run.thread.id)
     if not first:
         return shares, ()
     placed = await append(tx, list(first.values()))
-    return [[_begun(each, first) for each in share] for share in shares], [
+    return [[_begun(attempt, first) for attempt in share] for share in shares], [
         *zip(first.values(), placed, strict=True)
     ]
 
 
-def _begun(each: Any, first: Mapping[str, StreamAppend]) -> Any:
-    claimed = each.record
+def _begun(attempt: Any, first: Mapping[str, StreamAppend]) -> Any:
+    claimed = attempt.record
     if claimed is None or claimed.attempt.run_id not in first:
-        return each
-    return Created(each.ids, claimed._replace(begun=True, last_seq=1))
+        return attempt
+    return Created(attempt.ids, claimed._replace(begun=True, last_seq=1))
 
 
 async def _claim_for(
     tx: Tx,
-    wish: WaitingClaimRequest,
+    request: WaitingClaimRequest,
     kinds: Kinds,
-    known: Mapping[str, CreatedRun],
+    created: Mapping[str, CreatedRun],
     taken: Sequence[ClaimedRow],
 ) -> Share:
-    """What a wish gets: those that it has taken, or else what is first in the queue."""
-    keys = [ready_key(AGENTS_QUEUE, agent) for agent in wish.agents]
+    """Return the runs for a request: the ones it took along, otherwise the first in the queue."""
+    keys = [ready_key(AGENTS_QUEUE, agent) for agent in request.agents]
     hinted = tx.take_hints(READY_CHANNEL, keys)
     if not hinted:
         return ()
-    creator, tx.actor = tx.actor, wish.actor
+    creator, tx.actor = tx.actor, request.actor
     try:
         if taken:
             names = [_KINDS[AGENTS_QUEUE]]
-            begun = await begin_attempts(tx, [wish.claim], taken, names, kinds, quietly=True)
-            (share,) = await _give(tx, [wish.claim], begun, known)
+            begun = await begin_attempts(tx, [request.claim], taken, names, kinds, quietly=True)
+            (share,) = await _give(tx, [request.claim], begun, created)
         else:
-            (share,) = await claim_runs(tx, [wish.claim], wish.agents, [AGENTS_QUEUE], kinds, known)
+            (share,) = await claim_runs(tx, [request.claim], request.agents, [AGENTS_QUEUE], kinds, created)
     finally:
         tx.actor = creator
     left = tx.take_hints(READY_CHANNEL, keys)
     if isinstance(share, Drained) or not share or left or (taken and len(taken) < sum(hinted.values())):
-        # There is work for others.
+        # There are more runs for other workers.
         for key, times in {**left, **hinted}.items():
             tx.hint(READY_CHANNEL, key, times)
     return () if isinstance(share, Drained) else share
 
 
 async def may_claim(tx: Tx, agents: Sequence[str], queues: Sequence[str], key: str) -> bool:
-    """Whether a claim under a key might find something: runs, or what it found before."""
+    """Return whether a claim under a key can return runs: new ones, or those of an earlier call."""
     if await tx.probe(DUE) or await tx.probe(OVERDUE):
         return True
     terms = {"queues": list(queues), "agents": list(agents), "kinds": [_KINDS[queue] for queue in queues]}
@@ -249,8 +253,8 @@ async def may_claim(tx: Tx, agents: Sequence[str], queues: Sequence[str], key: s
 
 
 async def fill_agents(tx: Tx) -> int:
-    """Write the agent of waiting runs that an earlier release created without it, some at a time, in every
-    namespace. Gives how many there were."""
+    """Set the agent of waiting runs that an earlier release created without it, in each namespace.
+    Return how many runs this batch changed."""
     rows = await tx.all(sql.FILL_AGENTS, n=FILL_ROWS)
     for row in rows:
         tx.hint(READY_CHANNEL, ready_key(row.queue, row.agent))
@@ -262,16 +266,16 @@ def _new_attempt(rollout: QueueRolloutRow, attempt: QueueAttemptRow) -> NewAttem
 
 
 async def assignments(
-    tx: Tx, claimed: Sequence[NewAttempt], known: Mapping[str, CreatedRun] = NOTHING_KNOWN
+    tx: Tx, claimed: Sequence[NewAttempt], created: Mapping[str, CreatedRun] = NO_RUNS
 ) -> list[ClaimedRun]:
-    """Everything about claimed runs; one whose row was removed meanwhile is left out."""
+    """Return everything about claimed runs. Runs whose rows were removed meanwhile are left out."""
     reading = _Reading(tx)
-    await reading.load([each.run_id for each in claimed], known)
-    return [reading.claimed(each) for each in claimed if each.run_id in reading.runs]
+    await reading.load([attempt.run_id for attempt in claimed], created)
+    return [reading.claimed(attempt) for attempt in claimed if attempt.run_id in reading.runs]
 
 
 class _Reading:
-    """What belongs to some runs, read with a few queries for all of them."""
+    """Loader of everything that belongs to some runs, with few queries."""
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
@@ -285,19 +289,19 @@ class _Reading:
         self._heads: dict[str, Head] = {}
         self._uncharged: dict[str, int] = {}
 
-    async def load(self, run_ids: Sequence[str], known: Mapping[str, CreatedRun]) -> None:
-        """Read everything of these runs, but for what is known of some of them."""
+    async def load(self, run_ids: Sequence[str], created: Mapping[str, CreatedRun]) -> None:
+        """Load everything about these runs, except what `created` already has."""
         tx = self._tx
-        for made in known.values():
-            self.runs[made.record.id] = made.record
-            self._threads[made.thread.id] = made.thread
-            self._assistants[made.record.assistant_id] = made.assistant
-        unread = [run_id for run_id in run_ids if run_id not in known]
+        for new in created.values():
+            self.runs[new.record.id] = new.record
+            self._threads[new.thread.id] = new.thread
+            self._assistants[new.record.assistant_id] = new.assistant
+        unread = [run_id for run_id in run_ids if run_id not in created]
         if unread:
-            read = await load_runs(tx, unread)
-            self.runs |= read
-            self._threads |= await load_threads(tx, [run.thread_id for run in read.values()])
-            self._assistants |= await resolve(tx, sorted({run.assistant_id for run in read.values()}))
+            loaded = await load_runs(tx, unread)
+            self.runs |= loaded
+            self._threads |= await load_threads(tx, [run.thread_id for run in loaded.values()])
+            self._assistants |= await resolve(tx, sorted({run.assistant_id for run in loaded.values()}))
         self._references = {run.id: get_references(run) for run in self.runs.values()}
         await self._load_states()
         self._origins = {run.id: self._origin(run) for run in self.runs.values()}
@@ -321,12 +325,12 @@ class _Reading:
                 self._states[row.thread_id, row.id] = row
 
     def _candidates(self, run: RunRow) -> tuple[str | None, str | None]:
-        """The thread's state, and the one that was asked for."""
+        """Return the id of the thread's latest state, and of the requested one."""
         thread = self._threads.get(run.thread_id)
         return None if thread is None else thread.checkpoint_id, self._references[run.id].checkpoint_id
 
     def _state(self, run: RunRow) -> StateRow | None:
-        """The state to go on from: the run's own latest, or the one that was asked for, or the thread's."""
+        """Return the state to continue from: the run's own latest, the requested one, or the thread's."""
         latest_id, asked = self._candidates(run)
         latest = self._states.get((run.thread_id, latest_id or ""))
         if asked is None or (latest is not None and latest.run_id == run.id):
@@ -337,7 +341,7 @@ class _Reading:
         return run.attempts > 1 or self._origins[run.id] != run.id
 
     def _origin(self, run: RunRow) -> str:
-        """The run whose steps count: with an answer to an interrupt, the one that asked."""
+        """Return the run whose steps are reused: for an answer to an interrupt, the interrupted run."""
         state = self._state(run)
         if state is None or not self._references[run.id].resumes:
             return run.id
@@ -362,7 +366,7 @@ class _Reading:
 
 
 def _saved_at(steps: Sequence[RunStepRow], run_id: str) -> dict[str, int]:
-    """The steps that this run saved and asks for again: not those within a step that is saved."""
+    """Return the saved steps that the run asks for again: all except steps within a saved step."""
     saved = {step.name for step in steps}
     return {
         step.name: step.seq

@@ -1,4 +1,4 @@
-"""Ending runs before their time."""
+"""Cancelling runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MANY = 1000
 
 
 def control_key(ns: int | None, run_id: str) -> str:
-    """What is published when a run is asked to stop."""
+    """Build the key of the hint that a run is asked to stop."""
     return str(ns) + "/" + run_id
 
 
@@ -31,12 +31,12 @@ def control_key(ns: int | None, run_id: str) -> str:
 async def cancel_runs(
     tx: Tx, run_ids: Sequence[str], action: CancelAction, grace: int, kinds: Kinds
 ) -> list[str | NotFound | Conflict]:
-    """End each run now. Whoever executes one has `grace` microseconds to stop; its line waits for that."""
+    """End each run now. Its worker has `grace` microseconds to stop, and holds the line until then."""
     runs = [run for run in await tx.all(sql.GET_RUNS, ids=list(run_ids)) if run.gone_at is None]
-    known = {run.id for run in runs if run.kind == RUN}
+    own = {run.id for run in runs if run.kind == RUN}
     phases = {run.id: run.parent for run in runs if run.kind == PHASE}
     work = LockedRollouts(tx, kinds)
-    await work.load([run_id for run_id in run_ids if run_id in known], [RUN], lined=True)
+    await work.load([run_id for run_id in run_ids if run_id in own], [RUN], lined=True)
     answers: list[str | NotFound | Conflict] = []
     for run_id in run_ids:
         rollout = work.rollouts.get(run_id)
@@ -51,18 +51,18 @@ async def cancel_runs(
             await end_now(work, rollout, action, grace)
             answers.append(run_id)
     await save_all(work, WorkerChanges(tx), True)
-    await audit(tx, "cancel_run", [each for each in answers if isinstance(each, str)])
+    await audit(tx, "cancel_run", [answer for answer in answers if isinstance(answer, str)])
     return answers
 
 
 def refuse_phase(run_id: str, parent: str | None) -> Conflict:
-    """The answer to a caller who wants to end or to delete a phase as if it were a run."""
+    """Build the error for a caller that cancels or deletes a phase as a run."""
     where = "a chat" if parent is None else f"workflow run {parent}: cancel that"
     return Conflict(f"Run {run_id} is a phase of {where}")
 
 
 async def end_now(work: LockedRollouts, rollout: RolloutRow, action: CancelAction, grace: int) -> None:
-    """Make a run terminal. If somebody executes it, its attempt and its line stay until that has stopped."""
+    """End a run. If a worker executes it, its attempt and its line stay until the worker has stopped."""
     work.move(rollout, set_to(CANCELLED))
     rollout.outcome = action
     attempt = work.latest(rollout.id)
@@ -78,13 +78,13 @@ async def end_now(work: LockedRollouts, rollout: RolloutRow, action: CancelActio
 async def find_live(
     tx: Tx, thread_id: str | None, run_ids: Sequence[str] | None, statuses: Sequence[str]
 ) -> list[str]:
-    """The runs that have not ended: of a thread, among some, or all; their rollouts have these statuses."""
+    """List live runs: of a thread, among some IDs, or all; their rollouts have one of the statuses."""
     if run_ids is not None:
-        found = list(run_ids)
+        candidates = list(run_ids)
     elif thread_id is not None:
-        found = [row.id for row in await tx.all(sql.LIVE_RUNS, thread_ids=[thread_id])]
+        candidates = [row.id for row in await tx.all(sql.LIVE_RUNS, thread_ids=[thread_id])]
     else:
         return await tx.all(sql.LIVE_ANYWHERE, kind=RUN, statuses=list(statuses), n=MANY)
-    runs = await tx.all(sql.GET_RUNS, ids=found)
+    runs = await tx.all(sql.GET_RUNS, ids=candidates)
     kept = {run.id for run in runs if run.rollout_status in statuses and thread_id in (None, run.thread_id)}
-    return [run_id for run_id in found if run_id in kept]
+    return [run_id for run_id in candidates if run_id in kept]

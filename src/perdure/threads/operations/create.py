@@ -1,4 +1,4 @@
-"""Creating runs, and with them their threads where they have none."""
+"""Creation of runs, and of their threads if needed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def missing_assistant(name: str) -> str:
 
 
 class NewRun(msgspec.Struct, frozen=True):
-    """A run to be made, with its bodies encoded."""
+    """Run to create, with its bodies encoded."""
 
     thread_id: str | None
     assistant: str
@@ -68,15 +68,15 @@ class NewRun(msgspec.Struct, frozen=True):
     grace: int
     checkpoint_id: str | None = None
     inherits: bool = False
-    """Whether its metadata is on top of its assistant's and its thread's."""
+    """True to merge the run's metadata over its assistant's and its thread's."""
     lifetime: Lifetime | None = None
-    """How long a thread lives that is made for it and kept."""
+    """Lifetime of a thread that is created for the run and kept."""
     run_id: str | None = None
-    """Its id, if somebody reads its stream from the beginning on."""
+    """ID of the run, if its stream already has readers."""
     first: NewEvent | None = None
-    """The event that this stream begins with, should the run be claimed at once."""
+    """First event of that stream, stored if the run is claimed in the same transaction."""
     trace_id: str | None = None
-    """The trace that its caller has begun."""
+    """Trace of the caller."""
 
 
 @watched
@@ -85,12 +85,12 @@ class NewRun(msgspec.Struct, frozen=True):
 async def create_runs(
     tx: Tx, requests: Sequence[NewRun], kinds: Kinds, taking: ClaimAtOnce | None = None
 ) -> list[Created[RunRow] | PerdureError]:
-    """Make each run, or say why not; the answers are rows with the run's id, and whole runs with them.
+    """Create each run or return its error. An answer has the run's ID, and the whole run if it is new.
 
-    Of several for one thread each sees what those before it did.
+    Requests for the same thread are processed in order, and each sees the effects of the earlier ones.
     """
     answers = await _create(tx, requests, kinds, taking)
-    await audit(tx, "create_run", [each.record.id for each in answers if isinstance(each, Created)])
+    await audit(tx, "create_run", [answer.record.id for answer in answers if isinstance(answer, Created)])
     return answers
 
 
@@ -101,9 +101,9 @@ async def _create(
     await creation.prepare(requests)
     rest = list(range(len(requests)))
     while rest:
-        taken, rest = _one_a_thread(requests, rest)
+        taken, rest = _split_by_thread(requests, rest)
         if rest:
-            # Those that come later may stop those that come first.
+            # Later requests may stop runs of earlier ones.
             creation.taking = None
         await creation.round([(number, requests[number]) for number in taken])
     await creation.tidy()
@@ -112,17 +112,17 @@ async def _create(
 
 @watched
 async def create_all(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[Created[RunRow]]:
-    """Make all of the runs, or none."""
+    """Create all of the runs, or none."""
     answers = await _create(tx, requests, kinds)
     for answer in answers:
         if isinstance(answer, PerdureError):
             raise answer
-    made = [answer for answer in answers if isinstance(answer, Created)]
-    await audit(tx, "create_run", [each.record.id for each in made])
-    return made
+    created = [answer for answer in answers if isinstance(answer, Created)]
+    await audit(tx, "create_run", [run.record.id for run in created])
+    return created
 
 
-def _one_a_thread(requests: Sequence[NewRun], numbers: Sequence[int]) -> tuple[list[int], list[int]]:
+def _split_by_thread(requests: Sequence[NewRun], numbers: Sequence[int]) -> tuple[list[int], list[int]]:
     taken: list[int] = []
     later: list[int] = []
     seen: set[str] = set()
@@ -135,7 +135,7 @@ def _one_a_thread(requests: Sequence[NewRun], numbers: Sequence[int]) -> tuple[l
 
 
 class _Creation:
-    """Runs on their way into the tables; the lines of their threads are locked."""
+    """Creation of runs in one transaction, which has locked the lines of their threads."""
 
     def __init__(self, tx: Tx, kinds: Kinds, taking: ClaimAtOnce | None) -> None:
         self._tx = tx
@@ -148,7 +148,7 @@ class _Creation:
         self._unknown: set[str] = set()
         self._gone: set[str] = set()
         self._holders: dict[str, str | None] = {}
-        """Who holds the lines that are locked."""
+        """Holders of the locked lines."""
         self._made = 0
 
     async def prepare(self, requests: Sequence[NewRun]) -> None:
@@ -172,30 +172,30 @@ class _Creation:
             self._states = {(row.thread_id, row.id) for row in rows}
 
     async def tidy(self) -> None:
-        """A thread that does not exist leaves no line behind."""
+        """Remove the lines that locking created for threads that do not exist."""
         if self._unknown:
             names = [thread_id for thread_id in self._unknown if thread_id not in self._threads]
             await self._tx.execute(sql.DROP_LINES, names=sorted(names))
 
     async def round(self, requests: Sequence[tuple[int, NewRun]]) -> None:
-        """Make at most one run a thread."""
+        """Create at most one run per thread."""
         tx = self._tx
         named = [r.thread_id for _, r in requests if r.thread_id is not None]
         live: dict[str, list[str]] = {}
         if named:
             for run in await tx.all(sql.LIVE_RUNS, thread_ids=named):
                 live.setdefault(run.thread_id, []).append(run.id)
-        made = [each for each in requests if not self._refused(*each, live)]
-        await self._make_room(made)
-        await self._stop_others(made, live)
-        await self._add([(number, request, self._thread_for(request)) for number, request in made])
+        accepted = [request for request in requests if not self._refused(*request, live)]
+        await self._make_room(accepted)
+        await self._stop_others(accepted, live)
+        await self._add([(number, request, self._thread_for(request)) for number, request in accepted])
 
-    async def _make_room(self, made: Sequence[tuple[int, NewRun]]) -> None:
-        """What is on its way out goes now where a thread of that name is made anew."""
-        anew = [r.thread_id for _, r in made if r.thread_id is not None and r.thread_id in self._gone]
-        if anew:
-            await purge_threads(self._tx, anew)
-            self._gone.difference_update(anew)
+    async def _make_room(self, accepted: Sequence[tuple[int, NewRun]]) -> None:
+        """Purge deleted threads whose IDs are used for new threads."""
+        reused = [r.thread_id for _, r in accepted if r.thread_id is not None and r.thread_id in self._gone]
+        if reused:
+            await purge_threads(self._tx, reused)
+            self._gone.difference_update(reused)
             self._holders = {}
 
     def _refused(self, number: int, request: NewRun, live: dict[str, list[str]]) -> bool:
@@ -213,7 +213,9 @@ class _Creation:
             if not request.make_thread:
                 return NotFound(f"Thread {thread_id} not found")
         if thread_id in self._threads and self._threads[thread_id].temporary == OF_PHASES:
-            return Conflict(f"Thread {thread_id} belongs to a workflow or a chat, which alone runs on it")
+            return Conflict(
+                f"Thread {thread_id} belongs to a workflow or a chat, and only they create runs on it"
+            )
         asked = request.checkpoint_id
         if asked is not None and (thread_id, asked) not in self._states:
             return NotFound(f"Checkpoint {asked} not found in thread {thread_id}")
@@ -224,17 +226,17 @@ class _Creation:
             )
         return None
 
-    async def _stop_others(self, made: Sequence[tuple[int, NewRun]], live: dict[str, list[str]]) -> None:
-        """End the runs that give way to those that are made."""
+    async def _stop_others(self, accepted: Sequence[tuple[int, NewRun]], live: dict[str, list[str]]) -> None:
+        """End the runs that the multitask strategies of new runs stop."""
         stopping = {
             run_id: (_STOPPING[request.strategy], request.grace)
-            for _, request in made
+            for _, request in accepted
             if request.strategy in _STOPPING
             for run_id in live.get(request.thread_id or "", ())
         }
         if not stopping:
             return
-        # Those that wait behind them may be ready then.
+        # Runs that wait behind the stopped ones may become ready.
         self.taking = None
         work = LockedRollouts(self._tx, self._kinds)
         await work.load(list(stopping), [RUN], lined=True)
@@ -245,7 +247,7 @@ class _Creation:
         self._threads.update(await load_threads(self._tx, list(self._threads)))
 
     def _thread_for(self, request: NewRun) -> ThreadRow:
-        """The thread of a run: the one that is there, or a new one."""
+        """Return the thread of a run: the existing one, or a new one."""
         tx = self._tx
         if request.thread_id is not None and request.thread_id in self._threads:
             return self._threads[request.thread_id]
@@ -258,26 +260,26 @@ class _Creation:
             thread_id, tx.now, status="", temporary=temporary, single=single, config="{}", metadata=metadata
         )
 
-    async def _add(self, made: Sequence[tuple[int, NewRun, ThreadRow]]) -> None:
-        """Write the threads, the rollouts and the runs."""
-        if not made:
+    async def _add(self, accepted: Sequence[tuple[int, NewRun, ThreadRow]]) -> None:
+        """Write the threads, rollouts and runs."""
+        if not accepted:
             return
         tx = self._tx
-        marked = await self._mark(made)
-        rollouts = [self._rollout(request, thread) for _, request, thread in made]
+        marked = await self._mark(accepted)
+        rollouts = [self._rollout(request, thread) for _, request, thread in accepted]
         queued = await enqueue(tx, rollouts, self._kinds, self._made, self._holders, self.taking)
         runs: list[RunRow] = []
         new: list[ThreadRow] = []
         busy: list[ThreadRow] = []
-        await set_lifetimes(tx, _lifetimes(made))
-        for (number, request, thread), rollout in zip(made, queued, strict=True):
+        await set_lifetimes(tx, _lifetimes(accepted))
+        for (number, request, thread), rollout in zip(accepted, queued, strict=True):
             run = self._run_row(QueueRolloutRow(*rollout), request, thread)
             runs.append(run)
             assistant = self._assistants[request.assistant]
             self.answers[number] = CreatedRun(run, thread, assistant, request.first)
             self._made += 1
             (new if not thread.status else busy).append(thread)
-            # One of its own may have gone just now with the runs that gave way.
+            # The stopped run may just have deleted its own thread.
             thread.status, thread.updated_at, thread.gone_at = "busy", tx.now, None
             self._threads[thread.id] = thread
         await tx.defer(
@@ -287,13 +289,13 @@ class _Creation:
             sql.MARK_THREADS.of([thread for thread in busy if thread.id in marked]),
         )
         changes.tell(tx, "run", ((run.id, "pending") for run in runs))
-        changes.tell(tx, "thread", ((thread.id, "busy") for _, _, thread in made))
+        changes.tell(tx, "thread", ((thread.id, "busy") for _, _, thread in accepted))
 
-    async def _mark(self, made: Sequence[tuple[int, NewRun, ThreadRow]]) -> Collection[str]:
-        """Let threads be found by the assistants that work on them; gives those that are changed by it."""
+    async def _mark(self, accepted: Sequence[tuple[int, NewRun, ThreadRow]]) -> Collection[str]:
+        """Label threads with the assistants that work on them; return the IDs of the changed threads."""
         worked_on = {
             thread.id: (thread, self._assistants[request.assistant], not thread.status)
-            for _, request, thread in made
+            for _, request, thread in accepted
             if request.inherits
         }
         return await _mark_threads(self._tx, worked_on) if worked_on else ()
@@ -347,11 +349,11 @@ class _Creation:
         )
 
 
-def _lifetimes(made: Sequence[tuple[int, NewRun, ThreadRow]]) -> dict[str, Lifetime]:
-    """How long the new threads live that stay when their runs have ended."""
+def _lifetimes(accepted: Sequence[tuple[int, NewRun, ThreadRow]]) -> dict[str, Lifetime]:
+    """Return the lifetimes of new threads that are kept after their runs."""
     return {
         thread.id: request.lifetime
-        for _, request, thread in made
+        for _, request, thread in accepted
         if request.lifetime is not None and not thread.status and thread.temporary is None
     }
 
@@ -360,12 +362,12 @@ def _lifetimes(made: Sequence[tuple[int, NewRun, ThreadRow]]) -> dict[str, Lifet
 
 
 def _labels(assistant: AssistantRow) -> dict[str, Any]:
-    """What tells threads and runs by the assistant that works on them."""
+    """Return the labels that find threads and runs by their assistant."""
     return {"graph_id": assistant.agent, "assistant_id": assistant.id}
 
 
 def _run_metadata(own: str, assistant: AssistantRow, thread: ThreadRow) -> str:
-    """A run's metadata on top of its thread's, on top of its assistant's."""
+    """Merge a run's metadata over its thread's, and both over its assistant's."""
     below = {**decode_metadata(assistant.metadata), **decode_metadata(thread.metadata)}
     text, _ = merge_metadata("{}", {**below, **decode_metadata(own), **_labels(assistant)})
     return text
@@ -374,7 +376,7 @@ def _run_metadata(own: str, assistant: AssistantRow, thread: ThreadRow) -> str:
 async def _mark_threads(
     tx: Tx, worked_on: Mapping[str, tuple[ThreadRow, AssistantRow, bool]]
 ) -> Collection[str]:
-    """Let threads be found by the assistant that worked on them last; each comes with whether it is new."""
+    """Label threads with the assistant that worked on them last. The bool says whether the thread is new."""
     labels: dict[str, dict[str, Any]] = {}
     for thread, assistant, is_new in worked_on.values():
         before = decode_metadata(thread.metadata)

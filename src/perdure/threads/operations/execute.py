@@ -1,4 +1,4 @@
-"""What workers do with runs: claim, renew, tell, keep, end and give back. The attempt is the fence."""
+"""Operations of workers on runs. Every write is fenced by the attempt."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _VERDICTS: Mapping[str | None, Verdict] = {INTERRUPT: "interrupt", ROLLBACK: "ro
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """The encoded form of a checkpoint."""
+    """Encoded checkpoint."""
 
     values: str
     next: str
@@ -44,25 +44,25 @@ class Checked(msgspec.Struct, frozen=True):
     checkpoint_id: str | None
     parent_id: str | None
     shown: str | None = None
-    """The values of a state that does not hold them itself, where they are known."""
+    """Values of a state that does not store them itself, if known."""
     output: str | None = None
-    """What of the values a run returns, if not all."""
+    """Names of the values that a run returns, if not all."""
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether it has something next."""
+        """True if the state has next steps."""
         return self.next != NOTHING_NEXT
 
 
 class HasLease(Protocol):
-    """A call of a worker for a run that it holds."""
+    """Call of a worker for a run that it holds."""
 
     @property
     def held(self) -> Lease: ...
 
 
 class StreamAppends(HasLease, Protocol):
-    """Something that adds events to the stream of a run."""
+    """Call that appends events to the stream of a run."""
 
     @property
     def events(self) -> Sequence[NewEvent]: ...
@@ -71,7 +71,7 @@ class StreamAppends(HasLease, Protocol):
 
 
 class AppendEvents(msgspec.Struct, frozen=True):
-    """Events of a run. `after` is the number of the event that they follow, where the caller knows it."""
+    """Events of a run. `after` is the number of the event before them, if the caller knows it."""
 
     held: Lease
     events: Sequence[NewEvent]
@@ -79,17 +79,17 @@ class AppendEvents(msgspec.Struct, frozen=True):
 
 
 class SaveCheckpoint(msgspec.Struct, frozen=True):
-    """A state, with the events that tell of it."""
+    """State to store, with the events about it."""
 
     held: Lease
     checkpoint: Checked
     events: Sequence[NewEvent] = ()
     after: int | None = None
-    """Given by one who repeats a call whose answer was lost: a state that is there is not kept again."""
+    """Set by callers that repeat a call after a lost answer: a state that exists is not stored again."""
 
 
 class SaveStep(msgspec.Struct, frozen=True):
-    """The result of a step, with the events that were emitted before it."""
+    """Result of a step, with the events emitted before it."""
 
     held: Lease
     origin: str
@@ -101,12 +101,12 @@ class SaveStep(msgspec.Struct, frozen=True):
 
     @property
     def seq(self) -> int | None:
-        """The number of the last event before the step, where the caller knows it."""
+        """Number of the last event before the step, if the caller knows it."""
         return None if self.after is None else self.after + len(self.events)
 
 
 async def fence(tx: Tx, holders: Sequence[Lease]) -> dict[Lease, int | Fenced]:
-    """Lock the lines of these claims. Gives the number of each attempt that still holds its run."""
+    """Lock the lines of these leases. Return the number of each attempt that still holds its run."""
     wanted = sorted({held.thread_id for held in holders})
     lines = {row.line: row for row in await tx.all(sql.LOCK_HOLDERS, names=wanted)}
     rows = await tx.all(sql.RUN_STATUSES, ids=sorted({held.run_id for held in holders}))
@@ -123,14 +123,14 @@ async def fence(tx: Tx, holders: Sequence[Lease]) -> dict[Lease, int | Fenced]:
 
 
 def lost_lease(held: Lease) -> Fenced:
-    """The answer to an attempt that holds its run no longer."""
-    return Fenced(f"attempt {held.attempt_id} holds run {held.run_id} no longer; stop")
+    """Build the error for an attempt that no longer holds its run."""
+    return Fenced(f"attempt {held.attempt_id} no longer holds run {held.run_id}; stop")
 
 
 async def append_events(
     tx: Tx, calls: Sequence[AppendEvents]
 ) -> list[AppendedEvents | int | Fenced | Conflict]:
-    """Append the events of runs; a call that was carried out before gets the number of its last event."""
+    """Append events of runs. A repeated call gets the number of its last event."""
     return await _append_fenced(tx, calls, await fence(tx, [call.held for call in calls]))
 
 
@@ -154,27 +154,26 @@ async def _append_fenced(
 
 
 async def append_all(tx: Tx, appends: Sequence[tuple[int, StreamAppend]], answers: list[Any]) -> None:
-    """Append, and put where each stands at its place among the answers."""
+    """Append events, and write each append with its position into `answers`."""
     if appends:
-        places = await append(tx, [each for _, each in appends])
-        for (number, each), place in zip(appends, places, strict=True):
-            answers[number] = (each, place)
+        places = await append(tx, [new for _, new in appends])
+        for (number, new), place in zip(appends, places, strict=True):
+            answers[number] = (new, place)
 
 
 class RunStreams:
-    """The streams of runs whose workers say which event theirs follow: tells new calls from repeated ones."""
+    """Streams of runs whose workers number their events. It recognizes repeated calls."""
 
     def __init__(self, places: Mapping[str, int], stored: Mapping[tuple[str, int], SentEvent]) -> None:
         self._places = dict(places)
         self._events = dict(stored)
 
     def place(self, run_id: str) -> int:
-        """The number of the last event."""
+        """Return the number of the last event."""
         return self._places.get(run_id, 0)
 
     def answer(self, call: StreamAppends, attempt: int) -> int | Conflict | None:
-        """The answer to a call that was carried out before, and whose answer was lost, or to one that does
-        not fit; none for a new one."""
+        """Answer a call that was carried out before, or whose `after` does not match; None for a new call."""
         last = self.place(call.held.run_id)
         if call.after is None or call.after == last:
             return None
@@ -183,14 +182,14 @@ class RunStreams:
         return Conflict(f"the stream of run {call.held.run_id} is at {last}, not at {call.after}")
 
     def _holds(self, call: StreamAppends, after: int, attempt: int) -> bool:
-        """Whether the events of the call stand there, and not as many of somebody else."""
+        """Return whether the stream has exactly the events of the call, written by this attempt."""
         return all(
             _is_sent(attempt, event, self._events.get((call.held.run_id, seq)))
             for seq, event in enumerate(call.events, after + 1)
         )
 
     def add(self, call: StreamAppends, attempt: int) -> None:
-        """Count the events of a call that is carried out now."""
+        """Count the events of a call that is carried out."""
         run_id = call.held.run_id
         first = self.place(run_id) + 1
         for seq, event in enumerate(call.events, first):
@@ -199,19 +198,19 @@ class RunStreams:
 
 
 def _is_sent(attempt: int, event: NewEvent, stored: SentEvent | None) -> bool:
-    """Whether an event is the one that is stored; the data of a reference is not compared."""
+    """Return whether an event equals the stored one; the data of a reference is not compared."""
     if stored is None or (stored.attempt, stored.event) != (attempt, event.event):
         return False
     return event.shown is not None or stored.body == event.body
 
 
 async def load_streams(tx: Tx, calls: Sequence[StreamAppends]) -> RunStreams:
-    """Where the streams of runs stand, and what is stored where a call may have been carried out before."""
+    """Load the last numbers of streams, and the events that repeated calls may have stored."""
     numbered = [(call, call.after) for call in calls if call.after is not None]
     if not numbered:
         return RunStreams({}, {})
-    found = await heads(tx, [call.held.run_id for call, _ in numbered])
-    places = {name: head.last_seq for name, head in found.items()}
+    last = await heads(tx, [call.held.run_id for call, _ in numbered])
+    places = {name: head.last_seq for name, head in last.items()}
     stored: dict[tuple[str, int], SentEvent] = {}
     for call, after in numbered:
         run_id = call.held.run_id
@@ -231,17 +230,17 @@ def build_append(held: Lease, attempt: int, events: Sequence[NewEvent]) -> Strea
 
 
 class State(msgspec.Struct, frozen=True):
-    """A state that was kept: its row, and where its events stand."""
+    """Stored state: its row, and its appended events."""
 
     row: StateRow
     placed: AppendedEvents | None
 
 
 async def save_checkpoints(tx: Tx, calls: Sequence[SaveCheckpoint]) -> list[State | Fenced | Conflict]:
-    """Keep states of threads, with the events that tell of them."""
+    """Store states of threads, with the events about them."""
     fenced = await fence(tx, [call.held for call in calls])
     threads = await load_threads(tx, [call.held.thread_id for call in calls], lock=True)
-    there = await known_states(tx, [(call.held, call.checkpoint) for call in calls])
+    states = await known_states(tx, [(call.held, call.checkpoint) for call in calls])
     answers: list[State | Fenced | Conflict] = []
     rows: list[StateRow] = []
     appends: list[tuple[int, StreamAppend]] = []
@@ -251,14 +250,14 @@ async def save_checkpoints(tx: Tx, calls: Sequence[SaveCheckpoint]) -> list[Stat
         if isinstance(attempt, Fenced):
             answers.append(attempt)
             continue
-        known = there.get((call.held.thread_id, call.checkpoint.checkpoint_id))
-        if known is not None:
-            again = call.after is not None and (known.run_id, known.attempt) == (call.held.run_id, attempt)
-            answers.append(State(known, None) if again else taken(call.held, call.checkpoint))
+        state = states.get((call.held.thread_id, call.checkpoint.checkpoint_id))
+        if state is not None:
+            again = call.after is not None and (state.run_id, state.attempt) == (call.held.run_id, attempt)
+            answers.append(State(state, None) if again else taken(call.held, call.checkpoint))
             continue
         row = new_state(tx, threads[call.held.thread_id], call.checkpoint, call.held.run_id, attempt)
         rows.append(row)
-        there[row.thread_id, row.id] = row
+        states[row.thread_id, row.id] = row
         if call.events:
             events = showing_state(call.events, call.checkpoint.values, row.id)
             appends.append((number, build_append(call.held, attempt, events)))
@@ -273,17 +272,17 @@ async def save_checkpoints(tx: Tx, calls: Sequence[SaveCheckpoint]) -> list[Stat
 
 
 def not_refused(calls: Sequence[HasLease], answers: Sequence[Any]) -> list[str]:
-    """How the audit names the attempts of the calls that were carried out."""
+    """Return the names of the leases whose calls were carried out, for the audit log."""
     done = zip(calls, answers, strict=True)
     return [call.held.name for call, answer in done if not isinstance(answer, Exception)]
 
 
 Known = dict[tuple[str, str | None], StateRow]
-"""Checkpoints by their thread and id."""
+"""States by thread and ID."""
 
 
 async def known_states(tx: Tx, new: Sequence[tuple[Lease, Checked | None]]) -> Known:
-    """The states that are there already under ids that were given for new ones."""
+    """Return the states that already exist under the IDs of new ones."""
     named = [(held, state) for held, state in new if state is not None and state.checkpoint_id is not None]
     if not named:
         return {}
@@ -299,7 +298,7 @@ def taken(held: Lease, state: Checked) -> Conflict:
 def new_state(
     tx: Tx, thread: ThreadRow, checkpoint: Checked, run_id: str | None, attempt: int | None
 ) -> StateRow:
-    """A checkpoint that becomes the thread's state."""
+    """Build the row of a checkpoint, and make it the thread's latest state."""
     row = StateRow(
         thread_id=thread.id,
         id=checkpoint.checkpoint_id or ids.uuid(tx.now, tx.ids),
@@ -322,7 +321,7 @@ def new_state(
 
 
 async def keep_steps(tx: Tx, calls: Sequence[SaveStep]) -> list[AppendedEvents | int | Fenced | Conflict]:
-    """Keep the results of steps, with events; a result that is kept already stays."""
+    """Store the results of steps, with events. Existing results stay unchanged."""
     fenced = await fence(tx, [call.held for call in calls])
     with_events = [call for call in calls if call.events]
     appended = iter(await _append_fenced(tx, with_events, fenced) if with_events else ())
@@ -339,7 +338,7 @@ async def keep_steps(tx: Tx, calls: Sequence[SaveStep]) -> list[AppendedEvents |
 
 
 async def renew(tx: Tx, worker_id: str, holders: Sequence[Lease]) -> list[Verdict]:
-    """Renew the leases that still hold, and say of each run whether it goes on."""
+    """Renew leases that still hold, and return whether each run continues."""
     run_ids = sorted({held.run_id for held in holders})
     latest = {row.rollout_id: row for row in await tx.all(sql.LOCK_ATTEMPTS, ids=run_ids)}
     runs = {row.id: row for row in await tx.all(sql.RUN_STATUSES, ids=run_ids)}
@@ -369,11 +368,11 @@ def _verdict(
 
 
 async def verdicts(tx: Tx, holders: Sequence[Lease]) -> list[Verdict]:
-    """What is said of each run, without a renewal."""
+    """Return whether each run continues, without a renewal."""
     rows = await tx.all(sql.LATEST_ATTEMPTS, ids=sorted({held.run_id for held in holders}))
-    found = {row.rollout_id: row for row in rows}
+    latest = {row.rollout_id: row for row in rows}
     answers: list[Verdict] = []
     for held in holders:
-        row = found.get(held.run_id)
+        row = latest.get(held.run_id)
         answers.append("lost" if row is None else _verdict(held, row, row.rollout_status, row.outcome))
     return answers

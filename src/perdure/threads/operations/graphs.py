@@ -1,4 +1,4 @@
-"""The states that graphs make of threads: small rows here, and values in the pieces of graphs."""
+"""States that graphs store in threads: small rows here, values in the pieces of checkpoints."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ from perdure.threads.work import Lease
 
 
 class GraphStep(msgspec.Struct, frozen=True):
-    """A state that a graph made. One that was kept before is brought up to date."""
+    """State that a graph stores, or updates if it is stored already."""
 
     state: Checked
     again: bool = False
     packed: bool = False
-    """Whether it gets no row of its own."""
+    """True if the state has no row of its own."""
 
 
 class Steps(msgspec.Struct, frozen=True):
-    """What a graph has done, with its bodies encoded."""
+    """Encoded work of a graph."""
 
     changes: EncodedChanges
     states: Sequence[GraphStep] = ()
 
 
 class RecordSteps(msgspec.Struct, frozen=True):
-    """What the graph of a run has done, with the events that tell of it."""
+    """Work of a run's graph, with the events about it."""
 
     held: Lease
     steps: Steps
     events: Sequence[NewEvent] = ()
     after: int | None = None
-    """The number of the event that these follow; a call that is repeated by it is not carried out again."""
+    """Number of the event before these. It identifies a repeated call, which is not carried out again."""
 
 
 class ThreadSteps(NamedTuple):
-    """The steps of one graph on their way into the tables; the line of its thread is locked."""
+    """Steps of one graph to store; the line of its thread is locked."""
 
     thread: ThreadRow
     run_id: str | None
@@ -68,37 +68,37 @@ class ThreadSteps(NamedTuple):
 async def record_steps(
     tx: Tx, calls: Sequence[RecordSteps]
 ) -> list[AppendedEvents | int | Fenced | Conflict]:
-    """Keep what graphs have done; the answers are those of `append_events`."""
+    """Store the work of graphs; the answers are those of `append_events`."""
     fenced = await fence(tx, [call.held for call in calls])
     streams = await load_streams(tx, calls)
     threads = await load_threads(tx, [call.held.thread_id for call in calls], lock=True)
     stored = await stored_before(tx, [(call.held, unstored(call.events, call.steps)) for call in calls])
     answers: list[AppendedEvents | int | Fenced | Conflict] = []
     appends: list[tuple[int, StreamAppend]] = []
-    made: list[ThreadSteps] = []
+    updates: list[ThreadSteps] = []
     for number, call in enumerate(calls):
         attempt, run_id = fenced[call.held], call.held.run_id
         answer = attempt if isinstance(attempt, Fenced) else streams.answer(call, attempt)
         if answer is None and isinstance(attempt, int):
-            made.append(ThreadSteps(threads[call.held.thread_id], run_id, attempt, call.steps))
+            updates.append(ThreadSteps(threads[call.held.thread_id], run_id, attempt, call.steps))
             if call.events:
                 events = showing_graph(call.events, stored_in(call.steps) | stored.get(run_id, set()))
                 appends.append((number, build_append(call.held, attempt, events)))
             streams.add(call, attempt)
         answers.append(streams.place(run_id) if answer is None else answer)
     await append_all(tx, appends, answers)
-    await put_changes(tx, made)
-    await tx.defer(*build_rows(tx, made).writes, moved(made))
+    await put_changes(tx, updates)
+    await tx.defer(*build_rows(tx, updates).writes, moved(updates))
     return answers
 
 
 def stored_in(steps: Steps) -> Checkpoints:
-    """The checkpoints that are stored with steps."""
+    """Return the checkpoints that are stored with steps."""
     return {(put.checkpoint_ns, put.checkpoint_id) for put in steps.changes.puts}
 
 
 def unstored(events: Sequence[NewEvent], steps: Steps | None) -> Sequence[NewEvent]:
-    """The events that show a checkpoint which is not stored with these steps; it may have been before."""
+    """Return events that show a checkpoint not stored with these steps; it may be stored already."""
     if not are_shown(events):
         return ()
     new = set() if steps is None else {put.checkpoint_id for put in steps.changes.puts}
@@ -106,7 +106,7 @@ def unstored(events: Sequence[NewEvent], steps: Steps | None) -> Sequence[NewEve
 
 
 class Rows(NamedTuple):
-    """What steps mean for the table of states; their threads have moved with them."""
+    """Rows of states to write for steps. Their threads are updated already."""
 
     new: list[StateRow]
     changed: list[StateChange]
@@ -116,10 +116,10 @@ class Rows(NamedTuple):
         return sql.ADD_GRAPH_STATES.of(self.new), sql.CHANGE_STATES.of(self.changed)
 
 
-def build_rows(tx: Tx, made: Iterable[ThreadSteps]) -> Rows:
-    """The states that steps make; a new one becomes its thread's."""
+def build_rows(tx: Tx, updates: Iterable[ThreadSteps]) -> Rows:
+    """Build the rows of states. A new state becomes its thread's latest."""
     rows = Rows([], [])
-    for thread, run_id, attempt, steps in made:
+    for thread, run_id, attempt, steps in updates:
         for step in steps.states:
             if step.again:
                 rows.changed.append(_changed(thread.id, step.state))
@@ -130,10 +130,10 @@ def build_rows(tx: Tx, made: Iterable[ThreadSteps]) -> Rows:
     return rows
 
 
-async def put_changes(tx: Tx, made: Iterable[ThreadSteps]) -> None:
-    """Keep the checkpoints themselves."""
-    encoded = [each.steps.changes for each in made]
-    if any(each.puts or each.writes for each in encoded):
+async def put_changes(tx: Tx, updates: Iterable[ThreadSteps]) -> None:
+    """Store the checkpoints of graphs."""
+    encoded = [update.steps.changes for update in updates]
+    if any(changes.puts or changes.writes for changes in encoded):
         await graphs.put(tx, encoded)
 
 
@@ -141,13 +141,13 @@ def _changed(thread_id: str, state: Checked) -> StateChange:
     return StateChange(thread_id, state.checkpoint_id or "", state.next, state.interrupts, state.values)
 
 
-def moved(made: Iterable[ThreadSteps]) -> Write:
-    threads = {each.thread.id: each.thread for each in made}
+def moved(updates: Iterable[ThreadSteps]) -> Write:
+    threads = {update.thread.id: update.thread for update in updates}
     return sql.MOVE_THREADS.of([threads[id] for id in sorted(threads)])
 
 
-def known(row: StateRow, step: GraphStep) -> StateRow | None:
-    """A new state with its values, for those who wait for it; None if they are not at hand."""
+def with_known_values(row: StateRow, step: GraphStep) -> StateRow | None:
+    """Return a new state with its values, for waiters; None if the values are not in memory."""
     if row.body != IN_PIECES:
         return row
     shown = step.state.shown
@@ -158,12 +158,12 @@ def known(row: StateRow, step: GraphStep) -> StateRow | None:
 
 
 async def update(tx: Tx, thread: ThreadRow, steps: Steps) -> None:
-    """Keep what somebody changed in the state of a graph; the thread rests, and its line is locked."""
-    made = [ThreadSteps(thread, None, None, steps)]
-    await put_changes(tx, made)
-    rows = build_rows(tx, made)
+    """Store a caller's change to the state of a graph. The thread is idle and its line is locked."""
+    updates = [ThreadSteps(thread, None, None, steps)]
+    await put_changes(tx, updates)
+    rows = build_rows(tx, updates)
     if steps.states:
         thread.status = thread.rest = "interrupted" if steps.states[-1].state.is_unfinished else "idle"
     thread.error = None
-    await tx.write(*rows.writes, moved(made))
+    await tx.write(*rows.writes, moved(updates))
     changes.tell(tx, "thread", [(thread.id, thread.status)])

@@ -1,4 +1,4 @@
-"""How long threads live, and what is left of them then; and pruning, which does the same at once."""
+"""Lifetimes of threads, and pruning."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from perdure.threads.rows import LifetimeRow, ThreadRow
 MINUTE = 60_000_000
 SWEEP_ROWS = 100
 POSTPONED = MINUTE
-"""So long after its end a thread that is busy is looked at again."""
+"""Delay after which the lifetime of a busy thread is checked again."""
 
 
 async def set_lifetimes(tx: Tx, lifetimes: dict[str, Lifetime]) -> None:
-    """Let threads live for so long from now on."""
+    """Set lifetimes that start now."""
     if not lifetimes:
         return
     await drop_lifetimes(tx, list(lifetimes))
     rows = [
-        LifetimeRow(thread_id, tx.now + _length(each), _length(each), each.strategy)
-        for thread_id, each in lifetimes.items()
+        LifetimeRow(thread_id, tx.now + _length(lifetime), _length(lifetime), lifetime.strategy)
+        for thread_id, lifetime in lifetimes.items()
     ]
     await tx.write(sql.ADD_LIFETIMES.of(rows))
 
@@ -51,13 +51,13 @@ async def get_lifetime(tx: Tx, thread_id: str) -> Lifetime | None:
     return Lifetime(minutes=row.length / MINUTE, strategy=row.strategy, expires_at=to_seconds(row.expires_at))
 
 
-# --- what is left -----------------------------------------------------------------------------------------
+# --- pruning ----------------------------------------------------------------------------------------------
 
 
 async def prune_threads(
     tx: Tx, thread_ids: Sequence[str], strategy: PruneStrategy, grace: int, kinds: Kinds
 ) -> list[str]:
-    """Prune threads in the caller's name; gives those of them that were there."""
+    """Prune threads in the caller's name; return the IDs of the pruned threads."""
     pruned = await prune(tx, thread_ids, strategy, grace, kinds)
     await audit(tx, "prune_thread", pruned)
     return pruned
@@ -66,21 +66,21 @@ async def prune_threads(
 async def prune(
     tx: Tx, thread_ids: Sequence[str], strategy: PruneStrategy, grace: int, kinds: Kinds
 ) -> list[str]:
-    """Remove threads, or all of their states but the latest; gives those of them that were there.
+    """Remove threads, or all of their states except the latest; return the IDs of the pruned threads.
 
-    A thread that is busy is removed with its runs, but its states are left to it.
+    A busy thread is removed with its runs, but keeps its states otherwise.
     """
     wanted = sorted(set(thread_ids))
     await lock_lines(tx, wanted)
     threads = await load_threads(tx, wanted, lock=True)
-    found = [each for each in threads.values() if not each.is_gone and each.temporary != OF_PHASES]
+    pruned = [thread for thread in threads.values() if not thread.is_gone and thread.temporary != OF_PHASES]
     if strategy == "delete":
-        for thread in found:
+        for thread in pruned:
             await remove_thread(tx, thread.id, grace, kinds)
     else:
-        found = [thread for thread in found if thread.status != "busy"]
-        await _keep_latest(tx, found)
-    return [thread.id for thread in found]
+        pruned = [thread for thread in pruned if thread.status != "busy"]
+        await _keep_latest(tx, pruned)
+    return [thread.id for thread in pruned]
 
 
 async def _keep_latest(tx: Tx, threads: Sequence[ThreadRow]) -> None:
@@ -92,7 +92,7 @@ async def _keep_latest(tx: Tx, threads: Sequence[ThreadRow]) -> None:
 
 
 async def sweep(tx: Tx, grace: int, kinds: Kinds) -> int:
-    """Do what is due at the end of threads' lives, in every namespace."""
+    """Expire the threads whose lifetime is over, in all namespaces."""
     due = await tx.all(sql.DUE_LIFETIMES, n=SWEEP_ROWS)
     here = tx.ns
     try:

@@ -1,4 +1,4 @@
-"""The states of checkpoints that are packed with a later one: unpacked when somebody asks for them."""
+"""States of checkpoints that are packed with a later one, and their unpacking."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["PackedState", "encode_states", "is_packed", "unpack_states"]
 
 
 class PackedState(msgspec.Struct, array_like=True, gc=False):
-    """What a thread shows of a packed checkpoint."""
+    """State of a packed checkpoint."""
 
     checkpoint: int
-    """Its place in the pack."""
+    """Index of the checkpoint in the pack."""
     before: int
-    """How many states it is before that of the last checkpoint."""
+    """Number of states from this one to the state of the last checkpoint."""
     next: str
     output: str | None = None
     parent_id: str | None = None
@@ -36,7 +36,7 @@ def encode_states(states: Sequence[PackedState]) -> bytes:
 
 
 async def unpack_states(tx: Tx, thread_ids: Sequence[str]) -> None:
-    """Give all checkpoints of these threads rows of their own, and their states too."""
+    """Give all packed checkpoints and states of these threads their own rows."""
     await lock_lines(tx, sorted(set(thread_ids)))
     packs = await unpack(tx, thread_ids, with_states=True)
     if not packs:
@@ -47,14 +47,14 @@ async def unpack_states(tx: Tx, thread_ids: Sequence[str]) -> None:
     }
     rows: list[StateRow] = []
     for pack in packs:
-        found = last.get((pack.thread_id, pack.id))
-        if found is not None and pack.states is not None:
-            rows += [await _state(tx, pack, each, found) for each in _decoder.decode(pack.states)]
+        row = last.get((pack.thread_id, pack.id))
+        if row is not None and pack.states is not None:
+            rows += [await _state(tx, pack, packed, row) for packed in _decoder.decode(pack.states)]
     await tx.write(sql.ADD_GRAPH_STATES.of(rows))
 
 
 async def _state(tx: Tx, pack: Unpacked, packed: PackedState, last: StateRow) -> StateRow:
-    """The row of a state. Those of one transaction have places one after the other."""
+    """Build the row of a state. States of one transaction have consecutive positions."""
     position, step = last.position - packed.before, last.step - packed.before
     parent_id = packed.parent_id
     if parent_id is None and step > 0:

@@ -1,7 +1,7 @@
-"""Creating and ending phases: the runs that workflows and chats ask for.
+"""Creation and end of phases: runs that workflows and chats create.
 
-A phase has a row among the runs, so that workers execute it like any other. Its executions get a seed with
-it. A phase gets a thread of its own, unless it goes on in one; lists of threads show neither.
+A phase has a row in `runs`, so that workers execute it like any other run, and a seed for its executions.
+It gets its own thread, unless it continues one. Lists of threads show neither.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from perdure.threads.rows import QueueRolloutRow, RunRow, ThreadRow, new_thread_
 async def create_phases(
     tx: Tx, requests: Sequence[NewPhase], kinds: Kinds, policy: Policy
 ) -> list[str | NotFound]:
-    """Create phases in threads of their own; answers each with its rollout's id.
+    """Create phases in their own threads; return their rollout IDs.
 
-    Nothing that exists is locked, so that a handler of a kind may do it.
+    No existing row is locked, so handlers of a kind may call it.
     """
     return await _create(tx, requests, {}, {}, kinds, policy)
 
@@ -43,22 +43,22 @@ async def create_phases(
 async def enter_phases(
     tx: Tx, requests: Sequence[NewPhase], kinds: Kinds, policy: Policy
 ) -> list[str | NotFound]:
-    """Create phases in the threads that they name, each behind what its thread is busy with.
+    """Create phases in the threads that they name, each behind the runs of its thread.
 
-    A missing thread is made for a phase that keeps it. Lines are locked first.
+    Lines are locked first. A missing thread is created if the phase keeps it.
     """
-    names = sorted({each.thread_id for each in requests if each.thread_id is not None})
+    names = sorted({request.thread_id for request in requests if request.thread_id is not None})
     holders = await lock_lines(tx, names)
     threads = await load_threads(tx, names, lock=True)
-    known = {
+    usable = {
         name: thread
         for name, thread in threads.items()
         if thread.gone_at is None and thread.temporary == OF_PHASES
     }
-    answers = await _create(tx, requests, known, holders, kinds, policy)
-    unused = [name for name in names if name not in known and name not in threads]
+    answers = await _create(tx, requests, usable, holders, kinds, policy)
+    unused = [name for name in names if name not in usable and name not in threads]
     if unused:
-        # A thread that was not made leaves no line behind; a line that is held stays.
+        # Remove lines that locking created for missing threads; held lines stay.
         await tx.execute(sql.DROP_LINES, names=unused)
     return answers
 
@@ -71,10 +71,10 @@ async def _create(
     kinds: Kinds,
     policy: Policy,
 ) -> list[str | NotFound]:
-    asked = sorted({each.assistant for each in requests if each.assistant is not None})
+    asked = sorted({request.assistant for request in requests if request.assistant is not None})
     assistants = await resolve(tx, asked) if asked else {}
     answers: list[str | NotFound] = []
-    made: list[tuple[NewPhase, ThreadRow, NewRollout, AssistantRow | None]] = []
+    accepted: list[tuple[NewPhase, ThreadRow, NewRollout, AssistantRow | None]] = []
     new: dict[str, ThreadRow] = {}
     busy: dict[str, ThreadRow] = {}
     for request in requests:
@@ -87,17 +87,17 @@ async def _create(
         (busy if thread.id in threads else new)[thread.id] = thread
         thread.status, thread.updated_at = "busy", tx.now
         rollout = _rollout(tx, request, thread, agent, policy)
-        made.append((request, thread, rollout, assistant))
+        accepted.append((request, thread, rollout, assistant))
         answers.append(str(rollout.rollout_id))
-    if made:
-        queued = await enqueue(tx, [rollout for _, _, rollout, _ in made], kinds, locked=holders)
+    if accepted:
+        queued = await enqueue(tx, [rollout for _, _, rollout, _ in accepted], kinds, locked=holders)
         runs = [
-            _run(tx, number, QueueRolloutRow(*view), *each)
-            for number, (view, each) in enumerate(zip(queued, made, strict=True))
+            _run(tx, number, QueueRolloutRow(*view), *phase)
+            for number, (view, phase) in enumerate(zip(queued, accepted, strict=True))
         ]
         await tx.defer(
             build_seed_write(
-                [(run.id, request.execution) for run, (request, *_) in zip(runs, made, strict=True)]
+                [(run.id, request.execution) for run, (request, *_) in zip(runs, accepted, strict=True)]
             ),
             sql.ADD_RUNS.of(runs),
             sql.ADD_THREADS.of(list(new.values())),
@@ -112,9 +112,9 @@ def _missing(request: NewPhase, agent: str | None) -> NotFound:
     return NotFound(f"Thread {request.thread_id} not found")
 
 
-def _thread_for(tx: Tx, request: NewPhase, known: dict[str, ThreadRow]) -> ThreadRow | None:
-    if request.thread_id in known:
-        return known[request.thread_id]
+def _thread_for(tx: Tx, request: NewPhase, threads: dict[str, ThreadRow]) -> ThreadRow | None:
+    if request.thread_id in threads:
+        return threads[request.thread_id]
     if request.thread_id is not None and not request.keeps_thread:
         return None
     thread_id = request.thread_id or ids.uuid(tx.now, tx.ids)
@@ -184,34 +184,34 @@ def _run(
 
 
 class LockedPhases:
-    """Phases that a transaction has locked, with their lines and attempts."""
+    """Locked phases, with their lines and attempts."""
 
     def __init__(self, work: LockedRollouts) -> None:
         self.work = work
 
     @property
     def live(self) -> list[str]:
-        return [each.id for each in self.work.rollouts.values() if each.status not in ENDED]
+        return [rollout.id for rollout in self.work.rollouts.values() if rollout.status not in ENDED]
 
 
 async def load_phases(tx: Tx, rollout_ids: Sequence[str], kinds: Kinds) -> LockedPhases:
-    """Lock phases, before anything that comes later in the order of locks."""
+    """Lock phases. Call this before locking anything later in the order of locks."""
     work = LockedRollouts(tx, kinds)
     await work.load(rollout_ids, [PHASE], lined=True)
     return LockedPhases(work)
 
 
 async def cancel_phases(tx: Tx, loaded: LockedPhases, policy: Policy) -> list[str]:
-    """End those of the locked phases that have not ended; gives their ids.
+    """End the locked phases that have not ended; return their IDs.
 
-    Whoever executes one has the policy's grace to stop. The threads of those that have ended go too, if they
-    wait for an answer.
+    A worker has the policy's grace to stop. Threads of ended phases that wait for an answer are deleted.
     """
     work, ended = loaded.work, loaded.live
     for rollout_id in ended:
         await end_now(work, work.rollout(rollout_id), INTERRUPT, policy.grace_micros)
     await save_all(work, WorkerChanges(tx), True)
-    lines = [each.line for each in work.rollouts.values() if each.line is not None and each.id not in ended]
+    rollouts = work.rollouts.values()
+    lines = [rollout.line for rollout in rollouts if rollout.line is not None and rollout.id not in ended]
     waiting = [
         thread
         for thread in (await load_threads(tx, lines, lock=True)).values()

@@ -1,4 +1,4 @@
-"""Reading runs, and the statistics of the queue."""
+"""Queries of runs, and the statistics of the queue."""
 
 from __future__ import annotations
 
@@ -34,40 +34,40 @@ from perdure.threads.rows import (
 )
 
 RUNS = "runs"
-"""The list that cursors name."""
+"""Name of the list in cursors."""
 
 
 @watched
 async def get_runs(tx: Tx, run_ids: Sequence[str]) -> list[RunRow | None]:
-    """The runs that are in sight."""
-    found = await load_runs(tx, run_ids)
-    return [run if run is not None and run.gone_at is None else None for run in map(found.get, run_ids)]
+    """Get visible runs; None for others."""
+    runs = await load_runs(tx, run_ids)
+    return [run if run is not None and run.gone_at is None else None for run in map(runs.get, run_ids)]
 
 
 async def known_runs(tx: Tx, run_ids: Sequence[str]) -> list[RunRow | NotFound]:
-    """Runs, also after they have gone out of sight."""
-    found = await load_runs(tx, list(set(run_ids)))
-    return [found.get(run_id) or NotFound(f"Run {run_id} not found") for run_id in run_ids]
+    """Get runs, including deleted ones whose rows still exist."""
+    runs = await load_runs(tx, list(set(run_ids)))
+    return [runs.get(run_id) or NotFound(f"Run {run_id} not runs") for run_id in run_ids]
 
 
 async def check_thread(tx: Tx, thread_id: str) -> None:
-    """Refuse a thread that is not in sight; its state is not read."""
+    """Raise NotFound if a thread is not visible. Its state is not read."""
     thread = (await load_threads(tx, [thread_id])).get(thread_id)
     if thread is None or thread.is_gone:
         raise NotFound(f"Thread {thread_id} not found")
 
 
 End = tuple[RunRow, ThreadAnswer | None] | NotFound
-"""A run with its thread and a state; no state before it has ended."""
+"""Run with its thread and a state; no state before the end."""
 
 
 async def get_ends(tx: Tx, run_ids: Sequence[str]) -> list[End]:
-    """Runs with the states that they have left, also after they have gone out of sight."""
+    """Get runs, also deleted ones, with the last states that they stored."""
     return await _ends(tx, run_ids, own=True)
 
 
 async def get_threads_at_end(tx: Tx, run_ids: Sequence[str]) -> list[End]:
-    """The same with the states of their threads, which others may have continued since."""
+    """Get runs with the latest states of their threads, which later runs may have continued."""
     return await _ends(tx, run_ids, own=False)
 
 
@@ -76,22 +76,22 @@ async def _ends(tx: Tx, run_ids: Sequence[str], *, own: bool) -> list[End]:
     threads = await load_threads(tx, [run.thread_id for run in runs.values()])
     ended = [run for run in runs.values() if run.rollout_status in ENDED]
     states = await _last_states(tx, ended, threads, own=own)
-    found: list[End] = []
+    ends: list[End] = []
     for run_id in run_ids:
         run = runs.get(run_id)
         if run is None:
-            found.append(NotFound(f"Run {run_id} not found"))
+            ends.append(NotFound(f"Run {run_id} not ends"))
             continue
         thread = threads.get(run.thread_id)
-        found.append((run, None if thread is None else (thread, states.get(run_id))))
-    return found
+        ends.append((run, None if thread is None else (thread, states.get(run_id))))
+    return ends
 
 
 async def _last_states(
     tx: Tx, runs: Sequence[RunRow], threads: Mapping[str, ThreadRow], *, own: bool
 ) -> dict[str, StateRow]:
-    """The state of each run's thread; with `own` the last one that the run has written, if it has written
-    any and was not deleted."""
+    """Get the state of each run's thread; with `own`, the last state that the run stored, if it stored one
+    and was not deleted."""
     latest = await latest_states(tx, [threads[run.thread_id] for run in runs if run.thread_id in threads])
     states = {run.id: latest[run.thread_id] for run in runs if run.thread_id in latest}
     others = [run.id for run in runs if own and run.id in states and _is_of_another(states[run.id], run)]
@@ -107,24 +107,24 @@ def _is_of_another(state: StateRow, run: RunRow) -> bool:
 
 
 async def latest_attempts(tx: Tx, run_ids: Sequence[str]) -> list[LatestAttempt]:
-    """The latest attempt of each run that has one."""
+    """Get the latest attempt of each run that has one."""
     return await tx.all(sql.LATEST_ATTEMPTS, ids=list(run_ids))
 
 
 class RunSearch(msgspec.Struct, frozen=True):
-    """What a list of runs is asked for."""
+    """Filter and page of a list of runs."""
 
     thread_id: str | None
     status: RunStatus | None
     limit: int
     offset: int
     undone: bool = True
-    """Whether those that were rolled back are among them."""
+    """Include rolled-back runs."""
     kind: RunKind = RUN
     place: Place | None = None
-    """After which run the page begins."""
+    """Position after which the page starts."""
     total: bool = True
-    """Whether the number of all runs is wanted even if they have to be counted."""
+    """Return the total even if counting is necessary."""
 
     @property
     def order(self) -> SortOrder:
@@ -132,24 +132,24 @@ class RunSearch(msgspec.Struct, frozen=True):
 
 
 def from_cursor(search: RunSearch, cursor: str | None) -> RunSearch:
-    """The same search, from the place on that a cursor names."""
+    """Return the search with the position that a cursor encodes."""
     check_page(search.limit, search.offset, cursor)
     return structs.replace(search, place=search.order.place(RUNS, cursor))
 
 
-def build_page(found: RunPage, search: RunSearch) -> PaginatedResult[Run]:
-    """The page of runs that was found."""
+def build_page(page: RunPage, search: RunSearch) -> PaginatedResult[Run]:
+    """Build a page of records."""
     return PaginatedResult(
-        items=[row_to_run(row) for row in found.rows],
+        items=[row_to_run(row) for row in page.rows],
         limit=search.limit,
         offset=search.offset,
-        total=found.total,
-        next=found.next,
+        total=page.total,
+        next=page.next,
     )
 
 
 class RunPage(NamedTuple):
-    """Runs, how many there are in all where that is known or wanted, and the cursor of the next page."""
+    """Runs, the total if known or requested, and the cursor of the next page."""
 
     rows: Sequence[RunRow]
     total: int | None
@@ -158,7 +158,7 @@ class RunPage(NamedTuple):
 
 @watched
 async def list_runs(tx: Tx, search: RunSearch) -> RunPage:
-    """A page of runs, the newest first."""
+    """List a page of runs, the newest first."""
     return await (_all_runs(tx, search) if search.thread_id is None else _thread_runs(tx, search))
 
 
@@ -182,10 +182,10 @@ async def _thread_runs(tx: Tx, search: RunSearch) -> RunPage:
 
 
 async def _all_runs(tx: Tx, search: RunSearch) -> RunPage:
-    """The heads of each status or outcome, which an index has in the order of their start, merged.
+    """Merge the heads of each status or outcome, which an index has in the order of start times.
 
-    So the time of a page does not grow with the number of runs. Where only the status of rollouts is asked
-    for, the total is kept.
+    So the time of a page does not grow with the number of runs. The total is stored if only the status of
+    rollouts is filtered.
     """
     statuses, outcomes = _wanted(search)
     counts = {row.name: int(row.total) for row in await tx.all(sql.COUNT_RUNS, kind=search.kind)}
@@ -202,7 +202,7 @@ async def _all_runs(tx: Tx, search: RunSearch) -> RunPage:
             column, values, search.order, search.limit, search.offset, search.place, clause
         )
         places = await tx.all(page, **bound, **given_values)
-    found = await load_runs(tx, [place.id for place in places])
+    runs = await load_runs(tx, [place.id for place in places])
     if outcomes:
         counted = Clause(clause.sql + " AND outcome {among:outcomes}", {**clause.values, "outcomes": values})
         total = await _total(tx, listing, counted, search, len(places), bound) if present else 0
@@ -210,12 +210,12 @@ async def _all_runs(tx: Tx, search: RunSearch) -> RunPage:
         gone = await tx.one(sql.COUNT_GONE_RUNS, kind=search.kind, statuses=present) if present else 0
         removed = await tx.one(sql.COUNT_REMOVED_RUNS, kind=search.kind, statuses=present) if present else 0
         total = sum(counts[status] for status in present) - int(gone or 0) - int(removed or 0)
-    rows = [found[place.id] for place in places if place.id in found]
+    rows = [runs[place.id] for place in places if place.id in runs]
     return RunPage(rows, total, search.order.cursor(RUNS, places, search.limit))
 
 
 def _wanted(search: RunSearch) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The statuses and outcomes of rollouts that are asked for; none where any will do."""
+    """Return the wanted statuses and outcomes of rollouts; empty means any."""
     return list_rollout_statuses(search.status) if search.status is not None else ((), ())
 
 
@@ -235,12 +235,12 @@ async def _total(
 
 
 class QueueStats(msgspec.Struct, frozen=True):
-    """How much waits and runs, and how long it has waited."""
+    """Numbers of waiting and running runs, and how long they have waited."""
 
     n_pending: int
     n_running: int
     min_age_secs: float | None
-    """The age of the oldest that waits."""
+    """Age of the oldest waiting run."""
     med_age_secs: float | None
 
 
@@ -259,7 +259,7 @@ async def stats(tx: Tx) -> QueueStats:
 
 
 async def _ages(tx: Tx, counts: dict[str, int], *, median: bool) -> list[float]:
-    """The age of the oldest, or of the one in the middle, for each status of those that wait."""
+    """Return the age of the oldest, or of the median, waiting run for each status."""
     ages = []
     for status in sorted(QUEUED):
         total = counts.get(status, 0)

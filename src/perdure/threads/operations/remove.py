@@ -1,7 +1,7 @@
-"""Removing threads and runs. What is removed is out of sight at once, and its rows go a little later.
+"""Removal of threads and runs: hidden at once, their rows deleted a little later.
 
-In between whoever waited for a run or read its stream gets what it came for. Rollouts, attempts and spans
-stay as the trace, until retention deletes them by their age.
+In between, callers that wait for a run or read its stream get their answers. Rollouts, attempts and spans
+stay as the trace until retention deletes them by age.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from perdure.threads.rows import RunRow, ThreadRow
 
 PURGE_ROWS = 100
 PURGE_WEIGHT = 1000
-"""About how many rows one transaction removes of threads, and of runs."""
+"""Approximate number of rows of threads, and of runs, that one transaction removes."""
 FOUND_THREADS = 100
-"""How many threads a page has of what is too old."""
+"""Page size of lists of old threads."""
 THREAD = "thread"
 
 
@@ -57,17 +57,17 @@ async def _end_live(tx: Tx, run_ids: Sequence[str], action: CancelAction, grace:
 
 
 async def delete_thread(tx: Tx, thread_id: str, grace: int, kinds: Kinds) -> None:
-    """End the thread's live runs and take it out of sight, in the caller's name."""
+    """End the thread's live runs and hide it, in the caller's name."""
     await remove_thread(tx, thread_id, grace, kinds)
     await audit(tx, "delete_thread", [thread_id])
 
 
 async def remove_thread(tx: Tx, thread_id: str, grace: int, kinds: Kinds) -> None:
-    """End the thread's live runs and take it out of sight."""
+    """End the thread's live runs and hide it."""
     await lock_lines(tx, [thread_id])
-    known = (await load_threads(tx, [thread_id])).get(thread_id)
-    if known is not None and known.temporary == OF_PHASES:
-        raise Conflict(f"Thread {thread_id} belongs to a workflow or a chat, which alone deletes it")
+    row = (await load_threads(tx, [thread_id])).get(thread_id)
+    if row is not None and row.temporary == OF_PHASES:
+        raise Conflict(f"Thread {thread_id} belongs to a workflow or a chat, and only they delete it")
     live = [row.id for row in await tx.all(sql.LIVE_RUNS, thread_ids=[thread_id])]
     await _end_live(tx, live, INTERRUPT, grace, kinds)
     thread = (await load_threads(tx, [thread_id], lock=True)).get(thread_id)
@@ -77,7 +77,7 @@ async def remove_thread(tx: Tx, thread_id: str, grace: int, kinds: Kinds) -> Non
 
 
 async def _hide(tx: Tx, thread: ThreadRow) -> None:
-    """Take a thread that is locked and has no live run out of sight."""
+    """Hide a locked thread without live runs."""
     thread.gone_at = thread.updated_at = tx.now
     await tx.write(sql.MOVE_THREADS.of([thread]))
     await tx.execute(sql.HIDE_RUNS, thread_id=thread.id)
@@ -85,18 +85,18 @@ async def _hide(tx: Tx, thread: ThreadRow) -> None:
     changes.tell(tx, "thread", [(thread.id, "deleted")])
 
 
-# --- threads that are idle --------------------------------------------------------------------------------
+# --- idle threads -----------------------------------------------------------------------------------------
 
 
 async def old_threads(tx: Tx, before: int, after: OldThread) -> list[OldThread]:
-    """The next threads that were changed before a time and that nothing executes, after a place."""
+    """List the next idle threads that have not changed since a time, after a position."""
     return await tx.all(
         removal_sql.OLD_THREADS, before=before, created_at=after.created_at, id=after.id, n=FOUND_THREADS
     )
 
 
 async def old_single_threads(tx: Tx, before: int, after: OldThread) -> list[OldThread]:
-    """The same of threads that were created for one run, and have had no other since."""
+    """List idle threads that were created for one run and have had no other since, after a position."""
     return await tx.all(
         removal_sql.OLD_SINGLE_THREADS,
         before=before,
@@ -107,17 +107,17 @@ async def old_single_threads(tx: Tx, before: int, after: OldThread) -> list[OldT
 
 
 async def remove_idle(tx: Tx, thread_ids: Sequence[str], before: int, *, single: bool = False) -> list[str]:
-    """Take those of the threads out of sight that were changed before a time and that nothing executes.
+    """Hide the idle threads that have not changed since a time; return their IDs.
 
-    With `single`, only those that were created for one run and have had no other since.
+    With `single`, only threads that were created for one run and have had no other since.
     """
     holders = await lock_lines(tx, thread_ids)
     live = {row.thread_id for row in await tx.all(sql.LIVE_RUNS, thread_ids=sorted(thread_ids))}
     gone: list[str] = []
-    found = await load_threads(tx, thread_ids, lock=True)
-    await _drop_lines(tx, thread_ids, found)
+    threads = await load_threads(tx, thread_ids, lock=True)
+    await _drop_lines(tx, thread_ids, threads)
     kept = set(await tx.all(removal_sql.CONTINUED_THREADS, ids=sorted(thread_ids))) if single else set()
-    for thread in found.values():
+    for thread in threads.values():
         wanted = thread.single is not None and thread.id not in kept if single else thread.temporary is None
         idle = thread.gone_at is None and wanted and thread.updated_at < before
         if idle and thread.id not in live and holders[thread.id] is None:
@@ -127,26 +127,26 @@ async def remove_idle(tx: Tx, thread_ids: Sequence[str], before: int, *, single:
 
 
 async def give_up_threads(tx: Tx, thread_ids: Sequence[str]) -> None:
-    """Take the threads of phases that have all ended out of sight."""
+    """Hide the threads of ended phases."""
     for thread in (await load_threads(tx, thread_ids, lock=True)).values():
         if thread.gone_at is None and thread.temporary == OF_PHASES:
             await _hide(tx, thread)
 
 
-# --- runs, and what is out of sight -----------------------------------------------------------------------
+# --- runs, and purging ------------------------------------------------------------------------------------
 
 
 async def delete_run(tx: Tx, run_id: str, grace: int, kinds: Kinds) -> None:
-    """End the run if it is live and take it out of sight, with the states that it made."""
-    found = await _visible(tx, run_id)
-    if found.kind == PHASE:
-        raise refuse_phase(run_id, found.parent)
-    await lock_lines(tx, [found.thread_id])
-    found = await _visible(tx, run_id)
+    """End the run if it is live, and hide it with the states that it stored."""
+    row = await _visible(tx, run_id)
+    if row.kind == PHASE:
+        raise refuse_phase(run_id, row.parent)
+    await lock_lines(tx, [row.thread_id])
+    row = await _visible(tx, run_id)
     await _end_live(tx, [run_id], ROLLBACK, grace, kinds)
     run = (await load_runs(tx, [run_id]))[run_id]
     thread = (await load_threads(tx, [run.thread_id], lock=True)).get(run.thread_id)
-    if thread is not None and found.rollout_status in ENDED:
+    if thread is not None and row.rollout_status in ENDED:
         await point_back(tx, thread, run_id)
         await drop_states(tx, [run_id])
         await tx.write(sql.MOVE_THREADS.of([thread]))
@@ -164,8 +164,8 @@ async def _visible(tx: Tx, run_id: str) -> RunRow:
 
 
 async def purge(tx: Tx, linger: int) -> int:
-    """Remove the rows of some of what has been out of sight for `linger` microseconds, in every namespace;
-    returns how much that was."""
+    """Delete some rows of what was hidden for `linger` microseconds, in all namespaces; return the number
+    of threads and runs."""
     before = tx.now - linger
     threads = _few(await tx.all(removal_sql.GONE_THREADS, before=before, n=PURGE_ROWS))
     runs = _few(await tx.all(removal_sql.GONE_RUNS, before=before, n=PURGE_ROWS))
@@ -180,11 +180,11 @@ async def purge(tx: Tx, linger: int) -> int:
     return len(threads) + len(runs)
 
 
-def _few(found: Sequence[GoneRow]) -> list[GoneRow]:
-    """The first of them that have not too many rows together, or else the first alone."""
+def _few(rows: Sequence[GoneRow]) -> list[GoneRow]:
+    """Return the first rows whose weights sum up to at most PURGE_WEIGHT, but at least one."""
     taken: list[GoneRow] = []
     weight = 0
-    for row in found:
+    for row in rows:
         weight += row.weight
         if taken and weight > PURGE_WEIGHT:
             break
@@ -193,24 +193,24 @@ def _few(found: Sequence[GoneRow]) -> list[GoneRow]:
 
 
 async def _still_gone(tx: Tx, thread_ids: Sequence[str]) -> list[str]:
-    """Those of the threads that nobody has made anew meanwhile: their lines are locked now."""
+    """Lock the lines of threads, and return the threads that were not created again meanwhile."""
     if not thread_ids:
         return []
     await lock_lines(tx, thread_ids)
-    found = await load_threads(tx, thread_ids, lock=True)
-    await _drop_lines(tx, thread_ids, found)
-    return [thread.id for thread in found.values() if thread.gone_at is not None]
+    threads = await load_threads(tx, thread_ids, lock=True)
+    await _drop_lines(tx, thread_ids, threads)
+    return [thread.id for thread in threads.values() if thread.gone_at is not None]
 
 
-async def _drop_lines(tx: Tx, thread_ids: Sequence[str], found: Mapping[str, ThreadRow]) -> None:
-    """Delete the lines that were made to be locked, of threads that another has removed meanwhile."""
-    missing = [id for id in thread_ids if id not in found]
+async def _drop_lines(tx: Tx, thread_ids: Sequence[str], threads: Mapping[str, ThreadRow]) -> None:
+    """Delete lines that locking created for threads that another process has removed meanwhile."""
+    missing = [id for id in thread_ids if id not in threads]
     if missing:
         await tx.execute(sql.DROP_LINES, names=missing)
 
 
 async def purge_runs(tx: Tx, run_ids: Sequence[str]) -> None:
-    """Remove runs. The states of one that was deleted are gone already; any others go with their thread."""
+    """Delete runs. States of deleted runs are deleted already; other states go with their thread."""
     if run_ids:
         await tx.execute(sql.DROP_STEPS, ids=list(run_ids))
         await drop_streams(tx, run_ids)
@@ -218,12 +218,12 @@ async def purge_runs(tx: Tx, run_ids: Sequence[str]) -> None:
 
 
 async def traces_of_removed(tx: Tx, ids: Sequence[str]) -> list[RemovedRun]:
-    """Those of the rollouts whose runs were removed."""
+    """Get the rollouts whose runs were removed."""
     return await tx.all(removal_sql.TRACES_OF_REMOVED, ids=sorted(ids)) if ids else []
 
 
 def count_removed(tx: Tx, rollouts: Sequence[RemovedRun], each: int) -> None:
-    """Count these rollouts of removed runs once more, or once less if they are deleted themselves."""
+    """Change the counts of rollouts of removed runs by `each`: 1, or -1 if the rollouts are deleted too."""
     counts = Counter((rollout.kind, rollout.status) for rollout in rollouts)
     if counts:
         rows = [RemovedRuns(*place, tx.shard, count * each) for place, count in sorted(counts.items())]
@@ -231,7 +231,7 @@ def count_removed(tx: Tx, rollouts: Sequence[RemovedRun], each: int) -> None:
 
 
 async def purge_threads(tx: Tx, thread_ids: Sequence[str]) -> None:
-    """Remove threads with everything in them; a line that is held stays, for whoever has still to stop."""
+    """Delete threads with all of their rows. A held line stays for the worker that still has to stop."""
     if not thread_ids:
         return
     ids = sorted(thread_ids)

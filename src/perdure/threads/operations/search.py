@@ -1,4 +1,4 @@
-"""Finding threads: by what their rows say, by their metadata, and by the values of their latest states."""
+"""Search of threads by columns, by metadata, and by the values of their latest states."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from perdure.threads.rows import ThreadAnswer, ThreadRow, row_to_thread
 THREADS = Sorting("threads", sql.THREAD_FIELDS, SortOrder((SortKey("id", "text"),)))
 SCANNED_AT_ONCE = 100
 MAX_SCANNED = 10_000
-"""How many threads are looked into for their values; a search that needs more is refused."""
+"""Most threads whose values one search reads. Larger searches are refused."""
 
 
 class ThreadFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """What a list of threads is asked for."""
+    """Filter and page of a list of threads."""
 
     status: str | None = None
     ids: Sequence[str] | None = None
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
     having: Mapping[str, Any] | None = None
-    """What the values of the latest state contain."""
+    """Properties that the values of the latest state contain."""
     values: bool = True
-    """Whether the states are wanted too."""
+    """Return the states too."""
     sort_by: str = "created_at"
     sort_order: str = "desc"
     limit: int = 10
     offset: int = 0
     place: Place | None = None
-    """After which thread the page begins."""
+    """Position after which the page starts."""
     total: bool = True
-    """Whether the number of all threads is wanted even if they have to be counted."""
+    """Return the total even if counting is necessary."""
 
     @property
     def order(self) -> SortOrder:
@@ -53,7 +53,7 @@ class ThreadFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_search(search: ThreadFilter) -> None:
-    """Refuse a status that no thread has, and a filter beyond the bounds."""
+    """Refuse invalid statuses and filters."""
     optional_choice(search.status, THREAD_STATUSES, "status")
     optional_id_filter(search.ids, "thread_id")
     check_filter(search.metadata, "metadata")
@@ -61,30 +61,30 @@ def check_search(search: ThreadFilter) -> None:
 
 
 def from_cursor(search: ThreadFilter, cursor: str | None) -> ThreadFilter:
-    """The same search, from the place on that a cursor names."""
+    """Return the search with the position that a cursor encodes."""
     check_page(search.limit, search.offset, cursor)
     return structs.replace(search, place=search.order.place(THREADS.what, cursor))
 
 
 def build_page(
-    found: Sequence[ThreadAnswer], total: int | None, search: ThreadFilter
+    threads: Sequence[ThreadAnswer], total: int | None, search: ThreadFilter
 ) -> PaginatedResult[Thread]:
-    """The page of threads that was found."""
+    """Build a page of records."""
     return PaginatedResult(
-        items=[row_to_thread(*each) for each in found],
+        items=[row_to_thread(*answer) for answer in threads],
         limit=search.limit,
         offset=search.offset,
         total=total,
-        next=search.order.cursor(THREADS.what, [thread for thread, _ in found], search.limit),
+        next=search.order.cursor(THREADS.what, [thread for thread, _ in threads], search.limit),
     )
 
 
 async def search_threads(tx: Tx, search: ThreadFilter) -> tuple[list[ThreadAnswer], int | None]:
-    """A page of threads, and how many there are in all, where that is known or wanted."""
+    """List a page of threads; the total if known or requested."""
     clause = await _matching(tx, search)
     if search.having:
-        found = await _having(tx, search, clause)
-        return found[search.offset : search.offset + search.limit], len(found)
+        matching = await _having(tx, search, clause)
+        return matching[search.offset : search.offset + search.limit], len(matching)
     threads = await _page(tx, search, clause, search.limit, search.offset)
     total = await sql.LIST_THREADS.total(
         tx,
@@ -122,17 +122,17 @@ async def _page(tx: Tx, search: ThreadFilter, clause: Clause, limit: int, offset
 
 
 async def _having(tx: Tx, search: ThreadFilter, clause: Clause) -> list[ThreadAnswer]:
-    """All threads whose values contain what is asked for: values are read, since no index knows them."""
+    """Find all threads whose values contain the filter. Values are read, since no index has them."""
     total = await tx.one(sql.LIST_THREADS.count(clause), **clause.values)
     if total and total > MAX_SCANNED:
         raise InvalidInput(
-            f"{total} threads would have to be searched for their values, and {MAX_SCANNED} are the most:"
-            " search for a status or for metadata too"
+            f"a search of values would read {total} threads, and at most {MAX_SCANNED} are allowed:"
+            " filter by status or metadata too"
         )
-    found: list[ThreadAnswer] = []
+    matching: list[ThreadAnswer] = []
     for offset in range(0, total or 0, SCANNED_AT_ONCE):
         threads = await _page(tx, search, clause, SCANNED_AT_ONCE, offset)
         states = await get_states(tx, threads)
         answers = [(thread, states.get(thread.id)) for thread in threads]
-        found += [each for each in answers if contains(row_to_thread(*each).values, search.having)]
-    return found
+        matching += [pair for pair in answers if contains(row_to_thread(*pair).values, search.having)]
+    return matching

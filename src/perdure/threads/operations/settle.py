@@ -1,7 +1,7 @@
-"""What the end of a run means for its thread, its stream, its webhook and its checkpoints.
+"""Effects of a run's end on its thread, stream, webhook and checkpoints.
 
-These are the handlers of the kind `run`: they run inside the transaction that ends a run, whatever ends it.
-The line of every run's thread is locked by then.
+These handlers of the kinds `run` and `phase` are part of the transaction that ends a run, whatever ends it.
+That transaction has locked the line of every run's thread.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from perdure.threads.rows import (
 )
 
 RUN_ENDED = "runs.ended"
-"""The name under which the ends of runs are counted, by status."""
+"""Name of the counter of ended runs, by status."""
 STOPPED_CHANNEL = "threads.stopped"
 WEBHOOK = "webhook"
 
 
 def get_last(answer: AppendedEvents | int | PerdureError) -> int | PerdureError:
-    """The number of the last event of a stream."""
+    """Return the number of the last event of an append."""
     if not isinstance(answer, tuple):
         return answer
     _, place = answer
@@ -62,30 +62,32 @@ def get_last(answer: AppendedEvents | int | PerdureError) -> int | PerdureError:
 
 @dataclass(slots=True)
 class RunEndReport(PhaseReport):
-    """What the operation that ends a run tells: why it failed, whether somebody still executes it, its last
-    events before those of the end, and its thread with its last state where that is at hand. The answer is
-    the run as it ended, and the last append to its stream."""
+    """Report from the operation that ends a run to the handlers, and their answer.
+
+    The operation sets why the run failed, whether a worker still executes it, its last events, and its thread
+    and last state if they are in memory. The handlers set `run` and `placed`.
+    """
 
     failure: Failure | None = None
     executed: bool = False
     events: Sequence[NewEvent] = ()
     thread: ThreadRow | None = None
-    """Locked, and changed by what the run did last; it is written with the end."""
+    """Locked, and changed by the last work of the run; written with the end."""
     state: StateRow | None = None
-    """The thread's state."""
+    """Latest state of the thread."""
     before: RunRow | None = None
-    """The run, as it was."""
+    """Run before its end."""
     run: RunRow | None = None
     placed: AppendedEvents | None = None
 
 
 def thread_stream(thread_id: str) -> str:
-    """The name of the stream over all runs of a thread."""
+    """Return the name of the stream over all runs of a thread."""
     return "thread/" + thread_id
 
 
 def own_stream(thread_id: str) -> str:
-    """The name of the stream of what a thread tells beside its runs."""
+    """Return the name of the stream of a thread's own events."""
     return "state/" + thread_id
 
 
@@ -99,10 +101,10 @@ async def load_runs(tx: Tx, ids: Sequence[str]) -> dict[str, RunRow]:
 
 
 async def on_ended(tx: Tx, ended: Sequence[EndedRollout]) -> None:
-    """Settle runs that have ended: streams close, threads rest or go on, webhooks are due."""
+    """Settle ended runs: close streams, move threads on, enqueue webhooks."""
     runs = await _load_runs(tx, ended)
-    told = [end.note.thread for end in ended if isinstance(end.note, RunEndReport)]
-    threads = {thread.id: thread for thread in told if thread is not None}
+    noted = [end.note.thread for end in ended if isinstance(end.note, RunEndReport)]
+    threads = {thread.id: thread for thread in noted if thread is not None}
     missing = [run.thread_id for run in runs.values() if run.thread_id not in threads]
     if missing:
         threads |= await load_threads(tx, missing, lock=True)
@@ -113,7 +115,7 @@ async def on_ended(tx: Tx, ended: Sequence[EndedRollout]) -> None:
 
 
 async def _load_runs(tx: Tx, ended: Sequence[EndedRollout]) -> dict[str, RunRow]:
-    """The runs as they have ended, read where they are not at hand."""
+    """Return the runs as they have ended. Read only those that no note has."""
     runs: dict[str, RunRow] = {}
     for end in ended:
         if isinstance(end.note, RunEndReport) and (run := end.note.before) is not None:
@@ -154,8 +156,8 @@ class _Settling:
         if thread is not None:
             self._rest(thread, run)
 
-    def _close_stream(self, run: RunRow, failure: Failure | None, told: Sequence[NewEvent]) -> None:
-        events = list(told)
+    def _close_stream(self, run: RunRow, failure: Failure | None, first: Sequence[NewEvent]) -> None:
+        events = list(first)
         if run.outcome in CONTROLS:
             events.append(CONTROLS[run.outcome])
         if failure is not None:
@@ -173,7 +175,7 @@ class _Settling:
         )
 
     def _rest(self, thread: ThreadRow, run: RunRow) -> None:
-        """Note what its thread rests after; which of its states holds is looked up for all at once."""
+        """Collect the runs that end in each thread; the threads' states are read later in one query."""
         self._rests.setdefault(thread.id, []).append(run)
         if run.status in FAILURES:
             thread.error = run.error
@@ -181,13 +183,13 @@ class _Settling:
             thread.error = None
 
     async def save(self) -> None:
-        """Write everything, once it is known which threads have more to do."""
+        """Write everything, once the threads with further live runs are known."""
         tx = self._tx
         await self._move_threads()
         await tx.defer(sql.MOVE_RUNS.of(self._ended))
         places = await append(tx, self._appends)
-        for note, each, place in zip(self._notes, self._appends, places, strict=True):
-            note.placed = (each, place)
+        for note, new, place in zip(self._notes, self._appends, places, strict=True):
+            note.placed = (new, place)
         await self._tell_webhooks()
         changes.tell(tx, "run", ((run.id, run.status) for run in self._ended))
         for run in self._ended:
@@ -208,9 +210,9 @@ class _Settling:
                 before = thread.rest
                 thread.rest = resting_status(run.status, began=began, unfinished=more, before=before)
                 if thread.temporary == TEMPORARY and before == "error":
-                    # A run of it that failed is still found.
+                    # A failed run keeps its temporary thread visible.
                     thread.rest = before
-                # A phase that asks a person goes on in its thread.
+                    # A phase that asks a person continues in its thread.
                 waits = more and run.kind == PHASE and run.status == "success"
                 failed = run.temporary == TEMPORARY and run.status in FAILURES
                 if run.temporary is not None and not waits and not failed:
@@ -229,12 +231,12 @@ class _Settling:
         changes.tell(tx, "thread", ((id, self._threads[id].status) for id in ids))
 
     async def _unfinished(self, ids: Sequence[str]) -> set[str]:
-        """The threads whose state has something next."""
-        told = {note.state.thread_id: note.state for note in self._notes if note.state is not None}
-        threads = [id for id in ids if id not in told and self._threads[id].checkpoint_id is not None]
+        """Return the threads whose state has next steps."""
+        states = {note.state.thread_id: note.state for note in self._notes if note.state is not None}
+        threads = [id for id in ids if id not in states and self._threads[id].checkpoint_id is not None]
         states = [self._threads[id].checkpoint_id for id in threads]
         rows = await self._tx.all(sql.NEXT_OF, thread_ids=threads, ids=states) if threads else []
-        known = [NextOf(state.thread_id, state.id, state.next, "") for state in told.values()]
+        known = [NextOf(state.thread_id, state.id, state.next, "") for state in states.values()]
         return {
             row.thread_id
             for row in [*rows, *known]
@@ -242,26 +244,26 @@ class _Settling:
         }
 
     async def _tell_webhooks(self) -> None:
-        told = [run for run in self._ended if run.webhook is not None]
-        if not told:
+        notified = [run for run in self._ended if run.webhook is not None]
+        if not notified:
             return
-        rows = await self._tx.all(sql.STARTED, ids=[run.id for run in told])
+        rows = await self._tx.all(sql.STARTED, ids=[run.id for run in notified])
         started = {row.rollout_id: row.start_time for row in rows}
-        bodies = [await self._payload(run, started.get(run.id)) for run in told]
-        pairs = zip(told, bodies, strict=True)
+        bodies = [await self._payload(run, started.get(run.id)) for run in notified]
+        pairs = zip(notified, bodies, strict=True)
         await put_effects(self._tx, [NewEffect(WEBHOOK, run.id, body, run.webhook) for run, body in pairs])
 
     async def _payload(self, run: RunRow, started: int | None) -> str:
         thread = self._threads.get(run.thread_id)
         values = None
         if thread is not None and thread.checkpoint_id is not None:
-            found = await self._tx.one(sql.GET_CHECKPOINT, thread_id=thread.id, id=thread.checkpoint_id)
-            values = None if found is None else (await with_its_values(self._tx, found)).body
+            row = await self._tx.one(sql.GET_CHECKPOINT, thread_id=thread.id, id=thread.checkpoint_id)
+            values = None if row is None else (await with_its_values(self._tx, row)).body
         return webhook_body(run, values, started, self._tx.now)
 
 
 def _reason(run: RunRow) -> Failure | None:
-    """Why a run failed that its worker did not speak for."""
+    """Build the failure of a run for which no worker reported one."""
     if run.outcome == UNRESPONSIVE:
         return exceeded(run.id, run.limits.max_attempts, SILENT)
     if run.outcome == TIMEOUT:
@@ -270,14 +272,14 @@ def _reason(run: RunRow) -> Failure | None:
 
 
 async def point_back(tx: Tx, thread: ThreadRow, run_id: str) -> None:
-    """Let the thread's state be the last that neither this run nor one that is undone has made."""
+    """Set the thread's state to the latest one from neither this run nor a rolled-back run."""
     state = await tx.one(sql.LATEST_WITHOUT, thread_id=thread.id, run_id=run_id, rollback=ROLLBACK)
     if state != thread.checkpoint_id:
         thread.checkpoint_id, thread.state_at = state, max(tx.now, thread.state_at + 1)
 
 
 async def drop_states(tx: Tx, run_ids: Sequence[str]) -> None:
-    """Remove the checkpoints and the stored steps of runs; events that show them get their data first."""
+    """Delete checkpoints and stored steps of runs. Events that refer to them get their data first."""
     await store_run_states(tx, run_ids)
     await tx.execute(sql.DROP_RUN_CHECKPOINTS, ids=list(run_ids))
     await tx.execute(sql.DROP_STEPS, ids=list(run_ids))
@@ -285,7 +287,7 @@ async def drop_states(tx: Tx, run_ids: Sequence[str]) -> None:
 
 
 async def on_stopped(tx: Tx, run_ids: Sequence[str]) -> None:
-    """Whoever executed these cancelled runs has stopped: what a rollback takes back can go now."""
+    """Delete what rollbacks undo, now that the workers of these cancelled runs have stopped."""
     rows = await tx.all(sql.RUN_STATUSES, ids=list(run_ids))
     undone = [row.id for row in rows if row.outcome == ROLLBACK]
     if undone:
@@ -295,7 +297,7 @@ async def on_stopped(tx: Tx, run_ids: Sequence[str]) -> None:
 
 
 async def on_phases_tried(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
-    """Note what phases that succeeded ask a person, for whoever goes on with their answers."""
+    """Note the questions of phases that succeeded, for the workflow or chat that continues them."""
     notes = [end.note for end in ends if isinstance(end.note, RunEndReport) and end.status == SUCCEEDED]
     asking: dict[str, RunEndReport] = {}
     for note in notes:

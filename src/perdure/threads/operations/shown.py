@@ -1,7 +1,7 @@
-"""Events that show a state: which of them are stored as references to it, and the data that these have.
+"""Events that show a state: which of them are stored as references, and the data of references.
 
 An event refers to a checkpoint only if the same run stores that checkpoint, with the event or before it, in
-the run's own thread. Whatever else a worker says of an event is ignored, and its data is stored with it.
+its own thread. Any other reference from a worker is ignored, and the event is stored with its data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from perdure.threads.model import StateKey
 from perdure.threads.work import Lease
 
 Checkpoints = set[tuple[str, str]]
-"""Checkpoints of one thread's graphs: their namespaces and ids."""
+"""Checkpoints of one thread's graphs, by namespace and ID."""
 
 
 def are_shown(events: Iterable[NewEvent]) -> bool:
@@ -29,7 +29,7 @@ def are_shown(events: Iterable[NewEvent]) -> bool:
 
 
 def showing_graph(events: Sequence[NewEvent], stored: Checkpoints) -> Sequence[NewEvent]:
-    """The events of a graph's run, which refer to what of its checkpoints is stored."""
+    """Replace the data of events with references to stored checkpoints of a graph."""
     if not are_shown(events):
         return events
     return [event if _is_stored(event.shown, stored) else _with_data(event) for event in events]
@@ -46,7 +46,7 @@ def _with_data(event: NewEvent) -> NewEvent:
 
 
 def showing_state(events: Sequence[NewEvent], values: str, checkpoint_id: str) -> Sequence[NewEvent]:
-    """The events that are stored with a state of their thread: one that shows its values refers to it."""
+    """Replace the data of the last event with a reference, if it shows the values of the stored state."""
     last = events[-1] if events else None
     if last is None or last.event != VALUES or len(values) < REFERENCE_SIZE or last.body != values:
         return [_with_data(event) for event in events] if are_shown(events) else events
@@ -54,7 +54,7 @@ def showing_state(events: Sequence[NewEvent], values: str, checkpoint_id: str) -
 
 
 async def stored_before(tx: Tx, calls: Iterable[tuple[Lease, Sequence[NewEvent]]]) -> dict[str, Checkpoints]:
-    """The checkpoints that runs have stored before, of those that their events show, by run."""
+    """Return the checkpoints, out of those that events show, that each run has already stored."""
     shown = [
         StoredRow(held.thread_id, held.run_id, event.shown.checkpoint_ns or "", event.shown.checkpoint_id)
         for held, events in calls
@@ -64,39 +64,44 @@ async def stored_before(tx: Tx, calls: Iterable[tuple[Lease, Sequence[NewEvent]]
     return await stored_by(tx, shown) if shown else {}
 
 
-# --- what references stand for ----------------------------------------------------------------------------
+# --- resolving references ---------------------------------------------------------------------------------
 
 
 async def resolve(tx: Tx, references: Collection[Reference]) -> dict[Reference, str]:
-    """The states that references stand for, as JSON."""
-    found = await graph_references.resolve(tx, references)
-    states = [each for each in references if each.keys is None]
+    """Return the states that references name, as JSON."""
+    texts = await graph_references.resolve(tx, references)
+    states = [reference for reference in references if reference.keys is None]
     if states:
-        threads = sorted({each.thread_id for each in states})
-        ids = sorted({each.checkpoint_id for each in states})
+        threads = sorted({reference.thread_id for reference in states})
+        ids = sorted({reference.checkpoint_id for reference in states})
         rows = await tx.all(sql.GET_BODIES, thread_ids=threads, ids=ids)
         bodies = {StateKey(row.thread_id, row.id): row.body for row in rows}
-        for each in states:
-            body = bodies.get(StateKey(each.thread_id, each.checkpoint_id))
+        for reference in states:
+            body = bodies.get(StateKey(reference.thread_id, reference.checkpoint_id))
             if body is not None:
-                found[each] = body
-    return found
+                texts[reference] = body
+    return texts
 
 
 async def store_run_states(tx: Tx, run_ids: Sequence[str]) -> None:
-    """Give the events that show states of these runs their data, before the states are removed."""
+    """Store the data of events that refer to states of these runs, before the states are deleted."""
     removed = set(await tx.all(sql.STATES_OF_RUNS, ids=list(run_ids)))
     for thread_id in sorted({thread_id for thread_id, _ in removed}):
         await store_bodies(
             tx,
             thread_id,
-            lambda each: each.keys is None and StateKey(each.thread_id, each.checkpoint_id) in removed,
+            lambda reference: (
+                reference.keys is None and StateKey(reference.thread_id, reference.checkpoint_id) in removed
+            ),
             resolve,
         )
 
 
 async def store_earlier_states(tx: Tx, thread_id: str, checkpoint_id: str) -> None:
-    """The same for all states of a thread but one."""
+    """Store the data of events that refer to states of a thread, except one state."""
     await store_bodies(
-        tx, thread_id, lambda each: each.keys is None and each.checkpoint_id != checkpoint_id, resolve
+        tx,
+        thread_id,
+        lambda reference: reference.keys is None and reference.checkpoint_id != checkpoint_id,
+        resolve,
     )

@@ -1,4 +1,4 @@
-"""Making, changing, copying and reading threads and their states."""
+"""Creation, change, copy and reads of threads and their states."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LATEST = 2**62
 
 
 class NewThread(msgspec.Struct, frozen=True):
-    """A thread to be made, with its bodies encoded."""
+    """Thread to create, with its bodies encoded."""
 
     thread_id: str | None
     metadata: str
@@ -50,20 +50,20 @@ class NewThread(msgspec.Struct, frozen=True):
 async def create_threads(
     tx: Tx, requests: Sequence[NewThread]
 ) -> list[Created[ThreadAnswer] | tuple[str] | Conflict]:
-    """Create each thread; one that exists already is answered with its id alone, or with a Conflict."""
+    """Create each thread. For an existing one, return only its ID, or a Conflict."""
     named = sorted({request.thread_id for request in requests if request.thread_id is not None})
-    known = await _known(tx, named)
+    taken = await _known(tx, named)
     threads: list[ThreadRow] = []
     states: list[StateRow] = []
     answers: list[Created[ThreadAnswer] | tuple[str] | Conflict] = []
     lives: dict[str, Lifetime] = {}
     for request in requests:
         thread_id = request.thread_id or ids.uuid(tx.now, tx.ids)
-        if thread_id in known:
+        if thread_id in taken:
             conflict = Conflict(f"Thread {thread_id} exists already")
             answers.append((thread_id,) if request.reuse else conflict)
             continue
-        known.add(thread_id)
+        taken.add(thread_id)
         thread = _new_thread(tx, thread_id, request)
         state: StateRow | None = None
         if request.checkpoint is not None:
@@ -77,19 +77,19 @@ async def create_threads(
     await _label(tx, threads)
     await set_lifetimes(tx, lives)
     changes.tell(tx, "thread", ((thread.id, thread.status) for thread in threads))
-    done = [each for each in answers if not isinstance(each, Conflict)]
-    await audit(tx, "create_thread", [thread_id for ids_of in done for thread_id in ids_of])
+    created = [answer for answer in answers if not isinstance(answer, Conflict)]
+    await audit(tx, "create_thread", [thread_id for named_ids in created for thread_id in named_ids])
     return answers
 
 
 async def _known(tx: Tx, named: Sequence[str]) -> set[str]:
-    """The threads that are there; what is on its way out goes now."""
+    """Return the threads that exist. Deleted ones are purged now."""
     if not named:
         return set()
     await lock_lines(tx, named)
-    found = await load_threads(tx, named)
-    await purge_threads(tx, [thread.id for thread in found.values() if thread.is_gone])
-    return {thread.id for thread in found.values() if not thread.is_gone}
+    threads = await load_threads(tx, named)
+    await purge_threads(tx, [thread.id for thread in threads.values() if thread.is_gone])
+    return {thread.id for thread in threads.values() if not thread.is_gone}
 
 
 def _new_thread(tx: Tx, thread_id: str, request: NewThread) -> ThreadRow:
@@ -123,7 +123,7 @@ async def update_thread(
     config: str | None,
     lifetime: Lifetime | None = None,
 ) -> None:
-    """Merge into the metadata, replace the config, and let the thread live for so long from now."""
+    """Merge into the metadata, replace the config, and set a lifetime that starts now."""
     thread = await _visible(tx, thread_id)
     thread.updated_at = tx.now
     thread.config = thread.config if config is None else config
@@ -140,19 +140,19 @@ async def update_thread(
 
 @keyed_as("copy_thread")
 async def copy_threads(tx: Tx, thread_ids: Sequence[str]) -> list[str | NotFound]:
-    """Create a thread with all states of each of these; the answers are the ids of the copies."""
+    """Copy each thread with all its states; return the IDs of the copies."""
     await _lock_known(tx, thread_ids)
     threads = await load_threads(tx, thread_ids, lock=True)
-    copies = [await _copy(tx, each, threads.get(each)) for each in thread_ids]
-    await audit(tx, "copy_thread", [each for each in copies if isinstance(each, str)])
+    copies = [await _copy(tx, thread_id, threads.get(thread_id)) for thread_id in thread_ids]
+    await audit(tx, "copy_thread", [copy_id for copy_id in copies if isinstance(copy_id, str)])
     return copies
 
 
 async def _lock_known(tx: Tx, thread_ids: Sequence[str]) -> set[str]:
-    """Lock the lines of those threads that exist: locking makes a line, which would stay for the others."""
-    known = set(await load_threads(tx, thread_ids))
-    await lock_lines(tx, known)
-    return known
+    """Lock the lines of existing threads. Locking others would create lines that stay."""
+    existing = set(await load_threads(tx, thread_ids))
+    await lock_lines(tx, existing)
+    return existing
 
 
 async def _copy(tx: Tx, thread_id: str, thread: ThreadRow | None) -> str | NotFound:
@@ -173,12 +173,12 @@ async def _copy(tx: Tx, thread_id: str, thread: ThreadRow | None) -> str | NotFo
 
 @keyed_as("update_state")
 async def update_states(tx: Tx, updates: Sequence[tuple[str, Checked]]) -> list[str | NotFound | Conflict]:
-    """Store another state of each of these threads; the answers are the ids of the checkpoints."""
-    known = await _lock_known(tx, [thread_id for thread_id, _ in updates])
+    """Store a new state of each thread; return the IDs of the checkpoints."""
+    existing = await _lock_known(tx, [thread_id for thread_id, _ in updates])
     answers: list[str | NotFound | Conflict] = []
     for thread_id, checkpoint in updates:
         try:
-            if thread_id not in known:
+            if thread_id not in existing:
                 raise NotFound(f"Thread {thread_id} not found")
             answers.append(await _update_state(tx, thread_id, checkpoint))
         except (NotFound, Conflict) as error:
@@ -203,7 +203,7 @@ async def _update_state(tx: Tx, thread_id: str, checkpoint: Checked) -> str:
 
 
 async def _resting(tx: Tx, thread_id: str) -> ThreadRow:
-    """The thread, locked; Conflict while it is busy."""
+    """Lock the thread and return it; Conflict while it is busy."""
     await lock_lines(tx, [thread_id])
     thread = await _visible(tx, thread_id)
     for run in await tx.all(sql.LIVE_RUNS, thread_ids=[thread_id]):
@@ -212,21 +212,21 @@ async def _resting(tx: Tx, thread_id: str) -> ThreadRow:
 
 
 async def update_graph_state(tx: Tx, thread_id: str, steps: Steps, after: str | None) -> None:
-    """Store what the caller changed in the graph of a thread."""
+    """Store a caller's change to the graph state of a thread."""
     await change_graph(tx, thread_id, steps, after)
     await audit(tx, "update_state", [thread_id])
 
 
 async def change_graph(tx: Tx, thread_id: str, steps: Steps, after: str | None) -> None:
-    """Store changes of the graph of a thread that is not busy, and whose state is still `after`."""
+    """Store changes to the graph state of an idle thread whose latest state is still `after`."""
     thread = await _resting(tx, thread_id)
     if thread.checkpoint_id != after:
-        raise Conflict(f"Thread {thread_id} has another state meanwhile; read it and change that one")
+        raise Conflict(f"Thread {thread_id} has a newer state; read it and change that one")
     await update_graph(tx, thread, steps)
 
 
 async def load_state(tx: Tx, thread_id: str, checkpoint_id: str) -> StateRow:
-    """A state of a thread, without values that a graph stores in pieces."""
+    """Get a state of a thread, without values that a graph stores in pieces."""
     row = await tx.one(sql.GET_CHECKPOINT, thread_id=thread_id, id=checkpoint_id)
     if row is None:
         raise NotFound(f"Checkpoint {checkpoint_id} not found in thread {thread_id}")
@@ -234,7 +234,7 @@ async def load_state(tx: Tx, thread_id: str, checkpoint_id: str) -> StateRow:
 
 
 async def append_event(tx: Tx, thread_id: str, event: NewEvent) -> AppendedEvents:
-    """Append an event to the stream of a thread, beside those of its runs."""
+    """Append an event of the thread itself to its stream."""
     await _visible(tx, thread_id)
     new = StreamAppend(own_stream(thread_id), [event], into=thread_stream(thread_id))
     (place,) = await append(tx, [new])
@@ -245,7 +245,7 @@ async def append_event(tx: Tx, thread_id: str, event: NewEvent) -> AppendedEvent
 
 
 async def get_thread(tx: Tx, thread_id: str, gone: bool = False) -> ThreadAnswer:
-    """A thread with its state; `gone` for whoever waited for it while it was there."""
+    """Get a thread with its state; with `gone` also a deleted one, for callers that waited for it."""
     thread = (await load_threads(tx, [thread_id])).get(thread_id)
     if thread is None or (thread.is_gone and not gone):
         raise NotFound(f"Thread {thread_id} not found")
@@ -256,18 +256,20 @@ async def get_thread(tx: Tx, thread_id: str, gone: bool = False) -> ThreadAnswer
 
 
 async def get_threads(tx: Tx, thread_ids: Sequence[str]) -> list[ThreadAnswer | NotFound]:
-    """Threads with their states; one that is not in sight is answered with why."""
+    """Get threads with their states; NotFound for a thread that is not visible."""
     threads = await load_threads(tx, list(set(thread_ids)))
-    seen = {thread.id: thread for thread in threads.values() if not thread.is_gone}
-    states = await get_states(tx, list(seen.values()))
+    visible = {thread.id: thread for thread in threads.values() if not thread.is_gone}
+    states = await get_states(tx, list(visible.values()))
     return [
-        (seen[each], states.get(each)) if each in seen else NotFound(f"Thread {each} not found")
-        for each in thread_ids
+        (visible[thread_id], states.get(thread_id))
+        if thread_id in visible
+        else NotFound(f"Thread {thread_id} not found")
+        for thread_id in thread_ids
     ]
 
 
 async def peek_state(tx: Tx, thread_id: str, checkpoint_id: str | None) -> StateRow | None:
-    """A state as it is kept."""
+    """Get a state, without values that a graph stores in pieces."""
     thread = (await load_threads(tx, [thread_id])).get(thread_id)
     if thread is None or thread.is_gone:
         raise NotFound(f"Thread {thread_id} not found")
@@ -290,28 +292,28 @@ async def history(
     metadata: Mapping[str, Any],
     values_too: bool = True,
 ) -> list[StateRow]:
-    """The states of a thread, the newest first; filtered, they are read until there are enough."""
+    """List the states of a thread, the newest first. With a filter, pages are read until enough match."""
     await get_thread(tx, thread_id)
     place = LATEST if before is None else (await load_state(tx, thread_id, before)).position
-    found: list[StateRow] = []
-    while len(found) < limit:
+    states: list[StateRow] = []
+    while len(states) < limit:
         page, values = sql.LIST_CHECKPOINTS.page(Clause("TRUE", {}), sql.STATE_ORDER, limit, 0)
         rows = await tx.all(page, thread_id=thread_id, before=place, **values)
-        found += [row for row in rows if not metadata or has(decode_metadata(row.metadata), metadata)]
+        states += [row for row in rows if not metadata or has(decode_metadata(row.metadata), metadata)]
         if len(rows) < limit or not metadata:
             break
         place = rows[-1].position
-    return await with_values(tx, found[:limit]) if values_too else found[:limit]
+    return await with_values(tx, states[:limit]) if values_too else states[:limit]
 
 
 async def get_states(tx: Tx, threads: Sequence[ThreadRow]) -> dict[str, StateRow]:
-    """The latest state of each thread that has one."""
+    """Get the latest state of each thread that has one."""
     latest = await latest_states(tx, threads)
     return {row.thread_id: row for row in await with_values(tx, list(latest.values()))}
 
 
 async def latest_states(tx: Tx, threads: Sequence[ThreadRow]) -> dict[str, StateRow]:
-    """The same, without values that a graph stores in pieces."""
+    """Get the latest states, without values that a graph stores in pieces."""
     wanted = [thread.id for thread in threads if thread.checkpoint_id is not None]
     rows = await tx.all(sql.LATEST_STATES, thread_ids=wanted) if wanted else []
     return {row.thread_id: row for row in rows}

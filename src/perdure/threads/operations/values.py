@@ -1,4 +1,4 @@
-"""The values of states whose graph stores them in pieces."""
+"""Values of states whose graph stores them in pieces."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from perdure.threads.rows import IN_PIECES, StateRow, values_text
 
 
 async def with_values(tx: Tx, rows: Sequence[StateRow]) -> list[StateRow]:
-    """States with their values, also those that are stored in pieces."""
+    """Return states with their values, also those stored in pieces."""
     return [await with_its_values(tx, row) for row in rows]
 
 
 async def with_its_values(tx: Tx, row: StateRow) -> StateRow:
     if row.body != IN_PIECES:
         return row
-    found = await find(tx, CheckpointQuery(thread_id=row.thread_id, checkpoint_ns="", checkpoint_id=row.id))
-    return msgspec.structs.replace(row, body=next(map(values_text, found), "null"))
+    rows = await find(tx, CheckpointQuery(thread_id=row.thread_id, checkpoint_ns="", checkpoint_id=row.id))
+    return msgspec.structs.replace(row, body=next(map(values_text, rows), "null"))
