@@ -170,7 +170,7 @@ async def test_a_lost_worker_closes_its_execution_with_what_it_has_cost(house: H
     (row,) = await house.all()
     assert shown(row, "success", "error", "session_id", "cost_usd", "input_tokens", "turns") == (
         False,
-        "the worker that executed it fell silent",
+        "the worker that executed it stopped sending heartbeats",
         "s-1",
         0.25,
         100,

@@ -270,7 +270,7 @@ class CrashWorld(WorkflowWorld):
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22,}|[0-9a-f]{24,}")
 _NUMBER = re.compile(r'"(at|ns)": ?\d+')
-LOST: Final = "the worker that executed it fell silent"
+LOST: Final = "the worker that executed it stopped sending heartbeats"
 """The error of an execution whose process has died."""
 INTERRUPTED: Final = (LOST, "cancelled", "handed back by its worker")
 """The errors of executions that did not come to an end of their own; crashes make more of them."""

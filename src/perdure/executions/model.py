@@ -1,7 +1,7 @@
-"""What a phase is, and what is known of its attempts. Everything here is pure.
+"""Phases and their executions: records and pure rules. Everything here is pure.
 
-A phase is a rollout of the kind `phase` in the queue `workflows`: a part of a workflow run, or the turn of a
-chat. The domains above meet here: those that create phases, those that execute them, and the executions.
+A phase is a rollout of the kind `phase` in the queue `workflows`: a part of a workflow run, or a turn of a
+chat. This module connects the domains that create phases, execute them, and record their executions.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ WORKFLOWS_QUEUE: Final = "workflows"
 TriggerType = Literal["webhook", "cron", "chat", "api"]
 
 BUILT_IN: Final = "perdure."
-"""How the names of built-in agents begin. They execute phases alone, and have no assistants."""
+"""Prefix of the names of built-in agents, which execute only phases and have no assistants."""
 
 
 SUCCESS: Final = "success"
 UNKNOWN: Final = "unknown"
-"""The stop reason of an agent that ended without saying whether it was done."""
+"""Stop reason of an agent that ended without reporting whether it was done."""
 TRUNCATED: Final = "error_truncated"
-"""The stop reason of an agent whose answer was cut, such as by the limit of its model."""
+"""Stop reason of an agent whose answer was cut, such as by the limit of its model."""
 FATAL: Final = "error_fatal"
-"""The stop reason of an attempt that ended with an error of its own."""
+"""Stop reason of an attempt that ended with an error."""
 TOOL: Final = "error_tool"
 QUOTA: Final = "error_quota"
-"""The stop reason of an agent that its provider refuses for now: it is deferred, not failed."""
+"""Stop reason of an agent that its provider refuses temporarily: it is deferred, not failed."""
 EXIT: Final = "error_exit_"
-"""How the stop reason of a command that failed begins; its exit code follows."""
+"""Prefix of the stop reason of a failed command; its exit code follows."""
 SKIPPED: Final = "skipped"
 RELEASED: Final = "released"
-"""The stop reason of an attempt that was handed back: another one follows."""
+"""Stop reason of an attempt that its worker handed back; another attempt follows."""
 CONDITION_MET: Final = "condition_met"
 CONDITION_NOT_MET: Final = "condition_not_met"
 SOFT: Final = frozenset({UNKNOWN, TRUNCATED})
-"""The stop reasons of failures after which a loop may go on."""
+"""Stop reasons of failures after which a loop may continue."""
 CHAT: Final = "chat"
-"""The skill of the turns of chats."""
+"""Skill of the turns of chats."""
 MAX_ERROR: Final = 1000
-"""How many characters of an error an execution keeps."""
+"""Maximum length of the error of an execution."""
 NOT_RENDERED: Final = "InputNotRendered"
-"""The error of a phase whose input could not be made."""
+"""Error of a phase whose input could not be rendered."""
 
 
 def is_soft(success: bool | None, stop_reason: str | None) -> bool:
-    """Whether an execution failed in a way that a loop may outlive: it neither crashed nor was it refused."""
+    """Return whether an execution failed in a way that a loop may retry: neither crashed nor refused."""
     return success is False and stop_reason in SOFT
 
 
@@ -61,13 +61,13 @@ OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 
 
 def parse_workflow_name(skill: str) -> str:
-    """The workflow of a skill such as `workflow:label`; that of a chat is the skill itself."""
+    """Return the workflow of a skill such as `workflow:label`; for a chat, the skill itself."""
     workflow, _, _ = skill.partition(":")
     return workflow
 
 
 def get_outcome(success: int, stop_reason: str | None) -> Outcome:
-    """How an execution counts that has ended. One that is put off counts neither as done nor as failed."""
+    """Return the outcome of an ended execution. A deferred execution is neither done nor failed."""
     if success:
         return "succeeded"
     if stop_reason == SKIPPED:
@@ -76,80 +76,82 @@ def get_outcome(success: int, stop_reason: str | None) -> Outcome:
 
 
 def error_text(error: str) -> str:
-    """What a row keeps of an error: a text that every database takes."""
+    """Return an error as a text of limited length that every database accepts."""
     return error[:MAX_ERROR].replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def check_not_built_in(name: str) -> str:
-    """Refuse the name of a built-in agent for another one."""
+    """Refuse the name of a built-in agent for another agent."""
     if name.startswith(BUILT_IN):
-        raise InvalidInput(f"agent {name!r}: names that begin with {BUILT_IN!r} are those of built-in agents")
+        raise InvalidInput(
+            f"agent {name!r}: names that begin with {BUILT_IN!r} are reserved for built-in agents"
+        )
     return name
 
 
 class ExecutionSeed(msgspec.Struct, frozen=True, kw_only=True):
-    """What the executions of a phase say of what it belongs to."""
+    """Fields that all executions of a phase share."""
 
     trigger_type: TriggerType
     trigger_id: str
     skill: str
     """`workflow:label`, or `chat`."""
     label: str | None = None
-    """The phase's label within its workflow: `review_fix_1`."""
+    """Label of the phase within its workflow, such as `review_fix_1`."""
     repo: str | None = None
     issue_number: int | None = None
     workflow_run_id: str | None = None
 
 
 class NewPhase(msgspec.Struct, frozen=True, kw_only=True):
-    """A phase to be created; its texts are JSON and are stored as they are.
+    """A phase to create; its texts are JSON and are stored unchanged.
 
     It is executed by an agent, or by the agent of an assistant with the assistant's configuration.
     """
 
     input: str
-    """A small pointer from which its input is rendered when it is claimed, or the input itself."""
+    """A small pointer from which the input is rendered when the phase is claimed, or the input itself."""
     execution: ExecutionSeed
     agent: str | None = None
     assistant: str | None = None
-    """The id of an assistant, or the name of an agent that workers have registered."""
+    """Id of an assistant, or name of an agent that workers have registered."""
     rollout_id: str | None = None
     parent: str | None = None
-    """The workflow run that it is a part of."""
+    """Workflow run that the phase belongs to."""
     timeout_seconds: float | None = None
-    """How long an attempt may take; by default as long as a run's."""
+    """Timeout of an attempt; by default that of a run."""
     max_attempts: int = 1
-    """How often it is tried if it fails. Attempts that a worker lost do not count."""
+    """Maximum number of attempts if it fails. Attempts lost by a worker do not count."""
     retry_seconds: float | None = None
-    """If given, every failure is tried again after this pause; without it only a temporary error is."""
+    """Pause before every failure is retried; without it, only temporary errors are retried."""
     free_lapses: int = 0
-    """How many attempts may be lost with their workers without being counted."""
+    """Number of attempts lost by workers that do not count."""
     priority: int = 0
     delay: int = 0
-    """Microseconds before it may start."""
+    """Delay before it may start, in microseconds."""
     metadata: str = "{}"
     thread_id: str | None = None
-    """The thread to go on in, with what is stored there; without one it gets a thread of its own."""
+    """Thread to continue in, with its stored state; by default a new thread."""
     keeps_thread: bool = False
-    """Whether the thread stays when the phase has ended."""
+    """Whether the thread is kept after the phase has ended."""
     stream_mode: str | None = None
-    """What its stream has, as a JSON list; by default the values."""
+    """Modes of its stream, as a JSON list; by default the values."""
     resume: str | None = None
-    """The answer to the interrupt at which the thread stopped."""
+    """Answer to the interrupt at which the thread stopped."""
 
 
 class PhaseStarter(Protocol):
-    """Creates and ends phases inside a transaction; `runtime/` connects it."""
+    """Port that creates and ends phases inside a transaction; `runtime/` connects it."""
 
     async def create(self, tx: Tx, requests: Sequence[NewPhase]) -> list[str | NotFound]:
-        """Create phases in threads of their own; answers each with its rollout's id.
+        """Create phases in new threads. Return the rollout id of each.
 
-        It locks nothing that exists, so that a handler of a kind may call it.
+        It locks no existing rows, so a handler of a kind may call it.
         """
         ...
 
     async def enter(self, tx: Tx, requests: Sequence[NewPhase]) -> list[str | NotFound]:
-        """Create phases in threads that they name; a missing one is made if it is to be kept.
+        """Create phases in the threads that they name. A missing thread is created if it is to be kept.
 
         The lines of the threads are locked: an operation calls this before it locks anything else.
         """
@@ -160,9 +162,9 @@ class PhaseStarter(Protocol):
         ...
 
     async def cancel(self, tx: Tx, loaded: LoadedPhases) -> list[str]:
-        """End those of the loaded phases that have not ended; returns their ids.
+        """End the loaded phases that have not ended. Return their ids.
 
-        The threads of those that wait for an answer are given up.
+        Threads of phases that wait for an answer are abandoned.
         """
         ...
 
@@ -172,25 +174,25 @@ class LoadedPhases(Protocol):
 
     @property
     def live(self) -> list[str]:
-        """Those that have not ended."""
+        """Return the phases that have not ended."""
         ...
 
 
 @dataclass(slots=True)
 class PhaseReport:
-    """What the worker says at the end of an attempt. The note of an attempt's end has these fields."""
+    """Report of a worker at the end of an attempt. The note of an attempt's end has these fields."""
 
     output: str | None = None
-    """The text that it returned."""
+    """Text that the agent returned."""
     stop_reason: str | None = None
     turns: int | None = None
     api_duration_ms: int | None = None
     interrupts: str | None = None
-    """The questions that its thread waits for an answer to, as JSON."""
+    """Questions that its thread waits to have answered, as JSON."""
     error: str | None = None
-    """Why the attempt failed, as a text."""
+    """Error of the attempt, as a text."""
     execution_id: str | None = None
-    """The execution that has ended with the attempt; what follows is what it has taken."""
+    """Execution that has ended with the attempt; the next fields are its session and usage."""
     session_id: str | None = None
     cost_usd: float = 0.0
     tokens: int = 0
@@ -200,24 +202,24 @@ class PhaseReport:
 
 
 class PhaseOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """A phase that was claimed, whose input is to be rendered."""
+    """A claimed phase whose input is to be rendered."""
 
     rollout_id: str
     parent: str | None
     attempt: int
     agent: str
     input: Any
-    """The stored input: a pointer, decoded."""
+    """The stored input: a decoded pointer."""
 
 
 class PhaseInput(msgspec.Struct, frozen=True, kw_only=True):
-    """The input of a claimed phase, or why there is none: then its attempt fails and nothing is executed."""
+    """Input of a claimed phase, or the error: then the attempt fails and nothing is executed."""
 
     input: Any = None
     error: str | None = None
 
 
 class PhaseInputs(Protocol):
-    """Renders the inputs of claimed phases, outside of any transaction."""
+    """Port that renders the inputs of claimed phases, outside of any transaction."""
 
     async def render(self, ns: int, orders: Sequence[PhaseOrder]) -> Sequence[PhaseInput]: ...

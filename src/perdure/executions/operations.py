@@ -1,7 +1,7 @@
-"""Operations on executions: opening and ending them with the attempts of phases, and what is known of them.
+"""Operations on executions: open and end them with the attempts of phases, and record their usage.
 
-`EXECUTIONS` listens to the kind `phase`: a row is opened in the transaction that claims an attempt and closed
-in the one that ends it, whatever ended it.
+`EXECUTIONS` listens to the kind `phase`: the transaction that claims an attempt opens a row, and the
+transaction that ends the attempt closes it, for every kind of end.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ SKILLS: Final = "skill"
 TRIGGERS: Final = "trigger"
 
 _LAPSES: Final[Mapping[str, str]] = {
-    UNRESPONSIVE: "the worker that executed it fell silent",
+    UNRESPONSIVE: "the worker that executed it stopped sending heartbeats",
     TIMEOUT: "it took too long",
 }
 _CANCELLED: Final = "cancelled"
 
 
 class ExecutionUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attempt has taken so far; what is None is not known."""
+    """Usage of an attempt so far; None is unknown."""
 
     cost_usd: float | None = None
     input_tokens: int | None = None
@@ -81,7 +81,7 @@ _FIGURES: Final = ExecutionUsage.__struct_fields__
 
 
 class ExecutionProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attempt that goes on says of itself. The caller has checked that it holds its rollout."""
+    """Progress of a running attempt. The caller has checked that it holds its rollout."""
 
     rollout_id: str
     attempt_id: str
@@ -90,7 +90,7 @@ class ExecutionProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExecutionFinish(msgspec.Struct, frozen=True, kw_only=True):
-    """How an execution ended."""
+    """End of an execution."""
 
     success: bool
     error: str | None = None
@@ -98,7 +98,7 @@ class ExecutionFinish(msgspec.Struct, frozen=True, kw_only=True):
     output: str | None = None
     session_id: str | None = None
     duration_ms: int | None = None
-    """Measured since its start, if it is not given."""
+    """By default measured since its start."""
     usage: ExecutionUsage = ExecutionUsage()
 
 
@@ -106,7 +106,7 @@ class ExecutionFinish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_seed_write(phases: Sequence[tuple[str, ExecutionSeed]]) -> Write:
-    """The seeds of new phases, each with its rollout's id; written with the phases."""
+    """Build the write of the seeds of new phases, each with its rollout id."""
     return sql.ADD_SEEDS.of([_seed_row(rollout_id, seed) for rollout_id, seed in phases])
 
 
@@ -124,9 +124,9 @@ def _seed_row(rollout_id: str, seed: ExecutionSeed) -> SeedRow:
 
 
 async def _on_claimed(tx: Tx, starts: Sequence[AttemptStart]) -> None:
-    """Open an execution for each attempt. Its session is the thread's, until it names another."""
-    found = await tx.all(sql.GET_SEEDS, ids=[start.rollout_id for start in starts])
-    seeds = {row.rollout_id: row for row in found}
+    """Open an execution for each attempt, with the session of its thread until it names another."""
+    seed_rows = await tx.all(sql.GET_SEEDS, ids=[start.rollout_id for start in starts])
+    seeds = {row.rollout_id: row for row in seed_rows}
     rows = [
         _new(tx, seeds[start.rollout_id], start.attempt_id, default_session_id(start.line or ""))
         for start in starts
@@ -171,7 +171,7 @@ async def _add(tx: Tx, rows: Sequence[WholeExecution]) -> None:
 
 
 async def _on_attempt_ended(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
-    """End the executions of these attempts, and tell the notes of the attempts which they were."""
+    """End the executions of these attempts, and add their ids and usage to the attempts' notes."""
     by_attempt = {(end.rollout_id, end.attempt_id): end for end in ends}
     rows = await tx.all(sql.LOCK_OPEN_OF, ids=sorted({end.rollout_id for end in ends}))
     closed: list[tuple[ExecutionRow, ExecutionFinish]] = []
@@ -189,7 +189,7 @@ async def _on_attempt_ended(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
 
 
 def _lapse(end: AttemptEnd) -> str | None:
-    """Why an attempt failed that its worker did not speak for."""
+    """Return why an attempt failed for which its worker reported no error."""
     if end.rollout_status == CANCELLED:
         return _CANCELLED
     if end.reason == RELEASED:
@@ -214,11 +214,11 @@ async def _on_ended(tx: Tx, ended: Sequence[EndedRollout]) -> None:
 
 
 EXECUTIONS: Final = Listener(on_claimed=_on_claimed, on_attempt_ended=_on_attempt_ended, on_ended=_on_ended)
-"""What executions do when phases move."""
+"""Listener that keeps executions in step with phases."""
 
 
 async def record_progress(tx: Tx, reports: Sequence[ExecutionProgress]) -> None:
-    """Note what attempts that go on have taken so far, and the session that they write to."""
+    """Record the usage of running attempts, and their sessions."""
     rows = await tx.all(sql.LOCK_OPEN_OF, ids=sorted({report.rollout_id for report in reports}))
     open_rows = {(row.rollout_id, row.attempt_id): row for row in rows}
     changed: dict[str, ExecutionRow] = {}
@@ -231,7 +231,7 @@ async def record_progress(tx: Tx, reports: Sequence[ExecutionProgress]) -> None:
 
 
 def _take(row: ExecutionRow, session_id: str | None, usage: ExecutionUsage) -> bool:
-    """Keep what is known now; gives whether that is news."""
+    """Update a row with known values. Return whether it changed."""
     before = msgspec.structs.astuple(row)
     row.session_id = session_id or row.session_id
     for name in _FIGURES:
@@ -241,18 +241,18 @@ def _take(row: ExecutionRow, session_id: str | None, usage: ExecutionUsage) -> b
     return msgspec.structs.astuple(row) != before
 
 
-# --- by themselves ----------------------------------------------------------------------------------------
+# --- without phases ---------------------------------------------------------------------------------------
 
 
 async def start(tx: Tx, seeds: Sequence[ExecutionSeed]) -> list[str]:
-    """Open executions of something that is no phase; returns their ids."""
+    """Open executions that belong to no phase. Return their ids."""
     rows = [_new(tx, _seed_row("", seed), None, None) for seed in seeds]
     await _add(tx, rows)
     return [row.id for row in rows]
 
 
 async def skip(tx: Tx, seeds: Sequence[ExecutionSeed], error: str = "skipped") -> list[str]:
-    """Write down phases that were skipped: executions that ended as they began; returns their ids."""
+    """Add executions of skipped phases, which end when they begin. Return their ids."""
     rows = [_new(tx, _seed_row("", seed), None, None) for seed in seeds]
     for row in rows:
         row.finished_at, row.success, row.duration_ms = tx.now, 0, 0
@@ -263,16 +263,16 @@ async def skip(tx: Tx, seeds: Sequence[ExecutionSeed], error: str = "skipped") -
 
 
 async def add_past(tx: Tx, rows: Sequence[WholeExecution]) -> int:
-    """Add executions that have ended elsewhere, except those that are there; return how many."""
-    known = {row.id for row in await tx.all(sql.LOCK, ids=sorted({row.id for row in rows}))}
-    new = list({row.id: row for row in rows if row.id not in known}.values())
+    """Add ended executions of another system, except those that exist. Return the number added."""
+    existing = {row.id for row in await tx.all(sql.LOCK, ids=sorted({row.id for row in rows}))}
+    new = list({row.id: row for row in rows if row.id not in existing}.values())
     await tx.defer(sql.ADD.of(new))
     await count(tx, new)
     return len(new)
 
 
 async def finish(tx: Tx, execution_id: str, ending: ExecutionFinish) -> None:
-    """End an execution; one that has ended is written over, and counts anew. NotFound if there is none."""
+    """End an execution. An ended one is overwritten and counted again. Raise NotFound if there is none."""
     (row,) = await _locked(tx, [execution_id])
     await _close(tx, [(row, ending)])
 
@@ -286,7 +286,7 @@ async def _locked(tx: Tx, execution_ids: Sequence[str]) -> list[ExecutionRow]:
 
 
 async def _close(tx: Tx, closed: Sequence[tuple[ExecutionRow, ExecutionFinish]]) -> None:
-    """End executions. What is not known of an end leaves what was known before."""
+    """End executions. Unknown values of an end keep their earlier values."""
     without: list[ExecutionRow] = []
     whole: list[WholeExecution] = []
     for row, ending in closed:
@@ -310,7 +310,7 @@ async def _close(tx: Tx, closed: Sequence[tuple[ExecutionRow, ExecutionFinish]])
 
 
 async def record_session(tx: Tx, execution_id: str, session_id: str) -> None:
-    """Note the session of an execution."""
+    """Record the session of an execution."""
     await _locked(tx, [execution_id])
     await tx.write(sql.SET_SESSIONS.of([ExecutionSessionRow(execution_id, session_id)]))
 
@@ -322,13 +322,13 @@ async def set_outputs(tx: Tx, outputs: Mapping[str, str]) -> None:
 
 
 async def outputs(tx: Tx, execution_ids: Sequence[str]) -> dict[str, str]:
-    """The outputs of executions that have one, by their ids."""
-    found = await tx.all(sql.GET_OUTPUTS, ids=list(execution_ids))
-    return {row.id: row.output_text for row in found if row.output_text is not None}
+    """Return the outputs of executions that have one, by id."""
+    rows = await tx.all(sql.GET_OUTPUTS, ids=list(execution_ids))
+    return {row.id: row.output_text for row in rows if row.output_text is not None}
 
 
 async def mark_failed(tx: Tx, execution_ids: Sequence[str], error: str) -> int:
-    """Let executions have failed that ended well, so that they are executed again; returns how many."""
+    """Mark successful executions as failed, so that they are executed again. Return the number changed."""
     return await _fail(tx, await _locked(tx, execution_ids), error)
 
 
@@ -345,9 +345,9 @@ async def _fail(tx: Tx, rows: Sequence[ExecutionRow], error: str) -> int:
 async def mark_stale_failed(
     tx: Tx, trigger_id: str, error: str, skill: str | None = None, run: str | None = None
 ) -> int:
-    """End the open executions of a trigger as failed, of a skill or a workflow run alone if one is given.
+    """End the open executions of a trigger as failed; optionally only of one skill or workflow run.
 
-    Those of attempts end with their attempts, and are left alone. Returns how many there were.
+    Executions of attempts end with their attempts and do not change. Return the number ended.
     """
     rows = await tx.all(sql.LOCK_OPEN, trigger_id=trigger_id, skill=skill or "", run=run or "")
     stale = [row for row in rows if row.attempt_id is None]
@@ -357,7 +357,7 @@ async def mark_stale_failed(
 
 
 async def mark_latest_failed(tx: Tx, skill: str, trigger_id: str, error: str, run: str | None = None) -> int:
-    """Let the newest execution of a skill have failed; returns how many were changed."""
+    """Mark the newest execution of a skill as failed. Return the number changed."""
     rows = await tx.all(sql.LOCK_NEWEST, skill=skill, trigger_id=trigger_id, run=run or "")
     return await _fail(tx, rows, error)
 
@@ -366,22 +366,21 @@ Readiness = Literal["run", "running", "done"]
 
 
 async def readiness(tx: Tx, skill: str, trigger_id: str, run: str | None = None) -> Readiness:
-    """Whether a skill is to be executed for a trigger, or in a workflow run: not if it is, or was with
-    success."""
+    """Return whether a skill must run for a trigger or in a workflow run, is running, or has succeeded."""
     if run is None:
-        found = await tx.one(sql.FIND_OF_TRIGGER, skill=skill, trigger_id=trigger_id)
+        state = await tx.one(sql.FIND_OF_TRIGGER, skill=skill, trigger_id=trigger_id)
     else:
-        found = await tx.one(sql.FIND_OF_RUN, skill=skill, run=run)
-    if found is None:
+        state = await tx.one(sql.FIND_OF_RUN, skill=skill, run=run)
+    if state is None:
         return "run"
-    return "running" if found.open else "done" if found.done else "run"
+    return "running" if state.open else "done" if state.done else "run"
 
 
 # --- counting ---------------------------------------------------------------------------------------------
 
 
 async def count(tx: Tx, rows: Sequence[ExecutionRow], sign: int = 1) -> None:
-    """Add executions that have ended to the statistics, or take them out again."""
+    """Add ended executions to the statistics; with the sign -1, subtract them."""
     stats: dict[tuple[str, int, str, str], StatRow] = {}
     for row in rows:
         outcome = get_outcome(row.success or 0, row.stop_reason)

@@ -1,4 +1,4 @@
-"""Reading executions, their statistics and chats."""
+"""Read executions, their statistics and chats."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from perdure.kernel.storage.dialect import Statement
 from perdure.kernel.storage.port import Tx
 
 MAX_NAMES = 4000
-"""How many rows of the statistics by name are read: skills, by how their executions ended."""
+"""Maximum number of rows that are read from the statistics by name and outcome."""
 MAX_FAILURES = 10
-"""How far back a row of failures is counted."""
+"""Maximum number of consecutive failures that are counted."""
 AFTER_COLON = ";"
-"""The character after the colon that ends the name of a workflow in a skill."""
+"""The character after the colon, which ends the name of a workflow in a skill."""
 
 
 async def get(tx: Tx, execution_id: str) -> WholeExecution:
-    """An execution with its output; NotFound if there is none."""
+    """Return an execution with its output. Raise NotFound if there is none."""
     row = await tx.one(sql.GET, id=execution_id)
     if row is None:
         raise NotFound(f"Execution {execution_id} not found")
@@ -39,14 +39,14 @@ async def get(tx: Tx, execution_id: str) -> WholeExecution:
 
 
 async def find_by_ids(tx: Tx, execution_ids: Sequence[str]) -> list[str]:
-    """The ids of those of the executions that exist."""
+    """Return the ids of existing executions."""
     return [row.id for row in await tx.all(sql.GET_OUTPUTS, ids=sorted(set(execution_ids)))]
 
 
 async def page(
     tx: Tx, listing: Statement[ExecutionRow], value: str | None, place: ExecutionCursor, limit: int
 ) -> list[ExecutionRow]:
-    """Executions after a place, the newest first."""
+    """List executions after a cursor, the newest first."""
     bound = {} if value is None else {"value": value}
     return await tx.all(listing, at=place.at, id=place.id, n=limit, **bound)
 
@@ -54,7 +54,7 @@ async def page(
 async def of_workflow_run(
     tx: Tx, run: str, trigger_id: str | None, workflow: str, place: ExecutionCursor, limit: int
 ) -> list[ExecutionRow]:
-    """The executions of a workflow run in the order of their start."""
+    """List the executions of a workflow run in the order of their start."""
     return await tx.all(
         sql.OF_WORKFLOW_RUN,
         run=run,
@@ -68,7 +68,7 @@ async def of_workflow_run(
 
 
 async def consecutive_failures(tx: Tx, skill: str) -> int:
-    """How many of the newest executions of a skill failed in a row."""
+    """Count the newest executions of a skill that failed in a row."""
     count = 0
     for row in await tx.all(sql.ENDED_OF_SKILL, skill=skill, n=MAX_FAILURES):
         if get_outcome(row.success or 0, row.stop_reason) != "failed":
@@ -78,7 +78,7 @@ async def consecutive_failures(tx: Tx, skill: str) -> int:
 
 
 class ExecutionSums(NamedTuple):
-    """Sums of the statistics, and what has not ended."""
+    """Sums of the statistics, and executions that have not ended."""
 
     now: int
     by_skill: list[SumRow]
@@ -101,14 +101,14 @@ async def stats(tx: Tx) -> ExecutionSums:
 async def since(
     tx: Tx, buckets: int, size: int, workflow: str | None
 ) -> tuple[int, list[SumRow], list[OpenCount]]:
-    """The sums of the last hours or days, this one included, and when the last of them began.
+    """Return the start of the current hour or day, and the sums of the last hours or days including it.
 
-    They are those of all executions, or of one workflow.
+    The sums cover all executions, or one workflow.
     """
     last = tx.now - tx.now % size
     first = last - (buckets - 1) * size
     if workflow is None:
-        # Of a month, the days of all workflows are far fewer rows than its hours.
+        # For days, the series of days by workflow has far fewer rows than the series of hours.
         series = HOURS if size == HOUR else WORKFLOW_DAYS
         rows = await tx.all(sql.SUMS_SINCE, series=series, since=first)
         return last, rows, await tx.all(sql.OPEN_BY_HOUR, hour=HOUR)
@@ -119,19 +119,19 @@ async def since(
 
 
 async def sums_by_name(tx: Tx, series: str, days: int) -> list[SumRow]:
-    """The sums of each skill or workflow over the last days, this one included."""
+    """Return the sums of each skill or workflow over the last days, including today."""
     first = tx.now - tx.now % DAY - (days - 1) * DAY
     return await tx.all(sql.SUMS_BY_NAME, series=series, since=first, n=MAX_NAMES)
 
 
 async def chats(tx: Tx, place: ExecutionCursor, limit: int) -> tuple[list[ChatRow], dict[str, str]]:
-    """Chats after a place, the last active first, and their last texts by execution."""
+    """List chats after a cursor, the last active first, with their last texts by execution."""
     rows = await tx.all(sql.LIST_CHATS, at=place.at, id=place.id, n=limit)
     return rows, await _texts(tx, rows)
 
 
 async def chat(tx: Tx, trigger_id: str) -> tuple[ChatRow, dict[str, str]]:
-    """A chat and its last text; NotFound if there is none."""
+    """Return a chat and its last text. Raise NotFound if there is none."""
     row = await tx.one(sql.GET_CHAT, trigger_id=trigger_id)
     if row is None:
         raise NotFound(f"Chat {trigger_id} not found")

@@ -1,4 +1,4 @@
-"""What callers see of executions, their statistics and chats. Times are ISO 8601."""
+"""Records of executions, their statistics and chats, as callers get them. Times are ISO 8601."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Execution(Record, kw_only=True):
     duration_ms: int | None = None
     api_duration_ms: int | None = None
     session_id: str | None = None
-    """The session that has what its agent said."""
+    """Session that has the messages of its agent."""
     cost_usd: float | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -54,9 +54,9 @@ class ExecutionPage(Record, kw_only=True):
 
 
 class ExecutionFigures(Record, kw_only=True):
-    """How many executions there were, how they ended, and what they took.
+    """Number of executions, their outcomes, and their usage.
 
-    Those that have not ended count in `total` alone.
+    Executions that have not ended count only in `total`.
     """
 
     total: int = 0
@@ -74,13 +74,13 @@ class ExecutionFigures(Record, kw_only=True):
 
 
 class Bucket(ExecutionFigures, kw_only=True):
-    """The figures of an hour (`2026-11-03T14`) or a day (`2026-11-03`), in UTC."""
+    """Figures of an hour (`2026-11-03T14`) or a day (`2026-11-03`), in UTC."""
 
     at: str
 
 
 class ExecutionStats(Record, kw_only=True):
-    """The figures of all executions, of today (UTC), by skill and by type of trigger."""
+    """Figures of all executions, of today (UTC), by skill and by type of trigger."""
 
     all: ExecutionFigures
     today: ExecutionFigures
@@ -90,7 +90,7 @@ class ExecutionStats(Record, kw_only=True):
 
 
 class ChatThread(Record, kw_only=True):
-    """A chat: what its turns took, and the last text of the assistant."""
+    """A chat: the usage of its turns, and the last text of the assistant."""
 
     trigger_id: str
     first_at: str
@@ -101,7 +101,7 @@ class ChatThread(Record, kw_only=True):
     output_tokens: int
     last_execution_id: str
     last_text: str | None = None
-    """At most 1,000 characters of it."""
+    """The first 1,000 characters at most."""
 
 
 class ChatPage(Record, kw_only=True):

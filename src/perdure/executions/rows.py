@@ -1,4 +1,4 @@
-"""The rows of executions, their statistics and chats, as they are read and written."""
+"""Rows of executions, their statistics and chats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class SeedRow(NamedTuple):
-    """What the executions of a phase have in common."""
+    """Fields that the executions of a phase share."""
 
     rollout_id: str
     trigger_type: str
@@ -50,7 +50,7 @@ class ExecutionRow(msgspec.Struct):
 
     @property
     def tokens(self) -> int:
-        """All tokens together."""
+        """Return the sum of all tokens."""
         return (
             (self.input_tokens or 0)
             + (self.output_tokens or 0)
@@ -80,7 +80,7 @@ class ExecutionSessionRow(NamedTuple):
 
 
 class StatRow(msgspec.Struct):
-    """How much a row of the statistics changes by."""
+    """Change of a row of the statistics."""
 
     series: str
     at: int
@@ -98,7 +98,7 @@ class StatRow(msgspec.Struct):
 
 
 class SumRow(NamedTuple):
-    """A sum of the statistics: of a time, a skill or a type of trigger, by how executions ended."""
+    """Sum of the statistics for a time, a skill or a type of trigger, by outcome."""
 
     at: int
     name: str
@@ -114,14 +114,14 @@ class SumRow(NamedTuple):
 
 
 class OpenCount(NamedTuple):
-    """How many executions that began in an hour have not ended."""
+    """Number of executions that began in an hour and have not ended."""
 
     hour: int
     total: int
 
 
 class ChatRow(msgspec.Struct):
-    """A chat, or what is added to it."""
+    """A chat, or the change of a chat."""
 
     trigger_id: str
     first_at: int
@@ -141,7 +141,7 @@ class ExecutionState(NamedTuple):
 
 
 class ExecutionCursor(NamedTuple):
-    """Where a page of a list begins: after this execution or chat."""
+    """Position in a list: after this execution or chat."""
 
     at: int
     id: str

@@ -1,4 +1,4 @@
-"""The executions of one namespace."""
+"""Service of the executions of one namespace."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from perdure.service.base import Service
 from perdure.service.endpoints import GET, call, under
 
 MAX_OUTPUT = 1 << 20
-"""How long an output may be, in bytes."""
+"""Maximum size of an output, in bytes."""
 MAX_DAYS = 90
 MAX_HOURS = 168
 RECENT = 10
 _NEWEST, _OLDEST, _CHATS = "executions", "executions of a workflow run", "chats"
-"""The lists that cursors name."""
+"""Lists that cursors belong to."""
 
 Days = Annotated[int, Meta(ge=1, le=MAX_DAYS)]
 Buckets = list[Bucket]
@@ -50,7 +50,7 @@ Hours = Annotated[int, Meta(ge=1, le=MAX_HOURS)]
 
 
 class Executions(Service):
-    """The executions of one namespace. Those of phases are opened and ended with their attempts."""
+    """The executions of one namespace. Executions of phases are opened and ended with their attempts."""
 
     # --- reading ----------------------------------------------------------------------------------------
 
@@ -65,8 +65,7 @@ class Executions(Service):
         limit: Limit = 100,
         cursor: str | None = None,
     ) -> ExecutionPage:
-        """List executions, the newest first: all, those of one workflow run, trigger or skill, or those that
-        are running.
+        """List executions, the newest first: all, running ones, or those of a run, trigger or skill.
 
         `next` of a page is the cursor of the next one.
         """
@@ -79,7 +78,7 @@ class Executions(Service):
         }
         given = [(listing, value) for listing, value in filters.values() if value is not None]
         if len(given) + running > 1:
-            raise InvalidInput("filter by workflow_run_id, trigger_id, skill or running, by one of them")
+            raise InvalidInput("filter by one of workflow_run_id, trigger_id, skill and running")
         listing, value = next(iter(given), (sql.LIST_OPEN if running else sql.LIST, None))
         if not limit:
             return ExecutionPage(items=[])
@@ -93,15 +92,15 @@ class Executions(Service):
         )
 
     async def get_output(self, execution_id: str) -> str | None:
-        """The output of an execution; None while there is none."""
+        """Return the output of an execution; None while there is none."""
         return (await self.read(queries.get, check_id(execution_id, "execution_id"))).output_text
 
     async def recent(self, skill: str, limit: int = RECENT) -> Sequence[Execution]:
-        """The newest executions of a skill."""
+        """Return the newest executions of a skill."""
         return (await self.list(skill=skill, limit=limit)).items
 
     async def running(self, limit: int = 100) -> Sequence[Execution]:
-        """The newest executions that have not ended."""
+        """Return the newest executions that have not ended."""
         return (await self.list(running=True, limit=limit)).items
 
     @call(GET("/workflow-runs/{workflow_run_id}/executions"), scope="read")
@@ -116,8 +115,8 @@ class Executions(Service):
     ) -> ExecutionPage:
         """List the executions of a workflow run in the order of their start.
 
-        With a `trigger_id`, also those of that trigger that name no workflow run; with a `workflow`, of these
-        only the ones whose skill is a phase of it.
+        A `trigger_id` adds executions of that trigger that name no workflow run; a `workflow` limits these to
+        its phases.
         """
         check_page(limit)
         if not limit:
@@ -133,7 +132,7 @@ class Executions(Service):
         return _page(rows, limit, _OLDEST)
 
     async def readiness(self, skill: str, trigger_id: str, workflow_run_id: str | None = None) -> Readiness:
-        """Whether a skill is to be executed for a trigger, or in a workflow run: run, running or done."""
+        """Return whether a skill must run for a trigger or in a workflow run: run, running or done."""
         return await self.read(
             operations.readiness,
             check_text(skill, "skill"),
@@ -142,35 +141,35 @@ class Executions(Service):
         )
 
     async def is_running(self, skill: str, trigger_id: str) -> bool:
-        """Whether an execution of a skill is open for a trigger."""
+        """Return whether an execution of a skill is open for a trigger."""
         return await self.readiness(skill, trigger_id) == "running"
 
     async def is_completed(self, skill: str, trigger_id: str) -> bool:
-        """Whether a skill was executed with success for a trigger, and is not executed now."""
+        """Return whether a skill has succeeded for a trigger and is not running now."""
         return await self.readiness(skill, trigger_id) == "done"
 
     async def consecutive_failures(self, skill: str) -> int:
-        """How many of the newest executions of a skill failed in a row; at most 10 are looked at."""
+        """Count the newest executions of a skill that failed in a row, up to 10."""
         return await self.read(queries.consecutive_failures, check_text(skill, "skill"))
 
     # --- statistics -------------------------------------------------------------------------------------
 
     async def add_past(self, rows: Sequence[WholeExecution]) -> int:
-        """Add executions that have ended elsewhere, except those that are there; return how many."""
+        """Add ended executions of another system, except those that exist. Return the number added."""
         added: int = await self.write(operations.add_past, rows)
         return added
 
     async def find_known(self, execution_ids: Sequence[str]) -> set[str]:
-        """Return those of the ids that are executions."""
+        """Return the ids of existing executions."""
         return {*await self.read(queries.find_by_ids, execution_ids)}
 
     @call(GET("/executions/stats"), scope="read")
     async def stats(self) -> ExecutionStats:
         """Get the figures of all executions and of today, by skill and by type of trigger."""
         sums = await self.read(queries.stats)
-        running = sum(each.total for each in sums.running)
+        running = sum(count.total for count in sums.running)
         today = sums.now - sums.now % DAY
-        running_today = sum(each.total for each in sums.running if each.hour * HOUR >= today)
+        running_today = sum(count.total for count in sums.running if count.hour * HOUR >= today)
         return ExecutionStats(
             all=views.sum_figures(sums.by_trigger, running),
             today=views.sum_figures(sums.today, running_today),
@@ -181,17 +180,17 @@ class Executions(Service):
 
     @call(GET("/executions/stats/daily"), scope="read")
     async def daily_stats(self, *, days: Days = 30, workflow: str | None = None) -> Buckets:
-        """Get the figures of each of the last days (UTC), today included, the oldest first.
+        """Get the figures of each of the last days (UTC), including today, the oldest first.
 
-        They are those of all executions, or of one workflow.
+        The figures cover all executions, or one workflow.
         """
         return await self._buckets(_bounded(days, MAX_DAYS, "days"), DAY, workflow)
 
     @call(GET("/executions/stats/hourly"), scope="read")
     async def hourly_stats(self, *, hours: Hours = 24, workflow: str | None = None) -> Buckets:
-        """Get the figures of each of the last hours (UTC), this one included, the oldest first.
+        """Get the figures of each of the last hours (UTC), including the current one, the oldest first.
 
-        They are those of all executions, or of one workflow.
+        The figures cover all executions, or one workflow.
         """
         return await self._buckets(_bounded(hours, MAX_HOURS, "hours"), HOUR, workflow)
 
@@ -204,7 +203,7 @@ class Executions(Service):
     async def stats_by_skill(
         self, *, days: Days = 30
     ) -> Annotated[dict[str, ExecutionFigures], under("skills", dict[str, ExecutionFigures], "SkillStats")]:
-        """Get the figures of each skill over the last days (UTC), today included."""
+        """Get the figures of each skill over the last days (UTC), including today."""
         rows = await self.read(queries.sums_by_name, SKILL_DAYS, _bounded(days, MAX_DAYS, "days"))
         return views.by_name(rows)
 
@@ -214,7 +213,7 @@ class Executions(Service):
     ) -> Annotated[
         dict[str, ExecutionFigures], under("workflows", dict[str, ExecutionFigures], "WorkflowStats")
     ]:
-        """Get the figures of each workflow over the last days (UTC), today included; chats are `chat`."""
+        """Get the figures of each workflow over the last days (UTC), including today; chats are `chat`."""
         rows = await self.read(queries.sums_by_name, WORKFLOW_DAYS, _bounded(days, MAX_DAYS, "days"))
         return views.by_name(rows)
 
@@ -222,7 +221,7 @@ class Executions(Service):
 
     @call(GET("/executions/chats"), scope="read")
     async def list_chat_threads(self, *, limit: Limit = 100, cursor: str | None = None) -> ChatPage:
-        """List chats, the last active first, with what their turns took and the assistant's last text."""
+        """List chats, the last active first, with the usage of their turns and the assistant's last text."""
         check_page(limit)
         if not limit:
             return ChatPage(items=[])
@@ -241,19 +240,19 @@ class Executions(Service):
     # --- writing, in this process -----------------------------------------------------------------------
 
     async def record_start(self, seed: ExecutionSeed) -> str:
-        """Open an execution of something that is no phase; returns its id."""
+        """Open an execution that belongs to no phase. Return its id."""
         check_text(seed.skill, "skill")
         check_id(seed.trigger_id, "trigger_id")
         (execution_id,) = await self.write(operations.start, [seed])
         return execution_id
 
     async def record_skip(self, seed: ExecutionSeed, error: str = "skipped") -> str:
-        """Write down that a phase was skipped; returns the id of its execution."""
+        """Add an execution of a skipped phase. Return its id."""
         (execution_id,) = await self.write(operations.skip, [seed], check_text(error, "error"))
         return execution_id
 
     async def record_session_id(self, execution_id: str, session_id: str) -> None:
-        """Note the session of an execution, as soon as it is known."""
+        """Record the session of an execution."""
         wanted = check_id(execution_id, "execution_id")
         await self.write(operations.record_session, wanted, check_session_id(session_id))
 
@@ -263,26 +262,26 @@ class Executions(Service):
         await self.write(operations.set_outputs, {check_id(execution_id, "execution_id"): output})
 
     async def record_finish(self, execution_id: str, ending: ExecutionFinish) -> None:
-        """End an execution. What an ending leaves out of costs, tokens and the session stays."""
+        """End an execution. Costs, tokens and a session that the ending leaves out do not change."""
         optional_text(ending.output, "output_text", max_length=MAX_OUTPUT)
         await self.write(operations.finish, check_id(execution_id, "execution_id"), ending)
 
     async def mark_stale_failed(self, skill: str, trigger_id: str, error: str) -> int:
-        """End the open executions of a skill for a trigger as failed; returns how many there were."""
+        """End the open executions of a skill for a trigger as failed. Return the number ended."""
         wanted = check_id(trigger_id, "trigger_id")
         return await self.write(operations.mark_stale_failed, wanted, error, check_text(skill, "skill"), None)
 
     async def mark_all_stale_failed(
         self, trigger_id: str, reason: str, workflow_run_id: str | None = None
     ) -> int:
-        """End all open executions of a trigger as failed, or those of one of its workflow runs alone."""
+        """End all open executions of a trigger, or of one of its workflow runs, as failed."""
         wanted, run = check_id(trigger_id, "trigger_id"), optional_id(workflow_run_id, "workflow_run_id")
         return await self.write(operations.mark_stale_failed, wanted, reason, None, run)
 
     async def mark_latest_failed(
         self, skill: str, trigger_id: str, error: str, workflow_run_id: str | None = None
     ) -> int:
-        """Let the newest execution of a skill have failed, so that it is executed again; returns how many."""
+        """Mark the newest execution of a skill as failed, so that it is executed again. Return the number."""
         run = optional_id(workflow_run_id, "workflow_run_id")
         return await self.write(
             operations.mark_latest_failed,

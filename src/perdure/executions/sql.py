@@ -1,4 +1,4 @@
-"""The SQL of executions, written once for both engines."""
+"""SQL of executions, written once for both engines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ADD_SEEDS = BulkInsert(SEEDS, rows.SeedRow)
 GET_SEEDS = statement(
     "SELECT {columns} FROM execution_seeds WHERE ns = :ns AND rollout_id {among:ids}", row=rows.SeedRow
 )
-# Remove the seeds of phases that have ended.
+# Delete the seeds of phases that have ended.
 DROP_SEEDS = statement("DELETE FROM execution_seeds WHERE ns = :ns AND rollout_id {among:ids}")
 
 # --- executions -------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ CLOSE = BulkUpdate(EXECUTIONS, rows.ExecutionRow, sets=_ENDS, keys=("ns", "id"))
 CLOSE_WITH_OUTPUT = BulkUpdate(
     EXECUTIONS, rows.WholeExecution, sets=(*_ENDS, "output_text"), keys=("ns", "id")
 )
-# What executions have taken so far.
+# Update the usage of executions.
 USE = BulkUpdate(
     EXECUTIONS,
     rows.ExecutionRow,
@@ -72,11 +72,11 @@ USE = BulkUpdate(
     ),
     keys=("ns", "id"),
 )
-# Executions that failed although they had ended well.
+# Mark ended executions as failed.
 FAIL = BulkUpdate(EXECUTIONS, rows.ExecutionRow, sets=("success", "error"), keys=("ns", "id"))
-# The sessions of executions.
+# Set the sessions of executions.
 SET_SESSIONS = BulkUpdate(EXECUTIONS, rows.ExecutionSessionRow, sets=("session_id",), keys=("ns", "id"))
-# The outputs of executions.
+# Set the outputs of executions.
 SET_OUTPUTS = BulkUpdate(EXECUTIONS, rows.ExecutionOutputRow, sets=("output_text",), keys=("ns", "id"))
 # The outputs of some executions.
 GET_OUTPUTS = statement(
@@ -114,7 +114,7 @@ FIND_OF_TRIGGER = statement(
     """,
     row=rows.ExecutionState,
 )
-# The same in a workflow run.
+# Whether executions of a skill are open, and whether one has succeeded, in a workflow run.
 FIND_OF_RUN = statement(
     """
     SELECT max(CASE WHEN finished_at IS NULL THEN 1 END) AS open, max(success) AS done
@@ -129,7 +129,7 @@ FIND_OF_RUN = statement(
 _AFTER = " AND (started_at, id) < (:at, :id) ORDER BY started_at DESC, id DESC LIMIT :n"
 # All executions.
 LIST = statement("SELECT {columns} FROM executions WHERE ns = :ns" + _AFTER, row=rows.ExecutionRow)
-# The executions of a skill. Its index has no ids: the condition says so, or SQLite would take another.
+# The executions of a skill. Its index has no ids; without this condition SQLite would use another index.
 LIST_SKILL = statement(
     """
     SELECT {columns} FROM executions
@@ -152,8 +152,8 @@ LIST_RUN = statement(
 LIST_OPEN = statement(
     "SELECT {columns} FROM executions WHERE ns = :ns AND finished_at IS NULL" + _AFTER, row=rows.ExecutionRow
 )
-# The executions of a workflow run and, if a trigger is given, those of that trigger that name no run and
-# whose skill lies between two: in the order of their start.
+# The executions of a workflow run and, if a trigger is given, executions of that trigger without a run and
+# with a skill in a range, in the order of their start.
 OF_WORKFLOW_RUN = statement(
     """
     SELECT {columns} FROM executions
@@ -201,28 +201,28 @@ _SUMS = """
     sum(cache_creation_input_tokens) AS cache_creation_input_tokens, sum(cost_usd) AS cost_usd
     FROM execution_stats
     """
-# The sums of each time since one.
+# The sums by time since a time.
 SUMS_SINCE = statement(
     "SELECT at, '' AS name, outcome, "
     + _SUMS
     + " WHERE ns = :ns AND series = :series AND at >= :since GROUP BY at, outcome",
     row=rows.SumRow,
 )
-# The sums of each time since one, of one name.
+# The sums of one name by time since a time.
 SUMS_OF_NAME = statement(
     "SELECT at, name, outcome, "
     + _SUMS
     + " WHERE ns = :ns AND series = :series AND at >= :since AND name = :name GROUP BY at, name, outcome",
     row=rows.SumRow,
 )
-# The sums of each name since a time; `since` is 0 for those over all time.
+# The sums by name since a time; `since` is 0 in the series over all time.
 SUMS_BY_NAME = statement(
     "SELECT 0 AS at, name, outcome, "
     + _SUMS
     + " WHERE ns = :ns AND series = :series AND at >= :since GROUP BY name, outcome ORDER BY name LIMIT :n",
     row=rows.SumRow,
 )
-# How many executions have not ended, by the hour in which they began.
+# The number of executions that have not ended, by the hour of their start.
 OPEN_BY_HOUR = statement(
     """
     SELECT started_at / :hour AS hour, count(*) AS total
@@ -233,7 +233,7 @@ OPEN_BY_HOUR = statement(
     row=rows.OpenCount,
 )
 
-# How many executions of a workflow have not ended, by the hour in which they began.
+# The number of executions of a workflow that have not ended, by the hour of their start.
 OPEN_OF_WORKFLOW = statement(
     """
     SELECT started_at / :hour AS hour, count(*) AS total

@@ -1,4 +1,4 @@
-"""The tables of executions. The output stands last, and only views of one execution read it."""
+"""Tables of executions. The output comes last, and only views of one execution read it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ SEEDS = Table(
     key=("ns", "rollout_id"),
     hot=True,
 )
-"""What the executions of a phase have in common; a row goes when its phase has ended."""
+"""Fields that the executions of a phase share; a row is deleted when its phase has ended."""
 
 STATS = Table(
     "execution_stats",
@@ -92,9 +92,10 @@ STATS = Table(
     key=("ns", "series", "at", "name", "outcome", "shard"),
     hot=True,
 )
-"""Sums over executions that have ended, by how they ended: for each hour, for each skill and day, for each
-workflow by hours and by days, and for each skill and each type of trigger over all time, where `at` is 0. An
-execution counts when it began."""
+"""Sums over ended executions by outcome and by hour, skill and day, workflow and hour, or workflow and day.
+
+Sums over all time, by skill and by type of trigger, have an `at` of 0. An execution counts at its start time.
+"""
 
 CHAT_THREADS = Table(
     "chat_threads",

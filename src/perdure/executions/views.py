@@ -1,9 +1,11 @@
-"""From rows of executions to what callers see: records, cursors, and statistics without gaps. Pure."""
+"""Convert rows of executions to records, cursors, and statistics without gaps. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeVar
+
+from msgspec import structs
 
 from perdure.executions.model import OUTCOMES
 from perdure.executions.operations import DAY, HOUR
@@ -47,11 +49,11 @@ _SAME: Final = (
     "cache_read_input_tokens",
     "cache_creation_input_tokens",
 )
-"""The fields of a record that are those of its row."""
+"""Fields of a record that are columns of its row."""
 
 
 def row_to_execution(row: ExecutionRow) -> Execution:
-    """The record of an execution."""
+    """Convert a row to the record of an execution."""
     return Execution(
         execution_id=row.id,
         started_at=to_iso(row.started_at),
@@ -62,14 +64,12 @@ def row_to_execution(row: ExecutionRow) -> Execution:
 
 
 def row_to_execution_detail(row: WholeExecution) -> ExecutionDetail:
-    """The record of an execution with its output."""
-    same = row_to_execution(row)
-    known = {name: getattr(same, name) for name in Execution.__struct_fields__}
-    return ExecutionDetail(**known, output_text=row.output_text)
+    """Convert a row to the record of an execution with its output."""
+    return ExecutionDetail(**structs.asdict(row_to_execution(row)), output_text=row.output_text)
 
 
 def row_to_chat(row: ChatRow, texts: Mapping[str, str]) -> ChatThread:
-    """The record of a chat; `texts` are outputs of executions by their ids."""
+    """Convert a row to the record of a chat; `texts` are outputs by execution id."""
     text = texts.get(row.last_execution_id)
     return ChatThread(
         trigger_id=row.trigger_id,
@@ -88,9 +88,9 @@ def row_to_chat(row: ChatRow, texts: Mapping[str, str]) -> ChatThread:
 
 
 def decode_execution_cursor(cursor: str | None, what: str, first: ExecutionCursor) -> ExecutionCursor:
-    """The place in a list that a cursor names; `first` without one."""
-    found = read_cursor(cursor, what, int, str)
-    return first if found is None else ExecutionCursor(*found)
+    """Decode a cursor of a list; None is `first`."""
+    parts = read_cursor(cursor, what, int, str)
+    return first if parts is None else ExecutionCursor(*parts)
 
 
 # --- statistics -------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def add(figures: ExecutionFigures, row: SumRow) -> None:
 
 
 def sum_figures(rows: Iterable[SumRow], running: int = 0) -> ExecutionFigures:
-    """The figures of all rows, and those that have not ended."""
+    """Sum all rows, and add executions that have not ended."""
     figures = ExecutionFigures(total=running)
     for row in rows:
         add(figures, row)
@@ -116,30 +116,30 @@ def sum_figures(rows: Iterable[SumRow], running: int = 0) -> ExecutionFigures:
 
 
 def by_name(rows: Iterable[SumRow]) -> dict[str, ExecutionFigures]:
-    """The figures by name."""
-    found: dict[str, ExecutionFigures] = {}
+    """Sum rows by name."""
+    figures: dict[str, ExecutionFigures] = {}
     for row in rows:
-        add(found.setdefault(row.name, ExecutionFigures()), row)
-    return found
+        add(figures.setdefault(row.name, ExecutionFigures()), row)
+    return figures
 
 
 def buckets(
     rows: Sequence[SumRow], running: Sequence[OpenCount], *, first: int, last: int, size: int
 ) -> list[Bucket]:
-    """The figures of every hour or day from `first` to `last`, in their order and without a gap."""
-    found = {at: Bucket(at=_key(at, size)) for at in range(first, last + 1, size)}
+    """Return the figures of every hour or day from `first` to `last`, in order and without gaps."""
+    by_time = {at: Bucket(at=_key(at, size)) for at in range(first, last + 1, size)}
     for row in rows:
-        bucket = found.get(row.at - row.at % size)
+        bucket = by_time.get(row.at - row.at % size)
         if bucket is not None:
             add(bucket, row)
     for open_count in running:
         at = open_count.hour * HOUR
-        bucket = found.get(at - at % size)
+        bucket = by_time.get(at - at % size)
         if bucket is not None:
             bucket.total += open_count.total
-    return list(found.values())
+    return list(by_time.values())
 
 
 def _key(at: int, size: int) -> str:
-    """`2026-11-03T14` for an hour, `2026-11-03` for a day."""
+    """Format a time: `2026-11-03T14` for an hour, `2026-11-03` for a day."""
     return to_iso(at)[: 10 if size == DAY else 13]

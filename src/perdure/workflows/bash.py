@@ -1,4 +1,4 @@
-"""Where values stand in a bash command: how each is quoted, and where bash would execute commands in one.
+"""Scan a bash command: how each value is quoted, and where bash would execute commands in a value.
 
 Bash expands the value of a variable once, as data, in nearly all places. It evaluates the value again in
 arithmetic, in subscripts and where a builtin takes the name of a variable: `a[$(cmd)]` executes `cmd` there.
@@ -39,7 +39,7 @@ _OPENERS: Final = frozenset({"{", "[[", "if", "while", "until", "for", "case", "
 
 
 class _SimpleCommand:
-    """A simple command while it is read."""
+    """A simple command that is being read."""
 
     def __init__(self) -> None:
         self.words: list[BashWord] = []
@@ -61,7 +61,7 @@ def scan_bash(text: str, values: Sequence[BashValue]) -> list[Quoting]:
 
 
 class BashScanner(WordScanner):
-    """Reads a bash command from its first character to its last."""
+    """Scanner of a bash command from its first character to its last."""
 
     def scan(self) -> list[Quoting]:
         """Return how each value is quoted."""
@@ -110,7 +110,7 @@ class BashScanner(WordScanner):
             elif character == "(":
                 command = self._parenthesis(command)
             elif character == ")":
-                raise self._unclear("')' stands alone")
+                raise self._unclear("')' has no '('")
             else:
                 again = self._next_word(command, end)
                 if again is None:
@@ -119,7 +119,7 @@ class BashScanner(WordScanner):
 
     def _parenthesis(self, command: _SimpleCommand) -> _SimpleCommand:
         self._take()
-        # After a word, they are those of a function, or a coprocess with a name.
+        # After a word, the parentheses belong to a function or to a named coprocess.
         with self._nested():
             self._parentheses()
         return _SimpleCommand() if command.words else command
@@ -165,7 +165,7 @@ class BashScanner(WordScanner):
 
     def _redirection(self, command: _SimpleCommand, *, joined: bool = False) -> None:
         """Read a redirection. `joined`: it begins with `&`, for both outputs."""
-        operator = next(each for each in _REDIRECTIONS if self._takes(each))
+        operator = next(candidate for candidate in _REDIRECTIONS if self._takes(candidate))
         command.begins = False
         self._skip_blanks()
         if operator in ("<<", "<<-"):
@@ -296,21 +296,21 @@ class BashScanner(WordScanner):
 
     def _here_end(self, here: HereDocument) -> tuple[int, int]:
         """Return where the body of a here-document ends, and where the text after it begins."""
-        at, start, begun = self._at, self._at, ""
+        at, start, joined = self._at, self._at, ""
         while at < self._end:
             newline = self._text.find("\n", at, self._end)
             stop = self._end if newline < 0 else newline
             line = self._text[at:stop]
             at = stop + 1
             if not here.is_quoted and (len(line) - len(line.rstrip("\\"))) % 2 == 1:
-                begun += line[:-1]
+                joined += line[:-1]
                 continue
-            line = begun + line
+            line = joined + line
             if (line.lstrip("\t") if here.strips_tabs else line) == here.word:
                 return start, min(at, self._end)
             if self._substitutions and line.lstrip("\t").startswith(here.word) and ")" in line:
                 raise self._unclear("the end of a here-document and ')' are in one line")
-            start, begun = at, ""
+            start, joined = at, ""
         return self._end, self._end
 
 

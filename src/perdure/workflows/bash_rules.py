@@ -1,4 +1,4 @@
-"""Which words of a bash command may have values, by the command that gets them.
+"""Rules of bash: which words of a command may contain values, depending on the command.
 
 Bash evaluates an argument of some builtins again: as arithmetic, as the name of a variable, or as a command.
 A value there could execute a command, so it is refused.
@@ -13,19 +13,19 @@ from typing import Final, NamedTuple
 from perdure.kernel.errors import InvalidInput
 
 HOLE: Final = "\0"
-"""The character that stands for a value in a command, and in a word for any part with a value."""
+"""Placeholder of a value in a command, and in a word of each part that contains a value."""
 DYNAMIC: Final = "\1"
-"""In a word: an expansion without a value of a template."""
+"""Placeholder in a word: an expansion without a value of a template."""
 SPLIT: Final = "\2"
-"""In a word: a substitution with a value that is not quoted, so that it may become several words."""
+"""Placeholder in a word: an unquoted substitution with a value, which may become several words."""
 ARRAY: Final = "\3"
-"""In a word: the elements of an array."""
+"""Placeholder in a word: the elements of an array."""
 
 NUMBER_HINT: Final = "write {{int NAME}} for a number"
 EVALUATED: Final = "in"
-"""The attributes of variables (integer, reference) by which bash evaluates every value that they get."""
+"""Attributes of variables (integer, reference) for which bash evaluates every value assigned to them."""
 DECLARED: Final = "inaA"
-"""The attributes by which bash evaluates the value of a declaration; those of arrays too."""
+"""Attributes for which bash evaluates the value in a declaration, also of an array."""
 INTEGERS: Final = (
     "RANDOM",
     "SRANDOM",
@@ -81,7 +81,7 @@ _NO_VALUES: Final[Mapping[str, str]] = {
     "jobs": "an argument that is a command",
     "enable": "an argument that is a command",
 }
-"""The builtins that take no value as an argument, with what the argument is to them."""
+"""Builtins that take no value as an argument, and what the argument is to them."""
 _READS_ARRAY: Final = re.compile(r"-\w*a", re.ASCII)
 _READERS: Final = frozenset({"read", "mapfile", "readarray"})
 _DECLARATIONS: Final = frozenset({"declare", "typeset", "local", "export", "readonly"})
@@ -91,7 +91,7 @@ _PREFIXES: Final = frozenset({"command", "builtin", "exec"})
 
 
 class BashValue(NamedTuple):
-    """A value in a command: what its template calls it, its line, and whether it is a checked integer."""
+    """A value in a command: its name in the template, its line, and whether it is a checked integer."""
 
     name: str
     line: int
@@ -99,7 +99,7 @@ class BashValue(NamedTuple):
 
 
 class RefusedValue(InvalidInput):
-    """Raised for a value in a place where bash can execute commands in it. `line` is that of the command."""
+    """Raised for a value in a place where bash can execute it. `line` is the line in the command."""
 
     def __init__(self, value: BashValue, place: str, hint: str = NUMBER_HINT) -> None:
         self.line = value.line
@@ -138,7 +138,7 @@ class Attributed(NamedTuple):
 
 
 class WrittenVariable(NamedTuple):
-    """A variable that gets a value; `attributes` are those by which bash evaluates the value."""
+    """A variable that gets a value; with one of `attributes`, bash evaluates the value."""
 
     variable: str
     value: BashValue
@@ -146,7 +146,7 @@ class WrittenVariable(NamedTuple):
 
 
 class ReadVariable(NamedTuple):
-    """A variable that `read` or `mapfile` fills."""
+    """A variable that `read` or `mapfile` sets."""
 
     variable: str
 
@@ -162,12 +162,12 @@ def refuse_values(values: Sequence[BashValue], place: str, hint: str = NUMBER_HI
 
 
 def written(variable: str, values: Sequence[BashValue], attributes: str = EVALUATED) -> Sequence[Effect]:
-    """Return that a variable gets values, if one of them is not a checked integer."""
+    """Return the effect of assigning values, if one of them is not a checked integer."""
     return [WrittenVariable(variable, value, attributes) for value in values if not value.is_integer][:1]
 
 
 def check_words(words: Sequence[BashWord], fed: Sequence[BashValue]) -> Iterator[Effect]:
-    """Yield what a simple command does to variables; `fed` are the values in its redirections.
+    """Yield the effects of a simple command on variables; `fed` are the values in its redirections.
 
     Raise RefusedValue if a word has a value that the command evaluates.
     """
@@ -219,7 +219,7 @@ def refuse_expanded(word: BashWord) -> None:
 
 
 def check_conditional(words: Sequence[BashWord]) -> None:
-    """Raise RefusedValue if a value is arithmetic or the name of a variable to `[[ … ]]`."""
+    """Raise RefusedValue if `[[ … ]]` reads a value as arithmetic or as the name of a variable."""
     for position, word in enumerate(words):
         if word.text in _NAME_TESTS:
             for operand in words[position + 1 : position + 2]:
@@ -232,7 +232,7 @@ def check_conditional(words: Sequence[BashWord]) -> None:
 
 
 def _check_test(arguments: Sequence[BashWord]) -> None:
-    """Refuse a value after `-v`, and one after a word that may turn out to be `-v`."""
+    """Refuse a value after `-v`, or after a word that may expand to `-v`."""
     before: BashWord | None = None
     for word in arguments:
         if SPLIT in word.text:

@@ -1,4 +1,4 @@
-"""The words of a bash command: quotes, expansions, and the values that are in them."""
+"""Scan the words of a bash command: quotes, expansions, and the values in them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ARITHMETIC_HINT: Final = NUMBER_HINT + ", and `( (` for a subshell in another"
 
 
 class Quoting(Enum):
-    """How the variable of a value is written where the value is: `{}` becomes its name."""
+    """How the variable of a value is written; `{}` becomes its name."""
 
     BARE = "${{{}}}"
     PLAIN = '"${{{}}}"'
@@ -50,7 +50,7 @@ class Quoting(Enum):
 
 
 class HereDocument(NamedTuple):
-    """A here-document whose body begins with the next line."""
+    """A here-document whose body begins on the next line."""
 
     word: str
     is_quoted: bool
@@ -58,7 +58,7 @@ class HereDocument(NamedTuple):
 
 
 class WordScanner:
-    """Reads the words of bash: quotes, expansions, and where the values in them are."""
+    """Scanner of bash words: quotes, expansions, and the values in them."""
 
     def __init__(self, text: str, values: Sequence[BashValue]) -> None:
         self._text = text
@@ -67,7 +67,7 @@ class WordScanner:
         self._end = len(text)
         self._quotings: list[Quoting] = []
         self._place = ""
-        """The place in which every value is refused, and in which the scanner is."""
+        """Current place in which every value is refused, or an empty text."""
         self._word: list[str] = []
         self._depth = 0
         self._heres: list[HereDocument] = []
@@ -78,12 +78,12 @@ class WordScanner:
         }
         self._written: list[WrittenVariable] = []
         self._reads: set[str] = set()
-        """The variables that `read` and `mapfile` fill."""
+        """Variables that `read` and `mapfile` set."""
 
     # --- characters -------------------------------------------------------------------------------------
 
     def _peek(self, ahead: int = 0) -> str:
-        """Return a character that comes next, without line continuations; "" at the end."""
+        """Return an upcoming character without line continuations, or "" at the end."""
         while self._text.startswith("\\\n", self._at) and self._at < self._end:
             self._at += 2
         at = self._at
@@ -126,7 +126,7 @@ class WordScanner:
 
     @contextmanager
     def _within(self, place: str) -> Iterator[None]:
-        """Refuse values in a place; the outermost place is named."""
+        """Refuse values in a place; errors name the outermost place."""
         before = self._place
         self._place = before or place
         with self._nested():
@@ -135,7 +135,7 @@ class WordScanner:
 
     @contextmanager
     def _until(self, end: int) -> Iterator[None]:
-        """Read a part of the text as if it ended there."""
+        """Read the text only up to `end`."""
         before, self._end = self._end, end
         with self._nested():
             yield
@@ -155,7 +155,7 @@ class WordScanner:
         self._word.append("1" if value.is_integer else HOLE)
 
     def _expansion(self, read: Callable[[], object], *, splits: bool = False) -> None:
-        """Read a part of a word that bash expands, and write one mark for it into the word."""
+        """Read a part of a word that bash expands, and write one placeholder for it into the word."""
         outer, self._word = self._word, []
         heres, self._heres = self._heres, []
         start, before = self._at, len(self._quotings)
@@ -324,7 +324,7 @@ class WordScanner:
                 self._at = name.end()
 
     def _double_parentheses(self) -> None:
-        """Read arithmetic after `((`, or a subshell in another, whose parentheses do not end together."""
+        """Read arithmetic after `((`, or a nested subshell, whose parentheses do not end together."""
         with self._within(ARITHMETIC):
             self._brackets(")")
         if self._peek() == ")":
@@ -369,7 +369,7 @@ class WordScanner:
         else:
             self._at = match.end()
             while _NAME_CHARACTER.fullmatch(self._peek()) is not None:
-                # The name goes on after a line continuation.
+                # The name continues after a line continuation.
                 variable += self._take()
         if self._peek() == "[":
             self._take()
@@ -407,7 +407,7 @@ class WordScanner:
                     return
 
     def _single_quotes_in_braces(self) -> None:
-        """Skip single quotes in a quoted `${…}`: to bash they have an end, also where they are text."""
+        """Skip single quotes in a quoted `${…}`, which bash matches even where they are plain text."""
         is_ansi = self._text[self._at - 1] == "$"
         end = self._at + 1
         while end < self._end and self._text[end] != "'":
@@ -465,7 +465,7 @@ class WordScanner:
         return NAME.fullmatch(self._word[0]) is not None
 
     def _subscript(self) -> None:
-        """Read a subscript. If it is no assignment, it is a pattern for the names of files."""
+        """Read a subscript. Without an assignment it is a file name pattern."""
         first = len(self._quotings)
         word = "".join(self._word)
         self._take()
@@ -524,7 +524,7 @@ class WordScanner:
     def _skip_comment(self) -> None:
         end = self._text.find("\n", self._at, self._end)
         comment = self._text[self._at : self._end if end < 0 else end]
-        # A value of several lines is still one variable, so that it stays in the comment.
+        # The value is one variable, so even a value of several lines ends with the comment.
         self._quotings += [Quoting.PLAIN] * comment.count(HOLE)
         self._at += len(comment)
 
@@ -543,5 +543,5 @@ class WordScanner:
         raise NotImplementedError
 
     def _read_heres(self) -> None:
-        """Read the bodies of the here-documents that begin with this line."""
+        """Read the bodies of the here-documents that begin on this line."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Workflows in Python: the same records as those of files, checked in the same way."""
+"""Workflows defined in Python: the same records and checks as for files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.workflows.loading import from_python
 
 
 def phase(name: str, **fields: Any) -> Phase:
-    """A phase of a workflow; the fields are those of a file. A callable is given by its registered name."""
+    """Build a phase; the fields are those of a file. A callable is named by its registered name."""
     try:
         return msgspec.convert({"name": name, **fields}, Phase)
     except msgspec.ValidationError as error:
@@ -21,6 +21,6 @@ def phase(name: str, **fields: Any) -> Phase:
 
 
 def workflow(name: str, *phases: Phase, **fields: Any) -> Workflow:
-    """A workflow with its phases in their order; the other fields are those of a file."""
-    content = {"name": name, "phases": [msgspec.to_builtins(each) for each in phases], **fields}
+    """Build a workflow with its phases in their order; the other fields are those of a file."""
+    content = {"name": name, "phases": [msgspec.to_builtins(phase) for phase in phases], **fields}
     return from_python(content)

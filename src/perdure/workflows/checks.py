@@ -1,4 +1,4 @@
-"""The mistakes of a workflow or cron that its schema does not show, each with the path to its field."""
+"""Mistakes of a workflow or cron that its schema does not show, each with the path to its field."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _NESTED = re.compile(r"\([^()]*[+*}][^()]*\)[+*{]")
 
 
 class FileMistake(Exception):
-    """A mistake at a place of a file: the path to a value, and the line in the text of the value.
+    """A mistake in a file: the path to a value, and the line within the text of the value.
 
-    With `by_type`, it follows from the type of a phase and from which fields the phase has.
+    `by_type` marks a mistake that follows from the type of a phase and from its fields.
     """
 
     def __init__(
@@ -63,22 +63,22 @@ def find_mistakes(definition: Workflow | Cron) -> Iterator[FileMistake]:
         intent = definition.classification.intent
         yield FileMistake(f"the intent {intent!r} is taken: it steers runs", ("classification", "intent"))
     if definition.final_message is not None:
-        found = (*_template(definition.final_message), *unknown_outputs(definition.final_message, outputs))
-        yield from (FileMistake(each, ("final_message",)) for each in found)
+        messages = (*_template(definition.final_message), *unknown_outputs(definition.final_message, outputs))
+        yield from (FileMistake(message, ("final_message",)) for message in messages)
 
 
 def list_outputs(workflow: Workflow) -> frozenset[str]:
-    """What `${name.output}` may name: the phases, and the variables of their outputs."""
+    """Return the names that `${name.output}` may use: phases and their `output_var`s."""
     names = [name for phase in workflow.phases for name in (phase.name, phase.output_var)]
     return frozenset(name for name in names if name is not None)
 
 
 def unknown_outputs(text: str, known: frozenset[str]) -> Iterator[str]:
-    """The outputs that a template names and no phase has."""
+    """Yield a message for each output in a template that no phase has."""
     try:
         named = templates.parse(text).outputs()
     except InvalidInput:
-        # That is a mistake of its own.
+        # `check_template` reports a template that cannot be parsed.
         return
     yield from (f"${{{name}.output}} names no phase" for name in sorted(named - known))
 
@@ -90,7 +90,7 @@ def _graph_mistakes(workflow: Workflow) -> Iterator[FileMistake]:
 
 
 def _command_mistakes(phase: Phase, number: int) -> Iterator[FileMistake]:
-    """Yield why the command of a phase cannot be executed safely, with the line in it."""
+    """Yield why bash cannot safely execute the command of a phase, with the line in the command."""
     try:
         check_command(phase.command or "")
     except InvalidInput as error:
@@ -126,7 +126,7 @@ _NEEDS: Final = {
     "workflow": "workflow",
     "map": "items",
 }
-"""The field that a phase of a type must have."""
+"""Field that a phase of each type must have."""
 _ONLY: Final = {
     "command": COMMANDS | {"map"},
     "script": frozenset({"script", "map"}),
@@ -139,13 +139,13 @@ _ONLY: Final = {
     "sandbox": frozenset({"agent", "map", "script"}) | COMMANDS,
     "network": frozenset({"agent", "map", "script"}) | COMMANDS,
 }
-"""The types that a field is for."""
+"""Types of phases that may have each field."""
 _REPEATED: Final = ("prompt", "command", "script", "callable", "http", "workflow")
-"""What a map phase can repeat."""
+"""Fields of which a map phase repeats one."""
 
 
 def _type_mistakes(phase: Phase) -> Iterator[tuple[str, str]]:
-    """Yield what a phase lacks for its type, and the fields that are for other types."""
+    """Yield fields that a phase lacks for its type, and fields that belong to other types."""
     needed = _NEEDS.get(phase.type)
     if needed is not None and getattr(phase, needed) is None:
         yield "type", f"a phase of type {phase.type} needs {needed!r}"
@@ -160,13 +160,13 @@ def _type_mistakes(phase: Phase) -> Iterator[tuple[str, str]]:
 
 
 def _phase_mistakes(phase: Phase) -> Iterator[tuple[str, str]]:
-    """The fields of a phase that are wrong, each with the reason."""
+    """Yield the wrong fields of a phase, each with the reason."""
     if phase.skill is not None and phase.skills:
         yield "skill", "give 'skill' or 'skills', not both"
     yield from _loop_mistakes(phase)
     prompts = [(name, text) for name, text in list_prompts(phase) if not is_file_name(text)]
     for name, text in (*phase.templates(), *prompts, *phase.value_templates()):
-        # A command is checked as bash.
+        # `_command_mistakes` checks the command.
         yield from ((name, message) for message in _template(text) if name != "command")
     for text in phase.conditions:
         yield from (("skip_if", message) for message in _condition(text))
@@ -206,5 +206,5 @@ def list_prompts(phase: Phase) -> Iterator[tuple[str, str]]:
 
 
 def is_file_name(prompt: str) -> bool:
-    """Whether a prompt is the name of a file, such as prompts/fix.md, and not the text itself."""
+    """Return whether a prompt is a file name, such as prompts/fix.md, instead of the text itself."""
     return "\n" not in prompt and re.fullmatch(r"[\w./-]+\.(md|txt|prompt)", prompt) is not None

@@ -1,4 +1,4 @@
-"""The content of a file as records, with every mistake that the schema shows."""
+"""Convert the content of a file to records, and find every mistake that the schema shows."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Path = tuple[str | int, ...]
 
 
 class Converted(NamedTuple):
-    """A file as a record: without the values that are wrong, or None if too little is left."""
+    """A file as a record without its wrong values; None if too little is left."""
 
     definition: Workflow | Cron | None
     mistakes: list[FileMistake]
 
     def concerns(self, mistake: FileMistake) -> bool:
-        """Return whether a later mistake can come from a value that was left out."""
-        return any(_may_cause(known.path, mistake) for known in self.mistakes)
+        """Return whether a later mistake may follow from a value that was left out."""
+        return any(_may_cause(earlier.path, mistake) for earlier in self.mistakes)
 
 
 def _may_cause(left_out: Path, later: FileMistake) -> bool:
-    """Return whether a later mistake can come from this value: it is of the same field, or of the type."""
+    """Return whether a later mistake may follow from this value: same field, or the type of the phase."""
     if left_out[:2] != later.path[:2]:
         return False
     return (
@@ -42,7 +42,7 @@ def _may_cause(left_out: Path, later: FileMistake) -> bool:
 
 
 def convert_file(content: Mapping[str, Any]) -> Converted:
-    """Convert the content of a file. A value that is wrong is left out, so that others are read too."""
+    """Convert the content of a file. Leave out wrong values, so that the others are checked too."""
     kind: type[Workflow] | type[Cron] = Cron if content.get("kind") == "cron" else Workflow
     rest = copy.deepcopy(dict(content))
     mistakes: list[FileMistake] = []
@@ -63,25 +63,25 @@ def convert_file(content: Mapping[str, Any]) -> Converted:
 
 
 def _place(error: msgspec.ValidationError) -> Path:
-    """The path that an error names, and the field where it is unknown."""
+    """Return the path that an error names, including an unknown field."""
     text, steps = parse_place(error)
     unknown = _UNKNOWN.search(text)
     return (*steps, unknown[1]) if unknown is not None else tuple(steps)
 
 
 def _leave_out(content: dict[str, Any], path: Path) -> bool:
-    """Remove the value at a path, or the nearest one around it.
+    """Remove the value at a path, or the nearest value that contains it; return False if nothing changed.
 
-    A phase stays as its name, since other phases name it by that.
+    A phase is replaced by its name, because other phases refer to the name.
     """
     holders: list[Any] = [content]
     for step in path:
         holder = holders[-1]
         if isinstance(holder, dict):
-            known = step in holder
+            exists = step in holder
         else:
-            known = isinstance(holder, list) and isinstance(step, int) and step < len(holder)
-        if not known:
+            exists = isinstance(holder, list) and isinstance(step, int) and step < len(holder)
+        if not exists:
             break
         holders.append(holder[step])
     depth = len(holders) - 1

@@ -1,4 +1,4 @@
-"""What a workflow file says: records of a workflow, its phases and a cron."""
+"""Records of the workflow and cron files: workflow, phase, cron and their parts."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ KEPT: Final = {
     "discover": "GitHub",
     "mode": "GitHub",
 }
-"""Fields that are kept and mean nothing here, with what they are for."""
+"""Fields that are stored but have no effect here, with the system that uses them."""
 
 
 class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A part of a file whose fields are all known."""
+    """A part of a file that allows no unknown fields."""
 
 
 class Classification(Strict, frozen=True, kw_only=True):
-    """How a message in free text finds the workflow."""
+    """How a program selects the workflow for a message in free text."""
 
     intent: Name
     description: Text = ""
@@ -46,7 +46,7 @@ class Classification(Strict, frozen=True, kw_only=True):
 
 
 class Chat(Strict, frozen=True, kw_only=True):
-    """How the workflow is named in a chat."""
+    """How a chat presents the workflow."""
 
     trigger: Text = ""
     summary: Text = ""
@@ -55,20 +55,20 @@ class Chat(Strict, frozen=True, kw_only=True):
 
 
 class Messages(Strict, frozen=True, kw_only=True):
-    """What the history of a run says when a phase starts and ends, each a template."""
+    """Templates of the entries that a phase adds to the history of a run."""
 
     on_start: Text | None = None
     on_success: Text | None = None
     on_failure: Text | None = None
     on_skipped_done: Text | None = None
-    """When it is skipped on its own condition, or was done before a retry."""
+    """When the phase is skipped on its own condition, or was done before a retry."""
     on_blocked: Text | None = None
-    """When its output says BLOCKED, unless `contains_BLOCKED` has a message of its own."""
+    """When the output contains BLOCKED, unless `contains_BLOCKED` has its own message."""
     on_blocked_bypassed: Text | None = None
 
 
 class LoopMessages(Strict, frozen=True, kw_only=True):
-    """What the history of a run says of a reviewer loop; `cycle` and `maxCycles` are known to them."""
+    """Templates of a reviewer loop's entries in the history; they read `cycle` and `maxCycles`."""
 
     on_cycle_start: Text | None = None
     on_approved: Text | None = None
@@ -77,29 +77,29 @@ class LoopMessages(Strict, frozen=True, kw_only=True):
     on_fix_start: Text | None = None
     on_fix_failed: Text | None = None
     on_pause_for_approval: Text | None = None
-    """What the approval before a fix asks."""
+    """Question of the approval before a fix."""
 
 
 class Blocked(Strict, frozen=True, kw_only=True):
-    """What happens when the output contains BLOCKED."""
+    """Reaction to an output that contains BLOCKED."""
 
     action: Literal["fail", "continue", "pause"] = "fail"
     message: Text | None = None
     unless_label: str | None = None
     unless_title_matches: Annotated[str, Meta(max_length=200)] | None = None
-    """A regular expression; upper and lower case are the same."""
+    """A regular expression, matched without regard to case."""
     bypass_message: Text | None = None
 
 
 class ReadyRule(Strict, frozen=True, kw_only=True):
-    """What happens when the output contains READY."""
+    """Reaction to an output that contains READY."""
 
     action: Literal["continue", "pause", "fail"] = "continue"
     message: Text | None = None
 
 
 class OnOutput(Strict, frozen=True, kw_only=True):
-    """What the output of a phase decides."""
+    """Checks of the output of a phase."""
 
     contains_BLOCKED: Blocked | None = None  # noqa: N815 - it is the name of the field
     contains_READY: ReadyRule | None = None  # noqa: N815
@@ -107,40 +107,40 @@ class OnOutput(Strict, frozen=True, kw_only=True):
 
 
 class OnSuccess(Strict, frozen=True, kw_only=True):
-    """What a success of a phase sets."""
+    """Effect of a success of the phase."""
 
     set_phase: Name | None = None
 
 
 class OnFailure(Strict, frozen=True, kw_only=True):
-    """What happens when a phase has failed for good: the run fails, goes on, or goes to a phase."""
+    """Reaction to the final failure of a phase: fail the run, continue, or go to a phase."""
 
     action: Literal["fail", "continue", "goto"] = "fail"
     phase: Name | None = None
 
 
 class Retry(Strict, frozen=True, kw_only=True):
-    """How often a phase is tried, and the pause between attempts, which doubles."""
+    """Number of attempts of a phase, and the pause between attempts, which doubles."""
 
     max_attempts: Annotated[int, Meta(ge=1, le=100)] = 1
     backoff_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 1.0
 
 
 class OnRequestChanges(Strict, frozen=True, kw_only=True):
-    """What a reviewer that wants changes leads to."""
+    """Fix and review that follow when a reviewer requests changes."""
 
     fix_prompt: Text
     re_review_prompt: Text
     fix_model: Text | None = None
     fix_variant: Text | None = None
     fix_assistant: Text | None = None
-    """The assistant that fixes; without one, that of the phase."""
+    """Assistant that fixes; by default the one of the phase."""
     re_review_assistant: Text | None = None
-    """The assistant that reviews a fix; without one, that of the phase."""
+    """Assistant that reviews a fix; by default the one of the phase."""
 
 
 class ReviewLoop(Strict, frozen=True, kw_only=True):
-    """A reviewer and a fix in turns, until it approves."""
+    """A review and a fix in turns, until the reviewer approves."""
 
     max_cycles: Count = 2
     on_request_changes: OnRequestChanges
@@ -150,14 +150,14 @@ class ReviewLoop(Strict, frozen=True, kw_only=True):
 
 
 class FromContext(Strict, frozen=True, kw_only=True, rename={"from_": "from"}):
-    """A number that the context of the run gives, such as `{from: models.tries, default: 3}`."""
+    """A number read from the context of the run, such as `{from: models.tries, default: 3}`."""
 
     from_: Text
     default: Annotated[float, Meta(gt=0, le=30 * 86_400)] | None = None
 
 
 class OnSoftFailure(Strict, frozen=True, kw_only=True):
-    """What becomes of an iteration that ended without a clear result."""
+    """Reaction to an iteration that ended without a clear result."""
 
     retries: Annotated[int, Meta(ge=0, le=100)] = 0
     then: Literal["fail", "complete"] = "fail"
@@ -178,7 +178,7 @@ class GenericLoop(Strict, frozen=True, kw_only=True):
 
 
 class HttpCall(Strict, frozen=True, kw_only=True):
-    """A request to a URL; its response is the output."""
+    """An HTTP request whose response is the output."""
 
     url: Text
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET"
@@ -193,7 +193,7 @@ class Phase(Strict, frozen=True, kw_only=True):
     label: str | None = None
     type: PhaseType = "agent"
     assistant: Text | None = None
-    """The assistant of an agent phase; without one, that of the setting for its name."""
+    """Assistant of an agent phase; by default the one that the settings name for the phase."""
     prompt: Text | None = None
     skill: str | None = None
     skills: Names = []
@@ -206,10 +206,10 @@ class Phase(Strict, frozen=True, kw_only=True):
     workflow: Name | None = None
     context: dict[str, Any] = {}
     items: Any = None
-    """The list of a map phase, or a template that gives it."""
+    """List of a map phase, or a template that renders it."""
     max_parallel: Count | None = None
     seconds: Seconds | None = None
-    """How long a wait phase waits."""
+    """Duration of a wait phase."""
     until_time: Text | None = None
     timeout_seconds: Seconds | FromContext | None = None
     retry: Retry | None = None
@@ -226,9 +226,9 @@ class Phase(Strict, frozen=True, kw_only=True):
     expires_after: Seconds | None = None
     on_expiry: Literal["approve", "fail"] = "fail"
     answer_by: Annotated[list[Credential], Meta(max_length=5)] = []
-    """The credentials that may answer the gates of the phase; without them, every one."""
+    """Credentials that may answer the gates of the phase; empty allows all."""
     remind_every: Seconds | None = None
-    """After how long without an answer others are reminded of an approval, again and again."""
+    """Interval between reminders of an approval without an answer."""
     on_output: OnOutput | None = None
     on_success: OnSuccess | None = None
     skip_if: Text | Names | None = None
@@ -239,17 +239,17 @@ class Phase(Strict, frozen=True, kw_only=True):
     unrestricted_egress: Any = None
     web_search: Any = None
     requires_sandbox: Sandbox | bool | None = None
-    """The sandbox that the phase needs: it is skipped where the settings name another one, or none."""
+    """Sandbox that the phase needs; without it in the settings, the phase is skipped."""
     sandbox: Literal["bubblewrap"] | None = None
-    """The sandbox that the worker starts for each command or agent of the phase."""
+    """Sandbox that the worker starts for each command or agent of the phase."""
     network: bool | None = None
-    """Whether these have a network in their sandbox."""
+    """Whether commands and agents have network access in that sandbox."""
     sandbox_image: Sandbox | None = None
-    """The image that the phase needs: it is skipped where the settings do not name it."""
+    """Image that the phase needs; without it in the settings, the phase is skipped."""
 
     @property
     def conditions(self) -> list[str]:
-        """The conditions on which the phase is skipped: any of them."""
+        """Return the conditions for skipping the phase; one that holds is enough."""
         if self.skip_if is None:
             return []
         return [self.skip_if] if isinstance(self.skip_if, str) else list(self.skip_if)
@@ -263,7 +263,7 @@ class Phase(Strict, frozen=True, kw_only=True):
         return named or self.assistant
 
     def templates(self) -> Iterator[tuple[str, str]]:
-        """The fields that are templates, with their text."""
+        """Yield the fields that are templates, with their text."""
         for name in (
             "assistant",
             "command",
@@ -292,7 +292,7 @@ class Phase(Strict, frozen=True, kw_only=True):
             yield from _texts("loop.messages", self.loop.messages)
 
     def value_templates(self) -> Iterator[tuple[str, str]]:
-        """The texts in the fields that are values with templates in them, with the path to each."""
+        """Yield the texts in fields whose values may contain templates, with the path to each."""
         for name in ("items", "input", "context"):
             yield from _texts_in(name, getattr(self, name))
         if self.http is not None:
@@ -302,7 +302,7 @@ class Phase(Strict, frozen=True, kw_only=True):
 
 
 def _texts_in(path: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Every text in a value, with the path to it."""
+    """Yield every text in a value, with the path to it."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, dict | list):
@@ -311,7 +311,7 @@ def _texts_in(path: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _texts(field: str, messages: Strict | None) -> Iterator[tuple[str, str]]:
-    """The messages that a part of a phase has, with the path to each."""
+    """Yield the messages of a part of a phase, with the path to each."""
     for name in () if messages is None else messages.__struct_fields__:
         value = getattr(messages, name)
         if isinstance(value, str) and (name.startswith("on_") or name.endswith("message")):
@@ -319,7 +319,7 @@ def _texts(field: str, messages: Strict | None) -> Iterator[tuple[str, str]]:
 
 
 class Workflow(Strict, frozen=True, kw_only=True):
-    """A workflow, as its file says it."""
+    """A workflow, as written in its file."""
 
     name: Name
     phases: Annotated[list[Phase], Meta(min_length=1, max_length=1000)]
@@ -336,7 +336,7 @@ class Workflow(Strict, frozen=True, kw_only=True):
 
 
 class CronCondition(Strict, frozen=True, kw_only=True):
-    """When a cron does not fire."""
+    """Condition that prevents a cron from firing."""
 
     unless: Name | None = None
 
@@ -355,12 +355,12 @@ class Cron(Strict, frozen=True, kw_only=True):
     timezone: str | None = None
     enabled: bool = True
     jitter: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
-    """It fires up to so many seconds after its time."""
+    """Random delay of at most this many seconds after the scheduled time."""
     overlap: Literal["skip", "concurrent"] = "skip"
-    """Whether it fires while what it started before has not ended."""
+    """Whether the cron fires while its previous run has not ended."""
     misfire: Literal["once", "skip", "all"] = "once"
-    """Which of the times fire that came while no server was running."""
+    """Which firing times count that were missed while no server was running."""
     timeout: Seconds | None = None
-    """How many seconds what it starts may take."""
+    """Timeout in seconds of the workflow or handler."""
     discover: Any = None
     mode: Any = None

@@ -1,4 +1,4 @@
-"""Workflow and cron files: found and read at the start of a process, and at each reload."""
+"""Workflow and cron files, read when a process starts and at each reload."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from perdure.workflows.loading import FileProblem, LoadedFile, load_folder
 WORKFLOWS = "workflows"
 CRONS = "crons"
 LOOK_SECONDS = 5.0
-"""How often unknown assistants are looked up without a hint."""
+"""Interval at which unknown assistants are looked up without a hint."""
 
 D = TypeVar("D", Workflow, Cron)
 
@@ -27,24 +27,24 @@ logger = logging.getLogger(__name__)
 
 
 class Definitions(NamedTuple):
-    """What the files of a process define, by file, and the files with mistakes.
+    """Workflows and crons of all files, each with its file, and the files with mistakes.
 
-    A file with a mistake keeps what it defined before.
+    A file with a mistake keeps its previous definition.
     """
 
     workflows: Sequence[tuple[str, Workflow]]
     crons: Sequence[tuple[str, Cron]]
     broken: Sequence[str]
     assistants: Sequence[tuple[str, FileProblem]] = ()
-    """The assistants that workflows name, each with what is told if there is none of that name."""
+    """Assistants that workflows name, each with the problem to report if it does not exist."""
     refused: Mapping[str, str] = {}
-    """The workflows whose assistants are unknown, by name, each with its mistake."""
+    """Workflows with unknown assistants, by name, each with its problem."""
 
     def without(self, problems: Sequence[FileProblem]) -> Definitions:
-        """The same with these mistakes, too: their files are broken."""
-        broken = {_short(each.file): each for each in reversed(problems)}
+        """Return a copy in which the files of these problems are broken."""
+        broken = {_short(entry.file): entry for entry in reversed(problems)}
         return self._replace(
-            workflows=[each for each in self.workflows if each[0] not in broken],
+            workflows=[entry for entry in self.workflows if entry[0] not in broken],
             broken=[*self.broken, *broken],
             refused={
                 workflow.name: str(broken[file]._replace(file=file))
@@ -55,74 +55,74 @@ class Definitions(NamedTuple):
 
 
 Taker = Callable[[Definitions], Awaitable[str | None]]
-"""Takes definitions over; gives what has changed in one sentence, or None."""
+"""Receives definitions; returns a sentence about what changed, or None."""
 
 
 def list_folders(settings: Settings) -> list[Path]:
-    """Where the files are: where settings say, or in `workflows` and `crons` beside perdure.toml."""
-    beside = config_file().parent
+    """Return the configured folders; by default `workflows` and `crons` next to perdure.toml."""
+    folder = config_file().parent
     return [
-        beside / WORKFLOWS if settings.workflow_dir is None else Path(settings.workflow_dir),
-        beside / CRONS if settings.cron_dir is None else Path(settings.cron_dir),
+        folder / WORKFLOWS if settings.workflow_dir is None else Path(settings.workflow_dir),
+        folder / CRONS if settings.cron_dir is None else Path(settings.cron_dir),
     ]
 
 
 def read_definitions(settings: Settings) -> Definitions | None:
-    """Read every file; mistakes and warnings are logged. None if there is no folder of files."""
+    """Read every file, and log mistakes and warnings. Return None if no folder exists."""
     folders = [folder for folder in list_folders(settings) if folder.is_dir()]
     if not folders:
         return None
-    loaded = [each for folder in folders for each in load_folder(folder)]
-    for each in loaded:
-        for problem in each.problems:
+    loaded = [file for folder in folders for file in load_folder(folder)]
+    for file in loaded:
+        for problem in file.problems:
             logger.error("%s", problem)
-        for warning in each.warnings:
+        for warning in file.warnings:
             logger.warning("%s", warning)
     return Definitions(
         _named(loaded, Workflow),
         _named(loaded, Cron),
-        [_short(each.file) for each in loaded if each.problems],
-        [each for file in loaded for each in file.assistants],
+        [_short(file.file) for file in loaded if file.problems],
+        [assistant for file in loaded for assistant in file.assistants],
     )
 
 
 def _named(loaded: Sequence[LoadedFile], kind: type[D]) -> list[tuple[str, D]]:
-    """The definitions of one kind, with their files; of two with one name the first counts."""
-    found: dict[str, tuple[str, D]] = {}
-    for each in loaded:
-        definition = each.definition
+    """Return the definitions of one kind with their files. For a duplicate name, the first file counts."""
+    definitions: dict[str, tuple[str, D]] = {}
+    for file in loaded:
+        definition = file.definition
         if not isinstance(definition, kind):
             continue
-        if definition.name in found:
-            first, _ = found[definition.name]
+        if definition.name in definitions:
+            first, _ = definitions[definition.name]
             logger.error(
-                "%s: %r is defined in %s already; this one is not used", each.file, definition.name, first
+                "%s: %r is defined in %s already; this one is not used", file.file, definition.name, first
             )
         else:
-            found[definition.name] = (_short(each.file), definition)
-    return list(found.values())
+            definitions[definition.name] = (_short(file.file), definition)
+    return list(definitions.values())
 
 
 def _short(file: str) -> str:
-    """The name of a file with its folder."""
+    """Return the name of a file with its folder."""
     path = Path(file)
     return f"{path.parent.name}/{path.name}"
 
 
 class KnownAssistants:
-    """Which assistants there are: those of the database, and the agents of this process."""
+    """Existing assistants: those of the database and the agents of this process."""
 
     def __init__(self, storage: Storage, agents: Collection[str]) -> None:
         self._storage = storage
         self._agents = agents
 
     async def unknown(self, names: Iterable[str]) -> set[str]:
-        """Those of the names that are no assistant and no agent of a worker, in any namespace."""
-        asked = {name for name in names if name not in self._agents}
-        return asked - await self._storage.read(known_anywhere, sorted(asked)) if asked else asked
+        """Return the names that are neither an assistant nor an agent of a worker, in any namespace."""
+        missing = {name for name in names if name not in self._agents}
+        return missing - await self._storage.read(known_anywhere, sorted(missing)) if missing else missing
 
     async def until_known(self, wanted: Callable[[], Collection[str]]) -> None:
-        """Wait until one of the wanted ones is known: a worker registered it, or it was created."""
+        """Wait until a wanted assistant exists: a worker registers it, or it is created."""
 
         async def look(_: frozenset[str]) -> bool:
             names = wanted()
@@ -136,9 +136,9 @@ class KnownAssistants:
 
 
 class DefinitionFiles:
-    """Reads the files at the start of a process and at each reload, and gives them to those who take them.
+    """Reader of workflow and cron files: reads them at start and at each reload, and passes them to takers.
 
-    A workflow file that names an unknown assistant is refused; it is tried again when that one is known.
+    A workflow file that names an unknown assistant is refused, and read again when the assistant exists.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -150,11 +150,11 @@ class DefinitionFiles:
         self._reading = asyncio.Lock()
 
     def add(self, taker: Taker) -> None:
-        """Give the definitions to one more."""
+        """Add a receiver of definitions."""
         self._takers.append(taker)
 
     def check_assistants(self, known: KnownAssistants) -> None:
-        """Refuse files that name an unknown assistant; before `start`."""
+        """Refuse files that name an unknown assistant. Call this before `start`."""
         self._known = known
 
     async def start(self) -> None:
@@ -164,7 +164,7 @@ class DefinitionFiles:
             self._retrying = asyncio.create_task(self._read_when_known(self._known))
 
     async def stop(self) -> None:
-        """Do not try refused files again."""
+        """Stop retrying refused files."""
         retrying, self._retrying = self._retrying, None
         if retrying is not None:
             retrying.cancel()
@@ -185,7 +185,7 @@ class DefinitionFiles:
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def reload(self, settings: Settings) -> str | None:
-        """Read the files again; gives what has changed in one sentence, or None."""
+        """Read the files again. Return a sentence about what changed, or None."""
         async with self._reading:
             self._settings = settings
             definitions = await asyncio.to_thread(read_definitions, settings)
@@ -193,15 +193,15 @@ class DefinitionFiles:
                 self._missing = set()
                 return None
             definitions, self._missing = await self._checked(definitions)
-            told = [await take(definitions) for take in self._takers]
-            return "; ".join(each for each in told if each) or None
+            changes = [await take(definitions) for take in self._takers]
+            return "; ".join(change for change in changes if change) or None
 
-    async def _checked(self, found: Definitions) -> tuple[Definitions, set[str]]:
-        """The definitions without the files that name unknown assistants, and the names of those."""
+    async def _checked(self, definitions: Definitions) -> tuple[Definitions, set[str]]:
+        """Return the definitions without files that name unknown assistants, and those names."""
         if self._known is None:
-            return found, set()
-        missing = await self._known.unknown(name for name, _ in found.assistants)
-        problems = [problem for name, problem in found.assistants if name in missing]
+            return definitions, set()
+        missing = await self._known.unknown(name for name, _ in definitions.assistants)
+        problems = [problem for name, problem in definitions.assistants if name in missing]
         for problem in problems:
-            logger.error("%s; the file is read again when there is", problem)
-        return found.without(problems), missing
+            logger.error("%s; the file is read again when it exists", problem)
+        return definitions.without(problems), missing

@@ -1,7 +1,7 @@
 """Conditions of workflows, such as `output.contains('READY') and not scratch.done`.
 
-A condition is parsed when its file is loaded, so that a mistake is found then. It reads values and calls
-nothing: a value that does not exist makes every comparison false.
+A condition is parsed when its file is loaded, so mistakes are found early. It reads values and calls nothing.
+A missing value makes every comparison false.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CONTAINS: Final = ".contains"
 
 
 class Missing:
-    """The value of a path that leads nowhere."""
+    """The value of a path that does not exist."""
 
     def __bool__(self) -> bool:
         return False
@@ -50,29 +50,29 @@ class ConditionNode(Protocol):
 
 
 class Expression(NamedTuple):
-    """A condition that was parsed; `text` is how it was written."""
+    """A parsed condition; `text` is its source."""
 
     text: str
     root: ConditionNode
 
     def holds(self, scope: Mapping[str, Any]) -> bool:
-        """Whether the condition holds for the values of a scope."""
+        """Return whether the condition holds for the values of a scope."""
         return truth(self.root.value(scope))
 
     def paths(self) -> frozenset[tuple[str, ...]]:
-        """The paths that it reads."""
+        """Return the paths that the condition reads."""
         return frozenset(self.root.paths())
 
 
 def parse(text: str) -> Expression:
-    """Parse a condition, or raise InvalidInput that says where it is wrong."""
+    """Parse a condition. Raise InvalidInput with the position of a mistake."""
     if len(text) > MAX_LENGTH:
         raise InvalidInput(f"a condition must be at most {MAX_LENGTH} characters long")
     return Expression(text, _Parser(text).parse())
 
 
 def look_up(path: Sequence[str], scope: Any) -> Any:
-    """The value at a path of keys and list positions, or MISSING. Only plain data is looked into."""
+    """Return the value at a path of keys and list positions, or MISSING. Only plain data is searched."""
     value = scope
     for part in path:
         if isinstance(value, Mapping) and part in value:
@@ -85,7 +85,7 @@ def look_up(path: Sequence[str], scope: Any) -> Any:
 
 
 def truth(value: Any) -> bool:
-    """A value as true or false: true, "true", "1", "yes" and numbers other than 0 are true."""
+    """Convert a value to a boolean: true, "true", "1", "yes" and numbers other than 0 are true."""
     if isinstance(value, str):
         return value.strip().lower() in _TRUE
     if isinstance(value, bool | int | float):
@@ -123,7 +123,7 @@ class _Contains(NamedTuple):
     def value(self, scope: Mapping[str, Any]) -> bool:
         subject, wanted = self.subject.value(scope), self.wanted.value(scope)
         if isinstance(subject, list):
-            return any(_equal(each, wanted) for each in subject)
+            return any(_equal(element, wanted) for element in subject)
         plain = isinstance(subject, str | int | float) and not isinstance(subject, bool)
         return plain and str(wanted) in str(subject)
 
@@ -195,7 +195,7 @@ def _paths(*parts: ConditionNode) -> Iterator[tuple[str, ...]]:
 
 
 def _equal(left: Any, right: Any) -> bool:
-    """Equality as people expect it of texts: `5` equals "5", and true equals "yes"."""
+    """Compare as people expect: `5` equals "5", and true equals "yes"."""
     if isinstance(left, bool) or isinstance(right, bool):
         return truth(left) == truth(right)
     if isinstance(left, str) != isinstance(right, str) and left is not None and right is not None:
@@ -231,7 +231,7 @@ class _Parser:
         self._depth = 0
 
     def _split(self) -> list[_Token]:
-        found: list[_Token] = []
+        tokens: list[_Token] = []
         position = 0
         while position < len(self._text.rstrip()):
             match = _TOKEN.match(self._text, position)
@@ -239,9 +239,9 @@ class _Parser:
                 rest = self._text[position:]
                 raise self._wrong("is not understood", len(self._text) - len(rest.lstrip()))
             kind = str(match.lastgroup)
-            found.append(_Token(kind, match[kind], match.start(kind)))
+            tokens.append(_Token(kind, match[kind], match.start(kind)))
             position = match.end()
-        return found
+        return tokens
 
     def parse(self) -> ConditionNode:
         if not self._tokens:
@@ -256,18 +256,18 @@ class _Parser:
         return InvalidInput(f"{rest!r} {what} at character {at + 1} of the condition {self._text!r}")
 
     def _peek(self) -> str | None:
-        """The next sign or word, if it is one."""
+        """Return the next sign or word, or None."""
         if self._next >= len(self._tokens) or self._tokens[self._next].kind not in ("sign", "name"):
             return None
         text = self._tokens[self._next].text
         return _SYNONYMS.get(text, text)
 
     def _take(self, *wanted: str) -> str | None:
-        found = self._peek()
-        if found not in wanted:
+        sign = self._peek()
+        if sign not in wanted:
             return None
         self._next += 1
-        return found
+        return sign
 
     def _any(self) -> ConditionNode:
         self._depth += 1
@@ -329,4 +329,4 @@ class _Parser:
     def _expect(self, sign: str) -> None:
         if not self._take(sign):
             at = self._tokens[self._next].at if self._next < len(self._tokens) else len(self._text)
-            raise self._wrong(f"stands where {sign!r} is expected", at)
+            raise self._wrong(f"is found where {sign!r} is expected", at)

@@ -1,4 +1,4 @@
-"""Which phase comes after which. Everything here is pure."""
+"""The order of phases: dependencies, cycles and trigger rules. Everything here is pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Dependencies = Mapping[str, Sequence[str]]
 
 
 def compute_dependencies(phases: Sequence[tuple[str, Sequence[str] | None]]) -> dict[str, tuple[str, ...]]:
-    """What each phase waits for. Where no phase names any, each waits for the one before it."""
+    """Return the dependencies of each phase. If no phase names any, each waits for the previous one."""
     if all(names is None for _, names in phases):
         order = [name for name, _ in phases]
         return {name: (order[number - 1],) if number else () for number, name in enumerate(order)}
@@ -29,7 +29,7 @@ def compute_dependencies(phases: Sequence[tuple[str, Sequence[str] | None]]) -> 
 def graph_mistakes(
     phases: Sequence[tuple[str, Sequence[str] | None]],
 ) -> Iterator[tuple[int | None, str]]:
-    """Yield dependencies that do not exist or on the phase itself, each with its number, and a cycle."""
+    """Yield a message for each wrong dependency, with the number of its phase, and one for a cycle."""
     names = {name for name, _ in phases}
     wrong = False
     for number, (name, wanted) in enumerate(phases):
@@ -46,7 +46,7 @@ def graph_mistakes(
 
 
 def _cycle(dependencies: Dependencies) -> list[str]:
-    """The path of a cycle, or an empty one."""
+    """Return the path of a cycle, or an empty list."""
     done: set[str] = set()
     for start in dependencies:
         if start in done:
@@ -66,7 +66,7 @@ def _cycle(dependencies: Dependencies) -> list[str]:
 
 
 def verdict(rule: str, statuses: Sequence[str]) -> Literal["run", "skip", "wait"]:
-    """What becomes of a phase, by the statuses of those that it depends on."""
+    """Return what happens to a phase, from the statuses of its dependencies."""
     if not all(status in ENDED for status in statuses):
         return "wait"
     runs = holds(rule, len(statuses), statuses.count(SUCCEEDED), statuses.count(FAILED))
@@ -74,7 +74,7 @@ def verdict(rule: str, statuses: Sequence[str]) -> Literal["run", "skip", "wait"
 
 
 def holds(rule: str, total: int, succeeded: int, failed: int) -> bool:
-    """Whether a rule lets a phase run after so many others have ended, and so many of them succeeded."""
+    """Return whether a trigger rule lets a phase run, from the counts of its dependencies by status."""
     return {
         "all_success": succeeded == total,
         "one_success": succeeded > 0 or not total,

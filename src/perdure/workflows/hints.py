@@ -1,4 +1,4 @@
-"""What is published when runs move, so that those who wait look at once."""
+"""Channels and keys of the hints about runs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Final
 
 CHANNEL: Final = "workflows"
 DUE: Final = "due"
-"""The key under which is published that something is to be done for a run: the timer looks at once."""
+"""Key of the hint that a run has work due: the timer looks at once."""
 RUNS_CHANNEL: Final = "workflow_runs"
 KIND: Final = "workflow_run"
-"""The kind under which the change feed names runs."""
+"""Kind of runs in the change feed."""
 
 
 def run_key(ns: int | None, run_id: str) -> str:
-    """What is published when a run has moved."""
+    """Return the key of the hint that a run has changed."""
     return str(ns) + "/" + run_id

@@ -1,7 +1,8 @@
-"""The inputs of phases, rendered when a worker has claimed them, outside of any transaction.
+"""Render the inputs of phases when a worker has claimed them, outside of any transaction.
 
-What a phase stores is a pointer: the run, the node, and which part of it is executed. Everything else is read
-here: the definition as it was when the run began, the context, the scratch, and the outputs of other phases.
+A phase stores only a pointer: the run, the node, and which part of the phase is executed. Everything else is
+read here: the definition as it was when the run began, the context, the scratch, and the outputs of other
+phases.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from perdure.workflows.templates import OUTPUTS, Template, find, shown
 from perdure.workflows.values import SCRATCH
 
 KEPT_OUTPUT: Final = 10 << 10
-"""How much of the outputs of earlier iterations the next one is given: the end of it."""
+"""Maximum length of the outputs of earlier iterations that the next iteration gets; the end is kept."""
 MAX_VARIABLE: Final = 4096
-"""How many characters an output may have that is given to commands in a variable."""
+"""Maximum length of an output that commands get in a variable."""
 MAX_BEFORE: Final = 200
-"""How many phases before it a command is given the outputs of."""
+"""Maximum number of earlier phases whose outputs a command gets."""
 
 _NO_NAME = re.compile(r"[^A-Z0-9]+")
 
 
 class Material(NamedTuple):
-    """All that the input of a phase is made of."""
+    """Everything needed to build the input of a phase."""
 
     run: WorkflowRunRow
     planned: PlannedPhase
@@ -50,19 +51,19 @@ class Material(NamedTuple):
     context: Mapping[str, Any]
     scope: Mapping[str, Any]
     before: Mapping[str, str]
-    """The outputs of the phases before it, by their names."""
+    """Outputs of the earlier phases, by name."""
     model: str | None
     variant: str | None
 
 
 class WorkflowInputs:
-    """Renders the inputs of phases of workflows."""
+    """Renderer of the inputs of workflow phases."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
     async def render(self, ns: int, orders: Sequence[PhaseOrder]) -> list[PhaseInput]:
-        """The input of each phase, or why it cannot be made."""
+        """Return the input of each phase, or the error that prevents it."""
         pointers: list[Pointer | None] = []
         for order in orders:
             try:
@@ -70,8 +71,7 @@ class WorkflowInputs:
             except msgspec.ValidationError:
                 pointers.append(None)
         wanted = [pointer for pointer in pointers if pointer is not None]
-        found = await self._storage.read(gather, wanted, ns=ns) if wanted else []
-        materials = iter(found)
+        materials = iter(await self._storage.read(gather, wanted, ns=ns) if wanted else [])
         return [_input(None if pointer is None else next(materials)) for pointer in pointers]
 
 
@@ -90,21 +90,21 @@ def _input(material: Material | PerdureError | None) -> PhaseInput:
 
 
 async def gather(tx: Tx, pointers: Sequence[Pointer]) -> list[Material | PerdureError]:
-    """What the inputs of phases are made of."""
+    """Read what the inputs of phases are built from."""
     ids = sorted({pointer.workflow_run_id for pointer in pointers})
     runs = {run.id: run for run in await tx.all(sql.GET_RUNS, ids=ids)}
     plans = await load_plans(tx, list(runs.values()))
-    found: list[Material | PerdureError] = []
+    materials: list[Material | PerdureError] = []
     for pointer in pointers:
         run = runs.get(pointer.workflow_run_id)
         if run is None:
-            found.append(InvalidInput(f"Workflow run {pointer.workflow_run_id} is gone"))
+            materials.append(InvalidInput(f"Workflow run {pointer.workflow_run_id} is gone"))
             continue
         try:
-            found.append(await _material(tx, run, plans[run.id], pointer))
+            materials.append(await _material(tx, run, plans[run.id], pointer))
         except PerdureError as error:
-            found.append(error)
-    return found
+            materials.append(error)
+    return materials
 
 
 async def _material(tx: Tx, run: WorkflowRunRow, plan: WorkflowPlan, pointer: Pointer) -> Material:
@@ -113,8 +113,7 @@ async def _material(tx: Tx, run: WorkflowRunRow, plan: WorkflowPlan, pointer: Po
     node = await reader.node(NodeKey(pointer.node, pointer.item))
     if node is None:
         raise InvalidInput(f"node {pointer.node} of workflow run {run.id} is gone")
-    texts = list(list_templates(planned, pointer.role))
-    paths = {path for each in texts for path in each.paths()}
+    paths = {path for text in list_templates(planned, pointer.role) for path in text.paths()}
     paths |= {(OUTPUTS, name) for name in planned.depends_on}
     moment = await _moment(tx, reader, planned, node, pointer)
     scratch = await _scratch_read(tx, reader, paths)
@@ -126,7 +125,7 @@ async def _material(tx: Tx, run: WorkflowRunRow, plan: WorkflowPlan, pointer: Po
 
 
 class Reading:
-    """A run that is only read."""
+    """Read access to a run and its nodes."""
 
     def __init__(self, tx: Tx, run: WorkflowRunRow, plan: WorkflowPlan) -> None:
         self._tx, self.run = tx, run
@@ -137,7 +136,7 @@ class Reading:
         return await self.node(NodeKey(name))
 
     async def node(self, key: NodeKey) -> WorkflowNodeRow | None:
-        """A node of the run."""
+        """Return a node of the run."""
         if key not in self._nodes:
             self._nodes[key] = await self._tx.one(
                 sql.GET_NODE, run_id=self.run.id, node=key.node, item=key.item
@@ -145,7 +144,7 @@ class Reading:
         return self._nodes[key]
 
     async def item(self, node: WorkflowNodeRow) -> Any:
-        """The value of an item of a map phase."""
+        """Return the value of an item of a map phase."""
         state = decode_state(node)
         if state.output is None:
             return state.value
@@ -153,7 +152,7 @@ class Reading:
         return next((decode_json(row.body) for row in rows), None)
 
     async def phases(self) -> list[WorkflowNodeRow]:
-        """All phases of the run."""
+        """Return all phases of the run."""
         rows = await self._tx.all(sql.GET_PHASES, run_id=self.run.id)
         self._nodes.update({row.key: row for row in rows})
         return rows
@@ -162,7 +161,7 @@ class Reading:
 async def _moment(
     tx: Tx, reader: Reading, planned: PlannedPhase, node: WorkflowNodeRow, pointer: Pointer
 ) -> dict[str, Any]:
-    """What an execution knows of its place: its iteration, the output before it, its item, the answers."""
+    """Return the variables of one execution: its iteration, previous output, item and answers."""
     phase = planned.phase
     moment: dict[str, Any] = {"phase": phase.name, "label": pointer.label, "iteration": pointer.iteration}
     if node.execution_id is not None:
@@ -184,18 +183,18 @@ async def _moment(
 
 
 async def _scratch_read(tx: Tx, reader: Reading, paths: set[tuple[str, ...]]) -> dict[str, Any]:
-    """The scratch with the texts of the questions and answers that a phase reads, if it reads any."""
+    """Return the scratch with the texts of the questions and answers, if the phase reads the scratch."""
     read = [path[1:] for path in paths if path[:1] == (SCRATCH,)]
     if not read:
         return {}
     scratch = await reader.values.scratch()
     keys = set(scratch) if () in read else {key for key, *_ in read}
-    found = {key: answers for key in keys if (answers := await _answers(tx, scratch.get(key)))}
-    return {SCRATCH: {**scratch, **{key: {**scratch[key], "qa": each} for key, each in found.items()}}}
+    answers = {key: qa for key in keys if (qa := await _answers(tx, scratch.get(key)))}
+    return {SCRATCH: {**scratch, **{key: {**scratch[key], "qa": qa} for key, qa in answers.items()}}}
 
 
 async def _earlier(tx: Tx, reader: Reading, planned: PlannedPhase, pointer: Pointer) -> str:
-    """The end of what the iterations before it said, the last one last."""
+    """Return the end of the outputs of earlier iterations, in their order."""
     run_id, name = pointer.workflow_run_id, planned.name
     texts: list[str] = []
     size = 0
@@ -212,22 +211,22 @@ async def _earlier(tx: Tx, reader: Reading, planned: PlannedPhase, pointer: Poin
 
 
 async def _answers(tx: Tx, slot: Any) -> list[dict[str, Any]]:
-    """Questions and answers of a loop, with their texts."""
+    """Return the questions and answers of a loop, with their texts."""
     entries = slot.get("qa") if isinstance(slot, dict) else None
     if not isinstance(entries, list) or not entries:
         return []
-    asked = [str(each.get("questionExecutionId")) for each in entries]
+    asked = [str(entry.get("questionExecutionId")) for entry in entries]
     texts = await load_outputs(tx, asked)
-    rows = await tx.all(sql.ANSWERS, ids=[str(each.get("approvalId")) for each in entries])
+    rows = await tx.all(sql.ANSWERS, ids=[str(entry.get("approvalId")) for entry in entries])
     answers = {row.id: row.response for row in rows}
     return [
         {
             "question": texts.get(question, ""),
-            "answer": answers.get(each.get("approvalId")) or "",
-            "sender": each.get("sender"),
-            "at": each.get("at"),
+            "answer": answers.get(entry.get("approvalId")) or "",
+            "sender": entry.get("sender"),
+            "at": entry.get("at"),
         }
-        for question, each in zip(asked, entries, strict=True)
+        for question, entry in zip(asked, entries, strict=True)
     ]
 
 
@@ -236,7 +235,7 @@ def _takes_variables(phase: Phase, pointer: Pointer) -> bool:
 
 
 async def _before(tx: Tx, reader: Reading, plan: WorkflowPlan, name: str) -> dict[str, str]:
-    """The outputs of the phases that come before one, the nearest ones."""
+    """Return the outputs of the phases that come before a phase; of many, the nearest."""
     names = plan.before(name)
     nodes = [node for node in await reader.phases() if node.node in names and node.execution_id is not None]
     nearest = nodes[-MAX_BEFORE:]
@@ -248,7 +247,7 @@ async def _before(tx: Tx, reader: Reading, plan: WorkflowPlan, name: str) -> dic
 
 
 def list_templates(planned: PlannedPhase, role: str) -> list[Template]:
-    """The templates that the input of a phase is made of."""
+    """List the templates that the input of a phase uses."""
     phase = planned.phase
     texts: list[str | None] = [_prompt(phase, role), phase.command, phase.model, phase.variant]
     if phase.loop is not None:
@@ -261,25 +260,25 @@ def list_templates(planned: PlannedPhase, role: str) -> list[Template]:
 
 
 def strings_in(value: Any) -> list[str]:
-    """Every text in a value."""
+    """List every text in a value."""
     if isinstance(value, str):
         return [value]
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    return [text for each in inner for text in strings_in(each)]
+    return [text for element in inner for text in strings_in(element)]
 
 
 def filled(value: Any, scope: Mapping[str, Any]) -> Any:
-    """A value with the templates in it rendered. One that is a path alone becomes the value there."""
+    """Return a value with its templates rendered. A template that is only a path becomes the value there."""
     if isinstance(value, str):
         template = templates.parse(value)
         path = template.only_path
         if path is None:
             return template.render(scope)
-        found = find(path, scope)
-        return found if isinstance(found, dict | list | int | float) else shown(found)
+        content = find(path, scope)
+        return content if isinstance(content, dict | list | int | float) else shown(content)
     if isinstance(value, Mapping):
-        return {key: filled(each, scope) for key, each in value.items()}
-    return [filled(each, scope) for each in value] if isinstance(value, list) else value
+        return {key: filled(element, scope) for key, element in value.items()}
+    return [filled(element, scope) for element in value] if isinstance(value, list) else value
 
 
 def _prompt(phase: Phase, role: str) -> str | None:
@@ -293,19 +292,20 @@ def _prompt(phase: Phase, role: str) -> str | None:
 def _model(
     phase: Phase, role: str, values: RunValues, scope: Mapping[str, Any], planned: PlannedPhase
 ) -> tuple[str | None, str | None]:
-    """The model and the variant of a phase: its own, or those of the settings for its name."""
+    """Return the model and the variant of a phase: its own, or those of the settings for its name."""
     model, variant = phase.model, phase.variant
     if role == "fix" and phase.loop is not None:
         changes = phase.loop.on_request_changes
         model, variant = changes.fix_model or model, changes.fix_variant or variant
     config = values.config
-    rendered = [None if each is None else planned.template(each).render(scope) for each in (model, variant)]
-    found, kind = rendered
-    return found or config.models.get(phase.name), kind or config.variants.get(phase.name)
+    model, variant = (
+        None if text is None else planned.template(text).render(scope) for text in (model, variant)
+    )
+    return model or config.models.get(phase.name), variant or config.variants.get(phase.name)
 
 
 def build_input(material: Material) -> dict[str, Any]:
-    """What a phase is executed with."""
+    """Build the input with which a phase is executed."""
     planned, pointer, scope = material.planned, material.pointer, material.scope
     phase = planned.phase
     agent = built_in(phase, pointer.role)
@@ -335,7 +335,7 @@ def build_input(material: Material) -> dict[str, Any]:
 
 
 def standard(material: Material, prompt: str | None) -> dict[str, Any]:
-    """What an agent gets that says nothing of its input."""
+    """Build the input of an agent whose phase has no `input`."""
     phase, scope, pointer = material.planned.phase, material.scope, material.pointer
     skills = [phase.skill] if phase.skill is not None else list(phase.skills)
     given: dict[str, Any] = {
@@ -356,12 +356,12 @@ def standard(material: Material, prompt: str | None) -> dict[str, Any]:
 
 
 def variables(material: Material) -> dict[str, str]:
-    """The outputs of earlier phases for commands: those of one line, under two names each."""
-    found: dict[str, str] = {}
+    """Return the one-line outputs of earlier phases as environment variables, under two names each."""
+    env: dict[str, str] = {}
     for name, output in material.before.items():
         text = output.rstrip("\r\n")
         if len(text) > MAX_VARIABLE or "\n" in text or "\r" in text or "\0" in text:
             continue
         key = _NO_NAME.sub("_", name.upper())
-        found["PERDURE_OUT_" + key] = found["LL_OUT_" + key] = text
-    return found
+        env["PERDURE_OUT_" + key] = env["LL_OUT_" + key] = text
+    return env

@@ -1,4 +1,4 @@
-"""Workflow and cron files: YAML that is read, checked and explained with the line of each mistake."""
+"""Load workflow and cron files: read YAML, check it, and report each mistake with its line."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _BLOCK: Final = "|"
 
 Lines = Mapping[tuple[str | int, ...], int]
-"""The line of each value of a file, by the path to it."""
+"""Line of each value of a file, by the path to the value."""
 
 
 class FileProblem(NamedTuple):
-    """A mistake in a file. `line` is 0 if it is one of the file as a whole."""
+    """A mistake in a file. `line` is 0 for a mistake of the whole file."""
 
     file: str
     line: int
@@ -47,18 +47,18 @@ class FileProblem(NamedTuple):
 
 
 class LoadedFile(NamedTuple):
-    """A file that was read: its definition, unless something is wrong with it, and what to know about it."""
+    """A file that was read: its definition, or None if it has problems, and warnings."""
 
     file: str
     definition: Workflow | Cron | None
     problems: Sequence[FileProblem]
     warnings: Sequence[FileProblem]
     assistants: Sequence[tuple[str, FileProblem]] = ()
-    """The assistants that phases name, each with what is told if there is none of that name."""
+    """Assistants that phases name, each with the problem to report if it does not exist."""
 
 
 def load_folder(folder: Path) -> list[LoadedFile]:
-    """Every YAML file of a folder, in the order of their names. A bad file does not stop the others."""
+    """Load every YAML file of a folder in the order of their names. A bad file does not stop the others."""
     if not folder.is_dir():
         return []
     files = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
@@ -66,25 +66,25 @@ def load_folder(folder: Path) -> list[LoadedFile]:
 
 
 def _together(loaded: Sequence[LoadedFile]) -> list[LoadedFile]:
-    """The files of a folder; of two that have one name or one intent, the first counts."""
+    """Reject files of a folder that repeat a name or an intent; the first file counts."""
     first: dict[tuple[str, str], str] = {}
-    found = []
-    for each in loaded:
+    checked = []
+    for file in loaded:
         problems = [
             FileProblem(
-                each.file, 0, f"the {what} {name!r} is that of {Path(first[what, name]).name} already"
+                file.file, 0, f"the {what} {name!r} is that of {Path(first[what, name]).name} already"
             )
-            for what, name in _unique(each.definition)
+            for what, name in _unique(file.definition)
             if (what, name) in first
         ]
         if not problems:
-            first.update((key, each.file) for key in _unique(each.definition))
-        found.append(each._replace(definition=None, problems=problems) if problems else each)
-    return found
+            first.update((key, file.file) for key in _unique(file.definition))
+        checked.append(file._replace(definition=None, problems=problems) if problems else file)
+    return checked
 
 
 def _unique(definition: Workflow | Cron | None) -> Iterator[tuple[str, str]]:
-    """What no other file of a folder may have, too."""
+    """Yield what only one file of a folder may have."""
     if definition is not None:
         yield f"name of a {type(definition).__name__.lower()}", definition.name
     if isinstance(definition, Workflow) and definition.classification is not None:
@@ -92,7 +92,7 @@ def _unique(definition: Workflow | Cron | None) -> Iterator[tuple[str, str]]:
 
 
 def load_file(path: Path) -> LoadedFile:
-    """A workflow or a cron file."""
+    """Load a workflow or cron file."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE + 1)
@@ -102,7 +102,7 @@ def load_file(path: Path) -> LoadedFile:
 
 
 def load_text(data: bytes | str, name: str = "workflow", *, folder: Path | None = None) -> LoadedFile:
-    """The text of a file; `folder` is where its prompts are looked for."""
+    """Load the text of a file; `folder` is where its prompts are searched."""
     if len(data) > MAX_FILE:
         return _failed(name, 0, f"is larger than {MAX_FILE} bytes")
     try:
@@ -112,10 +112,10 @@ def load_text(data: bytes | str, name: str = "workflow", *, folder: Path | None 
     try:
         converted = convert_file(content)
         definition = converted.definition
-        found = list(converted.mistakes)
+        mistakes = list(converted.mistakes)
         if definition is None:
             return LoadedFile(
-                name, None, [FileProblem(name, _line(lines, m.path), m.message) for m in found], []
+                name, None, [FileProblem(name, _line(lines, m.path), m.message) for m in mistakes], []
             )
         more = list(find_mistakes(definition))
         notes = list(_notes(definition, folder))
@@ -124,26 +124,26 @@ def load_text(data: bytes | str, name: str = "workflow", *, folder: Path | None 
             more += wrong
     except FileMistake as error:
         return _failed(name, _line(lines, error.path), error.message)
-    found += [mistake for mistake in more if not converted.concerns(mistake)]
-    found.sort(key=lambda mistake: _text_line(lines, mistake))
-    problems = [FileProblem(name, _text_line(lines, each), each.message) for each in found]
-    warnings = [FileProblem(name, _line(lines, each.path), each.message) for each in notes]
+    mistakes += [mistake for mistake in more if not converted.concerns(mistake)]
+    mistakes.sort(key=lambda mistake: _text_line(lines, mistake))
+    problems = [FileProblem(name, _text_line(lines, m), m.message) for m in mistakes]
+    warnings = [FileProblem(name, _line(lines, note.path), note.message) for note in notes]
     if problems:
         return LoadedFile(name, None, problems, warnings)
     assistants = [
-        (assistant, FileProblem(name, _line(lines, each.path), each.message))
-        for assistant, each in _assistants(definition)
+        (assistant, FileProblem(name, _line(lines, mistake.path), mistake.message))
+        for assistant, mistake in _assistants(definition)
     ]
     return LoadedFile(name, definition, problems, warnings, assistants)
 
 
 def from_python(content: Mapping[str, Any]) -> Workflow:
-    """A workflow that is given as plain data, checked like a file; InvalidInput if something is wrong."""
-    definition, found = convert_file(content)
-    if definition is not None and not found:
-        found = list(find_mistakes(definition))
-    if found:
-        raise InvalidInput("; ".join(each.message for each in found))
+    """Build a workflow from plain data, checked like a file. Raise InvalidInput if something is wrong."""
+    definition, mistakes = convert_file(content)
+    if definition is not None and not mistakes:
+        mistakes = list(find_mistakes(definition))
+    if mistakes:
+        raise InvalidInput("; ".join(mistake.message for mistake in mistakes))
     if not isinstance(definition, Workflow):
         raise InvalidInput("this is a cron, not a workflow")
     return definition
@@ -158,14 +158,14 @@ def _first(path: tuple[str | int, ...]) -> int:
 
 
 def _line(lines: Lines, path: tuple[str | int, ...]) -> int:
-    """The line of a value, or of the nearest one around it."""
+    """Return the line of a value, or of the nearest value that contains it."""
     while path and path not in lines:
         path = path[:-1]
     return lines.get(path, 0)
 
 
 def _text_line(lines: Lines, mistake: FileMistake) -> int:
-    """The line of a mistake inside a text of several lines, where the file has the text line by line."""
+    """Return the line of a mistake within a text, if the file has the text as a block of lines."""
     begin = lines.get((*mistake.path, _BLOCK))
     return _line(lines, mistake.path) if begin is None else begin + mistake.line - 1
 
@@ -174,7 +174,7 @@ def _text_line(lines: Lines, mistake: FileMistake) -> int:
 
 
 def _read(data: bytes | str) -> tuple[Mapping[str, Any], Lines]:
-    """The content of a YAML file, and the line of each value. Aliases are refused: they can grow a file."""
+    """Return the content of a YAML file and the line of each value. Refuse aliases: they can expand files."""
     try:
         loader = _Loader(data)
         try:
@@ -197,7 +197,7 @@ def _read(data: bytes | str) -> tuple[Mapping[str, Any], Lines]:
 
 
 class _Reader:
-    """Reads the nodes of a file as plain data."""
+    """Converter of YAML nodes to plain data."""
 
     def __init__(self) -> None:
         self.lines: dict[tuple[str | int, ...], int] = {}
@@ -216,22 +216,22 @@ class _Reader:
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
-            return [self.value(each, (*path, number)) for number, each in enumerate(node.value)]
+            return [self.value(inner, (*path, number)) for number, inner in enumerate(node.value)]
         return _scalar(node)
 
     def _mapping(self, node: yaml.MappingNode, path: tuple[str | int, ...]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
                 raise FileMistake("a key must be a text", (line,))
-            if key.value in found:
+            if key.value in mapping:
                 raise FileMistake(f"{key.value!r} is given twice", (line,))
-            found[key.value] = self.value(value, (*path, key.value))
+            mapping[key.value] = self.value(value, (*path, key.value))
             self.lines[(*path, key.value)] = line
             if isinstance(value, yaml.ScalarNode) and value.style == _BLOCK:
                 self.lines[(*path, key.value, _BLOCK)] = value.start_mark.line + 2
-        return found
+        return mapping
 
 
 def _scalar(node: yaml.Node) -> Any:
@@ -242,7 +242,7 @@ def _scalar(node: yaml.Node) -> Any:
         raise FileMistake(f"{node.value!r} is not a value of YAML", (node.start_mark.line + 1,)) from None
     finally:
         loader.dispose()
-    # Dates and the like are texts to a workflow.
+    # YAML dates and other typed scalars are texts in a workflow.
     return value if isinstance(value, str | int | float | bool | None) else node.value
 
 
@@ -250,9 +250,9 @@ def _scalar(node: yaml.Node) -> Any:
 
 
 def _with_prompts(workflow: Workflow, folder: Path) -> tuple[Workflow, list[FileMistake]]:
-    """The workflow with the text of its prompts in place of the names of their files.
+    """Return the workflow with the text of prompt files in place of their names, and the mistakes.
 
-    So a run needs no file of the machine on which it was loaded.
+    A run then needs no file of the machine on which it was loaded.
     """
     phases: list[Phase] = []
     wrong: list[FileMistake] = []
@@ -294,7 +294,7 @@ def _with_texts(phase: Phase, texts: Mapping[str, str]) -> Phase:
 
 
 def _prompt_text(folder: Path, prompt: str) -> str:
-    """The text of a prompt: that of its file, which stands in the project, or the prompt itself."""
+    """Return the text of a prompt: the content of its file in the project, or the prompt itself."""
     path = folder / prompt
     if not is_file_name(prompt) or not path.is_file():
         return prompt
@@ -315,7 +315,7 @@ def _prompt_text(folder: Path, prompt: str) -> str:
 
 
 def _notes(definition: Workflow | Cron, folder: Path | None) -> Iterator[FileMistake]:
-    """What is kept and means nothing here, and what is not there yet."""
+    """Yield warnings: fields without effect, missing prompt files, unknown helpers."""
     for name, purpose in KEPT.items():
         if getattr(definition, name, None) is not None:
             yield FileMistake(f"{name} is for {purpose}; it is kept and not used", (name,))
@@ -343,7 +343,7 @@ def _notes(definition: Workflow | Cron, folder: Path | None) -> Iterator[FileMis
 
 
 def _assistants(definition: Workflow | Cron) -> Iterator[tuple[str, FileMistake]]:
-    """The assistants that phases name, without those that a template gives."""
+    """Yield the assistants that phases name, except those that a template renders."""
     for number, phase in enumerate(definition.phases if isinstance(definition, Workflow) else ()):
         for field, assistant in phase.templates():
             if field.endswith("assistant") and not templates.parse(assistant).paths():

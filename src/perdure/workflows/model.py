@@ -1,4 +1,4 @@
-"""The state machines of workflow runs and their nodes, labels and bounds.
+"""State machines of workflow runs and their nodes, labels and limits.
 
 Everything here is pure: no I/O, no clock, no randomness.
 """
@@ -21,7 +21,7 @@ NODE_STATUSES: Final[tuple[NodeStatus, ...]] = get_args(NodeStatus)
 TriggerType = Literal["webhook", "cron", "chat", "api"]
 TRIGGER_TYPES: Final[tuple[TriggerType, ...]] = get_args(TriggerType)
 DefinitionChoice = Literal["original", "current"]
-"""Which definition a retry goes on with: that with which the run began, or that of the file now."""
+"""Definition that a retry uses: the one of the run's start, or the one in the file now."""
 DEFINITION_CHOICES: Final[tuple[DefinitionChoice, ...]] = get_args(DefinitionChoice)
 Role = Literal["work", "fix", "recheck", "check"]
 
@@ -37,10 +37,10 @@ WAITING: Final = "waiting"
 SKIPPED: Final = "skipped"
 
 LIVE: Final = (RUNNING, PAUSED, QUEUED)
-"""The statuses of runs that have not ended, in the order of lists."""
+"""Statuses of runs that have not ended, in the order of lists."""
 ENDED: Final = (SUCCEEDED, FAILED, CANCELLED)
 NOT_ENDED: Final = (*LIVE_ROLLOUTS, *QUEUED_ROLLOUTS)
-"""The statuses of rollouts that are executed or wait for a worker."""
+"""Statuses of rollouts that are executed or wait for a worker."""
 NODE_ENDED: Final = frozenset({SUCCEEDED, FAILED, SKIPPED, CANCELLED})
 
 RUN: Final = (
@@ -54,7 +54,7 @@ RUN: Final = (
     .on("cancelled", LIVE, CANCELLED)
     .on("retried", [FAILED, CANCELLED], RUNNING)
 )
-"""An end is for good: only a retry, which a person asks for, leaves it."""
+"""An end is final; only a retry, requested by a person, leaves it."""
 
 _OPEN = [PENDING, READY, RUNNING, WAITING]
 NODE: Final = (
@@ -69,32 +69,32 @@ NODE: Final = (
     .on("cancelled", _OPEN, CANCELLED)
     .on("reset", NODE_STATUSES, PENDING)
 )
-"""A reset is a retry of the run, or a jump back to a phase before it."""
+"""A reset is a retry of the run, or a jump back to an earlier phase."""
 
 WAITING_APPROVAL: Final = "waiting_approval"
-"""The current phase of a run that waits for a person."""
+"""Current phase of a run that waits for a person."""
 MAX_RESTARTS: Final = 3
-"""How many lost workers a run outlives."""
+"""Number of lost workers that a run survives."""
 MAX_JUMPS: Final = 10
-"""How often a phase that failed may go back to another."""
+"""Maximum number of jumps of a failed phase to another phase."""
 MAX_DEPTH: Final = 8
-"""How deep workflows may start one another."""
+"""Maximum nesting of workflows that start workflows."""
 MAX_LIVE: Final = 1000
-"""How many phases of a run execute or wait for a worker at once."""
+"""Maximum number of phases of a run that execute or wait for a worker at once."""
 MAX_ITEMS: Final = 1000
-"""How many items a map phase has."""
+"""Maximum number of items of a map phase."""
 MAX_ERROR: Final = 1000
-"""How many characters of an error a row keeps."""
+"""Maximum length of an error in a row."""
 MAX_INLINE: Final = 16 << 10
-"""How long a value of context or scratch is, as JSON, that stands in the row of its run."""
+"""Maximum length of a value of context or scratch in the row of its run, as JSON."""
 MAX_CONTEXT: Final = 64 << 10
-"""How long context and scratch are in the row of a run; the largest values are moved to other rows."""
+"""Maximum length of context and scratch in the row of a run; the largest values move to other rows."""
 MAX_BODY: Final = 1 << 20
-"""How long context and scratch are, as JSON, when they are given."""
+"""Maximum length of context and scratch that a caller passes, as JSON."""
 QUEUE_SECONDS: Final = 3600.0
-"""How long a run waits to be admitted before it is cancelled."""
+"""Maximum time that a run waits to be admitted before it is cancelled."""
 DEFAULT_CAP: Final = 4
-"""How many runs of a namespace run at once, unless a setting says otherwise."""
+"""Default number of runs of a namespace that run at once."""
 
 
 # --- labels -----------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ _LABEL = re.compile(
 
 
 class Label(NamedTuple):
-    """A label of an execution, taken apart: `plan_iter_2_check` is the check of iteration 2 of plan."""
+    """Label of an execution: `plan_iter_2_check` is the check of iteration 2 of plan."""
 
     phase: str
     kind: LabelKind = "phase"
@@ -122,23 +122,23 @@ class Label(NamedTuple):
 
 
 def parse_label(text: str) -> Label:
-    """A label, taken apart. What has no number is the label of a phase."""
-    found = _LABEL.fullmatch(text)
-    if found is None:
+    """Parse a label. A text without a number is the label of a phase."""
+    match = _LABEL.fullmatch(text)
+    if match is None:
         return Label(text)
-    if found["kind"]:
-        return Label(found["phase"], found["kind"], int(found["number"]))  # type: ignore[arg-type]
-    part: LabelKind = found["part"] or "iter"  # type: ignore[assignment]
-    return Label(found["looped"], part, int(found["iteration"]))
+    if match["kind"]:
+        return Label(match["phase"], match["kind"], int(match["number"]))  # type: ignore[arg-type]
+    part: LabelKind = match["part"] or "iter"  # type: ignore[assignment]
+    return Label(match["looped"], part, int(match["iteration"]))
 
 
 def build_skill(workflow_name: str, label: str) -> str:
-    """What the executions of a phase are found by."""
+    """Build the key by which the executions of a phase are found."""
     return workflow_name + ":" + label
 
 
 class NodeKey(NamedTuple):
-    """A node of a run: a phase, or an item of a map phase. As a text it is `phase` or `phase#3`."""
+    """Key of a node of a run: a phase, or an item of a map phase. As text it is `phase` or `phase#3`."""
 
     node: str
     item: int = 0
@@ -148,7 +148,7 @@ class NodeKey(NamedTuple):
 
 
 def parse_node(text: str) -> NodeKey:
-    """A node from its text."""
+    """Parse the key of a node."""
     node, _, item = text.partition("#")
     return NodeKey(node, int(item) if item.isdecimal() else 0)
 
@@ -157,7 +157,7 @@ def parse_node(text: str) -> NodeKey:
 
 
 class Pointer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The stored input of a phase: what is rendered when a worker claims it."""
+    """Stored input of a phase, rendered when a worker claims it."""
 
     workflow_run_id: str
     node: str
@@ -167,17 +167,17 @@ class Pointer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     iteration: int = 0
     cycle: int = 0
     sandbox: str | None = None
-    """The sandbox in which the phase must be executed."""
+    """Sandbox in which the phase must be executed."""
     network: bool = False
 
     @property
     def text(self) -> str:
-        """It as JSON."""
+        """Return the pointer as JSON."""
         return msgspec.json.encode(self).decode()
 
 
 class PhaseEnd(NamedTuple):
-    """How the execution of a phase ended."""
+    """End of an execution of a phase."""
 
     rollout_id: str
     success: bool
@@ -186,9 +186,9 @@ class PhaseEnd(NamedTuple):
     stop_reason: str | None
     execution_id: str | None
     interrupted: bool = False
-    """Whether its graph waits for an answer on its thread."""
+    """True if its graph waits for an answer on its thread."""
 
 
 def error_text(error: Any) -> str:
-    """What a row keeps of an error: a text that every database takes."""
+    """Return an error as a text of limited length that every database accepts."""
     return str(error)[:MAX_ERROR].replace("\0", "\ufffd").encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Overrides: workflows that were switched on or off, whatever their files say."""
+"""Overrides: workflows switched on or off independently of their files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WorkflowOverrideRow(NamedTuple):
 
 
 def row_to_override(row: WorkflowOverrideRow) -> WorkflowOverride:
-    """The record of an override."""
+    """Convert a row to the record of an override."""
     return WorkflowOverride(
         name=row.name,
         enabled=bool(row.enabled),

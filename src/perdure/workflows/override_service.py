@@ -18,11 +18,11 @@ WorkflowName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 
 
 class WorkflowOverrides(Service):
-    """Which workflows are switched on or off. A workflow without an override is enabled."""
+    """The switches of workflows. A workflow without an override is enabled."""
 
     @call(GET("/workflow-overrides"), scope="read")
     async def list(self, *, limit: Limit = 100, after: str = "") -> list[WorkflowOverride]:
-        """List overrides in the order of their names; `after` is the last name of the page before."""
+        """List overrides in the order of their names; `after` is the last name of the previous page."""
         check_page(limit)
         rows = await self.read(overrides.get_all, limit, check_text(after, "after", max_length=MAX_NAME))
         return [row_to_override(row) for row in rows]
@@ -34,17 +34,17 @@ class WorkflowOverrides(Service):
 
     @call(PUT("/workflow-overrides/{name}"), scope="write", repeatable=True)
     async def set_enabled(self, name: WorkflowName, *, enabled: bool) -> WorkflowOverride:
-        """Switch a workflow on or off. One that is off refuses new dispatches; its live runs go on."""
+        """Switch a workflow on or off. A disabled workflow refuses new dispatches; its live runs continue."""
         row = await self.write(overrides.set_enabled, _checked(name), check_flag(enabled, "enabled"))
         return row_to_override(row)
 
     @call(DELETE("/workflow-overrides/{name}"), scope="write", errors=(NotFound,))
     async def clear(self, name: WorkflowName) -> None:
-        """Delete the override of a workflow, so that its file counts again."""
+        """Delete the override of a workflow, so that it is enabled again."""
         await self.write(overrides.clear, _checked(name))
 
     async def is_enabled(self, name: str) -> bool:
-        """Whether a workflow may be dispatched."""
+        """Return whether a workflow may be dispatched."""
         return await self.read(overrides.is_enabled, _checked(name))
 
 

@@ -1,4 +1,4 @@
-"""The SQL of overrides, written once for both engines."""
+"""SQL of overrides, written once for both engines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIST = statement(
 )
 # The workflows that are switched off.
 DISABLED = statement("SELECT name FROM workflow_overrides WHERE ns = :ns AND enabled = :enabled", row=str)
-# Set overrides, whether they are there or not.
+# Insert or update overrides.
 SET = BulkInsert(
     OVERRIDES,
     WorkflowOverrideRow,

@@ -1,4 +1,4 @@
-"""The table of overrides: workflows that were switched on or off."""
+"""Table of overrides: workflows switched on or off."""
 
 from perdure.kernel.storage.schema import Table, integer, text
 
@@ -13,6 +13,6 @@ OVERRIDES = Table(
     ),
     key=("ns", "name"),
 )
-"""One row for each workflow that was switched; without a row it is enabled."""
+"""One row for each switched workflow; a workflow without a row is enabled."""
 
 TABLES = (OVERRIDES,)

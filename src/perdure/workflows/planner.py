@@ -1,8 +1,8 @@
 """What happens to the phases of a run when one of them ends. Everything here is pure.
 
-A `Plan` is a workflow, read once. A `Board` has the nodes of a run that a transaction works on: it moves them
-by the transition table, counts what depends on them, and says which are ready and which are skipped. A node
-that is not loaded is asked for by `needs`, so that a run of a thousand phases is not read at each end.
+A `WorkflowPlan` is a parsed workflow. `RunNodes` has the nodes of a run that a transaction works on: it moves
+them by the transition table, counts their dependencies, and returns which nodes are ready or skipped. `needs`
+names the nodes to load, so that the end of one phase never reads all phases of a large run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from perdure.workflows.templates import Template
 
 
 class PlannedPhase:
-    """A phase with its conditions and templates parsed, and its place in the graph."""
+    """A phase with its parsed conditions and templates, and its place in the graph."""
 
     def __init__(
         self, phase: Phase, position: int, depends_on: tuple[str, ...], dependents: tuple[str, ...]
@@ -46,12 +46,12 @@ class PlannedPhase:
 
     @cached_property
     def skip_conditions(self) -> tuple[Expression, ...]:
-        """The phase is skipped if one of them holds."""
+        """Return the conditions for skipping the phase; one that holds is enough."""
         return tuple(expressions.parse(text) for text in self.phase.conditions)
 
     @cached_property
     def until(self) -> Expression | None:
-        """When the loop of the phase ends."""
+        """Return the condition that ends the loop of the phase."""
         loop = self.phase.generic_loop
         return None if loop is None or loop.until is None else expressions.parse(loop.until)
 
@@ -60,24 +60,24 @@ class PlannedPhase:
         return {}
 
     def template(self, text: str) -> Template:
-        """A template of the phase, parsed once."""
-        found = self._templates.get(text)
-        if found is None:
-            found = self._templates[text] = templates.parse(text)
-        return found
+        """Return a template of the phase, parsed once."""
+        template = self._templates.get(text)
+        if template is None:
+            template = self._templates[text] = templates.parse(text)
+        return template
 
     @property
     def fails_run(self) -> bool:
-        """Whether the run fails when the phase does."""
+        """Return whether the run fails when the phase fails."""
         return self.phase.on_failure is None or self.phase.on_failure.action == "fail"
 
     def runs_after(self, succeeded: int, failed: int) -> bool:
-        """Whether the phase runs after those that it depends on have ended so."""
+        """Return whether the phase runs, from the counts of its ended dependencies."""
         return holds(self.phase.trigger_rule, len(self.depends_on), succeeded, failed)
 
 
 class WorkflowPlan:
-    """A workflow whose phases have been put in order."""
+    """A workflow with its phases in order."""
 
     def __init__(self, workflow: Workflow) -> None:
         self.workflow = workflow
@@ -102,8 +102,8 @@ class WorkflowPlan:
 
     @cached_property
     def by_output(self) -> Mapping[str, str]:
-        """The phase behind each name under which an output is known: its own, or its `output_var`."""
-        aliases = {each.phase.output_var: name for name, each in self.phases.items() if each.phase.output_var}
+        """Return the phase of each output name: the name of the phase, or its `output_var`."""
+        aliases = {p.phase.output_var: name for name, p in self.phases.items() if p.phase.output_var}
         return {**aliases, **{name: name for name in self.phases}}
 
     @cached_property
@@ -113,43 +113,42 @@ class WorkflowPlan:
 
     @cached_property
     def success_marker(self) -> str | None:
-        """What the last phase with a marker for the success of the run sets."""
-        found = [each.phase.on_success for each in self.phases.values()]
-        markers = [each.set_phase for each in found if each is not None and each.set_phase is not None]
-        return next(reversed(markers), None)
+        """Return the `set_phase` of the last phase that has one."""
+        rules = (planned.phase.on_success for planned in reversed(list(self.phases.values())))
+        return next((rule.set_phase for rule in rules if rule is not None and rule.set_phase), None)
 
     def after(self, name: str) -> set[str]:
-        """Every phase that depends on this one, directly or through others."""
-        found: set[str] = set()
+        """Return every phase that depends on this one, directly or through others."""
+        names: set[str] = set()
         pending = list(self[name].dependents)
         while pending:
-            each = pending.pop()
-            if each not in found:
-                found.add(each)
-                pending += self[each].dependents
-        return found
+            other = pending.pop()
+            if other not in names:
+                names.add(other)
+                pending += self[other].dependents
+        return names
 
     def before(self, name: str) -> set[str]:
-        """Every phase that this one depends on, directly or through others."""
-        found: set[str] = set()
+        """Return every phase that this one depends on, directly or through others."""
+        names: set[str] = set()
         pending = list(self[name].depends_on)
         while pending:
-            each = pending.pop()
-            if each not in found:
-                found.add(each)
-                pending += self[each].depends_on
-        return found
+            other = pending.pop()
+            if other not in names:
+                names.add(other)
+                pending += self[other].depends_on
+        return names
 
     def new_nodes(self, run_id: str) -> list[WorkflowNodeRow]:
-        """The nodes of a run that begins."""
+        """Return the nodes of a new run."""
         return [
-            new_node(run_id, each.name, each.position, waiting_on=len(each.depends_on))
-            for each in self.phases.values()
+            new_node(run_id, planned.name, planned.position, waiting_on=len(planned.depends_on))
+            for planned in self.phases.values()
         ]
 
 
 def new_node(run_id: str, name: str, position: int, *, item: int = 0, waiting_on: int = 0) -> WorkflowNodeRow:
-    """A node that waits for so many others."""
+    """Return a node that waits for this number of other nodes."""
     return WorkflowNodeRow(
         run_id=run_id,
         node=name,
@@ -176,7 +175,7 @@ def new_node(run_id: str, name: str, position: int, *, item: int = 0, waiting_on
 
 
 class Settled(NamedTuple):
-    """Nodes that became ready, and nodes that were skipped, when others had ended."""
+    """Nodes that became ready, and nodes that were skipped, after other nodes ended."""
 
     ready: list[WorkflowNodeRow]
     skipped: list[WorkflowNodeRow]
@@ -186,7 +185,7 @@ _COUNTED = {READY: "ready_nodes", RUNNING: "running_nodes", WAITING: "waiting_no
 
 
 class RunNodes:
-    """The nodes of a run that a transaction works on, and the counts of them in the run's row."""
+    """The nodes of a run that a transaction works on, and their counts in the run's row."""
 
     def __init__(
         self, plan: WorkflowPlan, run: WorkflowRunRow, nodes: Iterable[WorkflowNodeRow] = ()
@@ -198,19 +197,19 @@ class RunNodes:
         self.add(nodes)
 
     def add(self, nodes: Iterable[WorkflowNodeRow]) -> None:
-        """Take nodes that were read or made; one that is here already stays as it is."""
+        """Add nodes that were read or created; nodes that are already here stay unchanged."""
         for node in nodes:
             self.nodes.setdefault(node.key, node)
 
     def begin(self) -> list[WorkflowNodeRow]:
-        """Start a run whose nodes are new; gives those that wait for nothing."""
+        """Start a run whose nodes are new. Return the nodes without dependencies."""
         first = [node for node in self.nodes.values() if not node.waiting_on and not node.item]
         for node in first:
             self.move(node, "dependencies ended")
         return first
 
     def move(self, node: WorkflowNodeRow, event: str) -> bool:
-        """Apply an event to a node and count it; False, and nothing changes, if there is no such step."""
+        """Apply an event to a node and count it. If the event is invalid, change nothing and return False."""
         if not NODE.moves(node.status, event):
             return False
         was, node.status = node.status, NODE.step(node.status, event)
@@ -229,7 +228,7 @@ class RunNodes:
             setattr(self.run, name, getattr(self.run, name) + more)
 
     def end(self, node: WorkflowNodeRow, event: str, *, fails_run: bool = False) -> bool:
-        """End a node: succeeded, failed or skipped. What depends on it is told by `settle`."""
+        """End a node: succeeded, failed or skipped. `settle` then updates its dependents."""
         if not self.move(node, event):
             return False
         node.rollout_id = node.due_at = None
@@ -239,17 +238,17 @@ class RunNodes:
         return True
 
     def needs(self) -> set[str]:
-        """The nodes that `settle` needs and that are not loaded: the dependents of those that have ended."""
+        """Return the nodes that `settle` needs and that are not loaded: dependents of ended nodes."""
         wanted = {name for node in self._ended for name in self.plan[node.node].dependents}
         return {name for name in wanted if NodeKey(name) not in self.nodes}
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing has ended that its dependents do not know of."""
+        """Return whether the dependents of all ended nodes are up to date."""
         return not self._ended
 
     def settle(self) -> Settled:
-        """Tell the dependents of what has ended. Those that are skipped have ended too: settle again."""
+        """Update the dependents of ended nodes. Skipped nodes have ended too: settle again."""
         ended, self._ended = self._ended, []
         settled = Settled([], [])
         for node in ended:
@@ -272,7 +271,7 @@ class RunNodes:
             settled.skipped.append(node)
 
     def counts_as_success(self, node: WorkflowNodeRow) -> bool:
-        """Whether dependents take a node that has ended for one that succeeded: also one that may fail."""
+        """Return whether an ended node counts as a success for its dependents, as an allowed failure does."""
         if node.status == SUCCEEDED:
             return True
         on_failure = self.plan[node.node].phase.on_failure
@@ -281,9 +280,9 @@ class RunNodes:
     # --- going back ---------------------------------------------------------------------------------------
 
     def reset(self, names: Iterable[str]) -> list[WorkflowNodeRow]:
-        """Let phases begin anew; gives those that have nothing to wait for any more.
+        """Restart phases. Return those without open dependencies.
 
-        All nodes of the run are loaded. What a phase waits for is counted again.
+        All nodes of the run must be loaded. The dependencies of each phase are counted again.
         """
         again = {name for name in names if NodeKey(name) in self.nodes}
         self._ended = [node for node in self._ended if node.node not in again]
@@ -299,25 +298,27 @@ class RunNodes:
         return [node for node in self._in_order(again) if not node.waiting_on]
 
     def drop_items(self, names: Collection[str]) -> None:
-        """Drop the items of map phases that begin anew. All of them have ended."""
+        """Drop the items of map phases that start again. All of them have ended."""
         for key in [key for key in self.nodes if key.item and key.node in names]:
             del self.nodes[key]
 
     def _recount(self, node: WorkflowNodeRow) -> None:
         before = [self.nodes[NodeKey(name)] for name in self.plan[node.node].depends_on]
-        ended = [each for each in before if each.status in NODE_ENDED]
+        ended = [other for other in before if other.status in NODE_ENDED]
         node.waiting_on = len(before) - len(ended)
         node.succeeded_before = sum(map(self.counts_as_success, ended))
-        node.failed_before = sum(each.status == FAILED and not self.counts_as_success(each) for each in ended)
+        node.failed_before = sum(
+            other.status == FAILED and not self.counts_as_success(other) for other in ended
+        )
 
     def _in_order(self, names: Iterable[str]) -> Iterator[WorkflowNodeRow]:
-        found = [self.nodes[NodeKey(name)] for name in names]
-        return iter(sorted(found, key=lambda node: node.position))
+        nodes = [self.nodes[NodeKey(name)] for name in names]
+        return iter(sorted(nodes, key=lambda node: node.position))
 
     def unfinished(self) -> set[str]:
-        """The phases that a retry of the run begins anew: all but those that did what they should.
+        """Return the phases that a retry of the run starts again: all that are not done.
 
-        A phase that was skipped on its own condition is done, and so is one that may fail.
+        A phase skipped on its own condition is done, and so is a failed phase that may fail.
         """
         return {node.node for node in self.nodes.values() if not node.item and not self._is_done(node)}
 
@@ -327,7 +328,7 @@ class RunNodes:
         return node.status == SUCCEEDED or (node.status == SKIPPED and bool(node.started_at))
 
     def cancel(self) -> list[WorkflowNodeRow]:
-        """Cancel every loaded node that has not ended; gives those that change."""
+        """Cancel every loaded node that has not ended. Return the changed nodes."""
         cancelled = [node for node in self.nodes.values() if node.status not in NODE_ENDED]
         for node in cancelled:
             self.move(node, CANCELLED)

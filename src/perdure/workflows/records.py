@@ -1,4 +1,4 @@
-"""What callers see of workflows and their runs. Times are ISO 8601."""
+"""Records of workflows and their runs, as callers get them. Times are ISO 8601."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class WorkflowInfo(Record, kw_only=True):
     description: str = ""
     trigger: str | None = None
     enabled: bool = True
-    """Whether it may be run; an override switches it off."""
+    """Whether it may be run; an override can disable it."""
     file: str | None = None
-    """The file that it comes from; null for one that was written in Python."""
+    """File that defines it; null for a workflow defined in Python."""
     phases: list[PhaseInfo]
 
 
 class PhaseLines(Record, kw_only=True):
-    """Where a phase stands in the text of a definition: its first and its last line, from 1."""
+    """First and last line of a phase in the text of a definition, from 1."""
 
     phase: str
     first: int
@@ -42,28 +42,28 @@ class PhaseLines(Record, kw_only=True):
 
 
 class DefinitionText(Record, kw_only=True):
-    """A definition as YAML. It is written from what is stored: prompts are texts, and comments are gone."""
+    """A definition as YAML, generated from what is stored: prompts are inline, and comments are lost."""
 
     text: str
     phases: list[PhaseLines]
 
 
 class WorkflowDetail(WorkflowInfo, kw_only=True):
-    """A workflow with its definition, as its file says it."""
+    """A workflow with its definition."""
 
     definition: dict[str, Any]
     yaml: DefinitionText
 
 
 class RunDefinition(Record, kw_only=True):
-    """The definition that a run uses, whatever its file says now."""
+    """The definition that a run uses, independent of later changes of its file."""
 
     workflow_run_id: str
     workflow_name: str
     digest: str
-    """The same for runs of the same definition."""
+    """Equal for runs of the same definition."""
     current: bool | None
-    """Whether it is the one that new runs use; null if this server has no such workflow."""
+    """Whether new runs use it; null if this server has no such workflow."""
     definition: dict[str, Any]
     yaml: DefinitionText
 
@@ -75,7 +75,7 @@ class Dispatch(Record, kw_only=True):
     """The run; null if the workflow is switched off."""
     status: RunStatus | None = None
     reused: bool = False
-    """Whether it is the live run of the same workflow and trigger, which goes on."""
+    """Whether it is the existing live run of the same workflow and trigger."""
     enabled: bool = True
 
 
@@ -102,7 +102,7 @@ class WorkflowRunSummary(Record, kw_only=True):
     current_phase: str
     error: str | None = None
     restart_count: int = 0
-    """How many workers were lost while they executed phases of it."""
+    """Number of workers lost while they executed phases of the run."""
     started_at: str
     updated_at: str
     finished_at: str | None = None
@@ -110,10 +110,10 @@ class WorkflowRunSummary(Record, kw_only=True):
     parent_run_id: str | None = None
     parent_node: str | None = None
     open_nodes: int = 0
-    """How many of its phases have not ended."""
+    """Number of its phases that have not ended."""
     waiting_approvals: int = 0
     held: bool = False
-    """Whether somebody has paused it."""
+    """Whether an operator paused it."""
     total_cost_usd: float = 0.0
     total_tokens: int = 0
     turns: int = 0
@@ -121,13 +121,13 @@ class WorkflowRunSummary(Record, kw_only=True):
 
 
 class WorkflowRunPage(Record, kw_only=True):
-    """Runs: running ones first, then paused, then queued ones, then the rest, each the newest first."""
+    """Runs: running ones first, then paused, queued and ended ones; the newest first within each."""
 
     items: list[WorkflowRunSummary]
     next: str | None = None
-    """The cursor of the next page, if there may be more."""
+    """Cursor of the next page, if there may be more."""
     total: int | None = 0
-    """How many runs match in all: kept, or with `repo` and `since` counted if `total` asks for it."""
+    """Number of matching runs; with `repo` or `since`, counted only if `total` asks for it."""
 
 
 class NodeInfo(Record, kw_only=True):
@@ -136,30 +136,30 @@ class NodeInfo(Record, kw_only=True):
     node: str
     item: int = 0
     depends_on: list[str] = field(default_factory=list)
-    """The phases that it waits for, by the definition that the run was started with."""
+    """Phases that it waits for, in the definition that the run uses."""
     status: NodeStatus
     label: str | None = None
-    """What of it is executed, or was last."""
+    """Name of what is executed, or was executed last."""
     iteration: int = 0
     cycle: int = 0
     rollout_id: str | None = None
     execution_id: str | None = None
-    """The execution whose output is that of the phase."""
+    """Execution whose output is the output of the phase."""
     approval_id: str | None = None
     child_run_id: str | None = None
     due_at: str | None = None
     started_at: str | None = None
-    """When it began, with its first attempt."""
+    """Start of its first attempt."""
     ended_at: str | None = None
     attempts: int = 0
-    """How often what `label` names was executed."""
+    """Number of executions of `label`."""
     attempt_started_at: str | None = None
-    """When the last of these attempts began."""
+    """Start of the last of these attempts."""
     error: str | None = None
 
 
 class HistoryEntry(Record, kw_only=True):
-    """Something that has happened in a run."""
+    """An event in the history of a run."""
 
     phase: str
     timestamp: str
@@ -171,7 +171,7 @@ class WorkflowRun(WorkflowRunSummary, kw_only=True):
     """A workflow run with its phases, its history and its values."""
 
     definition: str
-    """The digest of the definition that it was started with."""
+    """Digest of the definition that the run uses."""
     max_parallel: int | None = None
     context: dict[str, Any]
     scratch: dict[str, Any]
@@ -180,20 +180,20 @@ class WorkflowRun(WorkflowRunSummary, kw_only=True):
     phase_history: list[HistoryEntry]
     """The latest entries, in their order."""
     final_message: str | None = None
-    """What the workflow says at its success."""
+    """Message of the workflow after its success."""
     checklist: str | None = None
     """The phases with a mark each, if the workflow asks for it."""
 
 
 class WorkflowStatusCounts(Record, kw_only=True):
-    """How many runs of a workflow have each status."""
+    """Number of runs of a workflow by status."""
 
     workflow_name: str
     counts: dict[RunStatus, int]
 
 
 class ValueDifference(Record, kw_only=True):
-    """A value that two runs do not share, by the path to it."""
+    """A value that differs between two runs, with the path to it."""
 
     path: str
     left: Any = None
@@ -201,7 +201,7 @@ class ValueDifference(Record, kw_only=True):
 
 
 class RunDiff(Record, kw_only=True):
-    """What two runs do not share."""
+    """Differences between two runs."""
 
     left: str
     right: str
@@ -222,7 +222,7 @@ class LogMatch(Record, kw_only=True):
 
 
 class LogPage(Record, kw_only=True):
-    """Executions that contain a text. `next` is the cursor of the ones before them, if there are any."""
+    """Executions that contain a text. `next` is the cursor of earlier executions, if there are any."""
 
     items: list[LogMatch]
     next: str | None = None

@@ -1,4 +1,4 @@
-"""The workflows that a process knows: from files, or from Python."""
+"""Registry of the workflows of a process: from files, or from Python."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from perdure.workflows.snapshots import Snapshot, snapshot
 
 
 class RegisteredWorkflow(NamedTuple):
-    """A workflow, and where it comes from: a file, or None for Python."""
+    """A workflow and its file; None for a workflow defined in Python."""
 
     workflow: Workflow
     file: str | None = None
 
 
 class WorkflowRegistry:
-    """The workflows of a process, by name. Those of files are replaced together; one bad file stops no other.
+    """The workflows of a process, by name. Those of files are replaced together.
 
-    A workflow in Python counts before a file of its name.
+    A workflow in Python takes precedence over a file of the same name.
     """
 
     def __init__(self, workflows: Iterable[Workflow] = ()) -> None:
@@ -31,24 +31,25 @@ class WorkflowRegistry:
             self.add(workflow)
 
     def add(self, workflow: Workflow) -> None:
-        """Take a workflow that was written in Python."""
+        """Add a workflow defined in Python."""
         self._python[workflow.name] = RegisteredWorkflow(workflow)
 
     def load(
         self,
-        found: Iterable[tuple[str, Workflow]],
+        loaded: Iterable[tuple[str, Workflow]],
         broken: Iterable[str] = (),
         refused: Mapping[str, str] | None = None,
     ) -> str | None:
-        """Take the workflows of files, each with its file, in place of those that were read before.
+        """Replace the workflows of files. Return a sentence about what changed, or None.
 
-        A file with a mistake leaves the workflow that it had before; `refused` gives the mistakes of some by
-        name, which callers are told. Gives what has changed in one sentence, or None.
+        Each workflow comes with its file. A broken file keeps its previous workflow. `refused` has the
+        mistakes that `get` reports, by name.
         """
         self._refused = dict(refused or {})
         before, wrong = self._files, set(broken)
-        kept = {name: known for name, known in before.items() if known.file in wrong}
-        self._files = {**kept, **{each.name: RegisteredWorkflow(each, file) for file, each in found}}
+        kept = {name: registered for name, registered in before.items() if registered.file in wrong}
+        files = {workflow.name: RegisteredWorkflow(workflow, file) for file, workflow in loaded}
+        self._files = {**kept, **files}
         new = [name for name in self._files if name not in before]
         gone = [name for name in before if name not in self._files]
         changed = [name for name in self._files if name in before and self._files[name] != before[name]]
@@ -61,26 +62,26 @@ class WorkflowRegistry:
 
     @property
     def workflows(self) -> dict[str, Workflow]:
-        """All workflows by name."""
-        return {name: known.workflow for name, known in self._known.items()}
+        """Return all workflows by name."""
+        return {name: registered.workflow for name, registered in self._known.items()}
 
     @property
     def _known(self) -> dict[str, RegisteredWorkflow]:
         return {**self._files, **self._python}
 
     def list(self) -> Sequence[RegisteredWorkflow]:
-        """All workflows in the order of their names."""
-        return [known for _, known in sorted(self._known.items())]
+        """List all workflows in the order of their names."""
+        return [registered for _, registered in sorted(self._known.items())]
 
     def get(self, name: str) -> RegisteredWorkflow:
-        """A workflow; NotFound if there is none of that name."""
-        found = self._known.get(name)
-        if found is None:
+        """Return a workflow. Raise NotFound if there is none of this name."""
+        registered = self._known.get(name)
+        if registered is None:
             reason = self._refused.get(name)
             raise NotFound(f"Workflow {name} not found" + (f": {reason}" if reason else ""))
-        return found
+        return registered
 
     def snapshot(self, name: str) -> Snapshot:
-        """A workflow with all that it starts, as runs store it."""
+        """Return a workflow with all workflows that it starts, as runs store it."""
         self.get(name)
         return snapshot(name, self.workflows)

@@ -8,14 +8,14 @@ from perdure.kernel.storage.dialect import name_statements, statement
 
 
 class OldRun(NamedTuple):
-    """A workflow run that has ended, and when it began."""
+    """A workflow run that has ended, and its start time."""
 
     started_at: int
     id: str
 
 
 class TreeRun(NamedTuple):
-    """What decides whether a workflow run may be deleted."""
+    """Columns that decide whether a workflow run may be deleted."""
 
     id: str
     workflow_name: str
@@ -26,8 +26,7 @@ class TreeRun(NamedTuple):
     finished_at: int | None
 
 
-# Runs of a status that no other run has started and that ended before a time, from a place on, those first
-# that began first.
+# Runs without a parent that have a status and ended before a time, the oldest start first, after a cursor.
 OLD_RUNS = statement(
     """
     SELECT {columns} FROM workflow_runs
@@ -39,7 +38,7 @@ OLD_RUNS = statement(
 )
 # A run.
 GET_TREE_RUN = statement("SELECT {columns} FROM workflow_runs WHERE ns = :ns AND id = :id", row=TreeRun)
-# The runs that runs have started.
+# Runs started by other runs.
 STARTED_BY = statement(
     "SELECT {columns} FROM workflow_runs WHERE ns = :ns AND parent_run_id {among:ids}", row=TreeRun
 )
@@ -90,7 +89,7 @@ DROP_NODES = statement(
     """
 )
 PARTS = (DROP_EXECUTIONS, DROP_LINKS, DROP_APPROVALS, DROP_HISTORY, DROP_OUTPUTS, DROP_NODES)
-"""What belongs to a run, in the order of its deletion."""
+"""Rows that belong to a run, in the order of their deletion."""
 # Delete a run.
 DROP_RUN = statement("DELETE FROM workflow_runs WHERE ns = :ns AND id = :run_id")
 

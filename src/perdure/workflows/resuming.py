@@ -1,4 +1,4 @@
-"""Goes on with the run of an approval that was resolved."""
+"""Resume the run of an approval that was resolved."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perdure.workflows.operations.runs import lock_run
 
 
 class RunResumer:
-    """Implements `Resumer` for workflow runs: the run is locked before its approval."""
+    """`Resumer` of workflow runs: it locks the run before its approval."""
 
     def __init__(self, phases: PhaseStarter) -> None:
         self._phases = phases

@@ -10,7 +10,7 @@ from perdure.workflows.model import NodeKey
 
 
 class WorkflowRunRow(msgspec.Struct):
-    """A workflow run that is worked on: everything but what is never rewritten and what only views read."""
+    """A workflow run, except the columns that never change and columns that only views read."""
 
     id: str
     workflow_name: str
@@ -36,7 +36,7 @@ class WorkflowRunRow(msgspec.Struct):
     admitted_at: int | None
     due_at: int | None
     deadline_at: int | None
-    """When it fails if it has not ended."""
+    """Time at which the run fails if it has not ended."""
     open_nodes: int
     failed_nodes: int
     ready_nodes: int
@@ -55,14 +55,14 @@ class WorkflowRunRow(msgspec.Struct):
     config: str | None
     error: str | None
     was_status: str = ""
-    """The status when it was read."""
+    """Status when the row was read."""
 
     def __post_init__(self) -> None:
         self.was_status = self.status
 
 
 class NewRunRow(WorkflowRunRow, kw_only=True):
-    """A whole row of `workflow_runs`, for a run that is created."""
+    """A complete row of `workflow_runs`, for a new run."""
 
     phase_history: str = "[]"
     node_statuses: str | None = None
@@ -148,7 +148,7 @@ class ValuesRow(NamedTuple):
 
 
 class ChildRunRow(NamedTuple):
-    """A run that another one has started, and for which of its nodes."""
+    """A run started by a node of another run."""
 
     id: str
     parent_node: str
@@ -176,7 +176,7 @@ class AdmissionRow(NamedTuple):
 
 
 class DueRun(NamedTuple):
-    """A run for which something is to be done."""
+    """A run with work due."""
 
     ns: int
     id: str
@@ -186,7 +186,7 @@ class DueRun(NamedTuple):
 
 
 class DueNode(NamedTuple):
-    """A node whose time has come."""
+    """A node whose due time has come."""
 
     ns: int
     run_id: str
@@ -195,14 +195,14 @@ class DueNode(NamedTuple):
 
 
 class GateAnswerRow(NamedTuple):
-    """What a person answered."""
+    """Answer of a person to a gate."""
 
     id: str
     response: str | None
 
 
 class NameCount(NamedTuple):
-    """How many runs of a workflow have a status."""
+    """Number of runs of a workflow with a status."""
 
     workflow_name: str
     status: str
@@ -210,7 +210,7 @@ class NameCount(NamedTuple):
 
 
 class TriesRow(NamedTuple):
-    """How often something was executed in a run, and when that began last."""
+    """Number of executions of a skill in a run, and the start of the last one."""
 
     skill: str
     attempts: int
@@ -218,14 +218,14 @@ class TriesRow(NamedTuple):
 
 
 class RunStatusCount(NamedTuple):
-    """How many runs have a status."""
+    """Number of runs with a status."""
 
     status: str
     total: int
 
 
 class ExecutionLogRow(NamedTuple):
-    """An execution whose error or output was searched for."""
+    """An execution whose error or output was searched."""
 
     id: str
     workflow_run_id: str | None
@@ -236,7 +236,7 @@ class ExecutionLogRow(NamedTuple):
 
 
 class LogCursor(NamedTuple):
-    """A place among executions, the newest first."""
+    """A position among executions, the newest first."""
 
     started_at: int
     id: str

@@ -1,4 +1,4 @@
-"""The JSON schema of workflow and cron files, with a sentence for every field and every template variable."""
+"""JSON schema of workflow and cron files, with a sentence for every field and every template variable."""
 
 from __future__ import annotations
 
@@ -197,11 +197,11 @@ ABOUT: Final[Mapping[type[Strict], Mapping[str, str]]] = {
         "unless": "Predicate by name: while it holds, the cron does not fire.",
     },
 }
-"""What each field of a file means. A field without a sentence here fails a test."""
+"""Meaning of each field of a file. A test requires a sentence for every field."""
 
 
 class Variable(NamedTuple):
-    """A variable that templates and conditions read, where it has a value, and what the value is."""
+    """A variable of templates and conditions: its name, where it has a value, and its meaning."""
 
     name: str
     where: str
@@ -242,7 +242,7 @@ VARIABLES: Final = (
     Variable("maxCycles", "messages of a reviewer `loop`", "`max_cycles` of the loop."),
     Variable("error", "`messages.on_failure`", "Why the phase failed."),
 )
-"""The variables of templates. What stands in capitals is a name that the workflow gives."""
+"""Variables of templates. Names in capitals are chosen by the workflow."""
 
 
 def json_schema() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The view `workflow_runs_seed`: workflow runs in the columns and forms that Last Light's tables have."""
+"""View `workflow_runs_seed`: workflow runs in the columns and formats of Last Light's tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHOWN: Final = {
     CANCELLED: FAILED,
     SKIPPED: SKIPPED,
 }
-"""The status of a node as Last Light names it."""
+"""Status of a node in Last Light's terms."""
 _NODE_STATUS: Final = sql_cases("n.status", _SHOWN)
 _ENTRIES: Final = "FROM workflow_history AS h WHERE h.ns = r.ns AND h.run_id = r.id"
 _NODES: Final = "FROM workflow_nodes AS n WHERE n.ns = r.ns AND n.run_id = r.id AND n.item = 0"
@@ -98,4 +98,4 @@ WORKFLOW_RUNS_SEED: Final = View(
     sqlite=_select("sqlite", _HISTORY_SQLITE, _STATUSES_SQLITE),
     postgres=_select("postgres", _HISTORY_POSTGRES, _STATUSES_POSTGRES),
 )
-"""Its last columns, the error and the namespace, are ours."""
+"""The last 2 columns, error and namespace, are not part of Last Light's tables."""

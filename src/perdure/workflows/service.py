@@ -1,4 +1,4 @@
-"""The workflows of one namespace: what can be run, and what became of it."""
+"""Service of the workflows of one namespace and their runs."""
 
 from __future__ import annotations
 
@@ -107,16 +107,16 @@ class Workflows(Service):
         """List the workflows that can be run."""
         off = await self.read(disabled)
         return [
-            views.build_info(known.workflow, known.file, enabled=known.workflow.name not in off)
-            for known in self.definitions.list()
+            views.build_info(entry.workflow, entry.file, enabled=entry.workflow.name not in off)
+            for entry in self.definitions.list()
         ]
 
     @call(GET("/workflows/{name}"), scope="read", errors=(NotFound,))
     async def show(self, name: WorkflowName) -> WorkflowDetail:
         """Get a workflow with its definition."""
-        known = self.definitions.get(check_name(name, "name", max_length=MAX_NAME))
+        entry = self.definitions.get(check_name(name, "name", max_length=MAX_NAME))
         off = await self.read(disabled)
-        return views.build_detail(known.workflow, known.file, enabled=known.workflow.name not in off)
+        return views.build_detail(entry.workflow, entry.file, enabled=entry.workflow.name not in off)
 
     # --- runs ---------------------------------------------------------------------------------------------
 
@@ -135,8 +135,8 @@ class Workflows(Service):
     ) -> Dispatch:
         """Run a workflow.
 
-        While a run of the same workflow and `trigger_id` is live, that one is the answer. A workflow that is
-        switched off answers with no run.
+        While a run of the same workflow and `trigger_id` is live, the answer is that run. A workflow that is
+        switched off answers without a run.
         """
         request = self.request(
             name,
@@ -164,10 +164,10 @@ class Workflows(Service):
         max_parallel: int | None = None,
         timeout: float | None = None,
     ) -> NewWorkflowRun:
-        """A run to be started, checked and encoded; with a timeout it fails after so many seconds."""
+        """Check and encode a run to be started. With a timeout, it fails after this many seconds."""
         snapshot = self.definitions.snapshot(check_name(name, "name", max_length=MAX_NAME))
         workflow = self.definitions.get(snapshot.name).workflow
-        # A run that nothing else triggers has a trigger of its own, which no other run is reused for.
+        # Without a trigger, a run gets a unique one, so that it is never answered with another run.
         given = f"{trigger_type}:{self.storage.ids.hex(16)}" if trigger_id is None else trigger_id
         return NewWorkflowRun(
             snapshot=snapshot,
@@ -197,10 +197,10 @@ class Workflows(Service):
         cursor: str | None = None,
         total: bool = False,
     ) -> WorkflowRunPage:
-        """List runs: running ones first, then paused, then queued ones, then the rest, the newest first.
+        """List runs: running ones first, then paused, queued and ended ones; the newest first within each.
 
-        `since` is a time in ISO 8601. `next` of a page is the cursor of the next one. With `repo` or `since`,
-        `total` counts the runs; otherwise their number is kept.
+        `since` is a time in ISO 8601. `next` of a page is the cursor of the next one. `total` counts the runs
+        that match `repo` or `since`; without these filters, the number is always known.
         """
         check_page(limit)
         query = WorkflowRunFilter(
@@ -225,17 +225,17 @@ class Workflows(Service):
     @call(GET("/workflow-counts"), scope="read")
     async def counts(self) -> Counts:
         """Count the runs of each workflow by status."""
-        found: dict[str, dict[RunStatus, int]] = {}
+        totals: dict[str, dict[RunStatus, int]] = {}
         for row in await self.read(queries.counts):
             if row.total:
-                found.setdefault(row.workflow_name, {})[row.status] = int(row.total)  # type: ignore[index]
-        return [WorkflowStatusCounts(workflow_name=name, counts=each) for name, each in sorted(found.items())]
+                totals.setdefault(row.workflow_name, {})[row.status] = int(row.total)  # type: ignore[index]
+        return [WorkflowStatusCounts(workflow_name=name, counts=totals[name]) for name in sorted(totals)]
 
     @call(GET("/workflow-runs/{workflow_run_id}"), scope="read", errors=(NotFound, Conflict))
     async def get(self, workflow_run_id: Id) -> WorkflowRun:
         """Get a run with its phases, its history and its values.
 
-        The first digits of its id are enough, if no other run has them.
+        The first 4 or more digits of its id are enough if they match no other run.
         """
         whole = await self.read(queries.get_whole, check_id(workflow_run_id, "workflow_run_id"))
         return build_workflow_run(whole)
@@ -261,16 +261,16 @@ class Workflows(Service):
         return views.row_to_summary(row)
 
     async def active(self, *, limit: int = 1000) -> Sequence[WorkflowRunSummary]:
-        """The runs that have not ended, in the order of lists."""
+        """Return the runs that have not ended, in the order of lists."""
         return (await self.list_runs(status=list(LIVE), limit=limit)).items
 
     async def recent(self, limit: int = 20) -> Sequence[WorkflowRunSummary]:
-        """The newest runs of any status."""
+        """Return the newest runs of any status."""
         return (await self.list_runs(limit=limit)).items
 
     @call(GET("/workflow-runs/{workflow_run_id}/history"), scope="read", errors=(NotFound, Conflict))
     async def history(self, workflow_run_id: Id, *, after: int = 0, limit: Limit = 100) -> Entries:
-        """List what happened in a run, in its order, after the entry with a number."""
+        """List the history of a run after the entry with a number, in order."""
         check_page(limit)
         checked = check_id(workflow_run_id, "workflow_run_id")
         rows = await self.read(queries.history, checked, check_number(after, "after"), limit)
@@ -279,7 +279,7 @@ class Workflows(Service):
     @call(POST("/workflow-runs/{workflow_run_id}/cancel"), scope="write", errors=(NotFound, Conflict))
     async def cancel(self, workflow_run_id: Id, *, reason: str | None = None) -> WorkflowRunSummary:
         """Cancel a run. Its phases are stopped, and its approvals withdrawn."""
-        run_id = await self._found(workflow_run_id)
+        run_id = await self._find_id(workflow_run_id)
         await self.write(lifecycle.cancel, run_id, optional_text(reason, "reason"), self.phases)
         await self._tend(run_id)
         return await self._summary(run_id)
@@ -292,11 +292,11 @@ class Workflows(Service):
         from_phase: str | None = None,
         definition: DefinitionChoice = "original",
     ) -> WorkflowRunSummary:
-        """Retry a run that failed or was cancelled: it goes on at the first phase that is not done.
+        """Retry a run that failed or was cancelled: it continues at the first phase that is not done.
 
-        With `from_phase`, this phase and those that depend on it begin anew, also what of them is done. With
-        the definition `current`, the run goes on with what the workflow's file says now: phases that are not
-        done and have changed begin anew.
+        With `from_phase`, this phase and its dependents start again, even if they are done. With the
+        definition `current`, the run continues with the current content of the workflow's file: phases that
+        have changed and are not done start again.
         """
         row = await self.read(queries.find, check_id(workflow_run_id, "workflow_run_id"))
         choice = check_choice(definition, DEFINITION_CHOICES, "definition")
@@ -308,15 +308,15 @@ class Workflows(Service):
 
     @call(POST("/workflow-runs/{workflow_run_id}/pause"), scope="write", errors=(NotFound, Conflict))
     async def pause(self, workflow_run_id: Id) -> WorkflowRunSummary:
-        """Pause a run: no more phases are started. Those that are executed go on to their end."""
-        run_id = await self._found(workflow_run_id)
+        """Pause a run: no more phases are started. Phases that are being executed continue to their end."""
+        run_id = await self._find_id(workflow_run_id)
         await self.write(lifecycle.pause, run_id, self.phases)
         return await self._summary(run_id)
 
     @call(POST("/workflow-runs/{workflow_run_id}/resume"), scope="write", errors=(NotFound, Conflict))
     async def resume(self, workflow_run_id: Id) -> WorkflowRunSummary:
-        """Resume a run that was paused."""
-        run_id = await self._found(workflow_run_id)
+        """Resume a paused run."""
+        run_id = await self._find_id(workflow_run_id)
         await self.write(lifecycle.resume, run_id, self.phases)
         return await self._summary(run_id)
 
@@ -324,8 +324,8 @@ class Workflows(Service):
         PATCH("/workflow-runs/{workflow_run_id}/scratch"), scope="write", errors=(NotFound,), repeatable=True
     )
     async def update_scratch(self, workflow_run_id: Id, *, values: Mapping[str, Any]) -> Acknowledged:
-        """Set values of a run's scratch, each by its key; the others stay as they are."""
-        run_id = await self._found(workflow_run_id)
+        """Set values of a run's scratch by key; other keys do not change."""
+        run_id = await self._find_id(workflow_run_id)
         patch = stored(values, "values", lambda: uuid(0, self.storage.ids))
         await self.write(scratch.update, run_id, patch)
 
@@ -351,7 +351,7 @@ class Workflows(Service):
     ) -> LogPage:
         """Search the errors and outputs of executions for a text, the newest first.
 
-        A call looks at some thousand executions; `next` is the cursor of those before them.
+        Each call searches up to 5,000 executions; `next` is the cursor of earlier ones.
         """
         text = check_name(q, "q", max_length=MAX_TRIGGER)
         place = views.log_place(cursor)
@@ -362,21 +362,20 @@ class Workflows(Service):
             place.id,
             check_number(limit, "limit", 1, MAX_SEARCH),
         )
-        found = await self.read(queries.search_logs, query)
-        after = views.log_cursor(found.last)
-        return LogPage(items=[_match(row, text) for row in found.rows], next=after)
+        matches = await self.read(queries.search_logs, query)
+        return LogPage(items=[_match(row, text) for row in matches.rows], next=views.log_cursor(matches.last))
 
     # --- helpers ------------------------------------------------------------------------------------------
 
-    async def _found(self, workflow_run_id: object) -> str:
-        """The id of a run, of which the first digits were given."""
+    async def _find_id(self, workflow_run_id: object) -> str:
+        """Return the id of a run from its first digits."""
         return (await self.read(queries.find, check_id(workflow_run_id, "workflow_run_id"))).id
 
     async def _summary(self, run_id: str) -> WorkflowRunSummary:
         return views.row_to_summary(await self.read(queries.find, run_id))
 
     async def _tend(self, run_id: str) -> None:
-        """Stop the phases of a run now; the timer would do so a moment later."""
+        """Stop the phases of a run now instead of at the timer's next look."""
         row = await self.read(queries.find, run_id)
         if row.due_at is not None:
             timer = WorkflowTimer(self.storage, self.phases, cap=self.cap)
@@ -400,7 +399,7 @@ def _time(value: object, what: str) -> int:
 
 
 def build_workflow_run(whole: WholeRun) -> WorkflowRun:
-    """The record of a run with all that belongs to it."""
+    """Build the record of a run with all that belongs to it."""
     phases = [node for node in whole.nodes if not node.item]
     return WorkflowRun(
         **views.summary_fields(whole.run),
@@ -420,7 +419,7 @@ def build_workflow_run(whole: WholeRun) -> WorkflowRun:
 
 
 def _compared(run: WorkflowRun) -> dict[str, Any]:
-    """What of a run is compared with another one."""
+    """Return the fields of a run that `diff` compares."""
     return {
         "workflow_name": run.workflow_name,
         "status": run.status,
@@ -440,13 +439,13 @@ def _compared(run: WorkflowRun) -> dict[str, Any]:
 
 def _match(row: ExecutionLogRow, text: str) -> LogMatch:
     in_error = row.error is not None and text in row.error
-    found = (row.error if in_error else row.output_text) or ""
-    at = max(found.find(text), 0)
+    searched = (row.error if in_error else row.output_text) or ""
+    at = max(searched.find(text), 0)
     return LogMatch(
         execution_id=row.id,
         workflow_run_id=row.workflow_run_id,
         skill=row.skill,
         started_at=to_iso(row.started_at),
         where="error" if in_error else "output",
-        excerpt=found[max(at - EXCERPT, 0) : at + len(text) + EXCERPT],
+        excerpt=searched[max(at - EXCERPT, 0) : at + len(text) + EXCERPT],
     )

@@ -1,7 +1,7 @@
 """Commands with values in them. A value reaches the shell in a variable, never as text of the command.
 
-So the output of an agent or the title of an issue stays data: bash expands a variable once, and the places in
-which it evaluates the value again are refused (`bash`).
+The output of an agent or the title of an issue stays data: bash expands a variable once, and `bash` refuses
+the places in which it evaluates the value again.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from perdure.workflows.templates import (
 
 PREFIX: Final = "PERDURE_VALUE_"
 MAX_VALUE: Final = 100_000
-"""How many bytes a value in a command may have; an operating system takes no more than 128 KiB."""
+"""Maximum size of a value in a command, in bytes; operating systems allow at most 128 KiB."""
 MAX_CONDITIONS: Final = 4
-"""Up to so many conditions of a command, each combination is checked when its file is loaded."""
+"""Up to this number of conditions, every combination is checked when the file is loaded."""
 
 
 class ShellCommand(NamedTuple):
-    """A command for a shell, and the variables that it uses."""
+    """A command for a shell, and its environment variables."""
 
     text: str
     env: dict[str, str]
@@ -62,7 +62,7 @@ def shell_command(template: Template, scope: Mapping[str, Any]) -> ShellCommand:
 
 
 def check_command(text: str) -> None:
-    """Raise RefusedValue if a command has a value where bash evaluates it, whatever its conditions are."""
+    """Raise RefusedValue if bash evaluates a value of a command, for any outcome of its conditions."""
     template = templates.check_template(text)
     conditions = sorted({part.path for part in _conditions(template.parts)})
     failures: list[InvalidInput] = []
@@ -80,7 +80,7 @@ def check_command(text: str) -> None:
 
 
 def _choices(conditions: list[tuple[str, ...]]) -> Iterator[Mapping[tuple[str, ...], bool]]:
-    """Yield which conditions hold: each combination of a few; otherwise all, none, all but one, and one."""
+    """Yield which conditions hold: each combination of a few; of many, all, none, all except one, and one."""
     if len(conditions) <= MAX_CONDITIONS:
         for chosen in product((True, False), repeat=len(conditions)):
             yield dict(zip(conditions, chosen, strict=True))

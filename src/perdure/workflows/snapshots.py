@@ -1,4 +1,4 @@
-"""Definitions as runs use them: a workflow with all that it starts, stored once under its digest."""
+"""Definitions that runs use: a workflow with all workflows that it starts, stored once by its digest."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from perdure.workflows.planner import WorkflowPlan
 
 MAX_PLANS: Final = 256
 MAX_SNAPSHOT: Final = 8 << 20
-"""How large a workflow may be, with its prompts and with the workflows that it starts."""
+"""Maximum size of a workflow with its prompts and the workflows that it starts."""
 
 _decoder = msgspec.json.Decoder(dict[str, Workflow])
 
 
 class Snapshot(NamedTuple):
-    """A workflow, and those that it starts, as JSON."""
+    """A workflow and the workflows that it starts, as JSON."""
 
     name: str
     digest: str
@@ -29,9 +29,8 @@ class Snapshot(NamedTuple):
 
 
 def snapshot(name: str, known: Mapping[str, Workflow]) -> Snapshot:
-    """The snapshot of a workflow out of those that are known."""
-    found = _reachable(name, known)
-    data = msgspec.json.encode({each: found[each] for each in sorted(found)})
+    """Build the snapshot of a workflow out of the known workflows."""
+    data = msgspec.json.encode(dict(sorted(_reachable(name, known).items())))
     if len(data) > MAX_SNAPSHOT:
         raise InvalidInput(f"workflow {name!r} is larger than {MAX_SNAPSHOT} bytes with all that it starts")
     return Snapshot(name, hashlib.sha256(data).hexdigest(), data.decode())
@@ -40,14 +39,14 @@ def snapshot(name: str, known: Mapping[str, Workflow]) -> Snapshot:
 def _reachable(name: str, known: Mapping[str, Workflow]) -> dict[str, Workflow]:
     if name not in known:
         raise NotFound(f"Workflow {name} not found")
-    found: dict[str, Workflow] = {}
+    workflows: dict[str, Workflow] = {}
     pending = [name]
     while pending:
-        each = pending.pop()
-        if each not in found:
-            found[each] = known[each]
-            pending += _started(known[each], known)
-    return found
+        current = pending.pop()
+        if current not in workflows:
+            workflows[current] = known[current]
+            pending += _started(known[current], known)
+    return workflows
 
 
 def _started(workflow: Workflow, known: Mapping[str, Workflow]) -> Iterator[str]:
@@ -63,30 +62,30 @@ def _started(workflow: Workflow, known: Mapping[str, Workflow]) -> Iterator[str]
 
 
 class PlanCache:
-    """The plans of the definitions that were used last, so that each is read once."""
+    """The plans of recently used definitions, so that each is parsed once."""
 
     def __init__(self, size: int = MAX_PLANS) -> None:
         self._size = size
         self._plans: OrderedDict[str, dict[str, WorkflowPlan]] = OrderedDict()
 
     def get(self, digest: str) -> dict[str, WorkflowPlan] | None:
-        """The plans of a definition, if they were used lately."""
-        found = self._plans.get(digest)
-        if found is not None:
+        """Return the plans of a definition, if they are cached."""
+        plans = self._plans.get(digest)
+        if plans is not None:
             self._plans.move_to_end(digest)
-        return found
+        return plans
 
     def put(self, digest: str, body: str) -> dict[str, WorkflowPlan]:
-        """Read a definition."""
+        """Parse a definition and cache its plans."""
         try:
             workflows = _decoder.decode(body)
         except msgspec.MsgspecError as error:
             raise NotADatabase(f"a stored workflow is damaged: {error}") from error
-        plans = self._plans[digest] = {name: WorkflowPlan(each) for name, each in workflows.items()}
+        plans = self._plans[digest] = {name: WorkflowPlan(workflow) for name, workflow in workflows.items()}
         if len(self._plans) > self._size:
             self._plans.popitem(last=False)
         return plans
 
 
 PLANS: Final = PlanCache()
-"""A definition is known by its content, so that all databases of a process share its plan."""
+"""Cache of plans. All databases of a process share it, because a digest identifies the content."""

@@ -1,4 +1,4 @@
-"""The SQL of workflow runs, written once for both engines."""
+"""SQL of workflow runs, written once for both engines."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ LIVE_RUN = statement(
 GET_VALUES = statement(
     "SELECT id, context, scratch FROM workflow_runs WHERE ns = :ns AND id {among:ids}", row=rows.ValuesRow
 )
-# Nothing more is to be done for a run before its deadline, unless that was asked for anew.
+# Set the due time of a run back to its deadline, unless new work was requested meanwhile.
 TENDED = statement(
     "UPDATE workflow_runs SET due_at = deadline_at WHERE ns = :ns AND id = :id AND due_at = :due_at"
 )
@@ -81,7 +81,7 @@ SET_DEFINITION = statement(
 )
 # Write the scratch of a run.
 SET_SCRATCH = statement("UPDATE workflow_runs SET scratch = :scratch WHERE ns = :ns AND id = :id")
-# The runs that a run has started and that are live, or that have ended and may be tried again.
+# Runs started by other runs that have one of some statuses.
 CHILDREN = statement(
     """
     SELECT id, parent_node, status FROM workflow_runs
@@ -127,7 +127,7 @@ GET_PHASES = statement(
     """,
     row=rows.WorkflowNodeRow,
 )
-# Nodes of a run in some statuses, in the order in which they are started.
+# Nodes of a run with a status, in the order in which they are started.
 GET_IN_STATUS = statement(
     """
     SELECT {columns} FROM workflow_nodes
@@ -145,7 +145,7 @@ GET_ITEMS = statement(
     """,
     row=rows.WorkflowNodeRow,
 )
-# The execution whose output is that of a whole run: the last phase, in their order, that has one.
+# The execution whose output is the output of a whole run: the one of the last phase that has one.
 LAST_OUTPUT = statement(
     """
     SELECT execution_id FROM workflow_nodes
@@ -187,7 +187,7 @@ MOVE_NODES = BulkUpdate(
     ),
     keys=("ns", "run_id", "node", "item"),
 )
-# Delete the items of map phases that begin anew.
+# Delete the items of map phases that start again.
 DROP_ITEMS = statement(
     "DELETE FROM workflow_nodes WHERE ns = :ns AND run_id = :run_id AND node {among:names} AND item > 0"
 )
@@ -195,7 +195,7 @@ DROP_ITEMS = statement(
 DROP_PHASES = statement(
     "DELETE FROM workflow_nodes WHERE ns = :ns AND run_id = :run_id AND node {among:names}"
 )
-# Move a phase and its items to the place that the new definition of a run gives it.
+# Move a phase and its items to their position in the new definition of a run.
 SET_POSITION = statement(
     "UPDATE workflow_nodes SET position = :position WHERE ns = :ns AND run_id = :run_id AND node = :node"
 )
@@ -204,7 +204,7 @@ HELD_ROLLOUTS = statement(
     "SELECT rollout_id FROM workflow_nodes WHERE ns = :ns AND run_id = :run_id AND rollout_id IS NOT NULL",
     row=str,
 )
-# The phases of a run that have a status of an execution under way.
+# The phases of a run that are executed or wait for a worker.
 LIVE_PHASES = statement(
     """
     SELECT id FROM rollouts
@@ -223,7 +223,7 @@ ADD_OUTPUTS = BulkInsert(OUTPUTS, rows.WorkflowOutputRow, on_conflict="NOTHING")
 GET_OUTPUTS = statement(
     "SELECT id, body FROM workflow_outputs WHERE ns = :ns AND id {among:ids}", row=rows.OutputBody
 )
-# Add definitions; what is there stays.
+# Add definitions that are not stored yet.
 ADD_DEFINITIONS = BulkInsert(DEFINITIONS, rows.DefinitionRow, on_conflict="NOTHING")
 # Definitions by their digests.
 GET_DEFINITIONS = statement(
@@ -231,7 +231,7 @@ GET_DEFINITIONS = statement(
     row=rows.DefinitionBody,
 )
 
-# The output of the last execution of a skill in a run that succeeded.
+# The output of the latest execution of a skill in a run with a given success.
 ITERATION_OUTPUT = statement(
     """
     SELECT output_text FROM executions
@@ -240,18 +240,18 @@ ITERATION_OUTPUT = statement(
     """,
     row=str,
 )
-# What people answered.
+# Answers of people to approvals.
 ANSWERS = statement(
     "SELECT id, response FROM workflow_approvals WHERE ns = :ns AND id {among:ids}", row=rows.GateAnswerRow
 )
 
 # --- admission --------------------------------------------------------------------------------------------
 
-# Make the row that admission locks.
+# Create the row that admission locks.
 OPEN_ADMISSION = BulkInsert(ADMISSION, rows.AdmissionRow, on_conflict="NOTHING")
 # Lock the admission of a namespace.
 LOCK_ADMISSION = statement("SELECT updated_at FROM workflow_admission WHERE ns = :ns {lock}", row=int)
-# How many runs of a namespace are running, counted up to a number. Those that others started do not count.
+# The number of running runs of a namespace without a parent, counted up to a limit.
 RUNNING = statement(
     """
     SELECT count(*) FROM (SELECT 1 AS one FROM workflow_runs
@@ -259,7 +259,7 @@ RUNNING = statement(
     """,
     row=int,
 )
-# The runs that wait to be admitted, those first that have waited longest.
+# The runs that wait to be admitted, the longest wait first.
 QUEUED = statement(
     """
     SELECT id FROM workflow_runs WHERE ns = :ns AND queued_at IS NOT NULL ORDER BY queued_at, id LIMIT :n
@@ -269,25 +269,25 @@ QUEUED = statement(
 # The namespaces in which runs wait to be admitted.
 QUEUED_NAMESPACES = statement("SELECT DISTINCT ns FROM workflow_runs WHERE queued_at IS NOT NULL", row=int)
 
-# --- what is due ------------------------------------------------------------------------------------------
+# --- due work -----------------------------------------------------------------------------------------------
 
-# Runs for which something is to be done now, in all namespaces.
+# Runs with work due now, in all namespaces.
 DUE_RUNS = statement(
     """
     SELECT {columns} FROM workflow_runs WHERE due_at <= :now ORDER BY due_at LIMIT :n
     """,
     row=rows.DueRun,
 )
-# Nodes whose time has come, in all namespaces.
+# Nodes whose due time has come, in all namespaces.
 DUE_NODES = statement(
     """
     SELECT {columns} FROM workflow_nodes WHERE due_at <= :now ORDER BY due_at LIMIT :n
     """,
     row=rows.DueNode,
 )
-# When something is to be done for a run next.
+# The next due time of a run.
 NEXT_RUN = statement("SELECT min(due_at) FROM workflow_runs WHERE due_at > 0", row=int)
-# When the time of a node comes next.
+# The next due time of a node.
 NEXT_NODE = statement("SELECT min(due_at) FROM workflow_nodes WHERE due_at > 0", row=int)
 
 # --- counts -----------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ NEXT_NODE = statement("SELECT min(due_at) FROM workflow_nodes WHERE due_at > 0",
 ADD_COUNTS = BulkInsert(
     COUNTS, rows.WorkflowCountRow, on_conflict="UPDATE SET total = workflow_counts.total + excluded.total"
 )
-# How many runs have each of some statuses.
+# The number of runs with each of some statuses.
 COUNT = statement(
     """
     SELECT status, sum(total) AS total FROM workflow_counts
@@ -304,7 +304,7 @@ COUNT = statement(
     """,
     row=rows.RunStatusCount,
 )
-# How many runs of a workflow have each of some statuses.
+# The number of runs of a workflow with each of some statuses.
 COUNT_NAMED = statement(
     """
     SELECT status, sum(total) AS total FROM workflow_counts
@@ -312,7 +312,7 @@ COUNT_NAMED = statement(
     """,
     row=rows.RunStatusCount,
 )
-# How many runs of each workflow have each status.
+# The number of runs of each workflow and status.
 COUNTS_BY_NAME = statement(
     """
     SELECT workflow_name, status, sum(total) AS total FROM workflow_counts
@@ -321,7 +321,7 @@ COUNTS_BY_NAME = statement(
     row=rows.NameCount,
 )
 
-# How often each of some things was executed in a run, and when that began last.
+# The number of executions of each skill in a run, and the start of the latest one.
 TRIES = statement(
     """
     SELECT skill, count(*) AS attempts, max(started_at) AS started_at FROM executions
@@ -341,7 +341,7 @@ NEWEST_FIRST = SortOrder(
     (SortKey("started_at", "time", descending=True), SortKey("id", "text", descending=True))
 )
 CONDITIONS = {"name": "workflow_name = :name", "repo": "repo = :repo", "since": "started_at >= :since"}
-# Runs whose ids begin with some digits.
+# Runs by the first digits of their ids; 2 rows show that several match.
 BY_PREFIX = statement(
     "SELECT {columns} FROM workflow_runs WHERE ns = :ns AND id >= :first AND id < :last ORDER BY id LIMIT 2",
     row=rows.WorkflowRunRow,
@@ -369,7 +369,7 @@ HISTORY_OF = statement(
     """,
     row=rows.HistoryRow,
 )
-# The last of so many executions before a place, the newest first.
+# The last of a number of executions before a cursor, the newest first.
 LOG_END = statement(
     """
     SELECT started_at, id FROM executions WHERE ns = :ns AND (started_at, id) < (:at, :last)
@@ -382,7 +382,7 @@ _LOG = """
     WHERE ns = :ns AND (started_at, id) < (:at, :last) AND (started_at, id) >= (:first_at, :first_id)
     """
 _LOG_ORDER = " ORDER BY started_at DESC, id DESC LIMIT :limit"
-# The executions between two places whose error contains a text.
+# Executions between two cursors whose error contains a text.
 _SEARCH_ERRORS = statement(
     "SELECT id, workflow_run_id, skill, started_at, error, NULL AS output_text"
     + _LOG
@@ -390,7 +390,7 @@ _SEARCH_ERRORS = statement(
     + _LOG_ORDER,
     row=rows.ExecutionLogRow,
 )
-# The executions between two places whose output contains a text.
+# Executions between two cursors whose output contains a text.
 _SEARCH_OUTPUTS = statement(
     "SELECT id, workflow_run_id, skill, started_at, NULL AS error, output_text"
     + _LOG
@@ -398,7 +398,7 @@ _SEARCH_OUTPUTS = statement(
     + _LOG_ORDER,
     row=rows.ExecutionLogRow,
 )
-# The executions between two places whose error or output contains a text.
+# Executions between two cursors whose error or output contains a text.
 _SEARCH_BOTH = statement(
     "SELECT id, workflow_run_id, skill, started_at, error, output_text"
     + _LOG

@@ -1,8 +1,8 @@
-"""What a phase does next: executions, loops, checks of its output and gates. Everything here is pure.
+"""The next step of a phase: executions, loops, checks of its output and gates. Everything here is pure.
 
-`begin` is asked when a phase is ready and `after` when an execution of it has ended; `resumed` when a person
-has answered. Each gives one step. What the step needs from outside (the values that conditions read) comes
-with a `View`.
+Call `begin` when a phase is ready, `after` when one of its executions has ended, and `resumed` when a person
+has answered. Each returns one step. A `ScopeReader` provides what the step needs from outside, such as the
+values that conditions read.
 """
 
 from __future__ import annotations
@@ -32,75 +32,75 @@ NOTHING_TO_DO: Final = "Skipped (no prompt or skill)"
 NO_SANDBOX: Final = "none"
 DEFAULT_IMAGE: Final = "default"
 MAX_TITLE: Final = 1000
-"""How many characters of a title are compared with a regular expression."""
+"""Maximum length of a title that is compared with a regular expression."""
 
 EXECUTES: Final = frozenset({"agent", "command", "bash", "script", "callable", "http"})
-"""The types of phases that a worker executes."""
+"""Types of phases that a worker executes."""
 
 CONFINED: Final = EXECUTES - {"callable", "http"} | {"map"}
-"""The types of phases whose executions are processes, or may be."""
+"""Types of phases whose executions are processes, or may be."""
 
 _VERDICT = re.compile(
     r"^\s*VERDICT:\s*(?P<verdict>APPROVED|REQUEST_CHANGES)\s*$", re.IGNORECASE | re.MULTILINE
 )
 
 GateReason = Literal["approval", "output", "loop", "fix", "interrupt", "blocked", "ready"]
-"""Why a node waits for a person: it is an approval, its output is to be approved, its loop asks, a fix is to
-be approved, its graph asks, or its output says BLOCKED or READY. A gate that was withdrawn or refused is
-opened again by a retry, so that what came before it is not executed again."""
+"""Why a node waits for a person: the node is an approval, its output or a fix needs approval, its loop or its
+graph asks, or its output contains BLOCKED or READY. A retry opens a withdrawn or refused gate again, so that
+the work before it is not repeated."""
 
 
 class NodeState(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a node remembers beside its columns. It is small, and has ids in place of texts."""
+    """State of a node beside its columns. It is small, and has ids in place of texts."""
 
     gate: GateReason | None = None
     soft: int = 0
-    """How often the iteration was tried again after a soft failure."""
+    """Number of retries of the iteration after a soft failure."""
     jumps: int = 0
-    """How often it went to another phase after a failure."""
+    """Number of jumps to another phase after a failure."""
     completed: bool | None = None
     """Whether the condition of its loop was met."""
     approved: bool | None = None
     """Whether the reviewer approved."""
     thread_id: str | None = None
-    """The thread of a graph that waits for an answer."""
+    """Thread of a graph that waits for an answer."""
     answer: str | None = None
-    """The approval whose answer its graph goes on with."""
+    """Approval whose answer its graph continues with."""
     total: int = 0
-    """How many items a map phase has."""
+    """Number of items of a map phase."""
     done: int = 0
     lost: int = 0
-    """How many of its items have failed."""
+    """Number of its items that have failed."""
     value: Any = None
     """The item itself."""
     output: str | None = None
-    """The row of outputs in which a large item stands."""
+    """Row of outputs that contains a large item."""
 
 
 _state = msgspec.json.Decoder(NodeState)
 
 
 def decode_state(node: WorkflowNodeRow) -> NodeState:
-    """What a node remembers."""
+    """Decode the state of a node."""
     return NodeState() if node.state is None else _state.decode(node.state)
 
 
 def remember(node: WorkflowNodeRow, state: NodeState) -> None:
-    """Write down what a node remembers."""
+    """Encode the state of a node into its row."""
     text = msgspec.json.encode(state).decode()
     node.state = None if text == "{}" else text
     node.dirty = True
 
 
 def forget(node: WorkflowNodeRow) -> None:
-    """Let a phase begin anew: it forgets its loop, its gate, its items and the workflow that it started."""
+    """Reset the state of a phase that starts again: loop, gate, items and started workflow."""
     node.iteration = node.cycle = 0
     node.role = node.child_run_id = None
     remember(node, NodeState(jumps=decode_state(node).jumps))
 
 
 def new_item(node: WorkflowNodeRow, number: int) -> WorkflowNodeRow:
-    """An item of a map phase."""
+    """Return a new item of a map phase."""
     return new_node(node.run_id, node.node, node.position, item=number)
 
 
@@ -122,32 +122,32 @@ class GateStep(NamedTuple):
     label: str
     kind: Literal["approve", "reply"] = "approve"
     message: str | None = None
-    """The template of the message."""
+    """Template of the message."""
     artifact: str | None = None
     question: str | None = None
-    """What the agent asks, as it is."""
+    """Question of the agent, verbatim."""
 
 
 class Succeed(NamedTuple):
-    """The phase has done what it should."""
+    """End the phase as succeeded."""
 
     summary: str | None = None
-    """What the history says, a template; without one, the phase's own message."""
+    """Template of the entry in the history; by default the phase's own message."""
     output: str | None = None
-    """The execution whose output is that of the phase."""
+    """Execution whose output is the output of the phase."""
 
 
 class Fail(NamedTuple):
-    """The phase has failed. `marks` says that its execution, which succeeded, counts as failed too."""
+    """End the phase as failed. With `marks`, its execution, which succeeded, counts as failed too."""
 
     error: str
     marks: bool = False
     message: str | None = None
-    """The template of the error, which the workflow gives."""
+    """Template of the error, given by the workflow."""
 
 
 class Wait(NamedTuple):
-    """Wait for a time, or for what is made ready outside of the transaction."""
+    """Wait for a time."""
 
 
 class Start(NamedTuple):
@@ -158,25 +158,25 @@ Step = Execute | GateStep | Succeed | Fail | Wait | Start
 
 
 class HistoryNote(NamedTuple):
-    """An entry of the history that comes before a step."""
+    """An entry that is added to the history before a step."""
 
     label: str
     summary: str | None
     message: str | None = None
-    """The template of what is said in place of the summary."""
+    """Template of a message that replaces the summary."""
     cycle: int | None = None
-    """The cycle of a reviewer loop that the message speaks of."""
+    """Cycle of a reviewer loop that the message refers to."""
     success: bool = True
 
 
 class ScopeReader(Protocol):
-    """What conditions and templates read of a run."""
+    """Reader of the values of a run for conditions and templates."""
 
     def holds(self, condition: Expression, output: str) -> bool: ...
     def context(self) -> Mapping[str, Any]: ...
     def is_gate_on(self, name: str) -> bool: ...
     def last_output(self) -> str:
-        """The output of the iteration whose condition was checked."""
+        """Return the output of the iteration whose condition was checked."""
         ...
 
 
@@ -184,7 +184,7 @@ class ScopeReader(Protocol):
 
 
 def own_sandbox(phase: Phase, config: Config) -> str | None:
-    """The sandbox that workers start for a phase: its own, or that of the settings if it requires one."""
+    """Return the sandbox that workers start for a phase: its own, or the settings' one if it needs one."""
     if phase.sandbox is not None:
         return phase.sandbox
     is_required = phase.requires_sandbox is True or phase.requires_sandbox == config.command_sandbox
@@ -192,7 +192,7 @@ def own_sandbox(phase: Phase, config: Config) -> str | None:
 
 
 def lacking(phase: Phase, config: Config) -> str | None:
-    """What a phase needs of a sandbox that the settings do not name, or None."""
+    """Return which required sandbox or image the settings do not provide, or None."""
     needed, there = phase.requires_sandbox, own_sandbox(phase, config) or config.sandbox
     if needed is True and there is None:
         return "it requires a sandbox; there is none"
@@ -204,11 +204,11 @@ def lacking(phase: Phase, config: Config) -> str | None:
     return None
 
 
-# --- the beginning ----------------------------------------------------------------------------------------
+# --- first step -------------------------------------------------------------------------------------------
 
 
 def begin(planned: PlannedPhase, node: WorkflowNodeRow) -> Step:
-    """What a phase that is ready does first. One that was interrupted goes on where it was."""
+    """Return the first step of a phase that is ready. An interrupted phase continues where it was."""
     phase, reason = planned.phase, decode_state(node).gate
     if reason is not None and reason != "interrupt":
         return build_gate(phase, node, reason)
@@ -238,22 +238,20 @@ def begin(planned: PlannedPhase, node: WorkflowNodeRow) -> Step:
 
 def _has_nothing_to_do(phase: Phase, node: WorkflowNodeRow) -> bool:
     given = (phase.prompt, phase.skill, phase.assistant, phase.input)
-    return (
-        phase.type == "agent" and not node.item and not phase.skills and all(each is None for each in given)
-    )
+    return phase.type == "agent" and not node.item and not phase.skills and all(x is None for x in given)
 
 
 def max_iterations(loop: GenericLoop, context: Mapping[str, Any]) -> int:
-    """How often a loop goes round at most; a number of the context is rounded up."""
+    """Return the maximum number of iterations of a loop; a number of the context is rounded up."""
     asked = loop.max_iterations
     if isinstance(asked, int):
         return asked
-    found = read_number(asked, context)
-    return DEFAULT_ITERATIONS if found is None else min(math.ceil(found), MAX_ITERATIONS)
+    number = read_number(asked, context)
+    return DEFAULT_ITERATIONS if number is None else min(math.ceil(number), MAX_ITERATIONS)
 
 
 def read_number(asked: FromContext, context: Mapping[str, Any]) -> float | None:
-    """A number that the context gives, if it is one above 0; else the default."""
+    """Return a number of the context if it is above 0, otherwise the default."""
     value = look_up(asked.from_.removeprefix("ctx.").removeprefix("context.").split("."), context)
     try:
         number = float("nan") if isinstance(value, Missing | bool) else float(value)
@@ -263,18 +261,18 @@ def read_number(asked: FromContext, context: Mapping[str, Any]) -> float | None:
 
 
 def reads_context(phase: Phase) -> bool:
-    """Whether an execution of a phase needs a number of the context."""
+    """Return whether an execution of a phase needs a number of the context."""
     return isinstance(phase.timeout_seconds, FromContext)
 
 
 def get_seconds(phase: Phase, role: str, context: Mapping[str, Any]) -> float | None:
-    """How long an execution may take; None is as long as any run."""
+    """Return the timeout of an execution; None means no timeout of its own."""
     if role == "check":
         return CHECK_SECONDS
     asked = phase.timeout_seconds
-    found = read_number(asked, context) if isinstance(asked, FromContext) else asked
-    if found is not None:
-        return found
+    seconds = read_number(asked, context) if isinstance(asked, FromContext) else asked
+    if seconds is not None:
+        return seconds
     return COMMAND_SECONDS if phase.type in ("command", "bash", "script") else None
 
 
@@ -282,14 +280,14 @@ def get_seconds(phase: Phase, role: str, context: Mapping[str, Any]) -> float | 
 
 
 class After(NamedTuple):
-    """What happens after an execution: entries of the history, then a step."""
+    """Result of an execution: entries of the history, then a step."""
 
     step: Step
     notes: Sequence[HistoryNote] = ()
 
 
 def after(planned: PlannedPhase, node: WorkflowNodeRow, end: PhaseEnd, view: ScopeReader) -> After:
-    """What a phase does after an execution of it has ended."""
+    """Return what a phase does after one of its executions has ended."""
     phase, state = planned.phase, decode_state(node)
     if end.success and end.interrupted:
         label = node.label or phase.name
@@ -306,7 +304,7 @@ def after(planned: PlannedPhase, node: WorkflowNodeRow, end: PhaseEnd, view: Sco
 
 
 def failed(end: PhaseEnd) -> Fail:
-    """The step after an execution that has failed."""
+    """Return the step after an execution that failed."""
     return Fail(end.error or f"it ended with {end.stop_reason or 'an error'}")
 
 
@@ -338,12 +336,12 @@ def _after_iteration(
     label = str(Label(phase.name, "iter", number))
     notes = [HistoryNote(label, f"iteration {number} — work complete")]
     if planned.until is not None and view.holds(planned.until, end.output):
-        found = _after_condition(planned, loop, node, state, end, view, met=True)
-        return After(found.step, [*notes, *found.notes])
+        following = _after_condition(planned, loop, node, state, end, view, met=True)
+        return After(following.step, [*notes, *following.notes])
     if loop.until_bash is not None:
         return After(Execute("check", Label(phase.name, "check", number)), notes)
-    found = _after_condition(planned, loop, node, state, end, view, met=False)
-    return After(found.step, [*notes, *found.notes])
+    following = _after_condition(planned, loop, node, state, end, view, met=False)
+    return After(following.step, [*notes, *following.notes])
 
 
 def _after_condition(
@@ -377,10 +375,9 @@ def _after_review(
     label, messages = node.label or phase.name, loop.messages
     if not end.success:
         step = failed(end)
-        told = node.role == "fix" and messages.on_fix_failed is not None
-        return After(
-            step, [HistoryNote(label, step.error, messages.on_fix_failed, node.cycle, False)] if told else []
-        )
+        if node.role != "fix" or messages.on_fix_failed is None:
+            return After(step)
+        return After(step, [HistoryNote(label, step.error, messages.on_fix_failed, node.cycle, False)])
     if node.role == "fix":
         return After(Execute("recheck", Label(phase.name, "recheck", node.cycle)))
     node.execution_id = end.execution_id
@@ -400,7 +397,7 @@ def _after_review(
 
 
 def start_message(phase: Phase, node: WorkflowNodeRow) -> HistoryNote | None:
-    """What is said when a part of a phase is started, if the workflow says something."""
+    """Return the entry of the history for the start of a phase or of a part of its loop, if it has one."""
     label = node.label or phase.name
     if node.item:
         return None
@@ -414,10 +411,10 @@ def start_message(phase: Phase, node: WorkflowNodeRow) -> HistoryNote | None:
 
 
 def is_approved(output: str) -> bool:
-    """What a reviewer decided: its first line VERDICT, or else a text that begins with APPROVED."""
-    found = _VERDICT.search(output)
-    if found is not None:
-        return found["verdict"].upper() == "APPROVED"
+    """Return whether a reviewer approved: by its first VERDICT line, or if its text begins with APPROVED."""
+    verdict = _VERDICT.search(output)
+    if verdict is not None:
+        return verdict["verdict"].upper() == "APPROVED"
     text = output.strip().upper()
     return text.startswith("APPROVED") and "REQUEST_CHANGES" not in text
 
@@ -426,7 +423,7 @@ def is_approved(output: str) -> bool:
 
 
 def _checked(phase: Phase, node: WorkflowNodeRow, end: PhaseEnd, view: ScopeReader) -> Step:
-    """The step after an execution that succeeded, by what its output says."""
+    """Return the step after an execution that succeeded, depending on its output."""
     node.execution_id = end.execution_id
     checks = phase.on_output
     if checks is None:
@@ -461,7 +458,7 @@ def _stopped(
 
 
 def is_bypassed(blocked: Blocked, context: Mapping[str, Any]) -> bool:
-    """Whether a label or the title of what triggered the run lets BLOCKED pass."""
+    """Return whether a label or title of the run's trigger makes BLOCKED not count."""
     if blocked.unless_label is not None and blocked.unless_label in list_labels(context):
         return True
     title = _find_first(context, ("title", "issueTitle", "issue_title"))
@@ -474,11 +471,11 @@ def _matches(pattern: str, title: str) -> bool:
 
 
 def list_labels(context: Mapping[str, Any]) -> set[str]:
-    """The labels in a context: texts, or objects with a name."""
-    found = _find_first(context, ("labels", "issueLabels", "issue_labels"))
-    if not isinstance(found, list):
+    """Return the labels in a context: texts, or objects with a name."""
+    labels = _find_first(context, ("labels", "issueLabels", "issue_labels"))
+    if not isinstance(labels, list):
         return set()
-    return {str(each.get("name")) if isinstance(each, Mapping) else str(each) for each in found}
+    return {str(label.get("name")) if isinstance(label, Mapping) else str(label) for label in labels}
 
 
 def _find_first(context: Mapping[str, Any], names: Sequence[str]) -> Any:
@@ -492,7 +489,7 @@ def _gated(
     view: ScopeReader,
     summary: str | None = None,
 ) -> Step:
-    """Success, or the gate before it. A gate that is not switched on does not stop anybody."""
+    """Return success, or the gate before it. A gate that the settings do not enable is skipped."""
     node.execution_id = execution_id
     if phase.approval_gate is None or node.item or not view.is_gate_on(phase.approval_gate):
         return Succeed(summary, execution_id)
@@ -503,7 +500,7 @@ def _gated(
 
 
 def build_gate(phase: Phase, node: WorkflowNodeRow, reason: GateReason) -> GateStep:
-    """The gate at which a phase waits, for a reason."""
+    """Build the gate at which a phase waits, for a reason."""
     message, artifact = phase.approval_gate_message, phase.approval_artifact
     if reason == "loop" and phase.generic_loop is not None:
         loop, label = phase.generic_loop, str(Label(phase.name, "iter", node.iteration))
@@ -525,21 +522,21 @@ def build_gate(phase: Phase, node: WorkflowNodeRow, reason: GateReason) -> GateS
 
 
 def format_question(interrupts: str) -> str:
-    """What a graph asks, as a text for people."""
+    """Format the interrupts of a graph as a text for people."""
     if len(interrupts) > MAX_QUESTION:
         return interrupts[:MAX_QUESTION]
-    found = decode_json(interrupts)
-    if isinstance(found, dict):
-        found = [each for group in found.values() for each in (group if isinstance(group, list) else [group])]
-    values = [each.get("value", each) if isinstance(each, dict) else each for each in found or []]
-    return "\n".join(each if isinstance(each, str) else interrupts for each in values)
+    items = decode_json(interrupts)
+    if isinstance(items, dict):
+        items = [item for group in items.values() for item in (group if isinstance(group, list) else [group])]
+    values = [item.get("value", item) if isinstance(item, dict) else item for item in items or []]
+    return "\n".join(value if isinstance(value, str) else interrupts for value in values)
 
 
 # --- after a gate -----------------------------------------------------------------------------------------
 
 
 def resumed(planned: PlannedPhase, node: WorkflowNodeRow, view: ScopeReader) -> Step:
-    """What a phase does after a person let it go on."""
+    """Return the step of a phase after a person approved or replied."""
     phase, state = planned.phase, decode_state(node)
     reason, state.gate = state.gate, None
     remember(node, state)
@@ -555,7 +552,7 @@ def resumed(planned: PlannedPhase, node: WorkflowNodeRow, view: ScopeReader) -> 
 
 
 def build_result(phase: Phase, node: WorkflowNodeRow, state: NodeState) -> dict[str, Any] | None:
-    """The value of `output_var` for a loop or a map; for others it is the output itself."""
+    """Return the value of `output_var` for a loop; None for other phases, whose value is the output."""
     if phase.generic_loop is not None:
         return {"completed": bool(state.completed), "iterations": node.iteration}
     if phase.loop is not None:

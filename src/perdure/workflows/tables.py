@@ -1,4 +1,4 @@
-"""The tables of workflow runs. Long values stand last, and only views of one run read them."""
+"""Tables of workflow runs. Long values come last, and only views of one run read them."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ RUNS = Table(
 )
 """Each workflow run. `active` is 1 until it has ended; `held` is 1 while an operator has paused it.
 
-`due_at` is set while something is to be done for it: it leaves the queue, its stray phases are stopped, or
-its parent is told of its end. `succeeded`, `skipped`, `deferred` and `failed` count its executions. The
-history and the statuses of nodes are rows of their own: `phase_history` and `node_statuses` stay empty,
-and the view `workflow_runs_seed` has both.
+`due_at` is set while the run has work due: it leaves the queue, its stray phases are stopped, or its parent
+gets its end. `succeeded`, `skipped`, `deferred` and `failed` count its executions. The history and the
+statuses of nodes have rows of their own: `phase_history` and `node_statuses` stay empty, and the view
+`workflow_runs_seed` has both.
 """
 
 NODES = Table(
@@ -119,10 +119,10 @@ NODES = Table(
     deadlines=("due_at",),
     foreign_keys=(OF_RUN,),
 )
-"""Each phase of a run, and each item of a map phase, whose `item` is its number from 1 on.
+"""Each phase of a run, and each item of a map phase, whose `item` is its number from 1.
 
-`waiting_on` counts the dependencies that have not ended, `succeeded_before` and `failed_before` how those
-that have ended did so. `rollout_id` is the execution that is under way: no other changes the node.
+`waiting_on` counts the open dependencies, `succeeded_before` and `failed_before` the ended ones. `rollout_id`
+is the current execution: no other execution changes the node.
 """
 
 HISTORY = Table(
@@ -139,7 +139,7 @@ HISTORY = Table(
     key=("ns", "run_id", "seq"),
     foreign_keys=(OF_RUN,),
 )
-"""What has happened in each run, in its order."""
+"""Entries of the history of each run, in order."""
 
 OUTPUTS = Table(
     "workflow_outputs",
@@ -155,17 +155,16 @@ DEFINITIONS = Table(
     (integer("ns"), text("digest"), text("name"), integer("created_at"), text("body")),
     key=("ns", "digest"),
 )
-"""Definitions as they were when runs began, each stored once: with the text of its prompts, and with the
-workflows that it starts."""
+"""Definitions that runs use, each stored once, with its prompts and the workflows that it starts."""
 
 ADMISSION = Table("workflow_admission", (integer("ns"), integer("updated_at")), key=("ns",))
-"""One row a namespace, which is locked by whoever starts runs or admits queued ones."""
+"""One row per namespace, locked by operations that start or admit runs."""
 
 COUNTS = Table(
     "workflow_counts",
     (integer("ns"), text("workflow_name"), text("status"), integer("shard"), integer("total")),
     key=("ns", "workflow_name", "status", "shard"),
 )
-"""How many runs of each workflow have each status, in several rows that are added up."""
+"""Number of runs by workflow and status, in several rows that are added up."""
 
 TABLES = (RUNS, NODES, HISTORY, OUTPUTS, DEFINITIONS, ADMISSION, COUNTS)

@@ -1,7 +1,7 @@
 """Templates of workflows: `{{a.b}}`, `{{#if a}}…{{/if}}`, `{{slugify a}}`, `{{int a}}` and `${phase.output}`.
 
-A template is parsed once, and rendered in one pass over what was parsed. So a value that looks like a
-template, as the output of an agent may, stays text.
+A template is parsed once and rendered in one pass. A value that looks like a template, such as the output of
+an agent, therefore stays text.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ MAX_TEMPLATE: Final = 256 << 10
 MAX_RENDERED: Final = 1 << 20
 MAX_NESTING: Final = 10
 OUTPUTS: Final = "phaseOutputs"
-"""Where the outputs of phases stand; the first name of a path is looked for there too."""
+"""Key of the outputs of phases in a scope; paths without a value are looked up there too."""
 LONGEST_SLUG: Final = 40
 SLUGIFY: Final = "slugify"
 INT: Final = "int"
 HELPERS: Final = frozenset({SLUGIFY, INT})
 MAX_INTEGER: Final = 1 << 63
 SHOWN_TAG: Final = 100
-"""How many characters of a wrong tag an error names."""
+"""Maximum length of a wrong tag in an error."""
 
 _OPENING = re.compile(r"\{\{|\$\{([\w-]+)\.output\}")
 _OUTPUT = re.compile(r"\$\{([\w-]+)\.output\}")
@@ -37,7 +37,7 @@ _NO_SLUG = re.compile(r"[^a-z0-9]+")
 
 
 class Text(NamedTuple):
-    """Text as it is."""
+    """Literal text."""
 
     text: str
 
@@ -58,7 +58,7 @@ class Help(NamedTuple):
 
 
 class If(NamedTuple):
-    """A part that is rendered if a value is there, or is not."""
+    """A part that is rendered if a value is present, or if it is absent."""
 
     path: tuple[str, ...]
     negated: bool
@@ -69,24 +69,24 @@ Part = Text | Value | Help | If
 
 
 class Template(NamedTuple):
-    """A template that was parsed; `text` is how it was written."""
+    """A parsed template; `text` is its source."""
 
     text: str
     parts: tuple[Part, ...]
     unclosed: int = 0
-    """The line of the first `{{` without an end, which is text; 0 if there is none."""
+    """Line of the first `{{` without an end, which is text; 0 if there is none."""
 
     @property
     def is_literal(self) -> bool:
-        """Whether it is text alone, without a template in it."""
+        """Return whether the template is only text."""
         return all(isinstance(part, Text) for part in self.parts)
 
     def helpers(self) -> frozenset[str]:
-        """The names of the helpers in it."""
+        """Return the names of its helpers."""
         return frozenset(part.helper for part in _walk(self.parts) if isinstance(part, Help))
 
     def paths(self) -> frozenset[tuple[str, ...]]:
-        """The paths that it reads."""
+        """Return the paths that it reads."""
         return frozenset(
             tuple(part.argument.split(".")) if isinstance(part, Help) else part.path
             for part in _walk(self.parts)
@@ -94,20 +94,17 @@ class Template(NamedTuple):
         )
 
     def outputs(self) -> frozenset[str]:
-        """The phases whose output it reads as `${phase.output}`."""
+        """Return the phases whose output it reads as `${phase.output}`."""
         return frozenset(path[1] for path in self.paths() if path[0] == OUTPUTS and len(path) > 1)
 
     @property
     def only_path(self) -> tuple[str, ...] | None:
-        """The path, if it is one value and nothing else."""
-        found = [part for part in self.parts if not (isinstance(part, Text) and not part.text.strip())]
-        if len(found) != 1:
-            return None
-        (part,) = found
-        return part.path if isinstance(part, Value) else None
+        """Return the path if the template is one value and nothing else."""
+        parts = [part for part in self.parts if not (isinstance(part, Text) and not part.text.strip())]
+        return parts[0].path if len(parts) == 1 and isinstance(parts[0], Value) else None
 
     def render(self, scope: Mapping[str, Any]) -> str:
-        """The text with the values of a scope. What is missing is empty."""
+        """Render the text with the values of a scope. A missing value renders nothing."""
         size = 0
         pieces: list[str] = []
         for piece in _render(self.parts, scope):
@@ -119,7 +116,7 @@ class Template(NamedTuple):
 
 
 def parse(text: str) -> Template:
-    """Parse a template, or raise InvalidInput that says what is wrong with it."""
+    """Parse a template. Raise InvalidInput with the mistake."""
     if len(text) > MAX_TEMPLATE:
         raise InvalidInput(f"a template must be at most {MAX_TEMPLATE} characters long")
     stack: list[tuple[tuple[tuple[str, ...], bool] | None, list[Part]]] = [(None, [])]
@@ -151,7 +148,7 @@ def parse(text: str) -> Template:
 
 
 def check_template(text: str) -> Template:
-    """Parse a template of a file. Raise InvalidInput also for `{{` without an end."""
+    """Parse a template of a file. Raise InvalidInput also for `{{` without `}}`."""
     template = parse(text)
     if template.unclosed:
         raise InvalidInput(f"{{{{ without }}}} in line {template.unclosed} of the template")
@@ -159,7 +156,7 @@ def check_template(text: str) -> Template:
 
 
 class _Tag(NamedTuple):
-    """A tag of a template: what is between its braces, or the phase of `${phase.output}`."""
+    """A tag of a template: the text between its braces, or the phase of `${phase.output}`."""
 
     start: int
     end: int
@@ -168,7 +165,7 @@ class _Tag(NamedTuple):
 
 
 def _tags(text: str) -> Iterator[_Tag]:
-    """Yield the tags of a template; each character is looked at once."""
+    """Yield the tags of a template. Each character is read once."""
     position = 0
     while (match := _OPENING.search(text, position)) is not None:
         if match[1] is not None:
@@ -177,7 +174,7 @@ def _tags(text: str) -> Iterator[_Tag]:
             continue
         closing = text.find("}}", match.end())
         if closing < 0:
-            # No tag in braces ends after this one either.
+            # Without `}}`, no later tag in braces ends either.
             for output in _OUTPUT.finditer(text, match.end()):
                 yield _Tag(output.start(), output.end(), "", output[1])
             return
@@ -221,20 +218,20 @@ def _render(parts: tuple[Part, ...], scope: Mapping[str, Any]) -> Iterator[str]:
 
 
 def read_value(part: Value | Help | If, scope: Mapping[str, Any]) -> Any:
-    """The value that a tag reads; Missing where there is none."""
+    """Return the value that a tag reads, or Missing."""
     if isinstance(part, Help):
         return _help(part, scope)
     return find(part.path, scope)
 
 
 def find(path: tuple[str, ...], scope: Mapping[str, Any]) -> Any:
-    """The value at a path of a scope, or among the outputs of phases."""
+    """Return the value at a path of a scope, or among the outputs of phases."""
     value = look_up(path, scope)
     return look_up(path, scope.get(OUTPUTS, {})) if isinstance(value, Missing) else value
 
 
 def is_there(value: Any) -> bool:
-    """What counts in `#if`: nothing, an empty text, false, 0 and an empty list do not."""
+    """Return whether a value counts in `#if`: nothing, an empty text, false, 0 and an empty list do not."""
     return bool(value) or isinstance(value, Mapping)
 
 
@@ -244,12 +241,12 @@ def _help(part: Help, scope: Mapping[str, Any]) -> str:
         return slugify(shown(value))
     if part.helper == INT:
         return str(integer(value, part))
-    # Helpers of other systems, which a warning named when the file was loaded.
+    # Helpers of other systems render nothing; a warning names them when the file is loaded.
     return ""
 
 
 def integer(value: Any, part: Help) -> int:
-    """Return a whole number of 64 bits, given as a number or its digits. Raise InvalidInput otherwise."""
+    """Return an integer of 64 bits, given as a number or its digits. Raise InvalidInput otherwise."""
     number = value if isinstance(value, int) and not isinstance(value, bool) else None
     if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
         number = int(value)
@@ -262,12 +259,12 @@ def integer(value: Any, part: Help) -> int:
 
 
 def slugify(text: str) -> str:
-    """A text as a part of a URL: lower case, with dashes, at most 40 characters."""
+    """Convert a text to a part of a URL: lower case, with dashes, at most 40 characters."""
     return _NO_SLUG.sub("-", text.lower()).strip("-")[:LONGEST_SLUG].rstrip("-")
 
 
 def shown(value: Any) -> str:
-    """A value in a text: a string as it is, an object as JSON, nothing as nothing."""
+    """Convert a value to text: a string unchanged, an object as JSON, a missing value as an empty text."""
     if value is None or isinstance(value, Missing):
         return ""
     return value if isinstance(value, str) else encode_json(value)

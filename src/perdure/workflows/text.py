@@ -1,6 +1,6 @@
 """A definition as YAML, with the lines of each phase.
 
-It is written from what is stored, not from the file: prompts stand in it as texts, and comments are gone.
+The text is generated from what is stored, not from the file: prompts are inline, and comments are lost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from perdure.workflows.records import DefinitionText, PhaseLines
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as blocks, and no aliases, which a loader refuses."""
+    """YAML dumper: texts of several lines are blocks, and aliases, which a loader refuses, are not used."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -29,16 +29,16 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def encode_yaml(workflow: Workflow) -> DefinitionText:
-    """A workflow as YAML."""
+    """Encode a workflow as YAML."""
     fields = msgspec.to_builtins(workflow)
     phases = fields.pop("phases")
     lines = [*_lines({"name": fields.pop("name"), **fields}), "phases:"]
-    found: list[PhaseLines] = []
+    ranges: list[PhaseLines] = []
     for phase in phases:
         first = len(lines) + 1
         lines += ["  " + line if line else "" for line in _lines([phase])]
-        found.append(PhaseLines(phase=phase["name"], first=first, last=len(lines)))
-    return DefinitionText(text="\n".join(lines) + "\n", phases=found)
+        ranges.append(PhaseLines(phase=phase["name"], first=first, last=len(lines)))
+    return DefinitionText(text="\n".join(lines) + "\n", phases=ranges)
 
 
 def _lines(value: Any) -> list[str]:

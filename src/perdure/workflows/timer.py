@@ -1,7 +1,7 @@
-"""Does what is due for workflow runs: waits end, runs are admitted, stray phases are stopped.
+"""Timer of workflow runs: ends waits, admits runs, stops stray phases.
 
-Each thing is an operation that checks under the lock of the run whether it is still to be done, so that any
-number of processes may look at once.
+Each action is an operation that checks under the lock of the run whether it is still due, so that any number
+of processes may look at once.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ POSTPONED: Final = 30.0
 logger = logging.getLogger(__name__)
 
 Settle = Callable[[], Awaitable[float | None]]
-"""What else is due: it does it, and gives the seconds until the next time, or None."""
+"""Does other due work; returns the seconds until its next due time, or None."""
 
 
 class Look(NamedTuple):
-    """A node whose time has come, with what its templates read."""
+    """A due node, with what its templates read."""
 
     run: WorkflowRunRow
     planned: PlannedPhase
@@ -60,7 +60,7 @@ class Look(NamedTuple):
 
 
 class WorkflowTimer:
-    """Does what is due for the runs of every namespace, from `start` to `stop`."""
+    """Background component that does due work for the runs of every namespace, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class WorkflowTimer:
             self._task = asyncio.get_running_loop().create_task(self._keep_looking())
 
     async def stop(self) -> None:
-        """Stop looking. What has begun is finished."""
+        """Stop looking, and wait until the current action has ended."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -96,21 +96,21 @@ class WorkflowTimer:
                 while True:
                     await watch.changed(await self._look())
             except StorageClosed:
-                logger.info("workflows are not looked after any more: the storage is closed")
+                logger.info("the timer of workflow runs stops: the storage is closed")
 
     async def _look(self) -> float:
-        """Do what is due; returns the seconds until the next look."""
+        """Do due work. Return the seconds until the next look."""
         try:
             wait = await self.settle()
         except StorageClosed:
             raise
-        except Exception as error:  # noqa: BLE001 - nobody else would look in its place
-            logger.warning("workflows cannot be looked after, trying again in %s s: %s", self.poll, error)
+        except Exception as error:  # noqa: BLE001 - the timer must survive any error
+            logger.warning("the due work of workflow runs failed, trying again in %s s: %s", self.poll, error)
             return self.poll
         return self.poll if wait is None else max(min(wait, self.poll), SHORTEST_WAIT)
 
     async def settle(self) -> float | None:
-        """Do what is due in every namespace; returns the seconds until something is due again."""
+        """Do due work in every namespace. Return the seconds until the next due time."""
         for run in await self._all(due.due_runs):
             await self._guarded(run.ns, self.tend(run), f"workflow run {run.id}")
         for node in await self._all(due.due_nodes):
@@ -125,12 +125,12 @@ class WorkflowTimer:
         return min((wait for wait in waits if wait is not None), default=None)
 
     async def _all(self, operation: Any) -> Sequence[Any]:
-        """What is due now. What comes while it is done is left for the next look."""
-        found: Sequence[Any] = await self.storage.read(operation)
-        return found
+        """Read what is due now. Work that becomes due meanwhile is left for the next look."""
+        rows: Sequence[Any] = await self.storage.read(operation)
+        return rows
 
     async def _guarded(self, ns: int, doing: Awaitable[None], what: str, node: DueNode | None = None) -> None:
-        """One that fails does not hold up the others."""
+        """Do one action. Its failure does not delay the others."""
         try:
             await doing
         except (StorageError, asyncio.CancelledError):
@@ -138,16 +138,16 @@ class WorkflowTimer:
         except Conflict as error:
             logger.info("%s moved meanwhile: %s", what, error)
         except (InvalidInput, NotFound, TooLarge) as error:
-            # It comes from the workflow or from an agent's output: the run's error says it.
+            # The cause is the workflow or the output of an agent, so it becomes the error of the run.
             logger.info("%s cannot go on: %s", what, error.message)
             await self._give_up(ns, node, error.message)
         except Exception as error:
-            logger.exception("%s could not be looked after", what)
-            known = error if isinstance(error, PerdureError) else PerdureError()
-            await self._give_up(ns, node, known.public)
+            logger.exception("the due work of %s failed", what)
+            public = (error if isinstance(error, PerdureError) else PerdureError()).public
+            await self._give_up(ns, node, public)
 
     async def _give_up(self, ns: int, node: DueNode | None, reason: str) -> None:
-        """Fail a node that cannot go on; a run is looked at again."""
+        """Fail a node that cannot continue. A run is tried again at the next look."""
         if node is not None:
             key = NodeKey(node.node, node.item)
             await self.storage.run(due.give_up, node.run_id, key, reason, self.phases, ns=ns)
@@ -155,7 +155,7 @@ class WorkflowTimer:
     # --- runs ---------------------------------------------------------------------------------------------
 
     async def tend(self, run: DueRun) -> None:
-        """Do what is due for a run."""
+        """Do the due work of a run."""
         if run.status == QUEUED or run.due_at == run.deadline_at:
             await self.storage.run(due.expire, run.id, self.phases, ns=run.ns)
             return
@@ -178,28 +178,30 @@ class WorkflowTimer:
 
     # --- nodes --------------------------------------------------------------------------------------------
 
-    async def _tend_node(self, found: DueNode) -> None:
-        """Do what is due for a node: what it needs is read and rendered outside of the transaction."""
-        key = NodeKey(found.node, found.item)
-        look = await self.storage.read(look_at, found.run_id, key, ns=found.ns)
+    async def _tend_node(self, due_node: DueNode) -> None:
+        """Do the due work of a node: read and render what it needs outside of the transaction."""
+        key = NodeKey(due_node.node, due_node.item)
+        look = await self.storage.read(look_at, due_node.run_id, key, ns=due_node.ns)
         if look is None:
             return
-        phase, arguments = look.planned.phase, (found.run_id, key)
+        phase, arguments = look.planned.phase, (due_node.run_id, key)
         if decode_state(look.node).answer is not None:
             resume = encode_json(look.answer or "")
-            await self.storage.run(due.enter_answer, *arguments, resume, self.phases, ns=found.ns)
+            await self.storage.run(due.enter_answer, *arguments, resume, self.phases, ns=due_node.ns)
         elif phase.type == "wait":
-            await self.storage.run(due.end_wait, *arguments, self.phases, ns=found.ns)
+            await self.storage.run(due.end_wait, *arguments, self.phases, ns=due_node.ns)
         elif phase.type == "map" and not key.item:
-            await self.storage.run(due.expand, *arguments, self._items(look), self.phases, ns=found.ns)
+            await self.storage.run(due.expand, *arguments, self._items(look), self.phases, ns=due_node.ns)
         else:
-            await self.storage.run(due.start_child, *arguments, self._context(look), self.phases, ns=found.ns)
+            await self.storage.run(
+                due.start_child, *arguments, self._context(look), self.phases, ns=due_node.ns
+            )
 
     def _new_id(self) -> str:
         return uuid(0, self.storage.ids)
 
     def _items(self, look: Look) -> list[MapItem]:
-        """The items of a map phase."""
+        """Build the items of a map phase."""
         values = resolve_items(look.planned.phase.items, look.scope)
         items: list[MapItem] = []
         for value in values:
@@ -211,31 +213,31 @@ class WorkflowTimer:
         return items
 
     def _context(self, look: Look) -> Stored:
-        """The context of a workflow that a phase starts: its own values over those of its run."""
+        """Build the context of a workflow that a phase starts: its run's values, overlaid with its own."""
         own = filled(look.planned.phase.context, look.scope)
         more = {"item": look.scope["item"]} if "item" in look.scope else {}
         return stored({**look.context, **more, **own}, "context", self._new_id)
 
 
 def resolve_items(given: Any, scope: Mapping[str, Any]) -> list[Any]:
-    """The list of a map phase: as it is written, or from a template that leads to a list or renders one."""
+    """Return the list of a map phase: as written, or from a template that leads to a list or renders one."""
     if isinstance(given, str):
         template = parse_template(given)
         path = template.only_path
-        found = template.render(scope) if path is None else find(path, scope)
-        if isinstance(found, str):
-            found = _listed(found)
+        items = template.render(scope) if path is None else find(path, scope)
+        if isinstance(items, str):
+            items = _listed(items)
     else:
-        found = filled(given, scope)
-    if not isinstance(found, list):
-        raise InvalidInput(f"the items of a map must be a list, not {type(found).__name__}")
-    if len(found) > MAX_ITEMS:
-        raise InvalidInput(f"a map has at most {MAX_ITEMS} items, not {len(found)}")
-    return found
+        items = filled(given, scope)
+    if not isinstance(items, list):
+        raise InvalidInput(f"the items of a map must be a list, not {type(items).__name__}")
+    if len(items) > MAX_ITEMS:
+        raise InvalidInput(f"a map has at most {MAX_ITEMS} items, not {len(items)}")
+    return items
 
 
 def _listed(text: str) -> Any:
-    """A list in a text: as JSON, or a line for each item."""
+    """Parse a list in a text: JSON, or a line for each item."""
     stripped = text.strip()
     if stripped.startswith("["):
         return decode_json(stripped)
@@ -243,7 +245,7 @@ def _listed(text: str) -> Any:
 
 
 async def look_at(tx: Tx, run_id: str, key: NodeKey) -> Look | None:
-    """A node whose time has come, with what its templates read."""
+    """Read a due node and what its templates read. Return None if nothing is due any more."""
     runs = await tx.all(sql.GET_RUNS, ids=[run_id])
     if not runs:
         return None

@@ -1,4 +1,4 @@
-"""The values of a run: its context, its scratch, and what conditions and templates see of them."""
+"""Values of a run: its context, its scratch, and the scope of its conditions and templates."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from perdure.workflows.planner import PlannedPhase, WorkflowPlan
 from perdure.workflows.templates import OUTPUTS, Template
 
 POINTER: Final = "$output"
-"""The one key of an object that stands for a large value, whose row it names."""
+"""Only key of an object that replaces a large value; it has the id of the value's row."""
 SCRATCH: Final = "scratch"
 MAX_REMEMBERED: Final = 8 << 10
-"""Only contexts of at most this many characters are remembered, so that 256 of them take a few megabytes."""
+"""Maximum length of a cached context, so that 256 of them take a few megabytes."""
 
 Paths = Iterable[tuple[str, ...]]
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the settings said about workflows when a run was dispatched."""
+    """Settings of workflows at the time when a run was dispatched."""
 
     gates: tuple[str, ...] = ()
-    """The gates that are switched on."""
+    """Gates that are enabled."""
     models: Mapping[str, str] = {}
     variants: Mapping[str, str] = {}
     assistants: Mapping[str, str] = {}
-    """The assistant of each phase, by its name; `default` is that of all others."""
+    """Assistant of each phase by name; `default` applies to all other phases."""
     sandbox: str | None = None
-    """The sandbox in which the agents of phases run, if they run in one."""
+    """Sandbox in which the agents of phases run, if there is one."""
     command_sandbox: str | None = None
-    """The sandbox that workers start for commands and isolated agents."""
+    """Sandbox that workers start for commands and isolated agents."""
     sandbox_images: tuple[str, ...] = ()
-    """The images that this sandbox has beside its default one."""
+    """Images of this sandbox, in addition to its default one."""
 
     def assistant_of(self, phase: str) -> str | None:
         return self.assistants.get(phase, self.assistants.get("default"))
@@ -50,66 +50,66 @@ _config = msgspec.json.Decoder(Config)
 
 @lru_cache(maxsize=256)
 def decode_config(text: str | None) -> Config:
-    """The stored settings of a run."""
+    """Decode the stored settings of a run."""
     return Config() if text is None else _config.decode(text)
 
 
 class Stored(NamedTuple):
-    """Values as they are stored: as JSON, and the large ones among them by the ids of their rows."""
+    """Stored form of values: JSON, and the large values with the ids of their rows."""
 
     text: str
     large: Sequence[tuple[str, str]]
 
 
 def stored(values: object, what: str, new_id: Callable[[], str]) -> Stored:
-    """Values as they are stored. Large ones get rows of their own, and pointers in their place."""
+    """Encode values for storage. Large ones get rows of their own, and are replaced by pointers."""
     given = check_object(values, what)
     texts = {key: encode_json(value, what=f"{what}.{key}") for key, value in given.items()}
     if sum(map(len, texts.values())) > MAX_BODY:
         raise InvalidInput(f"{what} must be at most {MAX_BODY} characters long as JSON")
     large: list[tuple[str, str]] = []
     size = sum(map(len, texts.values()))
-    for key in sorted(texts, key=lambda each: len(texts[each]), reverse=True):
+    for key in sorted(texts, key=lambda key: len(texts[key]), reverse=True):
         if len(texts[key]) <= MAX_INLINE and size <= MAX_CONTEXT:
             break
-        name = new_id()
-        large.append((name, texts[key]))
+        row_id = new_id()
+        large.append((row_id, texts[key]))
         size -= len(texts[key])
-        texts[key] = encode_json({POINTER: name})
+        texts[key] = encode_json({POINTER: row_id})
     inner = ",".join(encode_json(key) + ":" + text for key, text in texts.items())
     return Stored("{" + inner + "}", large)
 
 
 def parse_pointer(value: Any) -> str | None:
-    """The row of a large value, if a value is a pointer to one."""
+    """Return the row of a large value if a value is a pointer, otherwise None."""
     if isinstance(value, dict) and len(value) == 1 and isinstance(value.get(POINTER), str):
-        found: str = value[POINTER]
-        return found
+        row_id: str = value[POINTER]
+        return row_id
     return None
 
 
 def _decoded(text: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = decode_json(text)
-    return found
+    values: Mapping[str, Any] = decode_json(text)
+    return values
 
 
 _remembered = lru_cache(maxsize=256)(_decoded)
 
 
 def decode_context(text: str | None) -> Mapping[str, Any]:
-    """The context of a run. It never changes, so that a small one is decoded once; callers leave it alone."""
+    """Decode the context of a run. Small ones are cached, as they never change; do not modify the result."""
     if text is None:
         return {}
     return _remembered(text) if len(text) <= MAX_REMEMBERED else _decoded(text)
 
 
 def decode_scratch(text: str | None) -> dict[str, Any]:
-    """The scratch of a run."""
+    """Decode the scratch of a run."""
     return {} if text is None else dict(decode_json(text))
 
 
 def scratch_text(scratch: Mapping[str, Any], run_id: str) -> str:
-    """The scratch of a run as it is stored. It is bounded, so that the transaction may encode it."""
+    """Encode the scratch of a run. Its length is limited, so that a transaction may encode it."""
     text = encode_json(scratch, what="scratch")
     if len(text) > 2 * MAX_CONTEXT:
         raise TooLarge(f"the scratch of run {run_id} is larger than {2 * MAX_CONTEXT} characters")
@@ -117,15 +117,15 @@ def scratch_text(scratch: Mapping[str, Any], run_id: str) -> str:
 
 
 def decode_body(text: str) -> Any:
-    """A large value out of its row."""
+    """Decode a large value."""
     return decode_json(text)
 
 
-# --- what is read -----------------------------------------------------------------------------------------
+# --- scope ------------------------------------------------------------------------------------------------
 
 
 def outputs_read(plan: WorkflowPlan, paths: Paths, context: Mapping[str, Any]) -> set[str]:
-    """The names of outputs that paths lead to: `phaseOutputs.plan`, or `plan` if the context has none."""
+    """Return the outputs that paths read: `phaseOutputs.plan`, or `plan` if it is not in the context."""
     names: set[str] = set()
     for first, *rest in paths:
         if first == OUTPUTS:
@@ -136,8 +136,8 @@ def outputs_read(plan: WorkflowPlan, paths: Paths, context: Mapping[str, Any]) -
 
 
 def list_paths(texts: Iterable[Template | Expression]) -> frozenset[tuple[str, ...]]:
-    """Everything that templates and conditions read."""
-    return frozenset(path for each in texts for path in each.paths())
+    """Return all paths that templates and conditions read."""
+    return frozenset(path for text in texts for path in text.paths())
 
 
 def build_scope(
@@ -148,7 +148,7 @@ def build_scope(
     /,
     **more: Any,
 ) -> dict[str, Any]:
-    """What conditions and templates see: the context, scratch, outputs, and what the moment adds."""
+    """Build the scope of conditions and templates: context, scratch, outputs, and the given variables."""
     return {
         **outputs,
         "models": {**config.models},
@@ -162,7 +162,7 @@ def build_scope(
 
 
 def list_reads(planned: PlannedPhase) -> frozenset[tuple[str, ...]]:
-    """What the conditions of a phase read."""
+    """Return the paths that the conditions of a phase read."""
     conditions = list(planned.skip_conditions)
     if planned.until is not None:
         conditions.append(planned.until)

@@ -1,4 +1,4 @@
-"""From rows of runs to what callers see. Pure."""
+"""Convert rows of runs to the records that callers get. Pure."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ _SAME: Final = (
     "total_tokens",
     "turns",
 )
-"""The fields of a run that are those of its row."""
+"""Fields of a run that are columns of its row."""
 
 
 def summary_fields(row: WorkflowRunRow) -> dict[str, Any]:
-    """The fields of a run in a list."""
+    """Return the fields of a run in a list."""
     return {
         "workflow_run_id": row.id,
         "started_at": to_iso(row.started_at),
@@ -78,12 +78,12 @@ def summary_fields(row: WorkflowRunRow) -> dict[str, Any]:
 
 
 def row_to_summary(row: WorkflowRunRow) -> WorkflowRunSummary:
-    """The record of a run in a list."""
+    """Convert a row to the record of a run in a list."""
     return WorkflowRunSummary(**summary_fields(row))
 
 
 def row_to_node_info(row: WorkflowNodeRow, depends_on: Sequence[str], tries: TriesRow | None) -> NodeInfo:
-    """The record of a node."""
+    """Convert a row to the record of a node."""
     return NodeInfo(
         node=row.node,
         item=row.item,
@@ -106,7 +106,7 @@ def row_to_node_info(row: WorkflowNodeRow, depends_on: Sequence[str], tries: Tri
 
 
 def row_to_history_entry(row: HistoryRow) -> HistoryEntry:
-    """The record of an entry of the history."""
+    """Convert a row to an entry of the history."""
     return HistoryEntry(
         phase=row.phase, timestamp=to_iso(row.timestamp), success=bool(row.success), summary=row.summary
     )
@@ -115,7 +115,7 @@ def row_to_history_entry(row: HistoryRow) -> HistoryEntry:
 def build_checklist(
     workflow: Workflow, nodes: Sequence[WorkflowNodeRow], history: Sequence[HistoryRow]
 ) -> str | None:
-    """The phases of a run with a mark and the latest message of each, if its workflow asks for that."""
+    """Build a list of the phases with a mark and the latest message each, if the workflow asks for it."""
     if not workflow.status_checklist:
         return None
     labels = {phase.name: phase.label or phase.name for phase in workflow.phases}
@@ -133,20 +133,20 @@ def build_checklist(
 
 
 def build_info(workflow: Workflow, file: str | None, *, enabled: bool) -> WorkflowInfo:
-    """The record of a workflow in a list."""
+    """Build the record of a workflow in a list."""
     return WorkflowInfo(**_info_fields(workflow, file, enabled))
 
 
 def build_detail(workflow: Workflow, file: str | None, *, enabled: bool) -> WorkflowDetail:
-    """The record of a workflow with its definition."""
+    """Build the record of a workflow with its definition."""
     definition = msgspec.to_builtins(workflow)
     fields = _info_fields(workflow, file, enabled)
     return WorkflowDetail(**fields, definition=definition, yaml=encode_yaml(workflow))
 
 
 def encode_yaml(workflow: Workflow) -> DefinitionText:
-    """A workflow as YAML."""
-    # A client imports these records, and needs no YAML.
+    """Encode a workflow as YAML."""
+    # Imported here because clients import this module and need no YAML.
     from perdure.workflows.text import encode_yaml
 
     return encode_yaml(workflow)
@@ -178,7 +178,7 @@ def _info_fields(workflow: Workflow, file: str | None, enabled: bool) -> dict[st
 
 
 class WorkflowRunCursor(NamedTuple):
-    """A place in the list of runs: after this one."""
+    """A position in the list of runs."""
 
     rank: int
     at: int
@@ -186,22 +186,22 @@ class WorkflowRunCursor(NamedTuple):
 
 
 FIRST: Final = WorkflowRunCursor(0, 2**62, "")
-"""Before all runs. Times fall from the first run of a rank to its last."""
+"""Position before all runs. Start times decrease within a rank."""
 
 
 def get_rank(status: str) -> int:
-    """Where runs of a status stand: running, paused, queued, then the rest."""
+    """Return the position of a status in lists: running, paused, queued, then the rest."""
     return LIVE.index(status) if status in LIVE else len(LIVE)
 
 
 def statuses_after(statuses: Iterable[str], place: WorkflowRunCursor) -> list[tuple[str, WorkflowRunCursor]]:
-    """The statuses whose runs may come after a place, each with the place in its own list."""
-    found = []
+    """Return the statuses with runs after a cursor, each with the cursor in its own list."""
+    cursors = []
     for status in (*LIVE, *ENDED):
         rank = get_rank(status)
         if status in statuses and rank >= place.rank:
-            found.append((status, place if rank == place.rank else FIRST))
-    return found
+            cursors.append((status, place if rank == place.rank else FIRST))
+    return cursors
 
 
 def encode_run_cursor(row: WorkflowRunRow) -> str:
@@ -209,15 +209,15 @@ def encode_run_cursor(row: WorkflowRunRow) -> str:
 
 
 def decode_run_cursor(cursor: str | None) -> WorkflowRunCursor:
-    """The place that a cursor names; the beginning without one."""
-    found = read_cursor(cursor, _RUNS, int, int, str)
-    return FIRST if found is None else WorkflowRunCursor(*found)
+    """Decode a cursor of the list of runs; None is the beginning."""
+    parts = read_cursor(cursor, _RUNS, int, int, str)
+    return FIRST if parts is None else WorkflowRunCursor(*parts)
 
 
 def log_place(cursor: str | None) -> LogCursor:
-    """The place among executions that a cursor names; the newest one without one."""
-    found = read_cursor(cursor, _LOGS, int, str)
-    return LogCursor(FIRST.at, FIRST.id) if found is None else LogCursor(*found)
+    """Decode a cursor of the search in executions; None is the newest execution."""
+    parts = read_cursor(cursor, _LOGS, int, str)
+    return LogCursor(FIRST.at, FIRST.id) if parts is None else LogCursor(*parts)
 
 
 def log_cursor(place: LogCursor | None) -> str | None:
@@ -228,13 +228,13 @@ def log_cursor(place: LogCursor | None) -> str | None:
 
 
 def differences(left: Any, right: Any, path: str = "") -> list[ValueDifference]:
-    """The values in which two structures differ, by the paths to them."""
+    """List the values in which two structures differ, by path."""
     if isinstance(left, Mapping) and isinstance(right, Mapping):
-        found: list[ValueDifference] = []
+        values: list[ValueDifference] = []
         for key in [*left, *(key for key in right if key not in left)]:
             inner = f"{path}.{key}" if path else str(key)
-            found += differences(left.get(key), right.get(key), inner)
-            if len(found) >= MAX_DIFFERENCES:
+            values += differences(left.get(key), right.get(key), inner)
+            if len(values) >= MAX_DIFFERENCES:
                 break
-        return found[:MAX_DIFFERENCES]
+        return values[:MAX_DIFFERENCES]
     return [] if left == right else [ValueDifference(path=path, left=left, right=right)]

@@ -1,1 +1,1 @@
-"""Operations on workflow runs, approvals and overrides."""
+"""Operations on workflow runs, their nodes and overrides."""

@@ -1,4 +1,4 @@
-"""What moves runs on: the end of a phase, the answer of a person, a lost worker."""
+"""Advance runs after the end of a phase, the answer of a person, or the loss of a worker."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from perdure.workflows.steps import decode_state, format_question, remember
 
 NOT_AWAITED: Final = "its run did not wait for it any more"
 REMEMBERED: Final = 16
-"""How many lost workers a run remembers."""
+"""Maximum number of lost workers in the row of a run."""
 
 
 # --- the end of a phase -----------------------------------------------------------------------------------
 
 
 async def lock_runs_of_phases(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
-    """Lock the runs of phases, before what comes later in the order of locks."""
+    """Lock the runs of phases before rows that come later in the order of locks."""
     await lock_runs(tx, [end.parent for end in ends if end.parent is not None])
 
 
 WORKFLOW_LOCKS: Final = Listener(on_attempt_ended=lock_runs_of_phases)
-"""Comes before the listener of executions."""
+"""Listener that is registered before the listener of executions."""
 
 
 def listener(phases: PhaseStarter) -> Listener:
-    """What workflows do when a phase ends. It comes after the listener of executions."""
+    """Return the listener for the ends of phases. Register it after the listener of executions."""
 
     async def on_attempt_ended(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
         await count_attempts(tx, ends, phases)
@@ -55,7 +55,7 @@ def listener(phases: PhaseStarter) -> Listener:
 
 
 async def count_attempts(tx: Tx, ends: Sequence[AttemptEnd], phases: PhaseStarter) -> None:
-    """Add what attempts took to their runs, and count the workers that were lost with them."""
+    """Add the usage of attempts to their runs, and count lost workers."""
     mine = [end for end in ends if end.parent is not None]
     runs = {run.id: run for run in await lock_runs(tx, [end.parent or "" for end in mine])}
     for end in mine:
@@ -63,7 +63,7 @@ async def count_attempts(tx: Tx, ends: Sequence[AttemptEnd], phases: PhaseStarte
         if run is None:
             continue
         _add(run, end)
-        # Nobody waits for a phase that was stopped, nor for whoever executed it.
+        # The loss of a worker counts only if the run still waits for its phase.
         is_awaited = run.status in LIVE and end.rollout_status != CANCELLED
         if end.status == UNRESPONSIVE and is_awaited:
             _lose(run, end, tx.now)
@@ -80,7 +80,7 @@ async def count_attempts(tx: Tx, ends: Sequence[AttemptEnd], phases: PhaseStarte
 
 
 def _add(run: WorkflowRunRow, end: AttemptEnd) -> None:
-    """Add what the execution of an attempt took, which its listener has noted."""
+    """Add the usage of an attempt, which the listener of executions has put into its note."""
     report = end.note
     if not isinstance(report, PhaseReport) or report.execution_id is None:
         return
@@ -96,38 +96,38 @@ def _default_reason(end: AttemptEnd) -> str | None:
 
 
 def _lose(run: WorkflowRunRow, end: AttemptEnd, now: int) -> None:
-    """Count a lost worker once, however many phases of the run it held.
+    """Count a lost worker once, even if it held several phases of the run.
 
-    A worker that has begun another attempt since it was counted has come back, and counts again.
+    A worker that started another attempt after it was counted has come back, and counts again.
     """
-    known = dict(line.rsplit(" ", 1) for line in (run.lost_workers or "").splitlines())
+    lost = dict(line.rsplit(" ", 1) for line in (run.lost_workers or "").splitlines())
     worker = (end.worker_id or end.attempt_id).replace("\n", " ")
-    if worker in known and end.start_time <= int(known[worker]):
+    if worker in lost and end.start_time <= int(lost[worker]):
         return
-    known.pop(worker, None)
-    known[worker] = str(now)
-    latest = list(known.items())[-REMEMBERED:]
+    lost.pop(worker, None)
+    lost[worker] = str(now)
+    latest = list(lost.items())[-REMEMBERED:]
     run.lost_workers = "\n".join(" ".join(pair) for pair in latest)
     run.restart_count += 1
 
 
 async def end_phases(tx: Tx, ended: Sequence[EndedRollout], phases: PhaseStarter) -> None:
-    """Move runs on after phases of them have ended.
+    """Advance runs whose phases have ended.
 
-    A phase that no node waits for changes nothing, and what it did counts as failed: it is done again if the
-    run is retried.
+    A phase that no node waits for changes nothing, and its execution counts as failed: a retry of the run
+    executes it again.
     """
     ends = {end.rollout_id: end for end in ended if end.parent is not None}
     if not ends:
         return
     works = await load_works(tx, [end.parent or "" for end in ends.values()], phases)
     moved: dict[str, RunWork] = {}
-    for found in await tx.all(sql.NODES_OF_ROLLOUTS, ids=sorted(ends)):
-        work = works.get(found.run_id)
+    for row in await tx.all(sql.NODES_OF_ROLLOUTS, ids=sorted(ends)):
+        work = works.get(row.run_id)
         if work is None or not work.is_live:
             continue
-        work.board.add([found])
-        node, end = work.board.nodes[found.key], ends.pop(found.rollout_id or "")
+        work.board.add([row])
+        node, end = work.board.nodes[row.key], ends.pop(row.rollout_id or "")
         how = phase_end(end)
         if how.interrupted:
             state = decode_state(node)
@@ -146,11 +146,11 @@ async def end_phases(tx: Tx, ended: Sequence[EndedRollout], phases: PhaseStarter
 
 
 def phase_end(end: EndedRollout) -> PhaseEnd:
-    """How the execution of a phase ended, from what its worker and the watchdog say."""
+    """Build the end of a phase's execution from the reports of its worker and the watchdog."""
     report = end.note if isinstance(end.note, PhaseReport) else PhaseReport()
     success = end.status == SUCCEEDED
     interrupted = success and report.interrupts is not None
-    # Only an agent's own word is soft: one that crashed, fell silent or took too long has failed.
+    # Only a failure that the agent reports is soft; a crash, a lost worker or a timeout is not.
     lapsed = not success and end.outcome in (TIMEOUT, UNRESPONSIVE)
     return PhaseEnd(
         rollout_id=end.rollout_id,
@@ -169,16 +169,16 @@ def phase_end(end: EndedRollout) -> PhaseEnd:
 async def resume_node(
     tx: Tx, run: WorkflowRunRow, node: str, decision: Decision, phases: PhaseStarter
 ) -> bool:
-    """Let a run go on after an approval was resolved; its row is locked. False if nothing waits for it."""
+    """Continue a run after an approval was resolved; its row is locked. Return False if no node waits."""
     key = parse_node(node)
-    found = await tx.one(sql.GET_NODE, run_id=run.id, node=key.node, item=key.item)
-    if run.status not in LIVE or found is None or found.status != WAITING:
+    waiting = await tx.one(sql.GET_NODE, run_id=run.id, node=key.node, item=key.item)
+    if run.status not in LIVE or waiting is None or waiting.status != WAITING:
         return False
-    if found.approval_id != decision.approval_id:
+    if waiting.approval_id != decision.approval_id:
         return False
     work = (await build_works(tx, [run], phases))[run.id]
-    work.board.add([found])
-    await work.resumed(found, decision)
+    work.board.add([waiting])
+    await work.resumed(waiting, decision)
     await work.go_on()
     await save_all(tx, [work])
     return True

@@ -1,4 +1,4 @@
-"""Starting runs, and admitting those that wait for their turn."""
+"""Start runs, and admit queued runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ADMIT_ROWS: Final = 100
 
 
 class NewWorkflowRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run to be started, with its bodies encoded."""
+    """A run to start, with encoded values."""
 
     snapshot: Snapshot
     trigger_id: str
@@ -43,13 +43,13 @@ class NewWorkflowRun(msgspec.Struct, frozen=True, kw_only=True):
     config: str | None
     max_parallel: int | None
     cap: int
-    """How many runs of the namespace may run at once."""
+    """Maximum number of runs of the namespace that run at once."""
     timeout: float | None = None
-    """After how many seconds it fails, if it has not ended; the time in the queue counts."""
+    """Seconds after which the run fails if it has not ended, including its time in the queue."""
 
 
 class Dispatched(NamedTuple):
-    """The answer to a dispatch: the run, or none if the workflow is switched off."""
+    """Answer to a dispatch: the run, or None if the workflow is switched off."""
 
     run_id: str | None
     status: str | None
@@ -57,7 +57,7 @@ class Dispatched(NamedTuple):
 
 
 class Parent(NamedTuple):
-    """The node of a run that starts another one."""
+    """Node of a run that starts another run."""
 
     run_id: str
     node: str
@@ -68,7 +68,7 @@ class Parent(NamedTuple):
 async def dispatch(
     tx: Tx, requests: Sequence[NewWorkflowRun], phases: PhaseStarter
 ) -> list[Dispatched | PerdureError]:
-    """Start each run, or put it into the queue. The live run of the same workflow and trigger is used again.
+    """Start or enqueue each run, or return the live run of the same workflow and trigger.
 
     A workflow that is switched off starts nothing.
     """
@@ -82,13 +82,13 @@ async def dispatch(
             await lock_admission(tx)
             locked = True
         answers.append(await _dispatch(tx, request, phases))
-    started = [each.run_id for each in answers if isinstance(each, Dispatched) and not each.reused]
+    started = [answer.run_id for answer in answers if isinstance(answer, Dispatched) and not answer.reused]
     await audit(tx, "dispatch_workflow", [run_id for run_id in started if run_id is not None])
     return answers
 
 
 async def lock_admission(tx: Tx) -> None:
-    """Lock the admission of the namespace, so that one at a time starts runs."""
+    """Lock the admission of the namespace, so that its runs start one after another."""
     while not await tx.all(sql.LOCK_ADMISSION):
         await tx.write(sql.OPEN_ADMISSION.of([AdmissionRow(tx.now)]))
 
@@ -109,7 +109,7 @@ async def _is_full(tx: Tx, cap: int) -> bool:
 
 
 async def store_definition(tx: Tx, snapshot: Snapshot) -> None:
-    """Store a definition unless it is there."""
+    """Store a definition unless it is stored already."""
     if await tx.existing(DEFINITIONS, [(tx.ns, snapshot.digest)]):
         return
     row = DefinitionRow(snapshot.digest, snapshot.name, tx.now, snapshot.body)
@@ -118,7 +118,7 @@ async def store_definition(tx: Tx, snapshot: Snapshot) -> None:
 
 
 def new_run(tx: Tx, request: NewWorkflowRun, event: str, parent: Parent | None = None) -> NewRunRow:
-    """The row of a run that starts now, or that waits for its turn."""
+    """Build the row of a run that starts now or is queued."""
     status = RUN.start[event]
     waits = status == QUEUED
     deadline = None if request.timeout is None else tx.now + to_micros(request.timeout)
@@ -172,7 +172,7 @@ def new_run(tx: Tx, request: NewWorkflowRun, event: str, parent: Parent | None =
 async def create_run(
     tx: Tx, run: NewRunRow, context: Stored, plan: WorkflowPlan, phases: PhaseStarter
 ) -> None:
-    """Write a run with its nodes, and begin it unless it waits for its turn."""
+    """Insert a run with its nodes, and begin it unless it is queued."""
     run.current_phase = plan.first_phase
     nodes = plan.new_nodes(run.id)
     run.open_nodes = len(nodes)
@@ -188,7 +188,7 @@ async def create_run(
 
 
 async def admit(tx: Tx, cap: int, phases: PhaseStarter) -> int:
-    """Start runs that have waited longest, as many as there is room for; returns how many."""
+    """Start as many runs as the limit allows, the longest wait first. Return their number."""
     waiting = await tx.all(sql.QUEUED, n=1)
     if not waiting:
         return 0

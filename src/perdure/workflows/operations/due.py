@@ -1,7 +1,7 @@
-"""What is done for runs when its time has come, each thing in a transaction of its own.
+"""Due work of runs, each action in a transaction of its own.
 
-A wait ends, the items of a map and another workflow start, a graph goes on with an answer, phases that no
-node waits for are stopped, a run is told of the end of one that it started, and queued runs expire.
+Waits end, the items of a map and other workflows start, a graph continues with an answer, phases that no node
+waits for are stopped, a run gets the end of a run that it started, and queued runs expire.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ CHILDREN: Final = 1000
 
 
 async def due_runs(tx: Tx) -> list[DueRun]:
-    """Some of the runs for which something is to be done, in all namespaces."""
+    """List some of the runs with work due, in all namespaces."""
     return await tx.all(sql.DUE_RUNS, n=DUE_ROWS)
 
 
 async def due_nodes(tx: Tx) -> list[DueNode]:
-    """Some of the nodes whose time has come, in all namespaces."""
+    """List some of the due nodes, in all namespaces."""
     return await tx.all(sql.DUE_NODES, n=DUE_ROWS)
 
 
 async def queued_namespaces(tx: Tx) -> list[int]:
-    """The namespaces in which runs wait to be admitted."""
+    """List the namespaces with queued runs."""
     return await tx.all(sql.QUEUED_NAMESPACES)
 
 
 async def until_next(tx: Tx) -> float | None:
-    """The seconds until something is to be done, or None if nothing is."""
+    """Return the seconds until the next due time, or None if there is none."""
     times = [await tx.one(sql.NEXT_RUN), await tx.one(sql.NEXT_NODE)]
-    found = [each for each in times if each is not None]
-    return max(to_seconds(min(found) - tx.now), 0.0) if found else None
+    due = [time for time in times if time is not None]
+    return max(to_seconds(min(due) - tx.now), 0.0) if due else None
 
 
 # --- runs -------------------------------------------------------------------------------------------------
 
 
 async def expire(tx: Tx, run_id: str, phases: PhaseStarter) -> None:
-    """Cancel a run that has waited in the queue for too long; fail one whose time is over."""
+    """Cancel a run that has waited in the queue for too long; fail a run whose timeout has passed."""
     works = await load_works(tx, [run_id], phases)
     for work in works.values():
         run = work.run
@@ -85,17 +85,17 @@ async def expire(tx: Tx, run_id: str, phases: PhaseStarter) -> None:
 
 
 class Tended(NamedTuple):
-    """What is left to do for a run: more of its phases to stop, and runs to cancel that it started."""
+    """Remaining work of a run: whether more phases must be stopped, and started runs to cancel."""
 
     more: bool
     children: Sequence[str]
 
 
 async def stop_strays(tx: Tx, run_id: str, phases: PhaseStarter) -> Tended:
-    """Stop phases of a run that no node of it waits for. Such a phase never belongs to a node again."""
+    """Stop phases of a run that no node waits for. Such a phase never belongs to a node again."""
     ids = await tx.all(sql.LIVE_PHASES, run_id=run_id, statuses=sorted(NOT_ENDED), n=STRAYS)
     held = set(await tx.all(sql.HELD_ROLLOUTS, run_id=run_id))
-    strays = [each for each in ids if each not in held]
+    strays = [rollout_id for rollout_id in ids if rollout_id not in held]
     loaded = await phases.load(tx, strays) if strays else None
     run = await lock_run(tx, run_id)
     if loaded is not None:
@@ -108,13 +108,13 @@ async def stop_strays(tx: Tx, run_id: str, phases: PhaseStarter) -> Tended:
 
 
 async def tended(tx: Tx, run_id: str, due_at: int) -> None:
-    """Nothing more is to be done for a run, unless that was asked for anew."""
+    """Clear the due work of a run, unless new work was requested meanwhile."""
     await lock_runs(tx, [run_id])
     await tx.execute(sql.TENDED, id=run_id, due_at=due_at)
 
 
 async def tell_parent(tx: Tx, run_id: str, phases: PhaseStarter) -> bool:
-    """Tell a run that one that it started has ended. Both are locked in the order of their ids."""
+    """Pass the end of a run to the run that started it. Both are locked in the order of their ids."""
     rows = await tx.all(sql.GET_RUNS, ids=[run_id])
     parents = [row.parent_run_id for row in rows if row.parent_run_id is not None]
     works = await load_works(tx, [run_id, *parents], phases)
@@ -132,7 +132,7 @@ async def tell_parent(tx: Tx, run_id: str, phases: PhaseStarter) -> bool:
 
 
 async def _take_end(tx: Tx, parent: RunWork, node: WorkflowNodeRow, child: WorkflowRunRow) -> None:
-    """Take the end of a run that a node started; its output is that of its last phase."""
+    """Apply the end of a run that a node started; its output is that of its last phase."""
     node.due_at = None
     if child.status == SUCCEEDED:
         output = await tx.one(sql.LAST_OUTPUT, run_id=child.id, status=SUCCEEDED)
@@ -147,7 +147,7 @@ async def _take_end(tx: Tx, parent: RunWork, node: WorkflowNodeRow, child: Workf
 async def _waiting(
     tx: Tx, run_id: str, key: NodeKey, phases: PhaseStarter
 ) -> tuple[RunWork, WorkflowNodeRow] | None:
-    """A node of a live run whose time has come, with its run locked."""
+    """Return a due node of a live run, with its run locked."""
     works = await load_works(tx, [run_id], phases)
     work = works.get(run_id)
     node = None if work is None else await work.node(key)
@@ -157,11 +157,11 @@ async def _waiting(
 
 
 async def end_wait(tx: Tx, run_id: str, key: NodeKey, phases: PhaseStarter) -> bool:
-    """End a wait whose time has come."""
-    found = await _waiting(tx, run_id, key, phases)
-    if found is None:
+    """End a wait that is due."""
+    waiting = await _waiting(tx, run_id, key, phases)
+    if waiting is None:
         return False
-    work, node = found
+    work, node = waiting
     node.due_at = None
     await work.succeed(node, Succeed())
     await work.go_on()
@@ -170,11 +170,11 @@ async def end_wait(tx: Tx, run_id: str, key: NodeKey, phases: PhaseStarter) -> b
 
 
 async def give_up(tx: Tx, run_id: str, key: NodeKey, error: str, phases: PhaseStarter) -> bool:
-    """Fail a node whose items, context or answer could not be made."""
-    found = await _waiting(tx, run_id, key, phases)
-    if found is None:
+    """Fail a node whose items, context or answer could not be built."""
+    waiting = await _waiting(tx, run_id, key, phases)
+    if waiting is None:
         return False
-    work, node = found
+    work, node = waiting
     node.due_at = None
     await work.fail(node, error)
     await work.go_on()
@@ -183,7 +183,7 @@ async def give_up(tx: Tx, run_id: str, key: NodeKey, error: str, phases: PhaseSt
 
 
 class MapItem(msgspec.Struct, frozen=True):
-    """An item of a map phase: a small value, or the id of the row in which it stands as JSON."""
+    """An item of a map phase: a small value, or the id and JSON text of a large one."""
 
     value: Any = None
     output: str | None = None
@@ -191,33 +191,33 @@ class MapItem(msgspec.Struct, frozen=True):
 
 
 async def expand(tx: Tx, run_id: str, key: NodeKey, items: Sequence[MapItem], phases: PhaseStarter) -> bool:
-    """Start the items of a map phase. A map that was expanded before tries those again that failed."""
-    found = await _waiting(tx, run_id, key, phases)
-    if found is None:
+    """Start the items of a map phase. If it was expanded before, retry the items that failed."""
+    waiting = await _waiting(tx, run_id, key, phases)
+    if waiting is None:
         return False
-    work, node = found
+    work, node = waiting
     if decode_state(node).total:
         await work.expand_again(node)
     else:
-        large = [(each.output, each.body) for each in items if each.output and each.body is not None]
+        large = [(item.output, item.body) for item in items if item.output and item.body is not None]
         await tx.write(
             sql.ADD_OUTPUTS.of([WorkflowOutputRow(name, run_id, tx.now, body) for name, body in large])
         )
-        await work.expand(node, [(each.value, each.output) for each in items])
+        await work.expand(node, [(item.value, item.output) for item in items])
     await work.go_on()
     await save_all(tx, [work])
     return True
 
 
 async def start_child(tx: Tx, run_id: str, key: NodeKey, context: Stored, phases: PhaseStarter) -> bool:
-    """Start the workflow of a node. One that was started before is waited for, or has ended meanwhile."""
+    """Start the workflow of a node. If it was started before, wait for it or apply its end."""
     before = await tx.one(sql.GET_NODE, run_id=run_id, node=key.node, item=key.item)
-    known = None if before is None else before.child_run_id
-    runs = {run.id: run for run in await lock_runs(tx, [run_id, *([known] if known else [])])}
-    found = await _waiting(tx, run_id, key, phases)
-    if found is None:
+    child_id = None if before is None else before.child_run_id
+    runs = {run.id: run for run in await lock_runs(tx, [run_id, *([child_id] if child_id else [])])}
+    waiting = await _waiting(tx, run_id, key, phases)
+    if waiting is None:
         return False
-    work, node = found
+    work, node = waiting
     child = runs.get(node.child_run_id or "")
     if child is not None and child.status in LIVE:
         node.due_at, node.dirty = None, True
@@ -257,9 +257,9 @@ async def _start_child(
 
 
 async def enter_answer(tx: Tx, run_id: str, key: NodeKey, resume: str, phases: PhaseStarter) -> bool:
-    """Let a graph go on with the answer to what it asked, in its own thread; `resume` is JSON.
+    """Continue a graph in its own thread with the answer to its question; `resume` is JSON.
 
-    The line of its thread is locked before the run. If the run has moved meanwhile, nothing happens.
+    The line of the thread is locked before the run. If the run has changed meanwhile, raise Conflict.
     """
     before = await tx.one(sql.GET_NODE, run_id=run_id, node=key.node, item=key.item)
     rows = await tx.all(sql.GET_RUNS, ids=[run_id])
@@ -268,9 +268,9 @@ async def enter_answer(tx: Tx, run_id: str, key: NodeKey, resume: str, phases: P
     works = await build_works(tx, rows, phases)
     order = await works[run_id].answer_order(before, resume)
     answers = await phases.enter(tx, [order])
-    found = await _waiting(tx, run_id, key, phases)
-    work, node = found or (works[run_id], before)
-    if found is None or node.state != before.state:
+    waiting = await _waiting(tx, run_id, key, phases)
+    work, node = waiting or (works[run_id], before)
+    if waiting is None or node.state != before.state:
         raise Conflict(f"node {key} of workflow run {run_id} does not wait for an answer any more")
     node.due_at = None
     for answer in answers:

@@ -1,4 +1,4 @@
-"""The ends of runs for others: they go into the outbox while somebody follows them."""
+"""Publish the ends of runs through the outbox while a process subscribes to them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from perdure.workflows.rows import WorkflowRunRow
 
 ENDS_CONSUMER: Final = "workflow-ends"
 ENDS_CHANNEL: Final = "workflow_ends"
-"""Followed by processes that want the ends; without a follower the end of a run costs nothing more."""
+"""Channel of processes that want the ends. Without a subscriber, an end writes nothing to the outbox."""
 
 
 async def tell_ends(tx: Tx, runs: Sequence[WorkflowRunRow]) -> None:
-    """Put those of the runs into the outbox that this transaction has ended."""
+    """Put the runs that this transaction has ended into the outbox."""
     if tx.wants(ENDS_CHANNEL):
         ended = [run for run in runs if run.status in ENDED and run.status != run.was_status]
         await put(tx, [NewEffect(ENDS_CONSUMER, run.id, "{}") for run in ended])

@@ -1,4 +1,4 @@
-"""The history of a run: what has happened in it, in the words of its workflow where it has some."""
+"""The history of a run: its events, with the messages of its workflow where it has some."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RunHistory:
         self.rows: list[HistoryRow] = []
 
     def enter(self, label: str, success: bool, summary: str | None) -> None:
-        """Write an entry; the run's current phase follows it."""
+        """Add an entry; it becomes the current phase of the run."""
         run = self._run
         run.history += 1
         cut = None if summary is None else error_text(summary)[:MAX_SUMMARY]
@@ -30,7 +30,7 @@ class RunHistory:
         run.current_phase = label
 
     async def say(self, node: WorkflowNodeRow, note: HistoryNote) -> None:
-        """Write an entry with the message that the workflow has for it."""
+        """Add an entry with the message that the workflow has for it."""
         summary = note.summary
         if note.message is not None:
             loop = self._plan[node.node].phase.loop
@@ -40,19 +40,19 @@ class RunHistory:
         self.enter(note.label, note.success, summary)
 
     async def say_start(self, node: WorkflowNodeRow) -> None:
-        """Say that a phase, or a part of its loop, is started, if the workflow says something."""
+        """Add the entry for the start of a phase or of a part of its loop, if the workflow has one."""
         note = start_message(self._plan[node.node].phase, node)
         if note is not None:
             await self.say(node, note)
 
     async def say_done(self, node: WorkflowNodeRow) -> None:
-        """Say that a phase has nothing to do: it is skipped, or was done before."""
+        """Add the entry of a phase that has nothing to do: it is skipped, or was done before."""
         message = self._plan[node.node].phase.messages.on_skipped_done
         if message is not None:
             await self.say(node, HistoryNote(node.node, None, message))
 
     async def rendered(self, node: WorkflowNodeRow, *texts: str | None, **more: Any) -> list[str | None]:
-        """Messages of a phase. One that cannot be rendered is shown as it is written."""
+        """Render messages of a phase. If that fails, return them unrendered."""
         try:
             return await self._values.render(self._plan[node.node], texts, **more)
         except PerdureError:

@@ -1,4 +1,4 @@
-"""Cancelling, pausing and resuming runs, at the wish of a person."""
+"""Cancel, pause and resume runs on request of a person."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from perdure.workflows.rows import WorkflowRunRow
 
 
 async def cancel(tx: Tx, run_id: str, reason: str | None, phases: PhaseStarter) -> str:
-    """Cancel a run. Its phases, and the runs that it started, are stopped after that: see `due`."""
+    """Cancel a run. Its phases and the runs that it started are stopped afterwards: see `due`."""
     work = await _locked(tx, run_id, phases)
     if not RUN.moves(work.run.status, "cancelled"):
         raise Conflict(f"Workflow run {run_id} has ended already: {work.run.status}")
-    who = "" if tx.actor is None else f" by {format_actor(tx.actor)}"
-    await work.stop("cancelled", reason or f"cancelled{who}")
+    by = "" if tx.actor is None else f" by {format_actor(tx.actor)}"
+    await work.stop("cancelled", reason or f"cancelled{by}")
     await save_all(tx, [work])
     await audit(tx, "cancel_workflow_run", [run_id])
     return work.run.status
@@ -34,7 +34,7 @@ async def _locked(tx: Tx, run_id: str, phases: PhaseStarter) -> RunWork:
 
 
 async def pause(tx: Tx, run_id: str, phases: PhaseStarter) -> str:
-    """Start no more phases of a run until it is resumed. Those that are executed go on to their end."""
+    """Start no more phases of a run until it is resumed. Phases that are being executed continue."""
     work = await _locked(tx, run_id, phases)
     if work.run.status not in (RUNNING, PAUSED):
         raise Conflict(f"Workflow run {run_id} is {work.run.status}; only one that is running can be paused")
@@ -46,7 +46,7 @@ async def pause(tx: Tx, run_id: str, phases: PhaseStarter) -> str:
 
 
 async def resume(tx: Tx, run_id: str, phases: PhaseStarter) -> str:
-    """Let a run go on that was paused by `pause`."""
+    """Continue a run that was paused by `pause`."""
     work = await _locked(tx, run_id, phases)
     if not work.run.held:
         raise Conflict(_cannot_resume(work.run))

@@ -1,4 +1,4 @@
-"""What a worker is asked to execute for a node of a run."""
+"""Phases to execute: the orders for workers, built from the nodes of a run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ CALLABLE: Final = "perdure.callable"
 HTTP: Final = "perdure.http"
 CHECK: Final = "perdure.check"
 FREE_LAPSES: Final = 10
-"""How many workers a phase may lose that do not count. A run gives up before that."""
+"""Number of lost workers that do not count as attempts of a phase. A run is given up before that."""
 
 
 def built_in(phase: Phase, role: str) -> str | None:
-    """The built-in agent that executes a phase; None if it is an assistant's."""
+    """Return the built-in agent that executes a phase; None if an assistant executes it."""
     if role == "check":
         return CHECK
     if role in ("fix", "recheck"):
@@ -37,7 +37,7 @@ def built_in(phase: Phase, role: str) -> str | None:
 
 
 def build_seed(run: WorkflowRunRow, label: str) -> ExecutionSeed:
-    """What the executions of a phase say of its run."""
+    """Build the fields that the executions of a phase take from its run."""
     return ExecutionSeed(
         trigger_type=cast(TriggerType, run.trigger_type),
         trigger_id=run.trigger_id,
@@ -58,7 +58,7 @@ def new_phase(
     config: Config,
     context: Mapping[str, Any],
 ) -> NewPhase | str:
-    """The phase that a step executes, or why there is none."""
+    """Build the phase that a step executes, or return the reason why it cannot be executed."""
     agent = built_in(phase, step.role)
     name = None if agent is not None else assistant or config.assistant_of(phase.name)
     if agent is None and not name:

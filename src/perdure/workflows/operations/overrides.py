@@ -14,18 +14,18 @@ KIND = "workflow_override"
 
 
 async def is_enabled(tx: Tx, name: str) -> bool:
-    """Whether a workflow may be dispatched; without an override it may."""
+    """Return whether a workflow may be dispatched; without an override it may."""
     row = await tx.one(sql.GET, names=[name])
     return row is None or bool(row.enabled)
 
 
 async def disabled(tx: Tx) -> set[str]:
-    """The names of all workflows that are switched off."""
+    """Return the names of all workflows that are switched off."""
     return set(await tx.all(sql.DISABLED, enabled=0))
 
 
 async def get(tx: Tx, name: str) -> WorkflowOverrideRow:
-    """The override of a workflow; NotFound if it has none."""
+    """Return the override of a workflow. Raise NotFound if it has none."""
     row = await tx.one(sql.GET, names=[name])
     if row is None:
         raise not_found(name)
@@ -33,7 +33,7 @@ async def get(tx: Tx, name: str) -> WorkflowOverrideRow:
 
 
 async def get_all(tx: Tx, limit: int, after: str) -> list[WorkflowOverrideRow]:
-    """A page of all overrides, in the order of their names."""
+    """List a page of overrides, in the order of their names."""
     return await tx.all(sql.LIST, limit=limit, after=after)
 
 
@@ -47,7 +47,7 @@ async def set_enabled(tx: Tx, name: str, enabled: bool) -> WorkflowOverrideRow:
 
 
 async def clear(tx: Tx, name: str) -> None:
-    """Delete the override of a workflow: what its file says counts again."""
+    """Delete the override of a workflow, so that it is enabled again."""
     if not await tx.execute(sql.DROP, name=name):
         raise not_found(name)
     changes.tell(tx, KIND, [(name, "cleared")])

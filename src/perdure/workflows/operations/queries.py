@@ -1,4 +1,4 @@
-"""Reading runs: lists, counts and one run with all that belongs to it."""
+"""Read runs: lists, counts and one run with all that belongs to it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from perdure.workflows.views import WorkflowRunCursor, get_rank, statuses_after
 MAX_NODES: Final = 2000
 MAX_HISTORY: Final = 1000
 SCANNED: Final = 5000
-"""How many executions a search looks at in one call."""
+"""Maximum number of executions that one search reads."""
 
 
 class WorkflowRunFilter(NamedTuple):
-    """Which runs, and which page of them."""
+    """Filters of a list of runs, and its page."""
 
     workflow_name: str | None
     statuses: Sequence[str]
@@ -43,32 +43,32 @@ class WorkflowRunFilter(NamedTuple):
 
 
 async def search(tx: Tx, query: WorkflowRunFilter) -> list[WorkflowRunRow]:
-    """A page of runs: running, paused, queued, then the rest, each the newest first.
+    """List a page of runs: running, paused, queued, then the rest, the newest first within each.
 
-    Each status has its runs in the order of an index, whichever filter is given; what comes first of the
-    rest is taken from the first ones of each status.
+    An index keeps the runs of each status in order, for every filter. The statuses of the rest are merged
+    from the first runs of each.
     """
-    found: list[WorkflowRunRow] = []
+    rows: list[WorkflowRunRow] = []
     for place, statuses in _groups(query).items():
         clause = _matching(query, sql.BEFORE, at=place.at, last=place.id)
-        left = query.limit - len(found)
+        left = query.limit - len(rows)
         page, values = sql.ALL_RUNS.heads("status", statuses, sql.NEWEST_FIRST, left, 0, clause=clause)
-        found += await tx.all(page, **values)
-        if len(found) == query.limit:
+        rows += await tx.all(page, **values)
+        if len(rows) == query.limit:
             break
-    return found
+    return rows
 
 
 async def page(
     tx: Tx, query: WorkflowRunFilter, asked: bool = True
 ) -> tuple[int | None, list[WorkflowRunRow]]:
-    """How many runs match in all, where that is kept or to be counted, and a page of them."""
+    """Return a page of runs and the number of all matching runs; None if it would have to be counted."""
     query = query._replace(statuses=list(query.statuses or RUN_STATUSES))
     if query.repo is None and query.since is None:
         counted = await _counts(tx, query)
-        total: int | None = sum(int(each.total) for each in counted)
-        # A status without runs is not looked up.
-        query = query._replace(statuses=[each.status for each in counted if each.total > 0])
+        total: int | None = sum(int(row.total) for row in counted)
+        # Only statuses that have runs are queried.
+        query = query._replace(statuses=[row.status for row in counted if row.total > 0])
     else:
         clause = _matching(query, sql.IN_STATUSES, statuses=query.statuses)
         total = None
@@ -78,14 +78,14 @@ async def page(
 
 
 async def _counts(tx: Tx, query: WorkflowRunFilter) -> list[RunStatusCount]:
-    """The stored counts of the statuses that match."""
+    """Return the stored counts of the requested statuses."""
     if query.workflow_name is None:
         return await tx.all(sql.COUNT, statuses=query.statuses)
     return await tx.all(sql.COUNT_NAMED, statuses=query.statuses, name=query.workflow_name)
 
 
 def _groups(query: WorkflowRunFilter) -> dict[WorkflowRunCursor, list[str]]:
-    """The statuses that may come, those together that are one list, by the place in that list."""
+    """Group the statuses after the cursor that form one list, by the cursor in that list."""
     groups: dict[WorkflowRunCursor, list[str]] = {}
     for status, place in statuses_after(query.statuses or RUN_STATUSES, query.place):
         groups.setdefault(place._replace(rank=get_rank(status)), []).append(status)
@@ -93,7 +93,7 @@ def _groups(query: WorkflowRunFilter) -> dict[WorkflowRunCursor, list[str]]:
 
 
 def _matching(query: WorkflowRunFilter, first: str, **values: Any) -> Clause:
-    """What runs must have: a first condition, and those of the filters that are given."""
+    """Build the condition of runs: a first condition, and those of the given filters."""
     parts = [first]
     given = {"name": query.workflow_name, "repo": query.repo, "since": query.since}
     for name, value in given.items():
@@ -104,7 +104,7 @@ def _matching(query: WorkflowRunFilter, first: str, **values: Any) -> Clause:
 
 
 async def counts(tx: Tx) -> list[NameCount]:
-    """How many runs of each workflow have each status."""
+    """Count the runs of each workflow and status."""
     return await tx.all(sql.COUNTS_BY_NAME)
 
 
@@ -119,11 +119,11 @@ class WholeRun(NamedTuple):
     scratch: Any
     final_message: str | None
     tries: Mapping[str, TriesRow]
-    """How often what each label names was executed."""
+    """Executions by label."""
 
 
 async def find(tx: Tx, run_id: str) -> WorkflowRunRow:
-    """A run by its id, or by the first digits of its id if no other run has them."""
+    """Return a run by its id, or by the first digits of its id if they match no other run."""
     rows = await tx.all(sql.GET_RUNS, ids=[run_id])
     if not rows and len(run_id) >= 4:
         rows = await tx.all(sql.BY_PREFIX, first=run_id, last=run_id + "\U0010ffff")
@@ -136,7 +136,7 @@ async def find(tx: Tx, run_id: str) -> WorkflowRunRow:
 
 
 async def get_whole(tx: Tx, run_id: str) -> WholeRun:
-    """A run with its nodes, its history and its values."""
+    """Return a run with its nodes, its history and its values."""
     run = await find(tx, run_id)
     plan = (await load_plans(tx, [run]))[run.id]
     nodes = await tx.all(sql.ALL_NODES, run_id=run.id, n=MAX_NODES)
@@ -152,29 +152,29 @@ async def get_whole(tx: Tx, run_id: str) -> WholeRun:
 
 
 async def _tries(tx: Tx, run: WorkflowRunRow, nodes: Sequence[WorkflowNodeRow]) -> dict[str, TriesRow]:
-    """The tries of what each node executes, by its label."""
+    """Return the executions of each node's label."""
     labels = {build_skill(run.workflow_name, node.label): node.label for node in nodes if node.label}
     if not labels:
         return {}
-    found = await tx.all(sql.TRIES, run_id=run.id, skills=sorted(labels))
-    return {labels[each.skill]: each for each in found}
+    rows = await tx.all(sql.TRIES, run_id=run.id, skills=sorted(labels))
+    return {labels[row.skill]: row for row in rows}
 
 
 async def get_definition(tx: Tx, run_id: str) -> tuple[WorkflowRunRow, WorkflowPlan]:
-    """A run, and the plan that it follows."""
+    """Return a run and the plan that it follows."""
     run = await find(tx, run_id)
     return run, (await load_plans(tx, [run]))[run.id]
 
 
 async def history(tx: Tx, run_id: str, after: int, limit: int) -> list[HistoryRow]:
-    """The entries of a run's history after a number, in their order."""
+    """Return the entries of a run's history after a number, in order."""
     run = await find(tx, run_id)
     rows = await tx.all(sql.HISTORY_OF, run_id=run.id, after=after)
     return rows[:limit]
 
 
 async def by_trigger(tx: Tx, trigger_id: str, statuses: Sequence[str]) -> WorkflowRunRow:
-    """The newest run of a trigger with one of these statuses."""
+    """Return the newest run of a trigger with one of these statuses."""
     row = await tx.one(sql.BY_TRIGGER, trigger_id=trigger_id, statuses=list(statuses))
     if row is None:
         raise NotFound(f"Trigger {trigger_id} has no such workflow run")
@@ -182,7 +182,7 @@ async def by_trigger(tx: Tx, trigger_id: str, statuses: Sequence[str]) -> Workfl
 
 
 class LogQuery(NamedTuple):
-    """Which executions are searched for a text, and from which one on."""
+    """A search for a text in executions, and its cursor."""
 
     text: str
     scope: str
@@ -192,18 +192,18 @@ class LogQuery(NamedTuple):
 
 
 class LogMatches(NamedTuple):
-    """Executions whose error or output contains a text, and the last one that was looked at."""
+    """Executions whose error or output contains a text, and the last execution that was searched."""
 
     rows: Sequence[ExecutionLogRow]
     last: LogCursor | None
 
 
 async def search_logs(tx: Tx, query: LogQuery) -> LogMatches:
-    """The newest executions that contain a text, among some that are looked at in one call."""
+    """Return the newest executions that contain a text, among a limited number that one call searches."""
     place = {"at": query.at, "last": query.last}
     end = await tx.one(sql.LOG_END, **place, scan=SCANNED - 1)
     first = LogCursor(0, "") if end is None else end
-    found = await tx.all(
+    rows = await tx.all(
         sql.SEARCH_LOGS[query.scope],
         **place,
         first_at=first.started_at,
@@ -211,7 +211,7 @@ async def search_logs(tx: Tx, query: LogQuery) -> LogMatches:
         text=query.text,
         limit=query.limit,
     )
-    if len(found) == query.limit:
-        row = found[-1]
-        return LogMatches(found, LogCursor(row.started_at, row.id))
-    return LogMatches(found, end)
+    if len(rows) == query.limit:
+        row = rows[-1]
+        return LogMatches(rows, LogCursor(row.started_at, row.id))
+    return LogMatches(rows, end)

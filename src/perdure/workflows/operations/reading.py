@@ -1,6 +1,6 @@
-"""What the conditions and templates of a run read, loaded when it is needed.
+"""Values that the conditions and templates of a run read, loaded when needed.
 
-Outputs are texts and stay so. Only context and scratch are decoded here, which are bounded.
+Outputs stay texts. Only context and scratch are decoded here; their length is limited.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_ITEM_OUTPUTS = 1000
 
 
 class LoadedScope:
-    """What the steps of a phase read, at hand."""
+    """`ScopeReader` of values that are already loaded."""
 
     def __init__(
         self, scope: Mapping[str, Any], context: Mapping[str, Any], config: Config, last: str
@@ -87,7 +87,7 @@ class RunValues:
         return self._context or {}
 
     async def whole_context(self) -> Mapping[str, Any]:
-        """The context with its large values."""
+        """Return the context with its large values."""
         context = await self.context()
         return await self._whole(context, set(context))
 
@@ -97,7 +97,7 @@ class RunValues:
         return self._scratch if self._scratch is not None else {}
 
     async def set_slot(self, key: str, change: Mapping[str, Any]) -> None:
-        """Change one slot of the scratch: what is given of it, the rest stays."""
+        """Update the given keys of one slot of the scratch."""
         scratch = await self.scratch()
         slot = scratch.get(key)
         scratch[key] = {**(slot if isinstance(slot, dict) else {}), **change}
@@ -105,19 +105,19 @@ class RunValues:
         await self._tx.execute(sql.SET_SCRATCH, id=self._run.id, scratch=text)
 
     async def keep_answer(self, key: str, node: WorkflowNodeRow, decision: Decision) -> None:
-        """Add question and answer to the scratch: by the rows in which their texts stand."""
+        """Add a question and its answer to the scratch, by the ids of the rows with their texts."""
         slot = (await self.scratch()).get(key)
-        known = slot.get("qa") if isinstance(slot, dict) else None
+        earlier = slot.get("qa") if isinstance(slot, dict) else None
         entry = {
             "questionExecutionId": node.execution_id,
             "approvalId": decision.approval_id,
             "sender": decision.responded_by,
             "at": decision.responded_at,
         }
-        await self.set_slot(key, {"qa": [*(known if isinstance(known, list) else []), entry]})
+        await self.set_slot(key, {"qa": [*(earlier if isinstance(earlier, list) else []), entry]})
 
     async def scope(self, paths: Paths, /, **more: Any) -> dict[str, Any]:
-        """What these paths read."""
+        """Return the scope that these paths read."""
         wanted = frozenset(paths)
         context, scratch = await self.context(), await self.scratch()
         outputs = await self.outputs(outputs_read(self._plan, wanted, context))
@@ -125,16 +125,16 @@ class RunValues:
         return build_scope(context, scratch, outputs, self.config, **more)
 
     async def _whole(self, values: Mapping[str, Any], names: set[str]) -> Mapping[str, Any]:
-        """The values with the large ones among those names in place of their pointers."""
-        pointers = {name: found for name in names if (found := parse_pointer(values.get(name))) is not None}
+        """Return the values with the large ones among these names in place of their pointers."""
+        pointers = {name: row_id for name in names if (row_id := parse_pointer(values.get(name))) is not None}
         if not pointers:
             return values
         rows = await self._tx.all(sql.GET_OUTPUTS, ids=sorted(pointers.values()))
         bodies = {row.id: decode_body(row.body) for row in rows}
-        return {**values, **{name: bodies.get(found) for name, found in pointers.items()}}
+        return {**values, **{name: bodies.get(row_id) for name, row_id in pointers.items()}}
 
     async def outputs(self, names: set[str]) -> dict[str, Any]:
-        """Outputs by the names under which they are known."""
+        """Return outputs by name."""
         missing = sorted(names - self._outputs.keys())
         nodes = {name: await self._node_of(self._plan.by_output[name]) for name in missing}
         ids = [node.execution_id for node in nodes.values() if node is not None and node.execution_id]
@@ -153,7 +153,7 @@ class RunValues:
         return None if node.execution_id is None else texts.get(node.execution_id, "")
 
     async def _items(self, node: WorkflowNodeRow) -> list[str]:
-        """The outputs of the items of a map phase that have succeeded, in their order."""
+        """Return the outputs of the successful items of a map phase, in order."""
         rows = await self._tx.all(
             sql.GET_ITEMS,
             run_id=node.run_id,
@@ -166,7 +166,7 @@ class RunValues:
         return [texts.get(row.execution_id or "", "") for row in rows]
 
     async def view(self, planned: PlannedPhase, node: WorkflowNodeRow) -> LoadedScope:
-        """What the steps of a phase may read."""
+        """Load what the steps of a phase may read."""
         last = ""
         if node.role == "check" and planned.phase.on_output is not None and node.execution_id is not None:
             last = (await load_outputs(self._tx, [node.execution_id])).get(node.execution_id, "")
@@ -178,17 +178,17 @@ class RunValues:
     async def render(
         self, planned: PlannedPhase, texts: Sequence[str | None], **more: Any
     ) -> list[str | None]:
-        """Texts of a phase, rendered."""
-        found = [None if text is None else planned.template(text) for text in texts]
-        parsed: list[Template] = [each for each in found if each is not None]
-        if all(each.is_literal for each in parsed):
+        """Render texts of a phase."""
+        templates = [None if text is None else planned.template(text) for text in texts]
+        parsed: list[Template] = [template for template in templates if template is not None]
+        if all(template.is_literal for template in parsed):
             return list(texts)
-        scope = await self.scope({path for each in parsed for path in each.paths()}, **more)
-        return [None if each is None else each.render(scope) for each in found]
+        scope = await self.scope({path for template in parsed for path in template.paths()}, **more)
+        return [None if template is None else template.render(scope) for template in templates]
 
 
 def reads_values(planned: PlannedPhase) -> bool:
-    """Whether the steps of a phase read the context or the scratch."""
+    """Return whether the steps of a phase read the context or the scratch."""
     phase = planned.phase
     blocked = None if phase.on_output is None else phase.on_output.contains_BLOCKED
     return (

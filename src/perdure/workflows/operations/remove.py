@@ -1,4 +1,4 @@
-"""Deleting workflow runs that ended long ago: a run goes with the runs that it has started, whole."""
+"""Delete workflow runs that ended long ago, each together with the runs that it started."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from perdure.workflows.removal_sql import OldRun, TreeRun
 from perdure.workflows.rows import WorkflowCountRow
 
 FOUND_RUNS: Final = 100
-"""How many runs a page has of what is too old."""
+"""Number of old runs per page."""
 PART_ROWS: Final = 500
-"""How many rows of a run's parts one transaction deletes."""
+"""Maximum number of rows of a run's parts that one transaction deletes."""
 
 
 async def old_runs(tx: Tx, status: str, before: int, after: OldRun) -> list[OldRun]:
-    """The next runs of a status that ended before a time and that no run has started, after a place."""
+    """List the next runs without a parent that have a status and ended before a time, after a cursor."""
     return await tx.all(removal_sql.OLD_RUNS, status=status, before=before, **after._asdict(), n=FOUND_RUNS)
 
 
 async def list_tree(tx: Tx, run_id: str) -> list[TreeRun]:
-    """A run, and below it all that it has started, each after the one that started it."""
-    found = await tx.one(removal_sql.GET_TREE_RUN, id=run_id)
-    tree = [] if found is None else [found]
+    """List a run and all runs below it, each after the run that started it."""
+    root = await tx.one(removal_sql.GET_TREE_RUN, id=run_id)
+    tree = [] if root is None else [root]
     level = tree
     while level:
         level = await tx.all(removal_sql.STARTED_BY, ids=[run.id for run in level])
@@ -36,7 +36,7 @@ async def list_tree(tx: Tx, run_id: str) -> list[TreeRun]:
 
 
 def has_ended(tree: Sequence[TreeRun], before: int) -> bool:
-    """Whether all runs of a tree ended before a time, and nothing is left to be done for one."""
+    """Return whether all runs of a tree ended before a time and have no work due."""
     return all(
         run.status in ENDED
         and run.active is None
@@ -48,13 +48,15 @@ def has_ended(tree: Sequence[TreeRun], before: int) -> bool:
 
 
 async def lock_tree(tx: Tx, tree: Sequence[TreeRun]) -> list[TreeRun]:
-    """The same runs as they are now, locked; phases and admission are locked before runs."""
+    """Lock the runs and return their current rows. Phases and admission must be locked before."""
     return await tx.all(removal_sql.LOCK_TREE, ids=sorted(run.id for run in tree))
 
 
 async def delete_run(tx: Tx, run: TreeRun) -> bool:
-    """Delete some of what belongs to a run that is locked and has no rollouts, or in the end the run itself;
-    gives whether it is gone."""
+    """Delete some rows of a run, and finally the run itself. Return whether the run is gone.
+
+    The run is locked and has no rollouts.
+    """
     room = PART_ROWS
     for part in removal_sql.PARTS:
         room -= await tx.execute(part, run_id=run.id, n=room)

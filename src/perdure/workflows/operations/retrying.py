@@ -1,4 +1,4 @@
-"""Retrying runs that failed or were cancelled: where they stopped, or from a phase on."""
+"""Retry runs that failed or were cancelled: where they stopped, or from a phase on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from perdure.workflows.snapshots import PLANS, Snapshot
 
 CHILDREN: Final = 1000
 SHOWN_PHASES: Final = 20
-"""How many phases an error names."""
+"""Maximum number of phases that an error names."""
 
 
 async def retry(
@@ -31,11 +31,11 @@ async def retry(
     from_phase: str | None = None,
     current: Snapshot | None = None,
 ) -> str:
-    """Try a run again that failed or was cancelled, with the runs that it started.
+    """Retry a run that failed or was cancelled, with the runs that it started.
 
-    It goes on at its first phases and iterations that are not done; what is done stays done. With
-    `from_phase`, this phase and those that depend on it begin anew. With `current`, the run gets that
-    definition. Phases that are still executed are stopped first, so that none is executed twice at once.
+    It continues at its first phases and iterations that are not done. With `from_phase`, this phase and its
+    dependents start again. With `current`, the run gets that definition. Phases that are still executed are
+    stopped first, so that none is executed twice at once.
     """
     tree = await _failed_tree(tx, run_id)
     await _stop_phases(tx, tree, phases)
@@ -54,11 +54,11 @@ async def retry(
         )
     anew: dict[str, set[str]] = {}
     retried: list[RunWork] = []
-    plans = {} if current is None else await _get_plans(tx, current)
-    for work in (works[each] for each in tree if each in works):
+    plans = {} if current is None else await _store_plans(tx, current)
+    for work in (works[id_] for id_ in tree if id_ in works):
         parent = work.run.parent_run_id or ""
         if not RUN.moves(work.run.status, "retried") or _is_replaced(work.run, parent, anew):
-            # A phase that begins anew starts a run of its own in place of this one.
+            # The phase that starts again starts a new run in place of this one.
             anew[work.run.id] = set(work.plan.phases)
             continue
         if current is not None and work.run.workflow_name in plans:
@@ -79,20 +79,20 @@ async def retry(
 
 
 def _is_replaced(run: WorkflowRunRow, parent: str, anew: Mapping[str, Collection[str]]) -> bool:
-    """Whether a run was started by a phase that begins anew."""
+    """Return whether a run was started by a phase that starts again."""
     return parse_node(run.parent_node or "").node in anew.get(parent, ())
 
 
 def _from(plan: WorkflowPlan, name: str) -> set[str]:
-    """A phase, and those that depend on it."""
+    """Return a phase and its dependents."""
     if name not in plan.phases:
-        known = ", ".join(list(plan.phases)[:SHOWN_PHASES])
-        raise InvalidInput(f"workflow {plan.workflow.name!r} has no phase {name!r}; its phases are: {known}")
+        names = ", ".join(list(plan.phases)[:SHOWN_PHASES])
+        raise InvalidInput(f"workflow {plan.workflow.name!r} has no phase {name!r}; its phases are: {names}")
     return {name, *plan.after(name)}
 
 
 async def _check_stopped(tx: Tx, run_id: str, names: Collection[str]) -> None:
-    """Raise Conflict while a run is live that a phase has started which begins anew."""
+    """Raise Conflict while a run is live that one of these phases has started."""
     if not names:
         return
     for child in await tx.all(sql.CHILDREN, ids=[run_id], statuses=sorted(LIVE), n=CHILDREN):
@@ -106,19 +106,20 @@ async def _check_stopped(tx: Tx, run_id: str, names: Collection[str]) -> None:
 # --- another definition -----------------------------------------------------------------------------------
 
 
-async def _get_plans(tx: Tx, current: Snapshot) -> Mapping[str, WorkflowPlan]:
-    """The plans of a definition, which is stored."""
+async def _store_plans(tx: Tx, current: Snapshot) -> Mapping[str, WorkflowPlan]:
+    """Store a definition and return its plans."""
     await store_definition(tx, current)
-    found = PLANS.get(current.digest)
-    return PLANS.put(current.digest, current.body) if found is None else found
+    plans = PLANS.get(current.digest)
+    return PLANS.put(current.digest, current.body) if plans is None else plans
 
 
 async def _with_definition(
     tx: Tx, work: RunWork, digest: str, plan: WorkflowPlan, phases: PhaseStarter
 ) -> tuple[RunWork, set[str]]:
-    """Give a run another definition; its work by that, and the phases that begin anew because they changed.
+    """Give a run another definition. Return its new work, and the changed phases that start again.
 
-    A phase that is done stays done. Phases that the definition does not have are deleted, new ones planned.
+    A phase that is done stays done. Phases that the definition does not have are deleted; new phases are
+    added.
     """
     run, old = work.run, work.plan
     if run.definition == digest:
@@ -146,20 +147,22 @@ async def _with_definition(
     return replaced, changed & replaced.board.unfinished()
 
 
-# --- what is retried --------------------------------------------------------------------------------------
+# --- stopping and locking---------------------------------------------------------------------------------
 
 
 async def _stop_phases(tx: Tx, run_ids: Sequence[str], phases: PhaseStarter) -> None:
-    """Stop what is still executed of runs that have ended. Phases and admission are locked before runs."""
+    """Stop phases of ended runs that are still executed. Phases and admission are locked before runs."""
     live = [
-        each
+        rollout_id
         for run_id in run_ids
-        for each in await tx.all(sql.LIVE_PHASES, run_id=run_id, statuses=sorted(NOT_ENDED), n=MAX_LIVE + 1)
+        for rollout_id in await tx.all(
+            sql.LIVE_PHASES, run_id=run_id, statuses=sorted(NOT_ENDED), n=MAX_LIVE + 1
+        )
     ]
     if len(live) > MAX_LIVE:
         raise Conflict("phases of this workflow run are still being stopped; try again")
     loaded = await phases.load(tx, live) if live else None
-    # A dispatch of the same trigger makes a run that is live, too: only one of the two may.
+    # A dispatch of the same trigger creates a live run too, and only one of them may be live.
     await lock_admission(tx)
     runs = await lock_runs(tx, run_ids)
     if loaded is not None and all(RUN.moves(run.status, "retried") for run in runs):
@@ -173,11 +176,11 @@ def _reopen(run: WorkflowRunRow) -> None:
 
 
 async def _failed_tree(tx: Tx, run_id: str) -> list[str]:
-    """A run, and those that it started and that ended without success."""
-    found = [run_id]
+    """Return a run and the runs below it that ended without success."""
+    tree = [run_id]
     level = [run_id]
     while level:
         rows = await tx.all(sql.CHILDREN, ids=level, statuses=[FAILED, CANCELLED], n=CHILDREN)
-        level = [row.id for row in rows if row.id not in found]
-        found += level
-    return found
+        level = [row.id for row in rows if row.id not in tree]
+        tree += level
+    return tree

@@ -1,4 +1,4 @@
-"""Locking and reading runs with their plans."""
+"""Lock and read runs with their plans."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perdure.workflows.snapshots import PLANS
 
 
 async def lock_run(tx: Tx, run_id: str) -> WorkflowRunRow | None:
-    """Lock a run; None if there is none."""
+    """Lock a run. Return None if it does not exist."""
     return await tx.one(sql.LOCK_RUNS, ids=[run_id])
 
 
@@ -26,9 +26,9 @@ async def lock_runs(tx: Tx, run_ids: Iterable[str]) -> list[WorkflowRunRow]:
 
 
 async def load_plans(tx: Tx, runs: Sequence[WorkflowRunRow]) -> dict[str, WorkflowPlan]:
-    """The plan of each run, by its id."""
+    """Return the plan of each run, by run id."""
     digests = {run.definition for run in runs}
-    plans = {digest: found for digest in digests if (found := PLANS.get(digest)) is not None}
+    plans = {digest: cached for digest in digests if (cached := PLANS.get(digest)) is not None}
     missing = sorted(digests - plans.keys())
     if missing:
         for row in await tx.all(sql.GET_DEFINITIONS, digests=missing):
@@ -40,13 +40,13 @@ async def load_plans(tx: Tx, runs: Sequence[WorkflowRunRow]) -> dict[str, Workfl
 
 
 async def load_works(tx: Tx, run_ids: Iterable[str], phases: PhaseStarter) -> dict[str, RunWork]:
-    """Lock runs to work on them; those that do not exist are left out."""
+    """Lock runs to work on them. Runs that do not exist are left out."""
     runs = await lock_runs(tx, run_ids)
     return await build_works(tx, runs, phases)
 
 
 async def build_works(tx: Tx, runs: Sequence[WorkflowRunRow], phases: PhaseStarter) -> dict[str, RunWork]:
-    """Runs that are locked, to work on them."""
+    """Return the units of work of locked runs."""
     plans = await load_plans(tx, runs) if runs else {}
     return {run.id: RunWork(tx, run, plans[run.id], phases) for run in runs}
 

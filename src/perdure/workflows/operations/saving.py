@@ -1,4 +1,4 @@
-"""Writing runs back that a transaction has worked on."""
+"""Write back runs that a transaction has changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perdure.workflows.rows import WorkflowCountRow, WorkflowRunRow
 
 
 def counted(tx: Tx, runs: Iterable[WorkflowRunRow], *, new: bool = False) -> Write:
-    """How the counts of runs by workflow and status change."""
+    """Build the change of the counts of runs by workflow and status."""
     totals: dict[tuple[str, str], int] = {}
     for run in runs:
         if new or run.status != run.was_status:
@@ -33,7 +33,7 @@ def counted(tx: Tx, runs: Iterable[WorkflowRunRow], *, new: bool = False) -> Wri
 
 
 async def save_all(tx: Tx, works: Sequence[RunWork]) -> None:
-    """Write back runs that were locked and moved."""
+    """Write back runs that were locked and changed."""
     if not works:
         return
     writes: dict[Any, list[Any]] = {}

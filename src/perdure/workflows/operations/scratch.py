@@ -1,4 +1,4 @@
-"""The scratch of a run: what its phases and callers leave for one another."""
+"""The scratch of a run: values that its phases and callers share."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from perdure.workflows.values import Stored, decode_scratch, scratch_text
 
 
 async def update(tx: Tx, run_id: str, patch: Stored) -> None:
-    """Set values of a run's scratch by their keys; the others stay as they are.
+    """Set values of a run's scratch by key; other keys do not change.
 
-    The scratch is bounded, so that it may be decoded here.
+    The scratch is limited in size, so it may be decoded here.
     """
     if await lock_run(tx, run_id) is None:
         raise not_found(run_id)

@@ -1,8 +1,8 @@
-"""A unit of work: a run whose row is locked, its nodes as they are needed, and what is written back.
+"""Unit of work on a run: its locked row, the nodes that are loaded, and the pending writes.
 
-Whatever moves a run comes through here: `apply` takes a step of one of its phases, and `go_on` follows what
-that means for the others until nothing more happens by itself. The rows of nodes are read and written under
-the lock of their run alone.
+Every change of a run goes through this class: `apply` takes a step of one of its phases, and `go_on` applies
+the consequences to other nodes until nothing more changes. Nodes are read and written only under the lock of
+their run.
 """
 
 from __future__ import annotations
@@ -78,13 +78,12 @@ class RunWork:
     # --- nodes --------------------------------------------------------------------------------------------
 
     async def phase(self, name: str) -> WorkflowNodeRow | None:
-        """A phase of the run."""
+        """Return a phase of the run."""
         return await self.node(NodeKey(name))
 
     async def node(self, key: NodeKey) -> WorkflowNodeRow | None:
-        """A node of the run."""
-        found = self.board.nodes.get(key)
-        if found is None and not (self._all_loaded and not key.item):
+        """Return a node of the run."""
+        if key not in self.board.nodes and not (self._all_loaded and not key.item):
             row = await self.tx.one(sql.GET_NODE, run_id=self.run.id, node=key.node, item=key.item)
             if row is not None:
                 self.board.add([row])
@@ -102,11 +101,10 @@ class RunWork:
             self._all_loaded = True
 
     async def _load_in(self, status: str, limit: int) -> None:
-        found = await self.tx.all(sql.GET_IN_STATUS, run_id=self.run.id, status=status, n=limit)
-        self.board.add(found)
+        self.board.add(await self.tx.all(sql.GET_IN_STATUS, run_id=self.run.id, status=status, n=limit))
 
     async def begin(self, nodes: Sequence[WorkflowNodeRow]) -> None:
-        """Start a run that has just been created with these nodes, or was admitted."""
+        """Start a run that was just created with these nodes, or was admitted."""
         self.board.add(nodes)
         self._all_loaded = True
         for node in self.board.begin():
@@ -114,20 +112,20 @@ class RunWork:
         await self.go_on()
 
     async def forget(self, names: Collection[str]) -> None:
-        """Let phases that have ended begin anew, also what is done of their loops, items and workflows."""
+        """Reset ended phases that start again, with their loops, items and started workflows."""
         for name in names:
             steps.forget(self.board.nodes[NodeKey(name)])
         self.board.drop_items(names)
         await self.tx.execute(sql.DROP_ITEMS, run_id=self.run.id, names=sorted(names))
 
     def take_nodes(self, nodes: Sequence[WorkflowNodeRow], new: Sequence[WorkflowNodeRow]) -> None:
-        """Take all phases of a run that was given another definition, and those that this one adds."""
+        """Add all phases of a run that got another definition, and the phases that are new in it."""
         self.board.add([*nodes, *new])
         self._new += new
         self._all_loaded = True
 
     async def retry(self, anew: Collection[str] = ()) -> None:
-        """Begin again what has not been done, and begin anew these phases."""
+        """Continue with the phases that are not done, and start these phases again."""
         await self.load_all()
         again = self.board.unfinished().union(anew)
         if anew:
@@ -152,17 +150,17 @@ class RunWork:
     # --- steps --------------------------------------------------------------------------------------------
 
     async def phase_ended(self, node: WorkflowNodeRow, end: PhaseEnd) -> None:
-        """Take the end of an execution."""
+        """Apply the end of an execution."""
         planned = self.plan[node.node]
         node.rollout_id, node.dirty = None, True
-        found = steps.after(planned, node, end, await self.values.view(planned, node))
-        for note in found.notes:
+        after = steps.after(planned, node, end, await self.values.view(planned, node))
+        for note in after.notes:
             await self.history.say(node, note)
-        await self._keep_slot(planned, node, found.step)
-        await self.apply(node, found.step)
+        await self._keep_slot(planned, node, after.step)
+        await self.apply(node, after.step)
 
     async def _keep_slot(self, planned: PlannedPhase, node: WorkflowNodeRow, step: Step) -> None:
-        """Write down in the scratch how far a loop has come: its iteration, and where its output stands."""
+        """Store the progress of a loop in the scratch: its iteration and the execution of its output."""
         loop = planned.phase.generic_loop
         if loop is None or node.execution_id is None:
             return
@@ -173,7 +171,7 @@ class RunWork:
         await self.values.set_slot(loop.scratch_key or planned.name, change)
 
     async def apply(self, node: WorkflowNodeRow, step: Step) -> None:
-        """Take a step of a node."""
+        """Apply a step of a node."""
         if isinstance(step, Execute):
             self._execute(node, step)
         elif isinstance(step, Succeed):
@@ -194,12 +192,12 @@ class RunWork:
             await self._prepare(node)
 
     def reject(self, execution_id: str | None, error: str) -> None:
-        """Let an execution that succeeded count as failed."""
+        """Count an execution that succeeded as failed."""
         if execution_id is not None:
             self._marked.append((execution_id, error))
 
     def _execute(self, node: WorkflowNodeRow, step: Execute) -> None:
-        """Execute a part of a phase. One that has a worker's place keeps it; others wait for one."""
+        """Execute a part of a phase. A running node keeps its slot; other nodes wait for a slot."""
         node.role, node.label, node.dirty = step.role, str(step.label), True
         if node.status == RUNNING and not self.run.held:
             self._executing.append((node, step))
@@ -207,7 +205,7 @@ class RunWork:
             self.board.move(node, "queued again")
 
     async def succeed(self, node: WorkflowNodeRow, step: Succeed) -> None:
-        """End a node that has done what it should."""
+        """End a node as succeeded."""
         node.execution_id, node.ended_at = step.output or node.execution_id, self.tx.now
         message = self.plan[node.node].phase.messages.on_success if not node.item else None
         summary = step.summary
@@ -219,7 +217,7 @@ class RunWork:
             await self._item_ended(node)
 
     async def fail(self, node: WorkflowNodeRow, error: str, *, run_error: str | None = None) -> None:
-        """End a node that has failed, or go to the phase that its failure leads to."""
+        """End a node as failed, or go to the phase that its failure leads to."""
         planned = self.plan[node.node]
         node.ended_at, node.error = self.tx.now, error_text(error)
         summary = node.error
@@ -244,23 +242,23 @@ class RunWork:
         return str(Label(node.node, "item", node.item)) if node.item else node.node
 
     async def _jump(self, node: WorkflowNodeRow, target: str) -> bool:
-        """Go to another phase after a failure: it and what depends on it begin anew."""
+        """Go to another phase after a failure: it and its dependents start again."""
         state = decode_state(node)
         if target not in self.plan.phases or state.jumps >= MAX_JUMPS:
             return False
         await self.load_all()
         again = {target, *self.plan.after(target)}
-        waiting = [self.board.nodes[NodeKey(name)] for name in again if NodeKey(name) in self.board.nodes]
-        if any(each.status == WAITING for each in waiting):
+        others = [self.board.nodes[NodeKey(name)] for name in again if NodeKey(name) in self.board.nodes]
+        if any(other.status == WAITING for other in others):
             return False
         state.jumps += 1
         remember(node, state)
-        if any(each.rollout_id is not None for each in waiting):
+        if any(other.rollout_id is not None for other in others):
             self.tend()
         if node.node not in again:
             self.board.end(node, "failed")
         self.board.reset(again)
-        await self.forget([each.node for each in waiting])
+        await self.forget([other.node for other in others])
         forced = self.board.nodes[NodeKey(target)]
         self.board.move(forced, "dependencies ended")
         await self._became_ready(forced)
@@ -301,7 +299,7 @@ class RunWork:
         self.history.enter(WAITING_APPROVAL, True, f"Waiting for {what}: {step.name} ({node.approval_id})")
 
     async def resumed(self, node: WorkflowNodeRow, decision: Decision) -> None:
-        """Take the answer of a person."""
+        """Apply the answer of a person."""
         planned, state = self.plan[node.node], decode_state(node)
         self.run.gates -= 1
         node.approval_id, node.dirty = None, True
@@ -310,7 +308,7 @@ class RunWork:
             await self.fail(node, decision.error, run_error=decision.error)
             return
         if state.gate == "interrupt":
-            # Its graph goes on in its own thread, whose line comes first in the order of locks.
+            # The timer continues the graph, because the line of its thread must be locked before the run.
             state.gate, state.answer = None, decision.approval_id
             remember(node, state)
             node.due_at = self.tx.now
@@ -339,7 +337,7 @@ class RunWork:
         self.tx.hint(CHANNEL, DUE)
 
     async def _prepare(self, node: WorkflowNodeRow) -> None:
-        """Let the timer make ready what a workflow or a map needs, outside of this transaction."""
+        """Let the timer prepare a workflow or the items of a map outside of this transaction."""
         await self.history.say_start(node)
         node.started_at = node.started_at or self.tx.now
         self.board.move(node, "waits")
@@ -347,20 +345,20 @@ class RunWork:
         self.tx.hint(CHANNEL, DUE)
 
     def tend(self) -> None:
-        """Let the timer look after the run in a transaction of its own."""
+        """Let the timer do work for the run in a transaction of its own."""
         self.run.due_at = self.tx.now
         self.tx.hint(CHANNEL, DUE)
 
     async def answer_order(self, node: WorkflowNodeRow, resume: str) -> NewPhase:
-        """What goes on in the thread of a graph that asked; `resume` is the answer as JSON."""
+        """Build the phase that continues in the thread of a graph that asked; `resume` is JSON."""
         step = Execute(cast(Role, node.role or "work"), parse_label(node.label or node.node))
-        found = await self._order(node, step)
-        if isinstance(found, str):
-            raise Conflict(found)
-        return msgspec.structs.replace(found, thread_id=decode_state(node).thread_id, resume=resume)
+        order = await self._order(node, step)
+        if isinstance(order, str):
+            raise Conflict(order)
+        return msgspec.structs.replace(order, thread_id=decode_state(node).thread_id, resume=resume)
 
     def answered(self, node: WorkflowNodeRow, rollout_id: str) -> None:
-        """A graph goes on with an answer."""
+        """Mark a node as running: its graph continues with an answer."""
         state = decode_state(node)
         state.answer = state.thread_id = None
         remember(node, state)
@@ -370,7 +368,7 @@ class RunWork:
     # --- items of a map -----------------------------------------------------------------------------------
 
     async def expand(self, node: WorkflowNodeRow, items: Sequence[tuple[Any, str | None]]) -> None:
-        """Start the items of a map phase: each a value, or the row in which it stands."""
+        """Start the items of a map phase, each given as a value or as the row of a large value."""
         if not items:
             node.due_at = None
             await self.succeed(node, Succeed("no items"))
@@ -383,7 +381,7 @@ class RunWork:
         await self._begin_items(node, new)
 
     async def expand_again(self, node: WorkflowNodeRow) -> None:
-        """Try the items of a map phase again that have not succeeded."""
+        """Retry the items of a map phase that have not succeeded."""
         items = await self.tx.all(sql.ALL_ITEMS, run_id=self.run.id, node=node.node)
         self.board.add(items)
         for item in items:
@@ -403,7 +401,7 @@ class RunWork:
             await self._became_ready(item)
 
     async def _item_ended(self, item: WorkflowNodeRow) -> None:
-        """Count an item that has ended; the next one takes its place, and the last one ends the phase."""
+        """Count an ended item. The next item takes its slot, and the last one ends the phase."""
         node = await self.phase(item.node)
         if node is None or node.status != WAITING:
             return
@@ -419,23 +417,23 @@ class RunWork:
             await self.succeed(node, Succeed(f"{state.total} items"))
 
     async def _next_item(self, node: WorkflowNodeRow) -> None:
-        """Let the next item of a map phase begin."""
-        # Those that began in this transaction are still pending in the database.
-        begun = sum(key.node == node.node for key in self.board.nodes)
-        found = await self.tx.all(
-            sql.GET_ITEMS, run_id=self.run.id, status=PENDING, position=node.position, n=begun + 1
+        """Start the next item of a map phase."""
+        # Items started in this transaction are still pending in the database.
+        started = sum(key.node == node.node for key in self.board.nodes)
+        items = await self.tx.all(
+            sql.GET_ITEMS, run_id=self.run.id, status=PENDING, position=node.position, n=started + 1
         )
-        self.board.add(found)
-        for each in found:
-            following = self.board.nodes[each.key]
+        self.board.add(items)
+        for item in items:
+            following = self.board.nodes[item.key]
             if self.board.move(following, "dependencies ended"):
                 await self._became_ready(following)
                 return
 
-    # --- going on -----------------------------------------------------------------------------------------
+    # --- progress -----------------------------------------------------------------------------------------
 
     async def go_on(self) -> None:
-        """Follow what has happened until nothing more happens by itself; then the run's status follows."""
+        """Apply the consequences of ended nodes until nothing more changes; then update the run's status."""
         while True:
             while not self.board.is_settled:
                 await self._load(self.board.needs())
@@ -455,11 +453,11 @@ class RunWork:
         self._skipped.append(node)
 
     async def _became_ready(self, node: WorkflowNodeRow) -> None:
-        """Skip a phase on its own conditions, or begin it; one that needs a worker waits for a place."""
+        """Skip a phase on its own conditions, or begin it. A phase for a worker waits for a slot."""
         planned = self.plan[node.node]
         reason = None if node.item else await self._skip_reason(planned)
         if reason is not None:
-            # It was started in so far as it was looked at: a retry does not begin it anew.
+            # `started_at` marks that its conditions were checked, so that a retry does not start it again.
             node.started_at = self.tx.now
             self.board.end(node, "skipped")
             self._skip(node, f"skipped: {reason}")
@@ -470,23 +468,24 @@ class RunWork:
             await self.apply(node, step)
 
     async def _skip_reason(self, planned: PlannedPhase) -> str | None:
-        """Why a phase is skipped on its own conditions, or None."""
+        """Return why a phase is skipped on its own conditions, or None."""
         lacking = steps.lacking(planned.phase, self.values.config)
         if lacking is not None or not planned.skip_conditions:
             return lacking
-        scope = await self.values.scope({path for each in planned.skip_conditions for path in each.paths()})
-        return next((each.text for each in planned.skip_conditions if each.holds(scope)), None)
+        conditions = planned.skip_conditions
+        scope = await self.values.scope({path for condition in conditions for path in condition.paths()})
+        return next((condition.text for condition in conditions if condition.holds(scope)), None)
 
     async def _take_places(self) -> None:
-        """Give the places of workers that are free to the nodes that are ready, in their order."""
+        """Start ready nodes, in order, up to the limit of running nodes."""
         run = self.run
         free = min(run.max_parallel or MAX_LIVE, MAX_LIVE) - run.running_nodes
         if run.held or free <= 0 or not run.ready_nodes or run.status not in (RUNNING, PAUSED):
             return
-        if sum(each.status == READY for each in self.board.nodes.values()) < run.ready_nodes:
+        if sum(node.status == READY for node in self.board.nodes.values()) < run.ready_nodes:
             await self._load_in(READY, free)
-        ready = [each for each in self.board.nodes.values() if each.status == READY]
-        for node in sorted(ready, key=lambda each: (each.position, each.item))[:free]:
+        ready = [node for node in self.board.nodes.values() if node.status == READY]
+        for node in sorted(ready, key=lambda node: (node.position, node.item))[:free]:
             step = steps.begin(self.plan[node.node], node)
             self.board.move(node, "started")
             if isinstance(step, Execute):
@@ -495,17 +494,17 @@ class RunWork:
                 await self.apply(node, step)
 
     async def _start(self) -> bool:
-        """Enqueue what is to be executed; True if something has ended by that."""
+        """Enqueue the pending executions. Return True if that ended a node."""
         starting, self._executing = self._executing, []
         orders: list[NewPhase] = []
         nodes: list[WorkflowNodeRow] = []
         for node, step in starting:
-            found = await self._order(node, step)
-            if isinstance(found, str):
-                await self.fail(node, found)
+            order = await self._order(node, step)
+            if isinstance(order, str):
+                await self.fail(node, order)
             else:
                 nodes.append(node)
-                orders.append(found)
+                orders.append(order)
         answers = await self._phases.create(self.tx, orders) if orders else []
         for node, answer in zip(nodes, answers, strict=True):
             if isinstance(answer, NotFound):
@@ -517,7 +516,7 @@ class RunWork:
         return not self.board.is_settled or bool(self._executing)
 
     async def _order(self, node: WorkflowNodeRow, step: Execute) -> NewPhase | str:
-        """What a worker is to execute, or why it cannot be."""
+        """Build the phase that a worker executes, or return the reason why it cannot be executed."""
         planned = self.plan[node.node]
         try:
             (assistant,) = await self.values.render(planned, [planned.phase.assistant_of(step.role)])
@@ -527,7 +526,7 @@ class RunWork:
         return new_phase(self.run, planned.phase, node, step, assistant, self.values.config, context)
 
     def _conclude(self) -> None:
-        """Let the run's status follow from what its nodes do."""
+        """Update the run's status from its nodes."""
         run = self.run
         if run.status not in (RUNNING, PAUSED):
             return
@@ -558,7 +557,7 @@ class RunWork:
         self.tx.hint(CHANNEL, DUE)
 
     async def stop(self, event: str, error: str | None) -> None:
-        """End the run before its time: its nodes and its gates end with it, its phases are stopped later."""
+        """End the run early: its nodes and gates end with it, and its phases are stopped later."""
         await self.load_all()
         for status in (READY, RUNNING, WAITING, PENDING):
             await self._load_in(status, ALL)
@@ -575,7 +574,7 @@ class RunWork:
     # --- writing ------------------------------------------------------------------------------------------
 
     async def save(self) -> list[Write]:
-        """Write what belongs to other tables, and give what is to be written of the run's own."""
+        """Write to the tables of other domains. Return the writes to the run's own tables."""
         run = self.run
         for reason in sorted({node.error or "" for node in self._skipped}):
             nodes = [node for node in self._skipped if node.error == reason]
