@@ -241,9 +241,7 @@ async def test_without_the_program_nothing_is_executed(
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(InvalidInput, match="install the package bubblewrap"):
         Command(["true"], sandbox="bubblewrap")
-    with pytest.raises(
-        AgentError, match="is not executed: the sandbox bubblewrap does not work here"
-    ) as raised:
+    with pytest.raises(AgentError, match="the sandbox bubblewrap does not work here") as raised:
         await run_captured(
             ["/bin/touch", "touched"], cwd=project / "work", env={}, limit=9, confinement=sandboxed(project)
         )

@@ -171,11 +171,11 @@ def test_one_that_fails_is_named_and_the_others_load(tmp_path: Path, module: str
         "nowhere": ('"./nowhere.py:x"', "there is no file "),
         "no_module": ('"no_such_module_at_all:x"', "No module named 'no_such_module_at_all'"),
         "no_name": (f'"{module}:nobody"', f"there is no 'nobody' in {module}; it has greet, work, Inside"),
-        "no_colon": (f'"{module}"', "names nothing; write module:name"),
+        "no_colon": (f'"{module}"', "is not a path of an object; write module:name"),
         "number": (f'"{module}:number"', "is a int, which cannot be executed"),
         "typed": ("3", "Expected `object`, got `int`"),
-        "neither": ('{ description = "x" }', "needs either a path"),
-        "both": (f'{{ path = "{module}:greet", command = ["x"] }}', "needs either a path"),
+        "neither": ('{ description = "x" }', "use either a path"),
+        "both": (f'{{ path = "{module}:greet", command = ["x"] }}', "use either a path"),
         "unknown": ('{ paht = "x" }', "unknown field `paht`"),
         "empty": ("{ command = [] }", "a command must be a list of strings"),
         '""': (f'"{module}:greet"', "must not be empty"),
@@ -274,7 +274,7 @@ def test_a_file_is_run_once_and_has_the_same_name_everywhere(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("path", ["", ":", "x:", ":x", "x"])
 def test_what_names_nothing(path: str) -> None:
-    with pytest.raises(InvalidInput, match="names nothing"):
+    with pytest.raises(InvalidInput, match="is not a path of an object"):
         import_target(path)
 
 

@@ -185,7 +185,7 @@ def test_cron_files_call_the_handlers_of_a_served_project(tmp_path: Path, comman
         skipped = ended_firing(server, "guarded")
         assert (skipped["status"], skipped["skipped"]) == ("skipped", "condition")
         assert server.stop() == 0
-    assert "there is no handler 'unknown'" in server.errors
+    assert "unknown handler 'unknown'" in server.errors
     assert "perdure.toml [handlers] wrong" in server.errors
 
 

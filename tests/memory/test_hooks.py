@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from perdure.errors import InvalidInput
-from perdure.memory.hooks import MAX_HOOK_TEXT, event_of_hook
+from perdure.memory.hooks import MAX_HOOK_TEXT, hook_to_event
 from perdure.memory.model import check_event
 
 NOW = 1_705_312_800_000
 
 
 def told(**fields: Any) -> Any:
-    return event_of_hook({"session_id": "s", **fields}, NOW)
+    return hook_to_event({"session_id": "s", **fields}, NOW)
 
 
 def test_each_hook_is_an_event_of_its_type() -> None:
@@ -44,9 +44,9 @@ def test_the_text_is_the_message_or_what_the_tool_got() -> None:
 
 def test_the_same_hook_has_the_same_id_and_another_another() -> None:
     stamped = {"message": "yes", "timestamp": "2024-01-15T10:00:00Z"}
-    assert told(**stamped) == event_of_hook({"session_id": "s", **stamped}, NOW + 10**9)
+    assert told(**stamped) == hook_to_event({"session_id": "s", **stamped}, NOW + 10**9)
     assert (
-        told(message="yes").event_id == event_of_hook({"session_id": "s", "message": "yes"}, NOW + 5).event_id
+        told(message="yes").event_id == hook_to_event({"session_id": "s", "message": "yes"}, NOW + 5).event_id
     )
     others = [told(message="no"), told(message="yes", session_id="t"), told(message="yes", timestamp=NOW + 1)]
     assert told(message="yes").event_id not in {each.event_id for each in others}
@@ -71,4 +71,4 @@ def test_whatever_a_hook_says_can_be_stored() -> None:
 @pytest.mark.parametrize("wrong", [None, 5, [], "x", {}, {"session_id": ""}])
 def test_what_is_no_hook_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidInput):
-        event_of_hook(wrong, NOW)
+        hook_to_event(wrong, NOW)

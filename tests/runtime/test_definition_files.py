@@ -118,7 +118,7 @@ async def test_crons_are_loaded_at_the_start_and_on_reload(
     perdure = Perdure(str(tmp_path / "p.db"), cron_dir=str(crons.path), handlers={"note": _note})
     async with perdure:
         assert "workflow and cron files: 1 cron added" in caplog.text
-        assert "there is no handler 'nobody'; the cron odd is dropped" in caplog.text
+        assert "unknown handler 'nobody'; the cron odd is dropped" in caplog.text
         assert "bad.yaml:4: Invalid cron expression: 'never'" in caplog.text
         assert "must not have schedule, trigger_id" in caplog.text
         nightly = await perdure.schedules.get("nightly")
@@ -170,7 +170,7 @@ async def test_a_condition_that_is_not_known_is_warned_of_once(
     await _reload(perdure)
     await _reload(perdure)
     assert (await perdure.schedules.get("careful")).unless == "away"
-    assert caplog.text.count("there is no condition 'away'") == 1
+    assert caplog.text.count("unknown condition 'away'") == 1
 
 
 async def test_jobs_of_code_are_scheduled_at_the_start(tmp_path: Path) -> None:

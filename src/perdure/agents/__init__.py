@@ -1,1 +1,1 @@
-"""Agents: functions, commands, isolated processes, their context, and loading them by configuration."""
+"""Agents: functions, commands and isolated processes, their context, and their loading."""

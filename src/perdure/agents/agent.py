@@ -13,11 +13,11 @@ class Agent(Protocol):
 
     spec: AgentSpec
     blocking: bool
-    """Whether it runs in a separate thread, because it would block the event loop."""
+    """True to run in a separate thread, because the agent would block the event loop."""
 
     async def run(self, ctx: Context, input: Any) -> Any:
-        """Execute the agent; returns the final values of the thread, or None to keep what was saved last.
+        """Execute the agent; return the final values of the thread, or None to keep the last saved ones.
 
-        When it is cancelled it stops; code that does not stop within a few seconds is abandoned.
+        A cancelled agent stops; code that does not stop within a few seconds is abandoned.
         """
         ...

@@ -1,7 +1,7 @@
-"""Executes a command as another user: `as_user.py UID GID DIRECTORY PROGRAM [ARGUMENT ...]`, started as root.
+"""Execute a command as another user: `as_user.py UID GID DIRECTORY PROGRAM [ARGUMENT ...]`, started as root.
 
-It is a program of its own, since the process of a server cannot become another user for one of its children.
-It imports the standard library alone.
+This is a program of its own, because a server process cannot switch the user of one child. It imports only
+the standard library.
 """
 
 import ctypes
@@ -13,12 +13,12 @@ CANNOT_EXECUTE = 126
 
 
 def main() -> None:
-    """Give up all rights of root for good, and become the command."""
+    """Drop all rights of root permanently, and execute the command."""
     user, group, directory, *command = sys.argv[1:]
     os.setgroups([])
     os.setresgid(int(group), int(group), int(group))
     os.setresuid(int(user), int(user), int(user))
-    # No program of root's, such as sudo, gives rights back.
+    # Setuid programs, such as sudo, cannot restore the rights.
     if ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         sys.exit("perdure: this system cannot forbid new rights to a command")
     try:

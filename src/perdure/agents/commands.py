@@ -1,12 +1,11 @@
-"""Agents that are commands: one process per attempt, which reads and writes JSON lines.
+"""Command agents: one process per attempt, which reads and writes JSON lines.
 
 The process reads one `start` line and writes `event`, `save`, `step`, `load`, `interrupt`, `log`, `span`,
 `result` and `error` lines, and `session`, `message`, `tool_result` and `usage` lines for its session. Lines
-of Claude Code, Codex and pi are written to the session as they are. The answers are `saved`, `step`, `answer`
-and `session` lines; a `cancel` line tells it to stop. It reads and writes items with `items` lines, answered
-with `items` lines, searches memory with `memory` lines, answered alike, and asks for the run's resources with
-a `resources` line, answered with one. An isolated graph also writes `record`, `settle`, `find` and `deltas`
-lines, answered with `found` lines.
+of Claude Code, Codex and pi are written to the session unchanged. Replies are `saved`, `step`, `answer` and
+`session` lines; a `cancel` line asks the process to stop. `items` lines read and write items, `memory` lines
+search memory, and `resources` lines read the run's resources; the reply has the same type. An isolated graph
+also writes `record`, `settle`, `find` and `deltas` lines; the reply is a `found` line.
 """
 
 from __future__ import annotations
@@ -89,9 +88,9 @@ LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
 @dataclass(frozen=True)
 class Command:
-    """A program that is an agent. It gets the worker's environment without perdure's secrets, and `env`.
+    """A program as an agent. It gets the worker's environment without perdure's secrets, and `env`.
 
-    After a cancel it has `grace` seconds to exit; then it is killed together with its child processes.
+    After a cancel it has `grace` seconds to exit; then it is killed with its child processes.
     """
 
     argv: Sequence[str]
@@ -100,13 +99,14 @@ class Command:
     grace: float = GRACE_SECONDS
     max_line: int = MAX_LINE
     whole: bool = False
-    """Whether the start line contains the checkpoint, with its state in base64."""
+    """True to send the checkpoint in the start line, with its state in base64."""
     sandbox: SandboxChoice | None = None
-    """`bubblewrap`, or `none` whatever the setting `command_sandbox` says. A start checks that it works."""
+    """`bubblewrap`, or `none` whatever the setting `command_sandbox` is. The sandbox is tested at the start.
+    """
     network: bool = False
-    """Whether the command has a network in its sandbox."""
+    """True to give the command a network in its sandbox."""
     uid: int | str | None = None
-    """The user that executes it, for a worker that runs as root."""
+    """The user that executes the command; needs a worker that runs as root."""
 
     def __post_init__(self) -> None:
         if (
@@ -132,7 +132,7 @@ class Command:
 
 
 class CommandAgent:
-    """Runs a command as an agent."""
+    """Agent that runs a command."""
 
     blocking = False
     is_process = True
@@ -149,7 +149,7 @@ class CommandAgent:
             start["checkpoint"] = msgspec.to_builtins(ctx.checkpoint)
             start["from_checkpoint"] = ctx.from_checkpoint
         else:
-            # A program sees what was done, and may continue from there instead of repeating it.
+            # A program sees which steps were done, and may continue from there instead of repeating them.
             ctx.end_replay()
             start["values"] = await ctx.load()
         command = self.command
@@ -194,7 +194,7 @@ def _start_line(ctx: Context, input: Any) -> dict[str, Any]:
 
 
 class _Conversation:
-    """The exchange of JSON lines between a run and its process, until the process ends."""
+    """Exchange of JSON lines between a run and its process, until the process ends."""
 
     def __init__(self, ctx: Context, process: asyncio.subprocess.Process, command: Command) -> None:
         assert process.stdin is not None
@@ -208,12 +208,12 @@ class _Conversation:
         self._errors = asyncio.create_task(self._log_errors(process.stderr))
         self._lines = 0
         self._transcribes = False
-        """Whether the process has written lines of another tool."""
-        self._mistake = AgentError(f"{self._name} wrote a line that is not a message")
-        """Why the last line that is not a message of ours is none."""
+        """True once the process has written lines of another tool."""
+        self._rejection = AgentError(f"{self._name} wrote a line that is not a message")
+        """Reason why the last line that is not a message was rejected."""
 
     async def exchange(self, start: Mapping[str, Any]) -> Any:
-        """Exchange lines until there is a result; returns its values, or None if the process exits with 0."""
+        """Exchange lines until there is a result; return its values, or None if the process exits with 0."""
         self._send(start)
         async for line in self._lines_read():
             message = self._parse(line)
@@ -221,7 +221,7 @@ class _Conversation:
                 return message.values
             if message is not None:
                 await self._answer(message)
-        return await self._ended()
+        return await self._check_exit()
 
     # --- reading ----------------------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ class _Conversation:
             raise AgentError(f"{self._name} wrote a line of more than {limit} bytes") from error
 
     def _parse(self, line: bytes) -> ProcessMessage | None:
-        """What a line says. What does not look like a message is output like any other, and logged."""
+        """Parse a line. A line that does not look like a message is logged as other output."""
         if not line.lstrip().startswith(b"{"):
             self._log(line)
             return None
@@ -243,10 +243,10 @@ class _Conversation:
         try:
             message = DECODER.decode(line)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            self._mistake = AgentError(f"line {self._lines} of {self._name} is not a message: {error}")
+            self._rejection = AgentError(f"line {self._lines} of {self._name} is not a message: {error}")
         message = foreign_line(line, message, after_others=self._transcribes) or message
         if message is None:
-            raise self._mistake
+            raise self._rejection
         return message
 
     async def _answer(self, message: ProcessMessage) -> None:
@@ -309,18 +309,18 @@ class _Conversation:
             case ProcessTranscript():
                 self._transcribes = await self._ctx.transcript(message.line)
                 if not self._transcribes:
-                    raise self._mistake
+                    raise self._rejection
             case ProcessResources():
-                self._send({"type": "resources", **await self._resources()}, message.id)
+                self._send({"type": "resources", **await self._get_resources()}, message.id)
             case ProcessItems():
-                self._send({"type": "items", **await self._items(message)}, message.id)
+                self._send({"type": "items", **await self._execute_items(message)}, message.id)
             case SearchMemory():
-                self._send({"type": "memory", **await self._memory(message)}, message.id)
+                self._send({"type": "memory", **await self._search_memory(message)}, message.id)
             case _:
-                self._send({"type": "found", "found": await self._found(message)}, message.id)
+                self._send({"type": "found", "found": await self._find_checkpoints(message)}, message.id)
 
-    async def _items(self, message: ProcessItems) -> dict[str, Any]:
-        """The results of item operations, or the reason why they are refused."""
+    async def _execute_items(self, message: ProcessItems) -> dict[str, Any]:
+        """Return the results of item operations, or the error."""
         if self._ctx.items is None:
             return {"refused": "items are not available here"}
         try:
@@ -328,25 +328,25 @@ class _Conversation:
         except InvalidInput as error:
             return {"refused": error.message}
 
-    async def _memory(self, message: SearchMemory) -> dict[str, Any]:
-        """What a search of memory found, or the reason why it is refused."""
+    async def _search_memory(self, message: SearchMemory) -> dict[str, Any]:
+        """Return the result of a memory search, or the error."""
         if self._ctx.memory is None:
             return {"refused": "memory is not available here"}
         try:
-            found = await self._ctx.memory.search(message.query, **message.filters)
+            result = await self._ctx.memory.search(message.query, **message.filters)
         except InvalidInput as error:
             return {"refused": error.message}
-        return {"found": msgspec.to_builtins(found)}
+        return {"found": msgspec.to_builtins(result)}
 
-    async def _resources(self) -> dict[str, Any]:
-        """The run's resources, or the reason why there are none to give."""
+    async def _get_resources(self) -> dict[str, Any]:
+        """Return the run's resources, or the error."""
         try:
             return {"resources": await self._ctx.resources()}
         except NotSupported as error:
             return {"refused": error.message}
 
-    async def _found(self, message: ProcessMessage) -> Any:
-        """What the graph of the process asks of the stored checkpoints."""
+    async def _find_checkpoints(self, message: ProcessMessage) -> Any:
+        """Return stored checkpoints for the graph of the process."""
         match message:
             case Find():
                 return msgspec.to_builtins(await self._ctx.graph.find(message.query))
@@ -377,7 +377,7 @@ class _Conversation:
             return
         body = message if id is UNSET else {**message, "id": id}
         self._stdin.write(encode_json(body, what=f"the {message['type']} line").encode() + b"\n")
-        # Waiting here could deadlock: the process may be waiting until we read its output.
+        # Waiting here could deadlock: the process may be waiting until its output is read.
         waiting = self._stdin.transport.get_write_buffer_size()
         if message["type"] != "start" and waiting > 2 * self._command.max_line:
             raise AgentError(f"{self._name} does not read its answers: {waiting} bytes are waiting")
@@ -388,9 +388,9 @@ class _Conversation:
     def _name(self) -> str:
         return repr(self._command.argv[0])
 
-    async def _ended(self) -> None:
-        """The process closed its stdout without a result, which is an error unless it exits with 0."""
-        code = await self._wait(self._command.grace)
+    async def _check_exit(self) -> None:
+        """Raise an error unless the process, which closed its stdout without a result, exits with 0."""
+        code = await self._wait_for_exit(self._command.grace)
         if code == 0:
             return
         await self._settle_errors()
@@ -401,7 +401,7 @@ class _Conversation:
 
     @contextlib.asynccontextmanager
     async def until_it_ends(self) -> AsyncIterator[None]:
-        """End the process and its child processes when the exchange ends, in every case."""
+        """End the process and its child processes when the exchange ends, also after an error."""
         grace = 0.0
         try:
             yield
@@ -428,15 +428,15 @@ class _Conversation:
     async def _end(self, grace: float) -> None:
         try:
             if grace:
-                await self._wait(grace)
+                await self._wait_for_exit(grace)
         finally:
             signal_group(self._process)
-            await self._wait(self._command.grace)
+            await self._wait_for_exit(self._command.grace)
             await self._settle_errors()
             self._process._transport.close()  # type: ignore[attr-defined]
 
-    async def _wait(self, grace: float) -> int | None:
-        """The exit code of the process, or None if it still runs after `grace` seconds."""
+    async def _wait_for_exit(self, grace: float) -> int | None:
+        """Return the exit code of the process, or None if it still runs after `grace` seconds."""
         return await wait_for_exit(self._process, grace, self._discard())
 
     async def _discard(self) -> None:

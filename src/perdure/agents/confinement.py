@@ -1,8 +1,9 @@
-"""How commands and isolated agents are kept apart from their server: in a sandbox, or as another user.
+"""Confinement of commands and isolated agents: in a sandbox, or as another user.
 
-A process of the server's user can do whatever the server can: read its database, settings and secrets. In the
-sandbox of bubblewrap it sees the programs of the system, the project without its private files, and its own
-workspace, and it has no network unless it is allowed. A server that runs as root gives it another user.
+A process of the server's user can do all that the server can, such as read its database, settings and
+secrets. In the bubblewrap sandbox a process sees the programs of the system, the project without its private
+files, and its own workspace. It has no network unless this is allowed. A server that runs as root gives the
+process another user.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ NOBODY_ID: Final = 65_534
 MAX_USER_ID: Final = (1 << 31) - 1
 PROBE_SECONDS: Final = 20.0
 SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc")
-"""What a command sees of the system, read-only."""
+"""Folders of the system that a command can read."""
 TEMPORARY: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - folders of the sandbox
 _NAMES: Final = "/etc/resolv.conf"
 _OURS: Final = str(Path(__file__).resolve().parent.parent)
 _LEFT_OUT: Final = ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "PERDURE_CONFIG", "TMPDIR")
-"""Variables that name files and folders that are not there."""
+"""Variables that name files and folders missing in the sandbox."""
 
 
 class CommandUser(NamedTuple):
@@ -52,21 +53,21 @@ class CommandUser(NamedTuple):
 
 
 class Confinement(msgspec.Struct, frozen=True, kw_only=True):
-    """How one process is kept apart. Without a sandbox and a user it is not."""
+    """Confinement of one process. Without a sandbox and a user it is not confined."""
 
     sandbox: bool = False
     required: bool = False
-    """Whether its phase asks for the sandbox, so that its agent cannot do without."""
+    """True if the phase requires the sandbox, so that an agent without it is refused."""
     network: bool = False
     user: str | None = None
-    """The name or the number of a user, for a server that runs as root."""
+    """Name or number of a user; needs a server that runs as root."""
     writable: tuple[str, ...] = ()
     readable: tuple[str, ...] = ()
     project: str | None = None
     private: tuple[str, ...] = ()
     """Files and folders that the sandbox never shows."""
     variables: tuple[tuple[str, str], ...] = ()
-    """Variables in place of the settings that are not there."""
+    """Variables that replace the settings missing in the sandbox."""
 
     def for_command(
         self,
@@ -76,7 +77,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
         user: str | None,
         project: str | os.PathLike[str] | None,
     ) -> Confinement:
-        """The confinement of an agent with these settings of its own; what its phase asks for is kept."""
+        """Return the confinement with an agent's own settings; the requirements of its phase stay."""
         is_inside = self.required or sandbox == BUBBLEWRAP or (self.sandbox and sandbox is None)
         return msgspec.structs.replace(
             self,
@@ -87,19 +88,19 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def showing(self, *places: str) -> Confinement:
-        """The same, with files or folders that the process may read."""
+        """Return the confinement with more files or folders that the process can read."""
         return msgspec.structs.replace(self, readable=(*self.readable, *places))
 
     @property
     def owner(self) -> CommandUser | None:
-        """The user that the process gets; None if it keeps that of the server."""
+        """Return the user of the process; None if it keeps that of the server."""
         if self.user is not None:
             return find_user(self.user)
         return find_user(NOBODY) if self.sandbox and _is_root() else None
 
 
 class ConfinedCommand(NamedTuple):
-    """A command as it is started: with what keeps it apart before it."""
+    """A command with the prefix that confines it."""
 
     argv: list[str]
     cwd: str | None
@@ -110,9 +111,9 @@ NOT_CONFINED: Final = Confinement()
 
 
 def get_confinement(ctx: object) -> Confinement:
-    """The confinement that a worker gives to an attempt; none for a context that no worker made."""
-    found = getattr(ctx, "confinement", None)
-    return found if isinstance(found, Confinement) else NOT_CONFINED
+    """Return the confinement of an attempt; none for a context that no worker created."""
+    confinement = getattr(ctx, "confinement", None)
+    return confinement if isinstance(confinement, Confinement) else NOT_CONFINED
 
 
 def confine(
@@ -121,31 +122,35 @@ def confine(
     env: Mapping[str, str],
     confinement: Confinement,
 ) -> ConfinedCommand:
-    """Put before a command what keeps it apart; InvalidInput says why that is not possible here."""
+    """Prefix a command with its confinement; InvalidInput says why that is not possible."""
     user = confinement.owner
     directory = None if cwd is None else os.fspath(cwd)
     if user is not None:
         for place in confinement.writable:
-            _give(place, user)
+            _change_owner(place, user)
         for place in confinement.readable:
-            _show(place, user)
+            _make_readable(place, user)
         if not confinement.sandbox:
             for place in confinement.writable:
-                _open_way(place)
+                _open_parents(place)
     if not confinement.sandbox:
         if user is None:
             return ConfinedCommand(list(argv), directory, dict(env))
         own = {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}
-        return ConfinedCommand([*_become(user, directory or os.getcwd()), *argv], None, {**env, **own})
+        return ConfinedCommand(
+            [*_build_user_prefix(user, directory or os.getcwd()), *argv], None, {**env, **own}
+        )
     check_sandbox()
     directory = os.path.realpath(directory or confinement.project or os.getcwd())
     inside = {name: value for name, value in env.items() if name not in _LEFT_OUT}
     inside |= {**dict(confinement.variables), "HOME": TEMPORARY[0], "TMPDIR": TEMPORARY[0]}
-    start = [*_bubblewrap(network=confinement.network, drops=user is not None), *_mounts(confinement)]
+    start = [*_build_bubblewrap(network=confinement.network, drops=user is not None), *_mounts(confinement)]
     start += ["--remount-ro", "/"]
     if user is None:
         return ConfinedCommand([*start, "--chdir", directory, "--", *argv], None, inside)
-    return ConfinedCommand([*start, "--chdir", "/", "--", *_become(user, directory), *argv], None, inside)
+    return ConfinedCommand(
+        [*start, "--chdir", "/", "--", *_build_user_prefix(user, directory), *argv], None, inside
+    )
 
 
 def _is_root() -> bool:
@@ -156,10 +161,10 @@ def _is_root() -> bool:
 
 
 def find_user(given: str) -> CommandUser:
-    """The user of a name or number; InvalidInput if a command cannot be executed as that user."""
+    """Return the user of a name or number; InvalidInput if a command cannot be executed as that user."""
     if not _is_root():
         raise InvalidInput(f"uid {given} needs a server that runs as root: other users cannot change theirs")
-    import pwd  # Windows has none.
+    import pwd  # Windows has no such module.
 
     try:
         entry = pwd.getpwuid(int(given)) if given.isdecimal() else pwd.getpwnam(given)
@@ -170,33 +175,33 @@ def find_user(given: str) -> CommandUser:
         elif given.isdecimal() and int(given) <= MAX_USER_ID:
             user = CommandUser(int(given), int(given), given, "/")
         else:
-            raise InvalidInput(f"uid {given[:64]!r} is no user of this machine") from None
+            raise InvalidInput(f"uid {given[:64]!r} is not a user of this machine") from None
     if user.uid == 0 or user.gid == 0:
-        raise InvalidInput(f"uid {given} has the rights of root: name a user that has its own")
+        raise InvalidInput(f"uid {given} has the rights of root; name another user")
     return user
 
 
-def _become(user: CommandUser, directory: str) -> list[str]:
-    """What becomes the user and enters the directory, before a command."""
+def _build_user_prefix(user: CommandUser, directory: str) -> list[str]:
+    """Return the prefix that becomes the user and enters the directory."""
     launcher = os.path.join(_OURS, "agents", "as_user.py")
     return [sys.executable, "-I", "-S", launcher, str(user.uid), str(user.gid), directory]
 
 
-def _give(folder: str, user: CommandUser) -> None:
-    """Give a folder of root's to a user. What is in it stays as it is."""
+def _change_owner(folder: str, user: CommandUser) -> None:
+    """Change the owner of a folder of root. Its files stay as they are."""
     status = os.lstat(folder)
     if status.st_uid == 0:
         os.chown(folder, user.uid, user.gid, follow_symlinks=False)
 
 
-def _show(folder: str, user: CommandUser) -> None:
-    """Let a user read a folder that this process has just made, and the files in it."""
+def _make_readable(folder: str, user: CommandUser) -> None:
+    """Let a user read a new folder of this process, and the files in it."""
     for place in (folder, *(os.path.join(folder, name) for name in os.listdir(folder))):
         os.chown(place, user.uid, user.gid, follow_symlinks=False)
 
 
-def _open_way(workspace: str) -> None:
-    """Let others pass through the folder of workspaces and the one above it, which they still cannot list."""
+def _open_parents(workspace: str) -> None:
+    """Let other users pass through the folder of workspaces and its parent, which they still cannot list."""
     for folder in list(Path(workspace).parents)[:2]:
         status = folder.lstat()
         if status.st_uid == 0 and not status.st_mode & 0o001:
@@ -207,20 +212,20 @@ def _open_way(workspace: str) -> None:
 
 
 def check_sandbox() -> None:
-    """Start the sandbox, since a container may forbid it; InvalidInput says why it does not work."""
+    """Test the sandbox, which a container may forbid; InvalidInput says why it does not work."""
     _probe(os.environ.get("PATH"))
 
 
 @cache
 def _probe(path: str | None) -> None:
-    """Start the sandbox with the programs of a path; only what worked is not tried again."""
-    reason = _failure()
+    """Test the sandbox with the programs of a path; only success is cached."""
+    reason = _find_failure()
     if reason is not None:
         raise InvalidInput(f"the sandbox bubblewrap does not work here: {reason}")
 
 
-def _failure() -> str | None:
-    """Why the sandbox does not start; None if it does."""
+def _find_failure() -> str | None:
+    """Return why the sandbox does not start; None if it does."""
     if sys.platform != "linux":
         return "it needs Linux"
     if shutil.which("bwrap") is None:
@@ -228,8 +233,8 @@ def _failure() -> str | None:
     user = find_user(NOBODY) if _is_root() else None
     nothing = PrivatePaths()
     shown = [*_system(nothing), *_python(nothing)]
-    command = [*_bubblewrap(network=False, drops=user is not None), *shown]
-    command += ["--chdir", "/", "--", *(_become(user, "/") if user is not None else ()), "true"]
+    command = [*_build_bubblewrap(network=False, drops=user is not None), *shown]
+    command += ["--chdir", "/", "--", *(_build_user_prefix(user, "/") if user is not None else ()), "true"]
     try:
         ended = subprocess.run(  # noqa: S603 - our own command
             command, capture_output=True, timeout=PROBE_SECONDS, check=False, stdin=subprocess.DEVNULL
@@ -238,15 +243,15 @@ def _failure() -> str | None:
         return f"bwrap cannot be started: {error}"
     if ended.returncode == 0:
         return None
-    said = ended.stderr.decode(errors="replace").strip().splitlines()
-    why = said[-1][:300] if said else f"bwrap exited with {ended.returncode}"
+    lines = ended.stderr.decode(errors="replace").strip().splitlines()
+    why = lines[-1][:300] if lines else f"bwrap exited with {ended.returncode}"
     return f"{why}; containers and some systems forbid the namespaces that it needs"
 
 
-def _bubblewrap(*, network: bool, drops: bool) -> list[str]:
-    """The program with namespaces of its own and no capabilities, except to become another user."""
+def _build_bubblewrap(*, network: bool, drops: bool) -> list[str]:
+    """Return bubblewrap with its own namespaces and no capabilities, except to become another user."""
     program = shutil.which("bwrap") or "bwrap"
-    # Root mounts what other users cannot enter, and gives up its rights inside.
+    # Root mounts folders that other users cannot enter, and drops its rights inside.
     rights = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if drops else ["--unshare-user"]
     apart = ["--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]
     if not network:
@@ -264,7 +269,7 @@ def _mounts(confinement: Confinement) -> Iterator[str]:
     yield from _system(private)
     yield from _python(private)
     covered = [*SYSTEM, *_python_folders()]
-    # What code is imported from is the project's too, where it is in no private folder.
+    # Import paths belong to the project too, unless they are in private folders.
     for entry in (project, *PROJECT.folders, *sys.path):
         folder = os.path.realpath(entry) if entry else project
         is_new = not any(Path(folder).is_relative_to(known) for known in covered)
@@ -287,7 +292,7 @@ def _system(private: PrivatePaths) -> Iterator[str]:
 
 
 def _python_folders() -> list[str]:
-    """Where this Python, its packages and perdure are."""
+    """Return the folders of this Python, its packages and perdure."""
     found = (sys.prefix, sys.base_prefix, sys.exec_prefix, _OURS)
     return [folder for folder in dict.fromkeys(found) if not Path(folder).is_relative_to("/usr")]
 

@@ -1,4 +1,4 @@
-"""The context that an agent gets, and the exceptions of agents."""
+"""Context of an agent, and the exceptions of agents."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from perdure.streams.model import Shown
 T = TypeVar("T")
 
 Branch = tuple[int, ...]
-"""A task of an agent, after the tasks that started it."""
+"""Path of a task of an agent: its place below the tasks that started it."""
 
 LONG_KEY: Final = 1000
-"""Characters up to which the key of a step names the steps that called it."""
+"""Length limit of step keys that name the calling steps."""
 
 _branch: ContextVar[tuple[object, Branch]] = ContextVar("branch")
 _numbers = itertools.count(1)
 
 
 def current_branch() -> Branch:
-    """The branch of the agent that calls this: each task is one."""
+    """Return the branch of the current task of the agent."""
     task = asyncio.current_task()
     owner, branch = _branch.get((None, ()))
     return branch if owner is task else enter_branch((*branch, next(_numbers)))
@@ -44,7 +44,7 @@ enclosing_step: ContextVar[str | None] = ContextVar("enclosing_step", default=No
 
 @contextmanager
 def executing(step: str) -> Iterator[None]:
-    """While the action of a step is executed."""
+    """Mark that the action of a step is executing."""
     token = enclosing_step.set(step)
     try:
         yield
@@ -70,10 +70,10 @@ def enter_branch(branch: Branch) -> Branch:
 
 
 class AgentError(PerdureError, RuntimeError):
-    """The agent failed.
+    """Error of an agent.
 
-    `error` is the class that callers see; a `retriable` error is retried while attempts are left. Of a phase,
-    `stop_reason` says why it stopped, and `output` is what it has all the same.
+    `error` is the class that callers see; a `retriable` error is retried while attempts are left. For a
+    phase, `stop_reason` says why it stopped, and `output` is its partial result.
     """
 
     code = "agent_error"
@@ -97,7 +97,7 @@ class AgentError(PerdureError, RuntimeError):
 class Interrupted(BaseException):
     """Raised inside an agent by `interrupt`: the run ends, and its thread waits for an answer.
 
-    It is not an `Exception`, so that `except Exception` in an agent does not catch it.
+    This is not an `Exception`, so that `except Exception` in an agent does not catch it.
     """
 
     def __init__(self, interrupts: list[dict[str, Any]]) -> None:
@@ -124,17 +124,17 @@ class Retriable(Exception):
 
 
 class StepKeys:
-    """The keys of an attempt's steps, given when they start: in each attempt the same, however they overlap.
+    """Keys of an attempt's steps, assigned at their start and equal in each attempt, also for parallel steps.
 
-    A step that is called by the action of another has a key below it, since no later attempt calls it once
-    the other is saved.
+    A step that is called by the action of another one has a key below it, because later attempts skip that
+    action once the outer step is stored.
     """
 
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()
 
     def next(self, name: str) -> str:
-        """The key of the step that starts now."""
+        """Return the key of the step that starts now."""
         key = name if (caller := enclosing_step.get()) is None else _below(caller, name)
         self._seen[key] += 1
         number = self._seen[key]
@@ -147,7 +147,7 @@ def _below(caller: str, name: str) -> str:
 
 
 class StepResult:
-    """An action of `Context.step` whose result is known already, since another process made it."""
+    """An action of `Context.step` whose result is already known from another process."""
 
     def __init__(
         self, value: Any, *, key: str | None = None, start_time: float | None = None, traced: bool = False
@@ -156,16 +156,16 @@ class StepResult:
         self.key = key
         """The key of the step, if the other process has numbered it."""
         self.start_time = start_time
-        """When the step began, in epoch seconds."""
+        """The start of the step in epoch seconds."""
         self.traced = traced
-        """Whether the other process has recorded the span of the step."""
+        """True if the other process has recorded the span of the step."""
 
     def __call__(self) -> Any:
         return self.value
 
 
 class GraphCheckpoints(Protocol):
-    """The checkpoints of a graph: stores those of its run, finds those of its thread."""
+    """The checkpoints of a graph: store those of the run, find those of the thread."""
 
     def put(self, steps: GraphSteps) -> None:
         """Store steps, from any thread. They are durable no later than the run's next event."""
@@ -176,7 +176,7 @@ class GraphCheckpoints(Protocol):
         ...
 
     async def settle(self) -> None:
-        """Wait until everything that was put is durable."""
+        """Wait until all stored steps are durable."""
         ...
 
     async def find(self, query: CheckpointQuery) -> list[GraphTuple]: ...
@@ -189,7 +189,7 @@ class GraphCheckpoints(Protocol):
 
 
 class MemorySearch(Protocol):
-    """Memory, as agents search it: what happened, in this run's namespace."""
+    """Search in the memory of the run's namespace."""
 
     async def search(self, query: str, **filters: Any) -> Any:
         """Find events and summaries (`perdure.memory.records.SearchResult`), each with its events.
@@ -201,7 +201,7 @@ class MemorySearch(Protocol):
 
 
 class Context(Protocol):
-    """The context of a run, for its agent."""
+    """Context of a run for its agent."""
 
     run_id: str
     thread_id: str
@@ -215,20 +215,20 @@ class Context(Protocol):
     stream_mode: tuple[str, ...]
     command: Mapping[str, Any] | None
     from_checkpoint: str | None
-    """The checkpoint from which the run starts, instead of the thread's latest."""
+    """The checkpoint from which the run starts, if it is not the thread's latest."""
     logger: logging.LoggerAdapter[Any]
     phase: PhaseContext | None
-    """The phase of a workflow that the agent executes; None for a run that a caller asked for."""
+    """The workflow phase that the agent executes; None for other runs."""
 
     async def emit(self, data: Any, event: str = "custom") -> None:
         """Append an event to the run's stream. It is durable soon after this returns.
 
-        Waits while too many events are pending, so that memory stays bounded.
+        Wait while too many events are pending, so that memory stays bounded.
         """
         ...
 
     async def emit_json(self, body: str, event: str, shown: Shown | None = None) -> None:
-        """The same for data that is already JSON, on one line.
+        """Append an event whose data is already JSON on one line.
 
         With `shown` it is stored as a reference to a checkpoint of this run with the same text.
         """
@@ -236,11 +236,11 @@ class Context(Protocol):
 
     @property
     def session_id(self) -> str:
-        """The session that has what the agent says: by default its thread, or its run if it has none."""
+        """Return the session of the agent's messages: by default its thread, or its run if there is none."""
         ...
 
     async def session(self, id: str | None = None, cwd: str | None = None) -> str:
-        """Write to another session from now on, or to one of a working directory; returns its id."""
+        """Write to another session from now on, or to one of a working directory; return its id."""
         ...
 
     async def message(
@@ -250,14 +250,14 @@ class Context(Protocol):
         model: str | None = None,
         usage: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write to the session what a user, the assistant or the system says: a text, or a list of blocks.
+        """Write a message of user, assistant or system to the session: a text, or a list of blocks.
 
-        Each attempt writes what it says. Inside a `step`, it is written once.
+        Each attempt writes its messages. Inside a `step`, a message is written once.
         """
         ...
 
     async def tool_result(self, id: str, content: Any, is_error: bool = False) -> None:
-        """Write to the session what the tool call with this id returned."""
+        """Write the result of the tool call with this id to the session."""
         ...
 
     async def usage(
@@ -273,15 +273,15 @@ class Context(Protocol):
         api_duration_ms: int | None = None,
         stop_reason: str | None = None,
     ) -> None:
-        """Write to the session what this attempt has taken so far; the last figures count.
+        """Write the usage of this attempt so far to the session; the last figures count.
 
-        Those of a phase are also in its execution at once. A `stop_reason` that tells of a failure, such as
-        `max_tokens` or `error_quota`, lets the phase fail.
+        Those of a phase are also in its execution at once. If the `stop_reason` is a failure, such as
+        `max_tokens` or `error_quota`, the phase fails.
         """
         ...
 
     async def transcript(self, line: Mapping[str, Any]) -> bool:
-        """Write to the session a line of Claude Code, Codex or pi as it is; false if it is none of theirs."""
+        """Write a line of Claude Code, Codex or pi to the session; return False for any other line."""
         ...
 
     async def step(self, name: str, action: Callable[[], T | Awaitable[T]]) -> T:
@@ -300,34 +300,34 @@ class Context(Protocol):
         parent_id: str | None = None,
         quiet: bool = False,
     ) -> str:
-        """Save a state of the thread durably and append a `values` event; returns the checkpoint's id.
+        """Save a state of the thread durably and append a `values` event; return the checkpoint's id.
 
         `interrupts` are questions to a person, each with an `id` and a `value`. A `quiet` save appends no
-        event: the agent emits it itself.
+        event; the agent emits it itself.
         """
         ...
 
     def end_replay(self) -> None:
-        """Append everything that is emitted from now on, also what an earlier attempt may have emitted."""
+        """Append all further events, also those that an earlier attempt may have emitted."""
         ...
 
     @property
     def steps(self) -> Mapping[str, Any]:
-        """The stored results of `step` by name, including those of earlier attempts."""
+        """Return the stored results of `step` by name, including those of earlier attempts."""
         ...
 
     async def load(self) -> Any:
-        """The values of the state from which this run continues, or None."""
+        """Return the values of the state from which this run continues, or None."""
         ...
 
     @property
     def checkpoint(self) -> Any:
-        """The checkpoint whose values `load` returns (`perdure.threads.records.Checkpoint`), or None."""
+        """Return the checkpoint whose values `load` returns (`perdure.threads.records.Checkpoint`), or None."""
         ...
 
     @property
     def graph(self) -> GraphCheckpoints:
-        """The checkpoints of a graph agent, which it uses instead of `save`."""
+        """Return the checkpoints of a graph agent, which uses them instead of `save`."""
         ...
 
     @property
@@ -337,7 +337,7 @@ class Context(Protocol):
 
     @property
     def memory(self) -> MemorySearch | None:
-        """Memory: what happened before, in any run; None without a database."""
+        """Memory: earlier events of any run; None without a database."""
         ...
 
     async def interrupt(self, value: Any) -> Any:
@@ -350,30 +350,30 @@ class Context(Protocol):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the run was cancelled; for code that cannot be interrupted. Safe from any thread."""
+        """True if the run was cancelled; for code that cannot be interrupted. Safe from any thread."""
         ...
 
     def idempotency_key(self, name: str = "") -> str:
-        """An idempotency key for a side effect, the same in every attempt of this run."""
+        """Return an idempotency key for a side effect, the same in every attempt of this run."""
         ...
 
     async def resources(self) -> Any:
-        """The resources of the run (`NamedResources`), or None."""
+        """Return the resources of the run (`NamedResources`), or None."""
         ...
 
     @property
     def tracer(self) -> Any:
-        """An OpenTelemetry tracer whose spans are stored with the run."""
+        """Return an OpenTelemetry tracer whose spans are stored with the run."""
         ...
 
     @property
     def traceparent(self) -> str | None:
-        """The span of this attempt as a W3C header, which ends in 1 if the attempt is traced."""
+        """Return the span of this attempt as a W3C header, which ends in 1 if the attempt is traced."""
         ...
 
     @property
     def trace_content(self) -> bool:
-        """Whether messages, arguments and results may be recorded."""
+        """True if messages, arguments and results may be recorded."""
         ...
 
     def record_span(self, span: RecordedSpan) -> None:

@@ -1,4 +1,4 @@
-"""Says what went wrong while code of users was loaded: where, and what to install."""
+"""Errors of loading users' code: where they are, and what to install."""
 
 from __future__ import annotations
 
@@ -25,41 +25,41 @@ EXTRAS = {
     "pyarrow": "dataframes",
     "redis": "redis",
 }
-"""The extras of perdure that have what people import."""
+"""Extras of perdure by the packages that users import."""
 
 
 def explain_failure(error: BaseException) -> str:
-    """An error of code that was loaded, in one line: its file and line, its class, and what it says."""
+    """Describe an error of loaded code in one line: file and line, class, message."""
     if isinstance(error, PerdureError):
         return error.message
     place = find_error_place(error)
-    said = error.msg if isinstance(error, SyntaxError) else str(error)
-    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    return f"{f'{place}: ' if place else ''}{text}{_advice(error)}"
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return f"{f'{place}: ' if place else ''}{text}{_get_advice(error)}"
 
 
 def find_error_place(error: BaseException) -> str | None:
-    """The file and the line of the user's code where an error came from; None if there is none."""
+    """Return file and line of the user's code that raised an error; None if there is none."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{_shown(error.filename)}, line {error.lineno or 1}"
+        return f"{_shorten_path(error.filename)}, line {error.lineno or 1}"
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(("<", OURS)) and not is_library(frame.filename)
     ]
-    return f"{_shown(frames[-1].filename)}, line {frames[-1].lineno}" if frames else None
+    return f"{_shorten_path(frames[-1].filename)}, line {frames[-1].lineno}" if frames else None
 
 
 def own_traceback(error: BaseException) -> TracebackType | None:
-    """The traceback of an error from the user's code on, without the importing before it."""
+    """Return the traceback of an error from the user's code on, without the importing code."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(("<", OURS)):
         frames = frames.tb_next
     return frames
 
 
-def _shown(path: str) -> str:
-    """A path as people know it: from the working directory, if it is below that."""
+def _shorten_path(path: str) -> str:
+    """Return a path relative to the working directory, if it is below it."""
     try:
         relative = os.path.relpath(path)
     except (OSError, ValueError):
@@ -67,7 +67,7 @@ def _shown(path: str) -> str:
     return path if relative.startswith("..") else relative
 
 
-def _advice(error: BaseException) -> str:
+def _get_advice(error: BaseException) -> str:
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return ""
     package = error.name.partition(".")[0]

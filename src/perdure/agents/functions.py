@@ -1,4 +1,4 @@
-"""Agents that are Python functions: async functions, generators, and sync functions in threads."""
+"""Function agents: async functions, generators, and sync functions in threads."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from perdure.agents.inputs import build_typed_input
 from perdure.agents.records import AgentSpec
 
 GRACE_SECONDS = 1.0
-"""How long a cancelled sync function may take to stop before its thread is abandoned."""
+"""Time for a cancelled sync function to stop before its thread is abandoned."""
 
 logger = logging.getLogger(__name__)
 
 
 class FunctionAgent:
-    """An agent that is a function `(ctx, input)`.
+    """Agent that is a function `(ctx, input)`.
 
-    Its return value becomes the thread's values. What a generator yields becomes events: `(event, data)` with
-    that name, anything else as `custom`; a yielded `("values", state)` saves the state like `ctx.save`.
-    A sync function runs in a separate thread and uses `ctx` through `ctx.call`. An `input` that is annotated
-    with a dataclass or a pydantic model is of that class; a run whose input does not fit fails.
+    Its return value becomes the thread's values. Values that a generator yields become events: `(event,
+    data)` with that name, any other value as `custom`; a yielded `("values", state)` saves the state like
+    `ctx.save`. A sync function runs in a separate thread and uses `ctx` through `ctx.call`. If `input` is
+    annotated with a dataclass or a pydantic model, it is an object of that class; a run whose input does not
+    fit fails.
     """
 
     def __init__(self, spec: AgentSpec, function: Callable[..., Any]) -> None:
@@ -48,7 +49,7 @@ class FunctionAgent:
                 return await _finish(ctx, self.function(ctx, input))
             return await _finish(ctx, await in_thread(self.grace, self._call, ctx, input))
         except SystemExit as error:
-            # Let through, it would end the whole worker.
+            # An uncaught exit would end the whole worker.
             raise AgentError(f"the agent called exit({error.code!r})", error="SystemExit") from error
 
     def _call(self, ctx: Context, input: Any) -> Any:
@@ -59,12 +60,12 @@ class FunctionAgent:
 def _is_async(function: Callable[..., Any]) -> bool:
     while isinstance(function, functools.partial):
         function = function.func
-    candidates = (function, getattr(function, "__call__", None))  # noqa: B004 - it is asked for, not tested
-    return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in candidates)
+    targets = (function, getattr(function, "__call__", None))  # noqa: B004 - inspected, not tested
+    return any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in targets)
 
 
 async def _finish(ctx: Context, answer: Any) -> Any:
-    """Wait for a function's return value, and emit what an async generator yields."""
+    """Wait for a function's return value, and emit the values that an async generator yields."""
     if inspect.isasyncgen(answer):
         return await _follow(ctx, answer)
     return await answer if inspect.isawaitable(answer) else answer
@@ -77,7 +78,7 @@ async def _follow(ctx: Context, events: AsyncGenerator[Any, Any]) -> None:
 
 
 def _drain(ctx: Context, events: Generator[Any, Any, Any]) -> Any:
-    """Emit what a sync generator yields, from its own thread."""
+    """Emit the values that a sync generator yields, from its own thread."""
     while True:
         try:
             item = next(events)
@@ -87,7 +88,7 @@ def _drain(ctx: Context, events: Generator[Any, Any, Any]) -> Any:
 
 
 async def emit_item(ctx: Context, item: Any) -> None:
-    """Emit an item that a generator yielded."""
+    """Emit a value that a generator yielded."""
     event, data = item if _is_named(item) else ("custom", item)
     if event == "values":
         await ctx.save(data)
@@ -132,7 +133,7 @@ def _start(work: Callable[[], Any]) -> asyncio.Future[_Outcome]:
         try:
             outcome = _Outcome(inherited.run(work))
         except BaseException as error:  # noqa: BLE001 - it is raised where the thread is waited for
-            outcome = _Outcome(error=_presentable(error))
+            outcome = _Outcome(error=_replace_interrupt(error))
         try:
             loop.call_soon_threadsafe(_settle, done, outcome)
         except RuntimeError:
@@ -142,8 +143,8 @@ def _start(work: Callable[[], Any]) -> asyncio.Future[_Outcome]:
     return done
 
 
-def _presentable(error: BaseException) -> BaseException:
-    """A KeyboardInterrupt in the thread was raised by the agent, and must not end the worker."""
+def _replace_interrupt(error: BaseException) -> BaseException:
+    """Replace KeyboardInterrupt, which the agent raised and which must not end the worker."""
     if isinstance(error, KeyboardInterrupt):
         return AgentError("the agent raised KeyboardInterrupt", error="KeyboardInterrupt")
     return error

@@ -1,8 +1,7 @@
-"""The sections `http` and `webhooks` of a `langgraph.json`: how its server is reached, and where webhooks go.
+"""Sections `http` and `webhooks` of a `langgraph.json`: access to the server, and targets of webhooks.
 
-What is wrong in them is reported and left out, and the graphs are served all the same. Whatever guards
-something is left out to the closed side: a switch that cannot be read disables, and a wrong policy lets no
-webhook through.
+Wrong settings are reported and left out, and the graphs are served. A wrong setting that guards something
+fails closed: an unreadable switch disables its routes, and a wrong policy refuses all webhooks.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from perdure.outbox.webhooks.urls import MAX_URL, UrlPolicy
 
 ANY: Final = "*"
 DISABLES: Final = ("assistants", "threads", "runs", "store", "mcp", "a2a", "meta", "ui", "webhooks")
-"""What `http.disable_…` may name."""
+"""Names accepted in `http.disable_…`."""
 HTTP: Final = frozenset(
     {
         "app",
@@ -45,7 +44,7 @@ MAX_HEADER: Final = 4096
 NEVER_CONFIGURABLE: Final = frozenset(
     {"authorization", "cookie", "x-api-key", "x-service-key", "x-tenant-id"}
 )
-"""Headers that hold credentials: only a pattern that names one exactly lets it into a run."""
+"""Headers with credentials: only a pattern that names one exactly passes it to a run."""
 NEVER_SENT: Final = frozenset({"content-length", "content-type", "host", "transfer-encoding", "user-agent"})
 """Headers of a webhook that the sender sets."""
 
@@ -77,7 +76,7 @@ class Cors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class HeaderRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which headers of a request its run finds in `configurable`, by patterns with `*`."""
+    """Patterns with `*` for the request headers that a run gets in `configurable`."""
 
     includes: Names = ()
     excludes: Names = ()
@@ -85,7 +84,7 @@ class HeaderRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     exclude: Names = ()
 
     def allow(self, name: str) -> bool:
-        """Whether a header, in lower case, is included and not excluded."""
+        """Return whether a header, in lower case, is included and not excluded."""
         excluded, included = (*self.excludes, *self.exclude), (*self.includes, *self.include)
         if any(fnmatchcase(name, pattern.lower()) for pattern in excluded):
             return False
@@ -94,14 +93,14 @@ class HeaderRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return any(fnmatchcase(name, pattern.lower()) for pattern in included)
 
     def chosen(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """The headers of a request that its run gets."""
-        found = ((name.lower(), value) for name, value in headers.items())
-        return {name: value for name, value in found if self.allow(name)}
+        """Return the headers of a request that its run gets."""
+        lowered = ((name.lower(), value) for name, value in headers.items())
+        return {name: value for name, value in lowered if self.allow(name)}
 
 
 @dataclass(frozen=True)
 class HttpSection:
-    """What `http` and `webhooks` say, and the errors in them."""
+    """Settings of `http` and `webhooks`, and the errors in them."""
 
     cors: Cors | None = None
     configurable_headers: HeaderRules | None = None
@@ -110,24 +109,24 @@ class HttpSection:
     app: Any = None
     """The operator's own ASGI application."""
     app_is_public: bool = False
-    """Whether the operator opened the application's routes to callers without a token."""
+    """True if the application's routes are open to callers without a token."""
     webhook_policy: UrlPolicy | None = None
     webhook_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     failures: tuple[str, ...] = ()
 
 
 def load_http(place: str | os.PathLike[str] = ".") -> HttpSection:
-    """The sections `http` and `webhooks` in the `langgraph.json` of a directory."""
+    """Load the sections `http` and `webhooks` in the `langgraph.json` of a directory."""
     path = graphs_file(place)
     try:
         content = read_graphs_file(path) if path.exists() else {}
     except InvalidInput:
-        # Loading the graphs reports it.
+        # The loading of graphs reports this error.
         content = {}
     failures: list[str] = []
-    known = content if isinstance(content, Mapping) else {}
-    http = _object(known.get("http"), "http", HTTP, failures)
-    webhooks = known.get("webhooks")
+    sections = content if isinstance(content, Mapping) else {}
+    http = _object(sections.get("http"), "http", HTTP, failures)
+    webhooks = sections.get("webhooks")
     return HttpSection(
         cors=_cors(http.get("cors"), failures),
         configurable_headers=_part(http, "configurable_headers", HeaderRules, "write include", failures),
@@ -137,18 +136,18 @@ def load_http(place: str | os.PathLike[str] = ".") -> HttpSection:
         app_is_public=http.get("enable_custom_route_auth", True) is False,
         webhook_policy=_policy(webhooks, failures),
         webhook_headers=_webhook_headers(webhooks, failures),
-        failures=tuple(f"{path}: {each}" for each in failures),
+        failures=tuple(f"{path}: {failure}" for failure in failures),
     )
 
 
-def _object(given: Any, name: str, known: frozenset[str], failures: list[str]) -> Mapping[str, Any]:
+def _object(given: Any, name: str, names: frozenset[str], failures: list[str]) -> Mapping[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
         failures.append(f"{name} must be an object; it is ignored")
         return {}
     for part in given:
-        if part not in known:
+        if part not in names:
             failures.append(f"{name}.{part} is not known here; remove it, or see docs/langgraph.md")
     return given
 
@@ -212,23 +211,21 @@ def _app(given: Any, path: Path, failures: list[str]) -> Any:
         return None
     try:
         prepare(path)
-        found = import_target(given, path.parent)
+        app = import_target(given, path.parent)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
         failures.append(f"http.app: {explain_failure(error)}; it is not served")
         return None
-    if not callable(found):
-        failures.append(
-            f"http.app: {given} is a {type(found).__name__}, no ASGI application; it is not served"
-        )
+    if not callable(app):
+        failures.append(f"http.app: {given} is a {type(app).__name__}, no ASGI application; it is not served")
         return None
-    return found
+    return app
 
 
 # --- webhooks ---------------------------------------------------------------------------------------------
 
 
 def _policy(given: Any, failures: list[str]) -> UrlPolicy | None:
-    """The policy for URLs; a wrong one refuses every URL."""
+    """Return the policy for URLs; a wrong one refuses every URL."""
     section = _object(given, "webhooks", WEBHOOKS, failures)
     url = section.get("url")
     if url is None and isinstance(given, Mapping | None):
@@ -237,7 +234,7 @@ def _policy(given: Any, failures: list[str]) -> UrlPolicy | None:
         policy = msgspec.convert(url, UrlPolicy)
     except msgspec.ValidationError as error:
         reason = explain(error, UrlPolicy, "webhooks.url")
-        failures.append(f"{reason}; no run may have a webhook until that is mended")
+        failures.append(f"{reason}; no run may have a webhook until this is fixed")
         return UrlPolicy(refused="the policy for webhooks in langgraph.json is wrong; see the server's log")
     if policy.max_url_length > MAX_URL:
         failures.append(f"webhooks.url.max_url_length is at most {MAX_URL} here")
@@ -252,18 +249,18 @@ def _webhook_headers(given: Any, failures: list[str]) -> dict[str, str]:
     if not isinstance(headers, Mapping) or not isinstance(prefix, str) or len(headers) > MAX_HEADERS:
         failures.append(f"webhooks.headers must be an object of at most {MAX_HEADERS} texts; it is ignored")
         return {}
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, text in headers.items():
         try:
-            found[name] = _header(name, text, prefix)
+            values[name] = _header(name, text, prefix)
         except InvalidInput as error:
             failures.append(f"webhooks.headers.{name}: {error.message}; it is not sent")
-    return found
+    return values
 
 
 def _header(name: str, text: Any, prefix: str) -> str:
     if not _HEADER.fullmatch(name) or name.lower() in NEVER_SENT or name.lower().startswith("webhook-"):
-        raise InvalidInput("this name is no header that may be set")
+        raise InvalidInput("this header cannot be set")
 
     def variable(match: re.Match[str]) -> str:
         if not match[1].startswith(prefix):
@@ -273,8 +270,8 @@ def _header(name: str, text: Any, prefix: str) -> str:
         return os.environ[match[1]]
 
     if not isinstance(text, str):
-        raise InvalidInput("its value must be a text")
+        raise InvalidInput("its value must be a string")
     value = _TEMPLATE.sub(variable, text)
     if len(value) > MAX_HEADER or not value.isprintable():
-        raise InvalidInput("its value is too long, or has characters that no header may have")
+        raise InvalidInput("its value is too long, or has characters that are not allowed in a header")
     return value

@@ -1,4 +1,4 @@
-"""The input of an agent in the form that its function declares: a dataclass or a pydantic model."""
+"""Typed input of an agent: a dataclass or a pydantic model that its function declares."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class TypedInput:
-    """Turns the input of a run into an object of a class."""
+    """Convert the input of a run to an object of a class."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
@@ -29,11 +29,11 @@ class TypedInput:
         try:
             return dict(self._kind.model_json_schema() if self._is_model else msgspec.json.schema(self._kind))
         except Exception as error:  # noqa: BLE001 - a schema is optional, and types of users may have none
-            logger.debug("no schema of %s: %s", self._kind, error)
+            logger.debug("cannot build a schema of %s: %s", self._kind, error)
             return None
 
     def read(self, value: Any) -> Any:
-        """The object for a JSON value; AgentError if that does not fit."""
+        """Return the object for a JSON value; AgentError if the value does not fit."""
         try:
             return self._kind.model_validate(value) if self._is_model else msgspec.convert(value, self._kind)
         except (msgspec.ValidationError, TypeError, ValueError) as error:
@@ -44,14 +44,14 @@ class TypedInput:
 
 
 def build_typed_input(function: Callable[..., Any]) -> TypedInput | None:
-    """How the input of a function `(ctx, input)` is declared; None if it takes any JSON value."""
+    """Return the declared input of a function `(ctx, input)`; None if it accepts any JSON value."""
     parameters = list(inspect.signature(function).parameters.values())
     if len(parameters) < 2:
         return None
     try:
         hints = typing.get_type_hints(function if inspect.isroutine(function) else type(function).__call__)
     except Exception as error:  # noqa: BLE001 - annotations are code of users
-        logger.debug("the annotations of %r cannot be read: %s", function, error)
+        logger.debug("cannot read the annotations of %r: %s", function, error)
         return None
     kind = hints.get(parameters[1].name)
     is_record = isinstance(kind, type) and (
@@ -67,9 +67,9 @@ def _is_model(kind: Any) -> bool:
 
 
 def format_reason(error: Exception) -> str:
-    """What is wrong with a value, without the value."""
+    """Describe what is wrong with a value, without the value itself."""
     errors = getattr(error, "errors", None)
     if not callable(errors):
         return str(error)
     wrong = errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']}" for each in wrong)
+    return "; ".join(f"{'.'.join(map(str, problem['loc'])) or 'it'}: {problem['msg']}" for problem in wrong)

@@ -1,6 +1,6 @@
-"""Agents that configuration names: the table `[perdure.agents]` of `perdure.toml`, and `langgraph.json`.
+"""Agents named by configuration: the table `[perdure.agents]` of `perdure.toml`, and `langgraph.json`.
 
-Only what the operator's own files name is imported, never what is stored.
+Only code that the operator's own files name is imported, never a stored name.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ T = TypeVar("T")
 
 
 class Registry(Protocol):
-    """Where agents, and handlers and conditions of crons, are registered by name."""
+    """Registry of agents, and of handlers and conditions of crons, by name."""
 
     @property
     def not_loaded(self) -> dict[str, str]:
-        """Agents that files name and that could not be loaded, with the reasons."""
+        """Agents named in files that could not be loaded, with the reasons."""
         ...
 
     def register(
@@ -61,7 +61,7 @@ R = TypeVar("R", bound=Registry)
 GRAPHS_FILE = "langgraph.json"
 MODULE_PREFIX = "perdure_agent_"
 DEFER_LOOPBACK = "__LANGGRAPH_DEFER_LOOPBACK_TRANSPORT"
-"""The variable that makes langgraph_sdk leave the transports of clients without a URL to the server."""
+"""Variable that makes langgraph_sdk leave the transport of clients without a URL to the server."""
 
 _VARIABLE = re.compile(r"^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*$")
 _FROM_FILE = "file "
@@ -69,11 +69,11 @@ _FROM_FILE = "file "
 logger = logging.getLogger(__name__)
 
 _set_here: dict[str, str] = {}
-"""The environment variables that a `langgraph.json` has set in this process."""
+"""Environment variables that a `langgraph.json` has set in this process."""
 
 
 class LoadFailure(NamedTuple):
-    """An agent that could not be loaded: which file names it, and what is wrong."""
+    """An agent that could not be loaded: the file that names it, and the reason."""
 
     agent: str | None
     """None if the file itself cannot be read."""
@@ -86,14 +86,14 @@ class LoadFailure(NamedTuple):
 
 
 class LoadedAgents(NamedTuple, Generic[R]):
-    """The registry with the agents that were found, and those that failed to load."""
+    """A registry with its loaded agents, and those that failed to load."""
 
     agents: R
     failures: list[LoadFailure]
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):
-    """An agent as `perdure.toml` may name it: code by its path, or a command."""
+    """An agent in `perdure.toml`: code by its path, or a command."""
 
     path: str | None = None
     command: list[str] | None = None
@@ -108,33 +108,33 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Graph(msgspec.Struct):
-    """An agent as `langgraph.json` names it."""
+    """An agent in `langgraph.json`."""
 
     path: str
     description: str | None = None
 
 
 class _GraphsFile(msgspec.Struct):
-    """The graphs that a `langgraph.json` names."""
+    """The graphs of a `langgraph.json`."""
 
     graphs: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 def graphs_file(place: str | os.PathLike[str]) -> Path:
-    """The `langgraph.json` of a directory, whether there is one or not; `place` may be the file itself."""
+    """Return the path of a directory's `langgraph.json`, existing or not; `place` may be the file itself."""
     path = Path(place).resolve()
     return path if path.suffix == ".json" and not path.is_dir() else path / GRAPHS_FILE
 
 
 def load_agents(registry: R, settings: Settings, place: str | os.PathLike[str] = ".") -> LoadedAgents[R]:
-    """Load the agents that the settings and the `langgraph.json` of a directory name into a registry, and the
-    handlers and conditions of crons.
+    """Load the agents of the settings and of a directory's `langgraph.json`, and handlers and conditions of
+    crons.
 
-    One that fails is reported by its name, and the others are loaded all the same.
+    An agent that fails is reported by its name, and the others are still loaded.
     """
     loaded = LoadedAgents(registry, [])
     path = graphs_file(place)
-    # The table of settings is in a file of its own.
+    # The table of settings may be in a file of its own.
     root = Path(place).resolve() if Path(place).is_dir() else Path.cwd()
     loaded.failures.extend(load_handlers(registry, settings, root).failures)
     _load_table(settings, root, loaded)
@@ -162,7 +162,7 @@ def load_handlers(
         if paths:
             _add_path(folder)
         for name, path in paths.items():
-            with _reported(loaded, None, f"{source} [{table}] {name}"):
+            with _record_failures(loaded, None, f"{source} [{table}] {name}"):
                 register(name, import_target(path, folder))
     return loaded
 
@@ -172,12 +172,12 @@ def _load_table(settings: Settings, directory: Path, loaded: LoadedAgents[Any]) 
     if settings.agents:
         _add_path(directory)
     for name, entry in settings.agents.items():
-        with _reported(loaded, name, source):
+        with _record_failures(loaded, name, source):
             _register(loaded.agents, name, _entry(entry), directory)
 
 
 def _find_table(settings: Settings, table: str, directory: Path) -> tuple[str, Path]:
-    """Where a table was read, and the directory that its paths begin in."""
+    """Return the source of a table, and the directory that its paths are relative to."""
     source = settings.sources.get(table, "argument")
     if not source.startswith(_FROM_FILE):
         return source, directory
@@ -188,7 +188,7 @@ def _find_table(settings: Settings, table: str, directory: Path) -> tuple[str, P
 def _entry(given: Any) -> _Entry:
     entry = _converted({"path": given} if isinstance(given, str) else given, _Entry)
     if (entry.path is None) == (entry.command is None):
-        raise InvalidInput("it needs either a path (module:name or ./file.py:name) or a command")
+        raise InvalidInput("use either a path (module:name or ./file.py:name) or a command")
     return entry
 
 
@@ -201,7 +201,7 @@ def _register(agents: Registry, name: str, entry: _Entry, directory: Path) -> No
         target = isolated(str(entry.path), directory=directory, **apart)
     elif entry.sandbox == BUBBLEWRAP or entry.uid is not None:
         raise InvalidInput(
-            "a sandbox or a uid is for a process of its own: add isolated = true, or a command"
+            "a sandbox or a uid needs a separate process: add isolated = true, or use a command"
         )
     else:
         target = import_target(str(entry.path), directory)
@@ -212,10 +212,10 @@ def _register(agents: Registry, name: str, entry: _Entry, directory: Path) -> No
 
 
 def _load_graphs(path: Path, loaded: LoadedAgents[Any]) -> None:
-    with _reported(loaded, None, str(path)):
+    with _record_failures(loaded, None, str(path)):
         content = prepare(path)
         for name, given in content.graphs.items():
-            with _reported(loaded, name, str(path)):
+            with _record_failures(loaded, name, str(path)):
                 graph = _converted({"path": given} if isinstance(given, str) else given, _Graph)
                 target = import_target(graph.path, path.parent)
                 loaded.agents.register(
@@ -228,19 +228,19 @@ def _load_graphs(path: Path, loaded: LoadedAgents[Any]) -> None:
 
 
 def prepare(path: Path) -> _GraphsFile:
-    """Read a `langgraph.json`, and see to the variables and the folders that its code needs.
+    """Read a `langgraph.json`, and set the variables and folders that its code needs.
 
-    What is wrong with those is left out; `problems_of` tells it.
+    Wrong variables and folders are left out; `find_problems` reports them.
     """
     content = read_graphs_file(path)
     graphs = _converted(content, _GraphsFile)
-    # A client without a URL that the code makes waits for our server, and looks for no other.
+    # Clients without a URL in this code wait for this server instead of another.
     os.environ.setdefault(DEFER_LOOPBACK, "true")
-    for name, text in _environment(content.get("env"), path.parent)[0].items():
-        # What the surroundings say wins over the file; what the file said before does not.
+    for name, text in _parse_environment(content.get("env"), path.parent)[0].items():
+        # The environment wins over the file, except for values that the file itself set before.
         if os.environ.get(name) in (None, _set_here.get(name)):
             os.environ[name] = _set_here[name] = text
-    dependencies = _dependencies(content.get("dependencies"))[0]
+    dependencies = _parse_dependencies(content.get("dependencies"))[0]
     PROJECT.add_folder(path.parent)
     PROJECT.add_dependencies(dependencies, path.parent)
     for part in reversed(dependencies):
@@ -251,7 +251,7 @@ def prepare(path: Path) -> _GraphsFile:
 
 
 def list_project_files(place: str | os.PathLike[str]) -> list[Path]:
-    """The `langgraph.json` of a directory, and the file with the variables that it names."""
+    """Return the `langgraph.json` of a directory, and its file with variables."""
     path = graphs_file(place)
     try:
         env = read_graphs_file(path).get("env")
@@ -261,23 +261,23 @@ def list_project_files(place: str | os.PathLike[str]) -> list[Path]:
 
 
 def find_problems(content: Mapping[str, Any], directory: Path) -> list[str]:
-    """What is wrong with the variables and the folders that a `langgraph.json` names."""
-    _, of_variables = _environment(content.get("env"), directory)
-    _, of_folders = _dependencies(content.get("dependencies"))
-    return [each for each in (of_variables, of_folders) if each is not None]
+    """Return what is wrong with the variables and folders of a `langgraph.json`."""
+    _, of_variables = _parse_environment(content.get("env"), directory)
+    _, of_folders = _parse_dependencies(content.get("dependencies"))
+    return [problem for problem in (of_variables, of_folders) if problem is not None]
 
 
-def _dependencies(given: Any) -> tuple[list[str], str | None]:
-    """The dependencies, and what is wrong with them."""
+def _parse_dependencies(given: Any) -> tuple[list[str], str | None]:
+    """Return the dependencies, and what is wrong with them."""
     if given is None:
         return [], None
-    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+    if not isinstance(given, list) or not all(isinstance(part, str) for part in given):
         return [], 'dependencies must be a list of texts, such as ["."]; they are ignored'
     return given, None
 
 
 def read_graphs_file(path: Path) -> Any:
-    """What a `langgraph.json` holds; InvalidInput if that cannot be read."""
+    """Read a `langgraph.json`; InvalidInput if that fails."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -286,8 +286,8 @@ def read_graphs_file(path: Path) -> Any:
         raise InvalidInput(f"it is not JSON: {error}") from error
 
 
-def _environment(given: Any, directory: Path) -> tuple[dict[str, str], str | None]:
-    """The variables that `env` holds or names a file of, and what is wrong with them."""
+def _parse_environment(given: Any, directory: Path) -> tuple[dict[str, str], str | None]:
+    """Return the variables of `env` or of the file that it names, and what is wrong with them."""
     if given is None:
         return {}, None
     if isinstance(given, Mapping):
@@ -298,17 +298,17 @@ def _environment(given: Any, directory: Path) -> tuple[dict[str, str], str | Non
         return {}, "env must be an object, or the name of a file such as .env; it is ignored"
     path = directory / given
     try:
-        return dict(_variables(path.read_text(encoding="utf-8"))), None
+        return dict(_parse_variables(path.read_text(encoding="utf-8"))), None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         return {}, f"env: cannot read {path}: {reason}; its variables are not set from there"
 
 
-def _variables(content: str) -> Iterator[tuple[str, str]]:
+def _parse_variables(content: str) -> Iterator[tuple[str, str]]:
     for line in content.splitlines():
-        found = _VARIABLE.match(line)
-        if found and not line.lstrip().startswith("#"):
-            yield found.group(1), _unquoted(found.group(2))
+        match = _VARIABLE.match(line)
+        if match and not line.lstrip().startswith("#"):
+            yield match.group(1), _unquoted(match.group(2))
 
 
 def _unquoted(text: str) -> str:
@@ -321,10 +321,10 @@ def _unquoted(text: str) -> str:
 
 
 def import_target(path: str, directory: str | os.PathLike[str] = ".") -> Any:
-    """What `package.module:name` or `./file.py:name` names, files from the directory."""
+    """Import the object named by `package.module:name` or `./file.py:name`, files from the directory."""
     where, separator, name = path.rpartition(":")
     if not separator or not where or not name:
-        raise InvalidInput(f"{path!r} names nothing; write module:name or ./file.py:name")
+        raise InvalidInput(f"{path!r} is not a path of an object; write module:name or ./file.py:name")
     if _is_file(where):
         PROJECT.add_folder(directory)
         module = _file(Path(directory), where)
@@ -334,16 +334,16 @@ def import_target(path: str, directory: str | os.PathLike[str] = ".") -> Any:
     target: Any = module
     for part in name.split("."):
         if not hasattr(target, part):
-            public = ", ".join(each for each in vars(module) if not each.startswith("_"))
+            public = ", ".join(public_name for public_name in vars(module) if not public_name.startswith("_"))
             raise InvalidInput(f"there is no {name!r} in {where}; it has {public or 'nothing'}")
         target = getattr(target, part)
     return target
 
 
 def import_named(path: str, directory: str | os.PathLike[str] = ".") -> Any:
-    """Import what a command line names.
+    """Import an object that a command line names.
 
-    A file imports what lies beside it, as a script does; a module may lie in the working directory.
+    A file can import the modules beside it, like a script; a module may be in the working directory.
     """
     where, _, _ = path.rpartition(":")
     file = Path(directory, where).resolve()
@@ -361,11 +361,11 @@ def _file(directory: Path, where: str) -> ModuleType:
     path = (directory / where).resolve()
     if not path.is_file():
         raise InvalidInput(f"there is no file {path}")
-    # The name is the same in every worker, since types in stored states are known by it.
+    # The name is the same in every worker, because types in stored states are known by it.
     name = MODULE_PREFIX + re.sub(r"\W+", "_", where.removesuffix(".py").lstrip("./"))
-    known = sys.modules.get(name)
-    if known is not None and known.__file__ == str(path):
-        return known
+    loaded_module = sys.modules.get(name)
+    if loaded_module is not None and loaded_module.__file__ == str(path):
+        return loaded_module
     return _run_file(name, path)
 
 
@@ -394,8 +394,8 @@ def _add_path(directory: Path) -> None:
 
 
 @contextmanager
-def _reported(loaded: LoadedAgents[Any], agent: str | None, source: str) -> Iterator[None]:
-    """Make a failure of what goes wrong inside, and go on."""
+def _record_failures(loaded: LoadedAgents[Any], agent: str | None, source: str) -> Iterator[None]:
+    """Record an error inside the block as a failure, and continue."""
     try:
         yield
     except PerdureError as error:

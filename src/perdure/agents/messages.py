@@ -1,4 +1,4 @@
-"""The messages of an agent's process, one JSON line each."""
+"""Messages of an agent's process, one JSON line each."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class ProcessMessage(msgspec.Struct, tag_field="type", kw_only=True):
     """A message of the process."""
 
     id: Any = UNSET
-    """Returned with the answer."""
+    """Returned with the reply."""
     branch: tuple[int, ...] = ()
-    """Which of the agent's tasks sends it, after the tasks that started that one."""
+    """The task of the agent that sends the message, below the tasks that started it."""
 
 
 class ProcessEvent(ProcessMessage, tag="event"):
@@ -51,17 +51,17 @@ class ProcessStep(ProcessMessage, tag="step"):
     name: str
     result: Any = None
     key: str | None = None
-    """What tells it from other steps of the same name; by default they are numbered as they arrive."""
+    """Key that distinguishes steps of the same name; by default they are numbered on arrival."""
     within: str | None = None
-    """The step whose action called it."""
+    """The step whose action called this one."""
     start_time: float | None = None
-    """When the step began, in epoch seconds; its span begins then."""
+    """Start of the step and its span, in epoch seconds."""
     traced: bool = False
-    """Whether the process has sent the span of the step."""
+    """True if the process has sent the span of the step."""
 
 
 class Load(ProcessMessage, tag="load"):
-    """Continue from the saved state: what is emitted from now on is new."""
+    """Continue from the saved state: all further events are new."""
 
 
 class ProcessInterrupt(ProcessMessage, tag="interrupt"):
@@ -123,7 +123,7 @@ class ProcessSession(ProcessMessage, tag="session"):
 
 
 class Say(ProcessMessage, tag="message"):
-    """Write to the session what somebody says."""
+    """Write a message to the session."""
 
     role: str
     content: Any
@@ -140,7 +140,7 @@ class ToolResult(ProcessMessage, tag="tool_result"):
 
 
 class ProcessUsage(ProcessMessage, tag="usage"):
-    """Write to the session what the attempt has taken so far."""
+    """Write the usage of the attempt so far to the session."""
 
     cost_usd: float | None = None
     input_tokens: int | None = None
@@ -154,7 +154,7 @@ class ProcessUsage(ProcessMessage, tag="usage"):
 
 
 class ProcessTranscript(ProcessMessage, tag="transcript"):
-    """Write to the session a line of a known tool, as it is."""
+    """Write a line of a known tool to the session, unchanged."""
 
     line: dict[str, Any]
 
@@ -179,9 +179,9 @@ class Error(ProcessMessage, tag="error"):
     error: str = "AgentError"
     retriable: bool = False
     stop_reason: str | None = None
-    """Of a phase: why it stopped."""
+    """For a phase: why it stopped."""
     output: str | None = None
-    """Of a phase: what it has all the same."""
+    """For a phase: its partial result."""
 
 
 TAGS: frozenset[Any] = frozenset(each.__struct_config__.tag for each in ProcessMessage.__subclasses__())
@@ -215,10 +215,10 @@ DECODER = msgspec.json.Decoder(
 def foreign_line(
     line: bytes, message: ProcessMessage | None, *, after_others: bool
 ) -> ProcessTranscript | None:
-    """A line that another tool may have written, although it has a type; None for a message of ours.
+    """Return the line of another tool that looks like one of our messages; None for our messages.
 
-    Some tools use our types for lines of theirs. `after_others` says that the process has written such lines
-    before; only then is an error without the fields of ours one of them.
+    Some tools use our types for their lines. `after_others` is true if the process has written such lines
+    before; only then is an error without our fields treated as one.
     """
     if message is not None and not isinstance(message, ProcessSession | Say | Result | Error):
         return None

@@ -1,4 +1,4 @@
-"""The files that no sandbox shows: settings, secrets, databases, state, and the home of the user."""
+"""Files that no sandbox shows: settings, secrets, databases, state, and the home of the user."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from perdure.kernel.config import FILE_NAME, Settings, config_file, secret_varia
 from perdure.kernel.errors import InvalidInput
 
 MAX_ENTRIES: Final = 5000
-"""How many names may stand beside private files, since each is mounted alone."""
+"""Limit of names beside private files, because each of them is mounted separately."""
 MAX_WALK: Final = 50_000
 MAX_DEPTH: Final = 6
 BEGINNING: Final = "*"
-"""Ends the path of a file that others are named after, such as the write-ahead log of a database."""
+"""Ends a path that stands for all files with this beginning, such as a database and its write-ahead log."""
 _NOT_SEARCHED: Final = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__"})
 _OF_SERVICES: Final = ("/etc/perdure",)
-"""Where the units of the documentation keep keys."""
+"""Folder of keys in the documented systemd units."""
 _FOLDERS_OF_USER: Final = ("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
 
 
 def list_private_paths(settings: Settings, *more: str | None) -> tuple[str, ...]:
-    """The private files and folders that settings name, and further ones."""
-    found: list[str | None] = [
+    """Return the private files and folders of the settings, and further ones."""
+    paths: list[str | None] = [
         str(config_file()),
         settings.tls_key_file,
         settings.state_dir,
@@ -35,12 +35,12 @@ def list_private_paths(settings: Settings, *more: str | None) -> tuple[str, ...]
     scheme, separator, rest = settings.database_url.partition("://")
     if scheme == "sqlite" or not separator:
         file = (rest.removeprefix("/") if separator else settings.database_url).partition("?")[0]
-        found += [unquote(file) + BEGINNING] if file and file != "memory:" else []
-    return tuple(os.path.abspath(path) for path in (*found, *more) if path)
+        paths += [unquote(file) + BEGINNING] if file and file != "memory:" else []
+    return tuple(os.path.abspath(path) for path in (*paths, *more) if path)
 
 
 class PrivatePaths:
-    """What is private in a process, and how folders are mounted without it."""
+    """Private paths of a process, and mounts of folders without them."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class PrivatePaths:
         self._made: set[str] = {"/"}
 
     def may_show(self, folder: str) -> bool:
-        """Whether a folder is none of the private ones, and none above the user's home."""
+        """Return whether a folder is not private and not above the user's home."""
         return folder not in self._paths and not Path(self._home).is_relative_to(folder)
 
     def check_project(self, project: str) -> None:
@@ -71,11 +71,11 @@ class PrivatePaths:
             )
 
     def search(self, folder: str) -> None:
-        """Find the files of a folder that hold settings and secrets by their names."""
+        """Find the files of a folder that hold settings and secrets, by name."""
         self._paths.update(_private_files(folder))
 
     def bind(self, path: str) -> Iterator[str]:
-        """The options that mount a file or folder read-only, without what is private in it."""
+        """Return the options that mount a file or folder read-only without its private files."""
         if path in self._paths or path.startswith(self._beginnings):
             return
         yield from self.make_way(path)
@@ -89,7 +89,7 @@ class PrivatePaths:
                 yield from self.bind(os.path.join(path, name))
 
     def make_way(self, path: str) -> Iterator[str]:
-        """The options that make the folders above a path, which every user may pass inside."""
+        """Return the options that create the folders above a path, which every user may enter."""
         for folder in reversed(Path(os.path.dirname(path)).parents):
             yield from self._make(str(folder))
         yield from self._make(os.path.dirname(path))
@@ -111,14 +111,14 @@ class PrivatePaths:
         self._left -= len(names)
         if self._left < 0:
             raise InvalidInput(
-                f"a sandbox cannot show {folder}: more than {MAX_ENTRIES} names stand beside private files; "
+                f"a sandbox cannot show {folder}: more than {MAX_ENTRIES} names are beside private files; "
                 "move the private files into a folder of their own"
             )
         return names
 
 
 def _private_files(project: str) -> Iterator[str]:
-    """Files of a folder with settings and secrets by their names: `perdure.toml`, `.env`, `.env.local`."""
+    """Return the files of a folder with settings and secrets: `perdure.toml`, `.env`, `.env.local`."""
     left = MAX_WALK
     for folder, folders, files in os.walk(project):
         left -= len(files) + len(folders)

@@ -1,4 +1,4 @@
-"""Processes of agents: started in a group of their own, without perdure's secrets, and killed with it."""
+"""Processes of agents, each in its own group, without perdure's secrets, and killed with its group."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from perdure.kernel.config import secret_variables
 from perdure.kernel.errors import InvalidInput
 
 NOT_STARTED: Final = "ConfinementRefused"
-"""The error of a command that cannot be kept apart as it is asked to be."""
+"""Error of a command that cannot be confined as required."""
 LOOK_SECONDS: Final = 0.05
 CHUNK: Final = 1 << 16
 STREAM_LIMIT: Final = 1 << 16
 GRACE_SECONDS: Final = 1.0
-"""How long a command that is to end has between SIGTERM and SIGKILL."""
+"""Time of a command between SIGTERM and SIGKILL."""
 LAST_SECONDS: Final = 1.0
-"""How long its output is read on after it has ended: a child process may keep the pipe open."""
+"""Time to read the output after the end of a command, because a child process may keep the pipe open."""
 
 
 async def start_process(
@@ -34,7 +34,7 @@ async def start_process(
     limit: int = STREAM_LIMIT,
     confinement: Confinement = NOT_CONFINED,
 ) -> asyncio.subprocess.Process:
-    """Start a process in a group of its own, confined as asked; AgentError if it cannot be started."""
+    """Start a process in its own group, confined as required; AgentError if that fails."""
     pipe = asyncio.subprocess.PIPE
     variables = environment(env)
     if confinement.sandbox or confinement.user is not None:
@@ -42,7 +42,7 @@ async def start_process(
             confined = await asyncio.to_thread(confine, argv, cwd, variables, confinement)
         except (InvalidInput, OSError) as error:
             reason = error.message if isinstance(error, InvalidInput) else str(error)
-            raise AgentError(f"{argv[0]!r} is not executed: {reason}", error=NOT_STARTED) from error
+            raise AgentError(f"cannot execute {argv[0]!r}: {reason}", error=NOT_STARTED) from error
         argv, cwd, variables = confined
     try:
         return await asyncio.create_subprocess_exec(
@@ -61,7 +61,7 @@ async def start_process(
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
-    """The worker's environment without perdure's secrets, and what is given."""
+    """Return the worker's environment without perdure's secrets, and the given variables."""
     secret = secret_variables()
     return {name: text for name, text in os.environ.items() if name not in secret} | dict(given)
 
@@ -69,7 +69,7 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
 async def wait_for_exit(
     process: asyncio.subprocess.Process, seconds: float, meanwhile: Awaitable[object]
 ) -> int | None:
-    """The exit code of a process, or None if it still runs after so many seconds.
+    """Return the exit code of a process, or None if it still runs after `seconds`.
 
     `meanwhile` reads its output, so that it does not block on writing.
     """
@@ -78,7 +78,7 @@ async def wait_for_exit(
     waiting = asyncio.ensure_future(process.wait())
     reading = asyncio.ensure_future(meanwhile)
     try:
-        # A child process may keep the pipes open, and then the exit is not announced.
+        # If a child process keeps the pipes open, asyncio does not report the exit.
         while process.returncode is None and (left := deadline - clock.time()) > 0:
             await asyncio.wait([waiting], timeout=min(left, LOOK_SECONDS))
         return process.returncode
@@ -98,7 +98,7 @@ def signal_group(process: asyncio.subprocess.Process, number: signal.Signals = s
 
 
 def signal_inside(leader: int, number: signal.Signals) -> None:
-    """Send a signal to the members of a group, except its leader: that is the sandbox around them."""
+    """Send a signal to the members of a group except its leader, which is the sandbox around them."""
     for entry in os.scandir("/proc"):
         if entry.name.isdecimal() and int(entry.name) != leader:
             with contextlib.suppress(OSError, IndexError):
@@ -109,17 +109,17 @@ def signal_inside(leader: int, number: signal.Signals) -> None:
 
 
 def how_it_ended(code: int | None) -> str:
-    """How a process ended, in words."""
+    """Describe in words how a process ended."""
     if code is None:
         return "closed its stdout and did not end"
     if code >= 0:
         return f"exited with {code}"
-    names = {each.value: each.name for each in signal.Signals}
+    names = {number.value: number.name for number in signal.Signals}
     return f"was killed by {names.get(-code, f'signal {-code}')}"
 
 
 def exit_code(code: int) -> int:
-    """An exit code as a shell has it: 128 and the number of the signal that killed the process."""
+    """Return an exit code as a shell does: 128 plus the number of the signal that killed the process."""
     return code if code >= 0 else 128 - code
 
 
@@ -127,7 +127,7 @@ def exit_code(code: int) -> int:
 
 
 class Captured(NamedTuple):
-    """How a command ended, and what it wrote."""
+    """Exit code and output of a command."""
 
     code: int
     stdout: str
@@ -136,7 +136,7 @@ class Captured(NamedTuple):
 
 
 class Kept:
-    """The beginning and the end of what a process writes: never more than `limit` bytes of it."""
+    """Beginning and end of a process's output, in at most `limit` bytes."""
 
     def __init__(self, limit: int) -> None:
         self._head_limit = limit // 4
@@ -150,7 +150,8 @@ class Kept:
         self._head += data[:room]
         self._tail += data[room:]
         over = len(self._tail) - self._tail_limit
-        # It may become twice as long before it is cut, so that long outputs are not copied all the time.
+        # The tail may grow to twice its limit before it is cut, so that long outputs are not copied all the
+        # time.
         if over > self._tail_limit:
             self._drop(over)
 
@@ -159,7 +160,7 @@ class Kept:
         self._dropped += count
 
     def text(self) -> str:
-        """What was kept, with a mark where something is missing."""
+        """The kept output, with a mark where something is missing."""
         over = len(self._tail) - self._tail_limit
         if over > 0:
             self._drop(over)
@@ -178,7 +179,7 @@ async def run_captured(
     timeout: float | None = None,
     confinement: Confinement = NOT_CONFINED,
 ) -> Captured:
-    """Run a command to its end. It is killed with its children if it takes too long or is cancelled."""
+    """Run a command to its end. If it takes too long or is cancelled, it is killed with its children."""
     process = await start_process(
         argv, cwd=cwd, env=env, stdin=asyncio.subprocess.DEVNULL, confinement=confinement
     )
@@ -188,7 +189,7 @@ async def run_captured(
     reading = asyncio.gather(_read(process.stdout, out), _read(process.stderr, err))
     try:
         async with asyncio.timeout(timeout):
-            await _ended(process, reading)
+            await _wait_for_end(process, reading)
     except TimeoutError as error:
         raise AgentError(
             f"it took longer than {timeout:g} s", error="TimeoutError", output=out.text() or None
@@ -204,7 +205,7 @@ async def _read(stream: asyncio.StreamReader, kept: Kept) -> None:
         kept.add(data)
 
 
-async def _ended(process: asyncio.subprocess.Process, reading: asyncio.Future[Any]) -> None:
+async def _wait_for_end(process: asyncio.subprocess.Process, reading: asyncio.Future[Any]) -> None:
     """Wait until the process has ended and its output was read."""
     while process.returncode is None and not reading.done():
         await asyncio.wait([reading], timeout=LOOK_SECONDS)
@@ -215,7 +216,7 @@ async def _ended(process: asyncio.subprocess.Process, reading: asyncio.Future[An
 
 
 async def _end(process: asyncio.subprocess.Process, reading: asyncio.Future[Any], *, inside: bool) -> None:
-    """End the process and its child processes, gently if it still runs; `inside` a sandbox, or not."""
+    """End the process and its child processes, first by SIGTERM; `inside` is true in a sandbox."""
     try:
         if process.returncode is None:
             if inside:

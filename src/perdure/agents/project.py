@@ -1,7 +1,7 @@
-"""The code that belongs to this process's own project: its folders, and the packages that it declares.
+"""Code of this process's own project: its folders, and the packages that it declares.
 
-Only types of this code are given back from stored states. What is on the way in `sys.path` outside of the
-Python installation counts as the project's, and so do the folders and packages that its files name.
+Only types of this code are revived from stored states. Folders in `sys.path` outside of the Python
+installation belong to the project, and so do the folders and packages that its files name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OURS = "perdure"
 
 
 class Project:
-    """Which modules are the project's own."""
+    """Modules that belong to the project."""
 
     def __init__(self) -> None:
         self._folders: set[str] = set()
@@ -36,43 +36,43 @@ class Project:
         """Grows when something is added."""
 
     def add_folder(self, folder: str | os.PathLike[str]) -> None:
-        """Code below this folder is the project's, except what is installed there."""
+        """Add a folder of the project's code; installed packages in it are excluded."""
         self._add(self._folders, [str(Path(folder).resolve())])
 
     def add_packages(self, names: Iterable[str]) -> None:
-        """The modules of these packages are the project's, by the names that they are imported by."""
+        """Add the modules of packages, named as they are imported."""
         self._add(self._packages, names)
 
     def add_requirements(self, requirements: Iterable[str]) -> None:
-        """The same for packages as a requirement names them: `langmem>=0.0.30`."""
-        found = (_NAME.match(each.strip()) for each in requirements)
-        for name in {match.group() for match in found if match is not None}:
+        """Add packages named by requirements such as `langmem>=0.0.30`."""
+        matches = (_NAME.match(requirement.strip()) for requirement in requirements)
+        for name in {match.group() for match in matches if match is not None}:
             self.add_packages(_list_modules(name))
 
     def add_dependencies(self, dependencies: Iterable[str], directory: Path) -> None:
-        """The `dependencies` of a `langgraph.json`: folders with what they declare, and packages."""
-        for each in dependencies:
-            if each.startswith("."):
-                self.add_folder(directory / each)
-                self.add_requirements(_declared_in((directory / each).resolve()))
+        """Add the `dependencies` of a `langgraph.json`: folders with the packages they declare, and packages."""
+        for dependency in dependencies:
+            if dependency.startswith("."):
+                self.add_folder(directory / dependency)
+                self.add_requirements(_list_declared((directory / dependency).resolve()))
             else:
-                self.add_requirements([each])
+                self.add_requirements([dependency])
 
-    def _add(self, known: set[str], new: Iterable[str]) -> None:
-        before = len(known)
-        known.update(new)
-        self.version += len(known) != before
+    def _add(self, names: set[str], new: Iterable[str]) -> None:
+        before = len(names)
+        names.update(new)
+        self.version += len(names) != before
 
     def modules(self) -> Iterator[tuple[str, ModuleType]]:
-        """The project's own modules that are imported by now."""
-        folders = self._all_folders()
+        """Iterate the project's own modules that are imported so far."""
+        folders = self._list_folders()
         for name, module in list(sys.modules.items()):
             if isinstance(module, ModuleType) and self._owns(name, module, folders):
                 yield name, module
 
     def code(self) -> Iterator[tuple[str, ModuleType]]:
-        """The imported modules whose files are in the project's folders, without installed packages."""
-        folders = self._all_folders()
+        """Iterate the imported modules in the project's folders, without installed packages."""
+        folders = self._list_folders()
         for name, module in list(sys.modules.items()):
             if isinstance(module, ModuleType) and name.partition(".")[0] not in (_OURS, "__main__"):
                 place = _get_module_path(module)
@@ -85,7 +85,7 @@ class Project:
         return sorted(self._folders)
 
     def reimported(self) -> None:
-        """Modules of the project were imported anew."""
+        """Record that modules of the project were imported again."""
         self.version += 1
 
     def _owns(self, name: str, module: ModuleType, folders: tuple[str, ...]) -> bool:
@@ -97,13 +97,13 @@ class Project:
         file = getattr(module, "__file__", None)
         return isinstance(file, str) and file.startswith(folders) and not is_library(file)
 
-    def _all_folders(self) -> tuple[str, ...]:
-        """Where the project's code may be, each with a separator at its end."""
-        found = set(self._folders)
-        # The working directory may be gone.
+    def _list_folders(self) -> tuple[str, ...]:
+        """Return the folders that may hold the project's code, each with a separator at its end."""
+        folders = set(self._folders)
+        # The working directory may have been deleted.
         with contextlib.suppress(OSError):
-            found |= {os.getcwd(), *(os.path.abspath(each) for each in sys.path)}
-        return tuple(each + os.sep for each in found if each != os.sep and not is_library(each))
+            folders |= {os.getcwd(), *(os.path.abspath(folder) for folder in sys.path)}
+        return tuple(folder + os.sep for folder in folders if folder != os.sep and not is_library(folder))
 
 
 PROJECT = Project()
@@ -111,7 +111,7 @@ PROJECT = Project()
 
 
 def _get_module_path(module: ModuleType) -> str | None:
-    """The file of a module, or the folder of a package without one."""
+    """Return the file of a module, or the folder of a package without one."""
     file = getattr(module, "__file__", None)
     if isinstance(file, str):
         return file
@@ -124,37 +124,37 @@ def _get_module_path(module: ModuleType) -> str | None:
 _LIBRARIES = tuple(
     sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
-"""Where Python and its packages are installed."""
+"""Folders of Python and its installed packages."""
 
 
 def is_library(path: str) -> bool:
-    """Whether a file or folder belongs to Python or to an installed package."""
-    return f"{path}{os.sep}".startswith(_LIBRARIES) or any(each in path for each in _INSTALLED)
+    """Return whether a file or folder belongs to Python or to an installed package."""
+    return f"{path}{os.sep}".startswith(_LIBRARIES) or any(mark in path for mark in _INSTALLED)
 
 
-def _declared_in(folder: Path) -> list[str]:
-    """The packages that the files of a folder declare: `pyproject.toml` and `requirements.txt`."""
-    found: list[str] = []
+def _list_declared(folder: Path) -> list[str]:
+    """Return the packages declared in a folder's `pyproject.toml` and `requirements.txt`."""
+    requirements: list[str] = []
     try:
         if (file := folder / "pyproject.toml").is_file():
             table: Any = tomllib.loads(file.read_text(encoding="utf-8")).get("project")
             named = table.get("dependencies") if isinstance(table, dict) else None
-            found += [each for each in named or () if isinstance(each, str)]
+            requirements += [requirement for requirement in named or () if isinstance(requirement, str)]
         if (file := folder / "requirements.txt").is_file():
-            found += file.read_text(encoding="utf-8").splitlines()
+            requirements += file.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        logger.warning("%s: the packages that it declares cannot be read: %s", folder, error)
-    return found
+        logger.warning("%s: cannot read its declared packages: %s", folder, error)
+    return requirements
 
 
 def _list_modules(distribution: str) -> set[str]:
-    """The names by which the code of an installed package is imported."""
+    """Return the names by which the code of an installed package is imported."""
     try:
         files = metadata.files(distribution) or ()
     except metadata.PackageNotFoundError:
         return set()
     return {
-        each.parts[0].removesuffix(".py")
-        for each in files
-        if each.suffix == ".py" and each.parts[0] not in ("..", "__pycache__")
+        file.parts[0].removesuffix(".py")
+        for file in files
+        if file.suffix == ".py" and file.parts[0] not in ("..", "__pycache__")
     }

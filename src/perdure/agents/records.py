@@ -1,4 +1,4 @@
-"""What a worker registers of its agents, and the spans of their attempts."""
+"""Records of registered agents, and of the spans of their attempts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 DEFAULT_TIMEOUT: Final = 300.0
 GRAPH_TIMEOUT: Final = 86_400.0
-"""Default of the graphs of a `langgraph.json`, as on LangGraph's server."""
+"""Default timeout of graphs in a `langgraph.json`, as on LangGraph's server."""
 MAX_TIMEOUT: Final = 86_400.0
 """Longest timeout of an agent; that of a run may be longer."""
 AgentTimeout = Annotated[float, msgspec.Meta(gt=0, le=MAX_TIMEOUT)]
@@ -20,7 +20,7 @@ class AgentSpec(msgspec.Struct, kw_only=True, frozen=True):
     name: str
     description: str | None = None
     kind: str = "function"
-    """function, graph or command."""
+    """`function`, `graph` or `command`."""
     input_schema: dict[str, Any] | None = None
     timeout: AgentTimeout | None = None
     """Timeout of an attempt in seconds, for runs that have none of their own."""
@@ -29,20 +29,20 @@ class AgentSpec(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class AgentDescription(msgspec.Struct, kw_only=True, frozen=True):
-    """The schemas and drawings of an agent, for servers that do not have its code."""
+    """Schemas and drawings of an agent, for servers that do not have its code."""
 
     agent: str
     kind: str = "function"
-    """function, graph or command."""
+    """`function`, `graph` or `command`."""
     schemas: dict[str, Any] | None = None
     drawings: list[dict[str, Any]] = msgspec.field(default_factory=list)
     """Nodes and edges: without subgraphs, with one level of them, with two, and so on."""
     drawn: bool = True
-    """Whether the last drawing shows every level."""
+    """True if the last drawing shows every level."""
     subgraphs: dict[str, dict[str, Any]] | None = None
     """The schemas of all subgraphs, by their path of names."""
     problem: str | None = None
-    """Why something is missing."""
+    """Reason why something is missing."""
 
 
 class PhaseContext(msgspec.Struct, kw_only=True, frozen=True):
@@ -50,24 +50,24 @@ class PhaseContext(msgspec.Struct, kw_only=True, frozen=True):
 
     workflow_run_id: str | None = None
     label: str | None = None
-    """Its name within the workflow, with the number of its iteration or fix: `review_fix_1`."""
+    """Name in the workflow, with the number of its iteration or fix: `review_fix_1`."""
     iteration: int = 0
     prompt: str | None = None
     previous_output: str | None = None
-    """What the iteration before it returned."""
+    """Result of the iteration before."""
     model: str | None = None
     variant: str | None = None
     skills: list[str] = msgspec.field(default_factory=list)
     context: dict[str, Any] = msgspec.field(default_factory=dict)
-    """What the workflow was started with."""
+    """Context of the workflow run."""
     outputs: dict[str, Any] = msgspec.field(default_factory=dict)
-    """What earlier phases returned, by their names."""
+    """Results of earlier phases by name."""
     workspace: str | None = None
-    """The directory of the workflow run on this machine."""
+    """Directory of the workflow run on this machine."""
 
 
 class SpanEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Something that happened within a span."""
+    """An event within a span."""
 
     name: str
     timestamp: float
@@ -75,7 +75,7 @@ class SpanEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class RecordedSpan(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A span of an attempt that has ended. Times are in seconds; ids that are left out are filled in."""
+    """A span of an attempt that has ended. Times are in seconds; missing ids are filled in."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
     start_time: float
@@ -84,7 +84,7 @@ class RecordedSpan(msgspec.Struct, kw_only=True, omit_defaults=True):
     span_id: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{16})?$")] = ""
     parent_id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")] | None = None
     number: int = 0
-    """Its place among the spans of its attempt; 0 if the worker gives it one."""
+    """Number within the spans of its attempt; 0 lets the worker assign it."""
     kind: Literal["INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER"] = "INTERNAL"
     status: Literal["UNSET", "OK", "ERROR"] = "UNSET"
     description: str | None = None

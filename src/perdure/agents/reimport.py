@@ -1,7 +1,7 @@
-"""Imports the project's code anew, in the process that runs it.
+"""Import of the project's changed code in the running process.
 
-What runs goes on with the code that it has: functions and classes keep their modules, which are only no
-longer found by name. If the new code cannot be loaded, the old modules are put back.
+Running code is not affected: functions and classes keep their old modules, which are no longer found by name.
+If the new code cannot be loaded, the old modules are restored.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import NamedTuple
 from perdure.agents.project import PROJECT, is_library
 
 MAX_FILES = 5000
-"""How many files are looked at below the folders of a project whose code cannot be loaded."""
+"""Limit of files that are checked below the folders of a project whose code cannot be loaded."""
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "venv"})
 
 
 class Stamp(NamedTuple):
-    """What tells one version of a file from another."""
+    """Identity of a file's version."""
 
     modified: int
     size: int
@@ -32,14 +32,14 @@ class Stamp(NamedTuple):
 
 
 Stamps = Mapping[Path, Stamp | None]
-"""Files with their versions; None of one that does not exist."""
+"""Files with their versions; None for a missing file."""
 
 
 @contextmanager
 def imported_anew(changed: Iterable[Path] = ()) -> Iterator[None]:
-    """Import the project's code anew inside the block; an error in the block puts the old modules back.
+    """Import the project's code again inside the block; an error in the block restores the old modules.
 
-    `changed` are the files that have changed: bytecode of two versions within a second looks the same.
+    `changed` are the changed files, whose bytecode is ignored: within a second it looks unchanged.
     """
     for path in changed:
         _drop_bytecode(path)
@@ -53,7 +53,7 @@ def imported_anew(changed: Iterable[Path] = ()) -> Iterator[None]:
         sys.modules.update(before)
         raise
     finally:
-        # Tracebacks show the lines of the files as they are now.
+        # Tracebacks show the current lines of the files.
         linecache.checkcache()
         PROJECT.reimported()
 
@@ -72,20 +72,20 @@ def _drop_bytecode(path: Path) -> None:
 
 
 def read_stamps(files: Iterable[Path]) -> dict[Path, Stamp | None]:
-    """The versions of files."""
+    """Return the versions of files."""
     return {path: _stamp(path) for path in files}
 
 
 def _stamp(path: Path) -> Stamp | None:
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return Stamp(found.st_mtime_ns, found.st_size, found.st_ino)
+    return Stamp(stat.st_mtime_ns, stat.st_size, stat.st_ino)
 
 
 class ImportedFiles:
-    """The files of the project's code that is imported by now."""
+    """Files of the project's code that is imported so far."""
 
     def __init__(self) -> None:
         self._version = (0, 0)
@@ -101,10 +101,10 @@ class ImportedFiles:
 
 
 def files_below(folders: Iterable[Path]) -> list[Path]:
-    """The Python files below folders, without those of environments and hidden ones."""
-    found: list[Path] = []
+    """Return the Python files below folders, without hidden ones and those of environments."""
+    files: list[Path] = []
     pending = list(folders)
-    while pending and len(found) < MAX_FILES:
+    while pending and len(files) < MAX_FILES:
         try:
             entries = sorted(pending.pop().iterdir())
         except OSError:
@@ -113,7 +113,7 @@ def files_below(folders: Iterable[Path]) -> list[Path]:
             if entry.name.startswith(".") or entry.name in SKIPPED or is_library(str(entry)):
                 continue
             if entry.suffix == ".py":
-                found.append(entry)
+                files.append(entry)
             elif entry.is_dir() and not entry.is_symlink():
                 pending.append(entry)
-    return found[:MAX_FILES]
+    return files[:MAX_FILES]

@@ -1,4 +1,4 @@
-"""The other sections of a `langgraph.json`: custom auth, and what is not supported here."""
+"""Other sections of a `langgraph.json`: custom auth, and unsupported sections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perdure.kernel.errors import InvalidInput, PerdureError
 OURS: Final = frozenset(
     {"$schema", "auth", "checkpointer", "dependencies", "env", "graphs", "http", "store", "webhooks"}
 )
-"""Supported sections; `store_section` and `http_section` report what they do not support of theirs."""
+"""Supported sections; `store_section` and `http_section` report unsupported parts of theirs."""
 BUILDING: Final = frozenset(
     {
         "api_version",
@@ -41,22 +41,22 @@ INSTEAD: Final[Mapping[str, str]] = {
     "ui": "perdure serves no components",
     "ui_config": "perdure serves no components",
 }
-"""What to do instead of what is not supported."""
+"""Advice for each unsupported section."""
 AUTH: Final = frozenset({"path", "disable_studio_auth"})
 CHECKPOINTER: Final = frozenset({"ttl"})
 
 
 class ThreadTtl(msgspec.Struct, frozen=True, kw_only=True):
-    """The default TTL of threads in minutes, and what happens after it."""
+    """Default TTL of threads in minutes, and the action after it."""
 
     default_ttl: Annotated[float, msgspec.Meta(gt=0)] | None = None
     strategy: Literal["delete", "keep_latest"] = "delete"
 
 
 def load_thread_ttl(place: str | os.PathLike[str] = ".") -> ThreadTtl:
-    """The section `checkpointer.ttl` of a `langgraph.json`; InvalidInput if it is wrong."""
+    """Load the section `checkpointer.ttl` of a `langgraph.json`; InvalidInput if it is wrong."""
     path = graphs_file(place)
-    section = _sections(path).get("checkpointer") or {}
+    section = _read_sections(path).get("checkpointer") or {}
     ttl = section.get("ttl") if isinstance(section, Mapping) else None
     try:
         return msgspec.convert(ttl or {}, ThreadTtl)
@@ -65,12 +65,12 @@ def load_thread_ttl(place: str | os.PathLike[str] = ".") -> ThreadTtl:
 
 
 def load_auth(place: str | os.PathLike[str] = ".") -> Any | None:
-    """The `langgraph_sdk.Auth` that a `langgraph.json` names, or None if it names none.
+    """Load the `langgraph_sdk.Auth` of a `langgraph.json`, or None if there is none.
 
-    InvalidInput if it cannot be loaded: then the server must not start, since it could not authenticate.
+    Raise InvalidInput if it cannot be loaded: the server must not start, because it could not authenticate.
     """
     path = graphs_file(place)
-    section = _sections(path).get("auth")
+    section = _read_sections(path).get("auth")
     if section is None:
         return None
     if not isinstance(section, Mapping) or not isinstance(section.get("path"), str):
@@ -83,14 +83,14 @@ def load_auth(place: str | os.PathLike[str] = ".") -> Any | None:
 
 
 def auth_path(place: str | os.PathLike[str] = ".") -> str | None:
-    """The path of the custom auth that a `langgraph.json` names, if it names one."""
-    section = _sections(graphs_file(place)).get("auth")
+    """Return the path of the custom auth in a `langgraph.json`, if there is one."""
+    section = _read_sections(graphs_file(place)).get("auth")
     path = section.get("path") if isinstance(section, Mapping) else None
     return path if isinstance(path, str) else None
 
 
-def _sections(path: Path) -> Mapping[str, Any]:
-    """The sections of the file; none if it does not exist."""
+def _read_sections(path: Path) -> Mapping[str, Any]:
+    """Read the sections of the file; none if the file does not exist."""
     if not path.exists():
         return {}
     try:
@@ -101,48 +101,48 @@ def _sections(path: Path) -> Mapping[str, Any]:
 
 
 def unsupported(place: str | os.PathLike[str] = ".") -> list[str]:
-    """What of a `langgraph.json` is wrong or not supported, each with what to do instead."""
+    """Return the wrong and unsupported parts of a `langgraph.json`, each with advice."""
     path = graphs_file(place)
     try:
-        content = _sections(path)
+        content = _read_sections(path)
     except InvalidInput:
-        # Loading the graphs reports it.
+        # The loading of graphs reports this error.
         return []
-    found = (*find_problems(content, path.parent), *_unsupported(content))
-    return [f"{path}: {each}" for each in found]
+    problems = (*find_problems(content, path.parent), *_find_unsupported(content))
+    return [f"{path}: {problem}" for problem in problems]
 
 
-def _unsupported(content: Mapping[str, Any]) -> Iterator[str]:
+def _find_unsupported(content: Mapping[str, Any]) -> Iterator[str]:
     for name, section in content.items():
         if name in OURS | BUILDING or section in (None, {}, []):
             continue
         yield _message(name, INSTEAD.get(name))
-    for name, known in (("auth", AUTH), ("checkpointer", CHECKPOINTER)):
+    for name, parts in (("auth", AUTH), ("checkpointer", CHECKPOINTER)):
         section = content.get(name)
         for part in section if isinstance(section, Mapping) else ():
-            if part not in known:
+            if part not in parts:
                 yield _message(f"{name}.{part}", INSTEAD.get(f"{name}.{part}"))
-    yield from _missing(content.get("dependencies"))
+    yield from _find_missing(content.get("dependencies"))
 
 
 def _message(name: str, instead: str | None) -> str:
     return f"{name} is not supported here" + (f": {instead}" if instead else "")
 
 
-def _missing(dependencies: Any) -> Iterator[str]:
-    """Dependencies in the file that are not installed."""
+def _find_missing(dependencies: Any) -> Iterator[str]:
+    """Return the dependencies in the file that are not installed."""
     for part in dependencies if isinstance(dependencies, list) else ():
         if not isinstance(part, str) or part.startswith((".", "/")):
             continue
-        name = _package(part)
+        name = _get_package(part)
         try:
             metadata.version(name)
         except (metadata.PackageNotFoundError, ValueError):
             yield f"dependencies: {name} is not installed, and perdure installs nothing"
 
 
-def _package(requirement: str) -> str:
-    """The name of a package in a requirement such as `langchain[all]>=1`."""
+def _get_package(requirement: str) -> str:
+    """Return the name of the package in a requirement such as `langchain[all]>=1`."""
     for stop, character in enumerate(requirement):
         if not (character.isalnum() or character in "-_."):
             return requirement[:stop]

@@ -1,4 +1,4 @@
-"""The section `store` of a `langgraph.json`: how long items last, and how they are searched by meaning."""
+"""Section `store` of a `langgraph.json`: the TTL of items, and their search by meaning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KNOWN = ("ttl", "index")
 
 @dataclass(frozen=True)
 class ItemSetup:
-    """The settings of items, and the errors in them."""
+    """Settings of items, and the errors in them."""
 
     policy: ItemPolicy = field(default_factory=ItemPolicy)
     index: ItemIndex | None = None
@@ -35,7 +35,7 @@ class _Index(msgspec.Struct, kw_only=True):
 
 
 def load_items(place: str | os.PathLike[str] = ".") -> ItemSetup:
-    """The settings of items in the `langgraph.json` of a directory. Wrong ones are reported and ignored."""
+    """Load the settings of items in the `langgraph.json` of a directory; wrong ones are reported and ignored."""
     path = graphs_file(place)
     section = _section(path)
     if not isinstance(section, Mapping):
@@ -57,18 +57,18 @@ def _section(path: Path) -> Any:
     try:
         content = read_graphs_file(path) if path.exists() else {}
     except InvalidInput:
-        # Loading the graphs reports it.
+        # The loading of graphs reports this error.
         return {}
     return (content.get("store") or {}) if isinstance(content, Mapping) else {}
 
 
 def parse_item_policy(ttl: Mapping[str, Any]) -> ItemPolicy:
-    """The policy for a `ttl` section of LangGraph."""
+    """Parse a `ttl` section of LangGraph into a policy."""
     if not isinstance(ttl, Mapping):
         raise InvalidInput("it must be an object")
-    known = {name: ttl[name] for name in ItemPolicy.__struct_fields__ if ttl.get(name) is not None}
+    settings = {name: ttl[name] for name in ItemPolicy.__struct_fields__ if ttl.get(name) is not None}
     try:
-        policy = msgspec.convert(known, ItemPolicy)
+        policy = msgspec.convert(settings, ItemPolicy)
     except msgspec.ValidationError as error:
         raise InvalidInput(str(error)) from None
     for name in ("default_ttl", "sweep_interval_minutes"):
@@ -89,7 +89,7 @@ def _index(given: Any, path: Path) -> ItemIndex | None:
 
 
 def embed_named(name: str, directory: Path) -> Any:
-    """The function that `module:name` or `./file.py:name` names, or the model that LangChain knows so."""
+    """Load the function `module:name` or `./file.py:name`, or the model of this name in LangChain."""
     try:
         return import_target(name, directory)
     except PerdureError as error:

@@ -1,1 +1,1 @@
-"""Agents by name, with their versions and configuration."""
+"""Assistants: agents by name, with versions and configuration."""

@@ -1,4 +1,4 @@
-"""The rules of assistants. Everything here is pure."""
+"""Rules of assistants. This module is pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from perdure.kernel.storage.labels import encode_metadata
 
 MAX_DESCRIPTION = 8192
 MAX_AGENT_DESCRIPTION = 1 << 20
-"""How many characters the schemas and drawings of an agent may have as JSON."""
+"""Limit of characters of an agent's schemas and drawings as JSON."""
 SYSTEM_METADATA: Mapping[str, Any] = {"created_by": "system"}
 
 _SYSTEM = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
@@ -30,12 +30,12 @@ _SYSTEM = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
 
 @lru_cache(maxsize=4096)
 def system_id(agent: str) -> str:
-    """The id of an agent's system assistant: the same everywhere, and as LangGraph's server makes it."""
+    """Return the id of an agent's system assistant, computed as on LangGraph's server."""
     return str(uuid5(_SYSTEM, agent))
 
 
 class AssistantBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What an assistant is in one of its versions, as it is stored; the last three are JSON."""
+    """The body of an assistant in one version; the last three fields are JSON."""
 
     agent: str
     name: str
@@ -49,7 +49,7 @@ class AssistantBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Version(NamedTuple):
-    """A version as it is stored: its body, the same as JSON, and its metadata to be searched by."""
+    """A version: its body, the body as JSON, and the metadata for filters."""
 
     body: AssistantBody
     text: str
@@ -62,13 +62,13 @@ def encode_version(body: AssistantBody) -> Version:
 
 
 def stored_version(text: str) -> Version:
-    """Decode a body as it was stored."""
+    """Decode a stored body."""
     body = msgspec.convert(decode_json(text), AssistantBody)
     return Version(body, text, _object(body.metadata))
 
 
 class NewAssistant(msgspec.Struct, frozen=True, kw_only=True):
-    """An assistant to be created, checked."""
+    """A checked assistant to be created."""
 
     assistant_id: str | None
     version: Version
@@ -83,12 +83,12 @@ class AssistantRegistration(NamedTuple):
 
 
 def registrations(agents: Sequence[AgentSpec]) -> list[AssistantRegistration]:
-    """Agents as `operations.register` takes them."""
+    """Return agents with the first versions of their system assistants."""
     return [AssistantRegistration(spec, encode_version(system_body(spec))) for spec in agents]
 
 
 class AssistantChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to change of an assistant; None leaves it as it is. Metadata is merged."""
+    """A change of an assistant; None leaves a field as it is. Metadata is merged."""
 
     agent: str | None = None
     name: str | None = None
@@ -99,7 +99,7 @@ class AssistantChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AssistantFilter(NamedTuple):
-    """Which assistants, in which order, and which page of them."""
+    """Filter, order and page of a list of assistants."""
 
     agent: str | None
     name: str | None
@@ -125,7 +125,7 @@ def check_description(value: object) -> str | None:
 
 
 class AssistantRow(NamedTuple):
-    """An assistant as it is now; the last three are JSON."""
+    """An assistant in its current version; the last three fields are JSON."""
 
     id: str
     agent: str
@@ -141,7 +141,7 @@ class AssistantRow(NamedTuple):
 
 
 class AssistantVersionRow(NamedTuple):
-    """A version: its number, when it was created, and its body as JSON."""
+    """A version: its number, time of creation, and body as JSON."""
 
     version: int
     time: int
@@ -149,7 +149,7 @@ class AssistantVersionRow(NamedTuple):
 
 
 class NewVersionRow(NamedTuple):
-    """A version as it is added."""
+    """A version to be inserted."""
 
     id: str
     version: int
@@ -158,7 +158,7 @@ class NewVersionRow(NamedTuple):
 
 
 def row_to_assistant(row: AssistantRow) -> Assistant:
-    """The record of an assistant."""
+    """Convert a row to an assistant."""
     return Assistant(
         assistant_id=row.id,
         agent=row.agent,
@@ -175,12 +175,12 @@ def row_to_assistant(row: AssistantRow) -> Assistant:
 
 
 def _object(text: str) -> dict[str, Any]:
-    # Most are empty, and this is read with every run that is made.
+    # Most texts are empty, and every new run decodes them.
     return {} if text == "{}" else decode_json(text)
 
 
 def decode_assistant_body(row: AssistantRow) -> AssistantBody:
-    """The body of an assistant's current version."""
+    """Return the body of an assistant's current version."""
     return AssistantBody(
         agent=row.agent,
         name=row.name,
@@ -191,14 +191,14 @@ def decode_assistant_body(row: AssistantRow) -> AssistantBody:
     )
 
 
-def restore_version(row: AssistantRow, found: AssistantVersionRow, body: AssistantBody) -> AssistantRow:
-    """An assistant as it was in a version."""
+def restore_version(row: AssistantRow, version: AssistantVersionRow, body: AssistantBody) -> AssistantRow:
+    """Return the row of an assistant with the body of a version."""
     return row._replace(
         agent=body.agent,
         name=body.name,
         description=body.description,
-        version=found.version,
-        updated=found.time,
+        version=version.version,
+        updated=version.time,
         config=body.config,
         context=body.context,
         metadata=body.metadata,
@@ -206,7 +206,7 @@ def restore_version(row: AssistantRow, found: AssistantVersionRow, body: Assista
 
 
 def changed(body: AssistantBody, change: AssistantChange) -> AssistantBody:
-    """A version as it is after a change."""
+    """Return a body after a change."""
     given = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not None}
     if change.metadata is not None:
         given["metadata"] = encode_metadata(
@@ -216,7 +216,7 @@ def changed(body: AssistantBody, change: AssistantChange) -> AssistantBody:
 
 
 def system_body(spec: AgentSpec) -> AssistantBody:
-    """What the system assistant of an agent is at first."""
+    """Return the first body of an agent's system assistant."""
     return AssistantBody(
         agent=spec.name,
         name=spec.name,
@@ -228,9 +228,9 @@ def system_body(spec: AgentSpec) -> AssistantBody:
 
 
 def is_outdated(row: AssistantRow | None, spec: AgentSpec) -> bool:
-    """Whether an agent has no system assistant, or one with another description than the agent's.
+    """Return whether an agent has no system assistant, or one with an outdated description.
 
-    One that a caller has changed stays as it is.
+    A system assistant that a caller has changed stays as it is.
     """
     if row is None or not row.system:
         return True
@@ -241,7 +241,7 @@ def is_outdated(row: AssistantRow | None, spec: AgentSpec) -> bool:
 
 
 class DescriptionRow(NamedTuple):
-    """The description of an agent as JSON, if there is one. Its digest tells whether another is the same."""
+    """The description of an agent as JSON, if there is one. The digest shows whether it has changed."""
 
     agent: str
     kind: str
@@ -259,8 +259,8 @@ class KindRow(NamedTuple):
 
 
 def description_rows(descriptions: Sequence[AgentDescription]) -> list[DescriptionRow]:
-    """Descriptions as `operations.describe` takes them; of two of the same agent the last counts."""
-    rows = [_description_row(each) for each in descriptions]
+    """Convert descriptions to rows; the last one of an agent counts."""
+    rows = [_description_row(description) for description in descriptions]
     return list({row.agent: row for row in rows}.values())
 
 
@@ -277,5 +277,5 @@ def _description_row(description: AgentDescription) -> DescriptionRow:
 
 
 def decode_description(body: str) -> AgentDescription:
-    """The description of an agent as it was stored."""
+    """Decode the stored description of an agent."""
     return msgspec.convert(decode_json(body), AgentDescription)

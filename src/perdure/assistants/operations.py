@@ -30,7 +30,7 @@ from perdure.service.idempotency import keyed_as
 
 KIND = "assistant"
 CHANNEL = "assistants"
-"""Its one key is hinted when assistants of any namespace have changed."""
+"""Channel with one key: assistants of any namespace have changed."""
 
 
 # --- creating and changing ---------------------------------------------------------------------------------
@@ -38,58 +38,58 @@ CHANNEL = "assistants"
 
 @keyed_as("create_assistant", answer=AssistantRow)
 async def create(tx: Tx, requests: Sequence[NewAssistant]) -> list[AssistantRow | PerdureError]:
-    """Create assistants; answers each with its row, or with an error."""
+    """Create assistants; return a row or an error for each."""
     wanted = [request.assistant_id or ids.uuid(tx.now, tx.ids) for request in requests]
-    known = await known_agents(tx, [*wanted, *(request.version.body.agent for request in requests)])
+    registered = await known_agents(tx, [*wanted, *(request.version.body.agent for request in requests)])
     answers: dict[int, AssistantRow | PerdureError] = {}
-    made: list[str] = []
-    # In the order of their ids, so that two batches never wait for each other.
+    created: list[str] = []
+    # The order of ids prevents deadlocks between batches.
     for place in sorted(range(len(requests)), key=wanted.__getitem__):
         request, assistant_id = requests[place], wanted[place]
-        refusal = _refusal(assistant_id, request.version.body.agent, known)
-        answers[place] = refusal or await _create(tx, assistant_id, request, made)
-    await _written(tx, "create_assistant", made, "added")
+        refusal = _refusal(assistant_id, request.version.body.agent, registered)
+        answers[place] = refusal or await _create(tx, assistant_id, request, created)
+    await _publish(tx, "create_assistant", created, "added")
     return [answers[place] for place in range(len(requests))]
 
 
-def _refusal(assistant_id: str, agent: str, known: set[str]) -> PerdureError | None:
-    if agent not in known:
+def _refusal(assistant_id: str, agent: str, registered: set[str]) -> PerdureError | None:
+    if agent not in registered:
         return NotFound(f"Agent {agent} not found: no worker has registered it")
-    if assistant_id in known:
+    if assistant_id in registered:
         return Conflict(f"{assistant_id} is the name of an agent, and cannot be the id of an assistant")
     return None
 
 
 async def _create(
-    tx: Tx, assistant_id: str, request: NewAssistant, made: list[str]
+    tx: Tx, assistant_id: str, request: NewAssistant, created: list[str]
 ) -> AssistantRow | PerdureError:
     if await _insert(tx, assistant_id, request.version, system=False):
-        made.append(assistant_id)
+        created.append(assistant_id)
     elif request.if_exists == "raise":
-        return Conflict(f"Assistant {assistant_id} exists already")
+        return Conflict(f"Assistant {assistant_id} already exists")
     row = await tx.one(sql.LOCK, id=assistant_id)
     return row or Conflict(f"Assistant {assistant_id} was just deleted")
 
 
 async def known_agents(tx: Tx, agents: Sequence[str]) -> set[str]:
-    """Those of the agents that a worker has registered."""
-    known = await tx.all(sql.KNOWN_AGENTS, ids=sorted({system_id(agent) for agent in agents}))
-    return set(known).intersection(agents)
+    """Return the registered agents among the names."""
+    registered = await tx.all(sql.KNOWN_AGENTS, ids=sorted({system_id(agent) for agent in agents}))
+    return set(registered).intersection(agents)
 
 
 async def known_anywhere(tx: Tx, names: Sequence[str]) -> set[str]:
-    """Those of the names that are assistants or registered agents, in whichever namespace."""
-    by_id = {each: name for name in names for each in (name, system_id(name))}
-    return {by_id[each] for each in await tx.all(sql.KNOWN_ANYWHERE, ids=sorted(by_id))}
+    """Return the names that are assistants or registered agents in any namespace."""
+    by_id = {key: name for name in names for key in (name, system_id(name))}
+    return {by_id[key] for key in await tx.all(sql.KNOWN_ANYWHERE, ids=sorted(by_id))}
 
 
-async def update(tx: Tx, assistant_id: str, known: AssistantBody, version: Version) -> AssistantRow | None:
+async def update(tx: Tx, assistant_id: str, expected: AssistantBody, version: Version) -> AssistantRow | None:
     """Add the next version of an assistant, which becomes the current one.
 
-    Returns None, and changes nothing, if the current body is not the one that the change is based on.
+    Return None and change nothing if the current body differs from `expected`.
     """
-    row = await _locked(tx, assistant_id)
-    if model.decode_assistant_body(row) != known:
+    row = await _lock(tx, assistant_id)
+    if model.decode_assistant_body(row) != expected:
         return None
     agent = version.body.agent
     if agent != row.agent:
@@ -97,45 +97,47 @@ async def update(tx: Tx, assistant_id: str, known: AssistantBody, version: Versi
         if not await known_agents(tx, [agent]):
             raise NotFound(f"Agent {agent} not found: no worker has registered it")
     after = await _next_version(tx, row, version, system=bool(row.system))
-    await _written(tx, "update_assistant", [assistant_id], "updated")
+    await _publish(tx, "update_assistant", [assistant_id], "updated")
     return after
 
 
 def _check_not_system(row: AssistantRow) -> None:
     if row.system:
-        raise Conflict(f"Assistant {row.id} is the system assistant of agent {row.agent}, and stays so")
+        raise Conflict(
+            f"Assistant {row.id} is the system assistant of agent {row.agent}; its agent cannot change"
+        )
 
 
 async def get_version(tx: Tx, assistant_id: str, number: int) -> AssistantVersionRow:
-    """A version of an assistant; NotFound if there is none."""
+    """Get a version of an assistant; NotFound if there is none."""
     await get(tx, assistant_id)
-    found = await tx.one(sql.GET_VERSION, id=assistant_id, version=number)
-    if found is None:
+    row = await tx.one(sql.GET_VERSION, id=assistant_id, version=number)
+    if row is None:
         raise NotFound(f"Assistant {assistant_id} has no version {number}")
-    return found
+    return row
 
 
 async def set_latest(tx: Tx, assistant_id: str, number: int, version: Version) -> AssistantRow | None:
-    """Make a version the current one. Returns None if it is not as it was read any more."""
-    row = await _locked(tx, assistant_id)
+    """Make a version the current one. Return None if the version has changed since it was read."""
+    row = await _lock(tx, assistant_id)
     if (await get_version(tx, assistant_id, number)).body != version.text:
         return None
     if version.body.agent != row.agent:
         _check_not_system(row)
     after = await _save(tx, row, version, number, system=bool(row.system))
-    await _written(tx, "set_latest_assistant", [assistant_id], "updated")
+    await _publish(tx, "set_latest_assistant", [assistant_id], "updated")
     return after
 
 
 async def delete(tx: Tx, assistant_id: str) -> None:
     """Delete an assistant with its versions."""
-    row = await _locked(tx, assistant_id)
+    row = await _lock(tx, assistant_id)
     if row.system:
         raise Conflict(
-            f"Assistant {assistant_id} is the system assistant of agent {row.agent}, and cannot be deleted"
+            f"Assistant {assistant_id} is the system assistant of agent {row.agent}; it cannot be deleted"
         )
     await _drop(tx, assistant_id)
-    await _written(tx, "delete_assistant", [assistant_id], "deleted")
+    await _publish(tx, "delete_assistant", [assistant_id], "deleted")
 
 
 async def _drop(tx: Tx, assistant_id: str) -> None:
@@ -148,42 +150,42 @@ async def _drop(tx: Tx, assistant_id: str) -> None:
 
 
 async def outdated(tx: Tx, specs: Sequence[AgentSpec]) -> bool:
-    """Whether `register` would change anything."""
+    """Return whether `register` would change anything."""
     rows = {row.id: row for row in await tx.all(sql.GET, ids=[system_id(spec.name) for spec in specs])}
-    known = await _kinds(tx, [spec.name for spec in specs])
+    kinds = await _get_kinds(tx, [spec.name for spec in specs])
     return any(
         model.is_outdated(rows.get(system_id(spec.name)), spec)
-        or spec.name not in known
-        or known[spec.name].kind != spec.kind
+        or spec.name not in kinds
+        or kinds[spec.name].kind != spec.kind
         for spec in specs
     )
 
 
 async def register(tx: Tx, agents: Sequence[AssistantRegistration]) -> None:
-    """Give each agent its system assistant, and store its kind."""
-    by_id = {system_id(each.spec.name): each for each in agents}
+    """Create or update the system assistants of agents, and store their kinds."""
+    by_id = {system_id(agent.spec.name): agent for agent in agents}
     rows = {row.id: row for row in await tx.all(sql.LOCK_MANY, ids=sorted(by_id))}
     changed = []
     for assistant_id in sorted(by_id):
         if model.is_outdated(rows.get(assistant_id), by_id[assistant_id].spec):
             await _register(tx, assistant_id, rows.get(assistant_id), by_id[assistant_id])
             changed.append(assistant_id)
-    kinds = [DescriptionRow(each.spec.name, each.spec.kind, None, tx.now, None) for each in by_id.values()]
+    kinds = [DescriptionRow(agent.spec.name, agent.spec.kind, None, tx.now, None) for agent in by_id.values()]
     await tx.write(sql.SAVE_KINDS.of(sorted(kinds)))
-    await _written(tx, "register_agent", changed, "updated")
+    await _publish(tx, "register_agent", changed, "updated")
 
 
 async def _register(
     tx: Tx, assistant_id: str, row: AssistantRow | None, agent: AssistantRegistration
 ) -> None:
     if row is None:
-        # If another worker was quicker, its row is as good.
+        # If another worker has inserted the row first, that row is equivalent.
         await _insert(tx, assistant_id, agent.version, system=True)
     elif not row.system:
-        # A caller took the id before the agent was known.
+        # A caller took the id before the agent was registered.
         await _next_version(tx, row, agent.version, system=True)
     else:
-        # The first version of a system assistant differs in nothing but its description.
+        # The first version of a system assistant can only differ in its description.
         await tx.execute(sql.DESCRIBE, id=assistant_id, description=agent.spec.description)
         await tx.execute(sql.REDESCRIBE, id=assistant_id, version=row.version, body=agent.version.text)
 
@@ -191,59 +193,59 @@ async def _register(
 async def unregister(tx: Tx, agents: Sequence[str]) -> None:
     """Delete the system assistants of agents, and their descriptions.
 
-    One that was changed since it was registered stays: what it holds is not in the code.
+    A system assistant that was changed stays, because its content is not in the code.
     """
     rows = await tx.all(sql.LOCK_MANY, ids=sorted(map(system_id, agents)))
     gone = [row for row in rows if row.system and await tx.one(sql.LAST_VERSION, id=row.id) == 1]
     for row in gone:
         await _drop(tx, row.id)
         await tx.execute(sql.DROP_DESCRIPTION, agent=row.agent)
-    await _written(tx, "unregister_agent", [row.id for row in gone], "deleted")
+    await _publish(tx, "unregister_agent", [row.id for row in gone], "deleted")
 
 
 # --- descriptions of agents -------------------------------------------------------------------------------
 
 
 async def is_described(tx: Tx, rows: Sequence[DescriptionRow]) -> bool:
-    """Whether `describe` would change nothing."""
-    return not await _changed(tx, rows)
+    """Return whether `describe` would change nothing."""
+    return not await _list_changed(tx, rows)
 
 
-async def _changed(tx: Tx, rows: Sequence[DescriptionRow]) -> list[DescriptionRow]:
-    known = await _kinds(tx, [row.agent for row in rows])
-    return [row for row in rows if row.agent not in known or known[row.agent].digest != row.digest]
+async def _list_changed(tx: Tx, rows: Sequence[DescriptionRow]) -> list[DescriptionRow]:
+    kinds = await _get_kinds(tx, [row.agent for row in rows])
+    return [row for row in rows if row.agent not in kinds or kinds[row.agent].digest != row.digest]
 
 
-async def _kinds(tx: Tx, agents: Sequence[str]) -> dict[str, KindRow]:
+async def _get_kinds(tx: Tx, agents: Sequence[str]) -> dict[str, KindRow]:
     return {row.agent: row for row in await tx.all(sql.GET_KINDS, agents=list(agents))}
 
 
 async def describe(tx: Tx, rows: Sequence[DescriptionRow]) -> None:
     """Store the descriptions of agents; the last one of an agent counts."""
-    known = await known_agents(tx, [row.agent for row in rows])
+    registered = await known_agents(tx, [row.agent for row in rows])
     for row in rows:
-        if row.agent not in known:
+        if row.agent not in registered:
             raise NotFound(f"Agent {row.agent} not found: no worker has registered it")
-    changed = [row._replace(updated=tx.now) for row in await _changed(tx, rows)]
+    changed = [row._replace(updated=tx.now) for row in await _list_changed(tx, rows)]
     await tx.write(sql.SAVE_DESCRIPTIONS.of(sorted(changed)))
     await audit(tx, "describe_agent", [system_id(row.agent) for row in changed])
 
 
 async def get_description(tx: Tx, agent: str) -> str | None:
-    """The description of an agent as JSON, if a worker has registered one."""
+    """Return the description of an agent as JSON; None if no worker has registered it."""
     return await tx.one(sql.GET_DESCRIPTION, agent=agent)
 
 
 async def get_kind(tx: Tx, agent: str) -> str | None:
-    """What kind of agent it is, if a worker has registered it."""
-    known = (await _kinds(tx, [agent])).get(agent)
-    return None if known is None else known.kind
+    """Return the kind of an agent; None if no worker has registered it."""
+    kind = (await _get_kinds(tx, [agent])).get(agent)
+    return None if kind is None else kind.kind
 
 
 # --- rows -------------------------------------------------------------------------------------------------
 
 
-async def _locked(tx: Tx, assistant_id: str) -> AssistantRow:
+async def _lock(tx: Tx, assistant_id: str) -> AssistantRow:
     row = await tx.one(sql.LOCK, id=assistant_id)
     if row is None:
         raise NotFound(f"Assistant {assistant_id} not found")
@@ -271,7 +273,7 @@ async def _save(tx: Tx, row: AssistantRow, version: Version, number: int, *, sys
     return saved._replace(system=int(system))
 
 
-async def _written(tx: Tx, action: str, ids: Sequence[str], status: str) -> None:
+async def _publish(tx: Tx, action: str, ids: Sequence[str], status: str) -> None:
     """Publish what was changed, and write the audit entry last."""
     changes.tell(tx, KIND, [(assistant_id, status) for assistant_id in ids])
     if ids:
@@ -283,7 +285,7 @@ async def _written(tx: Tx, action: str, ids: Sequence[str], status: str) -> None
 
 
 async def get(tx: Tx, assistant_id: str) -> AssistantRow:
-    """An assistant; NotFound if there is none."""
+    """Get an assistant; NotFound if there is none."""
     row = await tx.one(sql.GET, ids=[assistant_id])
     if row is None:
         raise NotFound(f"Assistant {assistant_id} not found")
@@ -291,23 +293,25 @@ async def get(tx: Tx, assistant_id: str) -> AssistantRow:
 
 
 async def resolve(tx: Tx, names: Sequence[str]) -> dict[str, AssistantRow]:
-    """The assistants by id, or by the name of an agent for its system assistant.
+    """Return assistants by id, or by the name of an agent for its system assistant.
 
-    What is not known is not in the answer.
+    Unknown names are left out.
     """
     wanted = {*names, *map(system_id, names)}
     rows = {row.id: row for row in await tx.all(sql.GET, ids=sorted(wanted))}
-    found = {name: rows.get(name) or _own(rows.get(system_id(name)), name) for name in names}
-    return {name: row for name, row in found.items() if row is not None}
+    resolved = {
+        name: rows.get(name) or _take_system_assistant(rows.get(system_id(name)), name) for name in names
+    }
+    return {name: row for name, row in resolved.items() if row is not None}
 
 
-def _own(row: AssistantRow | None, agent: str) -> AssistantRow | None:
+def _take_system_assistant(row: AssistantRow | None, agent: str) -> AssistantRow | None:
     return row if row is not None and row.system and row.agent == agent else None
 
 
 async def search(tx: Tx, query: AssistantFilter) -> tuple[list[AssistantRow], int]:
-    """A page of assistants, and how many there are in all."""
-    clause = _matching(query.agent, query.name, query.metadata)
+    """Return a page of assistants, and the total number."""
+    clause = _build_clause(query.agent, query.name, query.metadata)
     page, values = sql.LIST.page(clause, query.order, query.limit, query.offset, query.place)
     rows = await tx.all(page, **values)
     total = await tx.one(sql.LIST.count(clause), **clause.values)
@@ -315,12 +319,12 @@ async def search(tx: Tx, query: AssistantFilter) -> tuple[list[AssistantRow], in
 
 
 async def count(tx: Tx, agent: str | None, name: str | None, metadata: Mapping[str, Any]) -> int:
-    clause = _matching(agent, name, metadata)
+    clause = _build_clause(agent, name, metadata)
     total = await tx.one(sql.LIST.count(clause), **clause.values)
     return total or 0
 
 
-def _matching(agent: str | None, name: str | None, metadata: Mapping[str, Any]) -> Clause:
+def _build_clause(agent: str | None, name: str | None, metadata: Mapping[str, Any]) -> Clause:
     folded = None if name is None else name.casefold()
     clause = where(sql.FIELDS, given(("agent", "exact", agent), ("folded", "contains", folded)), "and")
     if not metadata:
@@ -332,6 +336,6 @@ def _matching(agent: str | None, name: str | None, metadata: Mapping[str, Any]) 
 async def versions(
     tx: Tx, assistant_id: str, before: int, limit: int, offset: int
 ) -> tuple[AssistantRow, list[AssistantVersionRow]]:
-    """An assistant, and a page of its versions before one, the newest first."""
+    """Return an assistant, and a page of its versions before a number, newest first."""
     row = await get(tx, assistant_id)
     return row, await tx.all(sql.LIST_VERSIONS, id=assistant_id, before=before, limit=limit, offset=offset)

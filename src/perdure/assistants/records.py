@@ -1,4 +1,4 @@
-"""What callers see of assistants and agents. Times are epoch seconds."""
+"""Records of assistants and agents. Times are epoch seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IfExists = Literal["raise", "do_nothing"]
 
 
 class Assistant(Record, kw_only=True):
-    """An agent by name, with a configuration of its own."""
+    """An agent with a configuration, under a name."""
 
     assistant_id: str
     agent: str
@@ -26,4 +26,4 @@ class Assistant(Record, kw_only=True):
     created_at: float
     updated_at: float
     system: bool = False
-    """Whether it is the agent's own, made when the agent was registered."""
+    """True for the assistant that was created when the agent was registered."""

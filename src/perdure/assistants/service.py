@@ -1,4 +1,4 @@
-"""The assistants of one namespace."""
+"""Service of the assistants of one namespace."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from perdure.service.base import Service
 from perdure.service.endpoints import DELETE, GET, PATCH, POST, MetadataFilter, call
 
 MAX_VERSIONS = 1000
-"""How many versions a search by metadata reads."""
+"""Number of versions that a search by metadata reads."""
 _ASSISTANTS, _VERSIONS = "assistants", "versions of an assistant"
 
 SortField = Literal["created_at", "updated_at", "assistant_id", "agent", "name"]
 
 
 class Assistants(Service):
-    """The assistants of one namespace: agents by name, each with a configuration and its versions."""
+    """Assistants of one namespace: agents by name, each with a configuration and its versions."""
 
     @call(POST("/assistants"), scope="write", status=201, errors=(NotFound, Conflict))
     async def create(
@@ -66,7 +66,7 @@ class Assistants(Service):
     ) -> Assistant:
         """Create an assistant of an agent that a worker has registered.
 
-        If the id is taken: Conflict, or the existing assistant with `if_exists="do_nothing"`.
+        If the id exists, raise Conflict, or return the assistant with `if_exists="do_nothing"`.
         """
         if if_exists not in ("raise", "do_nothing"):
             raise InvalidInput(f"if_exists is {if_exists!r}; it must be 'raise' or 'do_nothing'")
@@ -109,11 +109,11 @@ class Assistants(Service):
             metadata=metadata,
         )
         updated = None
-        # Metadata is merged outside of the transaction; another change in between repeats it.
+        # Metadata is merged outside of the transaction; after a concurrent change the loop repeats.
         while updated is None:
-            known = model.decode_assistant_body(await self.read(operations.get, checked))
-            version = encode_version(model.changed(known, change))
-            updated = await self.write(operations.update, checked, known, version)
+            body = model.decode_assistant_body(await self.read(operations.get, checked))
+            version = encode_version(model.changed(body, change))
+            updated = await self.write(operations.update, checked, body, version)
         return model.row_to_assistant(updated)
 
     @call(
@@ -128,8 +128,8 @@ class Assistants(Service):
         checked = check_id(assistant_id, "assistant_id")
         latest = None
         while latest is None:
-            found = await self.read(operations.get_version, checked, version)
-            stored = model.stored_version(found.body)
+            row = await self.read(operations.get_version, checked, version)
+            stored = model.stored_version(row.body)
             latest = await self.write(operations.set_latest, checked, version, stored)
         return model.row_to_assistant(latest)
 
@@ -139,7 +139,7 @@ class Assistants(Service):
         await self.write(operations.delete, check_id(assistant_id, "assistant_id"))
 
     async def register(self, agents: Sequence[AgentSpec]) -> None:
-        """Give each agent its system assistant. One read if nothing has changed."""
+        """Create or update the system assistants of agents. If nothing has changed, this is one read."""
         if not agents:
             return
         outdated = await self.read(operations.outdated, list(agents))
@@ -147,17 +147,17 @@ class Assistants(Service):
             await self.write(operations.register, model.registrations(agents))
 
     async def unregister(self, agents: Sequence[AgentSpec]) -> None:
-        """Delete the system assistants of agents that are gone, unless somebody has changed them."""
+        """Delete the system assistants of removed agents, unless they were changed."""
         if agents:
             await self.write(operations.unregister, [spec.name for spec in agents])
 
     async def description(self, agent: str) -> AgentDescription | None:
-        """The schemas and drawings of an agent, if a worker has registered them."""
+        """Get the schemas and drawings of an agent; null if no worker has registered it."""
         body = await self.read(operations.get_description, agent)
         return None if body is None else model.decode_description(body)
 
     async def kind(self, agent: str) -> str | None:
-        """Whether an agent is a `function`, `graph` or `command`, if a worker has registered it."""
+        """Get the kind of an agent, `function`, `graph` or `command`; null if no worker has registered it."""
         return await self.read(operations.get_kind, agent)
 
     # --- reading ----------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Assistants(Service):
         return model.row_to_assistant(await self.read(operations.get, check_id(assistant_id, "assistant_id")))
 
     async def resolve(self, names: Sequence[str]) -> dict[str, Assistant]:
-        """The assistants by id, or by the name of an agent for its own; what is not known is left out."""
+        """Return assistants by id, or by the name of an agent; unknown names are left out."""
         found = await self.read(operations.resolve, check_ids(names, "assistant_id"))
         return {name: model.row_to_assistant(row) for name, row in found.items()}
 
@@ -185,9 +185,9 @@ class Assistants(Service):
         offset: Offset = 0,
         cursor: str | None = None,
     ) -> PaginatedResult[Assistant]:
-        """List assistants, the newest first.
+        """List assistants, newest first.
 
-        Filters by agent, by a part of the name, and by metadata.
+        Filter by agent, by a part of the name, and by metadata.
         """
         check_page(limit, offset, cursor)
         check_choice(sort_by, get_args(SortField), "sort_by")
@@ -208,7 +208,7 @@ class Assistants(Service):
         name: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> int:
-        """How many assistants a search would find."""
+        """Count the assistants that match a search."""
         wanted = check_filter(metadata, "metadata")
         names = (optional_text(agent, "agent"), optional_text(name, "name"))
         return await self.read(operations.count, *names, wanted)
@@ -223,20 +223,22 @@ class Assistants(Service):
         offset: Offset = 0,
         cursor: str | None = None,
     ) -> ListPart[Assistant]:
-        """List the versions of an assistant, the newest first."""
+        """List the versions of an assistant, newest first."""
         check_page(limit, offset, cursor)
         wanted = check_filter(metadata, "metadata")
         checked = check_id(assistant_id, "assistant_id")
         (before,) = read_cursor(cursor, _VERSIONS, int) or (LAST,)
         page = (MAX_VERSIONS, 0) if wanted else (limit, offset)
-        row, found = await self.read(operations.versions, checked, before, *page)
-        items = [_version(row, each) for each in found]
+        row, rows = await self.read(operations.versions, checked, before, *page)
+        items = [_restore_version(row, version) for version in rows]
         if wanted:
-            items = [each for each in items if has(each.metadata, wanted)][offset : offset + limit]
+            items = [item for item in items if has(item.metadata, wanted)][offset : offset + limit]
         is_full = bool(items) and len(items) == limit
         return ListPart(items, write_cursor(_VERSIONS, items[-1].version) if is_full else None)
 
 
-def _version(row: AssistantRow, found: AssistantVersionRow) -> Assistant:
-    """An assistant as it was in a version: its body, and when the version was created."""
-    return model.row_to_assistant(model.restore_version(row, found, model.stored_version(found.body).body))
+def _restore_version(row: AssistantRow, version: AssistantVersionRow) -> Assistant:
+    """Return an assistant in a version: its body, and the time when the version was created."""
+    return model.row_to_assistant(
+        model.restore_version(row, version, model.stored_version(version.body).body)
+    )

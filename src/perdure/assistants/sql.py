@@ -19,14 +19,14 @@ LOCK_MANY = statement(
 KNOWN_AGENTS = statement(
     "SELECT agent FROM assistants WHERE ns = :ns AND id {among:ids} AND system = 1", row=str
 )
-# Those of the ids that are assistants in any namespace; those of agents are system assistants.
+# The ids that are assistants in any namespace; an agent counts by its system assistant.
 KNOWN_ANYWHERE = statement(
     """
     SELECT DISTINCT a.id FROM namespaces AS n JOIN assistants AS a ON a.ns = n.id WHERE a.id {among:ids}
     """,
     row=str,
 )
-# Create an assistant, unless its id is taken.
+# Insert an assistant, unless its id exists.
 CREATE = statement(
     """
     INSERT INTO assistants
@@ -36,7 +36,7 @@ CREATE = statement(
     ON CONFLICT (ns, id) DO NOTHING
     """
 )
-# Make an assistant what one of its versions is.
+# Set an assistant to one of its versions.
 SAVE = statement(
     """
     UPDATE assistants
@@ -50,7 +50,7 @@ DESCRIBE = statement("UPDATE assistants SET description = :description WHERE ns 
 # Delete an assistant.
 DROP = statement("DELETE FROM assistants WHERE ns = :ns AND id = :id")
 
-# Add versions of assistants.
+# Insert versions of assistants.
 ADD_VERSIONS = BulkInsert(ASSISTANT_VERSIONS, NewVersionRow)
 # The number of the latest version of an assistant.
 LAST_VERSION = statement("SELECT max(version) FROM assistant_versions WHERE ns = :ns AND id = :id", row=int)
@@ -59,7 +59,7 @@ GET_VERSION = statement(
     "SELECT {columns} FROM assistant_versions WHERE ns = :ns AND id = :id AND version = :version",
     row=AssistantVersionRow,
 )
-# A page of the versions of an assistant before one, the newest first.
+# A page of the versions of an assistant before a number, newest first.
 LIST_VERSIONS = statement(
     """
     SELECT {columns} FROM assistant_versions WHERE ns = :ns AND id = :id AND version < :before
@@ -82,9 +82,9 @@ GET_KINDS = statement(
 GET_DESCRIPTION = statement("SELECT body FROM agent_descriptions WHERE ns = :ns AND agent = :agent", row=str)
 # Delete the description of an agent.
 DROP_DESCRIPTION = statement("DELETE FROM agent_descriptions WHERE ns = :ns AND agent = :agent")
-# Kinds of agents; the last one counts.
+# Insert or update the kinds of agents.
 SAVE_KINDS = BulkInsert(AGENT_DESCRIPTIONS, DescriptionRow, on_conflict="UPDATE SET kind = excluded.kind")
-# Descriptions of agents; the last one counts.
+# Insert or update the descriptions of agents.
 SAVE_DESCRIPTIONS = BulkInsert(
     AGENT_DESCRIPTIONS,
     DescriptionRow,
@@ -103,7 +103,7 @@ FIELDS = {
 
 
 def order(sort_by: str, sort_order: str) -> SortOrder:
-    """The order of a list of assistants; those that are equal stand as they were created."""
+    """Return the order of a list of assistants; ties are in the order of creation."""
     created = SortKey("created", "time", descending=sort_order == "desc")
     return order_by(FIELDS, sort_by, sort_order, SortOrder((created, SortKey("id", "text"))))
 

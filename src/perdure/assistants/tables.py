@@ -25,14 +25,14 @@ ASSISTANTS = Table(
         Index("assistants_agent", ("ns", "agent", "created", "id")),
     ),
 )
-"""Each assistant as it is now. `folded` is its name without regard to case, to be searched."""
+"""Assistants in their current version. `folded` is the case-folded name for filters."""
 
 ASSISTANT_VERSIONS = Table(
     "assistant_versions",
     (integer("ns"), text("id"), integer("version"), integer("time"), text("body")),
     key=("ns", "id", "version"),
 )
-"""What an assistant was in each of its versions, as JSON."""
+"""Versions of assistants as JSON."""
 
 AGENT_DESCRIPTIONS = Table(
     "agent_descriptions",
@@ -46,6 +46,6 @@ AGENT_DESCRIPTIONS = Table(
     ),
     key=("ns", "agent"),
 )
-"""The kind, schemas and drawings that a worker registered last of each agent; the body is JSON."""
+"""The kind, schemas and drawings that a worker registered last for each agent; the body is JSON."""
 
 TABLES = (ASSISTANTS, ASSISTANT_VERSIONS, AGENT_DESCRIPTIONS)

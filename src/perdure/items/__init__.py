@@ -1,1 +1,1 @@
-"""What agents remember beyond a thread: values by namespace and key."""
+"""Items: values of agents by namespace and key, kept beyond a thread."""

@@ -1,4 +1,4 @@
-"""Items for agents, wherever they run: each call is sent as a batch."""
+"""Items for agents; each call is sent as a batch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class ItemCalls(Items):
-    """The items of a run's namespace, as its agent reads and writes them."""
+    """Items of a run's namespace for its agent."""
 
     def __init__(self) -> None:
-        """It has no database of its own: `batch` reaches one."""
+        """Create an instance without a database; subclasses implement `batch`."""
 
     @abstractmethod
     async def batch(self, ops: Sequence[ItemOp]) -> list[ItemResult]:

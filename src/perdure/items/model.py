@@ -1,4 +1,4 @@
-"""The rules of items: namespaces as paths, what may be stored, which values fit a filter. All pure."""
+"""Rules of items: namespaces as paths, checked values, filters. This module is pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RESERVED_ROOT = "langgraph"
 ANY_LABEL = "*"
 
 _MINUTE = 60 * MICROS
-# Below every character that a label can begin with, so that paths sort as lists of labels do.
+# Lower than every first character of a label, so that paths sort like lists of labels.
 _BEFORE_LABEL = "\x01"
 _AFTER_PATH = "\x02"
 
@@ -36,7 +36,7 @@ _AFTER_PATH = "\x02"
 
 
 def check_labels(namespace: object, what: str = "namespace") -> tuple[str, ...]:
-    """The labels of a namespace, which may be none."""
+    """Check the labels of a namespace, which may be empty."""
     if isinstance(namespace, str) or not isinstance(namespace, Sequence):
         raise InvalidInput(f"{what} must be a list of labels, not {type(namespace).__name__}")
     if len(namespace) > MAX_LABELS:
@@ -54,11 +54,11 @@ def _check_label(label: object, what: str) -> None:
     if not label:
         raise InvalidInput(f"a label of {what} must not be empty")
     if "." in label or "\0" in label:
-        raise InvalidInput(f"the label {label[:64]!r} of {what} must hold no period and no NUL")
+        raise InvalidInput(f"the label {label[:64]!r} of {what} must not contain a period or NUL")
 
 
 def check_namespace(namespace: object) -> tuple[str, ...]:
-    """The labels of a namespace in which something can be kept."""
+    """Check the labels of a namespace that holds items."""
     labels = check_labels(namespace)
     if not labels:
         raise InvalidInput("the namespace must not be empty")
@@ -69,7 +69,7 @@ def check_namespace(namespace: object) -> tuple[str, ...]:
 
 
 def encode_namespace(labels: Sequence[str]) -> str:
-    """A namespace as one text: those below it begin with it, and texts sort as the namespaces do."""
+    """Encode a namespace as text: its children begin with it, and texts sort like namespaces."""
     return "".join(_BEFORE_LABEL + _escaped(label) for label in labels)
 
 
@@ -78,7 +78,7 @@ def _escaped(label: str) -> str:
 
 
 def decode_namespace(path: str) -> tuple[str, ...]:
-    return tuple(_unescaped(part) for part in _parts(path)) if path else ()
+    return tuple(_unescape(part) for part in _parts(path)) if path else ()
 
 
 def _parts(path: str) -> list[str]:
@@ -95,19 +95,19 @@ def _parts(path: str) -> list[str]:
     return parts
 
 
-def _unescaped(part: str) -> str:
+def _unescape(part: str) -> str:
     if "\x02" not in part:
         return part
-    return "\x02".join(each.replace("\x02\x01", "\x01") for each in part.split("\x02\x02"))
+    return "\x02".join(piece.replace("\x02\x01", "\x01") for piece in part.split("\x02\x02"))
 
 
 def build_namespace_range(path: str) -> tuple[str, str]:
-    """The first path at or below a namespace, and the first one after all of those."""
+    """Return the first path at or below a namespace, and the first path after all of them."""
     return path, path + _AFTER_PATH
 
 
 def build_search_range(matches: Sequence[NamespaceMatch]) -> tuple[str, str]:
-    """The range that a listing can be confined to: what all its prefixes demand before their wildcards."""
+    """Return the range that contains every match: prefixes up to their first wildcard."""
     longest: tuple[str, ...] = ()
     for match in matches:
         if match.kind == "prefix":
@@ -117,7 +117,7 @@ def build_search_range(matches: Sequence[NamespaceMatch]) -> tuple[str, str]:
 
 
 def fits(labels: Sequence[str], matches: Sequence[NamespaceMatch]) -> bool:
-    """Whether a namespace fits every match."""
+    """Return whether a namespace meets every match."""
     return all(_fits(labels, match) for match in matches)
 
 
@@ -133,15 +133,15 @@ def _fits(labels: Sequence[str], match: NamespaceMatch) -> bool:
 
 
 class NewItem(NamedTuple):
-    """An item that is to be kept, checked; without a value it is to be removed."""
+    """A checked item to be stored; without a value it is deleted."""
 
     path: str
     key: str
     value: str | None
     ttl: int | None = None
-    """Microseconds after which it expires, counted from the last use."""
+    """Microseconds until the item expires, counted from its last use."""
     vectors: tuple[tuple[str, bytes], ...] = ()
-    """What it is searched by, by the field that it was made of."""
+    """Vectors of the item by field."""
 
 
 def check_key(key: object) -> str:
@@ -159,7 +159,7 @@ def encode_value(value: object) -> str:
 
 
 def compute_ttl(minutes: float | UnsetType | None, policy: ItemPolicy) -> int | None:
-    """How long an item lasts, in microseconds."""
+    """Return the TTL of an item in microseconds."""
     if minutes is UNSET:
         minutes = policy.default_ttl
     if minutes is None:
@@ -172,7 +172,7 @@ def compute_ttl(minutes: float | UnsetType | None, policy: ItemPolicy) -> int | 
 
 
 def check_index(index: object) -> list[str] | bool | None:
-    """Which fields of an item are searched by meaning: the usual ones (None), none (False) or these."""
+    """Return the indexed fields of an item: the default ones (None), none (False), or a list."""
     if index is None or index is False:
         return index
     if isinstance(index, str) or not isinstance(index, Sequence):
@@ -183,9 +183,9 @@ def check_index(index: object) -> list[str] | bool | None:
 # --- filters ----------------------------------------------------------------------------------------------
 
 
-def check_filter(given: object) -> dict[str, Any]:
-    """A filter as plain JSON data; InvalidInput for an unknown operator."""
-    checked = checks.check_filter(given, "filter")
+def check_filter(filter: object) -> dict[str, Any]:
+    """Check a filter and return it as plain JSON data; InvalidInput for an unknown operator."""
+    checked = checks.check_filter(filter, "filter")
     conditions: dict[str, Any] = decode_json(encode_json(checked, what="filter"))
     for condition in conditions.values():
         _check_condition(condition)
@@ -197,27 +197,27 @@ def _check_condition(condition: Any) -> None:
         if has_operators(condition):
             for name in condition:
                 if name not in COMPARISONS:
-                    known = ", ".join(COMPARISONS)
-                    raise InvalidInput(f"filter has no operator {name[:64]!r}; it has {known}")
+                    operators = ", ".join(COMPARISONS)
+                    raise InvalidInput(f"filter has no operator {name[:64]!r}; use one of {operators}")
             return
         condition = list(condition.values())
     if isinstance(condition, list):
-        for each in condition:
-            _check_condition(each)
+        for value in condition:
+            _check_condition(value)
 
 
 def needles(conditions: Mapping[str, Any]) -> list[str]:
-    """Texts that stand in the JSON of every value that fits, so that the database passes over others."""
-    found = dict.fromkeys(encode_json(text) for text in _texts(list(conditions.values())))
-    return list(found)[:MAX_NEEDLES]
+    """Return texts contained in the JSON of every matching value, so that the database skips other rows."""
+    texts = dict.fromkeys(encode_json(text) for text in _texts(list(conditions.values())))
+    return list(texts)[:MAX_NEEDLES]
 
 
 def _texts(condition: Any) -> Iterator[str]:
     if isinstance(condition, str):
         yield condition
     elif isinstance(condition, list):
-        for each in condition:
-            yield from _texts(each)
+        for entry in condition:
+            yield from _texts(entry)
     elif isinstance(condition, dict):
         if not has_operators(condition):
             yield from _texts(list(condition.values()))
@@ -252,7 +252,7 @@ class NewItemRow(NamedTuple):
 
 
 class ExpiredItemRow(NamedTuple):
-    """The name of an expired item."""
+    """The key of an expired item."""
 
     ns: int
     path: str
@@ -260,14 +260,14 @@ class ExpiredItemRow(NamedTuple):
 
 
 class EndsRow(NamedTuple):
-    """The first and the last namespace of a range, if there are any."""
+    """The first and last namespace of a range, if there are any."""
 
     lowest: str | None
     highest: str | None
 
 
 class ItemVectorRow(NamedTuple):
-    """What an item is searched by: the vector of one of its fields."""
+    """The vector of a field of an item."""
 
     path: str
     key: str
@@ -276,7 +276,7 @@ class ItemVectorRow(NamedTuple):
 
 
 class ValuedVectorRow(NamedTuple):
-    """A vector, and the value of its item."""
+    """A vector with the value of its item."""
 
     path: str
     key: str
@@ -286,7 +286,7 @@ class ValuedVectorRow(NamedTuple):
 
 
 def row_to_item(row: ItemRow, score: float | None = None) -> Item:
-    """The record of an item."""
+    """Convert a row to an item."""
     return Item(
         namespace=list(decode_namespace(row.path)),
         key=row.key,
@@ -303,10 +303,10 @@ ITEMS, NAMESPACES = "items", "namespaces of items"
 
 
 def encode_item_cursor(last: Item) -> str:
-    """The cursor of the items after one."""
+    """Return the cursor after an item."""
     return write_cursor(ITEMS, to_micros(last.updated_at), encode_namespace(last.namespace), last.key)
 
 
-def shown(path: str, key: str) -> str:
-    """An item's name where people read it: its labels and its key."""
+def format_name(path: str, key: str) -> str:
+    """Return the name of an item for people: its labels and its key."""
     return ".".join(decode_namespace(path)) + "/" + key

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from perdure.items import sql
-from perdure.items.model import ItemRow, ItemVectorRow, NewItem, NewItemRow, ValuedVectorRow, shown
+from perdure.items.model import ItemRow, ItemVectorRow, NewItem, NewItemRow, ValuedVectorRow, format_name
 from perdure.items.tables import ITEMS
 from perdure.kernel import changes
 from perdure.kernel.checks import MAX_ROWS
@@ -18,11 +18,11 @@ KIND = "item"
 EXPIRE_ROWS = 500
 
 Name = tuple[str, str]
-"""The path and the key of an item."""
+"""Path and key of an item."""
 
 
 class ItemCursor(NamedTuple):
-    """A place in a search: after the item that was changed then and has this name."""
+    """A position in a search: after the item with this time of change and this name."""
 
     updated: int = MAX_ROWS
     path: str = ""
@@ -30,7 +30,7 @@ class ItemCursor(NamedTuple):
 
 
 class ItemFilter(NamedTuple):
-    """Which items at or below a namespace, after which place, and how many."""
+    """The range of namespaces, position and page size of a search."""
 
     low: str
     high: str
@@ -39,14 +39,14 @@ class ItemFilter(NamedTuple):
     limit: int
     offset: int
     bare: bool = False
-    """Whether only those count that are not searched by meaning."""
+    """True to return only items without vectors."""
 
 
 # --- writing ----------------------------------------------------------------------------------------------
 
 
 async def write(tx: Tx, batches: Sequence[Sequence[NewItem]]) -> list[None]:
-    """Keep and remove items; of several changes of one item the last one counts."""
+    """Store and delete items; of several changes of one item, the last one counts."""
     wanted = {(item.path, item.key): item for batch in batches for item in batch}
     items = [wanted[name] for name in sorted(wanted)]
     put = [item for item in items if item.value is not None]
@@ -81,26 +81,26 @@ async def _set_vectors(tx: Tx, items: Sequence[NewItem]) -> None:
 
 
 def _by_path(names: Iterable[Name]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    keys_by_path: dict[str, list[str]] = {}
     for path, key in names:
-        found.setdefault(path, []).append(key)
-    return found
+        keys_by_path.setdefault(path, []).append(key)
+    return keys_by_path
 
 
 async def _written(tx: Tx, action: str, names: Sequence[Name], status: str) -> None:
-    """Tell of what was changed, and write down who did it, as the last thing."""
-    changed = [shown(*name) for name in names]
+    """Publish the change, and write the audit entry last."""
+    changed = [format_name(*name) for name in names]
     changes.tell(tx, KIND, [(name, status) for name in changed])
     await audit(tx, action, changed)
 
 
 async def refresh(tx: Tx, names: Sequence[Name]) -> None:
-    """Count the time that items have left from now on."""
+    """Restart the TTL of items."""
     await tx.execute_many(sql.REFRESH, [{"path": path, "key": key} for path, key in sorted(set(names))])
 
 
 async def expire(tx: Tx) -> int:
-    """Remove some of the items whose time is over, of every namespace; returns how many."""
+    """Delete a batch of expired items of all namespaces; return its size."""
     rows = await tx.all(sql.EXPIRED, limit=EXPIRE_ROWS)
     for ns in sorted({row.ns for row in rows}):
         for path, keys in _by_path((row.path, row.key) for row in rows if row.ns == ns).items():
@@ -113,16 +113,16 @@ async def expire(tx: Tx) -> int:
 
 
 async def get(tx: Tx, names: Sequence[Name]) -> dict[Name, ItemRow]:
-    """Those of the items that are there."""
-    found: dict[Name, ItemRow] = {}
+    """Return the existing items."""
+    rows: dict[Name, ItemRow] = {}
     for path, keys in _by_path(dict.fromkeys(names)).items():
         for row in await tx.all(sql.GET, path=path, keys=keys):
-            found[row.path, row.key] = row
-    return found
+            rows[row.path, row.key] = row
+    return rows
 
 
 async def search(tx: Tx, query: ItemFilter) -> list[ItemRow]:
-    """A page of the items in a range of namespaces, those changed last first."""
+    """Return a page of the items in a range of namespaces, last changed first."""
     ends = await tx.one(sql.ENDS, low=query.low, high=query.high)
     if ends is None or ends.lowest is None:
         return []
@@ -142,14 +142,14 @@ async def search(tx: Tx, query: ItemFilter) -> list[ItemRow]:
 async def vectors(
     tx: Tx, low: str, high: str, after: tuple[str, str, str], limit: int
 ) -> list[ItemVectorRow]:
-    """The next vectors of the items in a range of namespaces."""
+    """Return the next vectors of the items in a range of namespaces."""
     return await tx.all(sql.VECTORS, low=low, high=high, **_after(after), limit=limit)
 
 
 async def vectors_and_values(
     tx: Tx, low: str, high: str, after: tuple[str, str, str], limit: int
 ) -> list[ValuedVectorRow]:
-    """The next vectors of the items in a range of namespaces, with the values of the items."""
+    """Return the next vectors with the values of their items."""
     return await tx.all(sql.VECTORS_AND_VALUES, low=low, high=high, **_after(after), limit=limit)
 
 
@@ -158,5 +158,5 @@ def _after(place: tuple[str, str, str]) -> dict[str, str]:
 
 
 async def namespaces(tx: Tx, low: str, high: str, limit: int) -> list[str]:
-    """The next namespaces of a range that hold items, in their order."""
+    """Return the next namespaces of a range that hold items, in their order."""
     return await tx.all(sql.NAMESPACES, low=low, high=high, limit=limit)

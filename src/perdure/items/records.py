@@ -1,4 +1,4 @@
-"""What callers see of items, and what they may ask for in one batch. Times are epoch seconds."""
+"""Records of items, and the operations of a batch. Times are epoch seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MatchKind = Literal["prefix", "suffix"]
 
 
 class Item(Record, kw_only=True):
-    """A JSON object that is kept under a namespace and a key."""
+    """A JSON object stored under a namespace and a key."""
 
     namespace: list[str]
     key: str
@@ -25,15 +25,15 @@ class Item(Record, kw_only=True):
     updated_at: float
     expires_at: float | None = None
     score: float | None = None
-    """How near it is to the query of a search, up to 1; None where nothing was compared."""
+    """Similarity to the query of a search, up to 1; None without a query."""
 
 
 class _Operation(msgspec.Struct, kw_only=True, tag_field="op", forbid_unknown_fields=True):
-    """One of the things that a batch can hold."""
+    """Base of the operations of a batch."""
 
 
 class GetItem(_Operation, tag="get", kw_only=True):
-    """Read an item. Without `refresh_ttl` the policy says whether that keeps it longer."""
+    """Read an item. `refresh_ttl` restarts its TTL; the default is in the policy."""
 
     namespace: list[str]
     key: str
@@ -41,10 +41,10 @@ class GetItem(_Operation, tag="get", kw_only=True):
 
 
 class PutItem(_Operation, tag="put", kw_only=True):
-    """Keep an item in the place of what was there.
+    """Store an item, replacing an existing one.
 
-    Without `ttl_minutes` it lasts as long as the policy says, with None for ever. `index` names the fields
-    that are searched by meaning; False leaves it out of that.
+    Without `ttl_minutes` the TTL is that of the policy; None never expires. `index` names the fields for
+    search by meaning; False excludes the item from it.
     """
 
     namespace: list[str]
@@ -55,14 +55,14 @@ class PutItem(_Operation, tag="put", kw_only=True):
 
 
 class DeleteItem(_Operation, tag="delete", kw_only=True):
-    """Remove an item, if it is there."""
+    """Delete an item, if it exists."""
 
     namespace: list[str]
     key: str
 
 
 class SearchItems(_Operation, tag="search", kw_only=True):
-    """Items at or below a namespace, those changed last first, or the nearest to a `query` first."""
+    """Items at or below a namespace, last changed first, or the nearest to a `query` first."""
 
     namespace_prefix: list[str] = field(default_factory=list)
     filter: dict[str, Any] | None = None
@@ -74,14 +74,14 @@ class SearchItems(_Operation, tag="search", kw_only=True):
 
 
 class NamespaceMatch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """How a namespace must begin or end; the label `*` stands for any."""
+    """Beginning or end of a namespace; the label `*` matches any label."""
 
     kind: MatchKind
     path: list[str]
 
 
 class ListNamespaces(_Operation, tag="namespaces", kw_only=True):
-    """The namespaces that hold items and fit every match, cut to `max_depth` labels, in their order."""
+    """Namespaces that hold items and meet every match, cut to `max_depth` labels, in their order."""
 
     matches: list[NamespaceMatch] = field(default_factory=list)
     max_depth: int | None = None
@@ -94,7 +94,7 @@ ItemOp = GetItem | PutItem | DeleteItem | SearchItems | ListNamespaces
 
 
 class ItemResult(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What one operation of a batch gives: an item, items or namespaces; nothing for a change."""
+    """Result of one operation of a batch: an item, items or namespaces; empty for a change."""
 
     item: Item | None = None
     items: list[Item] | None = None
@@ -102,9 +102,9 @@ class ItemResult(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ItemPolicy(msgspec.Struct, kw_only=True, frozen=True):
-    """How long items last where nobody says otherwise. Durations are in minutes."""
+    """Default TTL of items. Durations are in minutes."""
 
     default_ttl: float | None = None
     refresh_on_read: bool = True
     sweep_interval_minutes: float | None = None
-    """How often what has expired is removed; it is out of sight at once in any case."""
+    """Interval between deletions of expired items, which are hidden at once in any case."""

@@ -1,4 +1,4 @@
-"""The items of one namespace: what agents remember beyond a thread."""
+"""Service of the items of one namespace."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ from perdure.service.callers import Caller
 from perdure.service.endpoints import DELETE, GET, POST, PUT, WireForm, call
 
 SCAN_ROWS = 200
-"""How many items are looked at first where the database cannot tell which ones fit."""
+"""Number of items in the first read of a search that the database cannot filter itself."""
 MOST_ROWS = 2000
 SCAN_BYTES = 8 << 20
-"""How large the next look may become, as far as the last one tells."""
+"""Target size of the next read, estimated from the last one."""
 SCAN_VECTORS = 256
 WALK_PATHS = 200
 PAGE_ROWS = 1000
 SWEEP_SECONDS = 60.0
 MAX_QUERY = 64 << 10
 MAX_BODY = 32 << 20
-"""How large a batch may be over HTTP: what agents remember may be large."""
+"""Limit of a batch over HTTP; values of items may be large."""
 
 R = TypeVar("R", ItemRow, ValuedVectorRow)
 Key = Annotated[str, Meta(max_length=MAX_KEY)]
@@ -88,7 +88,7 @@ OptionalLabels = Annotated[Sequence[str] | None, _DOTTED]
 
 
 def check_ops(ops: Sequence[ItemOp]) -> None:
-    """Refuse a batch that is too long, or that asks for too much."""
+    """Check the length of a batch and the limits in it."""
     if len(ops) > MAX_PAGE:
         raise InvalidInput(f"a batch has at most {MAX_PAGE} operations, not {len(ops)}")
     for op in ops:
@@ -97,7 +97,7 @@ def check_ops(ops: Sequence[ItemOp]) -> None:
 
 
 class Items(Service):
-    """The items of one namespace of perdure: what agents remember beyond a thread.
+    """Items of one namespace: values of agents that are kept beyond a thread.
 
     Every public method is a batch of operations, which `run` executes.
     """
@@ -130,10 +130,10 @@ class Items(Service):
     async def fetch(self, namespace: DottedLabels, key: Key, *, refresh_ttl: bool | None = None) -> Item:
         """Get an item by its namespace and key. NotFound if there is none."""
         wanted = GetItem(namespace=list(check_labels(namespace)), key=key, refresh_ttl=refresh_ttl)
-        (found,) = await self.run([wanted])
-        if found.item is None:
+        (item,) = await self.run([wanted])
+        if item.item is None:
             raise NotFound(f"Item {key} not found in the namespace {'.'.join(namespace)}")
-        return found.item
+        return item.item
 
     @call(PUT("/items"), scope="write")
     async def put(
@@ -145,9 +145,9 @@ class Items(Service):
         ttl_minutes: float | UnsetType | None = UNSET,
         index: bool | list[str] | None = None,
     ) -> None:
-        """Store a JSON object, replacing what was there.
+        """Store a JSON object, replacing an existing one.
 
-        Without `ttl_minutes` it lasts as long as the policy says; with None it never expires.
+        Without `ttl_minutes` the TTL is that of the policy; with None the item never expires.
         """
         wanted = PutItem(
             namespace=list(check_namespace(namespace)),
@@ -160,16 +160,16 @@ class Items(Service):
 
     @call(DELETE("/items"), scope="write", repeatable=True)
     async def delete(self, namespace: DottedLabels, key: Key) -> None:
-        """Delete an item. A missing one is no error."""
+        """Delete an item. A missing item is no error."""
         await self.run([DeleteItem(namespace=list(check_labels(namespace)), key=key)])
 
     async def _put(self, ops: Sequence[PutItem | DeleteItem], items: list[NewItem]) -> None:
-        """Store and delete items, all or none of them."""
+        """Store and delete items, all or none."""
         if self.index is not None:
             puts = [(at, op) for at, op in enumerate(ops) if isinstance(op, PutItem)]
             vectors = await self.index.of_items([(op.value, op.index) for _, op in puts])
-            for (at, _), found in zip(puts, vectors, strict=True):
-                items[at] = items[at]._replace(vectors=found)
+            for (at, _), item_vectors in zip(puts, vectors, strict=True):
+                items[at] = items[at]._replace(vectors=item_vectors)
         await self._write(items)
 
     def _new(self, op: PutItem | DeleteItem) -> NewItem:
@@ -200,9 +200,9 @@ class Items(Service):
         refresh_ttl: bool | None = None,
         cursor: str | None = None,
     ) -> ListPart[Item]:
-        """List the items at or below a namespace that match a filter, the last changed first.
+        """List the items at or below a namespace that match a filter, last changed first.
 
-        With a `query`, where there is an index, the nearest to it first; those are listed by offset.
+        With a `query` and an index, the nearest items come first; such a list is paged by offset.
         """
         check_page(limit, offset, cursor)
         wanted = SearchItems(
@@ -215,9 +215,9 @@ class Items(Service):
             cursor=cursor,
         )
         (result,) = await self.run([wanted])
-        found = result.items or []
-        last = found[-1] if found and len(found) == limit and not query else None
-        return ListPart(found, None if last is None else model.encode_item_cursor(last))
+        items = result.items or []
+        last = items[-1] if items and len(items) == limit and not query else None
+        return ListPart(items, None if last is None else model.encode_item_cursor(last))
 
     async def _search(self, op: SearchItems) -> list[Item]:
         check_number(op.limit, "limit")
@@ -234,35 +234,35 @@ class Items(Service):
             low, high, tuple(model.needles(conditions)), ItemCursor(*place), op.limit, op.offset
         )
         if op.query and self.index is not None:
-            found = await self._nearest(await self.index.of_query(op.query), wanted, conditions)
+            rows = await self._list_nearest(await self.index.of_query(op.query), wanted, conditions)
         else:
-            found = [(row, None) for row in await self._listed(wanted, conditions)]
-        await self._refresh([row for row, _ in found], op.refresh_ttl)
-        return [model.row_to_item(row, score) for row, score in found]
+            rows = [(row, None) for row in await self._list_rows(wanted, conditions)]
+        await self._refresh([row for row, _ in rows], op.refresh_ttl)
+        return [model.row_to_item(row, score) for row, score in rows]
 
-    async def _listed(self, wanted: ItemFilter, conditions: Mapping[str, Any]) -> list[ItemRow]:
-        return await (self._filtered(wanted, conditions) if conditions else self._page(wanted))
+    async def _list_rows(self, wanted: ItemFilter, conditions: Mapping[str, Any]) -> list[ItemRow]:
+        return await (self._filter_rows(wanted, conditions) if conditions else self._read_page(wanted))
 
-    async def _nearest(
+    async def _list_nearest(
         self, vector: Sequence[float], wanted: ItemFilter, conditions: Mapping[str, Any]
     ) -> list[tuple[ItemRow, float | None]]:
-        """The items nearest to a vector, and after them those that have none of their own."""
+        """Return the items nearest to a vector, followed by the items without vectors."""
         if not wanted.limit:
             return []
-        ranking = await self._ranking(vector, wanted, conditions)
+        ranking = await self._rank(vector, wanted, conditions)
         chosen = ranking.nearest()[wanted.offset :]
         rows = await self.read(operations.get, [name for _, name in chosen])
-        found: list[tuple[ItemRow, float | None]] = [
+        ranked: list[tuple[ItemRow, float | None]] = [
             (rows[name], near) for near, name in chosen if name in rows
         ]
-        left = wanted.limit - len(found)
+        left = wanted.limit - len(ranked)
         if left <= 0:
-            return found
+            return ranked
         offset = max(0, wanted.offset - ranking.count)
-        others = await self._listed(wanted._replace(bare=True, limit=left, offset=offset), conditions)
-        return found + [(row, None) for row in others]
+        others = await self._list_rows(wanted._replace(bare=True, limit=left, offset=offset), conditions)
+        return ranked + [(row, None) for row in others]
 
-    async def _ranking(
+    async def _rank(
         self, vector: Sequence[float], wanted: ItemFilter, conditions: Mapping[str, Any]
     ) -> Ranking:
         """Compare every item of the range, in bounded parts."""
@@ -274,40 +274,40 @@ class Items(Service):
             place = (wanted.low, wanted.high, after, SCAN_VECTORS)
             if conditions:
                 valued = await self.read(operations.vectors_and_values, *place)
-                rows, fitting = valued, await _fitting(valued, conditions)
+                rows, fitting = valued, await _filter_matching(valued, conditions)
             else:
                 plain = await self.read(operations.vectors, *place)
                 rows, fitting = plain, plain
-            # It takes a while, so it does not run in the event loop.
+            # Ranking is slow, so it runs outside of the event loop.
             await asyncio.to_thread(ranking.add, fitting)
             if len(rows) < SCAN_VECTORS:
                 return ranking
             after = (rows[-1].path, rows[-1].key, rows[-1].field)
 
-    async def _page(self, wanted: ItemFilter) -> list[ItemRow]:
-        """A page that the database can tell by itself, in parts that it gives at once."""
+    async def _read_page(self, wanted: ItemFilter) -> list[ItemRow]:
+        """Return a page that the database can filter itself, in bounded parts."""
         rows: list[ItemRow] = []
         while len(rows) < wanted.limit:
             most = min(wanted.limit - len(rows), PAGE_ROWS)
-            found = await self.read(operations.search, wanted._replace(limit=most))
-            rows += found
-            if len(found) < most:
+            part = await self.read(operations.search, wanted._replace(limit=most))
+            rows += part
+            if len(part) < most:
                 break
-            wanted = wanted._replace(after=_place(found[-1]), offset=0)
+            wanted = wanted._replace(after=_place(part[-1]), offset=0)
         return rows
 
-    async def _filtered(self, wanted: ItemFilter, conditions: Mapping[str, Any]) -> list[ItemRow]:
-        """Look through the items in bounded parts until enough of them fit."""
+    async def _filter_rows(self, wanted: ItemFilter, conditions: Mapping[str, Any]) -> list[ItemRow]:
+        """Read items in bounded parts until enough of them match."""
         rows: list[ItemRow] = []
         left, scan = wanted.offset, wanted._replace(limit=SCAN_ROWS, offset=0)
         while len(rows) < wanted.limit:
-            found = await self.read(operations.search, scan)
-            fitting = await _fitting(found, conditions)
+            part = await self.read(operations.search, scan)
+            fitting = await _filter_matching(part, conditions)
             rows += fitting[left : left + wanted.limit - len(rows)]
             left = max(0, left - len(fitting))
-            if len(found) < scan.limit:
+            if len(part) < scan.limit:
                 break
-            scan = scan._replace(after=_place(found[-1]), limit=_next_rows(found))
+            scan = scan._replace(after=_place(part[-1]), limit=_estimate_next_rows(part))
         return rows
 
     @call(GET("/items/namespaces"), scope="read")
@@ -327,18 +327,20 @@ class Items(Service):
         """
         check_page(limit, offset, cursor)
         wanted = ListNamespaces(
-            matches=matches_of(prefix, suffix),
+            matches=build_matches(prefix, suffix),
             max_depth=max_depth,
             limit=limit,
             offset=offset,
             cursor=cursor,
         )
         (result,) = await self.run([wanted])
-        found = [tuple(labels) for labels in result.namespaces or []]
-        more = bool(found) and len(found) == limit
-        return ListPart(found, write_cursor(model.NAMESPACES, encode_namespace(found[-1])) if more else None)
+        namespaces = [tuple(labels) for labels in result.namespaces or []]
+        more = bool(namespaces) and len(namespaces) == limit
+        return ListPart(
+            namespaces, write_cursor(model.NAMESPACES, encode_namespace(namespaces[-1])) if more else None
+        )
 
-    async def _namespaces(
+    async def _list_namespaces(
         self,
         matches: Sequence[NamespaceMatch],
         max_depth: int | None,
@@ -351,19 +353,19 @@ class Items(Service):
         if max_depth is not None:
             check_number(max_depth, "max_depth", 1)
         if len(matches) > MAX_FILTER_KEYS:
-            raise InvalidInput(f"{len(matches)} conditions; a list takes at most {MAX_FILTER_KEYS}")
+            raise InvalidInput(f"{len(matches)} conditions; a list accepts at most {MAX_FILTER_KEYS}")
         for match in matches:
             check_labels(match.path, match.kind)
-        found: list[tuple[str, ...]] = []
+        namespaces: list[tuple[str, ...]] = []
         low, high = model.build_search_range(matches)
         if (place := read_cursor(cursor, model.NAMESPACES, str)) is not None:
-            low = max(low, _behind(str(*place), max_depth))
-        while len(found) < offset + limit:
+            low = max(low, _get_next_path(str(*place), max_depth))
+        while len(namespaces) < offset + limit:
             paths = await self.read(operations.namespaces, low, high, WALK_PATHS)
-            low = _take(found, paths, matches, max_depth)
+            low = _take(namespaces, paths, matches, max_depth)
             if len(paths) < WALK_PATHS:
                 break
-        return found[offset : offset + limit]
+        return namespaces[offset : offset + limit]
 
     # --- keeping what is read -----------------------------------------------------------------------------
 
@@ -374,12 +376,12 @@ class Items(Service):
             await self.storage.run(operations.refresh, names, ns=await self.ns())
 
     def start_timers(self) -> None:
-        """Remove what has expired by itself, again and again."""
+        """Start the timer that deletes expired items."""
         minutes = self.policy.sweep_interval_minutes
         self.storage.timers.every(SWEEP_SECONDS if minutes is None else minutes * 60, self.expire)
 
     async def expire(self) -> int:
-        """Remove every item whose time is over, of every namespace; returns how many."""
+        """Delete all expired items of all namespaces; return their number."""
         total = 0
         while count := await self.storage.background(operations.expire):
             total += count
@@ -397,44 +399,46 @@ class Items(Service):
         return await self.run(ops)
 
     async def run(self, ops: Sequence[ItemOp]) -> list[ItemResult]:
-        """A batch of any size, with any limits."""
+        """Execute a batch of any size, with any limits."""
         results = [ItemResult() for _ in ops]
         gets = [(at, op) for at, op in enumerate(ops) if isinstance(op, GetItem)]
         changes = [op for op in ops if isinstance(op, PutItem | DeleteItem)]
-        # All changes are checked before anything is read.
+        # All changes are checked before the first read.
         new = [self._new(change) for change in changes]
         if gets:
-            found = await self._get([op for _, op in gets])
-            for (at, _), result in zip(gets, found, strict=True):
+            rows = await self._get([op for _, op in gets])
+            for (at, _), result in zip(gets, rows, strict=True):
                 results[at] = result
         for at, op in enumerate(ops):
             if isinstance(op, SearchItems | ListNamespaces):
-                results[at] = await self._found(op)
+                results[at] = await self._execute_read(op)
         if changes:
             await self._put(changes, new)
         return results
 
     async def _get(self, gets: Sequence[GetItem]) -> list[ItemResult]:
         names: list[Name] = [(encode_namespace(check_labels(op.namespace)), check_key(op.key)) for op in gets]
-        rows = await self._rows(names)
+        rows = await self._get_rows(names)
         for refresh_ttl in (None, True):
             read = [name for name, op in zip(names, gets, strict=True) if op.refresh_ttl is refresh_ttl]
             await self._refresh([rows[name] for name in dict.fromkeys(read) if name in rows], refresh_ttl)
         return [ItemResult(item=model.row_to_item(rows[name]) if name in rows else None) for name in names]
 
-    async def _rows(self, names: Sequence[Name]) -> dict[Name, ItemRow]:
-        """Those of the items that exist; concurrent reads are merged."""
-        found: dict[Name, ItemRow] = await self._merger.call("get", self._rows_batch, names, rows=len(names))
-        return found
+    async def _get_rows(self, names: Sequence[Name]) -> dict[Name, ItemRow]:
+        """Return the existing items; concurrent reads are merged."""
+        rows: dict[Name, ItemRow] = await self._merger.call(
+            "get", self._get_rows_batch, names, rows=len(names)
+        )
+        return rows
 
-    async def _rows_batch(self, calls: Sequence[Sequence[Name]]) -> Sequence[dict[Name, ItemRow]]:
+    async def _get_rows_batch(self, calls: Sequence[Sequence[Name]]) -> Sequence[dict[Name, ItemRow]]:
         wanted = [name for call in calls for name in call]
         return [await self.read(operations.get, wanted)] * len(calls)
 
-    async def _found(self, op: SearchItems | ListNamespaces) -> ItemResult:
+    async def _execute_read(self, op: SearchItems | ListNamespaces) -> ItemResult:
         if isinstance(op, ListNamespaces):
-            found = await self._namespaces(op.matches, op.max_depth, op.limit, op.offset, op.cursor)
-            return ItemResult(namespaces=[list(each) for each in found])
+            namespaces = await self._list_namespaces(op.matches, op.max_depth, op.limit, op.offset, op.cursor)
+            return ItemResult(namespaces=[list(labels) for labels in namespaces])
         return ItemResult(items=await self._search(op))
 
 
@@ -442,8 +446,8 @@ def _place(row: ItemRow) -> ItemCursor:
     return ItemCursor(row.updated, row.path, row.key)
 
 
-async def _fitting(rows: Sequence[R], conditions: Mapping[str, Any]) -> list[R]:
-    """The rows whose value matches; many are decoded outside of the event loop."""
+async def _filter_matching(rows: Sequence[R], conditions: Mapping[str, Any]) -> list[R]:
+    """Return the rows whose value matches; many rows are decoded outside of the event loop."""
 
     def look() -> list[R]:
         return [row for row in rows if matches(decode_json(row.value), conditions)]
@@ -451,25 +455,25 @@ async def _fitting(rows: Sequence[R], conditions: Mapping[str, Any]) -> list[R]:
     return look() if len(rows) < SCAN_ROWS else await asyncio.to_thread(look)
 
 
-def _next_rows(found: Sequence[ItemRow]) -> int:
-    """How many items to look at next: many small ones, fewer large ones."""
-    average = 1 + sum(len(row.value) for row in found) // len(found)
+def _estimate_next_rows(rows: Sequence[ItemRow]) -> int:
+    """Return the size of the next read: many small items, fewer large ones."""
+    average = 1 + sum(len(row.value) for row in rows) // len(rows)
     return max(SCAN_ROWS, min(MOST_ROWS, SCAN_BYTES // average))
 
 
-def _behind(path: str, max_depth: int | None) -> str:
-    """Where a list goes on behind a namespace: below it, unless namespaces are cut to its length."""
+def _get_next_path(path: str, max_depth: int | None) -> str:
+    """Return the next path after a namespace: below it, unless namespaces are cut to its length."""
     _, end = model.build_namespace_range(path)
     return end if len(model.decode_namespace(path)) == max_depth else path + "\x01"
 
 
 def _take(
-    found: list[tuple[str, ...]],
+    namespaces: list[tuple[str, ...]],
     paths: Sequence[str],
     matches: Sequence[NamespaceMatch],
     max_depth: int | None,
 ) -> str:
-    """Add the namespaces that fit, each once; gives where to go on."""
+    """Add the matching namespaces, each once; return the path of the next read."""
     low = ""
     for path in paths:
         if path < low:
@@ -479,13 +483,13 @@ def _take(
         if not model.fits(labels, matches):
             continue
         cut = labels[:max_depth]
-        found.append(cut)
-        low = _behind(encode_namespace(cut), max_depth)
+        namespaces.append(cut)
+        low = _get_next_path(encode_namespace(cut), max_depth)
     return low
 
 
-def matches_of(prefix: Sequence[str] | None, suffix: Sequence[str] | None) -> list[NamespaceMatch]:
-    """How namespaces must begin and end; what is empty demands nothing."""
+def build_matches(prefix: Sequence[str] | None, suffix: Sequence[str] | None) -> list[NamespaceMatch]:
+    """Return the matches for a prefix and a suffix; an empty one is left out."""
     matches = [NamespaceMatch(kind="prefix", path=list(check_labels(prefix, "prefix")))] if prefix else []
     return matches + (
         [NamespaceMatch(kind="suffix", path=list(check_labels(suffix, "suffix")))] if suffix else []

@@ -17,7 +17,7 @@ GET = statement(
     "SELECT {columns} FROM items WHERE ns = :ns AND path = :path AND key {among:keys} AND " + _LIVE,
     row=ItemRow,
 )
-# Store items. One that takes the place of an expired item that is not yet deleted counts as new.
+# Store items. An item that replaces an expired one, not yet deleted, counts as new.
 PUT = BulkInsert(
     ITEMS,
     NewItemRow,
@@ -27,14 +27,14 @@ PUT = BulkInsert(
 )
 # Delete items.
 DROP = statement("DELETE FROM items WHERE ns = :ns AND path = :path AND key {among:keys}")
-# Count the TTL of an item from now on.
+# Restart the TTL of an item.
 REFRESH = statement(
     "UPDATE items SET expires = :now + ttl WHERE ns = :ns AND path = :path AND key = :key AND expires > :now"
 )
 
 # --- searching --------------------------------------------------------------------------------------------
 
-# The first and the last namespace of a range. If they are one, the index has its items in their order.
+# The first and last namespace of a range. If they are equal, the index has its items in their order.
 ENDS = statement(
     """
     SELECT
@@ -58,16 +58,16 @@ WITHOUT_VECTORS = (
     "NOT EXISTS (SELECT 1 FROM item_vectors AS v"
     " WHERE v.ns = items.ns AND v.path = items.path AND v.key = items.key)"
 )
-# The items of one namespace before a place.
+# The items of one namespace before a position.
 IN_ONE = Listing("{columns}", "items WHERE ns = :ns AND path = :path AND " + _LIVE + _BEFORE, ItemRow)
-# The items of a range of namespaces before a place.
+# The items of a range of namespaces before a position.
 IN_RANGE = Listing(
     "{columns}", "items WHERE ns = :ns AND path >= :low AND path < :high AND " + _LIVE + _BEFORE, ItemRow
 )
 
 # --- namespaces -------------------------------------------------------------------------------------------
 
-# The namespaces of a range. Each step reads the next one from the index, however many items one holds.
+# The namespaces of a range. Each step reads the next one from the index, however many items a namespace has.
 NAMESPACES = statement(
     """
     WITH RECURSIVE walk (path, n) AS (
@@ -90,7 +90,7 @@ NAMESPACES = statement(
 
 # --- expiry -----------------------------------------------------------------------------------------------
 
-# Some items of all namespaces that have expired.
+# A batch of expired items of all namespaces.
 EXPIRED = statement(
     "SELECT {columns} FROM items WHERE expires <= :now ORDER BY expires LIMIT :limit {skip}",
     row=ExpiredItemRow,
@@ -98,7 +98,7 @@ EXPIRED = statement(
 
 # --- vectors ----------------------------------------------------------------------------------------------
 
-# Add the vectors of items.
+# Insert the vectors of items.
 ADD_VECTORS = BulkInsert(ITEM_VECTORS, ItemVectorRow)
 _VECTORS = (
     """
@@ -115,7 +115,7 @@ _VECTORS = (
 )
 # The next vectors of a range of namespaces.
 VECTORS = statement("SELECT {columns:v}" + _VECTORS, row=ItemVectorRow)
-# The same with the values of their items.
+# The next vectors with the values of their items.
 VECTORS_AND_VALUES = statement(
     "SELECT v.path, v.key, v.field, v.vector, i.value" + _VECTORS, row=ValuedVectorRow
 )

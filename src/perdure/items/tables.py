@@ -22,13 +22,13 @@ ITEMS = Table(
         Index("items_expires", ("expires",), "expires IS NOT NULL"),
     ),
 )
-"""Each item, as JSON. `path` is its namespace; from `expires` on it is out of sight."""
+"""Items as JSON. `path` is the namespace; an item is hidden once `expires` has passed."""
 
 ITEM_VECTORS = Table(
     "item_vectors",
     (integer("ns"), text("path"), text("key"), text("field"), blob("vector")),
     key=("ns", "path", "key", "field"),
 )
-"""What an item is searched by: for each field a vector of length 1, as 32-bit floats."""
+"""Vectors of items by field: length 1, 32-bit floats."""
 
 TABLES = (ITEMS, ITEM_VECTORS)

@@ -1,4 +1,4 @@
-"""Search by meaning: what items are compared by, and how near they are to a query."""
+"""Search by meaning: vectors of items, and their similarity to a query."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ WHOLE = "$"
 
 
 def texts_at(value: Any, path: str) -> list[str]:
-    """The texts at a path, in order: objects and lists as JSON, everything else as Python writes it."""
+    """Return the texts at a path in order: objects and lists as JSON, other values by `str`."""
     if path in ("", WHOLE):
         return [_json(value)]
-    found = jsonpath.find(value, jsonpath.parse(path))
-    return [_json(each) if isinstance(each, dict | list) else str(each) for each in found if each is not None]
+    parts = jsonpath.find(value, jsonpath.parse(path))
+    return [_json(part) if isinstance(part, dict | list) else str(part) for part in parts if part is not None]
 
 
 def _json(value: Any) -> str:
@@ -33,9 +33,9 @@ def _json(value: Any) -> str:
 
 
 class ItemIndex:
-    """How items are made comparable: a function that makes vectors of texts, and the fields they are of.
+    """Index of items: a function that computes vectors of texts, and the indexed fields.
 
-    `embed` is what `Embedder` takes.
+    `embed` has the form that `Embedder` accepts.
     """
 
     def __init__(self, embed: Any, *, dims: int | None = None, fields: Sequence[str] | None = None) -> None:
@@ -44,31 +44,31 @@ class ItemIndex:
         self.fields = tuple(fields or (WHOLE,))
 
     async def of_query(self, text: str) -> tuple[float, ...]:
-        """The vector that a query is compared by."""
+        """Return the vector of a query."""
         return await self._embedder.of_query(text)
 
     async def of_items(
         self, items: Sequence[tuple[Mapping[str, Any], Sequence[str] | bool | None]]
     ) -> list[tuple[tuple[str, bytes], ...]]:
-        """For each value, and what is said of its fields, its vectors by field."""
+        """Return the vectors of each value by field; each value comes with its `index` option."""
         wanted = [self._texts(value, index) for value, index in items]
-        texts = list(dict.fromkeys(text for each in wanted for text in each.values()))
-        found = dict(zip(texts, await self._embedder.of_texts(texts), strict=True))
-        return [tuple((field, found[text]) for field, text in each.items()) for each in wanted]
+        texts = list(dict.fromkeys(text for item_texts in wanted for text in item_texts.values()))
+        vectors = dict(zip(texts, await self._embedder.of_texts(texts), strict=True))
+        return [tuple((field, vectors[text]) for field, text in item_texts.items()) for item_texts in wanted]
 
     def _texts(self, value: Mapping[str, Any], index: Sequence[str] | bool | None) -> dict[str, str]:
         if index is False:
             return {}
-        found: dict[str, str] = {}
+        texts_by_field: dict[str, str] = {}
         for path in self.fields if index is None or index is True else index:
             texts = texts_at(value, path)
             names = [path] if len(texts) == 1 else [f"{path}.{number}" for number in range(len(texts))]
-            found.update(zip(names, texts, strict=True))
-        return found
+            texts_by_field.update(zip(names, texts, strict=True))
+        return texts_by_field
 
 
 class Ranking:
-    """The items that are nearest to a query, of all that it was shown; so many are kept."""
+    """The `limit` items nearest to a query among all that were added."""
 
     def __init__(self, query: Vector, most: int) -> None:
         self._query = query
@@ -76,10 +76,10 @@ class Ranking:
         self._best: dict[Name, float] = {}
         self._last: Name | None = None
         self.count = 0
-        """How many items it was shown."""
+        """Number of added items."""
 
     def add(self, rows: Sequence[ItemVectorRow | ValuedVectorRow]) -> None:
-        """Look at more vectors, in their order; an item's nearest field counts."""
+        """Add vectors in their order; the nearest field of an item counts."""
         for row, near in zip(rows, nearness(self._query, [row.vector for row in rows]), strict=True):
             name = (row.path, row.key)
             self.count += name != self._last
@@ -89,5 +89,5 @@ class Ranking:
             self._best = {name: near for near, name in self.nearest()}
 
     def nearest(self) -> list[tuple[float, Name]]:
-        """How near each of the nearest is, and its name; the nearest first."""
+        """Return similarity and name of the nearest items, nearest first."""
         return heapq.nlargest(self._most, ((near, name) for name, near in self._best.items()))

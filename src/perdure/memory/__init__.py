@@ -1,1 +1,1 @@
-"""What happened: events of agents in order of their time, a table of contents over them, and their search."""
+"""Memory: events of agents in order of time, a table of contents over them, and their search."""

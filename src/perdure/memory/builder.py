@@ -1,4 +1,4 @@
-"""Builds nodes of the table of contents: summarises segments, and rolls them up into longer times."""
+"""Build nodes of the table of contents: summarise segments and roll them up into longer periods."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from perdure.memory.summarisers.port import Child, NoEvents, Said, Summariser, S
 from perdure.outbox.model import error_text
 
 BUILD_SECONDS = 900.0
-"""For how long a node counts as being built by a process that is silent."""
+"""A node counts as being built for this long after its process stopped."""
 CHILD_ROWS = 200
 MOST_CHILDREN = 2000
-"""How many children a summary is made of; of more, the last ones do not count."""
+"""Limit of children in a summary; the last ones are left out."""
 FOR_EVER = 2**62
 
 logger = logging.getLogger(__name__)
 
 
 class BuildOutcome(NamedTuple):
-    """What a run of builds did: nodes with a new version, nodes without, nodes that failed."""
+    """Counts of one build run: nodes with a new version, nodes without one, and failed nodes."""
 
     built: int = 0
     unchanged: int = 0
@@ -40,10 +40,10 @@ class BuildOutcome(NamedTuple):
 
 
 class TocBuilder:
-    """Builds what is due, node by node; each that is built is stored before the next one is begun.
+    """Builder of due nodes. Each node is stored before the next one starts.
 
-    `builder` is the job in whose name it builds: after a crash the next attempt of the same job goes on at
-    once, while another job waits until the first one counts as lost.
+    The `builder` argument is the id of the job: after a crash, the next attempt of the same job continues at
+    once. Another job waits until the lease of the first one ends.
     """
 
     def __init__(self, storage: Storage, summariser: Summariser) -> None:
@@ -60,10 +60,10 @@ class TocBuilder:
         rest: float = 0.0,
         ns: int | None = None,
     ) -> BuildOutcome:
-        """Build the stale nodes of a level, of all namespaces or one, that ended `min_age` seconds ago.
+        """Build the stale nodes of a level that ended `min_age` seconds ago, in one namespace or all.
 
-        `rest` is for how many seconds a node must not have changed. An error of the summariser ends the run;
-        what was built stays, and the next run goes on.
+        A node is due if it has not changed for `rest` seconds. An error of the summariser ends the run;
+        finished nodes stay, and the next run continues.
         """
         built = unchanged = failed = 0
         place = DueNodeCursor()
@@ -72,21 +72,21 @@ class TocBuilder:
             due = await self.storage.read(builds.due, level, age, to_micros(rest), place, ns=ns)
             for row in due:
                 try:
-                    made = await self._build(row, job, builder)
+                    new_version = await self._build(row, job, builder)
                 except SummariserError as error:
                     if not error.of_node:
                         raise
                     failed += 1
                     continue
-                built += made is True
-                unchanged += made is False
+                built += new_version is True
+                unchanged += new_version is False
             if len(due) < builds.DUE_ROWS:
                 return BuildOutcome(built, unchanged, failed)
             last = due[-1]
             place = DueNodeCursor(last.end_ms, last.ns, last.id)
 
     async def _build(self, due: DueNodeRow, job: str, builder: str) -> bool | None:
-        """Build a node: True for a new version, False for none, None if somebody else builds it."""
+        """Build a node. Return True for a new version, False for none, None if another job builds it."""
         ns = due.ns
         if due.level != SEGMENT and not await self.storage.run(builds.refresh, due.id, ns=ns):
             return False
@@ -94,7 +94,9 @@ class TocBuilder:
         if row is None:
             return None
         try:
-            done = await (self._segment(row, ns) if row.level == SEGMENT else self._parent(row, ns))
+            done = await (
+                self._build_segment(row, ns) if row.level == SEGMENT else self._build_parent(row, ns)
+            )
             version = await self.storage.run(builds.finish, done._replace(builder=builder, job=job), ns=ns)
         except Exception as error:
             wait = Backoff(*nodes.RETRY_SECONDS).delay(row.tries + 1)
@@ -106,33 +108,33 @@ class TocBuilder:
 
     # --- segments -----------------------------------------------------------------------------------------
 
-    async def _segment(self, row: TocNodeRow, ns: int) -> Built:
+    async def _build_segment(self, row: TocNodeRow, ns: int) -> Built:
         content = await self.storage.read(builds.segment_content, row, ns=ns)
         if not content.events:
             raise NoEvents(f"{row.id} has no events")
-        own = [_said(event) for event in content.events]
-        repeated = [_said(event, repeated=True) for event in content.repeated]
+        own = [_row_to_said(event) for event in content.events]
+        repeated = [_row_to_said(event, repeated=True) for event in content.repeated]
         summary = await self.summariser.summarise([*repeated, *own])
         grips = await asyncio.to_thread(lambda: [grip_for(row.id, text, own) for text in summary.bullets])
         bullets = [
             Bullet(text=text, grip_ids=[grip.id]) for text, grip in zip(summary.bullets, grips, strict=True)
         ]
         agents = sorted({event.agent for event in content.events if event.agent})
-        rows = {grip.id: _grip_row(grip, row.id) for grip in grips}
-        agent_of = {event.id: event.agent for event in content.events}
+        rows = {grip.id: _build_grip_row(grip, row.id) for grip in grips}
+        agents_by_event = {event.id: event.agent for event in content.events}
         texts = tuple(
-            nodes.grip_text(rows[grip.id], agent_of[next(iter(grip.event_ids))])
+            nodes.grip_text(rows[grip.id], agents_by_event[next(iter(grip.event_ids))])
             for grip in {grip.id: grip for grip in grips}.values()
         )
         body = NodeBody(bullets=bullets, keywords=[*summary.keywords], agents=agents)
-        return _built(row, summary.title, body)._replace(
+        return _build_result(row, summary.title, body)._replace(
             made_of=row.content, grips=tuple(rows.values()), grip_texts=texts
         )
 
     # --- roll-ups -----------------------------------------------------------------------------------------
 
-    async def _parent(self, row: TocNodeRow, ns: int) -> Built:
-        rows = await self._children(row.id, ns)
+    async def _build_parent(self, row: TocNodeRow, ns: int) -> Built:
+        rows = await self._list_children(row.id, ns)
         bodies = [nodes.decode_node_body(child.body) for child in rows]
         children = [
             Child(child.id, child.title, [bullet.text for bullet in body.bullets], body.keywords)
@@ -145,21 +147,21 @@ class TocBuilder:
         agents = sorted({agent for body in bodies for agent in body.agents})
         body = NodeBody(bullets=bullets, keywords=[*summary.keywords], agents=agents)
         made_of = nodes.versions_digest(ChildVersion(child.id, child.version) for child in rows)
-        return _built(row, title, body)._replace(made_of=made_of)
+        return _build_result(row, title, body)._replace(made_of=made_of)
 
-    async def _children(self, parent: str, ns: int) -> list[ChildNodeRow]:
-        found: list[ChildNodeRow] = []
+    async def _list_children(self, parent: str, ns: int) -> list[ChildNodeRow]:
+        children: list[ChildNodeRow] = []
         after = (-FOR_EVER, "")
-        while len(found) < MOST_CHILDREN:
+        while len(children) < MOST_CHILDREN:
             rows = await self.storage.read(builds.child_texts, parent, after, CHILD_ROWS, ns=ns)
-            found += rows
+            children += rows
             if len(rows) < CHILD_ROWS:
                 break
             after = (rows[-1].start_ms, rows[-1].id)
-        return found
+        return children
 
 
-def _said(event: MemoryEventRow, *, repeated: bool = False) -> Said:
+def _row_to_said(event: MemoryEventRow, *, repeated: bool = False) -> Said:
     return Said(
         event_id=event.id,
         session_id=event.session_id,
@@ -171,7 +173,7 @@ def _said(event: MemoryEventRow, *, repeated: bool = False) -> Said:
     )
 
 
-def _grip_row(grip: NewGrip, node_id: str) -> GripRow:
+def _build_grip_row(grip: NewGrip, node_id: str) -> GripRow:
     return GripRow(
         id=grip.id,
         node_id=node_id,
@@ -183,7 +185,7 @@ def _grip_row(grip: NewGrip, node_id: str) -> GripRow:
     )
 
 
-def _built(row: TocNodeRow, title: str, body: NodeBody) -> Built:
+def _build_result(row: TocNodeRow, title: str, body: NodeBody) -> Built:
     return Built(
         node_id=row.id,
         builder="",

@@ -1,7 +1,7 @@
-"""The ids of the table of contents, and what follows from an id: its parent, its title, its boundaries.
+"""IDs of the table of contents; parent, title and boundaries follow from an id.
 
 A segment belongs to the day on which it starts, a day to its ISO week, a week to the month of its Thursday, a
-month to its year. All times are UTC. Everything here is pure.
+month to its year. All times are UTC. This module is pure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple, get_args
 Level = Literal["year", "month", "week", "day", "segment"]
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)
 YEAR, MONTH, WEEK, DAY, SEGMENT = range(1, 6)
-"""The numbers of the levels, as agent-memory has them."""
+"""The numbers of the levels, as in agent-memory."""
 
 DAY_MS: Final = 86_400_000
 
@@ -45,7 +45,7 @@ _ID = re.compile(
 
 
 class Period(NamedTuple):
-    """What an id of the table of contents names: a level, and the first day of it."""
+    """The level of an id with its first and last day."""
 
     level: int
     first: date
@@ -62,43 +62,43 @@ class Period(NamedTuple):
 
 
 def date_to_ms(day: date) -> int:
-    """When a day begins."""
+    """Return the first millisecond of a day."""
     return (day - _EPOCH).days * DAY_MS
 
 
 def ms_to_date(ms: int) -> date:
-    """The day of a time."""
+    """Return the day of a time."""
     return datetime.fromtimestamp(ms // 1000, UTC).date()
 
 
 def day_id(ms: int) -> str:
-    """The id of the day of a time."""
+    """Return the id of the day of a time."""
     return "toc:day:" + ms_to_date(ms).isoformat()
 
 
 def segment_id(ms: int, ulid: str) -> str:
-    """The id of a segment that starts at a time with an event."""
+    """Return the id of a segment that starts with this event."""
     return f"toc:segment:{ms_to_date(ms).isoformat()}:{ulid}"
 
 
 def parse_id(node_id: str) -> Period | None:
-    """What an id names, or None if it is none."""
+    """Return the period of an id, or None if the id is invalid."""
     match = _ID.fullmatch(node_id)
     if match is None:
         return None
     try:
-        return _period(match)
+        return _build_period(match)
     except ValueError:
         return None
 
 
-def _period(match: re.Match[str]) -> Period:
+def _build_period(match: re.Match[str]) -> Period:
     if match["year"]:
         year = int(match["y"])
         return Period(YEAR, date(year, 1, 1), date(year, 12, 31))
     if match["month"]:
         first = date(int(match["my"]), int(match["m"]), 1)
-        return Period(MONTH, first, _end_of_month(first))
+        return Period(MONTH, first, _get_end_of_month(first))
     if match["week"]:
         monday = date.fromisocalendar(int(match["wy"]), int(match["w"]), 1)
         return Period(WEEK, monday, monday + timedelta(days=6))
@@ -106,14 +106,14 @@ def _period(match: re.Match[str]) -> Period:
     return Period(DAY if match["day"] else SEGMENT, day, day)
 
 
-def _end_of_month(first: date) -> date:
+def _get_end_of_month(first: date) -> date:
     following = date(first.year + first.month // 12, first.month % 12 + 1, 1)
     return following - timedelta(days=1)
 
 
 def get_parent_id(node_id: str) -> str | None:
-    """The id of the parent; None for a year."""
-    period = _known(node_id)
+    """Return the id of the parent; None for a year."""
+    period = _parse_known_id(node_id)
     if period.level == SEGMENT:
         return "toc:day:" + period.first.isoformat()
     if period.level == DAY:
@@ -126,18 +126,18 @@ def get_parent_id(node_id: str) -> str | None:
 
 
 def list_ancestors(node_id: str) -> list[str]:
-    """The ids of the parents, the nearest first."""
-    found: list[str] = []
+    """Return the ids of the ancestors, nearest first."""
+    ancestors: list[str] = []
     parent = get_parent_id(node_id)
     while parent is not None:
-        found.append(parent)
+        ancestors.append(parent)
         parent = get_parent_id(parent)
-    return found
+    return ancestors
 
 
 def build_title(node_id: str) -> str:
-    """The title of a node from the day up; of a segment its date."""
-    period = _known(node_id)
+    """Return the title of a day, week, month or year; for a segment, its date."""
+    period = _parse_known_id(node_id)
     day = period.first
     if period.level == YEAR:
         return f"{day.year}"
@@ -149,8 +149,8 @@ def build_title(node_id: str) -> str:
     return f"{_DAYS[day.weekday()]}, {_MONTHS[day.month - 1]} {day.day}, {day.year}"
 
 
-def _known(node_id: str) -> Period:
+def _parse_known_id(node_id: str) -> Period:
     period = parse_id(node_id)
     if period is None:
-        raise ValueError(f"{node_id} is no id of the table of contents")
+        raise ValueError(f"{node_id} is not an id of the table of contents")
     return period

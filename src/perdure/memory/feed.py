@@ -1,4 +1,4 @@
-"""How runs reach memory: their ends go into the outbox while somebody feeds memory from them."""
+"""Outbox entries for ended runs, written while a process feeds memory from runs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from perdure.rollouts.model import EndedRollout, Listener
 
 FEED_CONSUMER: Final = "memory-feed"
 FEED_CHANNEL: Final = "memory.feed"
-"""Followed by processes that feed memory; without a follower the end of a run costs nothing more."""
+"""Followed by processes that feed memory; without a follower, ended runs write no entry."""
 
 
-async def _ended(tx: Tx, ended: Sequence[EndedRollout]) -> None:
+async def _put_ended(tx: Tx, ended: Sequence[EndedRollout]) -> None:
     if tx.wants(FEED_CHANNEL):
-        await put(tx, [NewEffect(FEED_CONSUMER, each.rollout_id, "{}") for each in ended])
+        await put(tx, [NewEffect(FEED_CONSUMER, rollout.rollout_id, "{}") for rollout in ended])
 
 
-MEMORY_FEED: Final = Listener(on_ended=_ended)
+MEMORY_FEED: Final = Listener(on_ended=_put_ended)

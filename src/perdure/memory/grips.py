@@ -1,4 +1,4 @@
-"""Grips: what ties each line of a summary to the events behind it. Everything here is pure."""
+"""Grips: links from each line of a summary to the events behind it. This module is pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from perdure.memory.summarisers.extractive import says_enough, split_sentences
 from perdure.memory.summarisers.port import Child, Said, shorten
 
 EXCERPT: Final = 200
-"""How many characters an excerpt has at most, with the dots at its end."""
+"""Limit of characters of an excerpt, with the dots at its end."""
 SHORTEST_WORD: Final = 4
-"""Shorter words say little, except in scripts without spaces."""
+"""Shorter words do not count, except in scripts without spaces."""
 SHORTEST_TEXT: Final = 20
 LEAST_SCORE: Final = 0.3
 CLOSE: Final = 0.8
-"""Events beside the best one belong to it if they score so much of its score."""
+"""Events whose score is at least this share of the best score belong to the grip too."""
 WHOLE: Final = "segment"
 BULLET: Final = "bullet"
 
 
 class NewGrip(NamedTuple):
-    """An excerpt of some events of one session. `source` is what led here: a line, or only its segment."""
+    """An excerpt of events of one session. `source` names its origin: a line, or only its segment."""
 
     id: str
     timestamp_ms: int
@@ -34,15 +34,15 @@ class NewGrip(NamedTuple):
 
 
 def grip_for(node_id: str, bullet: str, events: Sequence[Said]) -> NewGrip:
-    """The events that a line is about: those that share its words or quote it, or else the first one."""
-    terms = _terms(bullet)
-    scores = [_score(terms, event.text) for event in events]
+    """Build the grip of a line: events that share its words or quote it, otherwise the first event."""
+    terms = _get_terms(bullet)
+    scores = [_compute_score(terms, event.text) for event in events]
     best = max(range(len(events)), key=lambda place: (scores[place], -place))
     if scores[best] <= LEAST_SCORE:
         for event in events:
             if _quotes(event.text, bullet):
-                return _made(node_id, bullet, [event], event, BULLET)
-        return _made(node_id, bullet, [events[0]], events[0], WHOLE)
+                return _build_grip(node_id, bullet, [event], event, BULLET)
+        return _build_grip(node_id, bullet, [events[0]], events[0], WHOLE)
     session = [place for place, event in enumerate(events) if event.session_id == events[best].session_id]
     at = session.index(best)
     first = last = at
@@ -51,12 +51,12 @@ def grip_for(node_id: str, bullet: str, events: Sequence[Said]) -> NewGrip:
         first -= 1
     while last + 1 < len(session) and scores[session[last + 1]] >= least:
         last += 1
-    return _made(
+    return _build_grip(
         node_id, bullet, [events[place] for place in session[first : last + 1]], events[best], BULLET
     )
 
 
-def _made(node_id: str, bullet: str, events: Sequence[Said], best: Said, source: str) -> NewGrip:
+def _build_grip(node_id: str, bullet: str, events: Sequence[Said], best: Said, source: str) -> NewGrip:
     start = events[0]
     ulid = derived_ulid(start.timestamp_ms, node_id, bullet, *(event.event_id for event in events))
     return NewGrip(
@@ -64,49 +64,49 @@ def _made(node_id: str, bullet: str, events: Sequence[Said], best: Said, source:
         timestamp_ms=start.timestamp_ms,
         session_id=start.session_id,
         event_ids=tuple(event.event_id for event in events),
-        excerpt=shorten(_telling(bullet, best.text), EXCERPT, "..."),
+        excerpt=shorten(_trim_to_sentence(bullet, best.text), EXCERPT, "..."),
         source=source,
     )
 
 
-def _telling(bullet: str, text: str) -> str:
-    """The text from the sentence on that shares most with a line."""
-    terms = _terms(bullet)
+def _trim_to_sentence(bullet: str, text: str) -> str:
+    """Return the text from the sentence that shares most with a line."""
+    terms = _get_terms(bullet)
     sentences = split_sentences(text)
     if not sentences:
         return text
-    best = max(range(len(sentences)), key=lambda place: (_overlap(terms, sentences[place]), -place))
+    best = max(range(len(sentences)), key=lambda place: (_count_overlap(terms, sentences[place]), -place))
     return " ".join(sentences[best:])
 
 
-def _terms(text: str) -> frozenset[str]:
+def _get_terms(text: str) -> frozenset[str]:
     return frozenset(word for word in index_words(text) if says_enough(word, SHORTEST_WORD))
 
 
-def _score(terms: frozenset[str], text: str) -> float:
-    """How many of the terms a text has, from 0 to 1; a text that is too short is taken only whole."""
-    if len(text) < SHORTEST_TEXT and _terms(text) != terms:
+def _compute_score(terms: frozenset[str], text: str) -> float:
+    """Return the share of terms in a text, from 0 to 1; a text that is too short counts only as a whole."""
+    if len(text) < SHORTEST_TEXT and _get_terms(text) != terms:
         return 0.0
-    return _overlap(terms, text)
+    return _count_overlap(terms, text)
 
 
 def _quotes(text: str, bullet: str) -> bool:
-    """Whether a text has a line word for word, which may be its beginning alone."""
+    """Return whether a text contains a line word for word, or its beginning."""
     return bullet.removesuffix("…") in " ".join(text.split())
 
 
-def _overlap(terms: frozenset[str], text: str) -> float:
-    return len(terms & _terms(text)) / len(terms) if terms else 0.0
+def _count_overlap(terms: frozenset[str], text: str) -> float:
+    return len(terms & _get_terms(text)) / len(terms) if terms else 0.0
 
 
 def inherited(bullet: str, children: Sequence[Child], grips: Sequence[Sequence[Sequence[str]]]) -> list[str]:
-    """The grips of a line of a parent: those of the lines of its children that share its words.
+    """Return the grips of a parent's line: those of its children's lines that share its words.
 
-    `grips` has for each child, and each of its lines, the ids.
+    `grips` has the grip ids of each line of each child.
     """
-    terms = _terms(bullet)
+    terms = _get_terms(bullet)
     scored = [
-        (_overlap(terms, text) if terms else float(text == bullet), -place, -number)
+        (_count_overlap(terms, text) if terms else float(text == bullet), -place, -number)
         for place, child in enumerate(children)
         for number, text in enumerate(child.bullets)
     ]
@@ -114,6 +114,6 @@ def inherited(bullet: str, children: Sequence[Child], grips: Sequence[Sequence[S
         return []
     best, _, _ = max(scored)
     least = max(CLOSE * best, LEAST_SCORE) if best > LEAST_SCORE else best
-    lines = sorted((each for each in scored if each[0] >= least), reverse=True)[:3]
-    found = [id for _, place, number in lines for id in grips[-place][-number]]
-    return list(dict.fromkeys(found))
+    lines = sorted((line for line in scored if line[0] >= least), reverse=True)[:3]
+    ids = [id for _, place, number in lines for id in grips[-place][-number]]
+    return list(dict.fromkeys(ids))

@@ -1,4 +1,4 @@
-"""Events of the hooks of coding agents: one JSON object a line, as Claude Code and others send them. Pure."""
+"""Events of the hooks of coding agents: one JSON object per line, as Claude Code sends them. Pure."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ EVENTS: Final[Mapping[str, tuple[EventType, EventRole]]] = {
     "SubagentStart": ("subagent_start", "system"),
     "SubagentStop": ("subagent_stop", "system"),
 }
-"""What each hook tells; any other is a message of the user."""
+"""The event of each hook; any other hook is a message of the user."""
 RETRY_MS: Final = 60_000
-"""A hook without a time that says the same within a minute is the same."""
+"""Equal hooks without a time count as one if they come in the same minute."""
 MESSAGES: Final = ("message", "prompt", "tool_response", "tool_input")
 METADATA: Final = ("tool_name", "cwd")
 CUT: Final = "\n[cut]"
 MAX_HOOK_TEXT: Final = 256 << 10
-"""The longest text of a hook in UTF-8 bytes; the rest is cut off."""
+"""Limit of the text of a hook in UTF-8 bytes; the rest is cut off."""
 
 
-def event_of_hook(hook: Any, now_ms: int) -> NewMemoryEvent:
-    """The event that a hook tells. Its id follows from what it says: sent again, it adds nothing."""
+def hook_to_event(hook: Any, now_ms: int) -> NewMemoryEvent:
+    """Build the event of a hook. Its id is derived from its content, so that a repeated hook adds nothing."""
     if not isinstance(hook, Mapping):
         raise InvalidInput("a hook is a JSON object")
     name = str(hook.get("hook_event_name") or "")
@@ -42,16 +42,16 @@ def event_of_hook(hook: Any, now_ms: int) -> NewMemoryEvent:
     if not session_id:
         raise InvalidInput("session_id is required")
     event_type, role = EVENTS.get(name, ("user_message", "user"))
-    text = _text(hook)
-    told = _time(hook.get("timestamp"))
-    time = now_ms if told is None else told
-    # Without a time, one that comes again soon must get the same id.
-    stamp = told if told is not None else now_ms // RETRY_MS * RETRY_MS
+    text = _get_text(hook)
+    hook_time = _parse_time(hook.get("timestamp"))
+    time = now_ms if hook_time is None else hook_time
+    # A repeated hook without a time must get the same id.
+    stamp = hook_time if hook_time is not None else now_ms // RETRY_MS * RETRY_MS
     metadata = {key: _cut(str(hook[key]), MAX_METADATA_TEXT) for key in METADATA if hook.get(key)}
-    said = [name, text, *metadata.values(), str(hook.get("tool_use_id") or "")]
+    content = [name, text, *metadata.values(), str(hook.get("tool_use_id") or "")]
     agent = hook.get("agent")
     return NewMemoryEvent(
-        event_id=derived_ulid(stamp, session_id, *said),
+        event_id=derived_ulid(stamp, session_id, *content),
         session_id=session_id,
         timestamp_ms=time,
         event_type=event_type,
@@ -62,35 +62,35 @@ def event_of_hook(hook: Any, now_ms: int) -> NewMemoryEvent:
     )
 
 
-def _text(hook: Mapping[str, Any]) -> str:
-    """What a hook says: its message, or else what the tool got, as JSON."""
+def _get_text(hook: Mapping[str, Any]) -> str:
+    """Return the message of a hook, otherwise the input of the tool as JSON."""
     for key in MESSAGES:
-        found = hook.get(key)
-        if found:
-            return found if isinstance(found, str) else encode_json(found, what=key)
+        value = hook.get(key)
+        if value:
+            return value if isinstance(value, str) else encode_json(value, what=key)
     return ""
 
 
-def _time(value: Any) -> int | None:
-    """A time as text of ISO 8601, or as seconds or milliseconds since 1970; None if it is none."""
+def _parse_time(value: Any) -> int | None:
+    """Parse ISO 8601 text, or seconds or milliseconds since 1970; None if the value is not a time."""
     if isinstance(value, str):
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
             return None
         aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return _possible(int(aware.timestamp() * 1000))
+        return _check_range(int(aware.timestamp() * 1000))
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         return None
-    return _possible(int(value if value > 10**11 else value * 1000)) if abs(value) < 10**16 else None
+    return _check_range(int(value if value > 10**11 else value * 1000)) if abs(value) < 10**16 else None
 
 
-def _possible(ms: int) -> int | None:
+def _check_range(ms: int) -> int | None:
     return ms if 0 <= ms <= LATEST_MS else None
 
 
 def _cut(text: str, most: int) -> str:
-    """A text of at most so many bytes, which says that it was cut."""
+    """Return a text of at most `most` bytes, with a mark if it was cut."""
     whole = storable(text)
     data = whole.encode()
     if len(data) <= most:

@@ -1,4 +1,4 @@
-"""Indexes documents that were ingested or made: the consumer of the outbox that search waits for."""
+"""Outbox consumer that indexes new documents."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from perdure.memory.vector_search import MemoryVectors
 from perdure.outbox.model import ENDLESS, DeliveryPolicy, Effect
 
 POLICY = DeliveryPolicy(retries=ENDLESS, batch=500, concurrency=1, deadline=120.0, gather=0.2, keep=False)
-"""What is to be indexed is never given up; many events are indexed at once."""
+"""Indexing is retried without limit; one delivery indexes many events."""
 
 
 class MemoryIndexer:
-    """Indexes what is not indexed yet.
+    """Indexer of pending documents.
 
-    Effects are done when nothing waits in their namespace any more, whichever effect it came with.
+    An effect is done when its namespace has no pending documents, also those of other effects.
     """
 
     name = INDEX_CONSUMER
@@ -32,12 +32,12 @@ class MemoryIndexer:
         return {}
 
     async def index(self, ns: int) -> int:
-        """Index everything that waits in a namespace; returns how many documents there were."""
+        """Index all pending documents of a namespace; return their number."""
         total, some = 0, index.INDEX_ROWS
         while some >= index.INDEX_ROWS:
             some = await self.storage.background(index.index_some, ns=ns)
             total += some
         if self.vectors is not None:
-            # Words are found even if the embedder fails; the effects are tried again for the vectors.
+            # Words are indexed even if the embedder fails; the effects are retried for the vectors.
             await self.vectors.embed(ns)
         return total

@@ -1,4 +1,4 @@
-"""The jobs of memory: building segments, rolling them up, rebuilding, compacting."""
+"""The jobs of memory: build segments, roll them up, rebuild, compact."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from perdure.memory.service import REBUILD_JOB
 from perdure.memory.toc import SEGMENTS_JOB, TocUpdater, segments_job
 
 MIN_AGE: Final[Mapping[int, float]] = {DAY: 3600.0, WEEK: 86_400.0, MONTH: 86_400.0, YEAR: 7 * 86_400.0}
-"""For how many seconds a time must be over before it is rolled up."""
+"""A period is rolled up this many seconds after its end."""
 ROLLUP_SECONDS: Final = 1800.0
 COMPACTION_SECONDS: Final = 3600.0
 COMPACTION_JOB: Final = "compaction"
 
 
 def rollup_job(level: int) -> str:
-    """The name of the job that rolls up into a level."""
+    """Return the name of the job that rolls up into a level."""
     return f"rollup-{LEVELS[level - 1]}"
 
 
@@ -37,7 +37,7 @@ class MemoryJobs:
         self.indexer = indexer
 
     def register(self, registry: JobRegistry) -> None:
-        """Let the executor of this process execute them."""
+        """Register the functions with the executor of this process."""
         registry.register(SEGMENTS_JOB, self.build_segments, timeout=ROLLUP_SECONDS)
         for level in MIN_AGE:
             registry.register(rollup_job(level), self.roll_up, timeout=ROLLUP_SECONDS)
@@ -45,35 +45,35 @@ class MemoryJobs:
         registry.register(COMPACTION_JOB, self.compact, timeout=COMPACTION_SECONDS)
 
     async def build_segments(self, context: JobContext, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """Build the segments that have not changed for a while; enqueue the job that builds the others."""
+        """Build the segments that have rested; enqueue the job that builds the others."""
         try:
             outcome = await self.builder.build_due(
                 SEGMENT, context.name, context.job_id, rest=self.updater.rest
             )
         except Exception:
-            # The attempts of this job may end before the segment that failed is due again.
+            # This job may run out of attempts before the failed segment is due again.
             await self._enqueue_next(context.ns)
             raise
         await self._enqueue_next(context.ns)
         return outcome._asdict()
 
     async def _enqueue_next(self, ns: int) -> None:
-        """Enqueue the job that builds the next segment as soon as it is due."""
+        """Enqueue the job that builds the next segment when it is due."""
         wait = await self.storage.read(builds.until_due, SEGMENT, to_micros(self.updater.rest))
         if wait is not None:
             await self.storage.run(enqueue_jobs, [segments_job(wait / MICROS + 0.05)], ns=ns)
 
     async def roll_up(self, context: JobContext, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """Roll up the nodes of a level whose time is over and whose children have changed."""
+        """Roll up the nodes of a level whose period is over and whose children have changed."""
         level = LEVELS.index(context.name.removeprefix("rollup-")) + 1
         if level == DAY:
-            # A segment whose job was cancelled or deleted is built here.
+            # Builds segments whose own job was cancelled or deleted.
             await self.builder.build_due(SEGMENT, context.name, context.job_id, rest=self.updater.rest)
         outcome = await self.builder.build_due(level, context.name, context.job_id, min_age=MIN_AGE[level])
         return outcome._asdict()
 
     async def rebuild(self, context: JobContext, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """Cut, build and index everything of a namespace again."""
+        """Cut, build and index everything in a namespace again."""
         done: dict[str, Any] = {}
         if payload.get("toc", True):
             done["days"] = await self._cut_all(context.ns)
@@ -107,7 +107,7 @@ class MemoryJobs:
         return total + await self.indexer.index(ns)
 
     async def compact(self, context: JobContext, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """Merge the pieces of the text index, a bit at a time."""
+        """Merge the segments of the text index in small steps."""
         steps = 0
         while await self.storage.background(maintenance.compact):
             steps += 1

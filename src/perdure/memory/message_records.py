@@ -1,4 +1,4 @@
-"""Records of memory as messages of its gRPC interface, and messages as records."""
+"""Conversion between memory's records and its gRPC messages."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ N = TypeVar("N", bound=str)
 TYPES: Final[dict[int, EventType]] = {0: "user_message", **dict(enumerate(EVENT_TYPES, 1))}
 ROLES: Final[dict[int, EventRole]] = {0: "user", **dict(enumerate(EVENT_ROLES, 1))}
 KINDS: Final[dict[int, DocumentKind]] = {1: "node", 2: "grip", 1001: "event"}
-"""The numbers of TeleportDocType and VectorTargetType that name a kind."""
+"""Document kinds by their numbers in TeleportDocType and VectorTargetType."""
 NODES_AND_GRIPS: Final = (0, 3)
-"""What agent-memory calls unspecified, and all: it does not index events."""
+"""The numbers for "unspecified" and "all" in agent-memory, which does not index events."""
 ALL_KINDS: Final = 1000
 DOC_TYPES: Final[dict[DocumentKind, str]] = {"node": "toc_node", "grip": "grip", "event": "event"}
 LEVEL_NAMES: Final[dict[int, Level]] = dict(enumerate(LEVELS, 1))
@@ -50,15 +50,15 @@ MODES: Final[dict[int, SearchMode]] = {0: "hybrid", 1: "vector", 2: "text", 3: "
 
 
 def named(names: Mapping[int, N], number: int, what: str) -> N:
-    """The name of a number; InvalidInput if it has none."""
+    """Return the name of a number; InvalidInput if it has none."""
     if number not in names:
-        raise InvalidInput(f"there is no {what} {number}")
+        raise InvalidInput(f"unknown {what} {number}")
     return names[number]
 
 
 def find_number(names: Mapping[int, N], name: N) -> int:
-    """The number of a name."""
-    return max(number for number, each in names.items() if each == name)
+    """Return the number of a name."""
+    return max(number for number, other in names.items() if other == name)
 
 
 _TYPE_NUMBERS = {name: find_number(TYPES, name) for name in EVENT_TYPES}
@@ -70,7 +70,7 @@ _KINDS_OF_DOC_TYPES = {name: kind for kind, name in DOC_TYPES.items()}
 
 
 def message_to_new_event(message: Any) -> NewMemoryEvent:
-    """An event to be ingested. What is not specified is a message of the user, at the time of its id."""
+    """Convert a message to a new event. Defaults are a user message at the time of its id."""
     return NewMemoryEvent(
         event_id=message.event_id,
         session_id=message.session_id,
@@ -84,7 +84,7 @@ def message_to_new_event(message: Any) -> NewMemoryEvent:
 
 
 def event_message(event: NewMemoryEvent | MemoryEvent) -> Any:
-    """An event as a message."""
+    """Convert an event to a message."""
     try:
         return m.Event(
             event_id=event.event_id,
@@ -101,7 +101,7 @@ def event_message(event: NewMemoryEvent | MemoryEvent) -> Any:
 
 
 def message_to_event(message: Any) -> MemoryEvent:
-    """An event that was read."""
+    """Convert a message to an event."""
     return MemoryEvent(
         event_id=message.event_id,
         session_id=message.session_id,
@@ -115,12 +115,12 @@ def message_to_event(message: Any) -> MemoryEvent:
 
 
 def ingested_message(answer: Ingested) -> Any:
-    """What became of an event, as a message."""
+    """Convert the result of an ingest to a message."""
     return m.IngestEventResponse(event_id=answer.event_id, created=answer.created)
 
 
 def message_to_ingested(message: Any) -> Ingested:
-    """What became of an event."""
+    """Convert a message to the result of an ingest."""
     return Ingested(event_id=message.event_id, created=message.created)
 
 
@@ -128,9 +128,9 @@ def message_to_ingested(message: Any) -> Ingested:
 
 
 def parse_kinds(number: int) -> list[DocumentKind | None]:
-    """Return the kinds of documents that a search is narrowed to; None is any kind.
+    """Return the document kinds of a search; None is any kind.
 
-    Without a type these are nodes and grips, as in agent-memory, which does not index events.
+    The default is nodes and grips, as in agent-memory.
     """
     if number in NODES_AND_GRIPS:
         return ["node", "grip"]
@@ -138,16 +138,16 @@ def parse_kinds(number: int) -> list[DocumentKind | None]:
 
 
 def time_range(since_ms: int | None, until_ms: int | None) -> Any:
-    """The first and the last millisecond of a search as a time filter; None for all times."""
+    """Return the time filter of a search; None for all times."""
     if since_ms is None and until_ms is None:
         return None
     return m.TimeRange(start_ms=since_ms or 0, end_ms=0 if until_ms is None else until_ms + 1)
 
 
 def parse_times(request: Any) -> tuple[int | None, int | None]:
-    """The first and the last millisecond of a request's time filter, whose end is excluded.
+    """Return the first and last millisecond of a request's time filter, whose end is exclusive.
 
-    An end that is not set is none.
+    None stands for an end that is not set.
     """
     if not request.HasField("time_filter"):
         return None, None
@@ -156,7 +156,7 @@ def parse_times(request: Any) -> tuple[int | None, int | None]:
 
 
 def teleport_result(hit: SearchHit) -> Any:
-    """A result of the full-text search, as a message."""
+    """Convert a hit to a result of the full-text search."""
     return m.TeleportSearchResult(
         doc_id=hit.id,
         doc_type=find_number(KINDS, hit.kind),
@@ -165,12 +165,12 @@ def teleport_result(hit: SearchHit) -> Any:
         timestamp_ms=hit.timestamp_ms,
         agent=hit.agent,
         text_preview=hit.text,
-        citations=map(_citation_message, hit.events),
+        citations=map(_citation_to_message, hit.events),
     )
 
 
 def match_message(hit: SearchHit) -> Any:
-    """A result of a search by vectors, or of both kinds of search, as a message."""
+    """Convert a hit to a result of the vector or hybrid search."""
     return m.VectorMatch(
         doc_id=hit.id,
         doc_type=DOC_TYPES[hit.kind],
@@ -178,14 +178,14 @@ def match_message(hit: SearchHit) -> Any:
         text_preview=hit.text,
         timestamp_ms=hit.timestamp_ms,
         agent=hit.agent,
-        citations=map(_citation_message, hit.events),
+        citations=map(_citation_to_message, hit.events),
     )
 
 
 def message_to_hit(message: Any) -> SearchHit:
-    """A result of a search."""
+    """Convert a result of a search to a hit."""
     if message.doc_type not in _KINDS_OF_DOC_TYPES:
-        raise InvalidInput(f"there is no document type {message.doc_type!r}")
+        raise InvalidInput(f"unknown document type {message.doc_type!r}")
     return SearchHit(
         kind=_KINDS_OF_DOC_TYPES[message.doc_type],
         id=message.doc_id,
@@ -194,13 +194,15 @@ def message_to_hit(message: Any) -> SearchHit:
         timestamp_ms=message.timestamp_ms,
         agent=message.agent if message.HasField("agent") else None,
         events=[
-            Citation(event_id=each.event_id, session_id=each.session_id, timestamp_ms=each.timestamp_ms)
-            for each in message.citations
+            Citation(
+                event_id=citation.event_id, session_id=citation.session_id, timestamp_ms=citation.timestamp_ms
+            )
+            for citation in message.citations
         ],
     )
 
 
-def _citation_message(cited: Citation) -> Any:
+def _citation_to_message(cited: Citation) -> Any:
     return m.Citation(event_id=cited.event_id, session_id=cited.session_id, timestamp_ms=cited.timestamp_ms)
 
 
@@ -208,13 +210,13 @@ def _citation_message(cited: Citation) -> Any:
 
 
 def node_message(node: TocNode) -> Any:
-    """A node as a message."""
+    """Convert a node to a message."""
     return m.TocNode(
         node_id=node.node_id,
         level=find_number(LEVEL_NAMES, node.level),
         title=node.title,
         summary=node.summary or None,
-        bullets=[m.TocBullet(text=each.text, grip_ids=each.grip_ids) for each in node.bullets],
+        bullets=[m.TocBullet(text=bullet.text, grip_ids=bullet.grip_ids) for bullet in node.bullets],
         keywords=node.keywords,
         child_node_ids=node.child_node_ids,
         start_time_ms=node.start_time_ms,
@@ -228,14 +230,14 @@ def node_message(node: TocNode) -> Any:
 
 
 def message_to_node(message: Any) -> TocNode:
-    """A node of the table of contents."""
+    """Convert a message to a node."""
     return TocNode(
         node_id=message.node_id,
         level=named(LEVEL_NAMES, message.level, "level"),
         title=message.title,
         status=message.status,
         summary=message.summary,
-        bullets=[Bullet(text=each.text, grip_ids=list(each.grip_ids)) for each in message.bullets],
+        bullets=[Bullet(text=bullet.text, grip_ids=list(bullet.grip_ids)) for bullet in message.bullets],
         keywords=list(message.keywords),
         agents=list(message.agents),
         parent_id=message.parent_id if message.HasField("parent_id") else None,
@@ -247,9 +249,9 @@ def message_to_node(message: Any) -> TocNode:
     )
 
 
-def expanded_message(found: ExpandedGrip) -> Any:
-    """A grip with its events, as a message."""
-    grip = found.grip
+def expanded_message(expanded: ExpandedGrip) -> Any:
+    """Convert an expanded grip to a message."""
+    grip = expanded.grip
     return m.ExpandGripResponse(
         grip=m.Grip(
             grip_id=grip.grip_id,
@@ -262,14 +264,14 @@ def expanded_message(found: ExpandedGrip) -> Any:
             session_id=grip.session_id,
             event_ids=grip.event_ids,
         ),
-        events_before=map(event_message, found.events_before),
-        excerpt_events=map(event_message, found.excerpt_events),
-        events_after=map(event_message, found.events_after),
+        events_before=map(event_message, expanded.events_before),
+        excerpt_events=map(event_message, expanded.excerpt_events),
+        events_after=map(event_message, expanded.events_after),
     )
 
 
 def message_to_expanded(message: Any) -> ExpandedGrip:
-    """A grip with its events."""
+    """Convert a message to an expanded grip."""
     grip = message.grip
     return ExpandedGrip(
         grip=Grip(
@@ -283,45 +285,45 @@ def message_to_expanded(message: Any) -> ExpandedGrip:
             event_ids=list(grip.event_ids),
             source=grip.source,
         ),
-        events_before=[message_to_event(each) for each in message.events_before],
-        excerpt_events=[message_to_event(each) for each in message.excerpt_events],
-        events_after=[message_to_event(each) for each in message.events_after],
+        events_before=[message_to_event(event) for event in message.events_before],
+        excerpt_events=[message_to_event(event) for event in message.excerpt_events],
+        events_after=[message_to_event(event) for event in message.events_after],
     )
 
 
 def part_numbers(fields: Sequence[NodeField] | None) -> list[int]:
-    """The numbers of the parts of a node to search in; none for all of them."""
-    return [find_number(PARTS, check_choice(each, NODE_FIELDS, "fields")) for each in fields or ()]
+    """Return the numbers of the searched parts of a node; an empty list for all parts."""
+    return [find_number(PARTS, check_choice(part, NODE_FIELDS, "fields")) for part in fields or ()]
 
 
 def parse_parts(numbers: Any) -> list[NodeField] | None:
-    """The parts of a node to search in; None for all of them."""
+    """Return the searched parts of a node; None for all parts."""
     return [named(PARTS, number, "field") for number in numbers if number] or None
 
 
-def match_messages(found: NodeMatches) -> list[Any]:
-    """What a search inside a node found, as messages."""
+def match_messages(node: NodeMatches) -> list[Any]:
+    """Convert the matches inside a node to messages."""
     return [
         m.SearchMatch(
-            field=find_number(PARTS, each.part), text=each.text, grip_ids=each.grip_ids, score=each.score
+            field=find_number(PARTS, match.part), text=match.text, grip_ids=match.grip_ids, score=match.score
         )
-        for each in found.matches
+        for match in node.matches
     ]
 
 
-def node_result(found: NodeMatches) -> Any:
-    """A node in which a search found something, as a message."""
+def node_result(node: NodeMatches) -> Any:
+    """Convert a node with matches to a message."""
     return m.SearchNodeResult(
-        node_id=found.node_id,
-        title=found.title,
-        level=find_number(LEVEL_NAMES, found.level),
-        matches=match_messages(found),
-        relevance_score=found.relevance,
+        node_id=node.node_id,
+        title=node.title,
+        level=find_number(LEVEL_NAMES, node.level),
+        matches=match_messages(node),
+        relevance_score=node.relevance,
     )
 
 
 def message_to_matches(message: Any, title: str = "") -> NodeMatches:
-    """What a search inside one node found; the answer of SearchNode has no title and no relevance."""
+    """Convert a message to the matches inside one node; the reply of SearchNode has no title."""
     matches = [_message_to_match(match) for match in message.matches]
     scores = [match.score for match in matches]
     return NodeMatches(
@@ -334,11 +336,13 @@ def message_to_matches(message: Any, title: str = "") -> NodeMatches:
 
 
 def message_to_children(message: Any) -> ChildMatches:
-    """The nodes in which a search found something."""
+    """Convert a message to the nodes with matches."""
     return ChildMatches(
         items=[
-            msgspec.structs.replace(message_to_matches(each, each.title), relevance=each.relevance_score)
-            for each in message.results
+            msgspec.structs.replace(
+                message_to_matches(result, result.title), relevance=result.relevance_score
+            )
+            for result in message.results
         ],
         has_more=message.has_more,
     )

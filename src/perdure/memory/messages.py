@@ -1,6 +1,6 @@
-"""The protobuf messages of memory's gRPC interface, made of `memory.binpb` when they are imported.
+"""The protobuf messages of memory's gRPC interface, built from `memory.binpb` at import.
 
-They have a pool of their own, so that a program may also have the messages of agent-memory loaded.
+They use their own descriptor pool, so that a program can also load the messages of agent-memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _POOL.Add(FILE)
 
 
 def message_class(name: str) -> Any:
-    """The class of a message of the interface."""
+    """Return the class of a message of the interface."""
     return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
 
 

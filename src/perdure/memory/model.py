@@ -1,4 +1,4 @@
-"""The rules of memory's events, and the rows of its tables. Everything here is pure."""
+"""Rules of memory's events, and the rows of its tables. This module is pure."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from perdure.memory.records import (
 )
 
 MAX_EVENT_BYTES = 4 << 20
-"""Default of the setting `memory_event_bytes`: the longest text of an event, in UTF-8 bytes."""
+"""Default of the setting `memory_event_bytes`: limit of an event's text in UTF-8 bytes."""
 MAX_METADATA = 64
 MAX_METADATA_TEXT = 8 << 10
 LATEST_MS = 250_000_000_000_000
-"""The latest time that is accepted, in the year 9892: the weeks around it exist."""
+"""The latest accepted time, in the year 9892. Dates can still represent the weeks around it."""
 TOOL_CHARACTERS = 1000
-"""How many characters of a tool's result count towards a segment."""
+"""Number of characters of a tool's result that count towards a segment."""
 PLACE_BITS = 40
-"""How many bits of a place number the documents of a namespace."""
+"""Bits of a place that number the documents of a namespace."""
 
 DAY_MS = 86_400_000
 
@@ -77,11 +77,11 @@ class CheckedEvent(NamedTuple):
 
 
 def check_event(event: NewMemoryEvent, max_bytes: int = MAX_EVENT_BYTES) -> CheckedEvent:
-    """Return an event as it is stored; InvalidInput if it cannot be stored."""
+    """Check an event and return its rows; InvalidInput if it cannot be stored."""
     id = check_event_id(event.event_id)
-    session_id = _named(event.session_id, "session_id")
+    session_id = _check_name(event.session_id, "session_id")
     timestamp_ms = check_time(ulid_ms(id) if event.timestamp_ms is None else event.timestamp_ms)
-    body = check_text(_storable(event.text, "text"), "text (memory_event_bytes)", max_length=max_bytes)
+    body = check_text(_check_storable(event.text, "text"), "text (memory_event_bytes)", max_length=max_bytes)
     agent = check_agent(event.agent)
     type_number = EVENT_TYPES.index(check_choice(event.event_type, EVENT_TYPES, "event_type")) + 1
     role_number = EVENT_ROLES.index(check_choice(event.role, EVENT_ROLES, "role")) + 1
@@ -94,51 +94,51 @@ def check_event(event: NewMemoryEvent, max_bytes: int = MAX_EVENT_BYTES) -> Chec
         agent=agent,
         tokens=estimate_tokens(body, tool=type_number == TOOL_RESULT),
         received_at=0,
-        metadata=encode_json(_metadata(event.metadata), what="metadata"),
+        metadata=encode_json(_check_metadata(event.metadata), what="metadata"),
     )
     text = TextRow(id, EVENT, timestamp_ms, agent, None, build_tags(EVENT, [agent] if agent else []), body)
     return CheckedEvent(row, text)
 
 
 def check_event_id(value: object) -> str:
-    """A ULID, in upper case."""
-    id = _named(value, "event_id")
-    found = parse_ulid(id)
-    if found is None:
+    """Return a ULID in upper case."""
+    id = _check_name(value, "event_id")
+    ulid = parse_ulid(id)
+    if ulid is None:
         raise InvalidInput(f"event_id is {id[:64]!r}; it must be a ULID, 26 characters such as {_EXAMPLE}")
-    return found
+    return ulid
 
 
 _EXAMPLE = "01HMZ0KQ6V9B4T5Z7N2C8XJ3PD"
 
 
 def check_time(value: object, what: str = "timestamp_ms") -> int:
-    """A time in milliseconds since 1970."""
+    """Check a time in milliseconds since 1970."""
     return check_number(value, what, most=LATEST_MS)
 
 
 def check_agent(agent: object) -> str | None:
-    """The name of an agent, in lower case; None if it is not named."""
+    """Return the name of an agent in lower case; None if there is none."""
     if agent is None:
         return None
     return check_id(agent, "agent").strip().lower() or None
 
 
-def _named(value: object, what: str) -> str:
+def _check_name(value: object, what: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise InvalidInput(f"{what} is required")
     return check_id(value, what)
 
 
-def _storable(value: object, what: str) -> object:
-    """A text without what no database takes: NUL and lone surrogates become U+FFFD."""
+def _check_storable(value: object, what: str) -> object:
+    """Return a text without characters that a database rejects; InvalidInput if it is not a string."""
     if not isinstance(value, str):
         raise InvalidInput(f"{what} must be a string, not {type(value).__name__}")
     return storable(value)
 
 
 def storable(text: str) -> str:
-    """A text that every database takes: NUL and lone surrogates become U+FFFD."""
+    """Replace NUL and lone surrogates, which databases reject, by U+FFFD."""
     whole = text.replace("\0", "\ufffd")
     try:
         whole.encode()
@@ -147,7 +147,7 @@ def storable(text: str) -> str:
     return whole
 
 
-def _metadata(metadata: object) -> dict[str, str]:
+def _check_metadata(metadata: object) -> dict[str, str]:
     if not isinstance(metadata, Mapping):
         raise InvalidInput("metadata must be an object with strings as values")
     if len(metadata) > MAX_METADATA:
@@ -156,12 +156,12 @@ def _metadata(metadata: object) -> dict[str, str]:
     for key, value in metadata.items():
         name = check_text(key, "a key of metadata", max_length=MAX_KEY)
         what = f"metadata[{name[:64]!r}]"
-        checked[name] = check_text(_storable(value, what), what, max_length=MAX_METADATA_TEXT)
+        checked[name] = check_text(_check_storable(value, what), what, max_length=MAX_METADATA_TEXT)
     return checked
 
 
 def estimate_tokens(text: str, *, tool: bool = False) -> int:
-    """How many tokens a text has, about: a quarter of its bytes."""
+    """Estimate the number of tokens of a text as a quarter of its bytes."""
     counted = text[:TOOL_CHARACTERS] if tool else text
     length = len(counted) if counted.isascii() else len(counted.encode())
     return max(1, length // 4)
@@ -171,23 +171,23 @@ def estimate_tokens(text: str, *, tool: bool = False) -> int:
 
 
 def build_tags(kind: str, agents: Iterable[str]) -> str:
-    """The words by which a search is narrowed to a kind of document, or to an agent."""
+    """Return the words that filter a search by document kind or agent."""
     return " ".join([kind, *map(agent_tag, agents)])
 
 
 def filter_tags(kind: str | None, agent: str | None) -> list[str]:
-    """The tags that a document must have."""
+    """Return the tags that a document must have."""
     return ([] if kind is None else [kind]) + ([] if agent is None else [agent_tag(agent)])
 
 
 @lru_cache(maxsize=1024)
 def agent_tag(agent: str) -> str:
-    """The name of an agent as one word, whatever characters it has."""
+    """Return the name of an agent as one word of plain characters."""
     return "agent" + sha256(agent.encode()).hexdigest()[:20]
 
 
 def build_document_range(ns: int) -> tuple[int, int]:
-    """The first and the last place that a document of a namespace can have."""
+    """Return the first and last place of the documents of a namespace."""
     return ns << PLACE_BITS, ((ns + 1) << PLACE_BITS) - 1
 
 
@@ -213,7 +213,7 @@ class MemoryEventRow(NamedTuple):
 
 
 class CitedRow(NamedTuple):
-    """Where an event stands."""
+    """The session and time of an event."""
 
     id: str
     session_id: str
@@ -221,7 +221,7 @@ class CitedRow(NamedTuple):
 
 
 class DocumentCitation(NamedTuple):
-    """An event behind a document."""
+    """An event cited by a document."""
 
     document: str
     id: str
@@ -249,7 +249,7 @@ class DocumentVectorRow(NamedTuple):
 
 
 class VectorDocument(NamedTuple):
-    """The vector of a document, and what a search is narrowed by."""
+    """The vector of a document with the columns that filter a search."""
 
     place: int
     vector: bytes
@@ -258,7 +258,7 @@ class VectorDocument(NamedTuple):
 
 
 class NewDocumentRow(NamedTuple):
-    """The place of a document in the index, which had none before."""
+    """The new place of a document in the index."""
 
     id: str
     place: int | None
@@ -266,7 +266,7 @@ class NewDocumentRow(NamedTuple):
 
 
 class IndexedDocumentRow(NamedTuple):
-    """A document that is indexed."""
+    """An indexed document."""
 
     id: str
     place: int
@@ -296,7 +296,7 @@ class FeedRow(NamedTuple):
 
 
 class MemoryCountRow(NamedTuple):
-    """How much the memory of a namespace holds, and its database."""
+    """Size of a namespace's memory and of its database."""
 
     events: int
     nodes: int
@@ -310,7 +310,7 @@ class MemoryCountRow(NamedTuple):
 
 
 def row_to_event(row: MemoryEventRow) -> MemoryEvent:
-    """The record of an event."""
+    """Convert a row to an event."""
     return MemoryEvent(
         event_id=row.id,
         session_id=row.session_id,
@@ -324,12 +324,12 @@ def row_to_event(row: MemoryEventRow) -> MemoryEvent:
 
 
 def row_to_citation(row: CitedRow) -> Citation:
-    """An event behind a result."""
+    """Convert a row to a citation."""
     return Citation(event_id=row.id, session_id=row.session_id, timestamp_ms=row.timestamp_ms)
 
 
 class EventCursor(NamedTuple):
-    """A place in the order of events: by time, then by id."""
+    """A position in the order of events: by time, then by id."""
 
     timestamp_ms: int = -1
     id: str = ""
@@ -339,12 +339,12 @@ class EventCursor(NamedTuple):
 
 
 def parse_place(cursor: str | None) -> EventCursor:
-    """The place that a cursor names; None is the beginning."""
+    """Parse a cursor; None is the beginning."""
     if cursor is None:
         return EventCursor()
     ms, colon, id = check_id(cursor, "after").partition(":")
     if not colon or not ms.isascii() or not ms.isdecimal() or parse_ulid(id) is None:
-        raise InvalidInput(f"after is {cursor[:64]!r}; it must be what a page before has given")
+        raise InvalidInput(f"after is {cursor[:64]!r}; it must be the `after` value of an earlier page")
     return EventCursor(check_time(int(ms), "after"), id)
 
 
@@ -355,10 +355,10 @@ INDEX_CONSUMER, TOC_CONSUMER = "memory-index", "memory-toc"
 
 
 def outbox_bodies(rows: Sequence[NewEventRow]) -> tuple[str, str]:
-    """What the outbox gets for a batch of events: to index them, and to update the table of contents.
+    """Return the outbox bodies of a batch of events: for the index and for the table of contents.
 
-    What is to be done is found in the tables, so that one entry may do the work of others; the second one
-    names the days, each with its first and last time that something happened.
+    Consumers read the pending work from the tables, so that one entry may do the work of others. The second
+    body names the first and last time of an event on each day.
     """
     days: dict[int, tuple[int, int]] = {}
     for row in rows:

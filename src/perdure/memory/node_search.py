@@ -1,4 +1,4 @@
-"""Search inside nodes of the table of contents: which of their parts have words of a query. All pure."""
+"""Search inside nodes of the table of contents: parts with words of a query. This module is pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHORTEST_TERM = 3
 
 
 def query_terms(query: object) -> list[str]:
-    """The words of a query that count; InvalidInput if it is empty."""
+    """Return the words of a query that count; InvalidInput if the query is empty."""
     text = check_text(query, "query", max_length=16_384)
     if not text.strip():
         raise InvalidInput("query is required")
@@ -27,31 +27,31 @@ def query_terms(query: object) -> list[str]:
 def matches_in(
     node: TocNode, terms: Sequence[str], fields: Sequence[NodeField], limit: int, token_budget: int
 ) -> NodeMatches:
-    """What in a node has some of the terms, the best first."""
-    found = sorted(_matches(node, terms, fields), key=lambda match: -match.score)[:limit]
+    """Return the parts of a node that contain some of the terms, best first."""
+    matches = sorted(_find_matches(node, terms, fields), key=lambda match: -match.score)[:limit]
     if token_budget:
-        found = _within(found, token_budget)
+        matches = _cut_to_budget(matches, token_budget)
     return NodeMatches(
         node_id=node.node_id,
         title=node.title,
         level=node.level,
-        matches=found,
-        relevance=sum(match.score for match in found) / len(found) if found else 0.0,
+        matches=matches,
+        relevance=sum(match.score for match in matches) / len(matches) if matches else 0.0,
     )
 
 
-def _matches(node: TocNode, terms: Sequence[str], fields: Sequence[NodeField]) -> Iterator[NodeMatch]:
-    for part, text, grip_ids in _parts(node):
+def _find_matches(node: TocNode, terms: Sequence[str], fields: Sequence[NodeField]) -> Iterator[NodeMatch]:
+    for part, text, grip_ids in _list_parts(node):
         if part not in fields:
             continue
         words = index_words(text)
         exact = part == "keywords" and any(term == " ".join(words) for term in terms)
-        score = 1.0 if exact else _share(terms, words)
+        score = 1.0 if exact else _compute_share(terms, words)
         if score > 0:
             yield NodeMatch(part=part, text=text, score=score, grip_ids=list(grip_ids))
 
 
-def _parts(node: TocNode) -> Iterator[tuple[NodeField, str, Sequence[str]]]:
+def _list_parts(node: TocNode) -> Iterator[tuple[NodeField, str, Sequence[str]]]:
     yield "title", node.title, ()
     yield "summary", node.summary, ()
     for bullet in node.bullets:
@@ -60,14 +60,14 @@ def _parts(node: TocNode) -> Iterator[tuple[NodeField, str, Sequence[str]]]:
         yield "keywords", keyword, ()
 
 
-def _share(terms: Sequence[str], words: Sequence[str]) -> float:
-    """How many of the terms stand in some words, or begin one of them, from 0 to 1."""
+def _compute_share(terms: Sequence[str], words: Sequence[str]) -> float:
+    """Return the share of terms that are in `words` or begin one of them, from 0 to 1."""
     if not terms:
         return 0.0
     return sum(any(word.startswith(term) for word in words) for term in terms) / len(terms)
 
 
-def _within(matches: Sequence[NodeMatch], token_budget: int) -> list[NodeMatch]:
+def _cut_to_budget(matches: Sequence[NodeMatch], token_budget: int) -> list[NodeMatch]:
     taken: list[NodeMatch] = []
     left = token_budget
     for match in matches:

@@ -1,4 +1,4 @@
-"""Nodes of the table of contents: their statuses, their rows, and what readers see. All of it is pure."""
+"""Nodes of the table of contents: statuses, rows and records. This module is pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DRAFT, BUILDING, COMPLETE, FAILED = NODE_STATUSES
 
 TOC_NODE = (
     Machine("toc node", NODE_STATUSES, start={"created": DRAFT}, final=[])
-    # An attempt that is started again, or whose process was lost, builds anew.
+    # A repeated attempt, also after a lost process, starts the build over.
     .on("start", [DRAFT, BUILDING, COMPLETE, FAILED], BUILDING)
     .on("built", [BUILDING], COMPLETE)
     .on("failed", [BUILDING], FAILED)
@@ -31,9 +31,9 @@ PENDING_TEXT: Final = "Summary pending."
 NODE_KIND: Final = "node"
 GRIP_KIND: Final = "grip"
 AGAIN: Final = "!"
-"""Marks what a node was made of that is to be built again all the same."""
+"""Prefix of `built_from` of a node that must be built again from the same content."""
 RETRY_SECONDS: Final = (60.0, 86_400.0)
-"""The first and the longest wait before a node that failed is built again."""
+"""The first and the longest wait before the next try after a failed build."""
 
 
 # --- rows -------------------------------------------------------------------------------------------------
@@ -67,12 +67,12 @@ class TocNodeRow(NamedTuple):
 
     @property
     def content(self) -> str:
-        """What a segment is made of, in a few words: it differs if other events belong to it."""
+        """Short digest of a segment's events; differs if other events belong to the segment."""
         return f"{self.first_id}:{self.last_id}:{self.events}"
 
     @property
     def place(self) -> EventCursor:
-        """Where a segment begins."""
+        """The position where a segment begins."""
         return EventCursor(self.start_ms, self.first_id or "")
 
 
@@ -102,7 +102,7 @@ class ChildNodeRow(NamedTuple):
 
 
 class ChildVersion(NamedTuple):
-    """A child, and its latest complete version."""
+    """A child with the number of its latest complete version."""
 
     id: str
     version: int
@@ -148,7 +148,7 @@ class GripRow(NamedTuple):
 
 
 class BuildProgressRow(NamedTuple):
-    """How far a job came."""
+    """The progress of a job."""
 
     job: str
     level: int
@@ -162,7 +162,7 @@ class BuildProgressRow(NamedTuple):
 
 
 def new_node(node_id: str, now: int) -> TocNodeRow:
-    """A node from the day up, before anything is known of it. Its boundaries follow from its id."""
+    """Build an empty day, week, month or year. Its boundaries follow from its id."""
     period = parse_id(node_id)
     assert period is not None
     return TocNodeRow(
@@ -192,7 +192,7 @@ def new_node(node_id: str, now: int) -> TocNodeRow:
 
 
 def segment_node(segment: MemorySegment, now: int) -> TocNodeRow:
-    """The node of a segment that is due to be built."""
+    """Build the stale node of a segment."""
     return new_node(segment.id, now)._replace(
         start_ms=segment.first.timestamp_ms,
         end_ms=segment.last.timestamp_ms,
@@ -205,13 +205,13 @@ def segment_node(segment: MemorySegment, now: int) -> TocNodeRow:
 
 
 def started(row: TocNodeRow, builder: str, until: int) -> TocNodeRow:
-    """The node while somebody builds it."""
+    """Return the node with a started build."""
     status = TOC_NODE.step(row.status, "start")
     return row._replace(status=status, builder=builder, building_until=until)
 
 
 def is_taken(row: TocNodeRow, builder: str, now: int) -> bool:
-    """Whether somebody else builds the node."""
+    """Return whether another builder holds the node."""
     return (
         row.status == BUILDING
         and row.builder != builder
@@ -221,7 +221,7 @@ def is_taken(row: TocNodeRow, builder: str, now: int) -> bool:
 
 
 def built(row: TocNodeRow, built_from: str, *, version: int, stale: bool) -> TocNodeRow:
-    """The node after it was built; still stale if it changed meanwhile."""
+    """Return the node after a build; `stale` if it changed meanwhile."""
     return row._replace(
         status=TOC_NODE.step(row.status, "built"),
         version=version,
@@ -236,7 +236,7 @@ def built(row: TocNodeRow, built_from: str, *, version: int, stale: bool) -> Toc
 
 
 def failed(row: TocNodeRow, error: str, retry_at: int) -> TocNodeRow:
-    """The node after a build that failed: what it said before stays, and it is tried again."""
+    """Return the node after a failed build: its text stays, and it is tried again at `retry_at`."""
     return row._replace(
         status=TOC_NODE.step(row.status, "failed"),
         retry_at=retry_at,
@@ -248,18 +248,18 @@ def failed(row: TocNodeRow, error: str, retry_at: int) -> TocNodeRow:
 
 
 def built_again(row: TocNodeRow, now: int) -> TocNodeRow:
-    """A node that is to be built although it is made of the same."""
+    """Return the node marked to be built again from the same content."""
     again = AGAIN + (row.built_from or "")
     return row._replace(stale=1, built_from=again, retry_at=None, changed_at=now)
 
 
 def made_of_before(row: TocNodeRow) -> str | None:
-    """What the last version of a node was made of."""
+    """Return the content digest of the last version of a node."""
     return None if row.built_from is None else row.built_from.removeprefix(AGAIN)
 
 
 def versions_digest(children: Iterable[ChildVersion]) -> str:
-    """What a node is made of, in a few words: it differs if a child has another version, comes or goes."""
+    """Return a digest of children and versions; differs if a child is added, removed or rebuilt."""
     text = "\n".join(f"{child.id} {child.version}" for child in sorted(children))
     return sha256(text.encode()).hexdigest()[:32]
 
@@ -268,7 +268,7 @@ def versions_digest(children: Iterable[ChildVersion]) -> str:
 
 
 class NodeBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What a version of a node says, as it is stored."""
+    """The stored text of a node's version."""
 
     bullets: list[Bullet]
     keywords: list[str]
@@ -279,12 +279,12 @@ _bodies = msgspec.json.Decoder(NodeBody)
 
 
 def decode_node_body(text: str) -> NodeBody:
-    """The text of a version as it was stored."""
+    """Decode the stored text of a version."""
     return _bodies.decode(text)
 
 
 def grip_ids(row: ShownNode) -> list[str]:
-    """The grips of all lines of a node."""
+    """Return the grips of all lines of a node."""
     bullets = [] if row.body is None else decode_node_body(row.body).bullets
     return list(dict.fromkeys(id for bullet in bullets for id in bullet.grip_ids))
 
@@ -294,7 +294,7 @@ def encode_body(body: NodeBody) -> str:
 
 
 def node_text(row_id: str, start_ms: int, title: str, body: NodeBody) -> TextRow:
-    """What of a node can be searched."""
+    """Build the searchable document of a node."""
     lines = [title, *(bullet.text for bullet in body.bullets), " ".join(body.keywords)]
     agent = body.agents[-1] if len(body.agents) == 1 else None
     tags = build_tags(NODE_KIND, body.agents)
@@ -302,7 +302,7 @@ def node_text(row_id: str, start_ms: int, title: str, body: NodeBody) -> TextRow
 
 
 def grip_text(grip: GripRow, agent: str | None) -> TextRow:
-    """What of a grip can be searched."""
+    """Build the searchable document of a grip."""
     tags = build_tags(GRIP_KIND, [agent] if agent else [])
     return TextRow(grip.id, GRIP_KIND, grip.timestamp_ms, agent, None, tags, grip.excerpt)
 
@@ -311,7 +311,7 @@ def grip_text(grip: GripRow, agent: str | None) -> TextRow:
 
 
 def row_to_node(row: ShownNode, children: Sequence[str] = ()) -> TocNode:
-    """The record of a node: its last complete version, or a placeholder before the first."""
+    """Convert a row to a node: its last complete version, or a placeholder before the first."""
     body = None if row.body is None else decode_node_body(row.body)
     bullets = [Bullet(text=PENDING_TEXT)] if body is None else body.bullets
     return TocNode(
@@ -333,7 +333,7 @@ def row_to_node(row: ShownNode, children: Sequence[str] = ()) -> TocNode:
 
 
 def row_to_grip(row: GripRow, event_ids: Sequence[str]) -> Grip:
-    """The record of a grip."""
+    """Convert a row to a grip."""
     return Grip(
         grip_id=row.id,
         node_id=row.node_id,

@@ -1,4 +1,4 @@
-"""What callers give to memory and see of it. Times are epoch milliseconds, as agent-memory has them."""
+"""Records of memory. Times are epoch milliseconds, as in agent-memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class NewMemoryEvent(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class MemoryEvent(Record, kw_only=True):
-    """Something that an agent, its user or a tool said or did."""
+    """A message or action of an agent, its user or a tool."""
 
     event_id: str
     session_id: str
@@ -62,14 +62,14 @@ class MemoryEvent(Record, kw_only=True):
 
 
 class Ingested(Record, kw_only=True):
-    """What became of an event: `created` is false if its id was known before."""
+    """Result for an event: `created` is false if its id already existed."""
 
     event_id: str
     created: bool
 
 
 class EventPage(Record, kw_only=True):
-    """Events in the order of their time. Read on with `after`."""
+    """Events in order of time. Pass `after` to read the next page."""
 
     items: list[MemoryEvent]
     has_more: bool
@@ -85,29 +85,29 @@ class Citation(Record, kw_only=True):
 
 
 class SearchHit(Record, kw_only=True):
-    """A document that a search found, with the events behind it. A higher `score` is better."""
+    """A document that matches a search, with the events behind it. A higher `score` is better."""
 
     kind: DocumentKind
     id: str
     score: float
     text: str
-    """The part of it that a list shows."""
+    """The part of the text that a list shows."""
     timestamp_ms: int
     agent: str | None = None
     keywords: list[str] = field(default_factory=list)
-    """Those of a node."""
+    """The keywords of a node."""
     events: list[Citation] = field(default_factory=list)
 
 
 class SearchResult(Record, kw_only=True):
-    """What a search found, the best first. `mode_used` is how it searched in the end."""
+    """Results of a search, best first. `mode_used` is the mode that was used."""
 
     items: list[SearchHit]
     mode_used: SearchMode
     text_available: bool = True
     vector_available: bool = False
     documents: int = 0
-    """How many documents are indexed."""
+    """Number of indexed documents."""
 
 
 # --- the table of contents --------------------------------------------------------------------------------
@@ -118,16 +118,16 @@ NODE_FIELDS: Final[tuple[NodeField, ...]] = get_args(NodeField)
 
 
 class Bullet(Record, kw_only=True):
-    """A line of a summary, and the grips that tie it to events."""
+    """A line of a summary, with the grips that link it to events."""
 
     text: str
     grip_ids: list[str] = field(default_factory=list)
 
 
 class TocNode(Record, kw_only=True):
-    """A node of the table of contents, as its last complete version has it.
+    """A node of the table of contents in its last complete version.
 
-    `status` is `building` while a new version is made. Before the first one the text is a placeholder.
+    `status` is `building` while a new version is built. Before the first version the text is a placeholder.
     """
 
     node_id: str
@@ -140,7 +140,7 @@ class TocNode(Record, kw_only=True):
     agents: list[str]
     parent_id: str | None
     child_node_ids: list[str]
-    """The first 1,000 of them; `browse` lists all."""
+    """The first 1,000 children; `browse` lists all."""
     start_time_ms: int
     end_time_ms: int
     version: int
@@ -149,7 +149,7 @@ class TocNode(Record, kw_only=True):
 
 
 class NodePage(Record, kw_only=True):
-    """Nodes in the order of their time. Read on with `after`."""
+    """Nodes in order of time. Pass `after` to read the next page."""
 
     items: list[TocNode]
     has_more: bool
@@ -157,7 +157,7 @@ class NodePage(Record, kw_only=True):
 
 
 class Grip(Record, kw_only=True):
-    """An excerpt of events of one session, which ties a line of a summary to them."""
+    """An excerpt of events of one session, which links a line of a summary to them."""
 
     grip_id: str
     node_id: str
@@ -171,7 +171,7 @@ class Grip(Record, kw_only=True):
 
 
 class ExpandedGrip(Record, kw_only=True):
-    """A grip with its events, and those of its session around them."""
+    """A grip with its events and the events of its session around them."""
 
     grip: Grip
     events_before: list[MemoryEvent]
@@ -189,7 +189,7 @@ class NodeMatch(Record, kw_only=True):
 
 
 class NodeMatches(Record, kw_only=True):
-    """What a search inside one node found, the best first; `relevance` is the mean of the scores."""
+    """Matches inside one node, best first; `relevance` is the mean of the scores."""
 
     node_id: str
     title: str
@@ -199,14 +199,14 @@ class NodeMatches(Record, kw_only=True):
 
 
 class ChildMatches(Record, kw_only=True):
-    """The nodes in which a search found something, the best first."""
+    """Nodes with matches, best first."""
 
     items: list[NodeMatches]
     has_more: bool
 
 
 class MemoryStats(Record, kw_only=True):
-    """How much memory holds, and where."""
+    """Size and place of a memory."""
 
     path: str
     events: int
@@ -219,4 +219,4 @@ class MemoryStats(Record, kw_only=True):
     stale_nodes: int
     failed_nodes: int
     vectors_at: str | None = None
-    """When the last vector was stored, in ISO 8601."""
+    """Time of the last stored vector, in ISO 8601."""

@@ -1,4 +1,4 @@
-"""Feeds memory from perdure's own runs and workflow runs: what they were asked, and what came of it."""
+"""Outbox consumers that feed memory from runs and workflow runs: their inputs and results."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from perdure.workflows.service import Workflows
 
 POLICY = DeliveryPolicy(retries=ENDLESS, batch=100, concurrency=1, keep=False)
 TEXT = 8000
-"""How many characters of an input or an answer are kept."""
+"""Limit of characters of a stored input or answer."""
 TEXT_KEYS = ("content", "text", "answer", "output", "result", "question", "query", "input", "message")
 
 
 Events = Callable[[str, str], Awaitable[list[NewMemoryEvent]]]
-"""What memory is told of something that has ended, by its namespace and its id."""
+"""Reads the events of an ended run, by namespace and run id."""
 
 
 class Feed:
-    """Stores ends as events, from `start` to `stop`: they are put into the outbox while it is followed."""
+    """Store ended runs as events, from `start` to `stop`. Ends are put into the outbox only meanwhile."""
 
     policy = POLICY
 
@@ -45,7 +45,7 @@ class Feed:
         self._following: Stream | None = None
 
     async def start(self) -> None:
-        """Have the ends put into the outbox."""
+        """Follow the channel, so that ended runs are put into the outbox."""
         if self._following is None:
             self._following = self._memory.storage.signals.follow(self._channel, "", 1)
 
@@ -61,7 +61,7 @@ class Feed:
             try:
                 events += await self._events(namespace, effect.subject)
             except NotFound:
-                # A run of a temporary thread may be gone with it.
+                # A stateless run may have been deleted with its temporary thread.
                 continue
         for start in range(0, len(events), 500):
             await self._memory.in_namespace(namespace).ingest_many(events[start : start + 500])
@@ -69,7 +69,7 @@ class Feed:
 
 
 def run_feed(threads: Threads, memory: Memory) -> Feed:
-    """Feeds the ends of runs and phases."""
+    """Return the feed of ended runs and phases."""
 
     async def events(namespace: str, run_id: str) -> list[NewMemoryEvent]:
         return build_events(await threads.in_namespace(namespace).join_run(run_id))
@@ -78,7 +78,7 @@ def run_feed(threads: Threads, memory: Memory) -> Feed:
 
 
 def workflow_feed(workflows: Workflows, memory: Memory) -> Feed:
-    """Feeds the ends of workflow runs."""
+    """Return the feed of ended workflow runs."""
 
     async def events(namespace: str, run_id: str) -> list[NewMemoryEvent]:
         return workflow_events(await workflows.in_namespace(namespace).get(run_id))
@@ -87,18 +87,18 @@ def workflow_feed(workflows: Workflows, memory: Memory) -> Feed:
 
 
 def build_events(end: RunEnd) -> list[NewMemoryEvent]:
-    """What was asked of a run, and what came of it."""
+    """Build the events of an ended run: its input and its answer."""
     run = end.run
     # The input of a phase is a pointer to its workflow run; its session has the prompt.
-    asked = "" if run.parent is not None else extract_text(run.kwargs.input)
-    answered = extract_text(end.values)
+    question = "" if run.parent is not None else extract_text(run.kwargs.input)
+    answer = extract_text(end.values)
     if run.error is not None:
-        answered = f"The run failed: {run.error.error}: {run.error.message}"
-    elif not answered:
-        answered = f"The run ended: {run.status}."
+        answer = f"The run failed: {run.error.error}: {run.error.message}"
+    elif not answer:
+        answer = f"The run ended: {run.status}."
     created, ended = int(run.created_at * 1000), int((run.ended_at or run.updated_at) * 1000)
-    told: list[tuple[EventRole, int, str]] = [("user", created, asked)] if asked else []
-    told.append(("assistant", ended, answered))
+    messages: list[tuple[EventRole, int, str]] = [("user", created, question)] if question else []
+    messages.append(("assistant", ended, answer))
     metadata = {"run_id": run.run_id, "thread_id": run.thread_id, "status": run.status}
     if run.parent is not None:
         metadata["workflow_run_id"] = run.parent
@@ -113,18 +113,21 @@ def build_events(end: RunEnd) -> list[NewMemoryEvent]:
             metadata=metadata,
             agent=run.agent,
         )
-        for role, time, text in told
+        for role, time, text in messages
     ]
 
 
 def workflow_events(run: WorkflowRun) -> list[NewMemoryEvent]:
-    """What came of a workflow run; nothing if it was retried meanwhile, since it will end again."""
+    """Build the event of an ended workflow run; none if it was retried, because it will end again."""
     if run.finished_at is None:
         return []
     ended = from_iso(run.finished_at) // 1000
-    told = run.final_message if run.status == "succeeded" else run.error
+    result = run.final_message if run.status == "succeeded" else run.error
     phases = ", ".join(f"{name} {status}" for name, status in run.node_statuses.items())
-    lines = [f"Workflow {run.workflow_name} {run.status}{f': {told}' if told else '.'}", f"Phases: {phases}"]
+    lines = [
+        f"Workflow {run.workflow_name} {run.status}{f': {result}' if result else '.'}",
+        f"Phases: {phases}",
+    ]
     text = storable("\n".join(lines)[:TEXT])
     return [
         NewMemoryEvent(
@@ -145,28 +148,28 @@ def workflow_events(run: WorkflowRun) -> list[NewMemoryEvent]:
 
 
 def run_event_id(run: Run, role: EventRole, text: str) -> str:
-    """The id of what was said in a run: the same, whether its session says it or its end."""
+    """Return the id of an input or answer of a run, the same from its session and from its end."""
     return derived_ulid(int(run.created_at * 1000), "run", run.run_id, role, text)
 
 
 def extract_text(value: Any) -> str:
-    """What a value says: its last message, its text, or else its JSON."""
-    found = _said(value)
-    if found is None:
-        found = "" if value in (None, {}, []) else encode_json(value, what="a value", nan="keep")
-    return storable(found[:TEXT])
+    """Return the text of a value: its last message, its text, otherwise its JSON."""
+    text = _find_text(value)
+    if text is None:
+        text = "" if value in (None, {}, []) else encode_json(value, what="a value", nan="keep")
+    return storable(text[:TEXT])
 
 
-def _said(value: Any) -> str | None:
+def _find_text(value: Any) -> str | None:
     if isinstance(value, str):
         return value
     if isinstance(value, list):
-        return _said(value[-1]) if value else None
+        return _find_text(value[-1]) if value else None
     if not isinstance(value, Mapping):
         return None
     if isinstance(value.get("messages"), list):
-        return _said(value["messages"])
+        return _find_text(value["messages"])
     for key in TEXT_KEYS:
-        if key in value and (found := _said(value[key])) is not None:
-            return found
+        if key in value and (text := _find_text(value[key])) is not None:
+            return text
     return None

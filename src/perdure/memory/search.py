@@ -1,4 +1,4 @@
-"""How memory is searched: the parts of texts that are shown, and results of several searches as one."""
+"""Rules of search: excerpts of texts, and the fusion of several rankings."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MAX_WEIGHT = 1000
 
 
 class Weights(NamedTuple):
-    """How much words and vectors count in a search of both."""
+    """Weights of words and vectors in a hybrid search."""
 
     text: float
     vector: float
 
 
 def check_weights(text: float, vector: float) -> Weights:
-    """The weights of a search; one of them may be 0, which leaves its results out."""
+    """Check the weights of a search; a weight of 0 leaves its results out."""
     for name, weight in (("text_weight", text), ("vector_weight", vector)):
         number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not number or not 0 <= weight <= MAX_WEIGHT:
@@ -42,22 +42,22 @@ def check_weights(text: float, vector: float) -> Weights:
 
 
 def check_filters(filters: Mapping[str, Any]) -> dict[str, Any]:
-    """The filters that an agent gives; InvalidInput for one that does not exist."""
+    """Check the filters of an agent's search; InvalidInput for an unknown one."""
     unknown = sorted(filters.keys() - FILTERS)
     if unknown:
-        raise InvalidInput(f"memory has no filter {unknown[0]!r}; it has {', '.join(sorted(FILTERS))}")
+        raise InvalidInput(f"memory has no filter {unknown[0]!r}; use one of {', '.join(sorted(FILTERS))}")
     return dict(filters)
 
 
 def excerpt(text: str, words: Iterable[str] = (), length: int = SHOWN_CHARACTERS) -> str:
-    """The part of a text around the first of the words, or its beginning; on one line."""
+    """Return the part of a text around the first matching word, or its beginning, on one line."""
     flat = " ".join(text[: 64 * length].split())
     if len(flat) <= length:
         return flat
     lowered = flat.lower()
-    found = [at for word in words if (at := lowered.find(word)) >= 0]
+    positions = [at for word in words if (at := lowered.find(word)) >= 0]
     room = length - 2
-    start = min(max(0, min(found, default=0) - room // 4), len(flat) - room)
+    start = min(max(0, min(positions, default=0) - room // 4), len(flat) - room)
     start = find_cut(flat, start, max(0, start - room // 8))
     end = find_cut(flat, start + room, start + room * 3 // 4)
     return ("…" if start else "") + flat[start:end].strip() + ("…" if end < len(flat) else "")
@@ -68,24 +68,24 @@ def query_words(query: TextQuery) -> list[str]:
 
 
 def mode_used(mode: SearchMode, *, words: bool, vectors: bool) -> SearchMode:
-    """How a search is done that asks for a mode: without vectors, or without words, by the other."""
+    """Return the mode of a search; without vectors or without words, the other one."""
     if not vectors:
         return "text"
     return mode if words or mode == "text" else "vector"
 
 
 def best(hits: Iterable[HitRow], limit: int) -> list[HitRow]:
-    """The best of some hits, each document once."""
-    found: dict[str, HitRow] = {}
+    """Return the best hits, each document once."""
+    hits_by_id: dict[str, HitRow] = {}
     for hit in hits:
-        known = found.get(hit.id)
-        if known is None or known.score < hit.score:
-            found[hit.id] = hit
-    return sorted(found.values(), key=lambda hit: (-hit.score, -hit.place))[:limit]
+        previous = hits_by_id.get(hit.id)
+        if previous is None or previous.score < hit.score:
+            hits_by_id[hit.id] = hit
+    return sorted(hits_by_id.values(), key=lambda hit: (-hit.score, -hit.place))[:limit]
 
 
 def fused(rankings: Sequence[tuple[float, Sequence[str]]]) -> Mapping[str, float]:
-    """Reciprocal rank fusion: for each id the weighted sum of 1 / (60 + its rank)."""
+    """Return reciprocal rank fusion: per id, the weighted sum of 1 / (60 + rank)."""
     scores: dict[str, float] = {}
     for weight, ids in rankings:
         for rank, id in enumerate(ids if weight else (), 1):

@@ -1,4 +1,4 @@
-"""How a day is cut into segments: where nothing happened for a while, and where one is full. All pure."""
+"""Cut of a day into segments: after a silence, or when a segment is full. This module is pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ GAP_MS: Final = 30 * 60_000
 MAX_TOKENS: Final = 4000
 OVERLAP_MS: Final = 5 * 60_000
 OVERLAP_TOKENS: Final = 500
-"""What a segment repeats of the one before it at most, so that its beginning can be understood."""
+"""Limit of tokens that a segment repeats from the one before, so that its beginning can be understood."""
 
 
 class EventSize(NamedTuple):
-    """What of an event decides where segments are cut."""
+    """The columns of an event that decide where segments are cut."""
 
     id: str
     timestamp_ms: int
@@ -24,7 +24,7 @@ class EventSize(NamedTuple):
 
 
 class MemorySegment(NamedTuple):
-    """A stretch of events, in the order of their time."""
+    """A sequence of events in order of time."""
 
     id: str
     first: EventSize
@@ -34,11 +34,11 @@ class MemorySegment(NamedTuple):
 
 
 def cut(events: Iterable[EventSize]) -> list[MemorySegment]:
-    """The segments of events that are in the order of their time.
+    """Cut events, which are in order of time, into segments.
 
     A segment ends before a silence of more than 30 minutes, before an event that would bring it over 4,000
-    tokens, and with the day. Each cut depends on the events since the cut before it alone, so that a change
-    moves no earlier one.
+    tokens, and with the day. Each cut depends only on the events since the cut before, so that a change moves
+    no earlier one.
     """
     segments: list[MemorySegment] = []
     for event in events:
@@ -62,7 +62,7 @@ def _ends_before(segment: MemorySegment, event: EventSize) -> bool:
 
 
 def overlap(before: Sequence[EventSize], first: EventSize) -> list[EventSize]:
-    """Which of the events before a segment are repeated in it: the last ones, of a few minutes."""
+    """Return the events before a segment that are repeated in it: the last ones, within a few minutes."""
     taken: list[EventSize] = []
     tokens = 0
     for event in reversed(before):

@@ -1,4 +1,4 @@
-"""The memory of one namespace: what happened, in the order of its time, and the search over it."""
+"""Service of the memory of one namespace."""
 
 from __future__ import annotations
 
@@ -71,19 +71,19 @@ from perdure.service.callers import Caller
 from perdure.service.endpoints import GET, MAX_BATCH, POST, call
 
 MAX_BODY = 32 << 20
-"""How large an event and a batch of events may be over HTTP."""
+"""Limit of a request that ingests events."""
 MAX_QUERY = 4096
 MAX_HITS = 100
 MAX_AROUND = 100
 PAGE_BYTES = 4 << 20
-"""How much text a page of events holds, unless its first event is longer."""
+"""Limit of text in a page of events; the first event may be longer."""
 EXPAND_WINDOW_MS = 3_600_000
-"""How far from a grip its surroundings reach."""
+"""Range of time around a grip that `expand_grip` reads."""
 REBUILD_JOB = "memory-rebuild"
 GATHER_SECONDS = 0.004
-"""For how long events of many callers gather before they are stored in one transaction."""
+"""Wait for concurrent callers, whose events are stored in one transaction."""
 WORK = "/work"
-"""Where the methods of workers are reached."""
+"""Path prefix of the methods for workers."""
 
 Milliseconds = Annotated[int, Meta(ge=0, le=model.LATEST_MS)]
 Query = Annotated[str, Meta(max_length=MAX_QUERY)]
@@ -97,7 +97,7 @@ _YEARS = "years of memory"
 
 
 class Memory(Service):
-    """The events of one namespace, the table of contents over them, and what can be found in both."""
+    """Events of one namespace, the table of contents over them, and their search."""
 
     def __init__(
         self,
@@ -124,19 +124,19 @@ class Memory(Service):
     async def ingest_many(
         self, events: Annotated[Sequence[NewMemoryEvent], Meta(max_length=MAX_BATCH)]
     ) -> list[Ingested]:
-        """Store events, each once, all or none of them; answers in their order."""
+        """Store all of the events or none, each id once. Return the results in their order."""
         if len(events) > MAX_BATCH:
             raise InvalidInput(f"a batch has at most {MAX_BATCH} events, not {len(events)}")
         return await self._ingest([check_event(event, self.max_event_bytes) for event in events])
 
     async def find_known(self, event_ids: Sequence[str]) -> set[str]:
-        """Return those of the ids that are events."""
+        """Return the ids that exist."""
         return {*await self.read(event_operations.get_events, event_ids)}
 
     async def _ingest(self, events: Sequence[CheckedEvent]) -> list[Ingested]:
         if not events:
             return []
-        size = sum(each.size for each in events)
+        size = sum(event.size for event in events)
         answers: list[Ingested] = await self._merger.call(
             "ingest", self._ingest_batches, events, rows=len(events), size=size, gather=GATHER_SECONDS
         )
@@ -146,10 +146,10 @@ class Memory(Service):
         """Store the events of concurrent calls in one transaction; the first of equal ids counts."""
         first: dict[str, CheckedEvent] = {}
         for batch in batches:
-            for each in batch:
-                first.setdefault(each.row.id, each)
+            for event in batch:
+                first.setdefault(event.row.id, event)
         events = [first[id] for id in sorted(first)]
-        bodies = model.outbox_bodies([each.row for each in events])
+        bodies = model.outbox_bodies([event.row for event in events])
         created = await self.write(event_operations.ingest, events, bodies)
 
         def answer(event: CheckedEvent) -> Ingested:
@@ -157,7 +157,7 @@ class Memory(Service):
             new = id in created and first[id] is event
             return Ingested(event_id=id, created=new)
 
-        return [[answer(each) for each in batch] for batch in batches]
+        return [[answer(event) for event in batch] for batch in batches]
 
     # --- events
 
@@ -171,9 +171,9 @@ class Memory(Service):
         limit: Limit = 100,
         after: str | None = None,
     ) -> EventPage:
-        """List the events of a stretch of time, both ends included, in the order of their time.
+        """List the events between two times, both included, in order of time.
 
-        A page ends after 4 MiB of text, whatever the limit; `has_more` says so.
+        A page ends after 4 MiB of text, whatever the limit; then `has_more` is true.
         """
         check_page(limit)
         low, high = model.check_time(from_ms, "from_ms"), model.check_time(to_ms, "to_ms")
@@ -190,36 +190,36 @@ class Memory(Service):
 
     @call(GET("/memory/toc"), scope="read")
     async def toc_root(self, *, limit: Limit = 100, cursor: str | None = None) -> ListPart[TocNode]:
-        """List the years, the latest first. `next` is the cursor of the next page."""
+        """List the years, latest first. `next` is the cursor of the next page."""
         check_page(limit)
         (last,) = read_cursor(cursor, _YEARS, int) or (2**62,)
-        found = await self.read(toc_operations.show_roots, last - 1, limit)
+        rows = await self.read(toc_operations.show_roots, last - 1, limit)
         after = None
-        if found and len(found) == limit:
-            year, _ = found[-1]
+        if rows and len(rows) == limit:
+            year, _ = rows[-1]
             after = write_cursor(_YEARS, year.start_ms)
-        return ListPart([nodes.row_to_node(row, children) for row, children in found], after)
+        return ListPart([nodes.row_to_node(row, children) for row, children in rows], after)
 
     @call(GET("/memory/toc/{node_id}"), scope="read", errors=(NotFound,))
     async def get_node(self, node_id: Id) -> TocNode:
         """Get a node: its last complete version, with the ids of its children."""
-        found = await self.read(toc_operations.show_nodes, [check_id(node_id, "node_id")])
-        for row, children in found:
+        rows = await self.read(toc_operations.show_nodes, [check_id(node_id, "node_id")])
+        for row, children in rows:
             return nodes.row_to_node(row, children)
         raise NotFound(f"Node {node_id} not found")
 
     @call(GET("/memory/toc/{node_id}/children"), scope="read")
     async def browse(self, node_id: Id, *, limit: Limit = 20, after: str | None = None) -> NodePage:
-        """List the children of a node in the order of their time. A node that does not exist has none."""
+        """List the children of a node in order of time. A node that does not exist has none."""
         check_page(limit)
         place = parse_node_place(after)
         parent = check_id(node_id, "node_id")
-        found = await self.read(toc_operations.show_children, parent, place, limit + 1)
-        shown = found[:limit]
+        rows = await self.read(toc_operations.show_children, parent, place, limit + 1)
+        shown = rows[:limit]
         last, _ = shown[-1] if shown else (None, [])
         return NodePage(
             items=[nodes.row_to_node(row, children) for row, children in shown],
-            has_more=len(found) > limit,
+            has_more=len(rows) > limit,
             after=after if last is None else str(EventCursor(last.start_ms, last.id)),
         )
 
@@ -227,9 +227,9 @@ class Memory(Service):
     async def expand_grip(
         self, grip_id: Id, *, events_before: Around = 3, events_after: Around = 3
     ) -> ExpandedGrip:
-        """Get a grip with its events, and those of its session around them, up to an hour away.
+        """Get a grip with its events, and the events of its session up to an hour before and after.
 
-        Before and after the grip, events are shown up to 4 MiB of text each.
+        The events before and the events after have at most 4 MiB of text each.
         """
         counts = (
             check_number(events_before, "events_before", most=MAX_AROUND),
@@ -240,8 +240,8 @@ class Memory(Service):
         if row is None:
             raise NotFound(f"Grip {grip_id} not found; it may have been deleted with its events")
         ids: list[str] = decode_json(row.event_ids)
-        found = await self.read(event_operations.get_events, ids)
-        own = sorted((found[id] for id in ids if id in found), key=lambda event: event.place)
+        rows = await self.read(event_operations.get_events, ids)
+        own = sorted((rows[id] for id in ids if id in rows), key=lambda event: event.place)
         before: list[MemoryEventRow] = []
         after: list[MemoryEventRow] = []
         if own:
@@ -252,9 +252,9 @@ class Memory(Service):
             )
         return ExpandedGrip(
             grip=nodes.row_to_grip(row, ids),
-            events_before=[model.row_to_event(each) for each in before],
-            excerpt_events=[model.row_to_event(each) for each in own],
-            events_after=[model.row_to_event(each) for each in after],
+            events_before=[model.row_to_event(event) for event in before],
+            excerpt_events=[model.row_to_event(event) for event in own],
+            events_after=[model.row_to_event(event) for event in after],
         )
 
     # --- searching
@@ -273,11 +273,11 @@ class Memory(Service):
         text_weight: Weight = 0.5,
         vector_weight: Weight = 0.5,
     ) -> SearchResult:
-        """Find events, nodes of the table of contents and grips, the best first, each with its events.
+        """Find events, nodes of the table of contents and grips, best first, each with its events.
 
-        A query is words, `"phrases"`, `prefix*` and `-excluded` words. What has all of the words comes first;
-        if that is too little, what has any of them. `vector` compares vectors, `hybrid` does both, with these
-        weights; without vectors both fall back to words, and `mode_used` says so.
+        A query is words, `"phrases"`, `prefix*` and `-excluded` words. Documents with all of the words come
+        first; if these are too few, documents with any of them follow. `vector` compares vectors. `hybrid`
+        does both, with these weights. Without vectors both search by words only, and `mode_used` is `text`.
         """
         kinds = [optional_choice(kind, DOCUMENT_KINDS, "kind")]
         return await self.search_kinds(
@@ -305,7 +305,7 @@ class Memory(Service):
         text_weight: float = 0.5,
         vector_weight: float = 0.5,
     ) -> SearchResult:
-        """Find documents of one of the kinds; None is any kind. The search is one read transaction."""
+        """Find documents of one of the kinds in one read transaction; None is any kind."""
         check_text(query, "query", max_length=4 * MAX_QUERY)
         check_choice(mode, SEARCH_MODES, "mode")
         check_number(limit, "limit", most=MAX_HITS)
@@ -318,26 +318,26 @@ class Memory(Service):
         ns, vectors = await self.ns(), self.vectors
         vector, near = None, None
         while True:
-            known = vectors is not None and vectors.has_any(ns)
-            used = mode_used(mode, words=bool(parsed), vectors=known)
+            available = vectors is not None and vectors.has_any(ns)
+            used = mode_used(mode, words=bool(parsed), vectors=available)
             most = limit if used != "hybrid" else 2 * limit
             if vectors is not None and used != "text" and parsed and limit:
                 vector = vector or await vectors.embedder.of_query(query)
                 near = await vectors.near(ns, vector, tag_sets, (since, until), most)
-            ways = self._ways(parsed, tag_sets, (since, until), most) if limit else ()
+            ways = self._build_text_searches(parsed, tag_sets, (since, until), most) if limit else ()
             plan = SearchPlan(used, ways, limit, weights)
-            found = await self.read(search_operations.search_documents, plan, near)
-            stands = vectors is None or await vectors.learn(ns, near, found)
-            if stands and known == (vectors is not None and vectors.has_any(ns)):
+            matches = await self.read(search_operations.search_documents, plan, near)
+            valid = vectors is None or await vectors.learn(ns, near, matches)
+            if valid and available == (vectors is not None and vectors.has_any(ns)):
                 break
         return SearchResult(
-            items=_hits(found, query_words(parsed)),
+            items=_build_hits(matches, query_words(parsed)),
             mode_used=used,
-            vector_available=known,
-            documents=0 if found.counter is None else found.counter.documents,
+            vector_available=available,
+            documents=0 if matches.counter is None else matches.counter.documents,
         )
 
-    def _ways(
+    def _build_text_searches(
         self,
         query: TextQuery,
         tag_sets: tuple[tuple[str, ...], ...],
@@ -395,7 +395,7 @@ class Memory(Service):
     ) -> NodeMatches:
         """Find the parts of one node that have words of a query; words of one or two letters do not count.
 
-        With a `token_budget`, matches are given until it is used up.
+        With a `token_budget`, matches are returned until it is used up.
         """
         terms, parts = query_terms(query), _fields(fields)
         check_number(limit, "limit", most=MAX_HITS)
@@ -412,61 +412,61 @@ class Memory(Service):
         limit: Hits = 10,
         token_budget: Tokens = 0,
     ) -> ChildMatches:
-        """Find the children of a node that have words of a query, the best first.
+        """Find the children of a node that have words of a query, best first.
 
-        Without a parent, the nodes of a level, by default the years, are looked through.
+        Without a parent, search the nodes of a level, by default the years.
         """
         terms, parts = query_terms(query), _fields(fields)
         check_number(limit, "limit", most=MAX_HITS)
-        found: list[NodeMatches] = []
-        for node in await self._children(optional_id(parent_id, "parent_id"), level):
+        matches: list[NodeMatches] = []
+        for node in await self._list_children(optional_id(parent_id, "parent_id"), level):
             matched = matches_in(node, terms, parts, limit, token_budget)
             if matched.matches:
-                found.append(matched)
-        found.sort(key=lambda each: -each.relevance)
-        return ChildMatches(items=found[:limit], has_more=len(found) > limit)
+                matches.append(matched)
+        matches.sort(key=lambda match: -match.relevance)
+        return ChildMatches(items=matches[:limit], has_more=len(matches) > limit)
 
-    async def _children(self, parent: str | None, level: Level | None) -> list[TocNode]:
-        """The first 1,000 children of a node, or latest nodes of a level."""
+    async def _list_children(self, parent: str | None, level: Level | None) -> list[TocNode]:
+        """Return the first 1,000 children of a node, or the latest nodes of a level."""
         if parent:
-            found = await self.read(toc_operations.show_children, parent, EventCursor(-(2**62)), 1000)
+            rows = await self.read(toc_operations.show_children, parent, EventCursor(-(2**62)), 1000)
         else:
             number = LEVELS.index(check_choice(level or "year", LEVELS, "level")) + 1
-            found = await self.read(toc_operations.show_level, number, 2**62, 1000)
-        return [nodes.row_to_node(row, children) for row, children in found]
+            rows = await self.read(toc_operations.show_level, number, 2**62, 1000)
+        return [nodes.row_to_node(row, children) for row, children in rows]
 
     # --- operating
 
     @call(GET("/memory/stats"), scope="read")
     async def stats(self) -> MemoryStats:
-        """Show how much memory holds."""
-        found, counter = await self.read(index_operations.counts)
+        """Get the size of memory."""
+        row, counter = await self.read(index_operations.counts)
         return MemoryStats(
-            path=found.path or ":memory:",
-            events=found.events,
-            toc_nodes=found.nodes,
-            grips=found.grips,
-            outbox=found.outbox,
-            disk_bytes=found.disk_bytes,
+            path=row.path or ":memory:",
+            events=row.events,
+            toc_nodes=row.nodes,
+            grips=row.grips,
+            outbox=row.outbox,
+            disk_bytes=row.disk_bytes,
             indexed=0 if counter is None else counter.documents,
-            vectors=found.vectors,
-            stale_nodes=found.stale,
-            failed_nodes=found.failed,
+            vectors=row.vectors,
+            stale_nodes=row.stale,
+            failed_nodes=row.failed,
             vectors_at=None if counter is None else to_iso_or_none(counter.embedded_at),
         )
 
     @call(POST("/memory/rebuild"), scope="admin", repeatable=True)
     async def rebuild(self, *, index: bool = True, toc: bool = True) -> Job:
-        """Cut and summarise everything again, and index it; a job of the server does it.
+        """Enqueue a job that cuts, summarises and indexes everything again.
 
-        Days that are not over are summarised too. A node whose text stays the same gains no version.
+        The job also summarises days that are not over. A node whose text stays the same gets no new version.
         """
         job = new_job(REBUILD_JOB, {"index": index, "toc": toc}, key="rebuild", timeout=86_400.0)
         return job_of(await self.write(maintenance.start_rebuild, job))
 
 
-def _hits(found: DocumentMatches, words: Sequence[str]) -> list[SearchHit]:
-    keywords = {row.id: nodes.row_to_node(row).keywords for row in found.shown}
+def _build_hits(matches: DocumentMatches, words: Sequence[str]) -> list[SearchHit]:
+    keywords = {row.id: nodes.row_to_node(row).keywords for row in matches.shown}
     return [
         SearchHit(
             kind=check_choice(hit.kind, DOCUMENT_KINDS, "kind"),
@@ -476,9 +476,9 @@ def _hits(found: DocumentMatches, words: Sequence[str]) -> list[SearchHit]:
             timestamp_ms=hit.timestamp_ms,
             agent=hit.agent,
             keywords=keywords.get(hit.id, []),
-            events=[model.row_to_citation(row) for row in found.cited[hit.id]],
+            events=[model.row_to_citation(row) for row in matches.cited[hit.id]],
         )
-        for hit in found.hits
+        for hit in matches.hits
     ]
 
 
@@ -487,10 +487,10 @@ def _fields(fields: Sequence[str] | None) -> Sequence[NodeField]:
 
 
 def parse_node_place(cursor: str | None) -> EventCursor:
-    """The place among the children of a node that a cursor names; None is the beginning."""
+    """Parse a cursor of the children of a node; None is the beginning."""
     if cursor is None:
         return EventCursor(-(2**62))
     ms, _, id = check_id(cursor, "after").partition(":")
     if not ms.removeprefix("-").isdecimal() or not ms.isascii() or calendar.parse_id(id) is None:
-        raise InvalidInput(f"after is {cursor[:64]!r}; it must be what a page before has given")
+        raise InvalidInput(f"after is {cursor[:64]!r}; it must be the `after` value of an earlier page")
     return EventCursor(int(ms), id)

@@ -1,4 +1,4 @@
-"""Feeds memory from sessions: what was said in them, and which tools were called."""
+"""Feed of memory from sessions: their messages and tool calls."""
 
 from __future__ import annotations
 
@@ -31,24 +31,25 @@ KINDS: dict[str, tuple[EventRole, EventType]] = {
     "assistant": ("assistant", "assistant_message"),
     "tool": ("tool", "tool_result"),
 }
-"""The messages that are remembered, by their roles."""
+"""The remembered messages, by role."""
 GATHER_SECONDS = 0.5
-"""How long lines may gather before they are read."""
+"""Wait that lets lines of a log gather before they are read."""
 RETRY_SECONDS = 10.0
 FOLLOWED = 10_000
 PAGE_LINES = 500
 KNOWN_RUNS = 1000
 LATE_SECONDS = 60
-"""A log that changed less than this before it was read is looked at again after a restart."""
+"""A log that changed less than this before its last read is read again after a restart."""
 
 logger = logging.getLogger(__name__)
 
 
 class SessionFeed:
-    """Stores what sessions say as events, from `start` to `stop`.
+    """Store messages of sessions as events, from `start` to `stop`.
 
-    It hears when a log grows, and remembers how far it has read it; what was written while nobody listened
-    is read at the start. An event has an id of its own place, so that reading twice stores it once.
+    The feed follows the hints of logs, and stores how far it has read each log. At the start it reads the
+    lines that were written meanwhile. The id of an event is derived from its position, so that reading twice
+    stores it once.
     """
 
     def __init__(self, sessions: Sessions, threads: Threads, memory: Memory) -> None:
@@ -60,13 +61,13 @@ class SessionFeed:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to read what sessions say."""
+        """Start reading sessions."""
         if self._task is None:
             self._following = self._memory.storage.signals.follow(CHANNEL, "", FOLLOWED)
             self._task = asyncio.get_running_loop().create_task(self._keep_reading(self._following))
 
     async def stop(self) -> None:
-        """Stop reading. What was not read is read by the next process."""
+        """Stop reading. The next process reads the rest."""
         task, self._task = self._task, None
         following, self._following = self._following, None
         if task is not None:
@@ -83,7 +84,7 @@ class SessionFeed:
             except StorageClosed:
                 return
             except (PerdureError, OSError) as error:
-                logger.warning("sessions cannot be remembered, trying again: %s", error)
+                logger.warning("cannot store sessions in memory, retrying: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
                 keys = None
                 continue
@@ -93,23 +94,25 @@ class SessionFeed:
             keys = None if first is None or more is None else [*first, *more]
 
     async def catch_up(self) -> None:
-        """Read every session that has changed since it was read."""
+        """Read every session that has changed since its last read."""
         for ns, namespace in (await self._memory.storage.read(list_namespaces)).items():
-            found = await self._sessions.log.logs(ns)
-            for start in range(0, len(found), PAGE_LINES):
-                await self._read_changed(ns, namespace, found[start : start + PAGE_LINES])
+            logs = await self._sessions.log.logs(ns)
+            for start in range(0, len(logs), PAGE_LINES):
+                await self._read_changed(ns, namespace, logs[start : start + PAGE_LINES])
 
     async def _read_changed(self, ns: int, namespace: str, logs: Sequence[LogInfo]) -> None:
-        known = await self._memory.storage.read(feeds.get_feeds, [_source(each.name) for each in logs], ns=ns)
+        feed_rows = await self._memory.storage.read(
+            feeds.get_feeds, [_get_source(info.name) for info in logs], ns=ns
+        )
         for info in logs:
-            feed = known.get(_source(info.name))
+            feed = feed_rows.get(_get_source(info.name))
             if feed is None or feed.read_at <= info.updated_at:
                 await self._read(ns, namespace, info.name)
-                for each in await self._sessions.log.sub_agents(ns, info.name):
-                    await self._read(ns, namespace, each.name)
+                for sub_agent in await self._sessions.log.sub_agents(ns, info.name):
+                    await self._read(ns, namespace, sub_agent.name)
 
     async def read(self, keys: Iterable[str]) -> None:
-        """Read the logs of hints."""
+        """Read the logs named by hints."""
         namespaces = await self._memory.storage.read(list_namespaces)
         for key in dict.fromkeys(keys):
             ns, project, session_id, subpath = key.split("/", 3)
@@ -117,28 +120,28 @@ class SessionFeed:
                 await self._read(int(ns), namespaces[int(ns)], LogName(project, session_id, subpath))
 
     async def _read(self, ns: int, namespace: str, name: LogName) -> None:
-        """Store what a log says from where it was read last."""
-        source, memory = _source(name), self._memory.in_namespace(namespace)
+        """Store the lines of a log after the last read position."""
+        source, memory = _get_source(name), self._memory.in_namespace(namespace)
         feed = (await self._memory.storage.read(feeds.get_feeds, [source], ns=ns)).get(source)
         position = 0 if feed is None else feed.position
         while True:
-            begun = time.time()
+            started = time.time()
             lines = await self._sessions.log.read(ns, name, after=position, limit=PAGE_LINES)
             if lines is None or not lines.lines:
                 return
             events: list[NewMemoryEvent] = []
             for message in messages_in(lines.lines):
                 run = await self._run(namespace, message.run_id) if message.run_id else None
-                event = build_event(name, message, run, int(begun * 1000))
+                event = build_event(name, message, run, int(started * 1000))
                 events += [event] if event is not None else []
             if events:
                 await memory.ingest_many(events)
             position = lines.reached
-            read_at = int((begun - LATE_SECONDS) * MICROS)
+            read_at = int((started - LATE_SECONDS) * MICROS)
             await self._memory.storage.background(feeds.set_feed, FeedRow(source, position, read_at), ns=ns)
 
     async def _run(self, namespace: str, run_id: str) -> Run | None:
-        """The run that said something; None if it is gone."""
+        """Return the run of a message; None if it was deleted."""
         if run_id not in self._runs:
             try:
                 self._runs[run_id] = await self._threads.in_namespace(namespace).get_run(run_id)
@@ -149,13 +152,13 @@ class SessionFeed:
         return self._runs[run_id]
 
 
-def _source(name: LogName) -> str:
+def _get_source(name: LogName) -> str:
     return hint_key(0, name)
 
 
 def build_event(name: LogName, message: Message, run: Run | None, now_ms: int) -> NewMemoryEvent | None:
-    """What a message of a session says; None if that is nothing to remember."""
-    text = _text(message)
+    """Convert a message of a session to an event; None if there is nothing to remember."""
+    text = _build_text(message)
     if message.role not in KINDS or not text:
         return None
     role, event_type = KINDS[message.role]
@@ -182,13 +185,13 @@ def build_event(name: LogName, message: Message, run: Run | None, now_ms: int) -
     )
 
 
-def _text(message: Message) -> str:
-    """What a message says, and the tools that it calls."""
-    calls = [f"{call.name}({_input(call.input)})" for call in message.tool_calls]
+def _build_text(message: Message) -> str:
+    """Return the text of a message and its tool calls."""
+    calls = [f"{call.name}({_encode_input(call.input)})" for call in message.tool_calls]
     return storable("\n".join([*([message.text] if message.text else []), *calls])[:TEXT])
 
 
-def _input(given: object) -> str:
+def _encode_input(given: object) -> str:
     if given is None:
         return ""
     return given if isinstance(given, str) else encode_json(given, what="the input of a tool", nan="keep")

@@ -44,9 +44,9 @@ from perdure.memory.tables import (
 
 # --- events -----------------------------------------------------------------------------------------------
 
-# Add events; one whose id is known stays as it is.
+# Insert events; an existing event stays as it is.
 ADD_EVENTS = BulkInsert(EVENTS, NewEventRow, on_conflict="NOTHING")
-# Add documents, or replace them: what was indexed of an older one goes.
+# Insert documents, or replace them; a replaced document leaves the index.
 ADD_TEXTS = BulkInsert(
     TEXTS,
     TextRow,
@@ -66,11 +66,11 @@ _OF_SESSION = """
     ORDER BY e.timestamp_ms, e.id LIMIT :limit
     """
 _BYTES = "SELECT octet_length(t.body)"
-# The events of a stretch of time after a place, in their order.
+# The events between two times after a position, in their order.
 EVENTS_BETWEEN = statement("SELECT " + _EVENT + _WITH_TEXT + _BETWEEN, row=MemoryEventRow)
 # The sizes of their texts in bytes.
 BYTES_BETWEEN = statement(_BYTES + _WITH_TEXT + _BETWEEN, row=int)
-# The events of a stretch of time after a place that belong to one session.
+# The events of one session between two times after a position.
 SESSION_BETWEEN = statement("SELECT " + _EVENT + _WITH_TEXT + _OF_SESSION, row=MemoryEventRow)
 # The sizes of their texts in bytes.
 SESSION_BYTES_BETWEEN = statement(_BYTES + _WITH_TEXT + _OF_SESSION, row=int)
@@ -78,7 +78,7 @@ SESSION_BYTES_BETWEEN = statement(_BYTES + _WITH_TEXT + _OF_SESSION, row=int)
 GET_EVENTS = statement(
     "SELECT " + _EVENT + _WITH_TEXT + " WHERE e.ns = :ns AND e.id {among:ids}", row=MemoryEventRow
 )
-# Where events stand.
+# Sessions and times of events.
 CITED = statement(
     """
     SELECT e.id, e.session_id, e.timestamp_ms FROM {each:ids} CROSS JOIN memory_events AS e
@@ -89,25 +89,25 @@ CITED = statement(
 
 # --- the index --------------------------------------------------------------------------------------------
 
-# Some documents that are not indexed yet.
+# A batch of documents that are not indexed yet.
 PENDING = statement(
     "SELECT id FROM memory_texts WHERE ns = :ns AND place IS NULL ORDER BY id LIMIT :limit", row=str
 )
-# Give documents their places, which indexes them.
+# Set the places of documents, which indexes them.
 PLACE = BulkUpdate(TEXTS, NewDocumentRow, sets=("place",), keys=("ns", "id"), guards=("place",))
-# The places of those documents that are indexed.
+# The places of the indexed documents among ids.
 PLACED = statement(
     "SELECT place FROM memory_texts WHERE ns = :ns AND id {among:ids} AND place IS NOT NULL", row=int
 )
-# Remove documents.
+# Delete documents.
 DROP_TEXTS = statement("DELETE FROM memory_texts WHERE ns = :ns AND id {among:ids}")
-# Remove the vectors of documents.
+# Delete the vectors of documents.
 DROP_VECTORS = statement("DELETE FROM memory_vectors WHERE ns = :ns AND place {among:places}")
 # The counters of a namespace, locked.
 LOCK_COUNTER = statement("SELECT {columns} FROM memory_counters WHERE ns = :ns {lock}", row=MemoryCounterRow)
 # The counters of a namespace.
 GET_COUNTER = statement("SELECT {columns} FROM memory_counters WHERE ns = :ns", row=MemoryCounterRow)
-# Begin to count in a namespace.
+# Insert the counters of a namespace.
 ADD_COUNTER = BulkInsert(COUNTERS, MemoryCounterRow, on_conflict="NOTHING")
 # Write back the counters of a namespace.
 COUNT = BulkUpdate(
@@ -129,7 +129,7 @@ SEARCH = statement(
     """,
     row=HitRow,
 )
-# The documents of a stretch of time that match a query best.
+# The documents between two times that match a query best.
 SEARCH_BETWEEN = statement(
     "SELECT "
     + _HIT
@@ -143,7 +143,7 @@ SEARCH_BETWEEN = statement(
 
 # --- vectors ----------------------------------------------------------------------------------------------
 
-# Add vectors; one that another process made stays.
+# Insert vectors; an existing vector stays.
 ADD_VECTORS = BulkInsert(VECTORS, DocumentVectorRow, on_conflict="NOTHING")
 # The next vectors of documents that exist.
 VECTORS_AFTER = statement(
@@ -154,7 +154,7 @@ VECTORS_AFTER = statement(
     """,
     row=VectorDocument,
 )
-# One vector of a namespace.
+# One vector of a namespace, which shows their size.
 ONE_VECTOR = statement("SELECT {columns} FROM memory_vectors WHERE ns = :ns LIMIT 1", row=DocumentVectorRow)
 _DOCUMENT = (
     "SELECT id, kind, timestamp_ms, agent, place, substr(body, 1, :characters) AS body, 0.0 AS score"
@@ -174,7 +174,7 @@ DOCUMENTS_AT = statement(
 
 # --- the table of contents --------------------------------------------------------------------------------
 
-# Add nodes; one that exists stays as it is.
+# Insert nodes; an existing node stays as it is.
 ADD_NODES = BulkInsert(NODES, TocNodeRow, on_conflict="NOTHING")
 # Write back nodes.
 SAVE_NODES = BulkUpdate(
@@ -209,7 +209,7 @@ LOCK_NODES = statement(
 )
 # Nodes by their ids.
 GET_NODES = statement("SELECT {columns} FROM memory_nodes WHERE ns = :ns AND id {among:ids}", row=TocNodeRow)
-# Let a node be looked at by its next roll-up.
+# Mark a node for its next roll-up.
 MARK_STALE = statement(
     "UPDATE memory_nodes SET stale = 1, changed_at = :now WHERE ns = :ns AND id = :id AND stale = 0"
 )
@@ -229,7 +229,7 @@ SEGMENTS_FROM = statement(
     """,
     row=TocNodeRow,
 )
-# What decides about the segments of a stretch of time, from a place on.
+# The sizes of events between two times, from a position on.
 SIZES = statement(
     """
     SELECT {columns} FROM memory_events
@@ -239,7 +239,7 @@ SIZES = statement(
     """,
     row=EventSize,
 )
-# What decides about the events before a place, the last ones first.
+# The sizes of the events before a position, last first.
 SIZES_BEFORE = statement(
     """
     SELECT {columns} FROM memory_events
@@ -265,12 +265,12 @@ _DUE = """
       AND (retry_at IS NULL OR retry_at <= :now) AND (end_ms, ns, id) > (:after_ms, :after_ns, :after_id)
     ORDER BY end_ms, ns, id LIMIT :limit
     """
-# Some nodes of a level, of all namespaces, that may be due: those that ended first.
+# A batch of nodes of a level that may be due, in all namespaces, in the order of their ends.
 DUE = statement("SELECT {columns} FROM memory_nodes WHERE " + _DUE, row=DueNodeRow)
-# The same of one namespace.
+# The same batch in one namespace.
 DUE_IN = statement("SELECT {columns} FROM memory_nodes WHERE ns = :ns AND " + _DUE, row=DueNodeRow)
-# When the next stale node of a level, of any namespace, can be built: when it has rested, when a build that
-# failed is due again, or when the process that builds it counts as lost.
+# When the next stale node of a level can be built, in any namespace: after its rest, at the retry of a failed
+# build, or when the lease of its builder ends.
 FIRST_DUE = statement(
     """
     SELECT min(CASE WHEN builder IS NOT NULL THEN building_until WHEN retry_at IS NULL THEN changed_at + :rest
@@ -300,11 +300,11 @@ GET_VERSION = statement(
     "SELECT {columns} FROM memory_node_versions WHERE ns = :ns AND node_id = :id AND version = :version",
     row=NodeVersionRow,
 )
-# Add versions.
+# Insert versions.
 ADD_VERSIONS = BulkInsert(NODE_VERSIONS, NodeVersionRow)
-# Add grips; one that an earlier version had stays.
+# Insert grips; a grip of an earlier version stays.
 ADD_GRIPS = BulkInsert(GRIPS, GripRow, on_conflict="NOTHING")
-# Write how far a job came.
+# Write the progress of a job.
 SET_CHECKPOINT = BulkInsert(
     CHECKPOINTS,
     BuildProgressRow,
@@ -312,11 +312,11 @@ SET_CHECKPOINT = BulkInsert(
     " last_processed_ms = excluded.last_processed_ms, created_at = excluded.created_at,"
     " processed = memory_checkpoints.processed + excluded.processed",
 )
-# How far the jobs of a namespace came.
+# The progress of the jobs of a namespace.
 GET_CHECKPOINTS = statement(
     "SELECT {columns} FROM memory_checkpoints WHERE ns = :ns ORDER BY job", row=BuildProgressRow
 )
-# The events of a segment, in their order, the beginning of each text.
+# The events of a segment in their order, with the beginning of each text.
 SEGMENT_EVENTS = statement(
     """
     SELECT e.id, e.session_id, e.timestamp_ms, e.type, e.role, e.agent, e.tokens, e.metadata,
@@ -338,19 +338,19 @@ _SHOWN = (
 )
 # Nodes with their texts, by their ids.
 SHOW_NODES = statement(_SHOWN + "n.id {among:ids}", row=ShownNode)
-# The next children of a node, in the order of their time.
+# The next children of a node, in order of time.
 SHOW_CHILDREN = statement(
     _SHOWN
     + "n.parent_id = :parent AND (n.start_ms, n.id) > (:after_ms, :after_id)"
     + " ORDER BY n.start_ms, n.id LIMIT :limit",
     row=ShownNode,
 )
-# The nodes of a level, the latest first.
+# The nodes of a level, latest first.
 SHOW_LEVEL = statement(
     _SHOWN + "n.level = :level AND n.start_ms <= :before ORDER BY n.start_ms DESC, n.id DESC LIMIT :limit",
     row=ShownNode,
 )
-# The children of nodes, in the order of their time.
+# The children of nodes, in order of time.
 CHILD_IDS = statement(
     """
     SELECT {columns} FROM memory_nodes WHERE ns = :ns AND parent_id {among:parents}
@@ -365,7 +365,7 @@ _BEFORE = """
       AND (e.timestamp_ms, e.id) < (:at_ms, :at_id)
     ORDER BY e.timestamp_ms DESC, e.id DESC LIMIT :limit
     """
-# The events of a session before a place, the last ones first.
+# The events of a session before a position, last first.
 SESSION_BEFORE = statement("SELECT " + _EVENT + _WITH_TEXT + _BEFORE, row=MemoryEventRow)
 # The sizes of their texts in bytes.
 SESSION_BYTES_BEFORE = statement(_BYTES + _WITH_TEXT + _BEFORE, row=int)
@@ -404,7 +404,7 @@ CITED_BY_NODES = statement(
 
 # --- maintenance ------------------------------------------------------------------------------------------
 
-# Some nodes that have been built, and are not to be built again yet.
+# A batch of built nodes that are not yet marked to be built again.
 BUILT = statement(
     """
     SELECT id FROM memory_nodes
@@ -412,20 +412,20 @@ BUILT = statement(
     """,
     row=str,
 )
-# When the next event from a time on happened.
+# The time of the next event from a time on.
 NEXT_EVENT = statement(
     "SELECT min(timestamp_ms) FROM memory_events WHERE ns = :ns AND timestamp_ms >= :ms", row=int
 )
-# When the next day of the table of contents from a time on begins.
+# The start of the next day in the table of contents from a time on.
 NEXT_DAY = statement(
     "SELECT min(start_ms) FROM memory_nodes WHERE ns = :ns AND level = :level AND start_ms >= :ms", row=int
 )
-# How many events a stretch of time has.
+# Number of events between two times.
 COUNT_BETWEEN = statement(
     "SELECT count(*) FROM memory_events WHERE ns = :ns AND timestamp_ms >= :low AND timestamp_ms <= :high",
     row=int,
 )
-# Some events of a stretch of time, locked.
+# A batch of events between two times, locked.
 LOCK_BETWEEN = statement(
     """
     SELECT id FROM memory_events WHERE ns = :ns AND timestamp_ms >= :low AND timestamp_ms <= :high
@@ -435,9 +435,9 @@ LOCK_BETWEEN = statement(
 )
 # Delete events.
 DROP_EVENTS = statement("DELETE FROM memory_events WHERE ns = :ns AND id {among:ids}")
-# Forget how far logs have been read.
+# Delete the read positions of logs.
 DROP_FEEDS = statement("DELETE FROM memory_feeds WHERE ns = :ns AND source {among:sources}")
-# Some documents with a place up to another, in the order of their places.
+# A batch of documents up to a place, in the order of their places.
 PLACED_UNTIL = statement(
     """
     SELECT id, place FROM memory_texts
@@ -446,23 +446,23 @@ PLACED_UNTIL = statement(
     """,
     row=IndexedDocumentRow,
 )
-# Give documents other places.
+# Change the places of documents.
 MOVE_PLACES = BulkUpdate(TEXTS, NewDocumentRow, sets=("place",), keys=("ns", "id"))
 
 # --- what feeds memory ------------------------------------------------------------------------------------
 
-# How far logs have been read.
+# The read positions of logs.
 GET_FEEDS = statement(
     "SELECT {columns} FROM memory_feeds WHERE ns = :ns AND source {among:sources}", row=FeedRow
 )
-# Write how far logs have been read.
+# Write the read positions of logs.
 SET_FEEDS = BulkInsert(
     FEEDS, FeedRow, on_conflict="UPDATE SET position = excluded.position, read_at = excluded.read_at"
 )
 
 # --- statistics -------------------------------------------------------------------------------------------
 
-# How much the memory of a namespace holds.
+# Size of the memory of a namespace.
 COUNTS = statement(
     """
     SELECT

@@ -1,4 +1,4 @@
-"""The tables of memory. Times are milliseconds since the epoch, as clients give them."""
+"""Tables of memory. Times are epoch milliseconds, as in agent-memory."""
 
 from perdure.kernel.storage.schema import FullText, Index, Table, blob, integer, text
 
@@ -22,7 +22,7 @@ EVENTS = Table(
         Index("memory_events_session", ("ns", "session_id", "timestamp_ms", "id")),
     ),
 )
-"""Each event once, by its ULID. Its text is in `memory_texts`."""
+"""Events by ULID. Their texts are in `memory_texts`."""
 
 TEXTS = Table(
     "memory_texts",
@@ -43,8 +43,8 @@ TEXTS = Table(
     ),
     full_text=FullText("memory_words", "body"),
 )
-"""What can be searched: the text of each event, node and grip. It is indexed once it has a `place`, which
-holds the namespace in its high bits, so that a search reads one range of the index."""
+"""Searchable documents: the text of each event, node and grip. A document with a `place` is indexed. The
+place has the namespace in its high bits, so that a search reads one range of the index."""
 
 COUNTERS = Table(
     "memory_counters",
@@ -57,15 +57,15 @@ COUNTERS = Table(
     ),
     key=("ns",),
 )
-"""For each namespace the last place that was given, how many documents have one, the place up to which they
-have vectors, and when the last of these was stored."""
+"""Counters of a namespace: the last place, the number of indexed documents, the place up to which documents
+have vectors, and the time of the last stored vector."""
 
 VECTORS = Table(
     "memory_vectors",
     (integer("ns"), integer("place"), blob("vector")),
     key=("ns", "place"),
 )
-"""What a document is compared by: a vector of length 1, as 32-bit floats, by its place."""
+"""Vectors of documents by place: length 1, 32-bit floats."""
 
 NODES = Table(
     "memory_nodes",
@@ -101,9 +101,9 @@ NODES = Table(
         Index("memory_nodes_stale", ("level", "end_ms", "ns", "id"), "stale = 1"),
     ),
 )
-"""The table of contents as it is now: each node with its status and its latest complete `version`, 0 before
-the first. It is `stale` while it may be due to be built. A segment names its first and last event; a day is
-dirty where its segments have to be cut again."""
+"""Current table of contents: nodes with status and latest complete `version`, 0 before the first. A node is
+`stale` while it may have to be built. A segment names its first and last event. The dirty columns of a day
+name the range whose segments have to be cut again."""
 
 NODE_VERSIONS = Table(
     "memory_node_versions",
@@ -117,7 +117,7 @@ NODE_VERSIONS = Table(
     ),
     key=("ns", "node_id", "version"),
 )
-"""What nodes said, version by version: bullets with their grips, and keywords, as JSON."""
+"""Texts of nodes by version: bullets with their grips, and keywords, as JSON."""
 
 GRIPS = Table(
     "memory_grips",
@@ -134,7 +134,7 @@ GRIPS = Table(
     key=("ns", "id"),
     indexes=(Index("memory_grips_node", ("ns", "node_id", "id")),),
 )
-"""What ties lines of segments to events."""
+"""Links from lines of segments to events."""
 
 CHECKPOINTS = Table(
     "memory_checkpoints",
@@ -149,13 +149,13 @@ CHECKPOINTS = Table(
     ),
     key=("ns", "job"),
 )
-"""How far each roll-up job came: written with each node that it built."""
+"""Progress of each roll-up job, written with each node that it builds."""
 
 FEEDS = Table(
     "memory_feeds",
     (integer("ns"), text("source"), integer("position"), integer("read_at")),
     key=("ns", "source"),
 )
-"""How far each log of a session has been read into memory, and when."""
+"""Read position of each session log, with the time of the last read."""
 
 TABLES = (EVENTS, TEXTS, COUNTERS, VECTORS, NODES, NODE_VERSIONS, GRIPS, CHECKPOINTS, FEEDS)

@@ -1,4 +1,4 @@
-"""Keeps the table of contents in step with events: the outbox's consumer that cuts days into segments."""
+"""Outbox consumer that cuts days of new events into segments."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ POLICY = DeliveryPolicy(retries=ENDLESS, batch=500, concurrency=1, deadline=120.
 
 
 def segments_job(delay: float) -> NewJob:
-    """The job that builds segments which have not changed for a while; of each namespace one waits."""
+    """Return the job that builds rested segments; one waits per namespace."""
     return new_job(SEGMENTS_JOB, key="segments", delay=delay)
 
 
 class TocUpdater:
-    """Cuts the days of new events into segments again, and has those built that changed.
+    """Cut the days of new events into segments, and enqueue the build of changed ones.
 
-    `rest` is for how many seconds a segment must not have changed before it is summarised.
+    `rest` is the number of seconds that a segment must not change before it is summarised.
     """
 
     name = TOC_CONSUMER
@@ -39,7 +39,7 @@ class TocUpdater:
         return {}
 
     async def update(self, ns: int, spans: Sequence[tuple[int, int]]) -> None:
-        """Cut days again where something happened: from the first to the last time of each span."""
+        """Cut days again from the first to the last time of each span."""
         days = await self.storage.background(toc.mark_days, spans, ns=ns)
         for day in days:
             while await self.storage.background(toc.cut_day, day, segments_job(self.rest), ns=ns):

@@ -1,4 +1,4 @@
-"""Vectors of documents: made by an embedder, kept in memory by namespace, and compared exactly."""
+"""Vectors of documents: computed by an embedder, cached in memory by namespace, compared exactly."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from perdure.memory.operations import vectors
 from perdure.memory.operations.search import NEW_VECTORS, DocumentMatches, NearDocuments, add_rows, nearest
 
 EMBED_ROWS = 64
-"""How many documents are embedded at once."""
+"""Number of documents per embedder call."""
 EMBED_CHARACTERS = 8000
 CACHED_BYTES = 1 << 30
-"""How much memory the vectors of all namespaces may take; those searched last are kept."""
+"""Memory limit of the vectors of all namespaces; the last searched ones are kept."""
 
 
 class MemoryVectors:
-    """The vectors of a database's memory: made of documents by an embedder, and searched."""
+    """Vectors of a database's memory, computed by an embedder."""
 
     def __init__(self, storage: Storage, embedder: Embedder) -> None:
         self.storage = storage
         self.embedder = embedder
         self._tables: OrderedDict[int, VectorTable] = OrderedDict()
         self._embedded: set[int] = set()
-        """The namespaces that are known to have vectors."""
+        """Namespaces known to have vectors."""
 
     async def embed(self, ns: int) -> int:
-        """Make the vectors of what is indexed and has none yet; returns how many there were."""
+        """Compute the missing vectors of indexed documents; return their number."""
         total = 0
         while True:
             rows = await self.storage.read(vectors.not_embedded, EMBED_ROWS, EMBED_CHARACTERS, ns=ns)
             if not rows:
                 return total
-            made = await self.embedder.of_texts([row.body for row in rows])
+            computed = await self.embedder.of_texts([row.body for row in rows])
             await self.storage.background(
-                vectors.add, list(zip((row.place for row in rows), made, strict=True)), ns=ns
+                vectors.add, list(zip((row.place for row in rows), computed, strict=True)), ns=ns
             )
             self._embedded.add(ns)
             total += len(rows)
 
     async def dims(self, ns: int) -> int:
-        """How many numbers a vector has; 0 while nobody knows."""
-        known = self.embedder.dims
-        return await self.storage.read(vectors.dims, ns=ns) if known is None else known
+        """Return the size of a vector; 0 while it is unknown."""
+        dims = self.embedder.dims
+        return await self.storage.read(vectors.dims, ns=ns) if dims is None else dims
 
     def has_any(self, ns: int) -> bool:
         """Return whether a namespace is known to have vectors."""
@@ -59,9 +59,9 @@ class MemoryVectors:
         span: tuple[int | None, int | None],
         limit: int,
     ) -> NearDocuments:
-        """Return the places in memory that are nearest to a vector.
+        """Return the places that are nearest to a vector, from the vectors cached in memory.
 
-        The vectors of a namespace are read when it is searched first; each search reads the new ones.
+        The first search of a namespace reads its vectors; later searches read only the new ones.
         """
         table = self._tables.get(ns)
         if table is None or table.dims != len(vector):
@@ -71,26 +71,26 @@ class MemoryVectors:
         near = NearDocuments([], vector, tag_sets, *span, limit, table.last)
         return near._replace(scored=await asyncio.to_thread(nearest, table, near))
 
-    async def learn(self, ns: int, near: NearDocuments | None, found: DocumentMatches) -> bool:
-        """Keep in memory what a search has read; returns whether what it found stands."""
-        if found.counter is not None and found.counter.embedded > found.counter.first_place:
+    async def learn(self, ns: int, near: NearDocuments | None, matches: DocumentMatches) -> bool:
+        """Cache the vectors that a search has read. Return whether its result is valid."""
+        if matches.counter is not None and matches.counter.embedded > matches.counter.first_place:
             self._embedded.add(ns)
         table = self._tables.get(ns)
         if near is None or table is None:
             return True
-        table.remove(found.gone)
-        add_rows(table, found.new_vectors)
-        more = len(found.new_vectors) == NEW_VECTORS
+        table.remove(matches.gone)
+        add_rows(table, matches.new_vectors)
+        more = len(matches.new_vectors) == NEW_VECTORS
         if more:
             await self._load(ns, table)
-        return not more and not found.gone
+        return not more and not matches.gone
 
     async def _load(self, ns: int, table: VectorTable) -> None:
         """Read the vectors of a namespace that are not in memory."""
         rows = await self._read(ns, table)
         while len(rows) == vectors.LOAD_ROWS:
             rows = await self._read(ns, table)
-        while len(self._tables) > 1 and sum(each.size for each in self._tables.values()) > CACHED_BYTES:
+        while len(self._tables) > 1 and sum(cached.size for cached in self._tables.values()) > CACHED_BYTES:
             self._tables.popitem(last=False)
 
     async def _read(self, ns: int, table: VectorTable) -> Sequence[object]:

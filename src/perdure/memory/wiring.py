@@ -1,4 +1,4 @@
-"""What keeps memory in order beside its service, wired once: its consumers of the outbox, and its jobs."""
+"""Wiring of memory's background work: its outbox consumers and its jobs."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ SCHEDULES: Mapping[str, tuple[str, float]] = {
     rollup_job(YEAR): ("0 0 3 * * *", 300.0),
     COMPACTION_JOB: ("0 0 4 * * 0", 600.0),
 }
-"""When the jobs of memory run, with seconds first, and how many seconds later they may begin."""
+"""Cron times of memory's jobs, seconds first, each with its jitter in seconds."""
 
 
 def build_vectors(storage: Storage, settings: Settings) -> MemoryVectors | None:
-    """What compares vectors, if the settings name an embedder: `hashed`, a function, or a model's name."""
+    """Return the vector search if the settings name an embedder: `hashed`, a function or a model."""
     name = settings.memory_embedder
     if name is None:
         return None
@@ -43,7 +43,7 @@ def build_vectors(storage: Storage, settings: Settings) -> MemoryVectors | None:
 
 
 class MemoryWork:
-    """The work of memory in one process."""
+    """Background work of memory in one process."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class MemoryWork:
         self.jobs = MemoryJobs(self.builder, self.updater, self.indexer)
 
     def add_to(self, deliveries: Deliveries, registry: JobRegistry, schedules: ScheduledJobs) -> None:
-        """Let this process do the work, and have the roll-ups run on their schedules."""
+        """Register consumers and jobs with this process, and the roll-ups with their schedules."""
         deliveries.add(self.indexer, self.updater)
         self.jobs.register(registry)
         for name, (expression, jitter) in SCHEDULES.items():
@@ -66,7 +66,7 @@ class MemoryWork:
 
 
 def build_summariser(settings: Settings) -> Summariser:
-    """The summariser that the settings name; `ConfigError` if they are not complete."""
+    """Return the summariser named by the settings; `ConfigError` if they are incomplete."""
     if settings.memory_model is None:
         return ExtractiveSummariser()
     return EndpointSummariser(

@@ -1,1 +1,1 @@
-"""What is due when: schedules that fire once, whichever process looks first."""
+"""Schedules: each due time fires once, also with several processes."""

@@ -11,16 +11,16 @@ from perdure.kernel.checks import check_name
 from perdure.schedules.model import FiringRequest
 
 Predicate = Callable[[FiringRequest], bool | Awaitable[bool]]
-"""Whether something holds for what a schedule is about to start."""
+"""Returns whether a condition holds for the work that a schedule is about to start."""
 
 SECONDS = 5.0
-"""How long a predicate may take. One that takes longer, or fails, does not hold."""
+"""Limit of time of a predicate. A predicate that takes longer or fails counts as false."""
 
 logger = logging.getLogger(__name__)
 
 
 class Conditions:
-    """The predicates that this process has, by name."""
+    """The predicates of this process, by name."""
 
     def __init__(self) -> None:
         self._predicates: dict[str, Predicate] = {}
@@ -34,13 +34,13 @@ class Conditions:
         return name in self._predicates
 
     def warn_unknown(self, name: str, label: str) -> None:
-        """Say once that no predicate has a name."""
+        """Log once that no predicate has this name."""
         if name not in self._predicates and name not in self._unknown:
             self._unknown.add(name)
-            logger.warning("%s: there is no condition %r; it fires as if it had none", label, name)
+            logger.warning("%s: unknown condition %r; the schedule fires without it", label, name)
 
     async def holds(self, name: str | None, order: FiringRequest) -> bool:
-        """Whether a condition holds. One that is not known does not, and is warned of once."""
+        """Return whether a condition holds. An unknown condition does not hold and is logged once."""
         if name is None:
             return False
         predicate = self._predicates.get(name)
@@ -49,8 +49,8 @@ class Conditions:
             return False
         try:
             async with asyncio.timeout(SECONDS):
-                found = predicate(order)
-                return bool(await found if inspect.isawaitable(found) else found)
+                result = predicate(order)
+                return bool(await result if inspect.isawaitable(result) else result)
         except Exception:
             logger.exception("the condition %r failed for %s", name, order.name or order.schedule_id)
             return False

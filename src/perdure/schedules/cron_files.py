@@ -1,4 +1,4 @@
-"""Cron files as schedules: what a file says is loaded into the row of its name."""
+"""Schedules from cron files: the row of each name takes its definition from the file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class CronFiles:
-    """Takes cron files over as schedules of origin `file`. What callers change of them is an override."""
+    """Load crons as schedules of origin `file`. Changes by callers are overrides."""
 
     def __init__(self, schedules: Schedules, handlers: JobRegistry, conditions: Conditions) -> None:
         self._schedules = schedules
@@ -32,18 +32,20 @@ class CronFiles:
         self._conditions = conditions
 
     async def take(self, definitions: Definitions) -> str | None:
-        """Load the crons into their rows; gives what has changed, or None.
+        """Load the crons into their rows; return a summary of the changes, or None.
 
-        A cron whose handler is not known is dropped; one whose condition is not known fires as if it had
-        none. A cron of a file with a mistake stays as it was.
+        A cron with an unknown handler is dropped. A cron with an unknown condition fires without it. The
+        crons of a file with an error stay as they were.
         """
         wanted = [
-            made for file, cron in definitions.crons if (made := self._schedule(file, cron)) is not None
+            schedule
+            for file, cron in definitions.crons
+            if (schedule := self._schedule(file, cron)) is not None
         ]
         synced = await self._schedules.sync(FILE, wanted, keeping=definitions.broken)
         for name, reason in synced.refused.items():
             logger.error("the cron %s cannot be loaded: %s", name, reason)
-        told = [
+        changes = [
             f"{len(names)} {'cron' if len(names) == 1 else 'crons'} {what}"
             for what, names in (
                 ("added", synced.added),
@@ -52,14 +54,12 @@ class CronFiles:
             )
             if names
         ]
-        return ", ".join(told) or None
+        return ", ".join(changes) or None
 
     def _schedule(self, file: str, cron: Cron) -> NewSchedule | None:
-        """The schedule of a cron; None if this server cannot start what it asks for."""
+        """Return the schedule of a cron; None if this server cannot start its target."""
         if cron.handler is not None and cron.handler not in self._handlers:
-            logger.warning(
-                "%s: there is no handler %r; the cron %s is dropped", file, cron.handler, cron.name
-            )
+            logger.warning("%s: unknown handler %r; the cron %s is dropped", file, cron.handler, cron.name)
             return None
         unless = None if cron.condition is None else cron.condition.unless
         if unless is not None:
@@ -92,7 +92,7 @@ class CronFiles:
 
 
 def _context(file: str, cron: Cron) -> Mapping[str, Any]:
-    """The context of a cron without the keys that only the server sets."""
+    """Return the context of a cron without the keys that only the server sets."""
     taken = sorted(CONTROL & cron.context.keys())
     if taken:
         logger.warning("%s: the context must not have %s; left out", file, ", ".join(taken))

@@ -1,4 +1,4 @@
-"""What schedules start: jobs of the server, enqueued in the transaction that records the firing."""
+"""Schedule target: jobs of the server, enqueued in the transaction that records the firing."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from perdure.schedules.model import FAILED, SUCCESS, FiringOutcome, FiringReques
 JOB_FIELD = "job"
 PAYLOAD_FIELD = "payload"
 SCHEDULE_FIELD = "schedule"
-"""Where a job finds which schedule started it, and when; what a definition says there is replaced."""
+"""Key of a job's payload for its schedule and time; it replaces a value in the definition."""
 
 
 class JobTarget:
-    """Enqueues jobs. A payload names the `job`, and has the `payload` that its function gets."""
+    """Enqueue jobs. A payload names the `job`, and has the `payload` for its function."""
 
     name = "job"
 
     def prepare(self, order: FiringRequest) -> NewJob:
-        """The job that an order asks for, checked and encoded."""
+        """Build the job of a request, checked and encoded."""
         job, payload = order.payload.get(JOB_FIELD), order.payload.get(PAYLOAD_FIELD, {})
         unknown = order.payload.keys() - {JOB_FIELD, PAYLOAD_FIELD}
         if not isinstance(job, str) or not isinstance(payload, Mapping) or unknown:
@@ -36,33 +36,33 @@ class JobTarget:
         return new_job(job, {**payload, SCHEDULE_FIELD: build_origin(order)}, timeout=order.timeout)
 
     async def refusal(self, tx: Tx, thread_id: str | None) -> PerdureError | None:
-        """A job has no thread."""
+        """Refuse a thread, which a job cannot have."""
         return None if thread_id is None else InvalidInput("a schedule of jobs has no thread")
 
     async def start(self, tx: Tx, prepared: Sequence[NewJob]) -> Sequence[str | PerdureError]:
-        """Enqueue the jobs; answers each with its id."""
+        """Enqueue the jobs; return their ids."""
         return await enqueue_jobs(tx, prepared)
 
     async def find(self, tx: Tx, started: Sequence[str]) -> Mapping[str, JobWithRollout]:
-        """Read jobs; those that were removed are left out."""
+        """Return the jobs that still exist."""
         return {row.id: row for row in await get_jobs(tx, started)}
 
-    def outcome(self, found: JobWithRollout) -> FiringOutcome | None:
-        """How a job has ended, or None while it has not."""
-        if found.status not in ENDED:
+    def outcome(self, job: JobWithRollout) -> FiringOutcome | None:
+        """Return the outcome of a job; None while it has not ended."""
+        if job.status not in ENDED:
             return None
-        duration = None if found.ended_at is None else max(found.ended_at - found.created_at, 0)
-        if found.status == SUCCEEDED:
-            return FiringOutcome(SUCCESS, duration, result=found.result)
-        return FiringOutcome(FAILED, duration, found.error or found.status)
+        duration = None if job.ended_at is None else max(job.ended_at - job.created_at, 0)
+        if job.status == SUCCEEDED:
+            return FiringOutcome(SUCCESS, duration, result=job.result)
+        return FiringOutcome(FAILED, duration, job.error or job.status)
 
     def ended_key(self, ns: int, started_id: str) -> tuple[str, str]:
-        """The hint that a job has ended."""
+        """Return the hint for the end of a job."""
         return ENDED_CHANNEL, ended_key(ns, started_id)
 
 
 def build_origin(order: FiringRequest) -> dict[str, object]:
-    """Which schedule started something, for which time, and who triggered it."""
+    """Return the schedule, the time and the caller that started something."""
     return {
         "id": order.schedule_id,
         "name": order.name,

@@ -1,4 +1,4 @@
-"""The rules of schedules, and the ports to what they start. Everything here is pure."""
+"""Rules of schedules, and the port to their targets. This module is pure."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from perdure.kernel.storage.labels import encode_metadata
 from perdure.kernel.storage.port import Tx
 
 LATE: Final = to_micros(60.0)
-"""How late a time counts as missed, and how long after its end a schedule fires for a time before it."""
+"""A time counts as missed after this delay; a schedule also fires this long after its end for an earlier
+time."""
 MADE_UP: Final = to_micros(7 * 86_400.0)
-"""How far back times that were missed are made up for, where all of them are."""
+"""Range of the missed times that `misfire: all` still fires."""
 KEPT_FIRINGS = 100
-"""How many firings of a schedule are kept, and how many that were skipped."""
+"""Number of kept firings of a schedule, and of kept skipped firings."""
 LATEST: Final = to_micros(250_000_000_000.0)
-"""The latest time that is accepted, in the year 9892."""
+"""The latest accepted time, in the year 9892."""
 MAX_NAME: Final = 128
 MAX_JITTER: Final = 86_400.0
 MAX_TIMEOUT: Final = 30 * 86_400.0
 MAX_RESULT: Final = 4096
-"""How many characters of the result of what was started are kept with a firing."""
+"""Limit of characters of a result that is stored with a firing."""
 
 Origin = Literal["api", "code", "file"]
 Overlap = Literal["skip", "concurrent"]
@@ -42,7 +43,7 @@ API: Final = "api"
 CODE: Final = "code"
 FILE: Final = "file"
 MANAGED: Final = frozenset({CODE, FILE})
-"""Where a schedule is defined elsewhere: what callers change of it is an override."""
+"""Origins with a definition elsewhere: changes by callers are overrides."""
 SKIP: Final = "skip"
 CONCURRENT: Final = "concurrent"
 ONCE: Final = "once"
@@ -92,7 +93,7 @@ FIRING.on("recorded", [PAUSED, SKIPPED, SUCCESS, FAILED], COMPLETED)
 
 
 def status_after(*events: str) -> str:
-    """The status of a firing after these events, from the time that its jitter is over."""
+    """Return the status of a firing after these events, starting when its jitter is over."""
     status = FIRING.step(FIRING.start["cron time"], "wait")
     for event in events:
         status = FIRING.step(status, event)
@@ -100,7 +101,7 @@ def status_after(*events: str) -> str:
 
 
 def get_firing_result(status: str) -> str:
-    """What is kept of a firing that is over: a paused one was skipped."""
+    """Return the stored result of an ended firing; a paused one was skipped."""
     return SKIPPED if status == PAUSED else status
 
 
@@ -108,7 +109,7 @@ def get_firing_result(status: str) -> str:
 
 
 class FiringRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a target starts for a schedule. `due_at` is the time that has come, in microseconds."""
+    """A request to a target to start something. `due_at` is the due time in microseconds."""
 
     schedule_id: str
     due_at: int
@@ -118,21 +119,21 @@ class FiringRequest(msgspec.Struct, frozen=True, kw_only=True):
     payload: Mapping[str, Any]
     name: str | None = None
     timeout: float | None = None
-    """How many seconds what is started may take."""
+    """Time limit of the started work in seconds."""
     source: str = SCHEDULE
     actor: str | None = None
-    """Who triggered it by hand."""
+    """The caller that triggered the firing by hand."""
 
 
 class FiringOutcome(NamedTuple):
-    """How what a firing started has ended; `status` is None if that is not known any more."""
+    """The outcome of a firing's work; `status` is None if it is no longer known."""
 
     status: str | None
     duration: int | None = None
     """In microseconds."""
     error: str | None = None
     result: str | None = None
-    """What came of it, as JSON."""
+    """The result as JSON."""
 
     @property
     def event(self) -> str:
@@ -140,52 +141,52 @@ class FiringOutcome(NamedTuple):
 
 
 class ScheduleTarget(Protocol):
-    """What schedules of one kind start."""
+    """Port to what schedules of one kind start."""
 
     @property
     def name(self) -> str: ...
 
     def prepare(self, order: FiringRequest) -> Any:
-        """Check an order and encode what `start` needs; raises what is wrong with it."""
+        """Check a request and encode the input of `start`; raise an error if it is invalid."""
         ...
 
     async def refusal(self, tx: Tx, thread_id: str | None) -> PerdureError | None:
-        """Why no schedule can be created for this thread, or None."""
+        """Return why no schedule can be created for this thread, or None."""
         ...
 
     async def start(self, tx: Tx, prepared: Sequence[Any]) -> Sequence[str | PerdureError]:
-        """Start what was prepared; answers each with the id of what was started, or with an error."""
+        """Start the prepared work; return an id or an error for each."""
         ...
 
     async def find(self, tx: Tx, started: Sequence[str]) -> Mapping[str, Any]:
-        """Read what was started, by its ids. What was removed is left out."""
+        """Read the started work by id. Deleted work is left out."""
         ...
 
-    def outcome(self, found: Any) -> FiringOutcome | None:
-        """How something that was found has ended, or None while it has not."""
+    def outcome(self, work: Any) -> FiringOutcome | None:
+        """Return the outcome of started work; None while it has not ended."""
         ...
 
     def ended_key(self, ns: int, started_id: str) -> tuple[str, str]:
-        """The channel and the key of the hint that it has ended."""
+        """Return channel and key of the hint for the end of started work."""
         ...
 
 
 class ScheduleTargets:
-    """The targets that this process knows. Schedules of any other are left to other processes."""
+    """The targets of this process. Schedules of other targets are left to other processes."""
 
     def __init__(self, *targets: ScheduleTarget) -> None:
         self._targets = {target.name: target for target in targets}
 
     def __getitem__(self, name: str) -> ScheduleTarget:
         if name not in self._targets:
-            raise InvalidInput(f"there is no target {name!r} for a schedule")
+            raise InvalidInput(f"unknown schedule target {name!r}")
         return self._targets[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._targets
 
     def add(self, target: ScheduleTarget) -> None:
-        """Start what schedules of one more target ask for."""
+        """Register a target."""
         self._targets[target.name] = target
 
     def names(self) -> list[str]:
@@ -196,14 +197,14 @@ class ScheduleTargets:
 
 
 class Texts(NamedTuple):
-    """Metadata and payload as they are stored: as JSON."""
+    """Metadata and payload as JSON."""
 
     metadata: str
     payload: str
 
 
 class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule to be created, checked. `assistant` is an id, or the name of an agent."""
+    """A checked schedule to be created. `assistant` is an id, or the name of an agent."""
 
     target: str
     expression: str
@@ -214,22 +215,22 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
     thread_id: str | None
     user_id: str | None
     labels: Mapping[str, Any]
-    """The metadata, to be searched by."""
+    """The metadata by which lists are filtered."""
     texts: Texts
     name: str | None = None
     origin: str = API
     file: str | None = None
-    """The name of the file that defines it."""
+    """The file that defines the schedule."""
     jitter: int = 0
     overlap: str = CONCURRENT
     misfire: str = ONCE
     timeout: int | None = None
     unless: str | None = None
-    """The name of a condition under which it does not fire."""
+    """The name of a condition under which the schedule does not fire."""
 
 
 class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What changes of a schedule, checked. `texts` replace those that were read before, `known`."""
+    """A checked change of a schedule. `texts` replace the texts that were read before, `known`."""
 
     expression: str | UnsetType = UNSET
     timezone: str | UnsetType | None = UNSET
@@ -245,7 +246,7 @@ class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def moves(self) -> bool:
-        """Whether the time at which the schedule comes next changes with it."""
+        """True if the change moves the next time of the schedule."""
         return any(
             value is not UNSET
             for value in (self.expression, self.timezone, self.enabled, self.end_at, self.jitter)
@@ -253,14 +254,14 @@ class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OverrideChange(NamedTuple):
-    """What changes of an override; a schedule of None goes back to that of the definition."""
+    """A change of an override; a schedule of None restores that of the definition."""
 
     enabled: bool | UnsetType
     schedule: str | UnsetType | None
 
 
 class ScheduleFilter(NamedTuple):
-    """Which schedules, in which order, and which page of them."""
+    """Filter, order and page of a list of schedules."""
 
     target: str | None
     origins: Sequence[str] | None
@@ -276,7 +277,7 @@ class ScheduleFilter(NamedTuple):
 
 
 def check_object(value: object, what: str) -> dict[str, Any]:
-    """An object that can be stored as JSON."""
+    """Check an object that is stored as JSON."""
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
@@ -286,19 +287,19 @@ def check_object(value: object, what: str) -> dict[str, Any]:
 
 
 def check_metadata(value: object) -> dict[str, Any]:
-    """Metadata that can be stored and searched for."""
+    """Check metadata."""
     metadata = check_object(value, "metadata")
     encode_metadata(metadata)
     return metadata
 
 
 def encoded(metadata: Mapping[str, Any], payload: Mapping[str, Any], known: str = "{}") -> Texts:
-    """Metadata, which replaces what is `known`, and payload as they are stored."""
+    """Encode metadata, which replaces `known`, and payload."""
     return Texts(encode_metadata(metadata, known=known), encode_json(payload, what="payload"))
 
 
 def check_end(value: object) -> int | None:
-    """A time in epoch seconds as microseconds; None is no end."""
+    """Convert a time in epoch seconds to microseconds; None is no end."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < to_seconds(LATEST):
@@ -307,28 +308,28 @@ def check_end(value: object) -> int | None:
 
 
 def check_schedule_name(value: object) -> str | None:
-    """The name of a schedule: letters, digits and `_.:-`, the first a letter or a digit."""
+    """Check the name of a schedule: letters, digits and `_.:-`, beginning with a letter or a digit."""
     if value is None:
         return None
     name = check_text(value, "name", max_length=MAX_NAME)
     plain = name.replace("_", "0").replace(".", "0").replace(":", "0").replace("-", "0")
     if not (name[:1].isalnum() and plain.isascii() and plain.isalnum()):
         raise InvalidInput(
-            f"name is {name!r}; it must be of letters, digits and '_', '.', ':', '-', and begin with a letter"
+            f"name is {name!r}; use letters, digits and '_', '.', ':', '-', beginning with a letter"
             " or a digit"
         )
     return name
 
 
 def check_seconds(value: object, what: str, most: float) -> int:
-    """A number of seconds as microseconds."""
+    """Convert seconds to microseconds."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
         raise InvalidInput(f"{what} is {value!r}; it must be a number of seconds from 0 to {most:g}")
     return to_micros(value)
 
 
 def check_timeout(value: object) -> int | None:
-    """The seconds that what is started may take, as microseconds; None is the default of the target."""
+    """Convert a time limit in seconds to microseconds; None is the default of the target."""
     if value is None:
         return None
     return check_seconds(value, "timeout", MAX_TIMEOUT) or None
@@ -338,7 +339,7 @@ def check_timeout(value: object) -> int | None:
 
 
 def comes_next(expression: str, timezone: str | None, *, end_at: int | None, after: int) -> int | None:
-    """The next time of a schedule: never after its end."""
+    """Return the next time of a schedule; None after its end."""
     time = next_time(expression, timezone, after)
     return None if time is None or (end_at is not None and time > end_at) else time
 
@@ -346,7 +347,7 @@ def comes_next(expression: str, timezone: str | None, *, end_at: int | None, aft
 def upcoming(
     expression: str, timezone: str | None, *, end_at: int | None, after: int, limit: int
 ) -> list[float]:
-    """The next times of a schedule in epoch seconds, without its jitter."""
+    """Return the next times of a schedule in epoch seconds, without jitter."""
     times: list[float] = []
     time: int | None = after
     while len(times) < limit and time is not None:
@@ -356,9 +357,9 @@ def upcoming(
 
 
 def compute_jitter(schedule_id: str, due_at: int, most: int) -> int:
-    """How long after a time its schedule fires: evenly spread below `most`, and the same for the same time.
+    """Return the delay of a firing, evenly distributed below `most`.
 
-    Since it follows from the id and the time, whichever process computes it gets the same.
+    The delay is derived from id and time, so that every process computes the same one.
     """
     if most <= 0:
         return 0
@@ -367,12 +368,12 @@ def compute_jitter(schedule_id: str, due_at: int, most: int) -> int:
 
 
 def is_over(due_at: int, end_at: int | None, now: int) -> bool:
-    """Whether a schedule whose time has come has ended, so that it does not fire any more."""
+    """Return whether a due schedule has ended and no longer fires."""
     return end_at is not None and (due_at > end_at or now > end_at + LATE)
 
 
 def skip_event(*, enabled: bool, overlap: str, misfire: str, late: int, unmet: bool, running: int) -> str:
-    """The event that ends a firing before it starts anything, or `started`."""
+    """Return the event that ends a firing before it starts anything, or `started`."""
     if not enabled:
         return "paused"
     if misfire == SKIP and late > LATE:
@@ -385,5 +386,5 @@ def skip_event(*, enabled: bool, overlap: str, misfire: str, late: int, unmet: b
 
 
 def counts_from(due_at: int, misfire: str, now: int) -> int:
-    """After which time the next one is looked for: of those that were missed, only `all` fires each."""
+    """Return the time after which the next one is searched; only `all` fires every missed time."""
     return max(due_at, now - MADE_UP) if misfire == ALL else max(due_at, now)

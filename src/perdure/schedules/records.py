@@ -1,4 +1,4 @@
-"""What callers see of schedules. Times are epoch seconds."""
+"""Records of schedules. Times are epoch seconds."""
 
 from __future__ import annotations
 
@@ -9,98 +9,98 @@ from perdure.schedules.model import Misfire, Origin, Overlap, Source
 
 
 class Schedule(Record, kw_only=True):
-    """Something that is started again and again, at the times of a cron expression."""
+    """A schedule, which starts work at the times of a cron expression."""
 
     schedule_id: str
     name: str | None = None
-    """Names it within its namespace; wherever an id is given, the name may be."""
+    """Unique name in the namespace; accepted wherever an id is."""
     origin: Origin = "api"
-    """Where it is defined: by a call, in code, or in a cron file."""
+    """Where the schedule is defined: by a call, in code, or in a cron file."""
     file: str | None = None
-    """The cron file that defines it."""
+    """The cron file that defines the schedule."""
     target: str
-    """What it starts: `run` is a run of an assistant."""
+    """Kind of work; `run` is a run of an assistant."""
     expression: str
     sentence: str = ""
-    """What the expression says, in English."""
+    """The expression in English."""
     timezone: str | None = None
-    """The IANA name of the time zone in which the expression is read; None is UTC."""
+    """IANA name of the time zone of the expression; None is UTC."""
     enabled: bool = True
-    """Whether it fires; one that is paused does not."""
+    """False while the schedule is paused."""
     overridden: bool = False
-    """Whether an override counts instead of what its code or file says."""
+    """True if an override replaces the definition in code or file."""
     next_at: float | None = None
-    """The time for which it fires next; None while it is paused and once it has ended."""
+    """The next time; None while the schedule is paused and after its end."""
     end_time: float | None = None
     jitter: float = 0.0
-    """It fires up to so many seconds after its time."""
+    """The schedule fires up to this many seconds after its time."""
     overlap: Overlap = "concurrent"
-    """Whether it fires while what it started before has not ended."""
+    """Whether the schedule fires while its earlier work has not ended."""
     misfire: Misfire = "once"
-    """Which of the times fire that came while no server was running."""
+    """Which of the times fire that were missed while no server was running."""
     timeout: float | None = None
-    """How many seconds what it starts may take."""
+    """Time limit of the started work in seconds."""
     unless: str | None = None
-    """The name of a condition under which it does not fire."""
+    """The name of a condition under which the schedule does not fire."""
     assistant_id: str | None = None
     thread_id: str | None = None
-    """The thread on which it runs; without one each firing gets a thread of its own."""
+    """The thread of its runs; without one each firing gets a new thread."""
     user_id: str | None = None
     created_at: float
     updated_at: float
     fired_at: float | None = None
-    """When it fired last, whatever came of it."""
+    """Time of the last firing, whatever its result."""
     fired: int = 0
-    """How often it has started something."""
+    """Number of firings that started work."""
     refused: int = 0
-    """How often it could not start anything."""
+    """Number of firings that could not start work."""
     skipped: int = 0
-    """How often a time of it was skipped: while it was paused, or what it started before had not ended."""
+    """Number of skipped times: the schedule was paused, or its earlier work had not ended."""
     failed: int = 0
-    """How often what it started has failed."""
+    """Number of started runs that failed."""
     running: int = 0
-    """How much of what it started has not ended, as far as it is known."""
+    """Number of started runs known not to have ended."""
     started_id: str | None = None
-    """What it started last."""
+    """Id of the last started work."""
     error: str | None = None
-    """Why it could not start anything the last time, or why what it started failed."""
+    """Error of the last firing that could not start, or of the last failed work."""
     metadata: dict[str, Any]
     payload: dict[str, Any]
-    """What the target is given."""
+    """Input of the target."""
 
 
 class Upcoming(Record, kw_only=True):
-    """When a schedule fires: in words, and its next times. A jitter is not part of them."""
+    """The times of a schedule: in words, and the next ones, without jitter."""
 
     sentence: str
     items: list[float]
 
 
 class Firing(Record, kw_only=True):
-    """One time that has come for a schedule, and what came of it."""
+    """A due time of a schedule and its result."""
 
     schedule_id: str
     due_at: float
     fired_at: float
     source: Source = "schedule"
     actor: str | None = None
-    """Who triggered it by hand."""
+    """The caller that triggered the firing by hand."""
     status: str = "completed"
-    """`running` until what it started has ended; then `success` or `failed`. `skipped` started nothing, and
-    `completed` started something whose end is not known."""
+    """`running` until the started work has ended, then `success` or `failed`. A `skipped` firing started
+    nothing. The outcome of a `completed` firing is unknown."""
     skipped: str | None = None
-    """Why it was skipped: `paused`, `overlap`, `misfire` or `condition`."""
+    """Reason of a skip: `paused`, `overlap`, `misfire` or `condition`."""
     started_id: str | None = None
     ended_at: float | None = None
     duration: float | None = None
-    """How many seconds what it started took."""
+    """Duration of the started work in seconds."""
     error: str | None = None
     result: Any = None
-    """What came of what it started, if it is small."""
+    """Result of the started work, if it is small."""
 
 
 class JobStatus(Record, kw_only=True):
-    """A schedule as the status of the scheduler shows it."""
+    """A schedule in the status of the scheduler."""
 
     job_name: str
     schedule_id: str
@@ -112,10 +112,10 @@ class JobStatus(Record, kw_only=True):
     last_result: str | None = None
     """`success`, `failed` or `skipped`."""
     last_error: str | None = None
-    """Why it failed, or why it was skipped."""
+    """Reason of the failure or skip."""
     next_run: float | None = None
     run_count: int = 0
-    """How often it fired, those times included that were skipped."""
+    """Number of firings, including skipped ones."""
     error_count: int = 0
     is_running: bool = False
     is_paused: bool = False
@@ -123,18 +123,18 @@ class JobStatus(Record, kw_only=True):
 
 
 class SchedulerStatus(Record, kw_only=True):
-    """Whether the scheduler of a server runs, and its named schedules in the order of their names."""
+    """State of a server's scheduler, and its named schedules in the order of their names."""
 
     state: str
     """`idle`, `running` or `stopping`."""
     scheduler_running: bool
     jobs: list[JobStatus]
     next_after: str | None = None
-    """The name to go on after, if there are more."""
+    """Pass as `after` to read the next page; None at the end."""
 
 
 class CronOverride(Record, kw_only=True):
-    """What counts instead of the definition of a schedule, until it is removed."""
+    """An override, which replaces the definition of a schedule until it is removed."""
 
     name: str
     enabled: bool

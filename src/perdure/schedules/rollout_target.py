@@ -1,4 +1,4 @@
-"""What schedules start: rollouts, enqueued in the transaction that records the firing."""
+"""Schedule target: rollouts, enqueued in the transaction that records the firing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from perdure.schedules.model import FAILED, SUCCESS, FiringOutcome, FiringReques
 
 
 class RolloutTarget:
-    """Enqueues rollouts. A payload holds the fields of a request; the metadata is that of the schedule."""
+    """Enqueue rollouts. A payload has the fields of a request; the metadata is that of the schedule."""
 
     name = "rollout"
 
@@ -28,7 +28,7 @@ class RolloutTarget:
         self._kinds = kinds
 
     def prepare(self, order: FiringRequest) -> NewRollout:
-        """The rollout that an order asks for, checked and encoded."""
+        """Build the rollout of a request, checked and encoded."""
         if order.assistant_id is not None:
             raise InvalidInput("a schedule of rollouts has no assistant")
         try:
@@ -38,7 +38,7 @@ class RolloutTarget:
                 explain(error, EnqueueRolloutRequest, "the rollout that is scheduled")
             ) from None
         if request.idempotency_key is not None or request.not_before is not None:
-            raise InvalidInput("a scheduled rollout has neither an idempotency_key nor a not_before")
+            raise InvalidInput("a scheduled rollout cannot have an idempotency_key or a not_before")
         request.metadata = {**(request.metadata or {}), **order.metadata}
         if order.timeout is not None:
             request.config = request.config or RolloutConfig()
@@ -47,26 +47,26 @@ class RolloutTarget:
         return encoding.from_request(request)
 
     async def refusal(self, tx: Tx, thread_id: str | None) -> PerdureError | None:
-        """A rollout has no thread."""
+        """Refuse a thread, which a rollout cannot have."""
         return None if thread_id is None else InvalidInput("a schedule of rollouts has no thread")
 
     async def start(self, tx: Tx, prepared: Sequence[NewRollout]) -> Sequence[str | PerdureError]:
-        """Enqueue the rollouts; answers each with its id."""
+        """Enqueue the rollouts; return their ids."""
         return [row.id for row in await enqueue(tx, prepared, self._kinds)]
 
     async def find(self, tx: Tx, started: Sequence[str]) -> Mapping[str, RolloutRecordRow]:
-        """Read rollouts."""
+        """Return the existing rollouts."""
         return {row.id: row for row in await rollouts_named(tx, started, [TASK])}
 
-    def outcome(self, found: RolloutRecordRow) -> FiringOutcome | None:
-        """How a rollout has ended, or None while it has not."""
-        if found.status not in ENDED:
+    def outcome(self, rollout: RolloutRecordRow) -> FiringOutcome | None:
+        """Return the outcome of a rollout; None while it has not ended."""
+        if rollout.status not in ENDED:
             return None
-        duration = None if found.end_time is None else max(found.end_time - found.start_time, 0)
-        if found.status == SUCCEEDED:
+        duration = None if rollout.end_time is None else max(rollout.end_time - rollout.start_time, 0)
+        if rollout.status == SUCCEEDED:
             return FiringOutcome(SUCCESS, duration)
-        return FiringOutcome(FAILED, duration, f"the rollout is {found.status}")
+        return FiringOutcome(FAILED, duration, f"the rollout is {rollout.status}")
 
     def ended_key(self, ns: int, started_id: str) -> tuple[str, str]:
-        """The hint that a rollout has ended."""
+        """Return the hint for the end of a rollout."""
         return ENDED_CHANNEL, ended_key(ns, started_id)

@@ -1,4 +1,4 @@
-"""The rows of schedules, firings and overrides, and the records that callers see of them."""
+"""Rows of schedules, firings and overrides, and their records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from perdure.schedules.records import CronOverride, Firing, JobStatus, Schedule
 
 
 class CronOverrideRow(NamedTuple):
-    """A row of `cron_overrides`: what counts instead of the definition of a schedule."""
+    """A row of `cron_overrides`, which replaces parts of a schedule's definition."""
 
     name: str
     enabled: int
@@ -36,7 +36,7 @@ class CronOverrideRow(NamedTuple):
 
 
 class ScheduleRow(msgspec.Struct):
-    """A row of `schedules`. `override` is what counts instead of its definition, if there is something."""
+    """A row of `schedules`, with its override if there is one."""
 
     id: str
     name: str | None
@@ -81,7 +81,7 @@ class ScheduleRow(msgspec.Struct):
 
     @property
     def is_managed(self) -> bool:
-        """Whether it is defined elsewhere, so that callers change its override."""
+        """True if the schedule is defined elsewhere, so that callers change its override."""
         return self.origin in MANAGED
 
     @property
@@ -90,29 +90,29 @@ class ScheduleRow(msgspec.Struct):
 
     @property
     def cron(self) -> str:
-        """The expression that counts."""
+        """The expression in force."""
         override = None if self.override is None else self.override.schedule
         return self.expression if override is None else override
 
     @property
     def instant(self) -> int | None:
-        """The time for which it fires next, without its jitter."""
+        """The time for which the schedule fires next, without its jitter."""
         return self.next_at if self.due_at is None else self.due_at
 
     @property
     def label(self) -> str:
-        """What it is called: by its name, or else by its id."""
+        """Name of the schedule, otherwise its id."""
         return self.name or self.id
 
     def plan(self, after: int) -> None:
-        """Find its next time after another one. A paused schedule has one too: it is skipped."""
+        """Set the next time after `after`. A paused schedule has a next time too, which is skipped."""
         due_at = comes_next(self.cron, self.timezone, end_at=self.end_at, after=after)
         self.due_at = due_at
         self.next_at = None if due_at is None else due_at + compute_jitter(self.id, due_at, self.jitter or 0)
 
 
 class FiringRow(NamedTuple):
-    """A row of `firings`. `open` is 1 until what it started has ended."""
+    """A row of `firings`. `open` is 1 until the started work has ended."""
 
     schedule_id: str
     due_at: int
@@ -135,30 +135,30 @@ class FiringRow(NamedTuple):
 
 
 class FiringKey(NamedTuple):
-    """What names a firing."""
+    """Key of a firing."""
 
     schedule_id: str
     due_at: int
 
 
 class Prepared(NamedTuple):
-    """A due schedule as it was read, and what its target prepared for it, or why it could not."""
+    """A due schedule as read, with the prepared input of its target, or an error."""
 
     row: ScheduleRow
     start: Any
     unmet: bool = False
-    """Whether its condition keeps it from firing."""
+    """True if its condition keeps the schedule from firing."""
 
     def is_current(self, row: ScheduleRow) -> bool:
-        """Whether nothing has changed since that matters for what is started."""
-        known = self.row
-        return (row.next_at, row.updated_at, row.texts) == (known.next_at, known.updated_at, known.texts)
+        """Return whether the schedule is unchanged in all that the firing depends on."""
+        read = self.row
+        return (row.next_at, row.updated_at, row.texts) == (read.next_at, read.updated_at, read.texts)
 
 
 def row_to_firing_request(
     row: ScheduleRow, due_at: int, *, source: str = SCHEDULE, actor: str | None = None
 ) -> FiringRequest:
-    """What the target of a schedule is to start."""
+    """Build the request to the target of a schedule."""
     return FiringRequest(
         schedule_id=row.id,
         due_at=due_at,
@@ -174,7 +174,7 @@ def row_to_firing_request(
 
 
 def kept_result(text: str | None) -> str | None:
-    """The result of what was started, if it is small enough to be kept with the firing."""
+    """Return the result of started work if it is small enough to be stored with the firing."""
     return text if text is not None and len(text) <= MAX_RESULT else None
 
 
@@ -182,7 +182,7 @@ def kept_result(text: str | None) -> str | None:
 
 
 def row_to_schedule(row: ScheduleRow) -> Schedule:
-    """The record of a schedule."""
+    """Convert a row to a schedule."""
     return Schedule(
         schedule_id=row.id,
         name=row.name,
@@ -220,13 +220,13 @@ def row_to_schedule(row: ScheduleRow) -> Schedule:
 
 
 def _shown(payload: dict[str, Any]) -> dict[str, Any]:
-    """A payload as it may be shown: its webhook loses its credentials."""
+    """Return a payload without the credentials of its webhook."""
     webhook = payload.get("webhook")
     return {**payload, "webhook": mask_target(webhook)} if isinstance(webhook, str) else payload
 
 
 def row_to_firing(row: FiringRow) -> Firing:
-    """The record of a firing. One of an earlier release says only what it started, or why it could not."""
+    """Convert a row to a firing. Rows of earlier releases have only an id or an error."""
     status = row.status or ("failed" if row.error is not None else "completed")
     return Firing(
         schedule_id=row.schedule_id,
@@ -245,7 +245,7 @@ def row_to_firing(row: FiringRow) -> Firing:
 
 
 def row_to_job_status(row: ScheduleRow) -> JobStatus:
-    """A schedule as the status of the scheduler shows it."""
+    """Convert a row to the status of a schedule."""
     return JobStatus(
         job_name=row.label,
         schedule_id=row.id,
@@ -266,7 +266,7 @@ def row_to_job_status(row: ScheduleRow) -> JobStatus:
 
 
 def row_to_cron_override(row: CronOverrideRow) -> CronOverride:
-    """The record of an override."""
+    """Convert a row to an override."""
     return CronOverride(
         name=row.name,
         enabled=bool(row.enabled),

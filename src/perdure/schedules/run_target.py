@@ -1,4 +1,4 @@
-"""What schedules start: runs of assistants, created in the transaction that records the firing."""
+"""Schedule target: runs of assistants, created in the transaction that records the firing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from perdure.threads.records import RunRequest
 from perdure.threads.rows import RunRow, decode_failure
 
 ON_COMPLETED: Final = "on_run_completed"
-"""What happens to the temporary thread of a run after it: `delete` or `keep`."""
+"""`delete` or `keep`: what happens to the temporary thread of a run afterwards."""
 _FIELDS: Final = frozenset(RunRequest.__struct_fields__) - {
     "assistant_id",
     "thread_id",
@@ -32,7 +32,7 @@ _FIELDS: Final = frozenset(RunRequest.__struct_fields__) - {
 
 
 class RunTarget:
-    """Starts runs. A payload holds fields of a run request, and beside them the options of its agent."""
+    """Start runs. A payload has the fields of a run request and the options of its agent."""
 
     name = "run"
 
@@ -41,46 +41,46 @@ class RunTarget:
         self._policy = policy
 
     def prepare(self, order: FiringRequest) -> NewRun:
-        """The run that an order asks for, checked and encoded."""
+        """Build the run of a request, checked and encoded."""
         request = build_request(order)
-        # A schedule of an earlier release may have more metadata than a request takes.
+        # A schedule of an earlier release may have more metadata than a request accepts.
         return new_run(request, self._policy, known=encode_json(request.metadata, what="metadata"))
 
     async def refusal(self, tx: Tx, thread_id: str | None) -> PerdureError | None:
-        """NotFound if the thread does not exist."""
+        """Return NotFound if the thread does not exist."""
         if thread_id is None:
             return None
         thread = (await load_threads(tx, [thread_id])).get(thread_id)
-        known = thread is not None and not thread.is_gone
-        return None if known else NotFound(f"Thread {thread_id} not found")
+        exists = thread is not None and not thread.is_gone
+        return None if exists else NotFound(f"Thread {thread_id} not found")
 
     async def start(self, tx: Tx, prepared: Sequence[NewRun]) -> list[str | PerdureError]:
-        """Create the runs; answers each with its id."""
+        """Create the runs; return their ids."""
         created = await create_runs(tx, prepared, self._kinds)
         return [answer if isinstance(answer, PerdureError) else answer.record.id for answer in created]
 
     async def find(self, tx: Tx, started: Sequence[str]) -> Mapping[str, RunRow]:
-        """Read runs; those of threads that were removed are left out."""
+        """Return the existing runs; those of deleted threads are left out."""
         return await load_runs(tx, started)
 
-    def outcome(self, found: RunRow) -> FiringOutcome | None:
-        """How a run has ended, or None while it has not."""
-        if found.rollout_status not in ENDED:
+    def outcome(self, run: RunRow) -> FiringOutcome | None:
+        """Return the outcome of a run; None while it has not ended."""
+        if run.rollout_status not in ENDED:
             return None
-        duration = None if found.end_time is None else max(found.end_time - found.created_at, 0)
-        if found.rollout_status == SUCCEEDED:
+        duration = None if run.end_time is None else max(run.end_time - run.created_at, 0)
+        if run.rollout_status == SUCCEEDED:
             return FiringOutcome(SUCCESS, duration)
-        failure = decode_failure(found.error)
-        error = found.status if failure is None else f"{failure.error}: {failure.message}"
+        failure = decode_failure(run.error)
+        error = run.status if failure is None else f"{failure.error}: {failure.message}"
         return FiringOutcome(FAILED, duration, error[:MAX_ERROR])
 
     def ended_key(self, ns: int, started_id: str) -> tuple[str, str]:
-        """The hint that a run has ended."""
+        """Return the hint for the end of a run."""
         return ENDED_CHANNEL, ended_key(ns, started_id)
 
 
 def build_request(order: FiringRequest) -> RunRequest:
-    """The run that a schedule asks for. Its agent finds the schedule's id in `configurable`."""
+    """Build the run request of a schedule. The agent finds the schedule's id in `configurable`."""
     if order.assistant_id is None:
         raise InvalidInput("a schedule of runs needs an assistant_id")
     payload = {name: value for name, value in order.payload.items() if value is not None}
@@ -110,8 +110,8 @@ def _metadata(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[st
 def _with_id(config: Any, schedule_id: str) -> dict[str, Any]:
     if config is not None and not isinstance(config, Mapping):
         raise InvalidInput("config must be an object")
-    known = dict(config or {})
-    inner = known.get("configurable") or {}
+    checked = dict(config or {})
+    inner = checked.get("configurable") or {}
     if not isinstance(inner, Mapping):
         raise InvalidInput("config.configurable must be an object")
-    return {**known, "configurable": {**inner, "cron_id": schedule_id}}
+    return {**checked, "configurable": {**inner, "cron_id": schedule_id}}

@@ -1,4 +1,4 @@
-"""Jobs of the server that run on a schedule: defined in code, taken over when a process starts."""
+"""Scheduled jobs of the server, defined in code and stored when a process starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class ScheduledJobs:
-    """The schedules of jobs that code defines. Callers pause and change them by overrides, which stay.
+    """Schedules of jobs defined in code. Callers pause and change them by overrides, which stay.
 
     Domains add theirs before the components of a process start.
     """
@@ -37,7 +37,7 @@ class ScheduledJobs:
         timeout: float | None = None,
         enabled: bool = True,
     ) -> None:
-        """Run a job on a schedule; its function is registered under `job`, or under the schedule's name."""
+        """Schedule a job; its function is registered under `job`, or under the schedule's name."""
         self._definitions[name] = self._schedules.definition(
             JobTarget.name,
             expression,
@@ -53,7 +53,7 @@ class ScheduledJobs:
         )
 
     async def start(self) -> None:
-        """Take the definitions over. Those of other processes stay."""
+        """Store the definitions. Those of other processes stay."""
         if not self._definitions:
             return
         synced = await self._schedules.sync(CODE, list(self._definitions.values()))
@@ -61,4 +61,4 @@ class ScheduledJobs:
             logger.warning("the job %s is not scheduled: %s", name, reason)
 
     async def stop(self) -> None:
-        """Nothing runs."""
+        """Do nothing; the component has no background task."""

@@ -1,4 +1,4 @@
-"""The schedules of one namespace: what is started again and again, and when."""
+"""Service of the schedules of one namespace."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ RUN = "run"
 _SCHEDULES, _FIRINGS = "schedules", "firings"
 
 Target = Literal["run", "rollout", "workflow"]
-"""What callers may schedule over HTTP."""
+"""Targets that callers may use over HTTP."""
 SortField = Literal[
     "created_at", "updated_at", "next_at", "end_time", "schedule_id", "name", "assistant_id", "thread_id"
 ]
 Seconds = Annotated[float, Meta(ge=0)]
 MAX_TIMES = 100
-"""How many of its next times a schedule tells."""
+"""Limit of next times that `upcoming` returns."""
 Times = Annotated[int, Meta(ge=0, le=MAX_TIMES)]
 
 
@@ -75,16 +75,16 @@ def _listed(origin: Origin | Origins) -> Origins:
 
 
 class Scheduler(Protocol):
-    """What fires the schedules in this process."""
+    """The scheduler of this process."""
 
     @property
     def state(self) -> str: ...
 
 
 class Schedules(Service):
-    """The schedules of one namespace. `ScheduleTimer` fires them.
+    """Schedules of one namespace. `ScheduleTimer` fires them.
 
-    Wherever a `schedule_id` is given, it may be the name of the schedule.
+    A `schedule_id` may also be the name of the schedule.
     """
 
     def __init__(
@@ -118,9 +118,9 @@ class Schedules(Service):
         offset: Offset = 0,
         cursor: str | None = None,
     ) -> PaginatedResult[Schedule]:
-        """List schedules, the newest first.
+        """List schedules, newest first.
 
-        Filters by target, origin, name, assistant, thread, state and metadata; `limit=0` only counts.
+        Filter by target, origin, name, assistant, thread, state and metadata; `limit=0` only counts.
         """
         check_page(limit, offset, cursor)
         order = sql.order(
@@ -140,9 +140,9 @@ class Schedules(Service):
             order,
             order.place(_SCHEDULES, cursor),
         )
-        found, total = await self.read(queries.search, query)
-        items = [rows.row_to_schedule(row) for row in found]
-        after = order.cursor(_SCHEDULES, found, limit)
+        records, total = await self.read(queries.search, query)
+        items = [rows.row_to_schedule(row) for row in records]
+        after = order.cursor(_SCHEDULES, records, limit)
         return PaginatedResult(items=items, limit=limit, offset=offset, total=total, next=after)
 
     @call(POST("/schedules"), scope="write", status=201, errors=(NotFound, Conflict))
@@ -165,12 +165,12 @@ class Schedules(Service):
         payload: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> Schedule:
-        """Create a schedule that starts runs of an assistant, or what another target starts.
+        """Create a schedule that starts runs of an assistant, or the work of another target.
 
-        `assistant_id` is the id of an assistant or the name of an agent; `payload` holds the other fields of
-        the run request. It fires up to `jitter` seconds after its time. With overlap `skip` it does not fire
-        while what it started before has not ended. `misfire` says which of the times fire that came while no
-        server was running: one, none (`skip`) or all.
+        `assistant_id` is the id of an assistant or the name of an agent; `payload` has the other fields of
+        the run request. The schedule fires up to `jitter` seconds after its time. With overlap `skip` it does
+        not fire while its earlier work has not ended. `misfire` sets which of the times fire that were missed
+        while no server was running: one (`once`), none (`skip`) or `all`.
         """
         return await self.create_for(
             check_choice(target, get_args(Target), "target"),
@@ -198,7 +198,7 @@ class Schedules(Service):
         idempotency_key: str | None = None,
         **fields: Any,
     ) -> Schedule:
-        """Create a schedule of any target, in the name of a user; the fields are those of `definition`."""
+        """Create a schedule of any target in the name of a user; the fields are those of `definition`."""
         request = self.definition(target, expression, **fields)
         schedule_id: str = await self.write_once(
             idempotency_key, edit.create, request, self.targets, rows=1 + len(request.labels)
@@ -227,7 +227,7 @@ class Schedules(Service):
         origin: str = API,
         file: str | None = None,
     ) -> NewSchedule:
-        """A schedule to be created or taken over, checked by its target too."""
+        """Build a schedule to be created or synced, also checked by its target."""
         checked_metadata = model.check_metadata(metadata)
         checked_payload = model.check_object(payload, "payload")
         request = NewSchedule(
@@ -286,8 +286,8 @@ class Schedules(Service):
     ) -> Schedule:
         """Change, pause or resume a schedule.
 
-        Metadata and payload are merged with what is there. Of a schedule that code or a file defines, only
-        the expression can be changed and whether it fires: that is its override.
+        Metadata and payload are merged with the stored ones. If code or a file defines the schedule, only
+        `expression` and `enabled` can be changed; the change is an override.
         """
         checked = check_id(schedule_id, "schedule_id")
         change = partial(
@@ -304,7 +304,8 @@ class Schedules(Service):
         more_metadata = model.check_metadata(metadata)
         more_payload = model.check_object(payload, "payload")
         updated = False
-        # Metadata and payload are merged outside of the transaction; another change in between repeats it.
+        # Metadata and payload are merged outside of the transaction; after a concurrent change the loop
+        # repeats.
         while not updated:
             row = await self.read(queries.get, checked)
             if row.is_managed:
@@ -328,14 +329,14 @@ class Schedules(Service):
         return await self.update(schedule_id, enabled=False)
 
     async def resume(self, schedule_id: str) -> Schedule:
-        """Resume a schedule from its next time on. Times missed while it was paused are not made up for."""
+        """Resume a schedule from its next time on. Times missed while it was paused do not fire."""
         return await self.update(schedule_id, enabled=True)
 
     @call(DELETE("/schedules/{schedule_id}"), scope="write", errors=(NotFound, Conflict))
     async def delete(self, schedule_id: Id) -> None:
         """Delete a schedule. The runs it started stay.
 
-        One that a file defines cannot be deleted, and one that code defines comes back at the next start.
+        A schedule of a file cannot be deleted. A schedule of code returns at the next start.
         """
         await self.write(edit.delete, check_id(schedule_id, "schedule_id"))
 
@@ -345,13 +346,13 @@ class Schedules(Service):
     async def trigger(self, schedule_id: Id, *, idempotency_key: str | None = None) -> Firing:
         """Fire a schedule now, also if it is paused. Its next time stays as it is.
 
-        It is skipped if its overlap is `skip` and what it started before has not ended.
+        The firing is skipped if overlap is `skip` and earlier work has not ended.
         """
         while True:
             row, now = await self.read(queries.get_now, check_id(schedule_id, "schedule_id"))
-            found = await self._settling.look(await self.ns(), [row.id] if row.running else [])
+            open_firings = await self._settling.look(await self.ns(), [row.id] if row.running else [])
             order = rows.row_to_firing_request(row, now, source=MANUAL, actor=self.actor_name)
-            wanted = Trigger(row, self.targets[row.target].prepare(order), found.outcomes)
+            wanted = Trigger(row, self.targets[row.target].prepare(order), open_firings.outcomes)
             fired: Triggered = await self.write_once(idempotency_key, fire.trigger, wanted, self.targets)
             if fired.due_at is not None:
                 return rows.row_to_firing(
@@ -367,19 +368,19 @@ class Schedules(Service):
         offset: Offset = 0,
         cursor: str | None = None,
     ) -> ListPart[Firing]:
-        """List the latest firings of a schedule, the newest first."""
+        """List the latest firings of a schedule, newest first."""
         check_page(limit, offset, cursor)
         (before,) = read_cursor(cursor, _FIRINGS, int) or (LAST,)
         row = await self.read(queries.get, check_id(schedule_id, "schedule_id"))
         await self._settle(row)
-        found = await self.read(queries.firings, row.id, before, limit, offset)
-        is_full = bool(found) and len(found) == limit
-        after = write_cursor(_FIRINGS, found[-1].due_at) if is_full else None
-        return ListPart(map(rows.row_to_firing, found), after)
+        firings = await self.read(queries.firings, row.id, before, limit, offset)
+        is_full = bool(firings) and len(firings) == limit
+        after = write_cursor(_FIRINGS, firings[-1].due_at) if is_full else None
+        return ListPart(map(rows.row_to_firing, firings), after)
 
     @call(GET("/schedules/{schedule_id}/upcoming"), scope="read", errors=(NotFound,))
     async def upcoming(self, schedule_id: Id, *, limit: Times = 5) -> Upcoming:
-        """Say in words when a schedule fires, and list its next times, also if it is paused."""
+        """Describe in words when a schedule fires, and list its next times, also if it is paused."""
         check_number(limit, "limit", 0, MAX_TIMES)
         row, now = await self.read(queries.get_now, check_id(schedule_id, "schedule_id"))
         times = model.upcoming(row.expression, row.timezone, end_at=row.end_at, after=now, limit=limit)
@@ -397,13 +398,13 @@ class Schedules(Service):
         """
         check_page(limit, 0)
         await self._settling.settle_namespace(await self.ns())
-        found = await self.read(queries.named, check_id(after, "after"), limit)
+        records = await self.read(queries.named, check_id(after, "after"), limit)
         state = IDLE if self._scheduler is None else self._scheduler.state
         return SchedulerStatus(
             state=state,
             scheduler_running=state != IDLE,
-            jobs=[rows.row_to_job_status(row) for row in found],
-            next_after=found[-1].name if found and len(found) == limit else None,
+            jobs=[rows.row_to_job_status(row) for row in records],
+            next_after=records[-1].name if records and len(records) == limit else None,
         )
 
     # --- definitions and overrides ------------------------------------------------------------------------
@@ -415,24 +416,24 @@ class Schedules(Service):
         *,
         keeping: Collection[str] | None = None,
     ) -> Synced:
-        """Take over the definitions of code or of files. Their overrides stay, and count.
+        """Store the definitions of code or of files. Their overrides stay and have priority.
 
-        Schedules of the origin that are not named stay, or with `keeping` only those of these files do.
+        Schedules of the origin without a definition stay; with `keeping`, only those of these files do.
         """
         return await self.write(edit.sync, origin, definitions, self.targets, keeping)
 
     @call(GET("/cron-overrides"), scope="read")
     async def overrides(self, *, after: str = "", limit: Limit = 100) -> list[CronOverride]:
-        """List the overrides, in the order of their names. `after` is the last name of the page before."""
+        """List the overrides in the order of their names. `after` is the last name of the page before."""
         check_page(limit, 0)
-        found = await self.read(queries.list_overrides, check_id(after, "after"), limit)
-        return [rows.row_to_cron_override(each) for each in found]
+        records = await self.read(queries.list_overrides, check_id(after, "after"), limit)
+        return [rows.row_to_cron_override(row) for row in records]
 
     @call(GET("/cron-overrides/{name}"), scope="read")
     async def get_override(self, name: Id) -> CronOverride | None:
-        """Get what overrides a schedule that code or a file defines; null if nothing does."""
-        found = await self.read(queries.get_override, check_id(name, "name"))
-        return None if found is None else rows.row_to_cron_override(found)
+        """Get the override of a schedule that code or a file defines; null if there is none."""
+        row = await self.read(queries.get_override, check_id(name, "name"))
+        return None if row is None else rows.row_to_cron_override(row)
 
     @call(PATCH("/cron-overrides/{name}"), scope="write", errors=(NotFound, Conflict), repeatable=True)
     async def set_override(
@@ -442,9 +443,9 @@ class Schedules(Service):
         enabled: bool | UnsetType = UNSET,
         schedule: str | UnsetType | None = UNSET,
     ) -> CronOverride:
-        """Override whether a schedule that code or a file defines fires, and when.
+        """Override `enabled` and the cron expression of a schedule that code or a file defines.
 
-        What is not given stays as it is; a `schedule` of null is that of the definition.
+        An omitted field stays as it is; a `schedule` of null restores that of the definition.
         """
         change = OverrideChange(
             UNSET if enabled is UNSET else check_flag(enabled, "enabled"),
@@ -456,5 +457,5 @@ class Schedules(Service):
 
     @call(DELETE("/cron-overrides/{name}"), scope="write", errors=(NotFound,))
     async def clear_override(self, name: Id) -> None:
-        """Remove an override, so that the definition counts again."""
+        """Delete an override, so that the definition applies again."""
         await self.write(overrides.clear_override, check_id(name, "name"))

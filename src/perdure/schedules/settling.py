@@ -1,4 +1,4 @@
-"""Settles open firings: reads what they started, and writes down what has ended."""
+"""Settlement of open firings: read the started work, and record its end."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from perdure.schedules.rows import FiringKey, FiringRow
 logger = logging.getLogger(__name__)
 
 MAX_FOLLOWED = 10_000
-"""How many open firings a process follows. The others are settled by the next firing and by reads."""
+"""Number of open firings that a process follows. The others are settled by the next firing and by reads."""
 
 
 class OpenFirings(NamedTuple):
-    """The open firings of some schedules: how those ended whose work has ended, and which still go on."""
+    """Open firings of schedules: outcomes of ended work, and firings whose work continues."""
 
     outcomes: Outcomes
     going: Sequence[FiringRow]
 
 
 class Settling:
-    """Settles the open firings of a database."""
+    """Settle the open firings of a database."""
 
     def __init__(self, storage: Storage, targets: ScheduleTargets) -> None:
         self.storage = storage
         self.targets = targets
 
     async def look(self, ns: int, schedule_ids: Sequence[str]) -> OpenFirings:
-        """What has become of the open firings of schedules."""
+        """Return the outcomes of the open firings of schedules."""
         outcomes: dict[FiringKey, FiringOutcome] = {}
         going: list[FiringRow] = []
         if schedule_ids:
@@ -51,14 +51,14 @@ class Settling:
         return OpenFirings(outcomes, going)
 
     async def settle(self, ns: int, schedule_ids: Sequence[str]) -> Sequence[FiringRow]:
-        """Write down what has ended of the open firings of schedules; gives those that still go on."""
-        found = await self.look(ns, schedule_ids)
-        if found.outcomes:
-            await self.storage.run(settle.settle, found.outcomes, ns=ns)
-        return found.going
+        """Record the ended firings of schedules; return those that are still open."""
+        open_firings = await self.look(ns, schedule_ids)
+        if open_firings.outcomes:
+            await self.storage.run(settle.settle, open_firings.outcomes, ns=ns)
+        return open_firings.going
 
     async def settle_namespace(self, ns: int) -> list[FiringRow]:
-        """The same for every schedule of a namespace."""
+        """Settle every schedule of a namespace."""
         going: list[FiringRow] = []
         after = ""
         while ids := await self.storage.read(settle.running, after, ns=ns):
@@ -68,14 +68,14 @@ class Settling:
 
 
 class Followers:
-    """Settles firings as soon as hints say that what they started has ended."""
+    """Settle firings as soon as a hint reports the end of their work."""
 
     def __init__(self, settling: Settling) -> None:
         self._settling = settling
         self._tasks: dict[asyncio.Task[None], int] = {}
 
     def follow(self, ns: int, firings: Iterable[FiringRow]) -> None:
-        """Wait for the ends of what these firings started."""
+        """Wait for the end of the work of these firings."""
         by_channel: dict[str, dict[str, FiringKey]] = {}
         for firing in firings:
             target = self._settling.targets[firing.target or ""]
@@ -92,7 +92,7 @@ class Followers:
 
     async def _follow(self, ns: int, channel: str, keys: dict[str, FiringKey]) -> None:
         with self._settling.storage.signals.watch(channel, keys) as watch:
-            # The hint of what ended before it was watched is gone.
+            # Work that ended before the watch began sends no more hint.
             ended = frozenset(keys)
             left = dict(keys)
             while left:
@@ -100,14 +100,14 @@ class Followers:
                     ids = sorted({left[key].schedule_id for key in ended & left.keys()})
                     going = {firing.key for firing in await self._settling.settle(ns, ids)}
                 except StorageError as error:
-                    logger.warning("firings could not be settled, which the next firing does: %s", error)
+                    logger.warning("cannot settle firings, the next firing retries: %s", error)
                     return
-                left = {key: each for key, each in left.items() if key not in ended or each in going}
+                left = {key: firing for key, firing in left.items() if key not in ended or firing in going}
                 if left:
                     ended = await watch.changed()
 
     async def stop(self) -> None:
-        """Follow nothing any more."""
+        """Stop following all firings."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

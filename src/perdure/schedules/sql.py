@@ -7,7 +7,7 @@ from perdure.kernel.storage.filters import ListField, Listing, SortKey, SortOrde
 from perdure.schedules.rows import CronOverrideRow, FiringRow, ScheduleRow
 from perdure.schedules.tables import CRON_OVERRIDES, FIRINGS, SCHEDULES
 
-# Add schedules.
+# Insert schedules.
 ADD = BulkInsert(SCHEDULES, ScheduleRow)
 # Schedules by their ids.
 GET = statement("SELECT {columns} FROM schedules WHERE ns = :ns AND id {among:ids}", row=ScheduleRow)
@@ -27,7 +27,7 @@ LOCK_ORIGIN = statement(
     """,
     row=ScheduleRow,
 )
-# Write back what a caller or a definition can change of a schedule.
+# Write the columns of a schedule that callers and definitions can change.
 SAVE = BulkUpdate(
     SCHEDULES,
     ScheduleRow,
@@ -59,9 +59,9 @@ DROP = statement("DELETE FROM schedules WHERE ns = :ns AND id {among:ids}")
 DUE_NAMESPACES = statement(
     "SELECT DISTINCT {plain:ns} FROM schedules WHERE next_at <= :wall AND target {among:targets}", row=int
 )
-# When the next schedule of all namespaces is due.
+# The time of the next due schedule in all namespaces.
 NEXT = statement("SELECT min(next_at) FROM schedules WHERE next_at > 0 AND target {among:targets}", row=int)
-# Some schedules that are due, those first that have waited longest.
+# A batch of due schedules, longest waiting first.
 DUE = statement(
     """
     SELECT {columns} FROM schedules
@@ -69,7 +69,7 @@ DUE = statement(
     """,
     row=ScheduleRow,
 )
-# Lock those of some schedules that no other process is firing.
+# Lock the schedules that no other process is firing.
 CLAIM = statement(
     """
     SELECT {columns} FROM schedules
@@ -77,7 +77,7 @@ CLAIM = statement(
     """,
     row=ScheduleRow,
 )
-# Write back schedules that have fired, or whose firings have ended.
+# Write schedules that have fired, or whose firings have ended.
 MOVE = BulkUpdate(
     SCHEDULES,
     ScheduleRow,
@@ -99,11 +99,11 @@ MOVE = BulkUpdate(
     ),
     keys=("ns", "id"),
 )
-# Some schedules of a namespace with firings that have not ended, as far as it is known.
+# A batch of schedules in a namespace with open firings.
 RUNNING = statement(
     "SELECT id FROM schedules WHERE ns = :ns AND running > 0 AND id > :after ORDER BY id LIMIT :n", row=str
 )
-# The namespaces with such schedules.
+# The namespaces with open firings.
 RUNNING_NAMESPACES = statement("SELECT DISTINCT {plain:ns} FROM schedules WHERE running > 0", row=int)
 # A page of the named schedules, in the order of their names.
 LIST_NAMED = statement(
@@ -114,9 +114,9 @@ LIST_NAMED = statement(
     row=ScheduleRow,
 )
 
-# Add firings.
+# Insert firings.
 ADD_FIRINGS = BulkInsert(FIRINGS, FiringRow)
-# Firings that have not ended, as far as it is known.
+# Open firings.
 OPEN_FIRINGS = statement(
     """
     SELECT {columns} FROM firings WHERE ns = :ns AND schedule_id {among:ids} AND open IS NOT NULL
@@ -124,7 +124,7 @@ OPEN_FIRINGS = statement(
     """,
     row=FiringRow,
 )
-# Write that firings have ended.
+# Record the end of firings.
 END_FIRINGS = BulkUpdate(
     FIRINGS,
     FiringRow,
@@ -135,7 +135,7 @@ END_FIRINGS = BulkUpdate(
 GET_FIRING = statement(
     "SELECT {columns} FROM firings WHERE ns = :ns AND schedule_id = :id AND due_at = :due_at", row=FiringRow
 )
-# A page of the firings of a schedule before a time, the newest first.
+# A page of the firings of a schedule before a time, newest first.
 LIST_FIRINGS = statement(
     """
     SELECT {columns} FROM firings WHERE ns = :ns AND schedule_id = :id AND due_at < :before
@@ -145,17 +145,17 @@ LIST_FIRINGS = statement(
 )
 _LAST_STARTED = """(SELECT due_at FROM firings WHERE ns = :ns AND schedule_id = :id AND skipped IS NULL
        ORDER BY due_at DESC LIMIT 1 OFFSET :last)"""
-# Delete all but the latest firings of a schedule that were not skipped.
+# Delete all firings of a schedule that were not skipped, except the latest.
 TRIM_FIRINGS = statement(
     "DELETE FROM firings WHERE ns = :ns AND schedule_id = :id AND skipped IS NULL AND due_at < "
     + _LAST_STARTED
 )
-# Delete those of them whose end was never heard of, which are counted.
+# Delete the open ones among them, which are counted.
 TRIM_OPEN = statement(
     "DELETE FROM firings WHERE ns = :ns AND schedule_id = :id AND skipped IS NULL AND open IS NOT NULL"
     " AND due_at < " + _LAST_STARTED
 )
-# Delete all but the latest firings of a schedule that were skipped.
+# Delete all skipped firings of a schedule, except the latest.
 TRIM_SKIPPED = statement(
     """
     DELETE FROM firings WHERE ns = :ns AND schedule_id = :id AND skipped IS NOT NULL AND due_at <
@@ -177,7 +177,7 @@ LIST_OVERRIDES = statement(
     """,
     row=CronOverrideRow,
 )
-# Add or replace overrides.
+# Insert or replace overrides.
 SAVE_OVERRIDES = BulkInsert(
     CRON_OVERRIDES,
     CronOverrideRow,
@@ -189,7 +189,7 @@ DROP_OVERRIDE = statement("DELETE FROM cron_overrides WHERE ns = :ns AND name = 
 
 _ENABLED = """coalesce((SELECT o.enabled FROM cron_overrides AS o
     WHERE o.ns = schedules.ns AND o.name = schedules.name), enabled)"""
-"""Whether a schedule fires: its override counts before its definition."""
+"""True if a schedule fires: its override has priority over its definition."""
 FIELDS = {
     "schedule_id": ListField("id", "text"),
     "name": ListField("name", "text", null=True),
@@ -206,7 +206,7 @@ FIELDS = {
 
 
 def order(sort_by: str, sort_order: str) -> SortOrder:
-    """The order of a list of schedules; those that are equal stand as they were created."""
+    """Return the order of a list of schedules; ties are in the order of creation."""
     last = sort_order == "desc"
     ties = SortOrder((SortKey("created_at", "time", descending=last), SortKey("id", "text", descending=last)))
     return order_by(FIELDS, sort_by, sort_order, ties)

@@ -52,7 +52,7 @@ SCHEDULES = Table(
         Index("schedules_running", ("ns", "id"), "running > 0"),
     ),
 )
-"""Each schedule as it is now. `next_at` is when it fires, `due_at` the time for which: without the jitter."""
+"""Schedules. `next_at` is when the schedule fires, `due_at` the same time without jitter."""
 
 FIRINGS = Table(
     "firings",
@@ -76,7 +76,7 @@ FIRINGS = Table(
     key=("ns", "schedule_id", "due_at"),
     indexes=(Index("firings_open", ("ns", "schedule_id", "due_at"), "open IS NOT NULL"),),
 )
-"""The latest firings of each schedule: one for each time that has come, which its key sees to."""
+"""The latest firings of each schedule. The key allows one firing per due time."""
 
 CRON_OVERRIDES = Table(
     "cron_overrides",
@@ -90,6 +90,6 @@ CRON_OVERRIDES = Table(
     ),
     key=("ns", "name"),
 )
-"""What counts instead of the definitions of schedules. Without a row the definition counts."""
+"""Overrides of schedules' definitions. Without a row the definition applies."""
 
 TABLES = (SCHEDULES, FIRINGS, CRON_OVERRIDES)

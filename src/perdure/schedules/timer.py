@@ -1,4 +1,4 @@
-"""The scheduler of a process: fires the schedules of a database when they are due."""
+"""Scheduler of a process: fires the due schedules of a database."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from perdure.schedules.settling import Followers, Settling
 
 POLL_SECONDS = 5.0
 SHORTEST_WAIT = 0.05
-"""How soon to look again while another process fires what is due."""
+"""Wait before the next look while another process fires the due schedules."""
 
 logger = logging.getLogger(__name__)
 
 
 class ScheduleTimer:
-    """Fires the due schedules of every namespace, from `start` to `stop`.
+    """Fire the due schedules of every namespace, from `start` to `stop`.
 
-    Any number of processes may fire from one database: a time that has come fires once.
+    Several processes may fire from one database; each due time fires once.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class ScheduleTimer:
         self._followers = Followers(self._settling)
 
     async def start(self) -> None:
-        """Begin to fire what is due, in the running event loop. AlreadyRunning if it does."""
+        """Start firing in the running event loop. AlreadyRunning if it was started before."""
         if not SCHEDULER.moves(self.state, "start"):
             raise AlreadyRunning()
         self.state = SCHEDULER.step(self.state, "start")
         self._task = asyncio.get_running_loop().create_task(self._keep_firing())
 
     async def stop(self) -> None:
-        """Stop firing. A firing that has begun is finished. NotRunning if it does not fire."""
+        """Stop firing after the current firing. NotRunning if it was not started."""
         if not SCHEDULER.moves(self.state, "stop"):
             raise NotRunning()
         self.state = SCHEDULER.step(self.state, "stop")
@@ -80,27 +80,27 @@ class ScheduleTimer:
         return self.state != IDLE
 
     async def fire_due(self) -> float | None:
-        """Fire what is due in every namespace; returns the seconds until something is due again."""
+        """Fire all due schedules; return the seconds until the next one is due."""
         names = self.targets.names()
         for ns in await self.storage.read(fire.due_namespaces, names):
-            while await self._fire_some(ns):
+            while await self._fire_batch(ns):
                 pass
         return await self.storage.read(fire.until_next, names)
 
-    async def _fire_some(self, ns: int) -> bool:
-        """Fire some of what is due; gives whether there is certainly more."""
+    async def _fire_batch(self, ns: int) -> bool:
+        """Fire a batch of due schedules; return whether more are certainly due."""
         rows = await self.storage.read(fire.due, self.targets.names(), ns=ns)
         if not rows:
             return False
         outcomes = (await self._settling.look(ns, [row.id for row in rows if row.running])).outcomes
-        prepared = [await self._prepared(row) for row in rows]
+        prepared = [await self._prepare_with_condition(row) for row in rows]
         try:
             fired: Fired = await self.storage.run(fire.fire, prepared, self.targets, outcomes, ns=ns)
         except StorageError:
             raise
         except Exception:
-            # One of them fails the others: fire each alone.
-            logger.exception("schedules could not be fired together")
+            # One schedule fails the whole batch, so each is fired in a transaction of its own.
+            logger.exception("cannot fire a batch of schedules, firing each by itself")
             await self._fire_alone(ns, prepared)
             return len(rows) == FIRE_ROWS
         self._follow(ns, fired.started)
@@ -110,29 +110,29 @@ class ScheduleTimer:
         if self._task is not None:
             self._followers.follow(ns, firings)
 
-    async def _prepared(self, row: ScheduleRow) -> Prepared:
+    async def _prepare_with_condition(self, row: ScheduleRow) -> Prepared:
         order = row_to_firing_request(row, row.instant or 0)
         return Prepared(row, self._prepare(row, order), await self.conditions.holds(row.unless, order))
 
     def _prepare(self, row: ScheduleRow, order: FiringRequest) -> Any:
-        """What the target needs to start a schedule, or the error that becomes its firing."""
+        """Return the target's prepared input, or the error that is stored as the firing."""
         try:
             return self.targets[row.target].prepare(order)
         except PerdureError as error:
             return error
-        except Exception as error:  # stored with the schedule, which goes on
-            logger.exception("schedule %s could not be prepared", row.id)
+        except Exception as error:  # stored with the schedule, which continues
+            logger.exception("cannot prepare schedule %s", row.id)
             return InvalidInput(error_text(error))
 
     async def _fire_alone(self, ns: int, prepared: Sequence[Prepared]) -> None:
-        for each in prepared:
+        for firing in prepared:
             try:
-                fired = await self.storage.run(fire.fire, [each], self.targets, {}, ns=ns)
+                fired = await self.storage.run(fire.fire, [firing], self.targets, {}, ns=ns)
                 self._follow(ns, fired.started)
             except StorageError:
                 raise
             except Exception as error:  # noqa: BLE001 - stored with the schedule, which goes on
-                await self.storage.run(fire.fail, each, error_text(error), ns=ns)
+                await self.storage.run(fire.fail, firing, error_text(error), ns=ns)
 
     async def _keep_firing(self) -> None:
         with self.storage.signals.watch(CHANNEL, [ANY]) as watch:
@@ -144,22 +144,22 @@ class ScheduleTimer:
                 logger.info("schedules no longer fire: the storage is closed")
 
     async def _settle_all(self) -> None:
-        """Settle what ended while no process was there to hear of it."""
+        """Settle the firings that ended while no process was running."""
         try:
             for ns in await self.storage.read(settle.running_namespaces):
                 self._follow(ns, await self._settling.settle_namespace(ns))
         except StorageClosed:
             raise
-        except Exception as error:  # noqa: BLE001 - the next firing of each schedule does the same
-            logger.warning("open firings could not be settled: %s", error)
+        except Exception as error:  # noqa: BLE001 - the next firing of each schedule settles too
+            logger.warning("cannot settle open firings: %s", error)
 
     async def _fire_and_wait(self) -> float:
-        """Fire what is due; returns the seconds until the next look."""
+        """Fire all due schedules; return the seconds until the next look."""
         try:
             wait = await self.fire_due()
         except StorageClosed:
             raise
-        except Exception as error:  # noqa: BLE001 - nobody else would fire in its place
-            logger.warning("schedules cannot be fired, trying again in %s s: %s", self.poll, error)
+        except Exception as error:  # noqa: BLE001 - this task must continue to fire
+            logger.warning("cannot fire schedules, retrying in %s s: %s", self.poll, error)
             return self.poll
         return self.poll if wait is None else min(wait or SHORTEST_WAIT, self.poll)

@@ -1,4 +1,4 @@
-"""What schedules start: workflow runs, dispatched in the transaction that records the firing."""
+"""Schedule target: workflow runs, dispatched in the transaction that records the firing."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from perdure.workflows.service import Workflows
 WORKFLOW_FIELD: Final = "workflow"
 CONTEXT_FIELD: Final = "context"
 SCHEDULE_FIELD: Final = "schedule"
-"""Where a run finds in its context which schedule started it, and when."""
+"""Key of a run's context for its schedule and time."""
 
 
 class WorkflowTarget:
-    """Dispatches workflows. A payload names the `workflow`, and has the `context` that its run gets."""
+    """Dispatch workflows. A payload names the `workflow`, and has the `context` of its run."""
 
     name = "workflow"
 
@@ -34,7 +34,7 @@ class WorkflowTarget:
         self._phases = phases
 
     def prepare(self, order: FiringRequest) -> NewWorkflowRun:
-        """The run that an order asks for, checked and encoded."""
+        """Build the workflow run of a request, checked and encoded."""
         workflow, context = order.payload.get(WORKFLOW_FIELD), order.payload.get(CONTEXT_FIELD, {})
         unknown = order.payload.keys() - {WORKFLOW_FIELD, CONTEXT_FIELD}
         if not isinstance(workflow, str) or not isinstance(context, Mapping) or unknown:
@@ -51,32 +51,32 @@ class WorkflowTarget:
         )
 
     async def refusal(self, tx: Tx, thread_id: str | None) -> PerdureError | None:
-        """A workflow has no thread."""
+        """Refuse a thread, which a workflow cannot have."""
         return None if thread_id is None else InvalidInput("a schedule of workflows has no thread")
 
     async def start(self, tx: Tx, prepared: Sequence[NewWorkflowRun]) -> Sequence[str | PerdureError]:
-        """Dispatch the runs; answers each with its id, or that its workflow is switched off."""
+        """Dispatch the runs; return an id for each, or the error that its workflow is disabled."""
         answers = await dispatch(tx, prepared, self._phases)
         return [
             answer
             if isinstance(answer, PerdureError)
-            else answer.run_id or Conflict(f"Workflow {each.snapshot.name} is switched off")
-            for answer, each in zip(answers, prepared, strict=True)
+            else answer.run_id or Conflict(f"Workflow {run.snapshot.name} is switched off")
+            for answer, run in zip(answers, prepared, strict=True)
         ]
 
     async def find(self, tx: Tx, started: Sequence[str]) -> Mapping[str, WorkflowRunRow]:
-        """Read runs."""
+        """Return the existing runs."""
         return {row.id: row for row in await tx.all(sql.GET_RUNS, ids=list(started))}
 
-    def outcome(self, found: WorkflowRunRow) -> FiringOutcome | None:
-        """How a run has ended, or None while it has not."""
-        if found.status in LIVE:
+    def outcome(self, run: WorkflowRunRow) -> FiringOutcome | None:
+        """Return the outcome of a run; None while it has not ended."""
+        if run.status in LIVE:
             return None
-        duration = None if found.finished_at is None else max(found.finished_at - found.started_at, 0)
-        if found.status == SUCCEEDED:
+        duration = None if run.finished_at is None else max(run.finished_at - run.started_at, 0)
+        if run.status == SUCCEEDED:
             return FiringOutcome(SUCCESS, duration)
-        return FiringOutcome(FAILED, duration, found.error or found.status)
+        return FiringOutcome(FAILED, duration, run.error or run.status)
 
     def ended_key(self, ns: int, started_id: str) -> tuple[str, str]:
-        """The hint that a run has moved."""
+        """Return the hint for a change of a run."""
         return RUNS_CHANNEL, run_key(ns, started_id)

@@ -352,9 +352,9 @@ def hook(
 
 async def _take_hook(target: CommandTarget) -> None:
     from perdure.kernel.codec import decode_json
-    from perdure.memory.hooks import event_of_hook
+    from perdure.memory.hooks import hook_to_event
 
     line = sys.stdin.buffer.readline()
-    event = event_of_hook(decode_json(line), int(time.time() * 1000))
+    event = hook_to_event(decode_json(line), int(time.time() * 1000))
     async with asyncio.timeout(HOOK_SECONDS), target.open() as connection:
         await connection.memory.ingest(event)

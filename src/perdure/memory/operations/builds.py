@@ -1,4 +1,4 @@
-"""Operations of builds: which nodes are due, who builds them, and what came of it."""
+"""Operations of builds: due nodes, their builders and results."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ KIND = "memory_node"
 DUE_ROWS = 100
 OVERLAP_EVENTS = 50
 SEGMENT_EVENTS = 4000
-"""More events than a segment can have: each counts as a token at least."""
+"""More events than a segment can have, because each counts as at least one token."""
 READ_CHARACTERS = 4000
 
 
 class DueNodeCursor(NamedTuple):
-    """A place among the nodes that are due."""
+    """A position among the due nodes."""
 
     end_ms: int = -(2**62)
     ns: int = 0
@@ -47,9 +47,9 @@ class DueNodeCursor(NamedTuple):
 
 
 async def due(tx: Tx, level: int, age: int | None, rest: int, after: DueNodeCursor) -> list[DueNodeRow]:
-    """The next stale nodes of a level, of the namespace or of all, in the order of their ends.
+    """Return the next stale nodes of a level in the order of their ends, in the namespace or in all.
 
-    Their time ended `age` microseconds ago, and they have not changed for `rest`.
+    Their period ended `age` microseconds ago, and they have not changed for `rest`.
     """
     return await tx.all(
         sql.DUE if tx.ns is None else sql.DUE_IN,
@@ -73,7 +73,7 @@ async def until_due(tx: Tx, level: int, rest: int) -> int | None:
 
 
 async def start(tx: Tx, node_id: str, builder: str, seconds: int) -> TocNodeRow | None:
-    """Begin to build a stale node, for so many microseconds; None if it is not stale, or is being built."""
+    """Start the build of a stale node with a lease; None if it is not stale or is being built."""
     (row,) = await tx.all(sql.LOCK_NODES, ids=[node_id]) or (None,)
     if row is None or not row.stale or is_taken(row, builder, tx.now):
         return None
@@ -83,13 +83,13 @@ async def start(tx: Tx, node_id: str, builder: str, seconds: int) -> TocNodeRow 
 
 
 async def _save(tx: Tx, row: TocNodeRow) -> None:
-    """Store a node whose status has changed."""
+    """Update a node whose status has changed."""
     await tx.update_many(sql.SAVE_NODES, [row])
     changes.tell(tx, KIND, [(row.id, row.status)])
 
 
 async def refresh(tx: Tx, node_id: str) -> bool:
-    """Whether a stale node has children that it was not made of; if not, it is stale no more."""
+    """Return whether a stale node has changed children; otherwise clear its `stale` mark."""
     (row,) = await tx.all(sql.LOCK_NODES, ids=[node_id]) or (None,)
     if row is None or not row.stale:
         return False
@@ -104,14 +104,14 @@ async def refresh(tx: Tx, node_id: str) -> bool:
 
 
 class SegmentContent(NamedTuple):
-    """The events of a segment, and those before it that it repeats."""
+    """The events of a segment, and the earlier events that it repeats."""
 
     events: list[MemoryEventRow]
     repeated: list[MemoryEventRow]
 
 
 async def segment_content(tx: Tx, row: TocNodeRow) -> SegmentContent:
-    """What a segment is made of: the beginning of each text."""
+    """Return the events of a segment, with the beginning of each text."""
     low, high = row.start_ms, row.end_ms
     shared = {"characters": READ_CHARACTERS, "limit": SEGMENT_EVENTS}
     events = await tx.all(
@@ -138,7 +138,7 @@ async def segment_content(tx: Tx, row: TocNodeRow) -> SegmentContent:
 
 
 async def child_texts(tx: Tx, parent: str, after: tuple[int, str], limit: int) -> list[ChildNodeRow]:
-    """The next children of a node that have a complete version."""
+    """Return the next children of a node that have a complete version."""
     after_ms, after_id = after
     return await tx.all(sql.CHILD_TEXTS, parent=parent, after_ms=after_ms, after_id=after_id, limit=limit)
 
@@ -147,29 +147,29 @@ async def child_texts(tx: Tx, parent: str, after: tuple[int, str], limit: int) -
 
 
 class Built(NamedTuple):
-    """What was built of a node."""
+    """The result of a build."""
 
     node_id: str
     builder: str
     job: str
     made_of: str
-    """The content of the segment, or the versions of the children, that it was made of."""
+    """Digest of the segment's events, or of the versions of the children."""
     title: str
     body: str
     text: TextRow
     grips: tuple[GripRow, ...] = ()
     grip_texts: tuple[TextRow, ...] = ()
     effect: str = ""
-    """The body of the outbox's entry that has its documents indexed."""
+    """Body of the outbox entry that indexes its documents."""
 
 
 async def finish(tx: Tx, done: Built) -> int | None:
-    """Store what was built as a new version, unless it says the same of the same; returns the version.
+    """Store the result as a new version, unless content and text are unchanged; return the version.
 
-    None means that somebody else builds the node now. It stays stale if it has changed meanwhile.
+    Return None if another job builds the node now. The node stays stale if it has changed meanwhile.
     """
-    known = await tx.all(sql.GET_NODES, ids=[done.node_id])
-    wanted = {done.node_id, *(row.parent_id for row in known if row.parent_id)}
+    rows = await tx.all(sql.GET_NODES, ids=[done.node_id])
+    wanted = {done.node_id, *(row.parent_id for row in rows if row.parent_id)}
     rows = {row.id: row for row in await tx.all(sql.LOCK_NODES, ids=sorted(wanted))}
     row = rows.get(done.node_id)
     if row is None or row.status != BUILDING or row.builder != done.builder:
@@ -194,14 +194,14 @@ async def finish(tx: Tx, done: Built) -> int | None:
 
 
 async def _compute_source(tx: Tx, row: TocNodeRow) -> str:
-    """What a node would be made of now."""
+    """Return the current content digest of a node."""
     if row.level == SEGMENT:
         return row.content
     return versions_digest(await tx.all(sql.CHILD_VERSIONS, parent=row.id))
 
 
 async def _write_texts(tx: Tx, row: TocNodeRow, done: Built) -> None:
-    """Store the grips of a new version, and the documents of node and grips in the place of older ones."""
+    """Store the grips of a new version, and replace the documents of node and grips."""
     before = await tx.all(sql.GRIPS_OF, ids=[row.id]) if row.level == SEGMENT else []
     if done.grips:
         await tx.write(sql.ADD_GRIPS.of(sorted(done.grips)))
@@ -210,17 +210,17 @@ async def _write_texts(tx: Tx, row: TocNodeRow, done: Built) -> None:
 
 
 async def fail(tx: Tx, node_id: str, builder: str, error: str, wait: int) -> None:
-    """Write down that a build failed; it is due again after so many microseconds."""
+    """Write a failed build, which is due again after `wait` microseconds."""
     (row,) = await tx.all(sql.LOCK_NODES, ids=[node_id]) or (None,)
     if row is not None and row.status == BUILDING and row.builder == builder:
         await _save(tx, failed(row, error, tx.now + wait))
 
 
 async def checkpoints(tx: Tx) -> list[BuildProgressRow]:
-    """How far the jobs of the namespace came."""
+    """Return the progress of the namespace's jobs."""
     return await tx.all(sql.GET_CHECKPOINTS)
 
 
 async def child_versions(tx: Tx, parent: str) -> Sequence[ChildVersion]:
-    """The children of a node that have a complete version."""
+    """Return the children of a node that have a complete version."""
     return await tx.all(sql.CHILD_VERSIONS, parent=parent)

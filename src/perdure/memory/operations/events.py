@@ -22,15 +22,15 @@ KIND = "memory_event"
 
 
 async def ingest(tx: Tx, events: Sequence[CheckedEvent], bodies: tuple[str, str]) -> set[str]:
-    """Store the events whose ids are new, and what is to be done with them; returns those ids.
+    """Insert new events with their outbox entries; return the ids of the new ones.
 
-    `events` are in the order of their ids, each id once. `bodies` are those of the outbox.
+    `events` are in the order of their ids, each id once. `bodies` are those of the outbox entries.
     """
-    rows = [each.row._replace(received_at=tx.now) for each in events]
+    rows = [event.row._replace(received_at=tx.now) for event in events]
     created = {id for _, id in await tx.insert_new(sql.ADD_EVENTS, rows)}
     if created:
         changes.tell(tx, KIND, [(id, "added") for id in sorted(created)])
-        await tx.defer(sql.ADD_TEXTS.of([each.text for each in events if each.row.id in created]))
+        await tx.defer(sql.ADD_TEXTS.of([event.text for event in events if event.row.id in created]))
         subject = min(created)
         index, toc = bodies
         await put(tx, [NewEffect(INDEX_CONSUMER, subject, index), NewEffect(TOC_CONSUMER, subject, toc)])
@@ -38,7 +38,7 @@ async def ingest(tx: Tx, events: Sequence[CheckedEvent], bodies: tuple[str, str]
 
 
 class Stretch(NamedTuple):
-    """Events of a stretch of time, both ends included, after a place."""
+    """A range of time, both ends included, after a position."""
 
     low: int
     high: int
@@ -49,9 +49,9 @@ class Stretch(NamedTuple):
 async def events_between(
     tx: Tx, stretch: Stretch, limit: int, most_bytes: int
 ) -> tuple[list[MemoryEventRow], bool]:
-    """Return the next events of a stretch in the order of their time, and whether there are more.
+    """Return the next events of a stretch in order of time, and whether there are more.
 
-    Events follow while their texts have at most `most_bytes` bytes together; the first one may have more.
+    Their texts have at most `most_bytes` bytes together; the first one may have more.
     """
     where = {
         "low": max(stretch.low, stretch.after.timestamp_ms),
@@ -69,7 +69,7 @@ async def events_between(
 
 
 def count_fitting(sizes: Sequence[int], most: int) -> int:
-    """Return how many of the first texts have at most `most` bytes together, or 1 if the first has more."""
+    """Return how many of the first texts have at most `most` bytes together; at least 1."""
     total = 0
     for count, size in enumerate(sizes):
         total += size
@@ -79,10 +79,10 @@ def count_fitting(sizes: Sequence[int], most: int) -> int:
 
 
 async def get_events(tx: Tx, ids: Sequence[str]) -> dict[str, MemoryEventRow]:
-    """Those of the events that exist."""
+    """Return the existing events by id."""
     return {row.id: row for row in await tx.all(sql.GET_EVENTS, ids=sorted(set(ids)))}
 
 
 async def cited(tx: Tx, ids: Sequence[str]) -> dict[str, CitedRow]:
-    """Where those of the events stand that exist."""
+    """Return session and time of the existing events by id."""
     return {row.id: row for row in await tx.all(sql.CITED, ids=sorted(set(ids)))}

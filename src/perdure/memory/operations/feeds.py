@@ -1,4 +1,4 @@
-"""Operations on what feeds memory: how far each log has been read."""
+"""Operations on the read positions of logs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from perdure.memory.model import FeedRow
 
 
 async def get_feeds(tx: Tx, sources: Sequence[str]) -> dict[str, FeedRow]:
-    """How far those of the logs have been read that were read at all."""
+    """Return the read positions of logs, by source."""
     return {row.source: row for row in await tx.all(sql.GET_FEEDS, sources=sorted(sources))}
 
 
 async def set_feed(tx: Tx, feed: FeedRow) -> None:
-    """Write how far a log has been read."""
+    """Write the read position of a log."""
     await tx.write(sql.SET_FEEDS.of([feed]))
 
 
 async def forget_feeds(tx: Tx, sources: Sequence[str]) -> None:
-    """Forget how far logs have been read that are gone."""
+    """Delete the read positions of deleted logs."""
     await tx.execute(sql.DROP_FEEDS, sources=list(sources))

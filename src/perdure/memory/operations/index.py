@@ -1,4 +1,4 @@
-"""Operations on documents: which of them are indexed.
+"""Operations on documents and their index.
 
 The counters of a namespace are locked before its documents.
 """
@@ -22,13 +22,13 @@ from perdure.memory.nodes import FAILED
 from perdure.outbox.model import PENDING
 
 INDEX_ROWS = 500
-"""How many documents one transaction indexes."""
+"""Number of documents that one transaction indexes."""
 
 
 async def index_some(tx: Tx) -> int:
-    """Index some documents that are not indexed yet; returns how many there were.
+    """Index a batch of pending documents; return its size.
 
-    Places are given in the order of the commits: whoever gives them holds the counter of the namespace.
+    Places follow the order of commits, because the counter row of the namespace is locked.
     """
     counter = await lock_counter(tx)
     ids = await tx.all(sql.PENDING, limit=INDEX_ROWS)
@@ -42,7 +42,7 @@ async def index_some(tx: Tx) -> int:
 
 
 async def lock_counter(tx: Tx) -> MemoryCounterRow:
-    """The counters of the namespace, which no other transaction changes meanwhile."""
+    """Lock the counters of the namespace."""
     counter = await tx.one(sql.LOCK_COUNTER)
     if counter is None:
         assert tx.ns is not None
@@ -54,12 +54,12 @@ async def lock_counter(tx: Tx) -> MemoryCounterRow:
 
 
 async def get_counter(tx: Tx) -> MemoryCounterRow | None:
-    """The counters of the namespace, if it has any."""
+    """Get the counters of the namespace, if it has any."""
     return await tx.one(sql.GET_COUNTER)
 
 
 async def put_texts(tx: Tx, texts: Sequence[TextRow], gone: Sequence[str] = ()) -> None:
-    """Add documents that are to be indexed, in the place of older ones, and remove those that are `gone`."""
+    """Insert or replace documents, which are indexed later, and delete those in `gone`."""
     ids = sorted({*gone, *(text.id for text in texts)})
     if not ids:
         return
@@ -75,8 +75,8 @@ async def put_texts(tx: Tx, texts: Sequence[TextRow], gone: Sequence[str] = ()) 
 
 
 async def counts(tx: Tx) -> tuple[MemoryCountRow, MemoryCounterRow | None]:
-    """How much the memory of the namespace holds."""
+    """Count the memory of the namespace."""
     consumers = [INDEX_CONSUMER, TOC_CONSUMER]
-    found = await tx.one(sql.COUNTS, open=PENDING, consumers=consumers, failed=FAILED)
-    assert found is not None
-    return found, await get_counter(tx)
+    row = await tx.one(sql.COUNTS, open=PENDING, consumers=consumers, failed=FAILED)
+    assert row is not None
+    return row, await get_counter(tx)

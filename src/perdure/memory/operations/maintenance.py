@@ -1,4 +1,4 @@
-"""Operations that keep memory in order: building it all again, and compacting its index."""
+"""Operations of maintenance: rebuild everything, compact the index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STALE_ROWS = 500
 
 
 async def start_rebuild(tx: Tx, job: NewJob) -> JobWithRollout:
-    """Enqueue the job that builds everything again, unless one waits; returns it."""
+    """Enqueue the rebuild job, unless one waits; return the job."""
     (job_id,) = await enqueue_jobs(tx, [job])
     await audit(tx, "rebuild_memory", [job_id])
     (row,) = await get_jobs(tx, [job_id])
@@ -24,7 +24,7 @@ async def start_rebuild(tx: Tx, job: NewJob) -> JobWithRollout:
 
 
 async def make_stale(tx: Tx) -> int:
-    """Let some nodes that have been built be built again; returns how many there were."""
+    """Mark a batch of built nodes to be built again; return its size."""
     ids = await tx.all(sql.BUILT, again=AGAIN, limit=STALE_ROWS)
     if ids:
         rows = await tx.all(sql.LOCK_NODES, ids=sorted(ids))
@@ -33,12 +33,12 @@ async def make_stale(tx: Tx) -> int:
 
 
 async def next_event(tx: Tx, ms: int) -> int | None:
-    """When the next event from a time on happened."""
+    """Return the time of the next event from a time on."""
     return await tx.one(sql.NEXT_EVENT, ms=ms)
 
 
 async def last_place(tx: Tx) -> int:
-    """The last place that was given in the namespace."""
+    """Return the last place of the namespace."""
     assert tx.ns is not None
     counter = await tx.one(sql.GET_COUNTER)
     low, _ = build_document_range(tx.ns)
@@ -46,7 +46,7 @@ async def last_place(tx: Tx) -> int:
 
 
 async def index_again(tx: Tx, last: int) -> int:
-    """Give some documents new places, of those up to a place; returns how many there were."""
+    """Move a batch of documents, up to a place, to new places; return its size."""
     assert tx.ns is not None
     counter = await lock_counter(tx)
     low, _ = build_document_range(tx.ns)
@@ -63,6 +63,6 @@ async def index_again(tx: Tx, last: int) -> int:
 
 
 async def compact(tx: Tx) -> bool:
-    """Merge some pieces of the text index; returns whether there are more."""
+    """Merge some segments of the text index; return whether there are more."""
     assert TEXTS.full_text is not None
     return await tx.compact(TEXTS.full_text)

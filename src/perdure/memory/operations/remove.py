@@ -1,4 +1,4 @@
-"""Deleting what happened long ago: by whole days, with all that the table of contents says of them."""
+"""Deletion of old events by whole days, with their part of the table of contents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVENT_ROWS: Final = 300
 
 
 async def next_day(tx: Tx, ms: int) -> int | None:
-    """When the next day begins, from the beginning of one on, of which there is an event or a node."""
+    """Return the start of the next day that has an event or a node."""
     event = await next_event(tx, ms)
     node = await tx.one(sql.NEXT_DAY, level=DAY, ms=ms)
     found = [
@@ -28,15 +28,15 @@ async def next_day(tx: Tx, ms: int) -> int | None:
 
 
 async def count_day(tx: Tx, start_ms: int) -> int:
-    """How many events a day has."""
+    """Count the events of a day."""
     return await tx.one(sql.COUNT_BETWEEN, low=start_ms, high=start_ms + DAY_MS - 1) or 0
 
 
 async def delete_day(tx: Tx, day: str) -> tuple[int, bool]:
-    """Delete some of a day: first its segments and grips, then its node, then its events.
+    """Delete a part of a day: first segments and grips, then its node, then its events.
 
-    What stands above the day stays as it is, until nothing is below it any more. Gives how many events were
-    deleted, and whether nothing is left.
+    Ancestors of the day stay until they have no children. Return the number of deleted events, and whether
+    nothing is left.
     """
     period = parse_id(day)
     assert period is not None, day

@@ -1,4 +1,4 @@
-"""The search over documents, which is one read transaction: by words, by vectors, and the events behind."""
+"""Search over documents in one read transaction: by words, by vectors, and the cited events."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from perdure.memory.records import SearchMode
 from perdure.memory.search import Weights, best, fused
 
 TEXT_CHARACTERS = 12_800
-"""How many characters of a document that was found are read."""
+"""Number of characters read from each matching document."""
 CITED_EVENTS = 10
-"""How many events a result cites at most."""
+"""Limit of events that a result cites."""
 NEW_VECTORS = 200
-"""How many vectors that are not in memory yet a search compares itself."""
+"""Number of vectors that a search reads and compares itself because they are not cached yet."""
 
 
 class TextSearch(NamedTuple):
-    """A query in the engine's words, and what it is confined to."""
+    """A query in the engine's syntax, with its filters."""
 
     match: str
     tags: tuple[str, ...]
@@ -39,13 +39,13 @@ class TextSearch(NamedTuple):
     until: int | None
     limit: int
     documents: int = 0
-    """How many documents there are."""
+    """Total number of documents."""
 
 
 class SearchPlan(NamedTuple):
-    """A search: its mode, and what is searched by words.
+    """The mode of a search and its text queries.
 
-    `ways` are searches of which the next ones are made if those before have found too little.
+    Each of `ways` is used only if the ones before have returned too few documents.
     """
 
     mode: SearchMode
@@ -55,7 +55,7 @@ class SearchPlan(NamedTuple):
 
 
 class NearDocuments(NamedTuple):
-    """Places in memory that are nearest to a vector, and how new ones are compared with it."""
+    """The nearest cached documents, and the filters that new ones are compared with."""
 
     scored: list[tuple[float, int]]
     vector: Vector
@@ -64,18 +64,18 @@ class NearDocuments(NamedTuple):
     until: int | None
     limit: int
     last: int
-    """The last place in memory."""
+    """The last cached place."""
 
 
 class DocumentMatches(NamedTuple):
-    """What a search found, with the events behind each document."""
+    """Results of a search, with the events behind each document."""
 
     counter: MemoryCounterRow | None
     hits: list[HitRow]
     shown: list[ShownNode]
     cited: dict[str, list[CitedRow]]
     gone: list[int]
-    """Places in memory whose documents have been replaced or deleted."""
+    """Cached places whose documents were replaced or deleted."""
     new_vectors: list[VectorDocument]
 
 
@@ -93,14 +93,14 @@ async def search_documents(tx: Tx, plan: SearchPlan, near: NearDocuments | None)
         scored = sorted([*near.scored, *nearest(_build_table(new, near.vector), near)], reverse=True)
         rows = await vectors.documents(tx, [place for _, place in scored], TEXT_CHARACTERS)
         gone = [place for _, place in near.scored if place not in rows]
-        found = [rows[place]._replace(score=score) for score, place in scored if place in rows][: near.limit]
-        hits = found if plan.mode == "vector" else _fused(matching, found, plan)
+        nearby = [rows[place]._replace(score=score) for score, place in scored if place in rows][: near.limit]
+        hits = nearby if plan.mode == "vector" else _fused(matching, nearby, plan)
     shown, events = await _behind(tx, hits)
     return DocumentMatches(counter, hits, shown, events, gone, new)
 
 
 def _fused(matching: Sequence[HitRow], near: Sequence[HitRow], plan: SearchPlan) -> list[HitRow]:
-    """Return the best of two rankings."""
+    """Fuse two rankings and return the best."""
     ranked = best(matching, 2 * plan.limit)
     rows = {hit.id: hit for hit in [*near, *ranked]}
     weights = plan.weights
@@ -111,21 +111,21 @@ def _fused(matching: Sequence[HitRow], near: Sequence[HitRow], plan: SearchPlan)
 # --- words ------------------------------------------------------------------------------------------------
 
 ALL_RANKED = 5000
-"""Up to so many matches, or a fiftieth of all documents, PostgreSQL ranks all: it reads the words of each."""
+"""PostgreSQL ranks all matches up to this number, or a 50th of all documents: it reads the words of each."""
 NEWEST = 1000
-"""Of more matches it ranks the newest ones."""
+"""Of more matches, it ranks only this many of the newest."""
 ALL_MATCHES = 100_000
 
 
 async def _search_words(tx: Tx, ways: Sequence[Sequence[TextSearch]], documents: int) -> list[HitRow]:
-    """Return what matches the first way, and if that is too little, what matches the next ones too."""
-    found: list[HitRow] = []
+    """Return the matches of the first way; if these are too few, add those of the next ways."""
+    hits: list[HitRow] = []
     for way in ways:
         for search in way:
-            found += await search_texts(tx, search._replace(documents=documents))
-        if len(found) >= max(search.limit for search in way):
+            hits += await search_texts(tx, search._replace(documents=documents))
+        if len(hits) >= max(search.limit for search in way):
             break
-    return found
+    return hits
 
 
 async def search_texts(tx: Tx, search: TextSearch) -> list[HitRow]:
@@ -177,9 +177,9 @@ def add_rows(table: VectorTable, rows: Sequence[VectorDocument]) -> None:
 
 
 async def _behind(tx: Tx, hits: Sequence[HitRow]) -> tuple[list[ShownNode], dict[str, list[CitedRow]]]:
-    """Return the nodes among some hits, and the events behind each hit.
+    """Return the nodes among the hits, and the events behind each hit.
 
-    They are the event itself, the events of the grip, and those of the grips of the node.
+    These are the event itself, the events of the grip, or those of the grips of the node.
     """
     ids: dict[str, list[str]] = {EVENT: [], NODE_KIND: [], GRIP_KIND: []}
     for hit in hits:
@@ -192,8 +192,8 @@ async def _behind(tx: Tx, hits: Sequence[HitRow]) -> tuple[list[ShownNode], dict
     for kind, statement in ((NODE_KIND, sql.CITED_BY_NODES), (GRIP_KIND, sql.CITED_BY_GRIPS)):
         if ids[kind]:
             for row in await tx.all(statement, ids=sorted(ids[kind]), most=CITED_EVENTS):
-                known = events[row.document]
+                cited_events = events[row.document]
                 event = CitedRow(row.id, row.session_id, row.timestamp_ms)
-                if len(known) < CITED_EVENTS and event not in known:
-                    known.append(event)
+                if len(cited_events) < CITED_EVENTS and event not in cited_events:
+                    cited_events.append(event)
     return shown, events

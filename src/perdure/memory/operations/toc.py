@@ -1,6 +1,6 @@
-"""Operations on the table of contents: which segments a day has, and what readers see.
+"""Operations on the table of contents: the segments of days, and reads.
 
-Rows of nodes are locked in the order of their ids, each transaction's at once: a day before its segments.
+Each transaction locks its node rows in the order of their ids: a day before its segments.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from perdure.memory.operations.index import put_texts
 from perdure.memory.segments import MemorySegment, cut
 
 CUT_EVENTS = 10_000
-"""How many events one transaction cuts into segments: more than two segments can have."""
+"""Number of events that one transaction cuts into segments; more than two segments can have."""
 SHOWN_CHILDREN = 1000
 
 
@@ -27,7 +27,7 @@ SHOWN_CHILDREN = 1000
 
 
 async def mark_days(tx: Tx, spans: Sequence[tuple[int, int]]) -> list[str]:
-    """Note the times of days at which something happened; returns the ids of the days."""
+    """Mark the changed ranges of days; return the ids of the days."""
     days: dict[str, tuple[int, int]] = {}
     for first, last in spans:
         known_first, known_last = days.get(day_id(first), (first, last))
@@ -35,11 +35,11 @@ async def mark_days(tx: Tx, spans: Sequence[tuple[int, int]]) -> list[str]:
     ids = sorted({*days, *(above for day in days for above in list_ancestors(day))})
     await tx.write(sql.ADD_NODES.of([new_node(id, tx.now) for id in ids]))
     rows = await tx.all(sql.LOCK_NODES, ids=sorted(days))
-    await tx.update_many(sql.SAVE_NODES, [_dirty(row, *days[row.id]) for row in rows])
+    await tx.update_many(sql.SAVE_NODES, [_mark_dirty(row, *days[row.id]) for row in rows])
     return sorted(days)
 
 
-def _dirty(row: TocNodeRow, first: int, last: int) -> TocNodeRow:
+def _mark_dirty(row: TocNodeRow, first: int, last: int) -> TocNodeRow:
     high = last if row.dirty_end_ms is None else max(last, row.dirty_end_ms)
     if row.dirty_ms is not None and row.dirty_ms < first:
         return row._replace(dirty_end_ms=high)
@@ -47,14 +47,14 @@ def _dirty(row: TocNodeRow, first: int, last: int) -> TocNodeRow:
 
 
 async def cut_day(tx: Tx, day: str, build: NewJob) -> bool:
-    """Cut a day into segments again where something has happened; returns whether there is more to cut.
+    """Cut the changed range of a day into segments; return whether there is more to cut.
 
-    What changed is due to be built, which the job does.
+    The `build` job builds the changed segments.
     """
     (row,) = await tx.all(sql.LOCK_NODES, ids=[day]) or (None,)
     if row is None or row.dirty_ms is None or row.dirty_end_ms is None:
         return False
-    start = await _first_cut(tx, row, row.dirty_ms)
+    start = await _find_first_cut(tx, row, row.dirty_ms)
     events = await tx.all(
         sql.SIZES,
         low=start.timestamp_ms,
@@ -65,16 +65,16 @@ async def cut_day(tx: Tx, day: str, build: NewJob) -> bool:
     )
     segments = cut(events)
     old = [
-        each
-        for each in await tx.all(sql.SEGMENTS_FROM, day=day, ms=start.timestamp_ms)
-        if each.place >= start
+        segment
+        for segment in await tx.all(sql.SEGMENTS_FROM, day=day, ms=start.timestamp_ms)
+        if segment.place >= start
     ]
     whole = len(events) < CUT_EVENTS
-    changed, known = _until_known(segments if whole else segments[:-1], old, row.dirty_end_ms)
-    reached = known or (None if whole else get_segment_start(segments[-1]))
-    replaced = [each for each in old if reached is None or each.place < reached]
+    changed, unchanged = _take_changed(segments if whole else segments[:-1], old, row.dirty_end_ms)
+    reached = unchanged or (None if whole else get_segment_start(segments[-1]))
+    replaced = [segment for segment in old if reached is None or segment.place < reached]
     await _replace(tx, row, replaced, changed, build)
-    if known is None and reached is not None:
+    if unchanged is None and reached is not None:
         row = row._replace(dirty_ms=reached.timestamp_ms, dirty_id=reached.id)
     else:
         row = row._replace(dirty_ms=None, dirty_id=None, dirty_end_ms=None)
@@ -82,8 +82,8 @@ async def cut_day(tx: Tx, day: str, build: NewJob) -> bool:
     return row.dirty_ms is not None
 
 
-async def _first_cut(tx: Tx, day: TocNodeRow, ms: int) -> EventCursor:
-    """Where to begin: a cut that nothing has moved."""
+async def _find_first_cut(tx: Tx, day: TocNodeRow, ms: int) -> EventCursor:
+    """Return where to begin: at a cut that no change has moved."""
     if day.dirty_id is not None:
         return EventCursor(ms, day.dirty_id)
     before = await tx.one(sql.SEGMENT_BEFORE, day=day.id, ms=ms)
@@ -91,21 +91,21 @@ async def _first_cut(tx: Tx, day: TocNodeRow, ms: int) -> EventCursor:
 
 
 def get_segment_start(segment: MemorySegment) -> EventCursor:
-    """Where a segment begins."""
+    """Return where a segment begins."""
     return EventCursor(segment.first.timestamp_ms, segment.first.id)
 
 
-def _until_known(
+def _take_changed(
     segments: Sequence[MemorySegment], old: Sequence[TocNodeRow], changed_until: int
 ) -> tuple[list[MemorySegment], EventCursor | None]:
-    """The segments up to one that was there before and begins after all changes: from there on nothing moves.
+    """Return the segments before the first unchanged one that begins after all changes.
 
-    Gives the place of that one too, if there is one.
+    Return the position of that unchanged segment too, if there is one.
     """
-    known = {row.id for row in old}
+    old_ids = {row.id for row in old}
     taken: list[MemorySegment] = []
     for segment in segments:
-        if segment.first.timestamp_ms > changed_until and segment.id in known:
+        if segment.first.timestamp_ms > changed_until and segment.id in old_ids:
             return taken, get_segment_start(segment)
         taken.append(segment)
     return taken, None
@@ -114,12 +114,12 @@ def _until_known(
 async def _replace(
     tx: Tx, day: TocNodeRow, old: Sequence[TocNodeRow], segments: Sequence[MemorySegment], build: NewJob
 ) -> None:
-    """Write the segments that are new or changed, and delete those that are no more."""
-    known = {row.id: row for row in old}
+    """Insert new segments, update changed ones, and delete the others."""
+    old_rows = {row.id: row for row in old}
     fresh = [segment_node(segment, tx.now) for segment in segments]
-    added = [row for row in fresh if row.id not in known]
-    moved = [_moved(known[row.id], row) for row in fresh if _differs(known.get(row.id), row)]
-    gone = sorted(known.keys() - {row.id for row in fresh})
+    added = [row for row in fresh if row.id not in old_rows]
+    moved = [_change_segment(old_rows[row.id], row) for row in fresh if _differs(old_rows.get(row.id), row)]
+    gone = sorted(old_rows.keys() - {row.id for row in fresh})
     if added:
         await tx.write(sql.ADD_NODES.of(sorted(added)))
     if moved:
@@ -131,13 +131,13 @@ async def _replace(
         await enqueue_jobs(tx, [build])
 
 
-def _differs(known: TocNodeRow | None, row: TocNodeRow) -> bool:
-    return known is not None and known.content != row.content
+def _differs(old: TocNodeRow | None, row: TocNodeRow) -> bool:
+    return old is not None and old.content != row.content
 
 
-def _moved(known: TocNodeRow, row: TocNodeRow) -> TocNodeRow:
-    """A segment to which other events belong now."""
-    return known._replace(
+def _change_segment(old: TocNodeRow, row: TocNodeRow) -> TocNodeRow:
+    """Return a segment with its new events."""
+    return old._replace(
         end_ms=row.end_ms,
         last_id=row.last_id,
         events=row.events,
@@ -160,24 +160,24 @@ async def drop_nodes(tx: Tx, ids: Sequence[str]) -> None:
 
 
 async def show_nodes(tx: Tx, ids: Sequence[str]) -> list[tuple[ShownNode, list[str]]]:
-    """Those of the nodes that exist, each with its children."""
+    """Return the existing nodes, each with its children."""
     return await _with_children(tx, await tx.all(sql.SHOW_NODES, ids=list(ids)))
 
 
 async def show_roots(tx: Tx, before: int, limit: int) -> list[tuple[ShownNode, list[str]]]:
-    """The years that begin no later than a time, the latest first."""
+    """Return the years that begin no later than a time, latest first."""
     return await show_level(tx, YEAR, before, limit)
 
 
 async def show_level(tx: Tx, level: int, before: int, limit: int) -> list[tuple[ShownNode, list[str]]]:
-    """Nodes of a level that begin no later than a time, the latest first."""
+    """Return the nodes of a level that begin no later than a time, latest first."""
     return await _with_children(tx, await tx.all(sql.SHOW_LEVEL, level=level, before=before, limit=limit))
 
 
 async def show_children(
     tx: Tx, parent: str, after: EventCursor, limit: int
 ) -> list[tuple[ShownNode, list[str]]]:
-    """The next children of a node, in the order of their time."""
+    """Return the next children of a node, in order of time."""
     rows = await tx.all(
         sql.SHOW_CHILDREN, parent=parent, after_ms=after.timestamp_ms, after_id=after.id, limit=limit
     )
@@ -187,13 +187,13 @@ async def show_children(
 async def _with_children(tx: Tx, rows: Sequence[ShownNode]) -> list[tuple[ShownNode, list[str]]]:
     children: dict[str, list[str]] = {row.id: [] for row in rows}
     if children:
-        for each in await tx.all(sql.CHILD_IDS, parents=sorted(children), limit=SHOWN_CHILDREN):
-            children[each.parent_id].append(each.id)
+        for child in await tx.all(sql.CHILD_IDS, parents=sorted(children), limit=SHOWN_CHILDREN):
+            children[child.parent_id].append(child.id)
     return [(row, children[row.id]) for row in rows]
 
 
 async def get_grips(tx: Tx, ids: Sequence[str]) -> dict[str, GripRow]:
-    """Those of the grips that exist."""
+    """Return the existing grips by id."""
     return {row.id: row for row in await tx.all(sql.GET_GRIPS, ids=sorted(set(ids)))} if ids else {}
 
 

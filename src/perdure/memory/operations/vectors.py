@@ -13,7 +13,7 @@ LOAD_ROWS = 2000
 
 
 async def not_embedded(tx: Tx, limit: int, characters: int) -> list[HitRow]:
-    """Return the next documents that are indexed and have no vector yet, with the beginning of each text."""
+    """Return the next indexed documents without a vector, with the beginning of each text."""
     assert tx.ns is not None
     counter = await tx.one(sql.GET_COUNTER)
     if counter is None or counter.embedded >= counter.placed:
@@ -24,24 +24,24 @@ async def not_embedded(tx: Tx, limit: int, characters: int) -> list[HitRow]:
     )
 
 
-async def add(tx: Tx, made: Sequence[tuple[int, bytes]]) -> None:
-    """Store the vectors of documents, in the order of their places; those before them have theirs."""
+async def add(tx: Tx, vectors: Sequence[tuple[int, bytes]]) -> None:
+    """Store the vectors of documents in the order of their places; earlier documents already have theirs."""
     counter = await lock_counter(tx)
-    await tx.write(sql.ADD_VECTORS.of([DocumentVectorRow(place, vector) for place, vector in made]))
-    last = max(place for place, _ in made)
+    await tx.write(sql.ADD_VECTORS.of([DocumentVectorRow(place, vector) for place, vector in vectors]))
+    last = max(place for place, _ in vectors)
     counter = counter._replace(embedded=max(counter.embedded, last), embedded_at=tx.now)
     await tx.update_many(sql.COUNT, [counter])
 
 
 async def after(tx: Tx, place: int, limit: int) -> list[VectorDocument]:
-    """Return the next vectors of documents that exist, after a place."""
+    """Return the next vectors of existing documents after a place."""
     return await tx.all(sql.VECTORS_AFTER, after=place, limit=limit)
 
 
 async def dims(tx: Tx) -> int:
-    """How many numbers the vectors have; 0 if there are none."""
-    found = await tx.one(sql.ONE_VECTOR)
-    return 0 if found is None else len(found.vector) // 4
+    """Return the size of the stored vectors; 0 if there are none."""
+    row = await tx.one(sql.ONE_VECTOR)
+    return 0 if row is None else len(row.vector) // 4
 
 
 async def documents(tx: Tx, places: Sequence[int], characters: int) -> dict[int, HitRow]:

@@ -1,1 +1,1 @@
-"""How stretches of events become a title, bullets and keywords: without a model, or by an endpoint."""
+"""Summarisers: turn events into a title, bullets and keywords, without a model or by an endpoint."""

@@ -1,4 +1,4 @@
-"""Summaries by a model behind an endpoint that speaks OpenAI's protocol for chats."""
+"""Summaries by a model behind an endpoint with OpenAI's chat protocol."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LONGEST_PAUSE = 120.0
 MAX_ANSWER = 1 << 20
 EVENT_CHARACTERS = 2000
 SENT_CHARACTERS = 24_000
-"""How much of one event, and of all of them, the model gets to read."""
+"""Limits of characters sent to the model: of one event, and of all of them."""
 
 _INSTRUCTION = (
     "You write entries of a log book about the work of software agents. You are given what happened, in"
@@ -52,7 +52,9 @@ logger = logging.getLogger(__name__)
 
 
 class EndpointSummariser:
-    """Asks `POST {url}/chat/completions`. Busy and failing endpoints are asked again, with pauses."""
+    """Summariser that calls `POST {url}/chat/completions`. It retries busy and failing endpoints after a
+    pause.
+    """
 
     name = "model"
 
@@ -102,7 +104,7 @@ class EndpointSummariser:
                 if tries == TRIES or not error.passing:
                     raise
                 pause = max(self._backoff.delay(tries), error.after)
-                logger.warning("the summariser failed: %s; asking again in %.1f s", error, pause)
+                logger.warning("the summariser failed: %s; retrying in %.1f s", error, pause)
                 await asyncio.sleep(min(pause, LONGEST_PAUSE))
         raise AssertionError("unreachable")
 
@@ -128,7 +130,7 @@ class EndpointSummariser:
 
 
 def _joined(parts: Sequence[str]) -> str:
-    """The parts, as many as the model gets to read; of too many, the middle is left out."""
+    """Join the parts within the limit of the model; if there are too many, leave out the middle."""
     total = sum(map(len, parts))
     if total <= SENT_CHARACTERS:
         return "\n".join(parts)
@@ -164,11 +166,11 @@ class _Answer(msgspec.Struct):
 
 
 def parse_answer(body: bytes) -> Summary:
-    """The summary in an answer: JSON, in a fence or between other words."""
+    """Parse the summary in an answer: JSON, in a fence or between other words."""
     try:
         answer = msgspec.json.decode(body, type=_Answer)
     except msgspec.MsgspecError as error:
-        raise ParseError(f"the answer is no chat completion: {error}") from None
+        raise ParseError(f"the answer is not a chat completion: {error}") from None
     text = next((choice.message.content for choice in answer.choices if choice.message.content), None)
     if text is None:
         raise ParseError("the answer has no text")
@@ -176,22 +178,22 @@ def parse_answer(body: bytes) -> Summary:
     if not 0 <= start < end:
         raise ParseError(f"the answer has no JSON object: {shorten(text, 100)}")
     try:
-        found = decode_json(text[start : end + 1])
+        value = decode_json(text[start : end + 1])
     except InvalidInput as error:
         raise ParseError(f"the answer is not JSON: {error.message}") from None
-    return _summary(found)
+    return _summary(value)
 
 
-def _summary(found: Any) -> Summary:
-    if not isinstance(found, dict):
-        raise ParseError("the answer is no object")
-    bullets = [shorten(text, MAX_BULLET) for text in _texts(found.get("bullets"), "bullets")]
+def _summary(value: Any) -> Summary:
+    if not isinstance(value, dict):
+        raise ParseError("the answer is not an object")
+    bullets = [shorten(text, MAX_BULLET) for text in _texts(value.get("bullets"), "bullets")]
     if not bullets:
         raise ParseError("the answer has no bullets")
-    title = found.get("title")
+    title = value.get("title")
     if not isinstance(title, str) or not title.strip():
         raise ParseError("the answer has no title")
-    keywords = [shorten(text, MAX_KEYWORD) for text in _texts(found.get("keywords", []), "keywords")]
+    keywords = [shorten(text, MAX_KEYWORD) for text in _texts(value.get("keywords", []), "keywords")]
     return Summary(
         title=shorten(title, MAX_TITLE),
         bullets=tuple(bullets[:MAX_BULLETS]),
@@ -199,11 +201,11 @@ def _summary(found: Any) -> Summary:
     )
 
 
-def _texts(found: Any, what: str) -> list[str]:
-    if not isinstance(found, list):
-        raise ParseError(f"the {what} of the answer are no list")
-    texts = [each.get("text") if isinstance(each, dict) else each for each in found]
-    known = [each for each in texts if isinstance(each, str)]
-    if len(known) < len(texts):
-        raise ParseError(f"the {what} of the answer are no texts")
-    return [each for each in known if each.strip()]
+def _texts(value: Any, what: str) -> list[str]:
+    if not isinstance(value, list):
+        raise ParseError(f"the {what} of the answer are not a list")
+    texts = [entry.get("text") if isinstance(entry, dict) else entry for entry in value]
+    strings = [entry for entry in texts if isinstance(entry, str)]
+    if len(strings) < len(texts):
+        raise ParseError(f"the {what} of the answer are not texts")
+    return [entry for entry in strings if entry.strip()]

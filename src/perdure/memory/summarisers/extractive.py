@@ -1,4 +1,4 @@
-"""Summaries without a model: the sentences that say most about a stretch of events, as they were said."""
+"""Summaries without a model: the most telling sentences of the events, unchanged."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ TITLE_LENGTH = 72
 SHORTEST_WORD = 3
 KEYWORD_LENGTH = 4
 SHORTEST_UNSPACED = 2
-"""The shortest words that count; in scripts without spaces words have fewer characters."""
+"""Length of the shortest words that count in scripts without spaces."""
 READ_CHARACTERS = 4000
-"""How much of one event is read."""
+"""Number of characters read from one event."""
 SIMILAR = 0.6
-"""Sentences that share so much of their words say the same."""
+"""Sentences that share this part of their words count as equal."""
 ASKED = "Asked: "
 
 _WEIGHTS = {"user": 1.3, "assistant": 1.0, "system": 0.5, "tool": 0.35}
@@ -48,7 +48,7 @@ class _Sentence(NamedTuple):
 
 
 class ExtractiveSummariser:
-    """Chooses sentences; it asks nobody, and says the same of the same events."""
+    """Summariser that selects sentences. It is deterministic and needs no network."""
 
     name = "extractive"
 
@@ -64,7 +64,7 @@ class ExtractiveSummariser:
 
 
 def build_summary(events: Sequence[Said]) -> Summary:
-    """The summary of a segment: what was asked, what was found, what came of it."""
+    """Summarise a segment: its question, its findings and its result."""
     own = [event for event in events if not event.repeated] or list(events)
     weights = _word_weights(event.text for event in own)
     framing = _framing(own)
@@ -82,22 +82,22 @@ def build_summary(events: Sequence[Said]) -> Summary:
 
 
 def _beginnings(events: Sequence[Said], count: int) -> tuple[str, ...]:
-    """The beginnings of events without prose: JSON, code and emoji."""
+    """Return the beginnings of events without prose, such as JSON, code and emoji."""
     texts = (_FENCES.sub("", event.text[:READ_CHARACTERS]).strip() or event.text.strip() for event in events)
     lines = dict.fromkeys(shorten(text[:READ_CHARACTERS], BULLET_LENGTH) for text in texts if text)
     return tuple(lines)[:count]
 
 
 def _keywords(events: Sequence[Said]) -> tuple[str, ...]:
-    """The words that most was said about; of equal ones those that came first."""
-    found: dict[str, float] = {}
+    """Return the most important words; of equal ones, the first."""
+    totals: dict[str, float] = {}
     for event in events:
         text = event.text[:READ_CHARACTERS]
         wanted = content_words(text)
         for word in dict.fromkeys(index_words(text)):
             if word in wanted and says_enough(word, KEYWORD_LENGTH):
-                found[word] = found.get(word, 0.0) + _WEIGHTS.get(event.role, 1.0) * _length_weight(word)
-    return tuple(sorted(found, key=lambda word: -round(found[word], 3))[:KEYWORDS])
+                totals[word] = totals.get(word, 0.0) + _WEIGHTS.get(event.role, 1.0) * _length_weight(word)
+    return tuple(sorted(totals, key=lambda word: -round(totals[word], 3))[:KEYWORDS])
 
 
 def _place(sentence: _Sentence) -> int:
@@ -116,7 +116,7 @@ def _title(events: Sequence[Said], keywords: Sequence[str]) -> str:
 
 
 def _framing(events: Sequence[Said]) -> set[int]:
-    """The places of what frames a session: the first thing that was asked, the last that was answered."""
+    """Return the places of a session's frame: its first question and its last answer."""
     asked: dict[str, int] = {}
     answered: dict[str, int] = {}
     for place, event in enumerate(events):
@@ -128,33 +128,33 @@ def _framing(events: Sequence[Said]) -> set[int]:
 
 
 def _sentences(event: Said, place: int, framing: bool, weights: Counter[str]) -> Iterable[_Sentence]:
-    """The sentences of an event, with how much each says."""
+    """Return the sentences of an event, each with its score."""
     weight = _WEIGHTS.get(event.role, 1.0) * (1.25 if framing else 1.0)
     for number, text in enumerate(split_sentences(event.text)):
         words = content_words(text)
         if not words:
             continue
-        said = sum(weights[word] for word in words) / math.sqrt(len(words) + 2)
-        score = weight * said * (1.0 if number else 1.15)
-        asked = event.role == "user"
-        shown = _request(text) if asked else text
-        yield _Sentence(shorten(shown, BULLET_LENGTH - len(ASKED)), words, place, asked, score)
+        information = sum(weights[word] for word in words) / math.sqrt(len(words) + 2)
+        score = weight * information * (1.0 if number else 1.15)
+        is_question = event.role == "user"
+        shown = _request(text) if is_question else text
+        yield _Sentence(shorten(shown, BULLET_LENGTH - len(ASKED)), words, place, is_question, score)
 
 
 def _request(text: str) -> str:
-    """A request without the words that it begins with politely."""
+    """Return a request without its polite beginning."""
     bare = _OPENING.sub("", text)
     return bare[:1].upper() + bare[1:] if bare else text
 
 
 def _different(sentences: Iterable[_Sentence], count: int) -> list[_Sentence]:
-    """The best sentences of which no two say the same."""
+    """Return the best sentences, no two of which are similar."""
     chosen: list[_Sentence] = []
-    for each in sorted(sentences, key=lambda sentence: (-sentence.score, sentence.place)):
+    for candidate in sorted(sentences, key=lambda sentence: (-sentence.score, sentence.place)):
         if len(chosen) == count:
             break
-        if all(_likeness(each.words, other.words) < SIMILAR for other in chosen):
-            chosen.append(each)
+        if all(_likeness(candidate.words, other.words) < SIMILAR for other in chosen):
+            chosen.append(candidate)
     return chosen
 
 
@@ -163,7 +163,7 @@ def _likeness(one: frozenset[str], other: frozenset[str]) -> float:
 
 
 def rolled_up(title: str, children: Sequence[Child]) -> Summary:
-    """The summary of a longer time: lines of its parts, from as many parts as there is room for."""
+    """Summarise a longer period by lines of its parts, from as many parts as fit."""
     weights = _word_weights(" ".join([*child.bullets, *child.keywords]) for child in children)
     best: list[_Sentence] = []
     for place, child in enumerate(children):
@@ -192,16 +192,16 @@ def _line(text: str, place: int, weights: Counter[str]) -> _Sentence:
 
 
 def _top(weights: Counter[str], count: int) -> list[str]:
-    return [word for word, _ in sorted(weights.items(), key=lambda each: (-each[1], each[0]))[:count]]
+    return [word for word, _ in sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:count]]
 
 
 def _word_weights(texts: Iterable[str]) -> Counter[str]:
-    """How much each word says: one that several texts have says more, a long one a bit more."""
-    found: Counter[str] = Counter()
+    """Return the weight of each word: more if several texts have it, a bit more if it is long."""
+    counts: Counter[str] = Counter()
     for text in texts:
-        found.update(content_words(text[:READ_CHARACTERS]))
+        counts.update(content_words(text[:READ_CHARACTERS]))
     weights: Counter[str] = Counter()
-    for word, count in found.items():
+    for word, count in counts.items():
         weights[word] = round(1000 * math.log1p(count) * _length_weight(word))
     return weights
 
@@ -211,12 +211,12 @@ def _length_weight(word: str) -> float:
 
 
 def says_enough(word: str, least: int) -> bool:
-    """Whether a word is long enough to count: `least` characters, or two of a script without spaces."""
+    """Return whether a word is long enough: `least` characters, or two in a script without spaces."""
     return len(word) >= (SHORTEST_UNSPACED if is_unspaced(word) else least)
 
 
 def content_words(text: str) -> frozenset[str]:
-    """The words of a text that say what it is about."""
+    """Return the words that carry the content of a text."""
     return frozenset(
         word
         for word in index_words(text)
@@ -228,12 +228,12 @@ def content_words(text: str) -> frozenset[str]:
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text without its code and markup; what is no prose is left out."""
+    """Return the sentences of a text without code, markup and other text that is not prose."""
     plain = _FENCE.sub("\n", text[:READ_CHARACTERS])
-    found: list[str] = []
+    sentences: list[str] = []
     for line in plain.splitlines():
         for part in _ENDS.split(_MARKUP.sub("", line).strip()):
             sentence = " ".join(part.split())
             if len(sentence) >= 4 and len(_LETTERS.findall(sentence)) * 2 > len(sentence):
-                found.append(sentence)
-    return found
+                sentences.append(sentence)
+    return sentences

@@ -1,4 +1,4 @@
-"""What a summariser gets and gives, and how it fails."""
+"""The port of summarisers: input, output and errors."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class SummariserError(PerdureError):
     http_status = 502
 
     of_node = False
-    """Whether only the node that it was asked for is to blame, so that others may go on."""
+    """True if only this node is to blame, so that the build can continue with others."""
 
     def __init__(self, message: str | None = None, *, passing: bool = True, after: float = 0.0) -> None:
         super().__init__(message)
         self.passing = passing
-        """Whether it may help to ask again, not before `after` seconds."""
+        """True if a retry may help, after at least `after` seconds."""
         self.after = after
 
     def __str__(self) -> str:
@@ -50,13 +50,13 @@ class ParseError(SummariserError):
 
 
 class RateLimitExceeded(SummariserError):
-    """The endpoint takes no more requests for now."""
+    """The endpoint accepts no more requests for now."""
 
     code = "summariser_rate_limit"
 
 
 class ConfigError(SummariserError):
-    """The settings of the summariser are not complete."""
+    """The settings of the summariser are incomplete."""
 
     code = "summariser_config_error"
 
@@ -84,11 +84,11 @@ class Said(NamedTuple):
     agent: str | None
     text: str
     repeated: bool = False
-    """Whether it belongs to the segment before, and is here to be understood alone."""
+    """True for an event of the segment before, which is repeated only for context."""
 
 
 class Child(NamedTuple):
-    """A summarised child of a node, as its parent's summary is made of it."""
+    """A summarised child of a node, from which the parent's summary is built."""
 
     node_id: str
     title: str
@@ -97,7 +97,7 @@ class Child(NamedTuple):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """A title, what happened in a few lines, and words to find it by."""
+    """A title, a few lines about the content, and keywords."""
 
     title: str
     bullets: tuple[str, ...]
@@ -105,22 +105,22 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summariser(Protocol):
-    """Makes summaries. Both methods raise a `SummariserError`, or give something to show."""
+    """Summariser. Both methods return a summary or raise a `SummariserError`."""
 
     @property
     def name(self) -> str: ...
 
     async def summarise(self, events: Sequence[Said]) -> Summary:
-        """The summary of a segment."""
+        """Summarise a segment."""
         ...
 
     async def roll_up(self, title: str, children: Sequence[Child]) -> Summary:
-        """The summary of a node called `title`, made of those of its children."""
+        """Summarise the children of a node called `title`."""
         ...
 
 
 def shorten(text: str, length: int, mark: str = "…") -> str:
-    """Return a text of at most so many characters, cut between words where that is possible."""
+    """Return a text of at most `length` characters, cut between words where possible."""
     flat = " ".join(text.split())
     if len(flat) <= length:
         return flat

@@ -1,4 +1,4 @@
-"""Creating, changing and deleting schedules, and taking over the definitions of code and files."""
+"""Operations that create, change, delete and sync schedules."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from perdure.service.idempotency import keyed_as
 KIND = "schedule"
 CHANNEL = "schedules"
 ANY = "any"
-"""The one key of the channel: a schedule was changed."""
+"""The only key of the channel: a schedule was changed."""
 
 
 @keyed_as("create_schedule")
 async def create(
     tx: Tx, requests: Sequence[NewSchedule], targets: ScheduleTargets
 ) -> list[str | PerdureError]:
-    """Create schedules; answers each with its id, or with why it cannot be created."""
+    """Create schedules; return an id or an error for each."""
     answers: list[str | PerdureError] = []
     rows: list[ScheduleRow] = []
     labels: dict[str, Mapping[str, Any]] = {}
@@ -39,7 +39,7 @@ async def create(
     for request in requests:
         try:
             if request.name is not None and request.name in taken:
-                raise Conflict(f"there is a schedule {request.name!r} already")
+                raise Conflict(f"schedule {request.name!r} already exists")
             row = await _new_row(tx, request, targets)
         except PerdureError as error:
             answers.append(error)
@@ -109,16 +109,16 @@ def _check_comes(tx: Tx, expression: str, timezone: str | None) -> None:
 async def _assistant_id(tx: Tx, name: str | None) -> str | None:
     if name is None:
         return None
-    found = (await resolve(tx, [name])).get(name)
-    if found is None:
+    assistant_id = (await resolve(tx, [name])).get(name)
+    if assistant_id is None:
         raise NotFound(f"Assistant {name} not found")
-    return found.id
+    return assistant_id.id
 
 
 async def update(tx: Tx, schedule_id: str, change: ScheduleChange) -> bool:
-    """Change a schedule; its next time is computed again where that depends on what changes.
+    """Change a schedule, and compute its next time again if that depends on the change.
 
-    Returns False, and changes nothing, if its metadata or payload are not those that the change is based on.
+    Return False and change nothing if the stored texts differ from those that the change is based on.
     """
     row = await locked(tx, schedule_id)
     if row.texts != change.known:
@@ -139,12 +139,12 @@ async def update(tx: Tx, schedule_id: str, change: ScheduleChange) -> bool:
 
 
 def _plan_anew(tx: Tx, row: ScheduleRow) -> None:
-    """Find the next time from now on. After a step back of the clock, none that has fired comes again."""
+    """Set the next time from now on; after a clock step back, no time fires twice."""
     row.plan(max(tx.wall, row.fired_at or 0))
 
 
 async def move(tx: Tx, row: ScheduleRow) -> None:
-    """Write the next time of a locked schedule whose override has changed."""
+    """Update the next time of a locked schedule whose override has changed."""
     _check_comes(tx, row.cron, row.timezone)
     _plan_anew(tx, row)
     row.updated_at = tx.wall
@@ -152,7 +152,7 @@ async def move(tx: Tx, row: ScheduleRow) -> None:
 
 
 async def delete(tx: Tx, schedule_id: str) -> None:
-    """Delete a schedule with its firings; what it has started stays."""
+    """Delete a schedule with its firings; its started work stays."""
     row = await locked(tx, schedule_id)
     if row.origin == FILE:
         raise managed(row, "deleted")
@@ -167,7 +167,7 @@ async def _drop(tx: Tx, schedule_ids: Sequence[str]) -> None:
 
 
 def managed(row: ScheduleRow, what: str) -> Conflict:
-    """Why something is not done to a schedule that is defined elsewhere."""
+    """Return the error for an action on a schedule that is defined elsewhere."""
     where = "code" if row.file is None else row.file
     return Conflict(
         f"{row.label} is defined in {where} and cannot be {what} by a call; it can be paused, and its"
@@ -176,7 +176,7 @@ def managed(row: ScheduleRow, what: str) -> Conflict:
 
 
 async def written(tx: Tx, action: str, names: Sequence[str], status: str) -> None:
-    """Publish what was changed, and write the audit entry last."""
+    """Publish the change, and write the audit entry last."""
     changes.tell(tx, KIND, [(name, status) for name in names])
     tx.hint(CHANNEL, ANY)
     await audit(tx, action, names)
@@ -186,13 +186,13 @@ async def written(tx: Tx, action: str, names: Sequence[str], status: str) -> Non
 
 
 class Synced(NamedTuple):
-    """What became of definitions, by the names of their schedules."""
+    """Result of a sync, by the names of schedules."""
 
     added: Sequence[str]
     changed: Sequence[str]
     removed: Sequence[str]
     refused: Mapping[str, str]
-    """Why a definition was not taken over."""
+    """Reasons of refused definitions."""
 
 
 async def sync(
@@ -202,18 +202,18 @@ async def sync(
     targets: ScheduleTargets,
     keeping: Collection[str] | None,
 ) -> Synced:
-    """Take over the definitions of one origin: each into the row of its name, whose override stays.
+    """Store the definitions of one origin, each in the row of its name; overrides stay.
 
-    Schedules of the origin that none of them names are deleted, unless they are of the files in `keeping`.
+    Schedules of the origin without a definition are deleted, unless they belong to the files in `keeping`.
     None keeps all.
     """
-    known = {row.name: row for row in await tx.all(sql.LOCK_ORIGIN, origin=origin)}
-    await overridden(tx, list(known.values()))
+    rows_by_name = {row.name: row for row in await tx.all(sql.LOCK_ORIGIN, origin=origin)}
+    await overridden(tx, list(rows_by_name.values()))
     refused: dict[str, str] = {}
     new: list[NewSchedule] = []
     changed: list[ScheduleRow] = []
     for definition in definitions:
-        row = known.get(definition.name)
+        row = rows_by_name.get(definition.name)
         try:
             if row is None:
                 new.append(definition)
@@ -230,7 +230,7 @@ async def sync(
     named = {definition.name for definition in definitions}
     gone = [
         row
-        for name, row in known.items()
+        for name, row in rows_by_name.items()
         if keeping is not None and name not in named and row.file not in keeping
     ]
     if gone:
@@ -239,7 +239,7 @@ async def sync(
     if touched:
         await written(tx, "load_schedules", touched, "updated")
     return Synced(
-        [each.name or "" for each in new if each.name not in refused],
+        [definition.name or "" for definition in new if definition.name not in refused],
         [row.label for row in changed],
         [row.label for row in gone],
         refused,
@@ -247,7 +247,7 @@ async def sync(
 
 
 async def _redefine(tx: Tx, row: ScheduleRow, definition: NewSchedule) -> bool:
-    """Write a definition into its row; gives whether that changes anything."""
+    """Write a definition into its row; return whether anything changed."""
     before = _row_to_definition(row)
     row.target, row.file, row.unless = definition.target, definition.file, definition.unless
     row.expression, row.timezone = definition.expression, definition.timezone

@@ -1,4 +1,4 @@
-"""Firing schedules whose time has come, and those that are triggered by hand."""
+"""Operations that fire schedules, at their time or by hand."""
 
 from __future__ import annotations
 
@@ -32,66 +32,66 @@ from perdure.service.idempotency import keyed_as
 
 STARTED = "started"
 CRON_FIRED = "schedules.fired"
-"""The name under which firings are counted, by result."""
+"""Name of the counter of firings, by result."""
 FIRING_RESULTS = (STARTED, SKIPPED, FAILED)
 FIRE_ROWS = 100
 TRIM_EVERY = 20
-"""After how many firings of a schedule its oldest ones are deleted."""
+"""Number of firings of a schedule between two deletions of its oldest ones."""
 
 
-def _led_to(firing: FiringRow) -> str:
+def _get_result(firing: FiringRow) -> str:
     if firing.started_id is not None:
         return STARTED
     return FAILED if firing.skipped is None else SKIPPED
 
 
 async def due_namespaces(tx: Tx, targets: Sequence[str]) -> list[int]:
-    """The namespaces in which something is due."""
+    """Return the namespaces with due schedules."""
     return await tx.all(sql.DUE_NAMESPACES, targets=list(targets))
 
 
 async def until_next(tx: Tx, targets: Sequence[str]) -> float | None:
-    """The seconds until something is due, or None if nothing will be."""
+    """Return the seconds until the next schedule is due, or None."""
     next_at = await tx.one(sql.NEXT, targets=list(targets))
     return None if next_at is None else max(to_seconds(next_at - tx.wall), 0.0)
 
 
 async def due(tx: Tx, targets: Sequence[str]) -> list[ScheduleRow]:
-    """Some of the schedules that are due."""
+    """Return a batch of due schedules."""
     return await tx.all(sql.DUE, targets=list(targets), n=FIRE_ROWS)
 
 
 class Fired(NamedTuple):
-    """How many schedules were looked at, and what was started."""
+    """Number of schedules looked at, and the started work."""
 
     looked: int
     more: bool
-    """Whether some of them are due again at once."""
+    """True if some of the schedules are due again at once."""
     started: Sequence[FiringRow]
 
 
 async def fire(tx: Tx, prepared: Sequence[Prepared], targets: ScheduleTargets, outcomes: Outcomes) -> Fired:
-    """Fire those of some due schedules that no other process is firing.
+    """Fire the due schedules that no other process is firing.
 
-    What they start, their next times and the records of it are one transaction, so that a time that has come
-    is never lost and never used twice. A schedule that has changed since it was prepared is left for the next
-    look. `outcomes` of their open firings are written first, since these keep others from starting.
+    Started work, next times and firings are written in one transaction, so that a due time is never lost and
+    never fires twice. A schedule that has changed since it was prepared is left for the next look. The
+    `outcomes` of open firings are written first, because open firings can prevent a start.
     """
-    known = {each.row.id: each for each in prepared}
+    prepared_by_id = {schedule.row.id: schedule for schedule in prepared}
     rows = await _claim(tx, prepared)
     await overridden(tx, rows)
     await apply(tx, rows, outcomes)
     recording = _Recording(tx)
     starting: list[ScheduleRow] = []
     for row in rows:
-        event = _event(tx, row, known[row.id].unmet)
+        event = _get_event(tx, row, prepared_by_id[row.id].unmet)
         if model.is_over(cast(int, row.instant), row.end_at, tx.wall):
             continue
         if event == "started":
             starting.append(row)
         else:
             recording.skipped(row, event)
-    answers = await _start(tx, {row.id: known[row.id].start for row in starting}, starting, targets)
+    answers = await _start(tx, {row.id: prepared_by_id[row.id].start for row in starting}, starting, targets)
     for row in starting:
         recording.answered(row, answers[row.id])
     for row in rows:
@@ -99,10 +99,10 @@ async def fire(tx: Tx, prepared: Sequence[Prepared], targets: ScheduleTargets, o
         row.plan(model.counts_from(cast(int, row.instant), enabled_misfire, tx.wall))
     await recording.write(rows)
     more = any(row.next_at is not None and row.next_at <= tx.wall for row in rows)
-    return Fired(len(rows), more, [each for each in recording.firings if each.open])
+    return Fired(len(rows), more, [firing for firing in recording.firings if firing.open])
 
 
-def _event(tx: Tx, row: ScheduleRow, unmet: bool) -> str:
+def _get_event(tx: Tx, row: ScheduleRow, unmet: bool) -> str:
     return model.skip_event(
         enabled=row.is_enabled,
         overlap=row.overlap or CONCURRENT,
@@ -116,7 +116,7 @@ def _event(tx: Tx, row: ScheduleRow, unmet: bool) -> str:
 async def _start(
     tx: Tx, starts: Mapping[str, Any], rows: Sequence[ScheduleRow], targets: ScheduleTargets
 ) -> dict[str, str | PerdureError]:
-    """Start what was prepared for schedules, each target's together."""
+    """Start the prepared work of schedules, one call per target."""
     answers: dict[str, str | PerdureError] = {}
     by_target: dict[str, list[ScheduleRow]] = {}
     for row in rows:
@@ -127,12 +127,12 @@ async def _start(
             by_target.setdefault(row.target, []).append(row)
     for target, wanted in by_target.items():
         started = await targets[target].start(tx, [starts[row.id] for row in wanted])
-        answers |= {row.id: each for row, each in zip(wanted, started, strict=True)}
+        answers |= {row.id: answer for row, answer in zip(wanted, started, strict=True)}
     return answers
 
 
 async def fail(tx: Tx, prepared: Prepared, error: str) -> None:
-    """Record that a schedule could not start anything for the time that has come, and go on."""
+    """Record a firing that could not start, and continue with the next time."""
     rows = await _claim(tx, [prepared])
     await overridden(tx, rows)
     recording = _Recording(tx)
@@ -143,10 +143,10 @@ async def fail(tx: Tx, prepared: Prepared, error: str) -> None:
 
 
 async def _claim(tx: Tx, prepared: Sequence[Prepared]) -> list[ScheduleRow]:
-    known = {each.row.id: each for each in prepared}
-    rows = await tx.all(sql.CLAIM, ids=sorted(known))
+    prepared_by_id = {schedule.row.id: schedule for schedule in prepared}
+    rows = await tx.all(sql.CLAIM, ids=sorted(prepared_by_id))
     return sorted(
-        (row for row in rows if known[row.id].is_current(row)), key=lambda row: (row.next_at, row.id)
+        (row for row in rows if prepared_by_id[row.id].is_current(row)), key=lambda row: (row.next_at, row.id)
     )
 
 
@@ -154,12 +154,12 @@ async def _claim(tx: Tx, prepared: Sequence[Prepared]) -> list[ScheduleRow]:
 
 
 class Trigger(NamedTuple):
-    """A schedule that is to fire now, as it was read, and what its target prepared for it."""
+    """A schedule to be fired now, as read, with the prepared input of its target."""
 
     row: ScheduleRow
     start: Any
     outcomes: Outcomes
-    """What has become of its open firings."""
+    """Outcomes of its open firings."""
 
 
 class Triggered(NamedTuple):
@@ -173,7 +173,7 @@ class Triggered(NamedTuple):
 async def trigger(
     tx: Tx, triggers: Sequence[Trigger], targets: ScheduleTargets
 ) -> list[Triggered | PerdureError]:
-    """Fire schedules now, whether they are paused or not. Their next times stay as they are."""
+    """Fire schedules now, paused or not. Their next times stay as they are."""
     await tx.all(sql.LOCK, ids=sorted({wanted.row.id for wanted in triggers}))
     answers: list[Triggered | PerdureError] = []
     for wanted in triggers:
@@ -207,7 +207,7 @@ async def _trigger(tx: Tx, wanted: Trigger, targets: ScheduleTargets) -> Trigger
 
 
 class _Recording:
-    """What is written of firings, and what their schedules show of it."""
+    """Firings to be written, with the changes of their schedules."""
 
     def __init__(self, tx: Tx, source: str = SCHEDULE, actor: str | None = None) -> None:
         self._tx = tx
@@ -216,7 +216,7 @@ class _Recording:
         self.firings: list[FiringRow] = []
 
     def skipped(self, row: ScheduleRow, event: str, due_at: int | None = None) -> None:
-        """Record a time that starts nothing. What runs meanwhile is not touched."""
+        """Record a time that starts nothing. Running work is not touched."""
         passed = (event,) if event == model.PAUSED else ("not paused", event)
         status = model.get_firing_result(status_after(*passed))
         row.fired_at, row.skipped = self._tx.wall, (row.skipped or 0) + 1
@@ -224,7 +224,7 @@ class _Recording:
         self._add(row, due_at, status=status, skipped=event)
 
     def answered(self, row: ScheduleRow, answer: str | PerdureError, due_at: int | None = None) -> None:
-        """Record what a firing started, or why it could not."""
+        """Record the started work, or why it could not start."""
         row.fired_at = self._tx.wall
         if isinstance(answer, PerdureError):
             row.refused, row.error = row.refused + 1, error_text(answer)
@@ -266,11 +266,11 @@ class _Recording:
         )
 
     async def write(self, rows: Sequence[ScheduleRow]) -> None:
-        """Write schedules and firings, and delete the oldest firings now and then."""
+        """Write schedules and firings; delete the oldest firings of a schedule once in a while."""
         if self.firings:
             await self._tx.write(sql.ADD_FIRINGS.of(self.firings))
         for firing in self.firings:
-            self._tx.count(CRON_FIRED, _led_to(firing))
+            self._tx.count(CRON_FIRED, _get_result(firing))
         fired = {firing.schedule_id for firing in self.firings}
         for row in rows:
             if row.id in fired and (row.fired + row.refused + (row.skipped or 0)) % TRIM_EVERY == 0:
@@ -280,7 +280,7 @@ class _Recording:
         changes.tell(self._tx, KIND, [(name, "fired") for name in sorted(fired)])
 
     async def _trim(self, row: ScheduleRow) -> None:
-        """Keep the latest firings, those that were skipped apart: they do not push out what was started."""
+        """Delete old firings. Skipped ones are counted apart, so that they do not displace started ones."""
         last = model.KEPT_FIRINGS - 1
         forgotten = await self._tx.execute(sql.TRIM_OPEN, id=row.id, last=last)
         row.running = max((row.running or 0) - forgotten, 0)

@@ -1,4 +1,4 @@
-"""Overrides: what counts instead of the definition of a schedule in code or in a file."""
+"""Operations on overrides of schedules that code or a file defines."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from perdure.service.callers import format_actor
 
 
 async def set_override(tx: Tx, name: str, change: OverrideChange) -> CronOverrideRow:
-    """Change what overrides a schedule; what is not named stays as it is, and is enabled at first."""
+    """Change the override of a schedule; omitted fields stay as they are, and a new override is enabled."""
     row = await locked(tx, name)
     if not row.is_managed or row.name is None:
-        raise Conflict(f"{row.label} was made by a call and has no definition to override; update it instead")
-    known = row.override or CronOverrideRow(row.name, 1, None, tx.wall, None)
-    row.override = known._replace(
-        enabled=known.enabled if change.enabled is UNSET else int(change.enabled),
-        schedule=known.schedule if change.schedule is UNSET else change.schedule,
+        raise Conflict(
+            f"{row.label} was created by a call, so there is no definition to override; update it instead"
+        )
+    override = row.override or CronOverrideRow(row.name, 1, None, tx.wall, None)
+    row.override = override._replace(
+        enabled=override.enabled if change.enabled is UNSET else int(change.enabled),
+        schedule=override.schedule if change.schedule is UNSET else change.schedule,
         updated_at=tx.wall,
         updated_by=format_actor(tx.actor),
     )
@@ -33,9 +35,9 @@ async def set_override(tx: Tx, name: str, change: OverrideChange) -> CronOverrid
 
 
 async def clear_override(tx: Tx, name: str) -> None:
-    """Let the definition of a schedule count again. An override may outlast its schedule."""
-    found = await find(tx, name)
-    row: ScheduleRow | None = None if found is None else await locked(tx, found.id)
+    """Delete an override, so that the definition applies again. The schedule may no longer exist."""
+    unlocked = await find(tx, name)
+    row: ScheduleRow | None = None if unlocked is None else await locked(tx, unlocked.id)
     dropped = await tx.execute(sql.DROP_OVERRIDE, name=name if row is None else row.name or "")
     if row is None and not dropped:
         raise not_found(name)

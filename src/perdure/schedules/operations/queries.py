@@ -1,4 +1,4 @@
-"""Reading schedules, with what overrides them, and their firings."""
+"""Reads of schedules, with their overrides and firings."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ KIND = "schedule"
 
 
 async def overridden(tx: Tx, rows: Sequence[ScheduleRow]) -> None:
-    """Read what overrides these schedules."""
+    """Read the overrides of schedules into their rows."""
     names = sorted({row.name for row in rows if row.is_managed and row.name is not None})
     if names:
-        found = {each.name: each for each in await tx.all(sql.GET_OVERRIDES, names=names)}
+        overrides = {override.name: override for override in await tx.all(sql.GET_OVERRIDES, names=names)}
         for row in rows:
-            row.override = found.get(row.name or "") if row.is_managed else None
+            row.override = overrides.get(row.name or "") if row.is_managed else None
 
 
 async def find(tx: Tx, name: str) -> ScheduleRow | None:
-    """A schedule by its id, or by its name."""
+    """Find a schedule by id or name."""
     row = await tx.one(sql.GET, ids=[name]) or await tx.one(sql.GET_NAMED, names=[name])
     if row is not None:
         await overridden(tx, [row])
@@ -33,7 +33,7 @@ async def find(tx: Tx, name: str) -> ScheduleRow | None:
 
 
 async def get(tx: Tx, name: str) -> ScheduleRow:
-    """A schedule by its id or name; JobNotFound if there is none."""
+    """Get a schedule by id or name; JobNotFound if there is none."""
     row = await find(tx, name)
     if row is None:
         raise not_found(name)
@@ -41,7 +41,7 @@ async def get(tx: Tx, name: str) -> ScheduleRow:
 
 
 async def get_now(tx: Tx, name: str) -> tuple[ScheduleRow, int]:
-    """The same, and the time."""
+    """Get a schedule and the current time."""
     return await get(tx, name), tx.wall
 
 
@@ -50,9 +50,9 @@ def not_found(name: str) -> JobNotFound:
 
 
 async def locked(tx: Tx, name: str) -> ScheduleRow:
-    """A schedule by its id or name, locked."""
-    found = await find(tx, name)
-    rows = [] if found is None else await tx.all(sql.LOCK, ids=[found.id])
+    """Lock a schedule by id or name."""
+    row = await find(tx, name)
+    rows = [] if row is None else await tx.all(sql.LOCK, ids=[row.id])
     if not rows:
         raise not_found(name)
     await overridden(tx, rows)
@@ -60,13 +60,13 @@ async def locked(tx: Tx, name: str) -> ScheduleRow:
 
 
 async def firings(tx: Tx, name: str, before: int, limit: int, offset: int) -> list[FiringRow]:
-    """The latest firings of a schedule before a time, the newest first."""
+    """Return the latest firings of a schedule before a time, newest first."""
     row = await get(tx, name)
     return await tx.all(sql.LIST_FIRINGS, id=row.id, before=before, limit=limit, offset=offset)
 
 
 async def get_firing(tx: Tx, schedule_id: str, due_at: int) -> FiringRow:
-    """One firing."""
+    """Find a firing."""
     row = await tx.one(sql.GET_FIRING, id=schedule_id, due_at=due_at)
     if row is None:
         raise not_found(schedule_id)
@@ -74,7 +74,7 @@ async def get_firing(tx: Tx, schedule_id: str, due_at: int) -> FiringRow:
 
 
 async def search(tx: Tx, query: ScheduleFilter) -> tuple[list[ScheduleRow], int]:
-    """A page of schedules, and how many there are in all."""
+    """Return a page of schedules, and the total number."""
     clause = _wanted(query)
     page, values = sql.LIST.page(clause, query.order, query.limit, query.offset, query.place)
     rows = await tx.all(page, **values)
@@ -98,17 +98,17 @@ def _wanted(query: ScheduleFilter) -> Clause:
 
 
 async def named(tx: Tx, after: str, limit: int) -> list[ScheduleRow]:
-    """A page of the named schedules, in the order of their names."""
+    """Return a page of the named schedules in the order of their names."""
     rows = await tx.all(sql.LIST_NAMED, after=after, n=limit)
     await overridden(tx, rows)
     return rows
 
 
 async def get_override(tx: Tx, name: str) -> CronOverrideRow | None:
-    """What overrides a schedule, by its name, if something does."""
+    """Find the override of a schedule by name."""
     return await tx.one(sql.GET_OVERRIDES, names=[name])
 
 
 async def list_overrides(tx: Tx, after: str, limit: int) -> list[CronOverrideRow]:
-    """A page of the overrides, in the order of their names."""
+    """Return a page of the overrides in the order of their names."""
     return await tx.all(sql.LIST_OVERRIDES, after=after, n=limit)

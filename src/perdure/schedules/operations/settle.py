@@ -1,6 +1,6 @@
-"""Open firings: what they started is looked at, and what has ended is written down under the schedule's lock.
+"""Open firings: read the started work, and record its end under the schedule's lock.
 
-Nothing that ends touches schedules, whose locks come first.
+The end of work locks no schedules, because these are locked before all other rows.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from perdure.schedules.operations.edit import KIND
 from perdure.schedules.rows import FiringKey, FiringRow, ScheduleRow, kept_result
 
 OPEN_ROWS = 1000
-"""How many open firings are looked at together."""
+"""Number of open firings that are looked at together."""
 
 Outcomes = Mapping[FiringKey, FiringOutcome]
-"""What has become of open firings, by their keys."""
+"""Outcomes of open firings by key."""
 
 
 class OpenFiring(NamedTuple):
-    """An open firing, and what its target found of what it started: None if that was removed."""
+    """An open firing with its started work; None if that was deleted."""
 
     firing: FiringRow
     found: Any
 
 
 async def read_open(tx: Tx, schedule_ids: Sequence[str], targets: ScheduleTargets) -> list[OpenFiring]:
-    """The open firings of schedules, of targets that are known here, with what they started."""
+    """Return the open firings of schedules with known targets, with their started work."""
     if not schedule_ids:
         return []
     rows = await tx.all(sql.OPEN_FIRINGS, ids=list(schedule_ids), n=OPEN_ROWS)
@@ -46,25 +46,25 @@ async def read_open(tx: Tx, schedule_ids: Sequence[str], targets: ScheduleTarget
     for row in rows:
         if row.target is not None and row.target in targets:
             by_target.setdefault(row.target, []).append(row)
-    found: list[OpenFiring] = []
+    open_firings: list[OpenFiring] = []
     for target, firings in by_target.items():
         started = await targets[target].find(tx, [row.started_id or "" for row in firings])
-        found += [OpenFiring(row, started.get(row.started_id or "")) for row in firings]
-    return found
+        open_firings += [OpenFiring(row, started.get(row.started_id or "")) for row in firings]
+    return open_firings
 
 
 async def running(tx: Tx, after: str) -> list[str]:
-    """Some schedules with open firings."""
+    """Return a batch of schedules with open firings."""
     return await tx.all(sql.RUNNING, after=after, n=OPEN_ROWS)
 
 
 async def running_namespaces(tx: Tx) -> list[int]:
-    """The namespaces with open firings."""
+    """Return the namespaces with open firings."""
     return await tx.all(sql.RUNNING_NAMESPACES)
 
 
 async def settle(tx: Tx, outcomes: Outcomes) -> int:
-    """Write down how firings ended; returns how many that were. One that was settled before is left alone."""
+    """Record the end of firings; return their number. A firing that was settled before stays as it is."""
     rows = await tx.all(sql.LOCK, ids=sorted({key.schedule_id for key in outcomes}))
     ended = await apply(tx, rows, outcomes)
     if ended:
@@ -74,7 +74,7 @@ async def settle(tx: Tx, outcomes: Outcomes) -> int:
 
 
 async def apply(tx: Tx, rows: Sequence[ScheduleRow], outcomes: Outcomes) -> int:
-    """Write how firings of locked schedules ended; what it changes of the schedules is left to be written."""
+    """Record the end of firings of locked schedules; the caller writes the changed schedules."""
     ids = {key.schedule_id for key in outcomes}
     wanted = {row.id: row for row in rows if row.id in ids and row.running}
     if not wanted:
@@ -91,7 +91,7 @@ async def apply(tx: Tx, rows: Sequence[ScheduleRow], outcomes: Outcomes) -> int:
 
 
 def _ended(row: ScheduleRow, firing: FiringRow, outcome: FiringOutcome) -> FiringRow:
-    """A firing that has ended, and what its schedule shows of it."""
+    """Return the ended firing, and update its schedule."""
     status = FIRING.step(RUNNING, outcome.event)
     result = kept_result(outcome.result)
     row.running = max((row.running or 0) - 1, 0)
