@@ -1,1 +1,1 @@
-"""Clients of a perdure server: sessions, retries, streams; the native and the Lightning client."""
+"""Clients of a perdure server: sessions, retries, streams; the native and the Agent-lightning client."""

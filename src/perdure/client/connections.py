@@ -1,4 +1,4 @@
-"""The connections of a client: each event loop has its own, which are closed with the loop or by `close`."""
+"""Connections of a client: one set per event loop, closed with the loop or by `close`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from perdure.kernel.errors import StorageClosed
 
 CONNECTIONS = 100
 IDLE_SECONDS = 4.0
-"""Less than a server keeps an idle connection, so that a request does not meet the end of one."""
+"""Shorter than the idle time of a server, so that a request does not meet a connection being closed."""
 CLOSE_SECONDS = 5.0
 
 
 class ClientConnections(NamedTuple):
-    """The connections of one event loop. Requests that last have others, so as not to stand in the way."""
+    """Connections of one event loop. Long requests have their own, so that they do not delay short ones."""
 
     short: aiohttp.ClientSession
     long_poll: aiohttp.ClientSession
 
 
 class Pools:
-    """The connections of every loop; a fork begins with none."""
+    """Connections of all event loops; a forked process starts with none."""
 
     def __init__(self, connection_timeout: float, tls: ssl.SSLContext | None = None) -> None:
         self.closed = False
@@ -45,17 +45,17 @@ class Pools:
         if self.closed:
             raise StorageClosed("the client is closed")
         loop = asyncio.get_running_loop()
-        found = self._opened.get(loop)
-        if found is None:
+        pair = self._opened.get(loop)
+        if pair is None:
             opening = self._open(loop)
-            found = (await anext(opening), opening)
+            pair = (await anext(opening), opening)
             with self._lock:
-                self._opened = {key: each for key, each in self._opened.items() if not key.is_closed()}
-                self._opened[loop] = found
-        return found[0]
+                self._opened = {key: value for key, value in self._opened.items() if not key.is_closed()}
+                self._opened[loop] = pair
+        return pair[0]
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[ClientConnections]:
-        """A generator, since an event loop closes those that it has begun before it ends itself."""
+        """Open connections in a generator, because a closing event loop closes its generators first."""
         short, long_poll = self._session(CONNECTIONS), self._session(0)
         try:
             yield ClientConnections(short, long_poll)
@@ -85,11 +85,11 @@ class Pools:
                 closing = asyncio.run_coroutine_threadsafe(_finish(opened), loop)
                 elsewhere.append(asyncio.wrap_future(closing))
         if elsewhere:
-            # A loop that ends meanwhile closes its connections itself, and never answers.
+            # A loop that ends in the meantime closes its connections itself, and never answers.
             await asyncio.wait([asyncio.gather(*elsewhere, return_exceptions=True)], timeout=CLOSE_SECONDS)
 
     def renew(self) -> None:
-        """In a fork: what is open belongs to the parent, and is kept so that nothing here ends it."""
+        """Start without connections in a fork. Keep a reference to the parent's, so that none is closed."""
         self._inherited, self._opened, self._lock = self._opened, {}, threading.Lock()
 
 

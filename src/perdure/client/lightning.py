@@ -34,7 +34,7 @@ from perdure.spans.records import Span
 
 MAX_CLAIM = 1000
 WAIT_SECONDS = 30.0
-"""How long one request waits for rollouts to end; after that comes another."""
+"""Maximum seconds of one request that waits for rollouts to end; another request follows."""
 ROUNDING_SECONDS = 0.05
 
 
@@ -50,16 +50,16 @@ _RECORDS: Mapping[Queried, Callable[[Any], Any]] = {
 class LightningStoreClient(LightningStore):
     """A store behind a server, for any number of threads, event loops and processes.
 
-    Concurrent calls travel together, a request whose answer was lost is sent again and never done twice, and
-    what the server refuses is raised as the same error that the server's own store raises.
+    Concurrent calls share requests. A request whose response was lost is retried and never executed twice.
+    Errors are the same as those of the server's own store.
 
-    `token` and `namespace` may also stand in the address: `http://namespace:token@host:4747`. A failed
-    request is repeated after each of `retry_delays` seconds, once the server has said that it is healthy,
-    which it is asked again after each of `health_retry_delays`; without these it is not asked.
+    `token` and `namespace` may also be in the address: `http://namespace:token@host:4747`. A failed request
+    is retried after each of `retry_delays` seconds, if a health check succeeds. The health check is repeated
+    after each of `health_retry_delays`; without them there is no health check.
     """
 
     session_kind: ClassVar[type[HttpSession]] = HttpSession
-    """How requests are sent."""
+    """The class that sends requests."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class LightningStoreClient(LightningStore):
 
     @property
     def server_address(self) -> str:
-        """Where the protocol is spoken."""
+        """The base URL of the Agent-lightning protocol."""
         return self._session.base_url + PREFIX
 
     @property
@@ -114,8 +114,8 @@ class LightningStoreClient(LightningStore):
         return self._session.base_url + "/v1/traces"
 
     async def statistics(self) -> LightningStoreStatistics:
-        found = (await self._exchange.get("/statistics")).json()
-        return cast("LightningStoreStatistics", {**found, "name": type(self).__name__})
+        statistics = (await self._exchange.get("/statistics")).json()
+        return cast("LightningStoreStatistics", {**statistics, "name": type(self).__name__})
 
     async def close(self) -> None:
         await self._session.close()
@@ -138,8 +138,8 @@ class LightningStoreClient(LightningStore):
         return await self._exchange.search(path, terms, record)
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
-        found = (await self._exchange.get("/rollouts/" + path_segment(rollout_id, "rollout_id"))).json()
-        return None if found is None else rollout_from(found)
+        record = (await self._exchange.get("/rollouts/" + path_segment(rollout_id, "rollout_id"))).json()
+        return None if record is None else rollout_from(record)
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
         answer = await self._exchange.get(
@@ -155,17 +155,17 @@ class LightningStoreClient(LightningStore):
         clock = asyncio.get_running_loop().time
         deadline = math.inf if timeout is None else clock() + max(timeout, 0)
         while True:
-            begun = clock()
-            seconds = min(WAIT_SECONDS, max(deadline - begun, 0))
+            started = clock()
+            seconds = min(WAIT_SECONDS, max(deadline - started, 0))
             ended = await self._exchange.wait(ids, seconds)
             now = clock()
-            # An answer before the time is up means that all have ended that are known.
-            if len(ended) == len(ids) or now >= deadline or now - begun < seconds - ROUNDING_SECONDS:
+            # An answer before the timeout means that all existing rollouts have ended.
+            if len(ended) == len(ids) or now >= deadline or now - started < seconds - ROUNDING_SECONDS:
                 return ended
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
         if resources_id == "latest":
-            # At that path are the latest resources, whatever their id.
+            # This path returns the latest resources, not those with the id "latest".
             return next(iter(await self.query_resources(resources_id=resources_id)), None)
         answer = await self._exchange.get("/resources/" + path_segment(resources_id, "resources_id"))
         return decoded(answers.RESOURCES_OR_NONE, answer)
@@ -304,7 +304,7 @@ class LightningStoreClient(LightningStore):
             input=input, mode=mode, resources_id=resources_id, status=status, config=config, metadata=metadata
         )
         optional_text(body.get("resources_id"), "resources_id")
-        # A status that is set again might undo what others have made of the first.
+        # Setting a status again could undo a change made after the first time.
         effect: Effect = "once" if "status" in body else "repeatable"
         answer = await self._exchange.post(
             "/rollouts/" + path_segment(rollout_id, "rollout_id"), body, effect=effect
@@ -328,7 +328,7 @@ class LightningStoreClient(LightningStore):
         if attempt_id != "latest":
             ids = {"rollout_id": rollout_id, "attempt_id": check_text(attempt_id, "attempt_id")}
             return await self._batches.report({**ids, **body})
-        # The latest attempt of a second try may be another than that of the first.
+        # A retry could reach another attempt than the first try.
         path = f"/rollouts/{path_segment(rollout_id, 'rollout_id')}/attempts/latest"
         return decoded(answers.ATTEMPT, await self._exchange.post(path, body, effect="once"))
 

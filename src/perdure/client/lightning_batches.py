@@ -1,4 +1,4 @@
-"""Bulk requests of the client: what is sent together, and what each caller is told of it."""
+"""Bulk requests of the client: which calls share a request, and the result of each call."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ logger = logging.getLogger(__name__)
 
 MAX_ITEMS = 1000
 MAX_BYTES = 3 << 20
-"""How much one request carries, unless a single item is larger."""
+"""Maximum bytes of one request, unless a single item is larger."""
 MERGED_SPANS = 100
-"""A list that is longer goes alone."""
+"""A longer list gets its own request."""
 
 Pair = tuple[str, str]
 Send = Callable[[Sequence["BatchItem"]], Awaitable[Sequence[Any]]]
 
 _ITEMS_OWN = (Conflict, InvalidInput, NotFound, TooLarge)
-"""Errors that may be about one item of a batch; after any other, none of them needs to be tried alone."""
+"""Errors that may concern one item of a batch. After other errors, the items are not retried one by one."""
 
 
 class BatchItem(NamedTuple):
-    """Something for a bulk request: what it is, and its JSON text."""
+    """An item of a bulk request: the value and its JSON text."""
 
     value: Any
     text: bytes
@@ -58,12 +58,12 @@ class Batches:
         return rollout
 
     async def add_span(self, span: Span) -> bool:
-        """Store a span; whether it was new."""
+        """Store a span. Return whether it was new."""
         (stored,) = await self.add_many_spans([span])
         return stored
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[bool]:
-        """Store spans, of each whether it was new; a short list travels with those of other callers."""
+        """Store spans, a short list together with other callers. Return for each whether it was new."""
         items = [span_item(span) for span in spans]
         if not 0 < len(items) <= MERGED_SPANS:
             return await self.store_all(items)
@@ -84,13 +84,13 @@ class Batches:
         return attempt
 
     async def claim(self, wanted: dict[str, Any]) -> list[AttemptedRollout]:
-        """Claim rollouts; what nobody is there to take any more goes back into the queue."""
+        """Claim rollouts. If the caller is gone, requeue the claimed rollouts."""
         item = BatchItem(wanted, encode(wanted))
         answer = self._merged("claim", self.claim_all, item, undelivered=self._give_back)
         try:
             return cast(list[AttemptedRollout], await answer)
         except asyncio.CancelledError:
-            # The answer may be there although its caller never got to see it.
+            # The claim may have succeeded although its caller was cancelled.
             if not answer.cancelled() and answer.exception() is None:
                 self._give_back(answer.result())
             raise
@@ -120,7 +120,7 @@ class Batches:
             try:
                 return await send(items)
             except _ITEMS_OWN:
-                # Each is now sent alone, since one of them must not fail its neighbours.
+                # The merger now sends each item by itself, so that one item does not fail the others.
                 raise
             except PerdureError as error:
                 return [error] * len(items)
@@ -132,10 +132,10 @@ class Batches:
     async def _post(self, path: str, body: bytes) -> Answer:
         return await self._session.request("POST", PREFIX + path, body=body)
 
-    # --- one request, or as few as the server's bounds allow ----------------------------------------------
+    # --- one request, or as few as the server's limits allow ----------------------------------------------
 
     async def enqueue_all(self, items: Sequence[BatchItem]) -> list[Rollout]:
-        """Queue rollouts, each of which has a key of its own, in their order."""
+        """Enqueue rollouts in order. Each has its own key."""
         queued: list[Rollout] = []
         for part in portions(items):
             body = b'{"rollouts":' + _array(part) + b"}"
@@ -145,9 +145,9 @@ class Batches:
         return queued
 
     async def store_all(self, items: Sequence[BatchItem]) -> list[bool]:
-        """Store spans; of each whether it was new.
+        """Store spans. Return for each whether it was new.
 
-        A span that a repeated request finds stored was stored by the request whose answer was lost.
+        A span that a repeated request finds stored was stored by the request whose response was lost.
         """
         stored: list[bool] = []
         for part in portions(items):
@@ -160,7 +160,7 @@ class Batches:
         return stored
 
     async def number_all(self, items: Sequence[BatchItem]) -> list[int]:
-        """The next numbers for pairs of rollout and attempt; those of a lost answer are left out for ever."""
+        """Return the next numbers for pairs of rollout and attempt. Lost numbers stay unused."""
         numbers: list[int] = []
         for part in portions(items):
             body = b'{"pairs":' + _array(part) + b"}"
@@ -169,18 +169,18 @@ class Batches:
         return numbers
 
     async def claim_all(self, items: Sequence[BatchItem]) -> list[list[AttemptedRollout]]:
-        """Claim rollouts for callers each of whom has a key."""
+        """Claim rollouts for several callers, each with its own key."""
         answer = await self._post("/queues/rollouts/dequeue/bulk", b'{"claims":' + _array(items) + b"}")
         return decoded(CLAIMS, answer)
 
     async def report_all(self, items: Sequence[BatchItem]) -> list[Attempt]:
-        """Change attempts that are named by their ids, which changes nothing more when it is repeated."""
+        """Change attempts by their ids. Repeating this changes nothing more."""
         answer = await self._post("/attempts/bulk", b'{"reports":' + _array(items) + b"}")
         return decoded(MANY_ATTEMPTS, answer)
 
 
 def rollout_item(request: EnqueueRolloutRequest) -> BatchItem:
-    """A request to queue a rollout, with a key if it has none."""
+    """Build the item of a rollout to enqueue, with a new key if it has none."""
     if type(request) is not EnqueueRolloutRequest:
         request = EnqueueRolloutRequest.model_validate(request)
     if request.idempotency_key is None:
@@ -202,7 +202,7 @@ def pair_item(pair: Pair) -> BatchItem:
 
 
 def portions(items: Sequence[BatchItem]) -> Iterator[list[BatchItem]]:
-    """The items in their order, in parts that a request can carry."""
+    """Split items into requests, in order."""
     part: list[BatchItem] = []
     size = 0
     for item in items:
@@ -224,7 +224,7 @@ def _span_key(span: Span) -> tuple[str, str, str]:
 
 
 def _first_of_each(items: Sequence[BatchItem]) -> list[bool]:
-    """Which of the spans are no copies of one before them."""
+    """Return for each span whether it is the first one with its key."""
     seen: set[tuple[str, str, str]] = set()
     flags = []
     for item in items:

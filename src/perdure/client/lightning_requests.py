@@ -1,4 +1,4 @@
-"""Requests of the Agent-lightning protocol: from arguments to bodies, from answers to records."""
+"""Requests of the Agent-lightning protocol: from arguments to bodies, from responses to records."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ RESOURCES_OR_NONE: Decoder[ResourcesUpdate | None] = Decoder(ResourcesUpdate | N
 
 
 def decoded(decoder: Decoder[T], answer: Answer) -> T:
-    """An answer as its type."""
+    """Decode a response as its type."""
     try:
         return decoder.decode(answer.body)
     except (MsgspecError, UnicodeDecodeError) as error:
         raise Unreachable(f"the answer is not from a perdure server: {error}") from error
 
 
-def rollout_from(found: Any) -> Rollout:
-    """A rollout, with its attempt if it has one."""
-    attempted = isinstance(found, dict) and found.get("attempt") is not None
-    return AttemptedRollout.model_validate(found) if attempted else Rollout.model_validate(found)
+def rollout_from(record: Any) -> Rollout:
+    """Convert a record to a rollout, with its attempt if it has one."""
+    attempted = isinstance(record, dict) and record.get("attempt") is not None
+    return AttemptedRollout.model_validate(record) if attempted else Rollout.model_validate(record)
 
 
 class Exchange:
@@ -59,13 +59,13 @@ class Exchange:
     async def post(
         self, path: str, body: Any, *, key: str | None = None, effect: Effect = "repeatable"
     ) -> Answer:
-        """Send a write; the server answers a second one with the same `key` as it did the first."""
+        """Send a write. The server answers repeated requests with the same `key` like the first one."""
         headers = {} if key is None else {"Idempotency-Key": in_header(key, "idempotency_key")}
         data = encode(body)
         return await self._session.request("POST", PREFIX + path, body=data, headers=headers, effect=effect)
 
     async def post_keyed(self, path: str, body: Any, key: str | None) -> Answer:
-        """Send a write with a key; one is made if none is given."""
+        """Send a write with a key, by default a new one."""
         return await self.post(path, body, key=key or new_key())
 
     async def search(
@@ -77,14 +77,14 @@ class Exchange:
     async def listing(
         self, path: str, terms: Mapping[str, Any], record: Callable[[Any], T]
     ) -> PaginatedResult[T]:
-        """A search whose terms stand in the query string."""
+        """Search by terms in the query string."""
         query = [
             (name, _parameter(name, value)) for name, value in _asked(terms).items() if value is not None
         ]
         return _page(await self.get(path, query), record, terms)
 
     async def wait(self, rollout_ids: list[str], seconds: float) -> list[Rollout]:
-        """Those of the rollouts that have ended, as soon as all have or the time is up."""
+        """Return the ended rollouts, as soon as all have ended or the time is over."""
         answer = await self._session.request(
             "POST",
             PREFIX + "/waits/rollouts",
@@ -93,7 +93,7 @@ class Exchange:
             effect="none",
             long_poll=True,
         )
-        return [rollout_from(found) for found in answer.json()]
+        return [rollout_from(record) for record in answer.json()]
 
 
 def encode(value: Any, what: str = "the request") -> bytes:
@@ -101,27 +101,27 @@ def encode(value: Any, what: str = "the request") -> bytes:
 
 
 def new_key() -> str:
-    """A key by which the server knows a repeated request."""
+    """Build a key by which the server recognizes a repeated request."""
     return os.urandom(16).hex()
 
 
 def given(**fields: Any) -> dict[str, Any]:
-    """The fields that were given; None is a value."""
+    """Return the given fields; None is a value."""
     return {name: value for name, value in fields.items() if value is not UNSET}
 
 
 def _asked(terms: Mapping[str, Any]) -> dict[str, Any]:
     check_query_page(terms["limit"], terms["offset"])
-    # The protocol knows no empty page, so its total comes with an item that is left out.
+    # The protocol has no empty page, so the request for a total asks for one item, which is dropped.
     return {**terms, "limit": terms["limit"] or 1}
 
 
 def _page(answer: Answer, record: Callable[[Any], T], terms: Mapping[str, Any]) -> PaginatedResult[T]:
-    found = answer.json()
-    if not isinstance(found, dict) or not isinstance(found.get("items"), list):
-        raise Unreachable("the answer is not from a perdure server: it is no page")
-    items = [record(item) for item in found["items"]] if terms["limit"] else []
-    return PaginatedResult(items=items, limit=terms["limit"], offset=terms["offset"], total=found["total"])
+    page = answer.json()
+    if not isinstance(page, dict) or not isinstance(page.get("items"), list):
+        raise Unreachable("the answer is not from a perdure server: it is not a page")
+    items = [record(item) for item in page["items"]] if terms["limit"] else []
+    return PaginatedResult(items=items, limit=terms["limit"], offset=terms["offset"], total=page["total"])
 
 
 def _parameter(name: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What clients of the Agent-lightning protocol send: bodies, and the same fields in query strings."""
+"""Requests of the Agent-lightning protocol: bodies, and the same fields in query strings."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from perdure.rollouts.records import (
 from perdure.spans.records import Span
 
 PREFIX = "/v1/agl"
-"""Where the protocol is spoken."""
+"""Path prefix of the protocol."""
 MAX_CALLS = 1000
-"""How many callers may share a request."""
+"""Maximum callers that share a request."""
 MAX_WAIT = 60.0
-"""How many seconds a wait lasts at most; who wants to wait longer asks again."""
+"""Maximum seconds of a wait; longer waits repeat the request."""
 
 Metadata = dict[str, Any]
 NamedResourcesBody = dict[str, Any]
@@ -34,7 +34,7 @@ SpansBody = list[Span]
 
 
 class StartRollout(msgspec.Struct, kw_only=True):
-    """A rollout that begins at once."""
+    """A rollout that starts at once."""
 
     input: TaskInput
     mode: RolloutMode | None = None
@@ -45,13 +45,13 @@ class StartRollout(msgspec.Struct, kw_only=True):
 
 
 class EnqueueRollouts(msgspec.Struct, kw_only=True):
-    """Rollouts for the queue, in their order."""
+    """Rollouts to enqueue in order."""
 
     rollouts: list[EnqueueRolloutRequest]
 
 
 class DequeueRollouts(msgspec.Struct, kw_only=True):
-    """How many rollouts a worker takes."""
+    """A claim of a worker."""
 
     limit: int = 1
     worker_id: str | None = None
@@ -59,7 +59,7 @@ class DequeueRollouts(msgspec.Struct, kw_only=True):
 
 
 class DequeueCall(DequeueRollouts, kw_only=True):
-    """What one of many callers takes."""
+    """A claim of one of several callers."""
 
     idempotency_key: str
 
@@ -73,7 +73,7 @@ class StartAttempt(msgspec.Struct, kw_only=True):
 
 
 class UpdateRollout(msgspec.Struct, kw_only=True):
-    """What is set; a field that is left out keeps its value, and null is a value."""
+    """A change; an absent field keeps its value, and null is a value."""
 
     input: TaskInput | UnsetType = UNSET
     mode: RolloutMode | UnsetType | None = UNSET
@@ -84,7 +84,7 @@ class UpdateRollout(msgspec.Struct, kw_only=True):
 
 
 class UpdateAttempt(msgspec.Struct, kw_only=True):
-    """What is set; none of it can be null."""
+    """A change; no field may be null."""
 
     status: AttemptStatus | UnsetType | None = UNSET
     worker_id: str | UnsetType | None = UNSET
@@ -93,7 +93,7 @@ class UpdateAttempt(msgspec.Struct, kw_only=True):
 
 
 class UpdateAttemptCall(UpdateAttempt, kw_only=True):
-    """What one of many callers sets; the id of the attempt is its own, since reports may be repeated."""
+    """A change by one of several callers. It needs the attempt's id, because reports may be repeated."""
 
     rollout_id: str
     attempt_id: str
@@ -124,19 +124,19 @@ class WaitForRollouts(msgspec.Struct, kw_only=True):
 
 
 def _search(title: str, method: Callable[..., Any], *without: str) -> Any:
-    """A search by the arguments of a method of the contract; lists travel as lists."""
+    """Build the search type from the parameters of a contract method; sequences become lists."""
     hints = get_type_hints(method)
     fields: list[Any] = []
-    for each in list(signature(method).parameters.values())[1:]:
-        if each.name not in without:
-            kind = _as_list(hints[each.name])
-            required = each.default is Parameter.empty
-            fields.append((each.name, kind) if required else (each.name, kind, each.default))
+    for parameter in list(signature(method).parameters.values())[1:]:
+        if parameter.name not in without:
+            kind = _as_list(hints[parameter.name])
+            required = parameter.default is Parameter.empty
+            fields.append((parameter.name, kind) if required else (parameter.name, kind, parameter.default))
     return msgspec.defstruct(title, fields, kw_only=True, module=__name__)
 
 
 def _as_list(hint: Any) -> Any:
-    """`Sequence[T] | None` as `list[T] | None`."""
+    """Return `list[T] | None` for `Sequence[T] | None`."""
     for part in get_args(hint):
         if get_origin(part) is Sequence:
             return list[get_args(part)[0]] | None  # type: ignore[misc]
@@ -150,7 +150,7 @@ SpanSearch = _search("SpanSearch", LightningStore.query_spans)
 WorkerSearch = _search("WorkerSearch", LightningStore.query_workers)
 
 
-# --- answers that are no records ----------------------------------------------------------------------------
+# --- answers that are not records ---------------------------------------------------------------------------
 
 
 class LightningHealth(msgspec.Struct, kw_only=True):

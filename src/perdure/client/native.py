@@ -42,11 +42,10 @@ from perdure.workflows.service import Workflows
 class PerdureClient(Threads):
     """Threads and runs behind a server, with its assistants, items, schedules, outbox and diagnostics.
 
-    What the server refuses is raised as the error that it names. A request whose answer was lost is sent
-    again where that does nothing twice; streams and waits outlast a server that is away for up to `patience`
-    seconds.
-    `token` and `namespace` may also stand in the URL: `http://namespace:token@host:4747`. With `https`, `tls`
-    has the files of the client; by default the environment names them.
+    An error of the server is raised as its own class. A request whose response was lost is retried if that is
+    safe; streams and waits tolerate a server that is away for up to `patience` seconds. `token` and
+    `namespace` may also be in the URL: `http://namespace:token@host:4747`. With `https`, `tls` holds the
+    files of the client; by default the environment names them.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A session for programs that send a few requests and end: it needs no HTTP library before a stream."""
+"""A session for programs that send a few requests and end: only streams load an HTTP library."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from perdure.client.connections import ClientConnections, Pools
 
 MAX_ANSWER = 1 << 30
-"""The largest answer that is read, in bytes."""
+"""Maximum bytes of a response."""
 MAX_HEADERS = 200
 
 
 class OneShotSession(HttpSession):
-    """Sends each request over a connection of its own. Streams and long waits go through aiohttp, which is
-    loaded for the first of them: loading it takes longer than most commands."""
+    """Sends each request over its own connection. Streams and long waits use aiohttp, which the first of
+    them loads, because loading it takes longer than most commands."""
 
     def _new_pools(self) -> Any:
         return _LaterPools(self.connection_timeout, self._tls_context)
@@ -64,7 +64,7 @@ class OneShotSession(HttpSession):
 
 
 async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """The status and the body of an answer."""
+    """Read the status and the body of a response."""
     try:
         status = int((await reader.readuntil(b"\r\n")).split(b" ", 2)[1])
         headers: dict[str, str] = {}
@@ -77,17 +77,17 @@ async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
             return status, await reader.readexactly(_bounded(int(headers["content-length"])))
         return status, await reader.read(MAX_ANSWER)
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, IndexError) as error:
-        raise ConnectionResetError("the answer is not complete, or no HTTP") from error
+        raise ConnectionResetError("the answer is incomplete or not HTTP") from error
 
 
 async def _chunks(reader: asyncio.StreamReader) -> bytes:
-    found = bytearray()
+    body = bytearray()
     while True:
         size = int((await reader.readuntil(b"\r\n")).split(b";")[0], 16)
-        found += await reader.readexactly(_bounded(size + len(found)) - len(found))
+        body += await reader.readexactly(_bounded(size + len(body)) - len(body))
         await reader.readuntil(b"\r\n")
         if not size:
-            return bytes(found)
+            return bytes(body)
 
 
 def _bounded(size: int) -> int:
@@ -97,7 +97,7 @@ def _bounded(size: int) -> int:
 
 
 class _LaterPools:
-    """Connections that are opened, and their library loaded, when one is needed."""
+    """Connections that load their library and open with the first request."""
 
     def __init__(self, connection_timeout: float, tls: ssl.SSLContext | None) -> None:
         self.closed = False

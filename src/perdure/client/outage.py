@@ -1,4 +1,4 @@
-"""A server that is away for a while: what may pass, and how long a stream, a wait or a create tries again."""
+"""A server that is away for a while: temporary errors, and how long streams, waits and creates retry."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 2.0
 SECRET_SECONDS = 30.0
-"""How long a server that has started again may refuse a caller, until its new local secret is read."""
+"""How long a restarted server may refuse a caller, until the caller has read its new local secret."""
 PASSING = (Unreachable, StorageError, TooManyRequests)
-"""Errors that may be over in a moment."""
+"""Errors that may be temporary."""
 OnAway = Callable[[], None]
 
 
 class Outage:
-    """The failures of one call in a row. `on_away` is called once in each outage of the server."""
+    """Consecutive failures of one call. `on_away` is called once per outage of the server."""
 
     def __init__(self, session: HttpSession, patience: float, on_away: OnAway | None = None) -> None:
         self._session = session
@@ -31,20 +31,20 @@ class Outage:
         self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         self._since: float | None = None
         self._refused_since: float | None = None
-        self._is_told = False
+        self._is_reported = False
 
     @property
     def has_begun(self) -> bool:
         return self._since is not None
 
     def end(self) -> None:
-        """The server answers: the next failure begins another outage."""
+        """End the outage, because the server answers."""
         self._since = self._refused_since = None
-        self._is_told = False
+        self._is_reported = False
         self._backoff.reset()
 
     async def pause(self, error: PerdureError) -> None:
-        """Wait before the next try; raise the error if it does not pass, or has lasted too long."""
+        """Wait before the next try. Raise the error if it is permanent or has lasted too long."""
         now = asyncio.get_running_loop().time()
         if isinstance(error, Unauthorized):
             self._check_refusal(error, now)
@@ -56,21 +56,21 @@ class Outage:
             self._since = now
         if self._session.closed or now - self._since >= self._patience:
             raise error
-        if self._on_away is not None and not self._is_told and not isinstance(error, TooManyRequests):
-            self._is_told = True
+        if self._on_away is not None and not self._is_reported and not isinstance(error, TooManyRequests):
+            self._is_reported = True
             self._on_away()
         pause = self._backoff.next()
         logger.info("%s: %s; trying again in %.1f s", self._session.base_url, error, pause)
         await asyncio.sleep(pause)
 
     async def reconnect(self) -> None:
-        """Wait before a connection that was closed without an error is opened again."""
+        """Wait before reopening a connection that was closed without an error."""
         if self._since is None:
             self._since = asyncio.get_running_loop().time()
         await asyncio.sleep(self._backoff.next())
 
     def _check_refusal(self, error: Unauthorized, now: float) -> None:
-        """Raise the refusal, unless the server may have a secret that is read anew with each request."""
+        """Raise the refusal, unless the session reads its secret anew for each request."""
         if self._since is None or not callable(self._session.token):
             raise error
         if self._refused_since is None:

@@ -1,4 +1,4 @@
-"""The queue of runs behind a server: what a worker without a database uses."""
+"""The run queue of a server, for a worker without a database."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ BATCHES = 4
 CLOSE_SECONDS = 5.0
 
 _ITEMS_OWN = (Conflict, InvalidInput, NotFound, TooLarge)
-"""Errors that may be about one item of a batch; after any other, none of them needs to be sent alone."""
+"""Errors that may concern one item of a batch. After other errors, the items are not sent one by one."""
 
 
 @remote
 class RemoteRunQueue(RunQueue):
-    """Gives a worker the runs of a server.
+    """The runs of a server for a worker.
 
-    What concurrent runs write travels together. Every call may be repeated when its answer was lost: a server
-    that cannot be reached is `Unreachable`, and what was asked of it is done at most once.
+    Writes of concurrent runs share requests. Every call may be repeated when its response was lost. A server
+    that cannot be reached is `Unreachable`, and its operations happen at most once.
     """
 
     def __init__(
@@ -81,13 +81,13 @@ class RemoteRunQueue(RunQueue):
         return self.transport.session.base_url
 
     def claimer(self, worker_id: str, agents: Sequence[str], queues: Sequence[str]) -> None:
-        """The server waits, while it answers a claim."""
+        """Do nothing: the server waits while it answers a claim."""
 
     def is_followed(self, held: Lease) -> None:
-        """Who follows a run is known to the server alone."""
+        """Return None: only the server knows who follows a run."""
 
     async def close(self) -> None:
-        """Finish releasing claims that nobody took, and close the connections."""
+        """Finish releasing claims of cancelled callers, and close the connections."""
         await self.transport.close()
 
 
@@ -123,19 +123,19 @@ class RunQueueTransport(HttpTransport):
         long_poll: bool = False,
         effect: Effect | None = "none",
     ) -> Answer:
-        """Send one request, which may be repeated: what it does is done once."""
+        """Send one request, which may be repeated safely."""
         try:
             return await super().exchange(
                 endpoint, arguments, timeout=timeout, long_poll=long_poll, effect=effect
             )
         except StorageClosed as error:
-            # A store that is closed over there may be open again soon; one that is closed here is not.
+            # A store that the server has closed may reopen soon; a store closed here stays closed.
             if self.session.closed:
                 raise
             raise Unreachable(error.message) from error
 
     def body_of(self, endpoint: Endpoint, arguments: Arguments) -> bytes:
-        """The body of a request; what users gave was encoded and checked before."""
+        """Encode the body of a request. Values from users were encoded and checked before."""
         if endpoint.function in (RunQueue.register, RunQueue.describe, RunQueue.keep, RunQueue.do_items):
             return super().body_of(endpoint, arguments)
         return encode_wire(encode_arguments(endpoint.shape, arguments))
@@ -154,7 +154,7 @@ class RunQueueTransport(HttpTransport):
 
 
 class _Claiming:
-    """One claim, and what becomes of it if its caller is cancelled meanwhile."""
+    """One claim. If its caller is cancelled, it releases the claimed runs."""
 
     def __init__(self, transport: RunQueueTransport, endpoint: Endpoint, arguments: Arguments) -> None:
         self._transport = transport
@@ -183,14 +183,14 @@ class _Claiming:
         return await self._still_held(claimed) if answer.repeated and claimed else claimed
 
     async def _still_held(self, claimed: Sequence[Assignment]) -> list[Assignment]:
-        """Those that were not claimed by others while the first answer was lost."""
+        """Return the assignments that no other worker claimed while the first response was lost."""
         held = [assignment.held for assignment in claimed]
         renewing = {"worker_id": self._arguments["worker_id"], "held": held}
         verdicts = await _renew(self._transport, endpoints(RunQueue)["renew"], renewing)
-        return [each for each, verdict in zip(claimed, verdicts, strict=True) if verdict == "go"]
+        return [assignment for assignment, verdict in zip(claimed, verdicts, strict=True) if verdict == "go"]
 
     def _release_later(self) -> None:
-        """The server may have given runs to one who is gone; asked again by the same key, it says which."""
+        """Release runs that the server may have assigned. Repeating the claim's key returns them."""
         task = asyncio.get_running_loop().create_task(self._release())
         self._transport.releases.add(task)
         task.add_done_callback(self._transport.releases.discard)
@@ -203,7 +203,7 @@ class _Claiming:
                 await _hand_back(self._transport, endpoints(RunQueue)["hand_back"], {"held": held})
         except PerdureError as error:
             worker_id = self._arguments["worker_id"]
-            logger.warning("a claim of %s that nobody waits for could not be undone: %s", worker_id, error)
+            logger.warning("a cancelled claim of %s could not be undone: %s", worker_id, error)
 
 
 def _seconds(arguments: Arguments) -> float:
@@ -218,7 +218,7 @@ async def _controls(transport: HttpTransport, endpoint: Endpoint, arguments: Arg
 
 
 async def _renew(transport: HttpTransport, endpoint: Endpoint, arguments: Arguments) -> Any:
-    """Renew leases; it is tried once, for the next renewal comes soon. Without leases it is a heartbeat."""
+    """Renew leases with one try, because the next renewal comes soon. Without leases, send a heartbeat."""
     brief = RunQueueTransport(transport.session.with_retries(()))
     if not arguments["held"]:
         return await brief.request(endpoint, arguments, timeout=RENEW_SECONDS) or []
@@ -227,7 +227,7 @@ async def _renew(transport: HttpTransport, endpoint: Endpoint, arguments: Argume
 
 async def _hand_back(transport: Any, endpoint: Endpoint, arguments: Arguments) -> None:
     await _in_parts(transport, endpoint, arguments, name="held")
-    transport.forget([each.attempt_id for each in arguments["held"]])
+    transport.forget([lease.attempt_id for lease in arguments["held"]])
 
 
 async def _in_parts(
@@ -238,13 +238,13 @@ async def _in_parts(
     name: str,
     timeout: float | None = None,
 ) -> list[Any]:
-    """Send a list of any length, as many items at once as the server takes."""
-    found: list[Any] = []
+    """Send a list of any length in parts that the server accepts."""
+    answers: list[Any] = []
     items = list(arguments[name])
     for start in range(0, len(items), MAX_BATCH):
         part = arguments | {name: items[start : start + MAX_BATCH]}
-        found += await transport.request(endpoint, part, timeout=timeout) or ()
-    return found
+        answers += await transport.request(endpoint, part, timeout=timeout) or ()
+    return answers
 
 
 # --- what agents write ------------------------------------------------------------------------------------
@@ -252,21 +252,21 @@ async def _in_parts(
 
 async def _append_all(transport: Any, endpoint: Endpoint, arguments: Arguments) -> list[Any]:
     appends: list[RunAppend] = [
-        each if each.after is not None else structs.replace(each, after=_place(transport, each))
-        for each in arguments["appends"]
+        append if append.after is not None else structs.replace(append, after=_place(transport, append))
+        for append in arguments["appends"]
     ]
-    rows = sum(len(each.events) for each in appends)
-    size = sum(len(event.body) for each in appends for event in each.events)
+    rows = sum(len(append.events) for append in appends)
+    size = sum(len(event.body) for append in appends for event in append.events)
     answers = await _merged(transport, endpoint, "appends", appends, rows=rows, size=size)
-    for each, seq in zip(appends, answers, strict=True):
+    for append, seq in zip(appends, answers, strict=True):
         if isinstance(seq, int):
-            transport.places[each.held.attempt_id] = seq
+            transport.places[append.held.attempt_id] = seq
     return answers
 
 
 async def _log_all(transport: Any, endpoint: Endpoint, arguments: Arguments) -> list[Any]:
     logs: Sequence[SessionLines] = arguments["logs"]
-    size = sum(len(line) for each in logs for line in each.lines)
+    size = sum(len(line) for log in logs for line in log.lines)
     return await _merged(transport, endpoint, "logs", logs, rows=len(logs), size=size)
 
 
@@ -297,24 +297,26 @@ async def _record(transport: Any, endpoint: Endpoint, arguments: Arguments) -> i
 async def _finish_all(transport: Any, endpoint: Endpoint, arguments: Arguments) -> list[Any]:
     endings: Sequence[Ending] = arguments["endings"]
     sent = [
-        each if each.checkpoint is None else structs.replace(each, checkpoint=_encoded(each.checkpoint))
-        for each in endings
+        ending
+        if ending.checkpoint is None
+        else structs.replace(ending, checkpoint=_encoded(ending.checkpoint))
+        for ending in endings
     ]
-    rows = sum(1 + len(each.events) for each in endings)
+    rows = sum(1 + len(ending.events) for ending in endings)
     answers = await _merged(transport, endpoint, "endings", sent, rows=rows)
-    transport.forget([each.held.attempt_id for each in endings])
+    transport.forget([ending.held.attempt_id for ending in endings])
     return answers
 
 
 def _encoded(checkpoint: NewCheckpoint) -> NewCheckpoint:
-    """A checkpoint whose values are checked and encoded; its id makes a repeated request the same request."""
+    """Encode a checkpoint's values, and give it an id, so that a repeated request is the same request."""
     texts = {
         name: Raw(encode_json(getattr(checkpoint, name), what=name).encode())
         for name in ("values", "interrupts", "metadata")
     }
-    sent: Any = structs.replace(checkpoint, checkpoint_id=checkpoint.checkpoint_id or _new_id(), **texts)
-    found: NewCheckpoint = sent
-    return found
+    encoded: Any = structs.replace(checkpoint, checkpoint_id=checkpoint.checkpoint_id or _new_id(), **texts)
+    result: NewCheckpoint = encoded
+    return result
 
 
 def _new_id() -> str:
@@ -324,19 +326,19 @@ def _new_id() -> str:
 async def _merged(
     transport: Any, endpoint: Endpoint, name: str, items: Sequence[T], *, rows: int, size: int = 0
 ) -> list[Any]:
-    """Send items together with those of concurrent calls; each has an answer of its own."""
+    """Send items together with those of concurrent calls; each item has its own result."""
 
     async def together(lists: Sequence[Sequence[T]]) -> Sequence[Any]:
         try:
-            sent = {name: [item for each in lists for item in each]}
+            sent = {name: [item for items in lists for item in items]}
             answers = iter(await transport.request(endpoint, sent))
         except _ITEMS_OWN:
-            # Each is now sent alone, since one of them must not fail its neighbours.
+            # The merger now sends each list by itself, so that one item does not fail the others.
             raise
         except PerdureError as error:
             return [error] * len(lists)
-        return [[next(answers) for _ in each] for each in lists]
+        return [[next(answers) for _ in items] for items in lists]
 
     merger: Merger = transport.merger
-    found: list[Any] = await merger.call(name, together, items, rows=max(rows, 1), size=size)
-    return found
+    results: list[Any] = await merger.call(name, together, items, rows=max(rows, 1), size=size)
+    return results

@@ -42,11 +42,11 @@ HEALTH_RETRY_DELAYS = (0.1, 0.2, 0.5)
 HEALTH_PATH = "/v1/agl/health"
 LARGE_BODY = 1 << 20
 SILENCE_SECONDS = 30.0
-"""How long a stream may send nothing, not even a heartbeat, before it counts as lost."""
+"""A stream that sends nothing for this time, not even a heartbeat, counts as lost."""
 NAMESPACE_HEADER = "X-Perdure-Namespace"
 
 Effect = Literal["none", "repeatable", "once"]
-"""What a request does: nothing, something that is the same when done twice, something to be done once."""
+"""Effect of a request: none, one that may be repeated, or one that must happen once."""
 Query = Iterable[tuple[str, str]]
 
 _NOTHING_CHANGED = (DeadlineExceeded, ReadOnlyDatabase, StorageClosed, StorageFull, StorageUnavailable)
@@ -54,10 +54,10 @@ Errors = tuple[type[Exception], ...]
 
 
 class NeverSent(OSError):
-    """No connection came about."""
+    """Raised if no connection could be opened, so that the request was never sent."""
 
 
-# aiohttp is loaded with the first connection of its own; before that, none of its errors is raised.
+# The first session of aiohttp loads it; before that, none of its errors can occur.
 def _never_sent() -> Errors:
     aiohttp = sys.modules.get("aiohttp")
     more = () if aiohttp is None else (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
@@ -70,12 +70,12 @@ def _lost() -> Errors:
 
 
 def _cut_off() -> Errors:
-    """What a request meets whose session is closed meanwhile."""
+    """Return the errors of a request whose session is closed in the meantime."""
     return (RuntimeError, *_lost())
 
 
 class Answer(NamedTuple):
-    """What came back. `repeated` tells that the request had reached the server before."""
+    """A response. `repeated` is true if the request had reached the server before."""
 
     body: bytes
     repeated: bool = False
@@ -88,7 +88,7 @@ class Answer(NamedTuple):
 
 
 class Outgoing(NamedTuple):
-    """One request, as often as it must be sent."""
+    """A request to send, once or more often."""
 
     method: str
     path: str
@@ -102,8 +102,8 @@ class Outgoing(NamedTuple):
 class HttpSession:
     """Sends requests to one server, as one caller.
 
-    A request is sent again after network errors, 408 and 5xx, when a delay has passed and the server says
-    that it is healthy. What the server refuses is raised as the error that it names, as if raised here.
+    A request is retried after network errors, 408 and 5xx, after a delay and a successful health check. An
+    error of the server is raised as its own class, as if raised here.
     """
 
     def __init__(
@@ -133,14 +133,14 @@ class HttpSession:
         self._pools = self._new_pools()
 
     def _new_pools(self) -> Pools:
-        """The connections of this session and of its siblings."""
+        """Open the connections of this session and of its siblings."""
         from perdure.client.connections import Pools
 
         return Pools(self.connection_timeout, self._tls_context)
 
     @property
     def _headers(self) -> dict[str, str]:
-        # A secret that is asked for may be another one after a restart of the server.
+        # A secret that a function returns may change after a restart of the server.
         return _headers(self.token(), self.namespace) if callable(self.token) else self._fixed_headers
 
     @property
@@ -148,19 +148,19 @@ class HttpSession:
         return self._pools.closed
 
     def options(self) -> dict[str, Any]:
-        """What another session to the same address needs to be like this one."""
+        """Return the options for another session like this one to the same address."""
         names = ("token", "namespace", "retry_delays", "health_retry_delays", "tls")
         return {name: getattr(self, name) for name in (*names, "request_timeout", "connection_timeout")}
 
     def in_namespace(self, namespace: str) -> Self:
-        """A session of the same caller in another namespace; closing either closes both."""
+        """Return a session of the same caller in another namespace; closing either closes both."""
         sibling = self._sibling()
         sibling.namespace = namespace
         sibling._fixed_headers = _headers(None if callable(self.token) else self.token, namespace)
         return sibling
 
     def with_retries(self, retry_delays: Sequence[float]) -> Self:
-        """A session of the same caller that tries so often; closing either closes both."""
+        """Return a session of the same caller with these retries; closing either closes both."""
         sibling = self._sibling()
         sibling.retry_delays = tuple(map(float, retry_delays))
         return sibling
@@ -182,10 +182,10 @@ class HttpSession:
         effect: Effect | None = None,
         long_poll: bool = False,
     ) -> Answer:
-        """Send a request until it is answered or refused, or until all delays have passed.
+        """Send a request until it is answered or refused, or until all retries have failed.
 
-        `timeout` bounds each try; a `long_poll` request does not hold up others meanwhile. A request with the
-        effect `once` is not sent again if it may have been carried out: that raises OutcomeUnknown.
+        `timeout` applies to each try. A `long_poll` request does not delay others. A request with the effect
+        `once` is not retried if it may have been executed: that raises OutcomeUnknown.
         """
         sending = Outgoing(
             method,
@@ -199,7 +199,7 @@ class HttpSession:
         return await _Trying(self, sending, effect or ("none" if method == "GET" else "repeatable")).answer()
 
     async def lines(self, path: str, *, query: Query = ()) -> AsyncIterator[bytes]:
-        """The lines of an answer as they come, for as long as they come."""
+        """Yield the lines of a response as they arrive."""
         async with self.opened("GET", path, query=query) as response:
             async for line in response.content:
                 yield line.rstrip(b"\r\n")
@@ -214,7 +214,7 @@ class HttpSession:
         query: Query = (),
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer that is read as it comes; it may last, but not be silent for long."""
+        """Open a response for reading as it arrives. It may last, but must not be silent for long."""
         sent = {**self._headers, **(headers or {})}
         sending = Outgoing(method, path, body, tuple(query), sent, 0, long_poll=True)
         try:
@@ -254,7 +254,7 @@ class HttpSession:
         )
 
     async def is_healthy(self) -> bool:
-        """Check the server's health, with a few retries."""
+        """Return whether the server is healthy, after a few retries."""
         if not self.health_retry_delays:
             return True
         for delay in (*self.health_retry_delays, None):
@@ -273,7 +273,7 @@ class HttpSession:
         return status == 200
 
     def unreachable(self, error: Exception) -> Unreachable:
-        """What to raise when the network has failed."""
+        """Build the error for a failed network connection."""
         reason = str(error) or type(error).__name__
         if isinstance(error, TimeoutError):
             reason = "timed out"
@@ -282,7 +282,7 @@ class HttpSession:
         return Unreachable(f"cannot reach {self.base_url}: {reason}")
 
     async def close(self) -> None:
-        """Close the connections in every loop."""
+        """Close the connections of all event loops."""
         await self._pools.close()
 
 
@@ -310,7 +310,7 @@ class _Trying:
         raise self._verdict(failure)
 
     async def _try(self) -> Answer | PerdureError:
-        """The response, or an error that can be retried."""
+        """Return the response, or an error that can be retried."""
         repeated = self._reached
         try:
             status, body = await self._session.send(self._sending)
@@ -354,7 +354,7 @@ def _parsed(base_url: str) -> URL:
 
 
 def _data(body: bytes | None) -> bytes | io.BytesIO | None:
-    # A large body goes out in pieces, so as not to hold up the event loop.
+    # A large body is sent in pieces, so that it does not block the event loop.
     return io.BytesIO(body) if body is not None and len(body) > LARGE_BODY else body
 
 
@@ -368,31 +368,31 @@ def _headers(token: str | None, namespace: str | None) -> dict[str, str]:
 
 
 def in_header(value: object, what: str) -> str:
-    """Check that a text can be sent in a header."""
+    """Check that a text can be sent in a header, and return it."""
     text = check_text(value, what)
     if not text.isascii() or not text.isprintable() or text != text.strip():
-        raise InvalidInput(f"{what} must be printable ASCII without spaces around it to travel in a header")
+        raise InvalidInput(f"{what} must be printable ASCII without spaces around it to be sent in a header")
     return text
 
 
 def path_segment(value: object, what: str) -> str:
-    """An id as one quoted segment of a path."""
+    """Quote an id as one segment of a path."""
     text = check_text(value, what)
     if not text:
         raise InvalidInput(f"{what} must not be empty")
-    # A segment of dots alone would be read as a parent directory.
+    # A segment of only dots would be read as a parent directory.
     return quote(text, safe="") if text.strip(".") else "%2E" * len(text)
 
 
 def error_from(status: int, body: bytes) -> PerdureError:
-    """The error of a response, with the class that the server raised."""
+    """Build the error of a response, with the class that the server raised."""
     try:
-        told = decode_json(body)
+        problem = decode_json(body)
     except InvalidInput:
-        told = None
-    told = told if isinstance(told, dict) else {}
-    message = _message(told.get("detail")) or f"the server answered with the status {status}"
-    named = error_named(told.get("code"), message)
+        problem = None
+    problem = problem if isinstance(problem, dict) else {}
+    message = _message(problem.get("detail")) or f"the server answered with the status {status}"
+    named = error_named(problem.get("code"), message)
     if named is not None:
         return named
     if status < 400 or status >= 500 or status == 408:
@@ -401,8 +401,10 @@ def error_from(status: int, body: bytes) -> PerdureError:
 
 
 def _message(detail: Any) -> str:
-    """What an error says: in one text, or field by field where a body did not have its form."""
+    """Return the message of an error, or its messages by field if a body was invalid."""
     if isinstance(detail, str):
         return detail
-    parts = [each for each in detail if isinstance(each, dict)] if isinstance(detail, list) else []
-    return "; ".join(f"{'.'.join(map(str, each.get('loc', ())))}: {each.get('msg', '')}" for each in parts)
+    errors = [error for error in detail if isinstance(error, dict)] if isinstance(detail, list) else []
+    return "; ".join(
+        f"{'.'.join(map(str, error.get('loc', ())))}: {error.get('msg', '')}" for error in errors
+    )

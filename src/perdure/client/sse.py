@@ -1,4 +1,4 @@
-"""Reading server-sent events: bytes become events, and a cut line is taken up again where it was cut."""
+"""Parsing of server-sent events, and streams that resume where a connection was lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Frame(NamedTuple):
 
 
 class Parser:
-    """Takes bytes as they come, and gives the blocks that are complete."""
+    """Converts bytes into complete blocks."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -49,7 +49,7 @@ def _frame(block: str) -> Frame:
 
 
 class Resumed:
-    """The events of one stream over as many connections as it takes, none twice and none left out."""
+    """The events of one stream over any number of connections, without gaps and duplicates."""
 
     def __init__(self, source: str, after: str | None, outage: Outage) -> None:
         self._source = source
@@ -60,7 +60,7 @@ class Resumed:
         self._over = False
 
     async def read(self, opening: Opening) -> AsyncIterator[Burst]:
-        """What comes, in bursts, until the stream itself ends."""
+        """Yield events in bursts until the stream itself ends."""
         while not self._over:
             try:
                 async with aclosing(self._once(opening)) as bursts:
@@ -103,9 +103,9 @@ class Resumed:
         events.append(StreamEvent(seq, int(ms), self._source, self._attempt, frame.event, frame.data))
 
     def _note(self, data: str) -> None:
-        """A run says who it is with its first event, and again with each attempt."""
-        told = decode_json(data)
-        if isinstance(told, dict):
-            self._source = str(told.get("run_id", self._source))
-            attempt: Any = told.get("attempt")
+        """Read the run and the attempt from the first event of an attempt."""
+        metadata = decode_json(data)
+        if isinstance(metadata, dict):
+            self._source = str(metadata.get("run_id", self._source))
+            attempt: Any = metadata.get("attempt")
             self._attempt = attempt if isinstance(attempt, int) else self._attempt

@@ -1,4 +1,4 @@
-"""Waits and streams of threads and runs over HTTP: they outlast a server that is away for a while."""
+"""Waits and streams of threads and runs over HTTP, which tolerate a server that is away for a while."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 Arguments = dict[str, Any]
 
 WAIT_SECONDS = 25.0
-"""How long one request waits for the end of a run; after that comes another."""
+"""Maximum seconds of one request that waits for the end of a run; another request follows."""
 _END: Any = RunEnd | None
 _PROBLEM = b'{"type":"urn:perdure:error:'
 
@@ -36,7 +36,7 @@ _PROBLEM = b'{"type":"urn:perdure:error:'
 class ThreadSenders:
     """Sends the calls that wait or stream; a server may be away for `patience` seconds.
 
-    `on_away` is called once each time that the server is away.
+    `on_away` is called once per outage of the server.
     """
 
     def __init__(self, patience: float, on_away: OnAway | None = None) -> None:
@@ -47,7 +47,7 @@ class ThreadSenders:
         return Outage(transport.session, self._patience, self._on_away)
 
     def by_method(self) -> dict[Callable[..., Any], Sender]:
-        """The senders by the methods that they are for."""
+        """Return the senders by method."""
         return {
             Threads.cancel_run: cancel_run,
             Threads.wait: self.wait,
@@ -62,7 +62,7 @@ class ThreadSenders:
     # --- waits --------------------------------------------------------------------------------------------
 
     async def wait(self, transport: HttpTransport, endpoint: Endpoint, arguments: Arguments) -> Any:
-        """Create a run, or send a message, and wait for the end."""
+        """Create a run or send a message, and wait for the end."""
         options: Any = {
             "body": transport.body_of(endpoint, arguments),
             "headers": key_header(arguments),
@@ -72,7 +72,7 @@ class ThreadSenders:
         return await self._patiently(transport, partial(_awaited, transport, "POST", path, kind, **options))
 
     async def join_run(self, transport: HttpTransport, endpoint: Endpoint, arguments: Arguments) -> RunEnd:
-        """Wait for the end of a run, with as many requests as it takes."""
+        """Wait for the end of a run, with as many requests as necessary."""
         timeout = arguments.get("timeout")
         check_timeout(timeout)
         path = build_path(endpoint, arguments)
@@ -88,16 +88,16 @@ class ThreadSenders:
                 raise TimeoutError(f"run {arguments['run_id']} has not ended within {timeout} s")
 
     async def _patiently(self, transport: HttpTransport, action: Callable[[], Awaitable[T]]) -> T:
-        """Repeat something while what hinders it may pass."""
+        """Retry an action while its error may be temporary."""
         clock = asyncio.get_running_loop().time
         outage = self._new_outage(transport)
         while True:
-            begun = clock()
+            started = clock()
             try:
                 return await action()
             except PerdureError as error:
-                # A wait that was cut after a while begins anew; one that is refused at once is still refused.
-                if clock() - begun > LONGEST_PAUSE:
+                # An error after a long wait starts a new outage; an immediate one continues the outage.
+                if clock() - started > LONGEST_PAUSE:
                     outage.end()
                 await outage.pause(error)
 
@@ -106,7 +106,7 @@ class ThreadSenders:
     def stream(
         self, transport: HttpTransport, endpoint: Endpoint, arguments: Arguments
     ) -> AsyncIterator[Burst]:
-        """Create a run and stream its events; where the answer names the stream, that is resumed."""
+        """Create a run and stream its events. After a failure, resume the stream that the response named."""
         key, body = key_header(arguments), transport.body_of(endpoint, arguments)
         place = ""
 
@@ -132,7 +132,7 @@ class ThreadSenders:
         source: str,
         default: str | None,
     ) -> AsyncIterator[Burst]:
-        """Stream events after the one that `after` names, over as many connections as it takes."""
+        """Stream events after the event `after`, over as many connections as necessary."""
         path = build_path(endpoint, arguments)
 
         @asynccontextmanager
@@ -146,7 +146,7 @@ class ThreadSenders:
 
 
 async def cancel_run(transport: HttpTransport, endpoint: Endpoint, arguments: Arguments) -> Run:
-    """Cancel a run; one that is waited for holds up no other request."""
+    """Cancel a run. With `wait`, the request does not delay others."""
     waits = bool(arguments.get("wait"))
     run: Run = await transport.request(endpoint, arguments, timeout=0 if waits else None, long_poll=waits)
     return run
@@ -162,7 +162,7 @@ async def _awaited(
     query: Query = (),
     headers: Mapping[str, str] | None = None,
 ) -> Any:
-    """An end that is waited for; what goes wrong meanwhile is in the body."""
+    """Wait for an end. An error during the wait is in the body."""
     async with transport.session.opened(method, path, body=body, query=query, headers=headers) as response:
         data = (await response.read()).lstrip()
     if data.startswith(_PROBLEM):

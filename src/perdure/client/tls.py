@@ -1,4 +1,4 @@
-"""TLS of a client: whom it trusts, and the certificate that it shows."""
+"""TLS of a client: trusted authorities and the client's certificate."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ KEY_VARIABLE = "PERDURE_TLS_CLIENT_KEY_FILE"
 
 
 class ClientTls(NamedTuple):
-    """The files of a client. Without an authority it trusts those of the system."""
+    """The TLS files of a client. Without an authority file, the client trusts those of the system."""
 
     ca_file: Path | None = None
     cert_file: Path | None = None
     key_file: Path | None = None
-    """The key of the certificate, unless it is in the same file."""
+    """The key of the certificate, if it is in a separate file."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """The files that the environment names."""
-        found = [environment.get(name) for name in (CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE)]
-        return cls(*(Path(path) if path else None for path in found))
+        """Return the files that the environment names."""
+        paths = [environment.get(name) for name in (CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE)]
+        return cls(*(Path(path) if path else None for path in paths))
 
     def context(self) -> ssl.SSLContext:
-        """What an HTTPS client uses."""
+        """Build the context of an HTTPS client."""
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
             if self.cert_file is not None:
@@ -40,7 +40,7 @@ class ClientTls(NamedTuple):
         return context
 
     def pem(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """Authority, key and certificate, as a gRPC client takes them."""
+        """Read authority, key and certificate, as a gRPC client needs them."""
         key_file = self.key_file or self.cert_file
         try:
             ca, key, cert = (

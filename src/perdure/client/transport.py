@@ -1,4 +1,4 @@
-"""Calls of services over HTTP: from arguments to a request, from the answer to a result."""
+"""Calls of services over HTTP: from arguments to a request, from the response to a result."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from perdure.kernel.record import open_record
 from perdure.service.endpoints import KEY, PREFIX, Endpoint, encode_arguments
 
 Sender = Callable[["HttpTransport", Endpoint, dict[str, Any]], Any]
-"""Sends the calls of a method whose two ends are written by hand; what it returns is awaited or iterated."""
+"""Sends the calls of a method with handwritten sender and handler; its result is awaited or iterated."""
 
 
 class HttpTransport:
     """Sends the calls of services to one server, in one session.
 
-    `senders` holds a sender for each method that streams, waits or claims.
+    `senders` has a sender for each method that streams, waits or claims.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class HttpTransport:
         timeout: float | None = None,
         long_poll: bool = False,
     ) -> Any:
-        """Send one request and decode its answer. Without an idempotency key it gets one of its own."""
+        """Send one request and decode its response. Without an idempotency key it gets a new one."""
         answer = await self.exchange(endpoint, arguments, timeout=timeout, long_poll=long_poll)
         return self.decode(endpoint, answer.body)
 
@@ -58,7 +58,7 @@ class HttpTransport:
         long_poll: bool = False,
         effect: Effect | None = None,
     ) -> Answer:
-        """Send one request; the answer is not decoded."""
+        """Send one request, and return the response without decoding it."""
         shape = endpoint.shape
         body: bytes | None = None
         query: list[tuple[str, str]] = []
@@ -78,27 +78,27 @@ class HttpTransport:
         )
 
     def body_of(self, endpoint: Endpoint, arguments: dict[str, Any]) -> bytes:
-        """The body of a request."""
+        """Encode the body of a request."""
         shape = endpoint.shape
         whole = shape.whole_body
         return encode_body(encode_arguments(shape, arguments) if whole is None else arguments[whole])
 
     def decode(self, endpoint: Endpoint, body: bytes) -> Any:
-        """The answer of a method as its caller gets it."""
+        """Decode the response of a method to its result."""
         shape = endpoint.shape
         if shape.answer is None:
             return None
-        found = decode_answer(shape.answer, body)
+        answer = decode_answer(shape.answer, body)
         read = shape.answer_form.from_wire if shape.answer_form is not None else None
         if not shape.paged and not shape.listed and not shape.parted:
-            return found if read is None else read(found)
-        items = found.items if read is None else [read(item) for item in found.items]
+            return answer if read is None else read(answer)
+        items = answer.items if read is None else [read(item) for item in answer.items]
         if shape.listed:
             return items
         if shape.parted:
-            return ListPart(items, found.next)
+            return ListPart(items, answer.next)
         return PaginatedResult(
-            items=items, limit=found.limit, offset=found.offset, total=found.total, next=found.next
+            items=items, limit=answer.limit, offset=answer.offset, total=answer.total, next=answer.next
         )
 
     def __repr__(self) -> str:
@@ -106,29 +106,29 @@ class HttpTransport:
 
 
 def build_path(endpoint: Endpoint, arguments: Mapping[str, Any]) -> str:
-    """The path of a call, its parameters filled in."""
+    """Build the path of a call with its parameters."""
     steps = {name: path_segment(_path_text(arguments[name]), name) for name in endpoint.shape.path}
     return PREFIX + endpoint.address.path.format_map(steps)
 
 
 def _path_text(value: Any) -> Any:
-    """A number as it stands in a path; anything else is checked as it is."""
+    """Format a number for a path. Other values are returned unchanged, to be checked."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def key_header(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """The idempotency key of a call, or one of its own."""
+    """Return the header with the idempotency key of a call, by default a new key."""
     key = arguments.get(KEY)
     return {"Idempotency-Key": in_header(uuid4().hex if key is None else key, KEY)}
 
 
 def encode_body(body: Any) -> bytes:
-    """A body as JSON."""
+    """Encode a body as JSON."""
     return encode_json(body, what="the request").encode()
 
 
 def decode_answer(kind: Any, body: bytes) -> Any:
-    """An answer as its type."""
+    """Decode a response as its type."""
     try:
         return _decoder(kind).decode(body)
     except (msgspec.MsgspecError, InvalidInput, UnicodeDecodeError) as error:
@@ -141,14 +141,14 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def build_query(terms: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The terms of a query string; what is None is left out, and a list is one term for each item."""
-    found: list[tuple[str, str]] = []
+    """Build the terms of a query string. None is left out, and a list becomes one term per item."""
+    query: list[tuple[str, str]] = []
     for name, value in terms.items():
         if isinstance(value, Sequence) and not isinstance(value, str):
-            found += [(name, _term(item)) for item in value]
+            query += [(name, _term(item)) for item in value]
         elif value is not None:
-            found.append((name, _term(value)))
-    return found
+            query.append((name, _term(value)))
+    return query
 
 
 def _term(value: Any) -> str:

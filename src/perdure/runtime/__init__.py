@@ -1,1 +1,1 @@
-"""Where the domains are wired together."""
+"""Wiring of all domains."""

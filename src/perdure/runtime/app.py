@@ -1,4 +1,4 @@
-"""What a server holds: a store, its services, who may come in, and what it counts."""
+"""The app of a server: a store, its services, authentication and metrics."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from perdure.threads.records import Lifetime
 from perdure.worker.registry import Agents
 
 READY_SECONDS = 5.0
-"""How long a database may take to answer a probe."""
+"""Maximum seconds for the database to answer a probe."""
 LOCAL_ACTOR = "local"
 ANONYMOUS = "anonymous"
 
@@ -49,42 +49,42 @@ logger = logging.getLogger(__name__)
 
 
 class StoreApp:
-    """A LightningStore that is served: its settings and metrics, and who may come in.
+    """A LightningStore that is served, with its settings, metrics and authentication.
 
-    On its own it serves a store of another make, which has the Agent-lightning protocol only.
+    By itself it serves a third-party store, which has only the Agent-lightning protocol.
     """
 
     def __init__(self, store: LightningStore, settings: Settings | None = None) -> None:
         self.store = store
         self.reloads = Reloads(settings or Settings())
-        """What is read again at SIGHUP; whatever can be read again adds itself."""
+        """Parts that are reloaded at SIGHUP; each part registers itself."""
         self.stopping = False
-        """Whether this process stops: it still answers, but wants no more requests."""
+        """Whether this process is stopping: it still answers, but wants no new requests."""
         self.metrics = Metrics()
         self.namespace = "default"
-        """The namespace of a caller who names none."""
+        """The namespace of a caller that names none."""
         self.auth: GraphAuth | None = None
-        """Who decides on the LangGraph routes, where the operator has set custom auth."""
+        """Custom auth for the LangGraph routes, if the operator has set it."""
         self.http = HttpSection()
-        """What the project's `langgraph.json` says of its server."""
+        """Server options of the project's `langgraph.json`."""
         self.local_secret: str | None = None
-        """The secret with which the command on this machine comes in."""
+        """The secret of the command on this machine."""
         self.guesses = GuessLimits()
-        """The limits of wrong and unknown secrets, over HTTP and gRPC together."""
+        """Limits of wrong and unknown secrets, shared by HTTP and gRPC."""
         self.agents: Agents | None = None
-        """The agents that this process has, put here by the worker that executes them."""
+        """The agents of this process, set by the worker that executes them."""
         self.backup: ScheduledBackup | None = None
-        """What makes backups on a schedule, where the settings say so."""
+        """The scheduled backup, if the settings enable it."""
         self.feeds: Counter[str] = Counter()
-        """How many feeds of changes each actor has open."""
+        """Number of open change feeds by actor."""
         self.streams: Counter[str] = Counter()
-        """How many streams of events each actor reads."""
+        """Number of open event streams by actor."""
         self.started_at = time.time()
-        """When this process began to serve, for people to read."""
+        """When this process started to serve, in epoch seconds."""
         self.grpc_ports: tuple[int, ...] = ()
-        """The ports on which gRPC is served."""
+        """The ports of the gRPC server."""
         self.tls = Tls.of(self.settings)
-        """The certificate that HTTP and gRPC are served with; None without TLS."""
+        """The certificate of HTTP and gRPC; None without TLS."""
 
         self.reloads.add("API key", self._reload_key, settings=["api_key"])
         if self.tls is not None:
@@ -96,7 +96,7 @@ class StoreApp:
         return self.reloads.settings
 
     async def health(self) -> dict[str, Any]:
-        """`status` is ok or degraded, with the reason, and what else is known of the database."""
+        """Return the health of the database: `status` is ok or degraded, with the reason and details."""
         return {"status": "ok"}
 
     @property
@@ -105,29 +105,29 @@ class StoreApp:
         raise NotSupported(f"a {type(self.store).__name__} has the Agent-lightning protocol only")
 
     def store_for(self, caller: Caller) -> LightningStore:
-        """The store of a caller's namespace, whose writes are on record as the caller's."""
+        """Return the store of a caller's namespace; the audit records its writes as the caller's."""
         if caller.namespace != self.namespace:
             raise Forbidden(f"this store has no namespace {caller.namespace!r}")
         return self.store
 
     def rollouts_for(self, caller: Caller) -> Rollouts | None:
-        """The rollouts of a caller's namespace; None for a store of another make, which has its contract."""
+        """Return the rollouts of a caller's namespace; None for a third-party store."""
         return None
 
     def views_for(self, caller: Caller) -> NamespaceGraphs:
-        """The graphs of a caller's namespace, whose states are changed in the name of the caller."""
+        """Return the graphs of a caller's namespace, acting as the caller."""
         services = self.services.acting_as(caller)
         return NamespaceGraphs(
             self.agents, services.threads, services.assistants, services.graph_requests, services.items
         )
 
     def graphs_for(self, caller: Caller) -> AgentGraphs:
-        """The same, as a service."""
+        """Return the service for the graphs of a caller's namespace."""
         storage = self.services.storage
         return AgentGraphs(storage, self.views_for(caller), namespace=caller.namespace, caller=caller)
 
     async def check_start(self) -> None:
-        """Refuse to listen on other addresses than loopback while no key or token is required."""
+        """Refuse to listen on addresses other than loopback while no key or token is required."""
         settings = self.settings
         if is_loopback(settings.host) or settings.insecure_no_auth or await self.has_keys():
             return
@@ -138,30 +138,30 @@ class StoreApp:
         )
 
     async def has_keys(self) -> bool:
-        """Whether there is a key or a token, or custom auth."""
+        """Return whether there is a key, a token or custom auth."""
         return self.settings.api_key is not None or await self._has_other_keys()
 
     async def _has_other_keys(self) -> bool:
-        # Custom auth closes the other protocols too: they would be a way around it.
+        # Custom auth closes the other protocols too, because they would bypass it.
         return self.auth is not None or await self._has_tokens()
 
-    async def _reload_key(self, found: Settings) -> str | None:
-        """Take another API key; a key that was required is not given up without a restart."""
-        if found.api_key == self.settings.api_key:
+    async def _reload_key(self, settings: Settings) -> str | None:
+        """Use another API key. If requests would then need no key, require a restart."""
+        if settings.api_key == self.settings.api_key:
             return None
-        if found.api_key is None and not await self._has_other_keys():
+        if settings.api_key is None and not await self._has_other_keys():
             raise StartRefused("without it, requests would need no key; a restart is needed for that")
-        return "the key was removed" if found.api_key is None else "the key has changed"
+        return "the key was removed" if settings.api_key is None else "the key has changed"
 
     async def needs_secret(self) -> bool:
-        """Whether every caller needs a key or a token."""
+        """Return whether every caller needs a key or a token."""
         return not self.settings.insecure_no_auth and await self.has_keys()
 
     async def admit(self, secret: str | None, namespace: str | None, guess: Guess = UNLIMITED) -> Caller:
-        """The caller with this secret, in the requested namespace.
+        """Return the caller with this secret, in the requested namespace.
 
-        `guess` limits unknown secrets. The key, the local secret and tokens that were seen lately are never
-        limited, so that nobody is locked out by the wrong tokens of others.
+        `guess` limits unknown secrets. The key, the local secret and recently seen tokens are never limited,
+        so that wrong tokens of other callers lock no caller out.
         """
         if secret:
             return await self._by_secret(secret, namespace, guess)
@@ -178,24 +178,24 @@ class StoreApp:
             return Caller(LOCAL_ACTOR, ALL_SCOPES, namespace or self.namespace, None, "local")
         token = await self._token_of(secret, guess)
         if token is None:
-            raise Unauthorized("this token is not known, has expired or was revoked")
+            raise Unauthorized("this token is unknown, has expired or was revoked")
         return _build_caller(token, namespace, "token")
 
     async def admit_login(self, secret: str, namespace: str | None, guess: Guess = UNLIMITED) -> Caller:
-        """The caller with this login of the dashboard, in the requested namespace."""
+        """Return the caller with this login of the dashboard, in the requested namespace."""
         login = await self._login_of(secret, guess)
         if login is not None and login.token is not None:
             return _build_caller(login.token, namespace, "login")
-        known = {KEY: self.settings.api_key, LOCAL_ACTOR: self.local_secret}
-        used = None if login is None else known.get(login.credential)
+        secrets = {KEY: self.settings.api_key, LOCAL_ACTOR: self.local_secret}
+        used = None if login is None else secrets.get(login.credential)
         if login is None or used is None or not compare_digest(login.proof, prove(secret, used)):
             raise Unauthorized("this login has ended; log in again")
-        # What has read the local secret can log in with it, and is no person because of that.
+        # A process that can read the local secret can log in with it; that does not make it a person.
         credential: Credential = "local" if login.credential == LOCAL_ACTOR else "login"
         return Caller(login.credential, ALL_SCOPES, namespace or self.namespace, None, credential)
 
     async def close(self) -> None:
-        """Close the store, and what is open beside it."""
+        """Close the store and everything that belongs to it."""
         await self.store.close()
 
     async def _has_tokens(self) -> bool:
@@ -232,7 +232,7 @@ class App(StoreApp):
         return self._services
 
     async def health(self) -> dict[str, Any]:
-        # Asked first, since a database that answers again is no longer degraded.
+        # Ping first, because a database that answers again is no longer degraded.
         unreachable = await self._unreachable()
         health = dict(await self._services.store.health())
         health["engine"] = self._services.storage.engine
@@ -247,7 +247,7 @@ class App(StoreApp):
         return health
 
     async def _unreachable(self) -> PerdureError | None:
-        """Why the database does not answer, if it does not."""
+        """Return why the database does not answer, or None if it does."""
         try:
             async with asyncio.timeout(READY_SECONDS):
                 await self._services.ping()
@@ -278,7 +278,7 @@ class App(StoreApp):
 
 
 def build_app(store: LightningStore, settings: Settings | None = None) -> StoreApp:
-    """What serves a store: all of perdure for a database, the Agent-lightning protocol for any other."""
+    """Build the app of a store: all of perdure for a database, otherwise only Agent-lightning's protocol."""
     return App(store, settings) if isinstance(store, DatabaseLightningStore) else StoreApp(store, settings)
 
 
@@ -292,7 +292,7 @@ def _build_caller(token: Token, namespace: str | None, credential: Credential) -
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine only."""
+    """Return whether an address can be reached only from this machine."""
     if host == "localhost":
         return True
     try:

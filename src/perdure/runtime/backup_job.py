@@ -1,4 +1,4 @@
-"""Backups on a schedule: a job of the server, which keeps the latest files of a directory."""
+"""Scheduled backups: a job of the server that keeps the latest files in a directory."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ logger = logging.getLogger(__name__)
 
 BACKUP_JOB = "backup"
 BACKUP_SECONDS = 6 * 3600.0
-"""How long a backup may take."""
+"""Maximum seconds of a backup."""
 
 
 class ScheduledBackup:
-    """Makes backups of the server's database. It is registered where `backup_schedule` is set."""
+    """Backs up the server's database. It is registered if `backup_schedule` is set."""
 
     def __init__(self, storage: Storage, settings: Settings) -> None:
         self._settings = settings
         self.folder = Path(settings.backup_dir or state_folder(settings, storage) / "backups")
         self.success_time: float | None = None
-        """When this process last made a backup, in epoch seconds."""
+        """When this process last finished a backup, in epoch seconds."""
 
     async def run(self, context: JobContext, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """Make a backup, then delete the oldest ones beyond those that are kept."""
+        """Create a backup, then delete the oldest ones beyond `backup_keep`."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-        made = await make_backup(
+        backup = await make_backup(
             self._settings.database_url, self.folder / f"perdure-{stamp}.backup", self._settings
         )
         self.success_time = time.time()
         removed = self._remove_old()
-        logger.info("backup %s: %.1f MB; %d old ones were removed", made.path, made.bytes / 1e6, removed)
-        return {"path": made.path, "bytes": made.bytes, "removed": removed}
+        logger.info("backup %s: %.1f MB; %d old ones were removed", backup.path, backup.bytes / 1e6, removed)
+        return {"path": backup.path, "bytes": backup.bytes, "removed": removed}
 
     def _remove_old(self) -> int:
         # The names sort by time.
-        made = sorted(self.folder.glob("perdure-*.backup"))
-        old = made[: max(len(made) - self._settings.backup_keep, 0)]
+        backups = sorted(self.folder.glob("perdure-*.backup"))
+        old = backups[: max(len(backups) - self._settings.backup_keep, 0)]
         for path in old:
             path.unlink()
         return len(old)

@@ -1,6 +1,7 @@
-"""Backups: a database and the logs of its sessions in one file, from either engine and for either engine.
+"""Backups: a database and its session logs in one file, from and for either engine.
 
-A backup is of one moment, and is checked before it gets its name. Workspaces of workflow runs are not in it.
+A backup shows one moment, and is checked before it gets its final name. It does not contain the workspaces of
+workflow runs.
 """
 
 from __future__ import annotations
@@ -38,21 +39,21 @@ POSTGRES = ("postgresql://", "postgres://")
 
 
 class Backup(Record, kw_only=True):
-    """A backup that was made or restored."""
+    """A backup that was created or restored."""
 
     path: str
     bytes: int
     engine: str
-    """The engine of the database that it is from."""
+    """The engine of the source database."""
     version: str
-    """The release of perdure that made it."""
+    """The release of perdure that created it."""
     created_at: float
     session_files: int
-    """How many files of session logs it has; those of PostgreSQL are in its tables."""
+    """Number of its session log files; PostgreSQL keeps the logs in tables."""
 
 
 class Restored(Record, kw_only=True):
-    """What was restored, and where that is kept which was there before."""
+    """The result of a restore, and the new names of the files that it replaced."""
 
     database: str
     backup: Backup
@@ -60,7 +61,7 @@ class Restored(Record, kw_only=True):
 
 
 def describe(path: Path) -> Backup:
-    """What a backup says of itself; a file that is no backup is refused."""
+    """Read the description in a backup. Raise an error for other files."""
     note = backup_file.read_note(path)
     return Backup(
         path=str(path),
@@ -73,7 +74,7 @@ def describe(path: Path) -> Backup:
 
 
 def get_sessions_folder(settings: Settings, file: Path) -> Path:
-    """Where the logs of sessions are, for a database file."""
+    """Return the folder of the session logs of a database file."""
     return (Path(settings.state_dir) if settings.state_dir else file.resolve().parent) / SESSIONS
 
 
@@ -83,27 +84,27 @@ def get_sessions_folder(settings: Settings, file: Path) -> Path:
 async def make_backup(
     database: str, target: Path, settings: Settings, progress: Progress = no_progress
 ) -> Backup:
-    """Back a database up into a file. Servers and workers go on meanwhile."""
+    """Back up a database into a file. Servers and workers continue in the meantime."""
     file = sqlite_file(database)
-    with new_file(target) as made:
+    with new_file(target) as copy:
         if file is not None:
-            await asyncio.to_thread(copy_database, Path(file), made, progress)
+            await asyncio.to_thread(copy_database, Path(file), copy, progress)
             sessions = get_sessions_folder(settings, Path(file))
-            await asyncio.to_thread(backup_file.complete, made, "sqlite", sessions)
+            await asyncio.to_thread(backup_file.complete, copy, "sqlite", sessions)
         elif database.startswith(POSTGRES):
-            await _copy_postgres(database, made, progress)
-            await asyncio.to_thread(backup_file.complete, made, "postgres", None)
+            await _copy_postgres(database, copy, progress)
+            await asyncio.to_thread(backup_file.complete, copy, "postgres", None)
         else:
             raise errors.InvalidInput("a database in memory cannot be backed up")
-        await asyncio.to_thread(_refuse_damaged, made, "the copy")
+        await asyncio.to_thread(_refuse_damaged, copy, "the copy")
     return describe(target)
 
 
-async def _copy_postgres(dsn: str, made: Path, progress: Progress) -> None:
+async def _copy_postgres(dsn: str, copy: Path, progress: Progress) -> None:
     from perdure.kernel.storage.postgres_dump import dump
 
     schema = Schema(TABLES)
-    connection = backup_file.new_database(made, schema)
+    connection = backup_file.new_database(copy, schema)
     total = 0
 
     def write(table: Table, rows: Sequence[Sequence[Any]]) -> None:
@@ -131,13 +132,13 @@ def _refuse_damaged(path: Path, what: str) -> None:
 
 
 def is_here(file: str) -> bool:
-    """Whether a database file is on this machine, with something in it."""
+    """Return whether a database file exists on this machine and is not empty."""
     path = Path(file)
     return path.is_file() and path.stat().st_size > 0
 
 
 async def holds_data(database: str) -> bool:
-    """Whether something would be replaced by a restore."""
+    """Return whether a restore would replace data."""
     file = sqlite_file(database)
     if file is not None:
         return is_here(file)
@@ -147,7 +148,7 @@ async def holds_data(database: str) -> bool:
 
 
 def refuse_live(database: str) -> None:
-    """A SQLite database that a process has open is not replaced."""
+    """Raise Conflict if a process has the SQLite database open."""
     file = sqlite_file(database)
     owner = None if file is None else find_owner(Path(file))
     if owner is not None:
@@ -158,8 +159,8 @@ def refuse_live(database: str) -> None:
 
 
 async def restore_backup(backup: Path, database: str, settings: Settings) -> Restored:
-    """Put a backup in the place of a database. A file that was there is kept under another name."""
-    found = describe(backup)
+    """Replace a database by a backup. An existing file is renamed."""
+    described = describe(backup)
     await asyncio.to_thread(_refuse_damaged, backup, str(backup))
     refuse_live(database)
     file = sqlite_file(database)
@@ -167,28 +168,28 @@ async def restore_backup(backup: Path, database: str, settings: Settings) -> Res
         kept = await asyncio.to_thread(
             _restore_file, backup, Path(file), get_sessions_folder(settings, Path(file))
         )
-        return Restored(database=file, backup=found, kept=kept)
+        return Restored(database=file, backup=described, kept=kept)
     if not database.startswith(POSTGRES):
         raise errors.InvalidInput("a database in memory cannot be restored")
     await _restore_postgres(backup, database)
-    return Restored(database=mask_url(database), backup=found, kept=[])
+    return Restored(database=mask_url(database), backup=described, kept=[])
 
 
 def _restore_file(backup: Path, target: Path, sessions: Path) -> list[str]:
     ownership = Ownership(target)
     extracted = sessions.with_name(f".{SESSIONS}.{os.getpid()}.tmp")
     try:
-        with new_file(target) as made:
-            copy_database(backup, made)
-            has_files = backup_file.extract_files(made, extracted)
-            backup_file.forget_backup(made)
-            connection = backup_file.new_database(made, Schema(TABLES))
+        with new_file(target) as copy:
+            copy_database(backup, copy)
+            has_files = backup_file.extract_files(copy, extracted)
+            backup_file.forget_backup(copy)
+            connection = backup_file.new_database(copy, Schema(TABLES))
             try:
-                # PostgreSQL has the logs of sessions in tables.
+                # A backup of PostgreSQL has the session logs in tables.
                 has_files = logs_to_files(connection, extracted) or has_files
             finally:
                 connection.close(True)
-            sync(made)
+            sync(copy)
             kept = _move_away(target, sessions if has_files else None)
         if has_files:
             extracted.replace(sessions)
@@ -199,12 +200,12 @@ def _restore_file(backup: Path, target: Path, sessions: Path) -> list[str]:
 
 
 def _move_away(target: Path, sessions: Path | None) -> list[str]:
-    """Keep what is there under another name."""
+    """Rename the existing files, and return their new names."""
     ending = ".before-restore-" + datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     kept = []
     for path in (target, *beside(target)):
         if path.exists():
-            # A write-ahead log is found by the name of its database.
+            # SQLite finds a write-ahead log by the name of its database.
             moved = path.with_name(target.name + ending + path.name.removeprefix(target.name))
             path.replace(moved)
             kept.append(str(moved))
@@ -220,12 +221,12 @@ async def _restore_postgres(backup: Path, dsn: str) -> None:
 
     schema = Schema(TABLES)
     with TemporaryDirectory() as folder:
-        made, files = Path(folder, "copy.db"), Path(folder, SESSIONS)
-        await asyncio.to_thread(copy_database, backup, made)
-        # A backup of an earlier release gets the tables and columns of this one.
-        connection = backup_file.new_database(made, schema)
+        copy, files = Path(folder, "copy.db"), Path(folder, SESSIONS)
+        await asyncio.to_thread(copy_database, backup, copy)
+        # A backup of an earlier release gets the tables and columns of this release.
+        connection = backup_file.new_database(copy, schema)
         try:
-            if await asyncio.to_thread(backup_file.extract_files, made, files):
+            if await asyncio.to_thread(backup_file.extract_files, copy, files):
                 logs_to_tables(files, connection, to_micros(describe(backup).created_at))
             await load(dsn, schema, lambda table: backup_file.read_rows(connection, table))
         finally:

@@ -1,4 +1,4 @@
-"""What a process runs beside its services: started in order, stopped by phases."""
+"""Background components of a process: started in order, stopped by phases."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from perdure.workflows.definition_files import KnownAssistants
 __all__ = ["Component", "build_components", "running", "stop_in_phases"]
 
 CANCEL_SECONDS = 1.0
-"""How long a service that took too long to stop may take to be cancelled."""
+"""Maximum seconds for the cancellation of a service that stopped too slowly."""
 
 
 def build_components(app: App, agents: Agents | None = None, *, files: bool = True) -> list[Component]:
-    """Deliveries, jobs, timers and a worker for the agents, in the order of starting.
+    """Build deliveries, jobs, timers and a worker for the agents, in order of their start.
 
     With `files`, workflow and cron files are read before anything fires.
     """
@@ -45,8 +45,8 @@ def build_components(app: App, agents: Agents | None = None, *, files: bool = Tr
     app.reloads.add("webhook secret", sender.reload, settings=["webhook_secret"])
     app.reloads.add("price table", services.reload_prices, settings=["price_file"])
     # A program may send webhooks itself.
-    known = {each.name for each in services.deliveries.consumers}
-    services.deliveries.add(*(each for each in (sender, notices) if each.name not in known))
+    existing = {consumer.name for consumer in services.deliveries.consumers}
+    services.deliveries.add(*(consumer for consumer in (sender, notices) if consumer.name not in existing))
     memory = MemoryWork(services.storage, app.settings, services.memory.vectors)
     memory.add_to(services.deliveries, services.job_registry, services.scheduled_jobs)
     services.job_registry.register(RETENTION_JOB, services.upkeep.sweep, timeout=3600.0)
@@ -85,7 +85,7 @@ def build_components(app: App, agents: Agents | None = None, *, files: bool = Tr
 def add_handlers(
     services: Services, handlers: Mapping[str, JobFunction], conditions: Mapping[str, Predicate]
 ) -> None:
-    """Let cron files and schedules name functions and predicates of the program; before components start."""
+    """Register a program's functions and predicates for cron files and schedules, before the start."""
     for name, handler in handlers.items():
         if name in services.job_registry:
             raise InvalidInput(f"handler {name!r}: the server has a job of that name; choose another")
@@ -96,15 +96,15 @@ def add_handlers(
 
 @asynccontextmanager
 async def running(components: Sequence[Component]) -> AsyncIterator[None]:
-    """Start each in order; at the end, or when one fails to start, stop the started ones by phases."""
-    begun: list[Component] = []
+    """Start components in order. At the end, or if one fails, stop the started ones by phases."""
+    started: list[Component] = []
     try:
         for component in components:
-            begun.append(component)
+            started.append(component)
             await component.start()
         yield
     finally:
-        failures = await stop_in_phases(begun)
+        failures = await stop_in_phases(started)
         if failures:
             raise failures[0][1]
 
@@ -112,11 +112,9 @@ async def running(components: Sequence[Component]) -> AsyncIterator[None]:
 async def stop_in_phases(
     components: Sequence[Component], seconds_left: Callable[[StopPhase], float] | None = None
 ) -> list[tuple[str, Exception]]:
-    """Stop components phase by phase, those of a phase at the same time; gives those that failed, and why.
-
-    `seconds_left` gives how long a phase may take from now on; what takes longer is cancelled.
+    """Stop components phase by phase, those of one phase concurrently. Return the failures with their names.
     """
-    steps = [(get_component_name(each), get_steps(each)) for each in reversed(components)]
+    steps = [(get_component_name(component), get_steps(component)) for component in reversed(components)]
     failures: list[tuple[str, Exception]] = []
     for phase in StopPhase:
         named = [(name, by_phase[phase]) for name, by_phase in steps if phase in by_phase]

@@ -1,4 +1,4 @@
-"""A worker beside something else: in a server's process, or alone on a database."""
+"""A worker in the process of a server, or by itself on a database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.worker.worker import RunWorker
 
 
 def build_worker(app: App, agents: Agents, **options: Any) -> RunWorker:
-    """A worker on the database of an app, with the app's settings; options have precedence."""
+    """Build a worker on the database of an app, with the app's settings; options have precedence."""
     app.agents = agents
     options.setdefault("workspaces", get_workspaces_folder(app.settings, app.services.storage))
     return RunWorker(
@@ -30,7 +30,7 @@ def build_worker(app: App, agents: Agents, **options: Any) -> RunWorker:
 
 
 class Takeover:
-    """Before anything else, ends the leases of workers that were in the process before this one."""
+    """Ends the leases of workers of the previous process, before other components start."""
 
     def __init__(self, app: App) -> None:
         self._queue = app.services.run_queue
@@ -39,11 +39,11 @@ class Takeover:
         await self._queue.take_over()
 
     async def stop(self) -> None:
-        """Nothing runs."""
+        """Do nothing; nothing runs."""
 
 
 class EmbeddedWorker:
-    """Executes runs in a server's process, from its start to its stop."""
+    """Executes runs in a server's process while the server runs."""
 
     def __init__(self, app: App, agents: Agents) -> None:
         self._app = app
@@ -59,14 +59,14 @@ class EmbeddedWorker:
 
     @property
     def draining(self) -> int:
-        """How many runs it still executes with agents that were replaced."""
+        """Number of runs that still execute replaced agents."""
         return sum(worker.active for worker in self._draining)
 
     async def start(self) -> None:
         await self._worker.start()
 
     async def replace(self, agents: Agents) -> None:
-        """Execute further runs with other agents; what runs ends with those that it began with."""
+        """Execute new runs with other agents. Current runs finish with their own."""
         gone = [spec for spec in self.agents.specs if spec.name not in agents]
         worker, self._worker = self._worker, build_worker(self._app, agents)
         await self._worker.start()

@@ -1,7 +1,7 @@
-"""The secret with which the command administers a server on the same machine, in a file of its user.
+"""The secret for administration of a server by the command on the same machine, in a file.
 
-The server writes it into the runtime directory when it starts, under its address: only a process of the same
-user can read it. Nothing else is needed to know who calls, so that no token can lock the operator out.
+The server writes the file at its start to the runtime directory, with its address as the name. Only processes
+of the same user can read it. It identifies the caller by itself, so that no token can lock the operator out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_FILE = 256
 
 
 class LocalSecret:
-    """The secret of a server, while it serves."""
+    """The secret of a running server."""
 
     def __init__(self, url: str) -> None:
         self.value = secrets.token_urlsafe(SECRET_BYTES)
@@ -33,7 +33,7 @@ class LocalSecret:
         self._path: Path | None = None
 
     def publish(self) -> None:
-        """Write the file, in place of one that an earlier server at this address left behind.
+        """Write the file, and replace one from an earlier server at this address.
 
         A server beyond loopback, or one without a private directory, has no such file.
         """
@@ -49,28 +49,28 @@ class LocalSecret:
         self._path = place
 
     def remove(self) -> None:
-        """Remove the file, unless it is another server's by now."""
-        if self._path is not None and (found := _read(self._path)) and found.value == self.value:
+        """Remove the file, unless it now belongs to another server."""
+        if self._path is not None and (entry := _read(self._path)) and entry.value == self.value:
             self._path.unlink(missing_ok=True)
         self._path = None
 
 
 def read_local_secret(url: str) -> str | None:
-    """The secret of the server at a loopback address, if it is this user's and still runs."""
+    """Return the secret of the server at a loopback address, if it runs and belongs to this user."""
     place = _place(url)
-    found = _read(place) if place is not None and hasattr(os, "geteuid") else None
-    return found.value if found is not None and is_alive(found.pid) else None
+    entry = _read(place) if place is not None and hasattr(os, "geteuid") else None
+    return entry.value if entry is not None and is_alive(entry.pid) else None
 
 
-class _Found(NamedTuple):
+class _SecretFile(NamedTuple):
     pid: int
     value: str
 
 
 def _place(url: str) -> Path | None:
-    """The file of a server; None if the URL is not a loopback address.
+    """Return the file of a server, or None if the URL is not a loopback address.
 
-    A name is refused: another address than the server's could answer to it.
+    Host names are refused, because they could resolve to another server's address.
     """
     parts = urlsplit(url)
     try:
@@ -83,14 +83,14 @@ def _place(url: str) -> Path | None:
 
 
 def _remove_stale(directory: Path) -> None:
-    """Remove the files of servers that were killed."""
-    for each in directory.glob("*.secret"):
-        if (found := _read(each)) is None or not is_alive(found.pid):
-            each.unlink(missing_ok=True)
+    """Remove the files of killed servers."""
+    for path in directory.glob("*.secret"):
+        if (entry := _read(path)) is None or not is_alive(entry.pid):
+            path.unlink(missing_ok=True)
 
 
-def _read(place: Path) -> _Found | None:
-    """What a private file says."""
+def _read(place: Path) -> _SecretFile | None:
+    """Read a private file. Return None if it is missing, malformed or not private."""
     try:
         if not is_private(place.parent.lstat(), stat.S_ISDIR):
             return None
@@ -100,4 +100,4 @@ def _read(place: Path) -> _Found | None:
             pid, _, value = file.read(MAX_FILE).strip().partition(" ")
     except (OSError, UnicodeDecodeError):
         return None
-    return _Found(int(pid), value) if pid.isdecimal() and value else None
+    return _SecretFile(int(pid), value) if pid.isdecimal() and value else None

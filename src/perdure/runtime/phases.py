@@ -1,4 +1,4 @@
-"""The port through which workflows and chats create phases, over the operations of threads."""
+"""The port through which workflows and chats create phases, implemented by operations of threads."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from perdure.threads.policy import Policy
 
 
 class ComposedInputs:
-    """Renders the inputs of phases: parts of workflow runs, and turns of chats."""
+    """Renders the inputs of phases: parts of workflow runs and turns of chats."""
 
     def __init__(self, workflows: PhaseInputs, chats: PhaseInputs) -> None:
         self._workflows, self._chats = workflows, chats
 
     async def render(self, ns: int, orders: Sequence[PhaseOrder]) -> Sequence[PhaseInput]:
-        """The input of each phase, in their order."""
+        """Return the input of each phase, in order."""
         parts = [order for order in orders if order.parent is not None]
         turns = [order for order in orders if order.parent is None]
-        found = iter(await self._workflows.render(ns, parts) if parts else ())
-        other = iter(await self._chats.render(ns, turns) if turns else ())
-        return [next(other if order.parent is None else found) for order in orders]
+        part_inputs = iter(await self._workflows.render(ns, parts) if parts else ())
+        turn_inputs = iter(await self._chats.render(ns, turns) if turns else ())
+        return [next(turn_inputs if order.parent is None else part_inputs) for order in orders]
 
 
 class ThreadPhases:

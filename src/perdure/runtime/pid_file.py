@@ -1,8 +1,8 @@
-"""The PID file of a server that runs in the background: one for each database, in the runtime directory.
+"""The PID file of a background server: one for each database, in the runtime directory.
 
-A lock says whether the process that a PID file names still runs: on SQLite the one that the owner of the
-database file holds anyway, elsewhere one on a file beside the PID file. The operating system drops both when
-the process ends, however it ends, so that a PID file that was left behind means nothing.
+A lock shows whether the process of a PID file still runs. On SQLite it is the lock that the owner of the
+database file holds anyway; otherwise it is on a file next to the PID file. The operating system drops both
+whenever the process ends, so a leftover PID file has no effect.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ POSTGRES_PORT = 5432
 
 
 class DaemonRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a server in the background says of itself, in a file beside its PID file."""
+    """The description of a background server, in a file next to its PID file."""
 
     pid: int
     status: str
     database: str
-    """Its URL, without a password."""
+    """URL of the database, without a password."""
     url: str | None = None
     grpc_port: int | None = None
     workers: int = 1
@@ -45,13 +45,13 @@ class DaemonRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     seconds_to_stop: float
     log_file: str | None = None
     directory: str
-    """Where it was started: the settings and agents of that directory are its own."""
+    """The working directory, whose settings and agents the server uses."""
     options: dict[str, Any] = {}
     """The options of its start, except the database."""
 
 
 class DaemonFiles(NamedTuple):
-    """The files of the server of one database."""
+    """Files of the server of one database."""
 
     pid: Path
     record: Path
@@ -66,13 +66,13 @@ class DaemonFiles(NamedTuple):
 
 
 class Daemon(NamedTuple):
-    """What is known of the server of a database."""
+    """The state of the server of a database."""
 
     status: str
     record: DaemonRecord | None
-    """What it says of itself, or what an earlier one has left behind."""
+    """The record of the server, or of an earlier one."""
     owner: Owner | None
-    """The process that has a SQLite file open, whatever it is."""
+    """The process that has the SQLite file open, which may be another program."""
 
     @property
     def is_running(self) -> bool:
@@ -87,7 +87,7 @@ class Daemon(NamedTuple):
 
 
 def find_daemon(database_url: str) -> Daemon:
-    """Look for the server of a database that was started with `perdure start`."""
+    """Find the server of a database that was started with `perdure start`."""
     files = DaemonFiles.of(database_url)
     record = _read(files)
     file = sqlite_file(database_url)
@@ -124,7 +124,7 @@ class PidFile:
         return self._files.pid
 
     def take(self) -> None:
-        """Write the file, in place of one that was left behind. On SQLite the database is open by now."""
+        """Write the file, and replace a leftover one. On SQLite, call this after opening the database."""
         try:
             make_private(self._files.pid.parent)
             if self._own_lock:
@@ -132,7 +132,7 @@ class PidFile:
             write_private(self._files.pid, f"{self.record.pid}\n")
         except OSError as error:
             raise StartRefused(f"the PID file {self._files.pid} cannot be written: {error}") from None
-        self.tell(STARTING)
+        self.write_status(STARTING)
 
     def _lock(self) -> None:
         self._descriptor = os.open(
@@ -144,18 +144,18 @@ class PidFile:
             self._release()
             raise StartRefused(f"perdure is already running for {self.record.database}") from None
 
-    def tell(self, status: str, **facts: Any) -> None:
-        """Write the status of this process, and what else is known of it by now."""
+    def write_status(self, status: str, **facts: Any) -> None:
+        """Write the status of this process, and new facts about it."""
         self.record = msgspec.structs.replace(self.record, status=status, **facts)
         write_private(self._files.record, msgspec.json.encode(self.record).decode())
 
     def remove(self) -> None:
-        """Remove the file, unless it is another process's by now.
+        """Remove the file, unless it now belongs to another process.
 
-        The lock file stays, since removing it would race with the next one that locks it.
+        The lock file stays, because removing it would race with the next process that locks it.
         """
-        found = _read(self._files)
-        if found is not None and found.pid == self.record.pid:
+        record = _read(self._files)
+        if record is not None and record.pid == self.record.pid:
             for path in (self._files.record, self._files.pid):
                 path.unlink(missing_ok=True)
         self._release()
@@ -170,7 +170,7 @@ class PidFile:
 
 
 def _build_name(database_url: str) -> str:
-    """The name of a database's files: readable, and its own."""
+    """Build the readable, unique name of a database's files."""
     identity, label = _identity(database_url)
     digits = hashlib.sha256(identity.encode()).hexdigest()[:8]
     label = re.sub(r"[^A-Za-z0-9_]+", "-", label).strip("-")[:LONGEST_NAME]
@@ -178,7 +178,7 @@ def _build_name(database_url: str) -> str:
 
 
 def _identity(database_url: str) -> tuple[str, str]:
-    """What tells a database apart from others, without its credentials; and how people call it."""
+    """Return the identity of a database without credentials, and a readable label."""
     file = sqlite_file(database_url)
     if file is not None:
         path = _resolved(file)

@@ -1,4 +1,4 @@
-"""Directories and files that only this user can read: where perdure keeps what tells of its processes."""
+"""Directories and files that only this user can read, for state of perdure's processes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ DIRECTORY = "perdure"
 
 
 def runtime_directory() -> Path:
-    """Where the PID files are: in $XDG_RUNTIME_DIR, else in the user's cache directory."""
+    """Return the directory of PID files: in $XDG_RUNTIME_DIR, otherwise in the user's cache directory."""
     return _runtime() or _at_home("XDG_CACHE_HOME", _CACHE)
 
 
 def state_directory() -> Path:
-    """Where the logs of servers in the background are: in $XDG_STATE_HOME, else in ~/.local/state."""
+    """Return the directory of background servers' logs: in $XDG_STATE_HOME, otherwise in ~/.local/state."""
     return _at_home("XDG_STATE_HOME", _STATE)
 
 
 def temporary_directory() -> Path:
-    """Where the secrets of servers are, which need not outlive the machine: $XDG_RUNTIME_DIR, else /tmp."""
+    """Return the directory of secrets, which need not survive a reboot: $XDG_RUNTIME_DIR, otherwise /tmp."""
     return _runtime() or _of_user()
 
 
@@ -38,7 +38,7 @@ def _runtime() -> Path | None:
 
 
 def _at_home(variable: str, folder: str) -> Path:
-    """A directory of the user; without a home directory, one for temporary files."""
+    """Return a directory of the user; without a home directory, one for temporary files."""
     given = os.environ.get(variable)
     if given and Path(given).is_absolute():
         return Path(given) / DIRECTORY
@@ -55,9 +55,9 @@ def _of_user() -> Path:
 
 
 def make_private(directory: Path) -> None:
-    """Make a directory that only its owner can enter; one of somebody else is refused.
+    """Create a directory that only its owner can enter. Refuse a directory of another user.
 
-    One of this user into which nobody else could write is closed to others.
+    If other users can read but not write to a directory of this user, remove their permissions.
     """
     directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory.mkdir(mode=0o700, exist_ok=True)
@@ -73,13 +73,13 @@ def make_private(directory: Path) -> None:
 
 
 def is_private(status: os.stat_result, is_kind: Callable[[int], bool], *, may: int = 0) -> bool:
-    """Whether it is of a kind, belongs to this user, and nobody else may use it, but as `may` says."""
+    """Return whether a file has this kind, belongs to this user, and only gives others what `may` allows."""
     mode = status.st_mode
     return is_kind(mode) and status.st_uid == os.geteuid() and not stat.S_IMODE(mode) & 0o077 & ~may
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only this user can read, in place of an older one, all at once."""
+    """Write a file that only this user can read. Replace an older one atomically."""
     make_private(path.parent)
     new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)

@@ -1,4 +1,4 @@
-"""A process with its services: it owns the signals, starts them in order, and stops them by phases."""
+"""A process with its services: handles signals, starts services in order, stops them by phases."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ logger = logging.getLogger(__name__)
 Work = Callable[[], Awaitable[None]]
 
 LAST_SECONDS = 2.0
-"""What is left of the time to stop for the storage and what follows it, however long the rest takes."""
+"""Part of the stop time that is reserved for the storage and later phases."""
 OVERDUE_SECONDS = 1.0
-"""How long after the time to stop a process is ended that hangs."""
+"""A hanging process is ended this long after its stop time."""
 _STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)
 )
 
 
 class ServiceProcess:
-    """Runs services from their start until a signal, until they fail or until `work` is done.
+    """Runs services until a signal, a failure, or the end of `work`.
 
-    SIGINT and SIGTERM stop it within `timeout` seconds, phase by phase; a second one ends it at once. SIGHUP
-    reloads what `reloads` has. The services are started in the given order.
+    SIGINT and SIGTERM stop it within `timeout` seconds, phase by phase; a second signal ends it at once.
+    SIGHUP runs `reloads`. The services start in the given order.
     """
 
     def __init__(
@@ -51,17 +51,17 @@ class ServiceProcess:
     ) -> None:
         self.status: str = STOPPED
         self.signal: int | None = None
-        """The signal that stopped it."""
+        """The signal that stopped the process."""
         self.failed = False
         """Whether a service failed to stop, or did not stop in time."""
         self._systemd = Systemd()
         self._services: list[Component] = [self._systemd, *services]
-        self._begun: list[Component] = []
+        self._started: list[Component] = []
         self._timeout = timeout
         self.reloads = reloads
         self._forced_by_second_signal = forced_by_second_signal
         self._end_process = end_process
-        self._listeners: list[Callable[[str], None]] = [self._systemd.tell]
+        self._listeners: list[Callable[[str], None]] = [self._systemd.notify_status]
         self._last_acts: list[Callable[[], None]] = []
         self._stopping = asyncio.Event()
         self._reloading: set[asyncio.Task[None]] = set()
@@ -80,11 +80,11 @@ class ServiceProcess:
         self._last_acts.append(act)
 
     def request_stop(self) -> None:
-        """Stop as after a signal; a second call does nothing."""
+        """Stop as after a signal; further calls do nothing."""
         self._stopping.set()
 
     async def run(self, work: Work | None = None) -> None:
-        """Run until it is to stop; an error of the start, of a service or of `work` is raised at the end."""
+        """Run until a stop. Afterwards raise the error of the start, of a service or of `work`."""
         with self._owning_signals():
             self._move(lifecycle.START)
             try:
@@ -105,26 +105,30 @@ class ServiceProcess:
 
     async def _start(self) -> None:
         for service in self._services:
-            self._begun.append(service)
+            self._started.append(service)
             await service.start()
 
     async def _serve(self, work: Work | None) -> None:
         """Wait until `work` is done, or a service ends by itself."""
         ends = [asyncio.ensure_future(work())] if work is not None else []
-        ends += [asyncio.ensure_future(each.ended()) for each in self._services if isinstance(each, Endable)]
+        ends += [
+            asyncio.ensure_future(service.ended())
+            for service in self._services
+            if isinstance(service, Endable)
+        ]
         if not ends:
             await asyncio.Event().wait()
         try:
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for each in done:
-                each.result()
+            for task in done:
+                task.result()
         finally:
-            for each in ends:
-                each.cancel()
+            for task in ends:
+                task.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
 
     async def _until_stopping(self, doing: Awaitable[None]) -> bool:
-        """Wait for something, unless the process is to stop before: then it is cancelled. Gives which."""
+        """Wait for an awaitable, or cancel it at a stop request. Return whether it has finished."""
         task, stopping = asyncio.ensure_future(doing), asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -132,8 +136,8 @@ class ServiceProcess:
                 task.result()
             return task.done()
         finally:
-            for each in (task, stopping):
-                each.cancel()
+            for waiting in (task, stopping):
+                waiting.cancel()
             await asyncio.gather(task, stopping, return_exceptions=True)
 
     def _move(self, event: str) -> None:
@@ -141,7 +145,7 @@ class ServiceProcess:
         if status == self.status:
             return
         self.status = status
-        # Why a start failed is said by whoever started it.
+        # The caller of a failed start reports the reason.
         is_news = event in (lifecycle.READY, lifecycle.CLEANED_UP)
         level = logging.INFO if is_news else logging.DEBUG
         logger.log(level, "perdure %s is %s, process %d", VERSION, status, os.getpid())
@@ -149,7 +153,7 @@ class ServiceProcess:
             try:
                 listener(status)
             except OSError as error:
-                logger.warning("the status %s cannot be told: %s", status, error)
+                logger.warning("the status %s cannot be reported: %s", status, error)
 
     # --- stopping ---------------------------------------------------------------------------------------
 
@@ -166,7 +170,7 @@ class ServiceProcess:
 
         for task in self._reloading:
             task.cancel()
-        failures = await stop_in_phases(self._begun, seconds_left)
+        failures = await stop_in_phases(self._started, seconds_left)
         self.failed = bool(failures)
         for name, failure in failures:
             late = isinstance(failure, TimeoutError)
@@ -174,7 +178,7 @@ class ServiceProcess:
         guard.cancel()
 
     def guard(self, seconds: float) -> threading.Timer:
-        """End the process if it is still there after so many seconds, even if its event loop hangs."""
+        """End the process after `seconds` if it still runs, even if its event loop hangs."""
         reason = f"it did not stop within {self._timeout:g} s"
         timer = threading.Timer(seconds, self._force, (1, reason))
         timer.daemon = True
@@ -203,7 +207,7 @@ class ServiceProcess:
                     self._force(128 + number, f"by a second signal ({signal.Signals(number).name})")
                 return
             self.signal = number
-            loop.call_soon_threadsafe(self._told_to_stop, number)
+            loop.call_soon_threadsafe(self._stop_by_signal, number)
 
         def reload(number: int, frame: FrameType | None) -> None:
             loop.call_soon_threadsafe(self._hang_up)
@@ -220,12 +224,12 @@ class ServiceProcess:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _told_to_stop(self, number: int) -> None:
+    def _stop_by_signal(self, number: int) -> None:
         logger.info("stopping: %s", signal.Signals(number).name)
         self.request_stop()
 
     def _hang_up(self) -> None:
-        """SIGHUP: reload, or stop if it came because the terminal was closed."""
+        """Handle SIGHUP: reload, or stop if the terminal was closed."""
         if self._has_terminal and not _has_terminal():
             _leave_terminal()
             logger.info("stopping: the terminal was closed")
@@ -247,7 +251,7 @@ class ServiceProcess:
 
 
 def _leave_terminal() -> None:
-    """Write nothing more to a terminal that was closed, as every write would fail."""
+    """Redirect output from a closed terminal to /dev/null, because every write would fail."""
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         if stat.S_ISCHR(os.fstat(descriptor).st_mode):
@@ -256,7 +260,7 @@ def _leave_terminal() -> None:
 
 
 def _has_terminal() -> bool:
-    """Whether a terminal controls this process."""
+    """Return whether a terminal controls this process."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
     except (OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""What a running process can read again without a restart; SIGHUP asks for it."""
+"""Reload of a running process's configuration, at SIGHUP."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from perdure.kernel.errors import InvalidInput, PerdureError
 logger = logging.getLogger(__name__)
 
 Reload = Callable[[Settings], Awaitable[str | None]]
-"""Reads something again with the new settings; gives what has changed in one sentence, or None.
+"""Reloads a part with the new settings. Returns a description of the change, or None.
 
-It raises an error if what it read cannot be used, and then goes on with what it had.
+It raises an error if the new configuration is unusable, and keeps the old one.
 """
 
 
 class Reloadable(NamedTuple):
-    """Something that can be read again."""
+    """A part that can be reloaded."""
 
     name: str
     reload: Reload
@@ -29,7 +29,7 @@ class Reloadable(NamedTuple):
 
 
 class ReloadReport(msgspec.Struct, kw_only=True):
-    """What a reload has changed, what could not be read, and which settings need a restart."""
+    """The changes of a reload, the failed parts, and the settings that need a restart."""
 
     changed: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -37,9 +37,9 @@ class ReloadReport(msgspec.Struct, kw_only=True):
 
 
 class Reloads:
-    """The registry of what can be read again: log level, key files, certificates, workflow files.
+    """Registry of the parts that can be reloaded: log level, key files, certificates, workflow files.
 
-    `settings` are the ones in effect. A part that can be read again adds itself when it is set up:
+    `settings` are those in effect. A part registers itself at its setup:
 
         app.reloads.add("workflow files", catalog.reload)
         app.reloads.add("API key", reload_key, settings=["api_key"])
@@ -50,38 +50,38 @@ class Reloads:
         self._entries: list[Reloadable] = []
 
     def add(self, name: str, reload: Reload, settings: Iterable[str] = ()) -> None:
-        """Read something again at each reload. `settings` are those that it puts into effect."""
+        """Register a part for every reload. `settings` are those that it applies."""
         self._entries.append(Reloadable(name, reload, frozenset(settings)))
 
     @property
     def names(self) -> list[str]:
-        """What is read again."""
-        return [each.name for each in self._entries]
+        """The names of the parts."""
+        return [entry.name for entry in self._entries]
 
     async def run(self) -> ReloadReport:
-        """Read everything again. What fails stays as it was, and keeps nothing else from being read."""
+        """Reload all parts. A part that fails keeps its configuration and does not affect the others."""
         try:
-            found = reload_settings(self.settings)
+            settings = reload_settings(self.settings)
         except InvalidInput as error:
             return ReloadReport(failed={"settings": error.message})
         report = ReloadReport()
         applied: set[str] = set()
-        for each in self._entries:
+        for entry in self._entries:
             try:
-                change = await each.reload(found)
+                change = await entry.reload(settings)
             except PerdureError as error:
-                report.failed[each.name] = error.message
+                report.failed[entry.name] = error.message
             except Exception as error:
-                logger.exception("%s: cannot be read again", each.name)
-                report.failed[each.name] = f"{type(error).__name__}: {error}"
+                logger.exception("%s: cannot be reloaded", entry.name)
+                report.failed[entry.name] = f"{type(error).__name__}: {error}"
             else:
-                applied |= each.settings
+                applied |= entry.settings
                 if change is not None:
-                    report.changed[each.name] = change
-        waiting = frozenset().union(*(each.settings for each in self._entries))
-        report.needs_restart = sorted(_differences(self.settings, found) - waiting)
+                    report.changed[entry.name] = change
+        waiting = frozenset().union(*(entry.settings for entry in self._entries))
+        report.needs_restart = sorted(_differences(self.settings, settings) - waiting)
         self.settings = msgspec.structs.replace(
-            self.settings, **{name: getattr(found, name) for name in applied}
+            self.settings, **{name: getattr(settings, name) for name in applied}
         )
         return report
 
@@ -91,11 +91,11 @@ def _differences(old: Settings, new: Settings) -> set[str]:
 
 
 def log_report(report: ReloadReport) -> None:
-    """Write to the log what a reload has changed, and what needs a restart."""
+    """Log the changes of a reload, and the settings that need a restart."""
     for name, change in report.changed.items():
         logger.info("reloaded %s: %s", name, change)
     for name, reason in report.failed.items():
-        logger.error("%s cannot be reloaded, and stays as it was: %s", name, reason)
+        logger.error("%s cannot be reloaded, and stays unchanged: %s", name, reason)
     if report.needs_restart:
         logger.warning("these settings have changed and need a restart: %s", ", ".join(report.needs_restart))
     if not (report.changed or report.failed or report.needs_restart):

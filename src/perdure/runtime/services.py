@@ -84,7 +84,7 @@ MAX_CALLERS = 256
 
 
 class Services:
-    """The services of one database, in one namespace. `acting_as` gives them in a caller's name."""
+    """The services of one database in one namespace. `acting_as` returns them for a caller."""
 
     def __init__(
         self,
@@ -121,10 +121,10 @@ class Services:
         self.graph_requests = GraphRequests.of_same(self.threads)
         self.jobs = Jobs.of_same(self.threads)
         self.job_registry = JobRegistry()
-        """The functions of jobs that this process executes; domains add theirs here."""
+        """Job functions that this process executes; domains add theirs here."""
         self.job_executor = JobExecutor(storage, self.job_registry, kinds)
         self.definitions = WorkflowRegistry()
-        """The workflows of this process: those of its files, and those that programs add here."""
+        """The workflows of this process, from its files and from programs."""
         cap = settings.max_workflows
         self.workflows = Workflows(
             storage,
@@ -137,7 +137,7 @@ class Services:
         resumer = RunResumer(phases)
         self.approvals = Approvals(storage, resumer, public_url=get_public_url(settings), namespace=namespace)
         self.linked_approvals = LinkedApprovals(storage, resumer)
-        """What links reach, in every namespace."""
+        """Approvals behind links, in every namespace."""
         also = [DueApprovals(storage, resumer).settle]
         self.workflow_timer = WorkflowTimer(storage, phases, cap=cap, also=also)
         self.schedule_targets = ScheduleTargets(
@@ -147,15 +147,15 @@ class Services:
             WorkflowTarget(self.workflows, phases),
         )
         self.conditions = Conditions()
-        """The conditions under which schedules do not fire; programs add theirs here."""
+        """Conditions under which schedules do not fire; programs add theirs here."""
         self.schedule_timer = ScheduleTimer(storage, self.schedule_targets, self.conditions)
         self.schedules = Schedules(
             storage, self.schedule_targets, scheduler=self.schedule_timer, namespace=namespace
         )
         self.scheduled_jobs = ScheduledJobs(self.schedules)
-        """The schedules of jobs that code defines; domains add theirs here."""
+        """Schedules of jobs that code defines; domains add theirs here."""
         self.definition_files = DefinitionFiles(settings)
-        """The workflow and cron files; domains take their definitions here."""
+        """The workflow and cron files; domains receive their definitions here."""
         self.definition_files.add(self._take_workflows)
         self.definition_files.add(CronFiles(self.schedules, self.job_registry, self.conditions).take)
         self.traces = Traces(storage, namespace=namespace, prices=store.rollouts.prices)
@@ -181,18 +181,18 @@ class Services:
         )
         self.upkeep = Upkeep(storage, namespace=namespace, retention=Retention.of(settings), log=log)
         self.recorder = StatisticsRecorder(storage)
-        """Writes the queues by the minute and the usage by the hour; `start_timers` starts it."""
+        """Records the queues every minute and the usage every hour; `start_timers` starts it."""
         self.deliveries = Deliveries(storage)
-        """What this process delivers from the outbox: nothing, until consumers are added."""
+        """Deliveries of this process from the outbox; consumers must be added first."""
         self._by_caller: OrderedDict[Caller, Self] = OrderedDict()
 
-    async def _take_workflows(self, found: Definitions) -> str | None:
-        """Take the workflows of files, before the crons that start them."""
-        return self.definitions.load(found.workflows, found.broken, found.refused)
+    async def _take_workflows(self, definitions: Definitions) -> str | None:
+        """Load the workflows of files, before the crons that start them."""
+        return self.definitions.load(definitions.workflows, definitions.broken, definitions.refused)
 
     @property
     def rollouts(self) -> Rollouts:
-        """The rollouts of the namespace; `store` puts Agent-lightning's contract over them."""
+        """The rollouts of the namespace; `store` adds Agent-lightning's contract to them."""
         return self.store.rollouts
 
     @property
@@ -211,23 +211,23 @@ class Services:
         return cls(open_configured(settings), settings, items)
 
     def set_not_loaded(self, reasons: Mapping[str, str]) -> None:
-        """Remember the agents of this process that could not be loaded, with the reasons."""
+        """Store the agents of this process that could not be loaded, with the reasons."""
         self.not_loaded.clear()
         self.not_loaded.update(reasons)
 
     def acting_as(self, caller: Caller) -> Self:
-        """The services in the caller's namespace, writing in the caller's name.
+        """Return the services in the caller's namespace, acting as the caller.
 
-        The same caller gets the same services, so that concurrent calls of one caller merge.
+        The same caller gets the same services, so that its concurrent calls are merged.
         """
-        found = self._by_caller.get(caller)
-        if found is None:
-            found = self._by_caller[caller] = self._made_for(caller)
+        services = self._by_caller.get(caller)
+        if services is None:
+            services = self._by_caller[caller] = self._bind_to(caller)
             if len(self._by_caller) > MAX_CALLERS:
                 self._by_caller.popitem(last=False)
-        return found
+        return services
 
-    def _made_for(self, caller: Caller) -> Self:
+    def _bind_to(self, caller: Caller) -> Self:
         sibling = copy(self)
         sibling.store = self.store.acting_as(caller)
         sibling.assistants = self.assistants.acting_as(caller)
@@ -254,17 +254,16 @@ class Services:
 
     async def reload_prices(self, settings: Settings) -> str | None:
         """Read the price table again."""
-        found = load_prices(settings)
-        self.store.rollouts.prices.use(found)
-        return f"{len(found)} prices" if found else None
+        prices = load_prices(settings)
+        self.store.rollouts.prices.use(prices)
+        return f"{len(prices)} prices" if prices else None
 
     async def ping(self) -> None:
         """Check that the database answers."""
         await self.storage.read(list_namespaces)
 
     def start_timers(self, settings: Settings) -> None:
-        """Start to delete expired streams, threads, requests and items, to record the queues, and to log
-        connection pools."""
+        """Start to delete expired data, to record the queues, and to log connection pools."""
         self.threads.start_timers(settings.stream_ttl)
         self.graph_requests.start_timers()
         self.run_queue.start_timers()
@@ -274,12 +273,12 @@ class Services:
             self.storage.timers.every(settings.stats_interval, self.log_pools)
 
     async def log_pools(self) -> None:
-        """Log how many connections to the database and to Redis are open and in use."""
+        """Log the number of open and used connections to the database and to Redis."""
         for name, pool in read_pools(await self.storage.health()).items():
             logger.info("Pool stats: pool=%s %s", name, " ".join(f"{key}={n}" for key, n in pool.items()))
 
     async def finish(self) -> None:
-        """Write what was counted, and close the files of sessions."""
+        """Write pending counts, and close the session log files."""
         await self.recorder.finish()
         await self.sessions.log.close()
 
@@ -292,14 +291,14 @@ class Services:
 
 
 def event_log(storage: Storage, settings: Settings) -> EventLog:
-    """The logs of sessions: files beside a SQLite file, or in the state directory; else a table."""
+    """Open the session logs: files next to a SQLite file or in the state directory, otherwise a table."""
     if not isinstance(storage, SqliteStorage) or storage.path == ":memory:":
         return TableEventLog(storage)
     return FileEventLog(state_folder(settings, storage) / "agent-sessions", sync=settings.session_sync)
 
 
 def state_folder(settings: Settings, storage: Storage | None = None) -> Path:
-    """Where files are that outlive a process: as the settings say, beside a SQLite file, or the user's."""
+    """Return the folder of lasting files: from the settings, next to a SQLite file, or the user's."""
     if settings.state_dir:
         return Path(settings.state_dir)
     if isinstance(storage, SqliteStorage) and storage.path != ":memory:":
@@ -308,12 +307,12 @@ def state_folder(settings: Settings, storage: Storage | None = None) -> Path:
 
 
 def get_workspaces_folder(settings: Settings, storage: Storage | None = None) -> str:
-    """The folder with the working directories of workflow runs."""
+    """Return the folder of the workflow runs' working directories."""
     return str(state_folder(settings, storage) / "workspaces")
 
 
 def load_prices(settings: Settings) -> Mapping[str, Price]:
-    """The prices in the file that the settings name, or in prices.toml beside perdure.toml; else none."""
+    """Read prices from `price_file` or from prices.toml next to perdure.toml; without a file return none."""
     if settings.price_file is not None:
         return read_prices(Path(settings.price_file))
     beside = config_file().parent / PRICE_FILE
@@ -321,7 +320,7 @@ def load_prices(settings: Settings) -> Mapping[str, Price]:
 
 
 def workflow_config(settings: Settings) -> Config:
-    """What the settings say about workflows; each run keeps what they said when it was dispatched."""
+    """Build the workflow configuration from the settings; each run keeps the one of its dispatch."""
     return Config(
         gates=settings.workflow_gates,
         models=dict(settings.workflow_models),
@@ -334,14 +333,14 @@ def workflow_config(settings: Settings) -> Config:
 
 
 def get_public_url(settings: Settings) -> str | None:
-    """The address under which people reach this server, without a slash at its end."""
+    """Return the public URL of this server without a trailing slash."""
     return None if settings.public_url is None else settings.public_url.rstrip("/")
 
 
 def build_policy(
     settings: Settings, http: HttpSection | None = None, lifetime: Lifetime | None = None
 ) -> Policy:
-    """What the settings say about runs, and the project about their webhooks and threads."""
+    """Build the run policy from the settings, and from the project's options of webhooks and threads."""
     http = http or HttpSection()
     return Policy(
         timeout=settings.job_timeout,
@@ -364,4 +363,4 @@ def _build_check(settings: Settings, http: HttpSection) -> Callable[[str], str]:
 
 
 def _no_webhook(url: str) -> None:
-    """Where webhooks are disabled, a run has none."""
+    """Accept no webhook, because webhooks are disabled."""

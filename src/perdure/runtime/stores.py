@@ -1,4 +1,4 @@
-"""The stores that people open: in memory, on a SQLite file, on PostgreSQL."""
+"""The stores: in memory, in a SQLite file, on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ MEMORY_URLS = ("memory:", "memory://", ":memory:")
 
 
 class DatabaseKinds(Kinds):
-    """Every kind of rollout of a database, with what its domain does when one moves.
+    """All kinds of rollouts of a database, with the listeners of their domains.
 
-    `phases` creates phases, also where one ends and the next begins, by the policy of this database.
+    `phases` creates phases, also the next phase after one ends, by the policy of this database.
     """
 
     def __init__(self, task: RolloutKind = TASK_KIND) -> None:
@@ -99,9 +99,9 @@ class DatabaseKinds(Kinds):
 
     @classmethod
     def of(cls, store: DatabaseLightningStore) -> DatabaseKinds:
-        """The kinds of a store."""
+        """Return the kinds of a store."""
         kinds = store.rollouts.kinds
-        assert isinstance(kinds, DatabaseKinds), "the store was not made by wire"
+        assert isinstance(kinds, DatabaseKinds), "the store was not built by wire"
         return kinds
 
 
@@ -113,7 +113,7 @@ def wire(
     eviction: Eviction | None = None,
     retention: Retention | None = None,
 ) -> Rollouts:
-    """The rollouts of a database, with the kinds that exist and its timers running."""
+    """Build the rollouts of a database, with all kinds and running timers."""
     rollouts = Rollouts(storage, DatabaseKinds(), namespace=namespace, eviction=eviction)
     rollouts.watchdog.start(watchdog_interval)
     if watchdog_interval is not None:
@@ -125,8 +125,8 @@ class SqliteLightningStore(DatabaseLightningStore):
     """A durable store in one SQLite file, which this process owns while it is open.
 
     `synchronous="NORMAL"` is faster on slow disks; after a power failure (not after a crash of the process)
-    the last acknowledged writes may be missing. `served_at` is the URL at which this process
-    serves the file, for whoever finds it owned. An operation is stopped after `timeout` seconds.
+    the last acknowledged writes may be missing. `served_at` is the URL at which this process serves the file;
+    a process that finds the file locked reports it. An operation is stopped after `timeout` seconds.
     """
 
     def __init__(
@@ -154,8 +154,8 @@ class PostgresLightningStore(DatabaseLightningStore):
     """A durable store on PostgreSQL 15 or newer, shared by any number of processes.
 
     It connects at the first call. Every call ends within `timeout` seconds. Set `pgbouncer` behind a pooler
-    in transaction mode. With `redis_url`, processes tell each other of changes through Redis, which all of
-    them must name, and not through the database.
+    in transaction mode. With `redis_url`, processes notify each other of changes through Redis instead of the
+    database; all processes must then use the same Redis.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class PostgresLightningStore(DatabaseLightningStore):
 
 
 def by_redis(url: str, prefix: str, max_connections: int) -> Callable[[Background], Signals]:
-    """What carries hints between processes through Redis."""
+    """Build the function that creates Redis signals between processes."""
     try:
         from perdure.kernel.signals.redis import RedisSignals
     except ModuleNotFoundError as error:
@@ -195,12 +195,12 @@ def by_redis(url: str, prefix: str, max_connections: int) -> Callable[[Backgroun
 
 
 class InMemoryLightningStore(DatabaseLightningStore):
-    """A store in memory, for trying things out and for tests; it ends with the process.
+    """A store in memory, for experiments and tests; it ends with the process.
 
     When its spans take more than `eviction_memory_threshold` (bytes, or a ratio of the machine's memory up to
-    1.0), those of the oldest rollouts are dropped until no more than `safe_memory_threshold` is taken. It is
-    safe from many threads whatever `thread_safe` says, and its watchdog is exact, so that
-    `scan_debounce_seconds` has nothing to hold back; both are taken so that existing code can move here.
+    1.0), those of the oldest rollouts are dropped until at most `safe_memory_threshold` is used. It is always
+    thread-safe, and its watchdog is exact. `thread_safe` and `scan_debounce_seconds` exist only for
+    compatibility with existing code.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ def _machine_memory() -> int:
 
 
 def _threshold(name: str, value: float | int | None, default: float, memory: int, least: int) -> int:
-    """A threshold in bytes: a whole number is bytes, a fraction up to 1.0 is a share of the memory."""
+    """Return a threshold in bytes. A whole number is bytes; a fraction up to 1.0 is a share of the memory."""
     if value is None:
         value = default
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -265,7 +265,7 @@ def _threshold(name: str, value: float | int | None, default: float, memory: int
 
 
 class StoreOptions(TypedDict, total=False):
-    """The options of the classes of stores; which of them a store takes, its class says."""
+    """Options of the store classes; each class accepts some of them."""
 
     namespace: str
     timeout: float
@@ -288,11 +288,11 @@ class StoreOptions(TypedDict, total=False):
 
 
 def open_store(url: str | None = None, **options: Unpack[StoreOptions]) -> DatabaseLightningStore:
-    """Open a store by its URL, or the one that the environment and `perdure.toml` name.
+    """Open a store by its URL, or the store that the environment and `perdure.toml` name.
 
     `memory:` is a store in memory, `sqlite:///path/to/file` (or just a path) a SQLite file, and
     `postgresql://user:password@host/database` a PostgreSQL database. Options are those of the store's class;
-    without a URL they come from the settings too, where they are not given.
+    without a URL, missing options come from the settings.
     """
     if url is None:
         return open_configured(load_settings(), **options)
@@ -309,7 +309,7 @@ def open_store(url: str | None = None, **options: Unpack[StoreOptions]) -> Datab
 
 
 def open_configured(settings: Settings, **options: Unpack[StoreOptions]) -> DatabaseLightningStore:
-    """Open the store that the settings name, as they want it; options win over them."""
+    """Open the store that the settings name and configure; options have precedence."""
     names = ["namespace", "watchdog_interval", "timeout"]
     if settings.database_url.startswith(("postgresql://", "postgres://")):
         names += ["pool_size", "pgbouncer"]
@@ -322,7 +322,7 @@ def open_configured(settings: Settings, **options: Unpack[StoreOptions]) -> Data
 
 
 def sqlite_file(url: str) -> str | None:
-    """The file that a URL names, or None if it names another kind of store."""
+    """Return the file that a URL names, or None for another kind of store."""
     scheme, separator, _ = url.partition("://")
     if url in MEMORY_URLS or (separator and scheme != "sqlite"):
         return None
@@ -330,7 +330,7 @@ def sqlite_file(url: str) -> str | None:
 
 
 def _sqlite_path(url: str) -> str:
-    """`sqlite:///relative`, `sqlite:////absolute`."""
+    """Return the path of `sqlite:///relative` or `sqlite:////absolute`."""
     try:
         parts = urlsplit(url)
     except ValueError as error:

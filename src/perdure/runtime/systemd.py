@@ -1,6 +1,6 @@
-"""What systemd is told of a service with `Type=notify`: that it is ready, stops, reloads, and still works.
+"""Notifications to systemd from a service with `Type=notify`: ready, stopping, reloading, watchdog.
 
-The messages go to the socket that $NOTIFY_SOCKET names; without it nothing is sent.
+The messages go to the socket $NOTIFY_SOCKET; without it none are sent.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ SOCKET = "NOTIFY_SOCKET"
 WATCHDOG_SECONDS = "WATCHDOG_USEC"
 WATCHDOG_PROCESS = "WATCHDOG_PID"
 VARIABLES = (SOCKET, WATCHDOG_SECONDS, WATCHDOG_PROCESS)
-"""What systemd says to a process, and not to those that the process starts."""
+"""Variables of systemd for one process, which its child processes must not inherit."""
 
 
 def notify(*lines: str) -> bool:
-    """Send lines such as `READY=1` to systemd; gives whether there was somebody to send them to."""
+    """Send lines such as `READY=1` to systemd. Return whether they were sent."""
     address = os.environ.get(SOCKET, "")
     if not address.startswith(("/", "@")) or not hasattr(socket, "AF_UNIX"):
         return False
-    # An address that begins with @ is one without a file.
+    # An address with @ is in the abstract namespace, without a file.
     path = "\0" + address[1:] if address.startswith("@") else address
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         try:
@@ -40,7 +40,7 @@ def notify(*lines: str) -> bool:
 
 
 def watchdog_seconds() -> float | None:
-    """How often systemd wants to hear of this process; None if it does not watch it."""
+    """Return the watchdog interval that systemd requires; None if it does not watch this process."""
     given = os.environ.get(WATCHDOG_SECONDS, "")
     process = os.environ.get(WATCHDOG_PROCESS) or str(os.getpid())
     if not given.isdecimal() or int(given) == 0 or process != str(os.getpid()):
@@ -49,12 +49,12 @@ def watchdog_seconds() -> float | None:
 
 
 class Systemd:
-    """Notifies systemd from the event loop, so that a loop that hangs is noticed by the watchdog."""
+    """Notifies systemd from the event loop, so that the watchdog notices a hanging loop."""
 
     def __init__(self) -> None:
         self._pinging: asyncio.Task[None] | None = None
 
-    def tell(self, status: str) -> None:
+    def notify_status(self, status: str) -> None:
         """Send the status of the process."""
         if status == RUNNING:
             notify("READY=1", f"STATUS=Serving as process {os.getpid()}.")
@@ -62,7 +62,7 @@ class Systemd:
             notify("STOPPING=1", "STATUS=Finishing requests and runs.")
 
     def reloading(self) -> None:
-        """Say that a reload begins; `reloaded` says that it is over."""
+        """Announce the start of a reload; `reloaded` announces its end."""
         notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def reloaded(self) -> None:

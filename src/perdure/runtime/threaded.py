@@ -1,4 +1,4 @@
-"""A store for many threads and event loops, over a store that may be safe in one only."""
+"""A store for many threads and event loops, over a store that may be safe in only one."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _LOCKED = frozenset(
         "update_worker",
     }
 )
-"""What changes the store, and is therefore done one at a time where the store is not safe for many tasks."""
+"""Calls that change the store. They run one at a time if the store is not async-safe."""
 
 
 class LightningStoreThreaded(LightningStore):
-    """Runs every call of the wrapped store in one event loop of its own, whatever thread or loop asks.
+    """Runs every call of the wrapped store in its own event loop, from any thread or loop.
 
-    Calls that change the store are done one at a time if the store does not say that it is async-safe.
+    Calls that change the store run one at a time, unless the store is async-safe.
     """
 
     def __init__(self, store: LightningStore) -> None:
@@ -75,7 +75,7 @@ class LightningStoreThreaded(LightningStore):
         return await method(*args, **kwargs)
 
     async def close(self) -> None:
-        """Close the wrapped store and end the thread."""
+        """Close the wrapped store, and end the thread."""
         await self._portal.ask(self.store.close)
         self._portal.close()
 

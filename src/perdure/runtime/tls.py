@@ -1,7 +1,7 @@
-"""TLS of the server, for HTTP and gRPC: a certificate, its key, and the authority of clients.
+"""TLS of the server for HTTP and gRPC: a certificate, its key, and the authority of clients.
 
-The files are read at the start and at each reload. New connections use what was read last; a file that cannot
-be used leaves everything as it was.
+The files are read at the start and at each reload. New connections use the files that were read last. If a
+file is unusable, nothing changes.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class Pem(NamedTuple):
     certificate: bytes
     key: bytes
     client_ca: bytes | None
-    """Only clients with a certificate of this authority get in."""
+    """If set, only clients with a certificate of this authority can connect."""
 
 
 class TlsFiles(NamedTuple):
-    """Where the certificate, its key and the authority of clients are."""
+    """Paths of the certificate, its key and the authority of clients."""
 
     certificate: Path
     key: Path
     client_ca: Path | None
 
     def read(self) -> Pem:
-        """The content of the files; InvalidInput if they cannot be used."""
+        """Read the files. Raise InvalidInput if they are unusable."""
         pem = Pem(
             _read(self.certificate, "tls_cert_file"),
             _read(self.key, "tls_key_file"),
@@ -44,12 +44,12 @@ class TlsFiles(NamedTuple):
         return pem
 
     def context(self) -> ssl.SSLContext:
-        """A context of these files; InvalidInput if they do not fit together."""
+        """Build a context of these files. Raise InvalidInput if they do not match."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(HTTP)
         try:
-            # Without a password of ours, OpenSSL would ask for one at the terminal.
+            # Without a password function, OpenSSL would prompt for a password at the terminal.
             context.load_cert_chain(self.certificate, self.key, password=lambda: "")
         except (ssl.SSLError, OSError) as error:
             raise InvalidInput(
@@ -65,7 +65,7 @@ class TlsFiles(NamedTuple):
 
 
 def find_tls_files(settings: Settings) -> TlsFiles | None:
-    """The files that the settings name; None without TLS."""
+    """Return the files that the settings name; None without TLS."""
     if settings.tls_cert_file is None:
         for name in ("tls_key_file", "tls_client_ca_file"):
             if getattr(settings, name) is not None:
@@ -80,7 +80,7 @@ def find_tls_files(settings: Settings) -> TlsFiles | None:
 
 
 class Tls:
-    """The TLS of a server, which can be read again."""
+    """The TLS of a server; its files can be reloaded."""
 
     def __init__(self, files: TlsFiles) -> None:
         self.files = files
@@ -89,7 +89,7 @@ class Tls:
 
     @classmethod
     def of(cls, settings: Settings) -> Tls | None:
-        """The TLS of the settings; None without it. Files that cannot be used refuse the start."""
+        """Build the TLS of the settings; None without it. Refuse the start if the files are unusable."""
         try:
             files = find_tls_files(settings)
             return None if files is None else cls(files)
@@ -97,7 +97,7 @@ class Tls:
             raise StartRefused(error.message) from error
 
     async def reload(self, settings: Settings) -> str | None:
-        """Read the files that the settings name now; says which certificate is used from now on."""
+        """Read the files that the settings name now, and return a description of the change."""
         files = find_tls_files(settings)
         if files is None:
             raise InvalidInput("TLS cannot be switched off without a restart")
@@ -112,7 +112,7 @@ class Tls:
 
 
 class _ReloadableContext(ssl.SSLContext):
-    """A context whose connections use another one, which can be replaced while a server listens."""
+    """A context that delegates to another one, which can be replaced while a server listens."""
 
     current: ssl.SSLContext
 

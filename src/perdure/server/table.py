@@ -1,4 +1,4 @@
-"""The table of every protocol, from which the router, the OpenAPI document, scopes and tests are derived."""
+"""The route table of all protocols. The router, the OpenAPI document, scopes and tests derive from it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROUTES: tuple[Route, ...] = (
     *WEB_ROUTES,
 )
 LIGHTNING_ONLY: tuple[Route, ...] = (*LIGHTNING_ROUTES, *OTLP_ROUTES, *PROBES)
-"""What a store of another make is served with."""
+"""Routes of a server for a third-party store."""
 
 
 META = frozenset({"/openapi.json", "/info", "/metrics", "/docs", *(route.path for route in GUIDE)})
@@ -38,9 +38,9 @@ META = frozenset({"/openapi.json", "/info", "/metrics", "/docs", *(route.path fo
 def build_application(
     app: StoreApp, components: Sequence[Component] = (), *, closed: bool = False
 ) -> ASGIApp:
-    """Build the application with all routes that the app can serve, and that its project has not disabled.
+    """Build the application with all routes that the app can serve and its project has not disabled.
 
-    If it is `closed`, a caller needs a key or a token even where no key or token exists.
+    If it is `closed`, a caller needs a key or a token even where none exists.
     """
     if not isinstance(app, App):
         return make_application(app, LIGHTNING_ONLY, components, closed=closed)
@@ -55,7 +55,7 @@ def build_application(
 
 
 def _enabled(disabled: Collection[str]) -> tuple[Route, ...]:
-    """The routes without those that `http.disable_…` of a `langgraph.json` names."""
+    """Return the routes except those that `http.disable_…` of a `langgraph.json` names."""
     web = () if "ui" in disabled else (HOME, *WEB_ROUTES)
     theirs = [route for route in LANGGRAPH_ROUTES if route.group not in disabled]
     others = (*NATIVE_ROUTES, *LIGHTNING_ROUTES, *OTLP_ROUTES, *web)

@@ -1,4 +1,4 @@
-"""The port of a worker: its health for probes, and its metrics for Prometheus."""
+"""The worker's HTTP port: health for probes, metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from perdure.server.native.metrics import CollectedFamilies
 from perdure.server.native.tally_metrics import tally_families
 from perdure.worker.worker import RunWorker
 
-KEY_NEEDED = "an address that is open to other machines needs the key: set api_key on the worker, and send it"
+KEY_NEEDED = "an address open to other machines needs the key: set api_key on the worker, and send it"
 READ_SECONDS = 10.0
 
 
@@ -44,7 +44,7 @@ class WorkerPort:
         self.url = ""
 
     async def start(self) -> None:
-        """Listen. A port that is taken ends the start with a sentence."""
+        """Listen. Raise StartRefused if the port is taken."""
         application = web.Application()
         answers: Mapping[str, Callable[[web.Request], web.Response]] = {
             "/healthz": self._live,

@@ -81,13 +81,13 @@ class DaemonHost:
 
     def announce(self, facts: dict[str, Any]) -> None:
         names = ("url", "grpc_port", "workers", "agents")
-        self._file.tell(RUNNING, **{name: facts[name] for name in names})
+        self._file.write_status(RUNNING, **{name: facts[name] for name in names})
         own = {"status": RUNNING, "pid": os.getpid(), "pid_file": str(self._file.path)}
         self._report.ready({**own, **facts, "log_file": self._log_file})
 
     def _tell(self, status: str) -> None:
         if self._taken:
-            self._file.tell(status)
+            self._file.write_status(status)
 
     async def _reopen_log(self, settings: Settings) -> str | None:
         """Write to the file of the log's name, which is another one if the log was rotated."""

@@ -1,4 +1,4 @@
-"""The client of memory over gRPC: what the extra `grpc` adds."""
+"""The client of memory over gRPC, part of the extra `grpc`."""
 
 from perdure.client.grpc.memory import GrpcMemory as GrpcMemory
 

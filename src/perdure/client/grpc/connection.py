@@ -1,4 +1,4 @@
-"""A connection to a gRPC server: it connects by itself, again after a failure, and bounds every request."""
+"""A gRPC connection that connects and reconnects by itself, with a time limit for every request."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ PATIENCE_SECONDS = 60.0
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 TIMEOUTS_IN_A_ROW = 2
-"""After so many requests without an answer in time, the connection counts as lost."""
+"""The connection counts as lost after this number of consecutive timeouts."""
 MAX_MESSAGE = 64 << 20
 ERROR_CODE = "perdure-error"
-"""The trailing metadata with the code of the server's error."""
+"""Trailing metadata key that holds the code of the server's error."""
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 
 logger = logging.getLogger(__name__)
@@ -58,8 +58,8 @@ Transition = Callable[[ConnectionState, str, ConnectionState], None]
 class GrpcConnection:
     """A connection whose state follows `CONNECTION`.
 
-    A request connects first, if need be. After a transport error it is sent again, for up to `patience`
-    seconds, with growing pauses; each try has `deadline` seconds. So requests must be idempotent.
+    A request connects first if necessary. After a transport error it is retried for up to `patience` seconds,
+    with growing pauses; each try has `deadline` seconds. So requests must be idempotent.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class GrpcConnection:
     # --- connecting
 
     async def connect(self) -> None:
-        """Connect, with one try, unless it is connected. Requests do this by themselves."""
+        """Connect with one try, unless connected. Requests do this by themselves."""
         async with self._connecting:
             if self._closed:
                 raise StorageClosed("the client is closed")
@@ -120,7 +120,7 @@ class GrpcConnection:
         self._step(ESTABLISHED)
 
     async def _resolve(self) -> None:
-        """Check that the host has an address: gRPC tells that less clearly."""
+        """Check that the host has an address, because the error of gRPC is less clear."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout):
@@ -131,7 +131,7 @@ class GrpcConnection:
             raise DnsFailure(f"{self._host} was not resolved within {self._connect_timeout:g} s") from None
 
     def _open(self) -> Any:
-        # A channel of its own, and not one that another connection to the address left in its back-off.
+        # A pool of its own, so that the back-off of another connection to the address does not apply.
         options = [
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_receive_message_length", MAX_MESSAGE),
@@ -143,7 +143,7 @@ class GrpcConnection:
         return grpc.aio.secure_channel(self.address, grpc.ssl_channel_credentials(ca, key, cert), options)
 
     async def _greet(self, channel: Any) -> None:
-        """Ask for the server's health, which connects; a server without that service is connected too."""
+        """Connect by a health check. A server without the health service counts as connected."""
         check = channel.unary_unary(
             HEALTH_CHECK,
             request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
@@ -164,7 +164,7 @@ class GrpcConnection:
             raise ConnectionFailed(f"{self.address} is stopping")
 
     async def close(self) -> None:
-        """End the connection; requests that are under way end with an error."""
+        """Close the connection; running requests fail."""
         self._closed = True
         channel, self._channel = self._channel, None
         self._step(CLOSED)
@@ -174,7 +174,7 @@ class GrpcConnection:
     # --- requests
 
     async def call(self, method: str, request: Any, answer: Any, *, deadline: float | None = None) -> Any:
-        """Send a request of one message, and give its answer, a message of the class `answer`."""
+        """Send a request of one message, and return its response, a message of the class `answer`."""
         seconds = self.deadline if deadline is None else deadline
         patience = Patience(self)
         while True:
@@ -192,7 +192,7 @@ class GrpcConnection:
 
     @asynccontextmanager
     async def request(self) -> AsyncIterator[Any]:
-        """The channel, for one request; errors of gRPC become ours, and a lost connection is given up."""
+        """Yield the channel for one request. Convert gRPC errors, and close a lost connection."""
         channel = self._channel
         if channel is None:
             raise ServerUnavailable(f"{self.address} is not connected")
@@ -208,7 +208,7 @@ class GrpcConnection:
 
     @contextmanager
     def _request(self) -> Iterator[None]:
-        """Count a request that is under way."""
+        """Count a running request."""
         self._requests += 1
         self._step(STARTED)
         try:
@@ -219,14 +219,14 @@ class GrpcConnection:
                 self._step(ENDED)
 
     async def _failed(self, channel: Any, error: Any) -> NoReturn:
-        """Raise what an error of gRPC means, and give up the connection if it is lost."""
+        """Raise the error for a gRPC error, and close the connection if it is lost."""
         code, details = error.code(), error.details() or ""
-        said = dict(error.trailing_metadata() or ()).get(ERROR_CODE)
-        if said is not None:
-            # The server has answered: the connection is well.
+        named = dict(error.trailing_metadata() or ()).get(ERROR_CODE)
+        if named is not None:
+            # The server has answered, so the connection works.
             self._timeouts = 0
-            raise error_named(said, details) or PerdureError(details)
-        # A write after the end of a call is INTERNAL in grpc's own client, whatever the server answered.
+            raise error_named(named, details) or PerdureError(details)
+        # grpc's own client reports INTERNAL for a write after the end of a call, regardless of the response.
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL):
             await self._lose(channel)
             raise ServerUnavailable(f"{self.address} is unavailable: {details}")
@@ -257,7 +257,7 @@ class GrpcConnection:
 
 
 class Patience:
-    """The tries of one request: how long they may go on, and how long to pause between them."""
+    """The retries of one request: their time limit, and the pauses between them."""
 
     def __init__(self, connection: GrpcConnection) -> None:
         self._connection = connection
@@ -265,12 +265,12 @@ class Patience:
         self.renew()
 
     def renew(self) -> None:
-        """Begin anew, after a success."""
+        """Restart the time limit and the pauses after a success."""
         self._give_up = self._clock() + self._connection.patience
         self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
 
     async def after(self, error: PerdureError) -> None:
-        """Pause after an error; raises it if it will not pass, or if there is no time left."""
+        """Pause after an error. Raise the error if it is permanent or the time is over."""
         pause = self._backoff.next()
         if not _passes(error) or self._clock() + pause >= self._give_up:
             raise error
@@ -280,7 +280,7 @@ class Patience:
 
 
 def _passes(error: PerdureError) -> bool:
-    """Whether an error may pass, so that the request is worth another try."""
+    """Return whether an error is temporary, so that the request is worth retrying."""
     if isinstance(error, ConnectionFailed):
         return error.retried
     return isinstance(error, CallTimeout) or is_transient(error, idempotent=True)
@@ -289,7 +289,7 @@ def _passes(error: PerdureError) -> bool:
 def _split(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or not host:
-        raise InvalidInput(f"{address!r} is no address; write HOST:PORT, such as 127.0.0.1:50051")
+        raise InvalidInput(f"{address!r} is not an address; write HOST:PORT, such as 127.0.0.1:50051")
     return host.strip("[]"), int(port)
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong with the connection to a gRPC server, and what to do about it."""
+"""Errors of a gRPC connection, with hints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ConnectionFailed(Unreachable):
     code = "connection_failed"
     hint: ClassVar[str] = "verify that the server is running, and its address"
     retried: ClassVar[bool] = True
-    """Whether another try may help."""
+    """Whether a retry may help."""
 
 
 class DnsFailure(ConnectionFailed):
@@ -39,7 +39,7 @@ class TlsFailure(ConnectionFailed):
 
 
 class ServerUnavailable(Unreachable):
-    """The gRPC server went away during a request."""
+    """The gRPC server became unavailable during a request."""
 
     code = "server_unavailable"
     hint: ClassVar[str] = "the client reconnects; verify that the server is running"
@@ -62,7 +62,7 @@ class CallCancelled(PerdureError):
 
 
 def connection_failure(detail: str) -> ConnectionFailed:
-    """Why a connection failed, by the text that gRPC gives."""
+    """Build the error for gRPC's text about a failed connection."""
     text = detail.lower()
     if "dns" in text or "name resolution" in text:
         return DnsFailure(detail)

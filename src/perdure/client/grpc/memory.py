@@ -1,4 +1,4 @@
-"""Memory over gRPC: the methods of the service, on a connection that heals."""
+"""Memory over gRPC: the methods of the service, on a connection that reconnects."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from perdure.memory.records import (
 )
 
 WINDOW = 8
-"""How many batches of a stream are sent before the first of them is acknowledged."""
+"""Number of batches of a stream that are sent before the first one is acknowledged."""
 
 STREAM_EVENTS = f"/{m.SERVICE}/StreamEvents"
 
@@ -54,9 +54,8 @@ Batch = Sequence[NewMemoryEvent]
 class GrpcMemory:
     """The memory of a server, over gRPC.
 
-    It connects with the first request, reconnects with back-off, and sends a request again whose answer was
-    lost: every method may be done twice. Errors have a `hint` about what to do. `state` follows the state
-    machine of the connection.
+    It connects with the first request, reconnects with back-off, and retries a request whose response was
+    lost, because every method is idempotent. Errors have a `hint`. `state` is the state of the connection.
     """
 
     def __init__(
@@ -88,11 +87,11 @@ class GrpcMemory:
         return self.connection.state
 
     async def connect(self) -> None:
-        """Connect now, with one try; raises why it failed."""
+        """Connect now, with one try. Raise the reason if it fails."""
         await self.connection.connect()
 
     async def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         await self.connection.close()
 
     async def __aenter__(self) -> Self:
@@ -104,10 +103,10 @@ class GrpcMemory:
         await self.close()
 
     async def health(self, service: str = "") -> str:
-        """The health of the server, or of one of its services: SERVING, NOT_SERVING or UNKNOWN."""
+        """Return the health of the server or of one service: SERVING, NOT_SERVING or UNKNOWN."""
         request, answer = health_pb2.HealthCheckRequest(service=service), health_pb2.HealthCheckResponse
-        found = await self.connection.call(HEALTH_CHECK, request, answer)
-        name: str = answer.ServingStatus.Name(found.status)
+        response = await self.connection.call(HEALTH_CHECK, request, answer)
+        name: str = answer.ServingStatus.Name(response.status)
         return name
 
     async def _call(self, method: str, request: Any, answer: Any) -> Any:
@@ -121,14 +120,14 @@ class GrpcMemory:
         return wire.message_to_ingested(await self._call("IngestEvent", request, m.IngestEventResponse))
 
     async def ingest_many(self, events: Batch) -> list[Ingested]:
-        """Store events, all or none of them; answers in their order."""
+        """Store all events or none. Return results in their order."""
         answer = await self._call("IngestEvents", _batch(events), m.IngestEventsResponse)
-        return [wire.message_to_ingested(each) for each in answer.results]
+        return [wire.message_to_ingested(result) for result in answer.results]
 
     async def stream(self, batches: AsyncIterable[Batch]) -> AsyncIterator[list[Ingested]]:
-        """Store batches as they come; gives what became of each when it is durable, in their order.
+        """Store batches from an iterator. Yield the results of each batch in order, once it is durable.
 
-        After a lost connection, batches that were not acknowledged are sent again.
+        After a lost connection, unacknowledged batches are sent again.
         """
         sending = Sending(batches)
         patience = Patience(self.connection)
@@ -139,7 +138,7 @@ class GrpcMemory:
                     async with self.connection.request() as channel:
                         async for answer in sending.over(channel, self.connection.metadata):
                             patience.renew()
-                            yield [wire.message_to_ingested(each) for each in answer.results]
+                            yield [wire.message_to_ingested(result) for result in answer.results]
                     return
                 except PerdureError as error:
                     await patience.after(error)
@@ -147,18 +146,18 @@ class GrpcMemory:
             await sending.close()
 
     async def get_events(self, *, from_ms: int = 0, to_ms: int, limit: int = 100) -> EventPage:
-        """List the events of a stretch of time, both ends included, in the order of their time."""
+        """List the events of a time range, both ends included, in order of their time."""
         request = m.GetEventsRequest(from_timestamp_ms=from_ms, to_timestamp_ms=to_ms, limit=limit)
         answer = await self._call("GetEvents", request, m.GetEventsResponse)
-        events: list[MemoryEvent] = [wire.message_to_event(each) for each in answer.events]
+        events: list[MemoryEvent] = [wire.message_to_event(event) for event in answer.events]
         return EventPage(items=events, has_more=answer.has_more)
 
     # --- the table of contents
 
     async def toc_root(self) -> list[TocNode]:
-        """List the years, the latest first."""
+        """List the years, latest first."""
         answer = await self._call("GetTocRoot", m.GetTocRootRequest(), m.GetTocRootResponse)
-        return [wire.message_to_node(each) for each in answer.nodes]
+        return [wire.message_to_node(node) for node in answer.nodes]
 
     async def get_node(self, node_id: str) -> TocNode:
         """Get a node: its last complete version, with the ids of its children."""
@@ -168,11 +167,11 @@ class GrpcMemory:
         return wire.message_to_node(answer.node)
 
     async def browse(self, node_id: str, *, limit: int = 20, after: str | None = None) -> NodePage:
-        """List the children of a node in the order of their time."""
+        """List the children of a node in order of their time."""
         request = m.BrowseTocRequest(parent_id=node_id, limit=limit, continuation_token=after)
         answer = await self._call("BrowseToc", request, m.BrowseTocResponse)
         return NodePage(
-            items=[wire.message_to_node(each) for each in answer.children],
+            items=[wire.message_to_node(node) for node in answer.children],
             has_more=answer.has_more,
             after=answer.continuation_token if answer.has_more else None,
         )
@@ -202,7 +201,7 @@ class GrpcMemory:
             raise JobNotFound(answer.error)
 
     async def scheduler_status(self) -> Any:
-        """The message `GetSchedulerStatusResponse`: whether the scheduler runs, and its jobs."""
+        """Return the message `GetSchedulerStatusResponse`: whether the scheduler runs, and its jobs."""
         request = m.GetSchedulerStatusRequest()
         return await self._call("GetSchedulerStatus", request, m.GetSchedulerStatusResponse)
 
@@ -217,7 +216,7 @@ class GrpcMemory:
         limit: int = 10,
         token_budget: int = 0,
     ) -> NodeMatches:
-        """Find the parts of one node that have words of a query."""
+        """Find the parts of one node that contain words of a query."""
         request = m.SearchNodeRequest(
             node_id=node_id,
             query=query,
@@ -237,7 +236,7 @@ class GrpcMemory:
         limit: int = 10,
         token_budget: int = 0,
     ) -> ChildMatches:
-        """Find the children of a node that have words of a query, or the nodes of a level."""
+        """Find the children of a node, or the nodes of a level, that contain words of a query."""
         request = m.SearchChildrenRequest(
             query=query,
             parent_id=parent_id or "",
@@ -262,7 +261,7 @@ class GrpcMemory:
         text_weight: float = 0.5,
         vector_weight: float = 0.5,
     ) -> SearchResult:
-        """Find events, nodes of the table of contents and grips, the best first, each with its events."""
+        """Find events, nodes of the table of contents and grips, best first, each with its events."""
         request = m.HybridSearchRequest(
             query=query,
             top_k=limit,
@@ -275,7 +274,7 @@ class GrpcMemory:
         )
         answer = await self._call("HybridSearch", request, m.HybridSearchResponse)
         return SearchResult(
-            items=[wire.message_to_hit(each) for each in answer.matches],
+            items=[wire.message_to_hit(match) for match in answer.matches],
             mode_used=wire.named(wire.MODES, answer.mode_used, "search mode"),
             text_available=answer.bm25_available,
             vector_available=answer.vector_available,
@@ -283,7 +282,7 @@ class GrpcMemory:
 
 
 class Sending:
-    """Batches on their way over one stream after another, until each of them is acknowledged."""
+    """Sends batches over a stream, and over the next one after a failure, until each is acknowledged."""
 
     def __init__(self, batches: AsyncIterable[Batch]) -> None:
         self._unacknowledged: deque[Any] = deque()
@@ -294,16 +293,16 @@ class Sending:
         self._failure: Exception | None = None
 
     async def _read(self, batches: AsyncIterable[Batch]) -> None:
-        """Take batches from their source, which goes on while there is no connection."""
+        """Read batches from their source, also while there is no connection."""
         try:
             async for events in batches:
                 await self._coming.put(_batch(events))
-        except Exception as error:  # noqa: BLE001 - raised when what came before it is acknowledged
+        except Exception as error:  # noqa: BLE001 - raised after the batches before it are acknowledged
             self._failure = error
         await self._coming.put(None)
 
     async def over(self, channel: Any, metadata: list[tuple[str, str]]) -> AsyncIterator[Any]:
-        """Send over a stream of this channel what is not acknowledged yet, and what follows."""
+        """Send unacknowledged batches over a stream of this channel, then the following ones."""
         call = channel.stream_stream(
             STREAM_EVENTS,
             request_serializer=m.IngestEventsRequest.SerializeToString,
@@ -325,7 +324,7 @@ class Sending:
             call.cancel()
 
     async def _write(self, call: Any) -> None:
-        """Write to a stream until the source ends; why a write fails is seen where the answers are read."""
+        """Write to a stream until the source ends. The reader of the responses sees why a write failed."""
         for message in list(self._unacknowledged):
             await call.write(message)
         while not self._at_end:

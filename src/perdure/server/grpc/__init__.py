@@ -2,5 +2,5 @@
 
 import os
 
-# Commands of workflows are started by forking: gRPC would log a line about its threads for each.
+# Workflow commands start by forking. Without this, gRPC logs a line about its threads for each fork.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -1,7 +1,7 @@
-"""The calls of the gRPC server: who may make them, how their messages are read, and how they are refused.
+"""Calls of the gRPC server: authentication, reading of messages, refusals.
 
-Messages are received and read here rather than by grpc: a caller that sends nothing holds no call for ever,
-nothing is received from somebody who may not call, and what cannot be read is the caller's error.
+perdure reads messages itself, not grpc. So a caller that sends nothing cannot hold a call forever, an
+unauthorized caller sends no data to the server, and a malformed message is an error of the caller.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from perdure.server.otlp.decode import PROTOBUF_FORM
 from perdure.service.callers import Caller, Scope, allows
 
 ERROR_CODE = "perdure-error"
-"""The trailing metadata with the code of an error."""
+"""Trailing metadata key that holds the code of an error."""
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 logger = logging.getLogger(__name__)
 
 Context = Any
-"""grpc's context of a call; the package has no types."""
+"""grpc's context of a call; grpc has no type hints."""
 Requests = AsyncIterator[bytes]
 
 
 class Calls:
-    """Admits callers and answers their calls, all of which are counted."""
+    """Authenticates callers and answers their calls. Counts every call."""
 
     def __init__(self, app: StoreApp) -> None:
         self.app = app
@@ -46,66 +46,66 @@ class Calls:
         self._arrivals = Arrivals(app.settings.body_timeout)
 
     def unary(self, scope: Scope, answer: Callable[[Caller, bytes], Awaitable[bytes]]) -> Any:
-        """The handler of a method with one message and one answer."""
+        """Build the handler of a method with one request and one response."""
 
         async def call(requests: Requests, context: Context) -> bytes:
             caller = await self.admit(context, scope)
             try:
                 return await answer(caller, await self._arrivals.receive(context))
-            except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a status
+            except Exception as error:  # noqa: BLE001 - every failure becomes a status
                 await refuse(context, error)
 
         return self.in_flight.counting(grpc.stream_unary_rpc_method_handler(call))
 
     def stream(self, scope: Scope, answer: Callable[[Caller, Requests], AsyncIterator[bytes]]) -> Any:
-        """The handler of a method with many messages and many answers."""
+        """Build the handler of a method with many requests and many responses."""
 
         async def call(requests: Requests, context: Context) -> AsyncIterator[bytes]:
             caller = await self.admit(context, scope)
             try:
-                async for each in answer(caller, self._readmitting(requests, context)):
-                    yield each
-            except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a status
+                async for message in answer(caller, self._readmitting(requests, context)):
+                    yield message
+            except Exception as error:  # noqa: BLE001 - every failure becomes a status
                 await refuse(context, error)
 
         return self.in_flight.counting(grpc.stream_stream_rpc_method_handler(call))
 
     async def _readmitting(self, requests: Requests, context: Context) -> AsyncIterator[bytes]:
-        """The messages of a caller that may still call when each of them comes."""
+        """Yield requests. Check before each one that the caller is still admitted."""
         header = _get_header(context)
         async for request in requests:
             await self._gate.readmit(header)
             yield request
 
     async def admit(self, context: Context, scope: Scope | None = None) -> Caller:
-        """The caller by its metadata, which has the names of the headers; or the call is refused.
+        """Authenticate the caller by its metadata, which has the names of the HTTP headers; otherwise abort.
 
-        Without a scope, every known caller is admitted.
+        Without a scope, every authenticated caller is admitted.
         """
         try:
             caller = await self._gate.admit(_get_header(context), _parse_sender(context))
             if not allows(caller.scopes, scope):
                 raise Forbidden(f"this needs a token with the scope {scope!r}")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a status
+        except Exception as error:  # noqa: BLE001 - every failure becomes a status
             await refuse(context, error)
         return caller
 
 
 class Arrivals:
-    """Receives the one message of each call, within so many seconds.
+    """Receives the single message of each call, within a time limit.
 
-    One timer watches all calls: one for each of them would cost more than all that is done to admit it.
+    One timer watches all calls, because a timer for each costs more than the rest of its admission.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._waiting: dict[asyncio.Task[Any], float] = {}
-        """When each call has waited for too long, in the order of these times."""
+        """The deadline of each waiting call, earliest first."""
         self._late: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     async def receive(self, context: Context) -> bytes:
-        """The message; RequestTimeout if it does not arrive in time."""
+        """Return the message. Raise RequestTimeout if it does not arrive in time."""
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None
@@ -129,7 +129,7 @@ class Arrivals:
         return data
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Stop those that have waited for too long, and look again when the next one has."""
+        """Cancel calls past their deadline, then wait for the next deadline."""
         now, self._timer = loop.time(), None
         for task, until in [*self._waiting.items()]:
             if until > now:
@@ -141,7 +141,7 @@ class Arrivals:
 
 
 def parse(kind: Any, data: bytes) -> Any:
-    """A message; InvalidInput if the bytes are none."""
+    """Parse a message. Raise InvalidInput if the bytes are malformed."""
     try:
         return kind.FromString(data)
     except (DecodeError, ValueError):
@@ -149,7 +149,7 @@ def parse(kind: Any, data: bytes) -> Any:
 
 
 async def refuse(context: Context, error: Exception) -> NoReturn:
-    """End a call with an error; its details, as over HTTP, are in the trailing metadata."""
+    """Abort a call with an error. The trailing metadata holds its details, as over HTTP."""
     request_id = secrets.token_hex(8)
     if not isinstance(error, PerdureError):
         logger.error("request %s: a call failed", request_id, exc_info=error)

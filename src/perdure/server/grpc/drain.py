@@ -1,4 +1,4 @@
-"""How a gRPC server ends: those who watch its health are told first, then its calls are answered."""
+"""Shutdown of a gRPC server: notify health watchers first, then finish running calls."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ UNKNOWN: int = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 class GrpcHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """The health of services. Whoever watches it learns that the server stops, and then the call ends.
+    """Health of services. A watcher receives the final status, then its call ends.
 
-    The servicer of grpcio-health-checking never ends such a call, which would delay every stop.
+    The servicer of grpcio-health-checking never ends a watch, which would delay every shutdown.
     """
 
     def __init__(self, services: Iterable[str] = ("",)) -> None:
@@ -33,34 +33,34 @@ class GrpcHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         return health_pb2.HealthCheckResponse(status=status)
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802 - the protocol's name
-        told: int | None = None
+        sent: int | None = None
         while True:
             news, is_last = self._news, self._ended
             status = self._statuses.get(request.service, UNKNOWN)
-            if status != told:
-                told = status
+            if status != sent:
+                sent = status
                 yield health_pb2.HealthCheckResponse(status=status)
             if is_last:
                 return
             await news.wait()
 
     def stop_serving(self) -> None:
-        """From now on no service is serving."""
+        """Set all services to NOT_SERVING."""
         self._statuses = dict.fromkeys(self._statuses, NOT_SERVING)
-        self._tell()
+        self._notify()
 
     def end_watches(self) -> None:
-        """End the calls of those who watch, once they know the last status."""
+        """End all watches after they sent the last status."""
         self._ended = True
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
 
 class CallsInFlight:
-    """Counts the calls that are being answered, of the handlers that were wrapped by `counting`."""
+    """Counts running calls of the handlers that `counting` has wrapped."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -69,7 +69,7 @@ class CallsInFlight:
         self._none.set()
 
     async def drain(self, seconds: float) -> None:
-        """Refuse calls that come from now on, and wait until no other is left, for so many seconds."""
+        """Refuse new calls, and wait at most `seconds` until the running calls have ended."""
         self._refusing = True
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -77,7 +77,7 @@ class CallsInFlight:
 
     async def _begin(self, context: Any) -> None:
         if self._refusing:
-            # grpc itself would cancel it, and clients do not retry what was cancelled.
+            # grpc itself would cancel the call, and clients do not retry cancelled calls.
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
         if not self.count:
             self._none.clear()
@@ -89,7 +89,7 @@ class CallsInFlight:
             self._none.set()
 
     def counting(self, handler: Any) -> Any:
-        """The same handler of a method, which counts each call while it is answered."""
+        """Wrap a method handler so that its running calls are counted."""
         kind = f"{_arity(handler.request_streaming)}_{_arity(handler.response_streaming)}"
         make = getattr(grpc, f"{kind}_rpc_method_handler")
         counted = self._stream if handler.response_streaming else self._unary

@@ -1,4 +1,4 @@
-"""The service of memory: the methods of agent-memory, and batches and streams of events beside them."""
+"""The memory service: the methods of agent-memory, plus batches and streams of events."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from perdure.service.callers import Caller, Scope
 MEMORY_SERVICE = m.SERVICE
 FILE = m.Event.DESCRIPTOR.file
 IDLE_SECONDS = 300.0
-"""How long a stream may bring nothing before it ends."""
+"""Idle time after which a stream ends."""
 WINDOW = 8
-"""How many batches of a stream are being stored at once."""
+"""Number of batches of one stream that are stored concurrently."""
 EVENTS_PAGE = 50
 HITS = 10
 WEIGHT = 0.5
@@ -38,13 +38,13 @@ AROUND = 3
 JOBS_PAGE = 1000
 MOST_JOBS = 10_000
 RESULTS = {"success": 1, "failed": 2, "skipped": 3}
-"""The numbers of JobResultStatus."""
+"""Numbers of JobResultStatus."""
 
 Answer = Callable[[Services, Any], Awaitable[Any]]
 
 
 class Method(NamedTuple):
-    """A method: the message that it takes, the scope that it needs, and its answer."""
+    """A method: its request type, its scope and the function that answers it."""
 
     request: Any
     scope: Scope
@@ -86,7 +86,7 @@ async def get_toc_root(services: Services, request: Any) -> Any:
 
 
 async def get_node(services: Services, request: Any) -> Any:
-    """A node; an unknown one is an answer without it."""
+    """Return a node, or an empty response if it does not exist."""
     try:
         node = await services.memory.get_node(_named(request, "node_id"))
     except NotFound:
@@ -95,7 +95,7 @@ async def get_node(services: Services, request: Any) -> Any:
 
 
 async def browse_toc(services: Services, request: Any) -> Any:
-    """The children of a node. A token that is none of ours begins anew."""
+    """Return the children of a node. An invalid continuation token restarts from the first page."""
     token = _optional(request, "continuation_token")
     try:
         parse_node_place(token)
@@ -111,24 +111,24 @@ async def browse_toc(services: Services, request: Any) -> Any:
 
 
 async def expand_grip(services: Services, request: Any) -> Any:
-    """A grip with its events; an unknown one is an answer without it."""
+    """Return a grip with its events, or an empty response if it does not exist."""
     try:
-        found = await services.memory.expand_grip(
+        expanded = await services.memory.expand_grip(
             _named(request, "grip_id"),
             events_before=_around(request, "events_before"),
             events_after=_around(request, "events_after"),
         )
     except NotFound:
         return m.ExpandGripResponse()
-    return wire.expanded_message(found)
+    return wire.expanded_message(expanded)
 
 
 # --- searching --------------------------------------------------------------------------------------------
 
 
 async def teleport_search(services: Services, request: Any) -> Any:
-    """Full-text search. An empty query finds nothing, as in agent-memory."""
-    found = await services.memory.search_kinds(
+    """Search the full text. As in agent-memory, an empty query has no results."""
+    result = await services.memory.search_kinds(
         request.query,
         wire.parse_kinds(request.doc_type),
         mode="text",
@@ -136,17 +136,17 @@ async def teleport_search(services: Services, request: Any) -> Any:
         limit=_limit(request.limit, HITS, MOST_HITS),
     )
     return m.TeleportSearchResponse(
-        results=map(wire.teleport_result, found.items), total_docs=found.documents
+        results=map(wire.teleport_result, result.items), total_docs=result.documents
     )
 
 
 async def vector_teleport(services: Services, request: Any) -> Any:
     if not -1 <= request.min_score <= 1:
         raise InvalidInput("min_score must be between -1 and 1")
-    found = await _search(services, request, "vector")
-    if not found.vector_available:
+    result = await _search(services, request, "vector")
+    if not result.vector_available:
         raise AgentUnavailable("there are no vectors: configure an embedder (see the page about memory)")
-    matches = [wire.match_message(hit) for hit in found.items if hit.score >= request.min_score]
+    matches = [wire.match_message(hit) for hit in result.items if hit.score >= request.min_score]
     status = await get_vector_index_status(services, None)
     return m.VectorTeleportResponse(matches=matches, index_status=status)
 
@@ -165,7 +165,7 @@ async def get_vector_index_status(services: Services, request: Any) -> Any:
 
 
 async def search_node(services: Services, request: Any) -> Any:
-    found = await services.memory.search_node(
+    result = await services.memory.search_node(
         _named(request, "node_id"),
         request.query,
         fields=wire.parse_parts(request.fields),
@@ -173,16 +173,16 @@ async def search_node(services: Services, request: Any) -> Any:
         token_budget=_limit(request.token_budget, 0, MOST_TOKENS),
     )
     return m.SearchNodeResponse(
-        matched=bool(found.matches),
-        matches=wire.match_messages(found),
-        node_id=found.node_id,
-        level=wire.find_number(wire.LEVEL_NAMES, found.level),
+        matched=bool(result.matches),
+        matches=wire.match_messages(result),
+        node_id=result.node_id,
+        level=wire.find_number(wire.LEVEL_NAMES, result.level),
     )
 
 
 async def search_children(services: Services, request: Any) -> Any:
     level = wire.named(wire.LEVEL_NAMES, request.child_level, "level") if request.child_level else None
-    found = await services.memory.search_children(
+    result = await services.memory.search_children(
         request.query,
         parent_id=request.parent_id or None,
         level=level,
@@ -190,12 +190,12 @@ async def search_children(services: Services, request: Any) -> Any:
         limit=_limit(request.limit, HITS, MOST_HITS),
         token_budget=_limit(request.token_budget, 0, MOST_TOKENS),
     )
-    return m.SearchChildrenResponse(results=map(wire.node_result, found.items), has_more=found.has_more)
+    return m.SearchChildrenResponse(results=map(wire.node_result, result.items), has_more=result.has_more)
 
 
 async def hybrid_search(services: Services, request: Any) -> Any:
     mode = wire.named(wire.MODES, request.mode, "search mode")
-    found = await _search(
+    result = await _search(
         services,
         request,
         mode,
@@ -203,10 +203,10 @@ async def hybrid_search(services: Services, request: Any) -> Any:
         vector_weight=_weight(request.vector_weight),
     )
     return m.HybridSearchResponse(
-        matches=map(wire.match_message, found.items),
-        mode_used=wire.find_number(wire.MODES, found.mode_used),
-        bm25_available=found.text_available,
-        vector_available=found.vector_available,
+        matches=map(wire.match_message, result.items),
+        mode_used=wire.find_number(wire.MODES, result.mode_used),
+        bm25_available=result.text_available,
+        vector_available=result.vector_available,
     )
 
 
@@ -227,7 +227,7 @@ async def _search(services: Services, request: Any, mode: Any, **weights: float)
 
 
 def _weight(given: float) -> float:
-    """The weight of a ranking; one that is not set, or negative, is the usual one, as in agent-memory."""
+    """Return the weight of a ranking: the default if it is unset or negative, as in agent-memory."""
     return WEIGHT if given <= 0 else given
 
 
@@ -235,12 +235,12 @@ def _weight(given: float) -> float:
 
 
 async def get_scheduler_status(services: Services, request: Any) -> Any:
-    """The state of this server's scheduler, and its jobs in the order of their names."""
-    found = await services.schedules.status(limit=JOBS_PAGE)
-    running, jobs = found.scheduler_running, list(found.jobs)
-    while found.next_after is not None and len(jobs) < MOST_JOBS:
-        found = await services.schedules.status(after=found.next_after, limit=JOBS_PAGE)
-        jobs += found.jobs
+    """Return the state of this server's scheduler, and its jobs by name."""
+    page = await services.schedules.status(limit=JOBS_PAGE)
+    running, jobs = page.scheduler_running, list(page.jobs)
+    while page.next_after is not None and len(jobs) < MOST_JOBS:
+        page = await services.schedules.status(after=page.next_after, limit=JOBS_PAGE)
+        jobs += page.jobs
     return m.GetSchedulerStatusResponse(scheduler_running=running, jobs=map(_job_message, jobs))
 
 
@@ -273,7 +273,7 @@ async def resume_job(services: Services, request: Any) -> Any:
 
 
 async def _switched(switch: Callable[[str], Awaitable[Any]], name: str) -> dict[str, Any]:
-    """Pause or resume a job; one that does not exist, or cannot be changed, is an answer and not an error."""
+    """Pause or resume a job. A missing or unchangeable job gives `success: false`, not an error."""
     try:
         if not name:
             raise NotFound()
@@ -303,7 +303,7 @@ METHODS = {
     "PauseJob": Method(m.PauseJobRequest, "write", pause_job),
     "ResumeJob": Method(m.ResumeJobRequest, "write", resume_job),
 }
-"""The methods with one message and one answer; any other is UNIMPLEMENTED."""
+"""Methods with one request and one response; others are UNIMPLEMENTED."""
 
 
 def _limit(given: int, default: int, most: int) -> int:
@@ -311,7 +311,7 @@ def _limit(given: int, default: int, most: int) -> int:
 
 
 def _named(request: Any, name: str) -> str:
-    """An id that a request must have."""
+    """Return a required id of a request."""
     value: str = getattr(request, name)
     if not value.strip():
         raise InvalidInput(f"{name} is required")
@@ -319,7 +319,7 @@ def _named(request: Any, name: str) -> str:
 
 
 def _around(request: Any, name: str) -> int:
-    """How many events to show before or after a grip."""
+    """Return the number of events to show before or after a grip."""
     return min(max(getattr(request, name), 0), MAX_AROUND) if request.HasField(name) else AROUND
 
 
@@ -335,7 +335,7 @@ def _optional(request: Any, name: str) -> Any:
 
 
 class MemoryServicer:
-    """Answers the calls of memory in the names of their callers."""
+    """Answers the memory calls on behalf of their callers."""
 
     def __init__(self, calls: Calls, app: App) -> None:
         self._calls = calls
@@ -343,26 +343,26 @@ class MemoryServicer:
         self._stopping = asyncio.Event()
 
     def handlers(self) -> Any:
-        """The handlers of all methods."""
+        """Build the handlers of all methods."""
         handlers = {name: self._unary(method) for name, method in METHODS.items()}
         handlers["StreamEvents"] = self._calls.stream("write", self._stream_events)
         return grpc.method_handlers_generic_handler(MEMORY_SERVICE, handlers)
 
     def end_streams(self) -> None:
-        """Take no more from streams; what has come is stored and acknowledged."""
+        """Stop reading streams. Received batches are still stored and acknowledged."""
         self._stopping.set()
 
     def _unary(self, method: Method) -> Any:
         async def answer(caller: Caller, data: bytes) -> bytes:
             request = parse(method.request, data)
-            made = await method.answer(self._app.services.acting_as(caller), request)
-            encoded: bytes = made.SerializeToString()
+            response = await method.answer(self._app.services.acting_as(caller), request)
+            encoded: bytes = response.SerializeToString()
             return encoded
 
         return self._calls.unary(method.scope, answer)
 
     async def _stream_events(self, caller: Caller, requests: Requests) -> AsyncIterator[bytes]:
-        """Store each batch that comes, several at once, and acknowledge them in their order."""
+        """Store batches concurrently, and acknowledge them in order."""
         services = self._app.services.acting_as(caller)
         window: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue(WINDOW)
         tasks: set[asyncio.Task[Any]] = set()
@@ -391,7 +391,7 @@ class MemoryServicer:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _next(self, requests: Requests) -> bytes | None:
-        """The next message of a stream; None when it ends, is idle for too long, or the server stops."""
+        """Return the next message of a stream. Return None at its end, after idling, or on shutdown."""
         coming = asyncio.ensure_future(anext(requests, None))
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:

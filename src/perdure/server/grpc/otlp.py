@@ -1,4 +1,4 @@
-"""OTLP over gRPC: what exporters of OpenTelemetry call."""
+"""OTLP over gRPC."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ OTHER_SERVICES = (
     "opentelemetry.proto.collector.logs.v1.LogsService",
     "opentelemetry.proto.collector.metrics.v1.MetricsService",
 )
-"""Services whose batches are accepted and discarded, where the settings say so."""
+"""Services whose batches are accepted and discarded if `discard_other_signals` is set."""
 
 
 def discarding_services(calls: Calls) -> list[Any]:
-    """The handlers of the services of logs and metrics, which store nothing."""
+    """Build the handlers of logs and metrics, which store nothing."""
 
     async def discard(caller: Caller, data: bytes) -> bytes:
         return b""
@@ -39,7 +39,7 @@ def discarding_services(calls: Calls) -> list[Any]:
 
 
 def trace_service(calls: Calls) -> Any:
-    """The handlers of the service of traces."""
+    """Build the handlers of the trace service."""
 
     async def export(caller: Caller, data: bytes) -> bytes:
         outcome = await ingest(calls.app, caller, decode(data, PROTOBUF_FORM), SOURCE)

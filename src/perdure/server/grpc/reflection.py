@@ -1,6 +1,6 @@
-"""Reflection: which services there are, and what their messages look like.
+"""Reflection: the list of services and their message types.
 
-The protocol has two versions with the same messages and different names; clients ask for the newer one first.
+The protocol has two versions with equal messages and different names; clients try the newer one first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FILE = reflection_pb2.DESCRIPTOR
 
 
 class Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
-    """Tells callers which services there are."""
+    """Lists the services to callers."""
 
     def __init__(self, calls: Calls, services: Iterable[str], pool: Any) -> None:
         super().__init__((*services, *VERSIONS), pool)
@@ -34,7 +34,7 @@ class Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
             yield answer
 
     def handlers(self) -> list[Any]:
-        """The handlers of both versions."""
+        """Build the handlers of both versions."""
         method = grpc.stream_stream_rpc_method_handler(
             self.ServerReflectionInfo,
             reflection_pb2.ServerReflectionRequest.FromString,
@@ -44,14 +44,14 @@ class Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
 
 
 def build_pool(files: Iterable[Any]) -> Any:
-    """A pool of these files and of all that they import."""
+    """Build a pool of these files and of all files that they import."""
     pool, added = descriptor_pool.DescriptorPool(), set()
 
     def add(file: Any) -> None:
         if file.name not in added:
             added.add(file.name)
-            for each in file.dependencies:
-                add(each)
+            for dependency in file.dependencies:
+                add(dependency)
             described = descriptor_pb2.FileDescriptorProto()
             file.CopyToProto(described)
             pool.Add(described)

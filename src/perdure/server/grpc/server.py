@@ -23,21 +23,21 @@ from perdure.server.http.server import is_free
 
 HEALTH_SERVICE: str = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 DRAIN_SECONDS = 10.0
-"""How long calls may take to end, if nobody says otherwise."""
+"""Default time that calls have to end."""
 GRACE_SECONDS = 0.5
-"""How long calls that may last for ever, such as reflection, may go on after that."""
+"""Additional time for endless calls, such as reflection."""
 MAX_METADATA = 16 << 10
 MAX_CALLS = 256
 MAX_CONNECTIONS = 256
 IDLE_MILLISECONDS = 300_000
-"""How long a connection may have no call; clients open another one by themselves."""
+"""Idle time after which a connection is closed; clients reconnect by themselves."""
 
 
 class GrpcServer:
-    """Serves gRPC in the event loop that starts it. Health answers anybody, the rest callers.
+    """Serves gRPC in the event loop that starts it. Health is public; other services need an admitted caller.
 
-    It also listens on `further` ports, those of them that are free. Several processes may listen on one port
-    if each of them says that it is `shared`. With `any_port` it takes a free port if its own is in use.
+    It also listens on those `further` ports that are free. With `shared`, several processes may listen on
+    one port. With `any_port` it takes a free port if its own is in use.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class GrpcServer:
 
     @property
     def port(self) -> int:
-        """The first of its ports; 0 before it has started."""
+        """The first port; 0 before the start."""
         return self.ports[0] if self.ports else 0
 
     async def start(self) -> None:
-        """Listen; refused, as all servers are, where anyone could come in."""
+        """Listen. Raise StartRefused if the settings would leave the server open to anyone."""
         await self._app.check_start()
         server = grpc.aio.server(options=self._options(), maximum_concurrent_rpcs=MAX_CALLS)
         self._add_services(server)
@@ -110,17 +110,17 @@ class GrpcServer:
         }
 
     async def _announce_stop(self) -> None:
-        """Health becomes NOT_SERVING, also for those who watch it; calls are still answered."""
+        """Set health to NOT_SERVING, and notify watchers. Calls are still answered."""
         self._health.stop_serving()
 
     async def _end_streams(self) -> None:
-        """Those who watch health are dismissed; streams of events end with what was received."""
+        """End health watches and event streams. Received events are still stored."""
         self._health.end_watches()
         if self._memory is not None:
             self._memory.end_streams()
 
     async def stop(self) -> None:
-        """Answer what is under way, then end."""
+        """Finish running calls, then stop."""
         await self._announce_stop()
         await self._end_streams()
         server, self._server = self._server, None
@@ -157,7 +157,7 @@ class GrpcServer:
 
 
 def build_credentials(tls: Tls) -> Any:
-    """The credentials of a server, which follow the certificate: each new connection gets the current one."""
+    """Build server credentials. Each new connection uses the current certificate."""
     configured = None
 
     def current() -> Any:

@@ -1,1 +1,1 @@
-"""What all protocols share: routes, bodies and their bounds, callers, errors, the HTTP server."""
+"""Shared by all protocols: routes, bodies and their limits, callers, errors, the HTTP server."""

@@ -1,4 +1,4 @@
-"""The address of a client, also behind proxies that the operator trusts."""
+"""Addresses of clients, including clients behind trusted proxies."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from perdure.kernel.errors import StartRefused
 
 FORWARDED: Final = "x-forwarded-for"
 MAX_HOPS: Final = 20
-"""How many addresses of X-Forwarded-For are read, from the last one."""
+"""Maximum addresses read from X-Forwarded-For, from the last one."""
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class TrustedProxies:
-    """The proxies whose X-Forwarded-For counts: the setting `trusted_proxies`."""
+    """The proxies whose X-Forwarded-For header is used: the setting `trusted_proxies`."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._networks = tuple(map(_parse_network, names))
 
     def find_client(self, peer: str, read_headers: Callable[[str], Sequence[str]]) -> str:
-        """Return the client's address: the last one in X-Forwarded-For that is no trusted proxy.
+        """Return the client's address: the last address in X-Forwarded-For that is not a trusted proxy.
 
-        Return the peer's own if the peer is not trusted, or if no address before it can be read.
+        Return the peer's address if the peer is not trusted, or if an address before it is malformed.
         """
         if not self._networks or not self._trust(_parse_address(peer)):
             return peer

@@ -1,4 +1,4 @@
-"""The ASGI application: checks the caller, finds the route, reads the body and calls the handler."""
+"""The ASGI application: authenticate the caller, find the route, read the body, call the handler."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _numbers = itertools.count(1)
 
 
 class _QuickHeaders(Headers):
-    """The headers of a request; of a repeated header, the first counts."""
+    """Headers of a request. If a header is repeated, the first one counts."""
 
     def __init__(self, scope: Connection) -> None:
         super().__init__(scope=scope)
@@ -92,7 +92,7 @@ class CallerLeft(Exception):
 
 
 class Application:
-    """Handles requests with the table of routes."""
+    """Handles requests by the route table."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Application:
             return error
 
     def _find(self, method: str, steps: list[str]) -> RouteMatch:
-        """The route of a path, which may stand below the prefix that the project mounts its server at."""
+        """Return the route of a path, which may begin with the project's mount prefix."""
         try:
             return self.table.find(method, steps)
         except UnknownRoute:
@@ -174,7 +174,7 @@ class Application:
         except CallerLeft:
             raise
         except Exception:
-            # The details belong in the log, not in the answer.
+            # Details belong in the log, not in the response.
             logger.exception("request %s failed: %s %s", request_id, request.method, request.url.path)
             return protocol.refuse(internal_error(request_id), request_id, request)
 
@@ -194,7 +194,7 @@ class Application:
         return Response(bodies.encode(answer), match.route.status, media_type=match.route.answer_form)
 
     async def _admit(self, request: Request, route: Route) -> tuple[Caller, Readmit | None]:
-        """The caller, and what checks later whether it is still admitted."""
+        """Return the caller, and a function that later checks whether it is still admitted."""
         if route.scope is None:
             return Caller(ANONYMOUS, frozenset(), self.app.namespace, ()), None
         if LOOPBACK in request.scope:
@@ -206,15 +206,15 @@ class Application:
         return caller, readmit
 
     async def _authenticate(self, request: Request, route: Route) -> tuple[Caller, Readmit | None]:
-        """The caller, as the route's protocol finds it if it authenticates callers itself."""
+        """Authenticate the caller, by the route's protocol if that has its own authentication."""
         if self.app.auth is not None and isinstance(route.protocol, Admitting):
             caller = await route.protocol.admit(request, self.app)
             if caller is not None:
                 self._gate.count(caller)
-                # The operator's handler decides once for each request.
+                # The operator's handler decides once per request.
                 return caller, None
         opens_page = route.opens_in_tab and _opens_tab(request)
-        # The other protocols have clients of their own, which send a token.
+        # Clients of the other protocols send a token.
         cookie_for = request.method if route.protocol is NATIVE else None
         caller = await self._gate.admit(
             request.headers.get, _sender(request), opens_page=opens_page, cookie_for=cookie_for
@@ -255,7 +255,7 @@ class Application:
             await caller.end(work)
 
     async def _read(self, call: Call, route: Route) -> Any:
-        """Answer a read, which ends if its client disconnects meanwhile."""
+        """Run a read, and cancel it when its client disconnects."""
         watch = DisconnectWatch(call.request.receive)
         try:
             return await route.handler(call)
@@ -267,7 +267,7 @@ class Application:
             watch.stop()
 
     def _count(self, method: str, label: str, status: int, started: float) -> None:
-        # Any caller can invent methods, and a label is kept for as long as the server runs.
+        # Callers can invent methods, and the server keeps every label until it stops.
         method = method if method in COUNTED_METHODS else OTHER_METHOD
         key = (method, label, status)
         counters = self._counters.get(key)
@@ -309,7 +309,7 @@ def _request_id(given: str | None) -> str:
 
 
 def _complete(response: Response, request_id: str) -> None:
-    """Add the headers of every response, except those that the handler has set."""
+    """Add the headers of every response that the handler has not set."""
     headers = response.raw_headers
     present = {name for name, _ in headers}
     headers += [header for header in _RAW_HEADERS if header[0] not in present]
@@ -322,7 +322,7 @@ def _sender(request: Request) -> Sender:
 
 
 def _steps(scope: Connection) -> list[str]:
-    """The segments of the path, unquoted after the split, because an id may contain a slash."""
+    """Return the segments of the path. Unquote them after the split, because an id may contain a slash."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     raw = raw.partition(b"?")[0]
     if len(raw) > MAX_PATH:
@@ -337,7 +337,7 @@ def _steps(scope: Connection) -> list[str]:
 
 
 def _opens_tab(request: Request) -> bool:
-    """Whether a browser sent the request to show the response as a page."""
+    """Return whether a browser sent the request to show the response as a page."""
     header = request.headers.get
     navigates = (header("sec-fetch-mode"), header("sec-fetch-dest")) == ("navigate", "document")
     return navigates and request.method == "GET"
@@ -349,7 +349,7 @@ def _brings_body(request: Request) -> bool:
 
 
 def _check_form(request: Request, route: Route) -> None:
-    """Refuse a body without a content type too: a web page may send it to any server, unasked."""
+    """Refuse a body with another or no content type, because any web page may send such a body."""
     form = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if form not in ("application/json", route.body_form) and not form.endswith("+json"):
         raise UnsupportedMedia(f"the body needs the Content-Type {route.body_form}, not {form[:100]!r}")
@@ -363,9 +363,9 @@ def make_application(
     *,
     closed: bool = False,
 ) -> ASGIApp:
-    """The application for a table of routes, and for an application of the operator's beside them.
+    """Build the application for a route table, and for an application of the operator if there is one.
 
-    If it is `closed`, a caller needs a key or a token even where no key or token exists.
+    If it is `closed`, a caller needs a key or a token even where none exists.
     """
     application = Application(app, routes, components, mounted, closed=closed)
     cors = app.http.cors or Cors()

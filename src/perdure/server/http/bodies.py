@@ -1,4 +1,4 @@
-"""Request bodies and queries, with limits and decoded; response bodies, encoded."""
+"""Request bodies and queries, limited and decoded; response bodies, encoded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from perdure.kernel.record import open_record, usual_decoder
 from perdure.kernel.validation import build_detail, parse_place
 
 MAX_RATIO = 100
-"""The largest compression ratio of a body, beyond the first 64 KiB."""
+"""Maximum compression ratio of a body, beyond the first 64 KiB."""
 RATIO_FLOOR = 64 << 10
 _MISSING = re.compile(r"missing required field `(.+)`")
 
@@ -28,7 +28,7 @@ encode = encode_wire
 
 
 async def read(request: Request, limit: int, decompressed_limit: int, timeout: float) -> bytes:
-    """The decompressed body; refused as soon as it is too large, or after `timeout` seconds."""
+    """Return the decompressed body. Refuse it once it is too large, or after `timeout` seconds."""
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit:
         raise TooLarge(f"the body has {length} bytes; at most {limit} are taken")
@@ -57,7 +57,7 @@ async def _gather(stream: AsyncIterator[bytes], limit: int) -> bytes:
 
 
 def inflate(data: bytes, limit: int) -> bytes:
-    """Decompress gzip or zlib data, limited by `limit` and by the ratio."""
+    """Decompress gzip or zlib data, up to `limit` bytes and the maximum ratio."""
     limit = min(limit, RATIO_FLOOR + MAX_RATIO * len(data))
     unpacker = zlib.decompressobj(wbits=47)
     try:
@@ -65,21 +65,21 @@ def inflate(data: bytes, limit: int) -> bytes:
     except zlib.error as error:
         raise InvalidInput(f"the body is not valid gzip: {error}") from None
     if len(unpacked) > limit or unpacker.unconsumed_tail:
-        raise TooLarge("the body becomes too large when it is unpacked")
+        raise TooLarge("the decompressed body is too large")
     if not unpacker.eof:
         raise InvalidInput("the gzip body ends too early")
     return unpacked
 
 
 def decode_body(data: bytes, kind: Any, *, optional: bool) -> Any:
-    """The body as its type."""
+    """Decode a body as its type."""
     if optional and data.strip() in (b"", b"null"):
         return None
     if not data:
         raise BadBody("the body is missing")
     usual = usual_decoder(kind)
     if usual is not None:
-        # Any other form is read field by field, which also says what is wrong.
+        # The field-by-field decoder below handles other forms, and names the field of an error.
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return usual(data)
     try:
@@ -93,7 +93,7 @@ def decode_body(data: bytes, kind: Any, *, optional: bool) -> Any:
 
 
 def _whole(data: bytes) -> Any:
-    """A body that does not fit its type, to show the part that does not; None where it is no JSON at all."""
+    """Decode a body that does not fit its type, to quote the wrong part. Return None if it is not JSON."""
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -106,7 +106,7 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def decode_query(parameters: QueryParams, kind: type[msgspec.Struct]) -> Any:
-    """The query string as its type; unknown parameters are ignored."""
+    """Decode a query string as its type; unknown parameters are ignored."""
     for name, value in parameters.multi_items():
         if "\0" in value:
             raise InvalidInput(f"{name[:64]!r} in the query must not contain NUL characters")
@@ -137,7 +137,7 @@ def _bad(error: msgspec.ValidationError, kind: Any, part: str, whole: Any) -> Ba
 
 
 def _at(whole: Any, steps: Sequence[str | int]) -> Any:
-    """What stands at a place, or None where the place has no exact name."""
+    """Return the value at a path, or None if the path does not exist."""
     for step in steps:
         try:
             whole = whole[step]

@@ -1,4 +1,4 @@
-"""The connections of the HTTP server: how many there may be, and how long one may keep it waiting."""
+"""Connections of the HTTP server: their number, and how long a client may keep one waiting."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 64 << 10
 RESERVE = 16
-"""How many connections there may be beyond the limit. They reach the health checks alone."""
+"""Connections beyond the limit. They reach only the health checks."""
 OTHER_FILES = 128
-"""How many open files are left to the database, the agents and the log."""
+"""Open files reserved for the database, the agents and the log."""
 MOST_CONNECTIONS = 65_536
 PROBES = frozenset({"/health", "/healthz", "/readyz", "/ok", "/v1/agl/health"})
-"""The paths of the health checks."""
+"""Paths of the health checks."""
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 def default_limit() -> int:
-    """As many connections as the process may have open files, less those that it needs otherwise."""
+    """Return the limit of open files, minus the files that the process needs for other things."""
     if sys.platform == "win32":
         return MOST_CONNECTIONS
     import resource
@@ -44,7 +44,7 @@ def default_limit() -> int:
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of connections, as the settings of the same names give them."""
+    """Limits of connections, from the settings with the same names."""
 
     max_connections: int
     head_timeout: float
@@ -69,7 +69,7 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerConnections:
-    """The connections of one server. Those that serve no request are idle, the one idle longest first."""
+    """Connections of one server. Connections without a request are idle, in order of their idle time."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
@@ -77,13 +77,13 @@ class ServerConnections:
         self._idle_reserve: dict[HttpConnection, None] = {}
 
     def protocol(self, config: Config, server_state: ServerState, **options: Any) -> HttpConnection:
-        """What uvicorn makes for each connection."""
+        """Build a connection for uvicorn."""
         return HttpConnection(self, config, server_state, **options)
 
     def add(self, connection: HttpConnection, count: int) -> None:
-        """Take in the `count`-th connection. Beyond the limit, the one idle longest is closed for it.
+        """Add the `count`-th connection. Beyond the limit, close the connection that has been idle longest.
 
-        Where all of them serve requests, it is one of the reserve.
+        If all connections serve requests, the new one belongs to the reserve.
         """
         over = count - self.limits.max_connections
         if over > 0 and not _close_first(self._idle):
@@ -98,7 +98,7 @@ class ServerConnections:
         (self._idle_reserve if connection.reserved else self._idle)[connection] = None
 
     def remove(self, connection: HttpConnection) -> None:
-        """Forget a connection that serves a request now, or is closed."""
+        """Remove a connection that now serves a request or is closed from the idle ones."""
         (self._idle_reserve if connection.reserved else self._idle).pop(connection, None)
 
 
@@ -112,7 +112,7 @@ def _close_first(idle: dict[HttpConnection, None]) -> bool:
 
 
 async def answer_probes(application: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer the health checks, and 503 to all other requests."""
+    """Answer health checks, and 503 to all other requests."""
     if scope["path"] in PROBES:
         await application(scope, receive, send)
         return
@@ -122,9 +122,9 @@ async def answer_probes(application: ASGIApp, scope: Scope, receive: Receive, se
 
 
 class HeadWithBody:
-    """What a response is written to: its head waits for the beginning of its body, and goes with it.
+    """The output of a response. It writes the head together with the beginning of the body.
 
-    A head whose body comes later, as that of a stream, is written in the next turn of the event loop.
+    If the body comes later, as in a stream, the head is written in the next turn of the event loop.
     """
 
     __slots__ = ("_head", "_loop", "_next_turn", "_transport")
@@ -148,7 +148,7 @@ class HeadWithBody:
 
     def _write_head(self) -> None:
         head, self._head = self._head, None
-        # The client may have left since.
+        # The client may have disconnected since.
         if head is not None and not self._transport.is_closing():
             self._transport.write(head)
 
@@ -161,10 +161,10 @@ class HeadWithBody:
 
 
 class HttpConnection(HttpToolsProtocol):
-    """uvicorn's connection, with bounds on the time and the size of a request's head.
+    """uvicorn's connection, with limits on the time and the size of a request's head.
 
-    The time counts from the start of the connection, or from the first byte after a response. It bounds what
-    arrives while no request is served, such as the rest of a body that nobody reads.
+    The time counts from the start of the connection, or from the first byte after a response. It covers all
+    data that arrives while no request is served, such as the unread rest of a body.
     """
 
     def __init__(

@@ -57,7 +57,7 @@ class DelayedJson(StreamingResponse):
             await caller.end(work)
 
     async def stopped(self, send: Send) -> None:
-        """Answer for a server that stops before the work is done."""
+        """Send an error, because the server stops before the work is done."""
         await self._refuse(send, StorageClosed(STOPS))
 
     async def _send_result(self, send: Send, work: asyncio.Future[Any]) -> None:
@@ -66,7 +66,7 @@ class DelayedJson(StreamingResponse):
         except PerdureError as error:
             await self._refuse(send, public_error(error, self._call.request_id))
         except Exception:
-            # Its details belong in the log, not in the response.
+            # Details belong in the log, not in the response.
             logger.exception("request %s failed while it waited", self._call.request_id)
             await self._refuse(send, internal_error(self._call.request_id))
 

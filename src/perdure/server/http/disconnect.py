@@ -1,4 +1,4 @@
-"""Notice that a client has disconnected, and act on it."""
+"""Detection of disconnected clients."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from perdure.kernel.errors import Conflict, NotFound
 from perdure.threads.service import Threads
 
 WATCH_SECONDS = 0.25
-"""How long a request may take before its client is watched."""
+"""Duration of a request after which its client is watched."""
 
 OnDisconnect = Callable[[], Awaitable[None]]
-"""What a long response calls when its client has disconnected."""
+"""Called by a long response when its client has disconnected."""
 
 
 async def until_disconnect(receive: Receive) -> Any:
@@ -27,10 +27,10 @@ async def until_disconnect(receive: Receive) -> Any:
 
 
 class CallerWatch:
-    """Waits for the work of a request beside what would end it: its client disconnects, or the server stops.
+    """Waits for the work of a request, until its client disconnects or the server stops.
 
-    Both are watched after a moment only, since most requests are answered before that; but `at_once` for one
-    whose answer nobody else could use, such as a claim.
+    Both are watched only after a moment, because most requests are answered before that. Use `at_once` if no
+    other caller could use the result, as with a claim.
     """
 
     __slots__ = ("_disconnected", "_moment", "_receive", "_stopping")
@@ -42,7 +42,7 @@ class CallerWatch:
         self._disconnected: asyncio.Task[Any] | None = None
 
     async def wait(self, work: asyncio.Future[Any], seconds: float | None = None) -> bool:
-        """Wait until the work or the request is over; False if neither was after so many seconds."""
+        """Wait until the work or the request has ended. Return False if neither has within `seconds`."""
         if self._disconnected is None:
             if self._moment:
                 done, _ = await asyncio.wait((work,), timeout=self._moment)
@@ -69,9 +69,9 @@ class CallerWatch:
 
 
 class DisconnectWatch:
-    """Cancels the task of a request once its client has disconnected.
+    """Cancels the task of a request when its client disconnects.
 
-    It begins after a moment, since most requests are answered before that.
+    It starts after a moment, because most requests are answered before that.
     """
 
     __slots__ = ("_receive", "_task", "_timer", "_watching", "left")
@@ -99,11 +99,11 @@ class DisconnectWatch:
 
 
 def cancel_on_disconnect(threads: Threads, run_id: str, wanted: bool) -> OnDisconnect | None:
-    """What cancels a run when its client disconnects, if that is wanted."""
+    """Return a function that cancels a run when its client disconnects, if that is wanted."""
     return partial(_cancel, threads, run_id) if wanted else None
 
 
 async def _cancel(threads: Threads, run_id: str) -> None:
-    # A run that has ended meanwhile needs no cancelling.
+    # A run that has ended in the meantime needs no cancellation.
     with contextlib.suppress(Conflict, NotFound):
         await threads.cancel_run(run_id)

@@ -23,14 +23,14 @@ MOUNTED = (
     "insecure_no_auth=True"
 )
 OWN_SITES = ("same-origin", "none")
-"""What a browser says of requests of our own pages, and of those that its user typed."""
+"""Sec-Fetch-Site of requests from our own pages, and of addresses that the user typed."""
 SAFE_METHODS = ("GET", "HEAD")
 
 Header = Callable[[str], str | None]
 
 
 class Sender(NamedTuple):
-    """Where a request comes from: the address of its connection, and every value of a header by its name."""
+    """The sender of a request: the address of its connection, and all values of a header by name."""
 
     peer: str
     read_headers: Callable[[str], Sequence[str]]
@@ -46,8 +46,8 @@ class Credentials(NamedTuple):
 def credentials_from(header: Header) -> Credentials:
     """Read Authorization (Bearer or Basic), x-api-key and X-Perdure-Namespace.
 
-    Basic carries the namespace as its user name and the secret as its password, for clients that can be
-    told nothing but a URL.
+    Basic carries the namespace as its user name and the secret as its password, for clients that accept only
+    a URL.
     """
     user, secret = _authorization(header("authorization") or "")
     secret = secret or header("x-api-key") or None
@@ -80,7 +80,7 @@ class RequestGate:
         settings = app.settings
         self._closed = closed and not settings.insecure_no_auth
         self._hosts = frozenset(map(str.lower, (*LOCAL_NAMES, *settings.allowed_hosts)))
-        # Another web app decides for which hosts it is reached, if it mounts this server.
+        # An app that mounts this server checks the host itself.
         self._checks_host = bool(settings.allowed_hosts) or (is_loopback(settings.host) and not closed)
         self._origins = Origins(settings.cors_allow_origins, app.http.cors)
         rate = settings.rate_limit
@@ -89,12 +89,12 @@ class RequestGate:
         self._public_origin = parse_origin(settings.public_url)
 
     def check_host(self, host: str | None) -> None:
-        """Refuse unknown host names, against DNS rebinding."""
+        """Refuse unknown host names, to prevent DNS rebinding."""
         if self._checks_host and (host is None or _without_port(host.lower()) not in self._hosts):
             raise Forbidden("this host name is not answered here; name it in allowed_hosts to allow it")
 
     def check_page(self, header: Header) -> None:
-        """Refuse the request of a web page of another origin, unless the origin is allowed."""
+        """Refuse a request from a web page of another origin, unless that origin is allowed."""
         origin, site = header("origin"), header("sec-fetch-site")
         if origin is not None and self._origins.allow(origin):
             return
@@ -112,9 +112,9 @@ class RequestGate:
     async def admit(
         self, header: Header, sender: Sender, *, opens_page: bool = False, cookie_for: str | None = None
     ) -> Caller:
-        """The authenticated caller, or an error. `opens_page` if a link may come from any page.
+        """Authenticate the caller, or raise an error. With `opens_page`, a link on any page may lead here.
 
-        `cookie_for` is the method of a request for which the dashboard's login counts.
+        `cookie_for` is the method of a request that may use the dashboard's login.
         """
         guess = Guess(self._app.guesses, self._proxies.find_client(*sender))
         caller = await self._authenticate(header, cookie_for, guess)
@@ -126,7 +126,7 @@ class RequestGate:
         return caller
 
     async def readmit(self, header: Header, *, cookie_for: str | None = None) -> None:
-        """Refuse a caller whose token or login has ended since it was admitted."""
+        """Refuse a caller whose token or login has ended since its admission."""
         await self._authenticate(header, cookie_for, UNLIMITED)
 
     async def _authenticate(self, header: Header, cookie_for: str | None, guess: Guess) -> Caller:
@@ -139,18 +139,18 @@ class RequestGate:
         except (Unauthorized, TooManyRequests):
             if await self._app.needs_secret():
                 raise
-            # A login that has ended is no obstacle where no token is needed.
+            # Where no token is needed, an ended login must not refuse the caller.
             return await self._app.admit(None, namespace)
 
     def _read_login(self, header: Header, method: str | None) -> str | None:
-        """Return the secret in the dashboard's cookie, which counts for requests of our own pages only."""
+        """Return the secret in the dashboard's cookie, which only requests of our own pages may use."""
         secret = None if method is None else secret_in_cookie(header("cookie"), header("host"))
         if secret is None or self._is_of_own_page(header, changes=method not in SAFE_METHODS):
             return secret
-        raise Forbidden("the login of the dashboard counts for its own pages alone; send a token")
+        raise Forbidden("the login of the dashboard works only in its own pages; send a token")
 
     def _is_of_own_page(self, header: Header, *, changes: bool) -> bool:
-        """Whether a page of this server sent a request; what changes something must say so in a header."""
+        """Return whether a page of this server sent a request. Changes need a header that proves it."""
         origin, site = header("origin"), header("sec-fetch-site")
         if origin is not None and not self._is_own(origin, header("host")):
             return False
@@ -159,7 +159,7 @@ class RequestGate:
         return origin is not None or not changes
 
     def _is_own(self, origin: str, host: str | None) -> bool:
-        """Whether an origin is the server's: by the name in the request, or by `public_url`."""
+        """Return whether an origin is the server's: by the request's host, or by `public_url`."""
         return is_own(origin, host) or origin.lower() == self._public_origin
 
     def count(self, caller: Caller) -> None:

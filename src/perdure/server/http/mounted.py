@@ -1,6 +1,6 @@
-"""The operator's own ASGI application, beside our routes: its lifespan, and the requests that it gets.
+"""The operator's own ASGI application: its lifespan and its requests.
 
-It gets every path that no route has, behind the same gate as the routes.
+It receives every path without a route, and callers are checked as for the routes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ READS = frozenset({"GET", "HEAD", "OPTIONS"})
 LABEL = "mounted"
 FAILED = "lifespan.startup.failed"
 USER = "langgraph_user"
-"""The key of a request's scope under which its user is kept, where custom auth has authenticated one."""
+"""Key in a request's scope of the user that custom auth has authenticated."""
 
 
 class Mounted:
@@ -53,7 +53,7 @@ class Mounted:
         }
 
     def match(self, method: str) -> RouteMatch | None:
-        """The route of a request to a path that is not ours; None while the application does not run."""
+        """Return the route for a path without a route; None while the application does not run."""
         return RouteMatch(self._routes[method in READS], {}) if self._running else None
 
     async def _handle(self, call: Call) -> Response:
@@ -66,7 +66,7 @@ class Mounted:
     # --- life -------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Run the startup of the application; one that fails is reported, and it is not served."""
+        """Run the startup of the application. If it fails, log the error and don't serve the application."""
         self._lifespan = asyncio.create_task(self._live())
         self._events.put_nowait({"type": "lifespan.startup"})
         try:
@@ -81,7 +81,7 @@ class Mounted:
             self._lifespan.cancel()
 
     async def replace(self, application: ASGIApp) -> str | None:
-        """Serve another application from now on; gives what has changed."""
+        """Serve another application. Return a description of the change."""
         if application is self._application:
             return None
         await self.stop()
@@ -98,7 +98,7 @@ class Mounted:
             if self._running:
                 logger.exception("the lifespan of http.app ended with an error")
             else:
-                # Many applications have no lifespan, and raise for a scope that they do not know.
+                # Many applications have no lifespan, and raise an error for its scope.
                 logger.debug("http.app has no lifespan", exc_info=True)
         finally:
             self._answers.put_nowait({"type": "lifespan.over"})
@@ -114,7 +114,7 @@ class Mounted:
 
 
 class MountedResponse(Response):
-    """What the application answers. Its status is known once it has begun."""
+    """The response of the application. Its status is known after the application has started to respond."""
 
     def __init__(
         self, application: ASGIApp, call: Call, protocol: ServerProtocol, limit: int, state: dict[str, Any]
@@ -138,7 +138,7 @@ class MountedResponse(Response):
 
         async def with_headers(message: Message) -> None:
             if self._left < 0 and not self._began:
-                # It answers to the error that it got; its caller gets the reason instead.
+                # The application answers the error that it got; its caller must get the reason instead.
                 return
             if message["type"] == "http.response.start":
                 self._began = True
@@ -149,7 +149,7 @@ class MountedResponse(Response):
         failure: Exception = RuntimeError("http.app ended without an answer")
         try:
             await self._application(self._scope(scope), bounded, with_headers)
-        except Exception as error:  # noqa: BLE001 - the application is code of users
+        except Exception as error:  # noqa: BLE001 - the application is third-party code
             failure = error
             if self._began:
                 self._log(error)
@@ -158,7 +158,7 @@ class MountedResponse(Response):
             await self._refused(too_large or failure)(scope, receive, send)
 
     def _refused(self, error: Exception) -> Response:
-        """The answer for an application that failed; the details belong in the log."""
+        """Build the response for an application that failed; the details belong in the log."""
         call = self._call
         if not isinstance(error, PerdureError):
             self._log(error)
@@ -172,7 +172,7 @@ class MountedResponse(Response):
         logger.error("request %s failed in http.app", self._call.request_id, exc_info=error)
 
     def _all_headers(self, theirs: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """The application's headers, and ours where it has set none."""
+        """Return the application's headers, plus ours that it has not set."""
         present = {name.lower() for name, _ in theirs}
         return [*theirs, *(header for header in self.raw_headers if header[0] not in present)]
 
@@ -185,7 +185,7 @@ class MountedResponse(Response):
 
 
 def _below(scope: Scope, prefix: str) -> dict[str, Any]:
-    """The path without the prefix that the project's server is mounted at, if it begins with it."""
+    """Return the scope's root path if the path begins with the project's mount prefix."""
     path: str = scope["path"]
     if not prefix or not path.startswith(prefix + "/"):
         return {}

@@ -29,7 +29,7 @@ _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
 class Problem(msgspec.Struct):
-    """What went wrong, as RFC 9457 describes it."""
+    """An error, as RFC 9457 describes it."""
 
     type: str
     title: str
@@ -41,16 +41,16 @@ class Problem(msgspec.Struct):
 
 
 def document(routes: Iterable[Route], *, open_to_all: bool = False) -> dict[str, Any]:
-    """The document of a table."""
+    """Build the document of a route table."""
     routes = [route for route in routes if not route.path.startswith("/{")]
     kinds = [Problem, *(kind for route in routes for kind in _list_kinds(route))]
     schemas, components = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}", schema_hook=_open_schema
     )
-    known = dict(zip(map(repr, kinds), schemas, strict=True))
+    by_kind = dict(zip(map(repr, kinds), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, known, open_to_all)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, by_kind, open_to_all)
     return {
         "openapi": "3.1.0",
         "info": {"title": TITLE, "version": VERSION, "description": ABOUT},
@@ -67,18 +67,18 @@ def _list_kinds(route: Route) -> list[Any]:
     return [*kinds, *([route.query] if route.query else [])]
 
 
-def _operation(route: Route, known: dict[str, Any], open_to_all: bool) -> dict[str, Any]:
+def _operation(route: Route, by_kind: dict[str, Any], open_to_all: bool) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": _name(route),
         "summary": route.summary,
         "tags": [route.tag or route.protocol.name],
         "parameters": [*_path_parameters(route), *_query_parameters(route)],
-        "responses": _responses(route, known),
+        "responses": _responses(route, by_kind),
     }
     if route.scope is not None and not open_to_all:
         operation["security"] = [{"token": [route.scope]}]
     if route.body is not None:
-        schema = {"type": "string", "format": "binary"} if route.body is bytes else known[repr(route.body)]
+        schema = {"type": "string", "format": "binary"} if route.body is bytes else by_kind[repr(route.body)]
         content = {route.body_form: {"schema": schema}}
         operation["requestBody"] = {"required": not route.body_optional, "content": content}
     return operation
@@ -103,16 +103,16 @@ def _query_parameters(route: Route) -> list[dict[str, Any]]:
     own = components[schema["$ref"].rpartition("/")[2]]
     required = own.get("required", [])
     return [
-        {"name": name, "in": "query", "required": name in required, "schema": each}
-        for name, each in own["properties"].items()
+        {"name": name, "in": "query", "required": name in required, "schema": schema}
+        for name, schema in own["properties"].items()
     ]
 
 
-def _responses(route: Route, known: dict[str, Any]) -> dict[str, Any]:
+def _responses(route: Route, by_kind: dict[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": "Done."}
     if route.answer is not None:
         schema = (
-            {"type": "string", "format": "binary"} if route.answer is bytes else known[repr(route.answer)]
+            {"type": "string", "format": "binary"} if route.answer is bytes else by_kind[repr(route.answer)]
         )
         answer["content"] = {route.answer_form: {"schema": schema}}
     responses = {str(route.status): answer}
@@ -125,7 +125,7 @@ def _responses(route: Route, known: dict[str, Any]) -> dict[str, Any]:
 
 
 def list_errors(route: Route) -> tuple[type[PerdureError], ...]:
-    """What a route may answer besides its answer."""
+    """Return the errors that a route may answer."""
     errors: tuple[type[PerdureError], ...] = route.errors
     if route.scope is not None:
         errors += (Unauthorized, Forbidden, TooManyRequests)
@@ -137,7 +137,7 @@ def list_errors(route: Route) -> tuple[type[PerdureError], ...]:
 
 
 def _open_schema(kind: type) -> dict[str, Any]:
-    """Records that keep unknown keys say which they know."""
+    """Describe the declared fields of a record that keeps unknown keys."""
     if not issubclass(kind, OpenRecord):
         raise NotImplementedError
     names: dict[str, Any] = {field.name: {} for field in kind._declared}

@@ -1,4 +1,4 @@
-"""The origins of web pages that may send requests."""
+"""Origins of web pages that may send requests."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ANY_PORT = ":*"
 MAX_ORIGIN = 512
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 LOCAL_ORIGINS = tuple(f"{scheme}://{name}{ANY_PORT}" for scheme in ("http", "https") for name in LOCAL_NAMES)
-"""Every page that this machine serves."""
+"""All pages that this machine serves."""
 
 
 class Origins:
-    """The allowed origins; `http://name:*` is any port of a name, `*` alone is every origin."""
+    """The allowed origins; `http://name:*` allows all ports of a name, `*` all origins."""
 
     def __init__(self, allowed: Sequence[str], more: Cors | None = None) -> None:
         if ANY in allowed and len(allowed) > 1:
@@ -45,12 +45,12 @@ def _build_pattern(origin: str) -> str:
 
 
 def is_own(origin: str, host: str | None) -> bool:
-    """Whether an origin is the server's, under the name that the request called it by."""
+    """Return whether an origin is the server's, by the host of the request."""
     return host is not None and origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
 
 
 def parse_origin(url: str | None) -> str | None:
-    """The origin of a URL, as browsers send it."""
+    """Return the origin of a URL, as browsers send it."""
     if url is None:
         return None
     parts = urlsplit(url.lower())

@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problem documents: those of the native API, and of paths without a protocol."""
+"""Errors as RFC 9457 problem documents, for the native API and for paths without a protocol."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class NativeProtocol:
 
 
 def problem(error: PerdureError, request_id: str, path: str) -> dict[str, Any]:
-    """What went wrong, without internal details."""
+    """Build the problem document of an error, without internal details."""
     kind = InvalidInput if isinstance(error, BadQuery | BadRequest | BadBody) else type(error)
     document = {
         "type": f"urn:perdure:error:{kind.code}",
@@ -55,12 +55,12 @@ def problem(error: PerdureError, request_id: str, path: str) -> dict[str, Any]:
 
 
 def internal_error(request_id: str) -> PerdureError:
-    """The error that a caller sees instead of an unexpected exception; the log has the exception."""
+    """Build the error that replaces an unexpected exception; the log has the exception."""
     return PerdureError(f"internal error; request {request_id}, see the server's log")
 
 
 def public_error(error: PerdureError, request_id: str) -> PerdureError:
-    """The error as its caller may read it; the rest is logged under the request's id."""
+    """Return the error as its caller may read it, and log the rest under the request's id."""
     if error.http_status >= 500:
         logger.warning("request %s: %s: %s", request_id, error.code, error.message)
     if not isinstance(error, StorageError):
@@ -69,7 +69,7 @@ def public_error(error: PerdureError, request_id: str) -> PerdureError:
 
 
 def build_headers(error: PerdureError) -> dict[str, str]:
-    """What a status demands in the headers."""
+    """Return the headers that a status requires."""
     if isinstance(error, Unauthorized):
         return {"WWW-Authenticate": 'Bearer realm="perdure"'}
     if isinstance(error, MethodNotAllowed) and error.allowed:

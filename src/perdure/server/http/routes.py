@@ -1,4 +1,4 @@
-"""Routes: path, body, scope, response type and errors. Everything else is derived from them."""
+"""Routes: path, body, scope, response type and errors. The rest is derived from them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from perdure.service.callers import Caller, Scope
 from perdure.threads.service import Threads
 
 STOPPING = "stopping"
-"""The name, in the state that requests share with their server, of the event of the server's end."""
+"""Key of the server's stop event in the state that requests share with the server."""
 STOPS = "the server stops; ask again"
-"""What a request is told that waits for something when the server stops."""
+"""Error for a request that still waits when the server stops."""
 
 
 class Stopping(asyncio.Event):
-    """The event of a server's end. `future` is done then too: requests that wait for it need no task."""
+    """Set when the server stops. `future` is then done too, so requests can wait for it without a task."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,12 +41,12 @@ class Stopping(asyncio.Event):
 
 
 class ServerProtocol(Protocol):
-    """A protocol of the server, which formats its errors."""
+    """A protocol of the server; it formats errors."""
 
     name: str
 
     def refuse(self, error: PerdureError, request_id: str, request: Request) -> Response:
-        """The response for an error, in the format of this protocol."""
+        """Build the response for an error, in the format of this protocol."""
         ...
 
 
@@ -55,7 +55,7 @@ class Admitting(Protocol):
     """A protocol with its own authentication."""
 
     async def admit(self, request: Request, app: StoreApp) -> Caller | None:
-        """The caller; None leaves it to the keys and tokens of perdure."""
+        """Return the caller. Return None to use perdure's keys and tokens."""
         ...
 
 
@@ -64,7 +64,7 @@ Readmit = Callable[[], Awaitable[None]]
 
 @dataclass(slots=True)
 class Call:
-    """A request, as handlers get it."""
+    """A request, as handlers receive it."""
 
     request: Request
     app: StoreApp
@@ -72,9 +72,9 @@ class Call:
     path: Mapping[str, str]
     request_id: str
     readmit: Readmit | None = None
-    """Checks during a long response whether the caller is still admitted; None checks nothing."""
+    """Checks during a long response whether the caller is still admitted; None skips the check."""
     routes: tuple[Route, ...] = ()
-    """Every route of this server, for its documentation."""
+    """All routes of this server, for its documentation."""
     query: Any = None
     body: Any = None
 
@@ -110,13 +110,13 @@ class Call:
 
     @property
     def prefix(self) -> str:
-        """The path below which this server is mounted, as browsers call it; empty at the root."""
+        """The path that this server is mounted below, as browsers request it; empty at the root."""
         root: str = self.request.scope.get("root_path", "")
         return root + self.app.http.mount_prefix
 
     @property
     def stopping(self) -> Stopping:
-        """Set when the server starts to stop; endless responses end then."""
+        """Set when the server starts to stop; endless responses then end."""
         event: Stopping | None = self.request.scope.get("state", {}).get(STOPPING)
         return event or Stopping()
 
@@ -130,21 +130,21 @@ Handler = Callable[[Call], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One entry of the table."""
+    """An entry of the table."""
 
     method: str
     path: str
     handler: Handler
     protocol: ServerProtocol
     scope: Scope | None
-    """What a caller needs; None is public, and stands for exactly this path."""
+    """The scope that a caller needs. None makes exactly this path public."""
     body: Any = None
-    """The type that the JSON body must have; `bytes` is the body as it came, None that none is read."""
+    """Type of the JSON body; `bytes` is the raw body, None reads no body."""
     body_optional: bool = False
     body_form: str = "application/json"
     query: type[msgspec.Struct] | None = None
     answer: Any = None
-    """The type of the answer, for the document; a handler may also give a Response."""
+    """Type of the response, for the OpenAPI document; a handler may also return a Response."""
     answer_form: str = "application/json"
     status: int = 200
     errors: tuple[type[PerdureError], ...] = ()
@@ -153,17 +153,17 @@ class Route:
     raw: bool = False
     """Whether the handler reads the request by itself."""
     max_body: int | None = None
-    """Another bound than the settings' for the body, in bytes."""
+    """Maximum bytes of the body, if it differs from the settings."""
     ends_with_caller: bool = False
-    """Whether the handler is cancelled when its caller hangs up; with the scope `read` it always is."""
+    """Whether the handler is cancelled when its caller disconnects; with the scope `read` it always is."""
     opens_in_tab: bool = False
     """Whether a link on any page may open it in a tab: it answers HTML and changes nothing."""
     takes_rest: bool = False
-    """Whether the last parameter stands for the rest of the path, slashes included; it may be empty."""
+    """Whether the last parameter matches the rest of the path, including slashes; it may be empty."""
 
 
 class RouteMatch(NamedTuple):
-    """The route of a request, and its path parameters."""
+    """The route of a request and its path parameters."""
 
     route: Route
     path: dict[str, str]
@@ -171,7 +171,7 @@ class RouteMatch(NamedTuple):
 
 @dataclass(slots=True)
 class _Node:
-    """A node in the tree of paths; a literal segment has precedence over a parameter, this over a rest."""
+    """A node in the tree of paths; a literal segment precedes a parameter, which precedes a rest."""
 
     steps: dict[str, _Node] = field(default_factory=dict)
     any_step: _Node | None = None
@@ -203,16 +203,16 @@ class RouteTable:
             else:
                 node = node.steps.setdefault(step, _Node())
         if route.method in node.routes:
-            raise ValueError(f"{route.method} {route.path} stands twice in the table")
+            raise ValueError(f"{route.method} {route.path} is twice in the table")
         node.routes[route.method] = (route, tuple(names))
 
     def find(self, method: str, steps: list[str]) -> RouteMatch:
-        """The route for the segments of a path, or an error."""
+        """Return the route for the segments of a path, or raise an error."""
         allowed: set[str] = set()
         for node, values in _places(self._root, steps, ()):
-            found = node.routes.get(method) or (node.routes.get("GET") if method == "HEAD" else None)
-            if found is not None:
-                return RouteMatch(found[0], dict(zip(found[1], values, strict=True)))
+            entry = node.routes.get(method) or (node.routes.get("GET") if method == "HEAD" else None)
+            if entry is not None:
+                return RouteMatch(entry[0], dict(zip(entry[1], values, strict=True)))
             allowed.update(node.routes)
         if allowed:
             methods = tuple(sorted(allowed))
@@ -220,7 +220,7 @@ class RouteTable:
         raise UnknownRoute()
 
     def protocol_of(self, path: str) -> ServerProtocol:
-        """Who answers for a path that has no route: the protocol whose paths resemble it most."""
+        """Return the protocol that answers for a path without a route: the one with the most similar path."""
         best = max(self.routes, key=lambda route: _common(route.path, path))
         return best.protocol
 
@@ -236,7 +236,7 @@ def _places(node: _Node, steps: list[str], values: tuple[str, ...]) -> list[tupl
 
 
 def _common(left: str, right: str) -> int:
-    """How many leading segments two paths share."""
+    """Count the leading segments that two paths share."""
     count = 0
     for one, other in zip(left.split("/")[1:], right.split("/")[1:], strict=False):
         if one != other:

@@ -29,12 +29,12 @@ from perdure.server.http.routes import STOPPING, Stopping
 START_SECONDS = 10.0
 STOP_SECONDS = 5
 GRACE_SECONDS = 1
-"""How long requests have that came while others were finished."""
+"""Time for requests that arrive while accepted ones are finished."""
 BACKLOG = 2048
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; 0 takes any free port."""
+    """Bind a listening socket; port 0 takes any free port."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
@@ -53,7 +53,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a server could listen there."""
+    """Return whether a server could listen on this port."""
     try:
         bind(host, port).close()
     except StartRefused:
@@ -62,15 +62,15 @@ def is_free(host: str, port: int) -> bool:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine in a new event loop, the fast one where it exists."""
+    """Run a coroutine in a new event loop, the fast one if it is installed."""
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(main)
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which waits for all responses; endless ones are signalled to end first.
+    """uvicorn, except that endless responses are ended before it waits for all responses.
 
-    It leaves the signals to whoever owns the process.
+    The owner of the process handles signals.
     """
 
     def __init__(self, config: uvicorn.Config, accepting: asyncio.Event) -> None:
@@ -91,9 +91,9 @@ class _Server(uvicorn.Server):
             stopping.set()
 
     async def finish_requests(self, seconds: float) -> None:
-        """Wait for the requests that were accepted before; meanwhile others are accepted, and answered."""
+        """Wait for the requests accepted so far. Other requests are still accepted and answered."""
         for connection in list(self.server_state.connections):
-            # An idle connection is closed, another one after its response.
+            # This closes an idle connection, and any other one after its response.
             connection.shutdown()
         accepted = set(self.server_state.tasks)
         if accepted:
@@ -122,10 +122,10 @@ class HttpServer:
         self._limits = limits or ConnectionLimits.of(Settings())
         self._host = host
         self.port = port
-        """The port it listens on; once it was chosen, the server keeps it."""
+        """The port that it listens on. It stays the same after the first start."""
         self._socket = listening
         self.accepting = asyncio.Event()
-        """Set while requests are accepted."""
+        """Set while the server accepts requests."""
         self._failure = ""
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
@@ -137,11 +137,11 @@ class HttpServer:
 
     @property
     def thread(self) -> threading.Thread | None:
-        """The thread of its own, while it has one."""
+        """The server's own thread, while it runs in one."""
         return self._thread
 
     def start(self) -> int:
-        """Serve in a thread; returns the port when requests are accepted."""
+        """Serve in a thread. Return the port when the server accepts requests."""
         server, bound = self._make()
         self._thread = threading.Thread(
             target=run, args=(self._serve(server, bound),), name="perdure-http", daemon=True
@@ -149,7 +149,7 @@ class HttpServer:
         self._thread.start()
         deadline = time.monotonic() + START_SECONDS
         while not server.started and self._thread.is_alive() and time.monotonic() < deadline:
-            # uvicorn tells it by an attribute alone.
+            # uvicorn signals its start only by an attribute.
             time.sleep(0.001)
         if not server.started:
             self.stop()
@@ -172,21 +172,21 @@ class HttpServer:
             self._server.end_streams()
 
     async def finish_requests(self, seconds: float) -> None:
-        """Answer the accepted requests within some seconds; the server listens meanwhile.
+        """Answer accepted requests for at most `seconds`; the server keeps listening.
 
-        Those that are accepted meanwhile have a short time after that.
+        Requests accepted in the meantime get a short time after that.
         """
         if self._server is not None:
             self._server.config.timeout_graceful_shutdown = GRACE_SECONDS
             await self._server.finish_requests(seconds)
 
     async def _serve(self, server: uvicorn.Server, bound: socket.socket) -> None:
-        # uvicorn ends the process when the start fails; whoever called decides about that here.
+        # uvicorn exits the process if the start fails; here the caller decides about that.
         with contextlib.suppress(SystemExit):
             await server.serve([bound])
 
     def stop(self) -> None:
-        """Finish the accepted requests, then stop."""
+        """Finish accepted requests, then stop."""
         if self._server is not None:
             self._server.should_exit = True
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -194,7 +194,7 @@ class HttpServer:
             self._forget()
 
     def leave(self) -> None:
-        """In a forked process: close the port, which belongs to the parent."""
+        """Close the port in a forked process, because it belongs to the parent."""
         if self._socket is not None:
             os.close(self._socket.detach())
         self._socket = self._server = self._thread = None
@@ -224,16 +224,16 @@ class HttpServer:
         return self._server, self._socket
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application; why it does not want to start is kept for whoever started it."""
+        """Run the application, and keep the error of a failed startup for the caller of `start`."""
         if scope["type"] != "lifespan":
             return await self._application(scope, receive, send)
 
-        async def tell(message: Message) -> None:
+        async def send_noting_failure(message: Message) -> None:
             if message["type"] == "lifespan.startup.failed":
                 self._failure = message["message"]
             await send(message)
 
-        return await self._application(scope, receive, tell)
+        return await self._application(scope, receive, send_noting_failure)
 
     def _forget(self) -> None:
         if self._socket is not None:
@@ -252,7 +252,7 @@ class HttpServer:
 
 
 def drain_seconds(settings: Settings) -> float:
-    """Return how long requests may take to be answered when a server stops: half of what runs leave them."""
+    """Return how long requests have at a shutdown: half of the time that running runs do not need."""
     return max((settings.seconds_to_stop - settings.shutdown_grace_period) / 2, 1.0)
 
 
@@ -276,7 +276,7 @@ class HttpService:
             self._serving.result()
 
     async def ended(self) -> None:
-        """Wait until it has ended by itself, which is an error."""
+        """Wait until the server ends by itself, which is an error."""
         if self._serving is not None:
             await asyncio.wait((self._serving,))
             self._serving.result()
@@ -296,7 +296,7 @@ class HttpService:
         self._server.end_streams()
 
     async def stop(self) -> None:
-        """Answer the accepted requests, and stop listening."""
+        """Answer accepted requests, then stop listening."""
         serving, self._serving = self._serving, None
         if serving is None or serving.done():
             return

@@ -23,15 +23,15 @@ logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "text/event-stream"
 HEARTBEAT_SECONDS = 4.5
-"""How long a stream is silent at most: clients are promised a comment every 5 s."""
+"""Maximum silence of a stream; clients are promised a comment every 5 s."""
 SEND_SECONDS = 60.0
-"""How long a client may read nothing before its stream ends."""
+"""A stream ends after its client has read nothing for this time."""
 GREETING = b"retry: 2000\n: the feed begins\n\n"
 HEARTBEAT = b": still here\n\n"
 JOIN_BYTES = 64 << 10
-"""A client that is behind gets frames of up to this size together."""
+"""Frames up to this size are sent together to a client that is behind."""
 BEGINNING = "-1"
-"""The event id before the first event of a stream."""
+"""Event id before the first event of a stream."""
 
 _LINE_ENDS = str.maketrans("\r\n", "  ")
 
@@ -40,24 +40,24 @@ _LINE_ENDS = str.maketrans("\r\n", "  ")
 
 
 def frame(event: str, data: str, id: str | None = None) -> str:
-    """One event."""
+    """Format an event."""
     place = "" if id is None else f"id: {id}\n"
     return f"{place}event: {one_line(event)}\ndata: {one_line(data)}\n\n"
 
 
 def crlf_frame(event: str, data: str, id: str | None = None) -> str:
-    """One event, byte for byte as LangGraph's server writes it."""
+    """Format an event, byte for byte as LangGraph's server does."""
     place = "" if id is None else f"id: {id}\r\n"
     return f"event: {one_line(event)}\r\ndata: {one_line(data)}\r\n{place}\r\n"
 
 
 def one_line(text: str) -> str:
-    """A text without line ends; in JSON they are only ever space between two tokens."""
+    """Replace line ends by spaces; in JSON, line ends are only between tokens."""
     return text.translate(_LINE_ENDS) if "\n" in text or "\r" in text else text
 
 
 def encode_events(events: Iterable[StreamEvent]) -> bytes:
-    """Events of a stream as frames, each with its id."""
+    """Encode events of a stream as frames with their ids."""
     return "".join([frame(event.event, event.body, event.id) for event in events]).encode()
 
 
@@ -65,10 +65,10 @@ def encode_events(events: Iterable[StreamEvent]) -> bytes:
 
 
 class Source(Protocol):
-    """Where a response gets its frames from."""
+    """The source of a response's frames."""
 
     async def next(self) -> bytes | None:
-        """The next bytes to send, once there are some; None after the last."""
+        """Wait for the next bytes and return them; None after the last."""
         ...
 
     def close(self) -> None: ...
@@ -77,8 +77,8 @@ class Source(Protocol):
 class EventStreamResponse(StreamingResponse):
     """Sends until its source ends, the client disconnects or loses access, or the server stops.
 
-    `open_streams` counts the open responses of each actor, which are never more than `limit`. `resume` makes
-    what is sent last if the server stops.
+    `open_streams` counts the open responses of each actor, at most `limit`. `resume` builds the last bytes to
+    send if the server stops.
     """
 
     greeting = GREETING
@@ -125,16 +125,16 @@ class EventStreamResponse(StreamingResponse):
                 del self._open_streams[self._actor]
 
     def _last(self) -> bytes:
-        """Where to resume, if the server stops and all that was read is sent."""
+        """Return the bytes to resume from, if the server stops and everything read has been sent."""
         stops = self._call.stopping.is_set() and self._sending_since is None
         return self._resume() if stops and self._resume is not None else b""
 
     async def _send_until_over(self, receive: Receive, send: Send) -> bool:
-        """Send until there is a reason to end; gives whether the client has disconnected."""
+        """Send until there is a reason to end. Return whether the client has disconnected."""
         tasks: list[asyncio.Task[Any]] = [asyncio.ensure_future(self._send_all(send))]
         disconnected: asyncio.Task[Any] | None = None
         try:
-            # Many streams are over before there is anything to watch for.
+            # Many streams end before watching is needed.
             done, _ = await asyncio.wait(tasks, timeout=WATCH_SECONDS)
             if not done:
                 disconnected = asyncio.ensure_future(until_disconnect(receive))
@@ -144,10 +144,10 @@ class EventStreamResponse(StreamingResponse):
                 task.result()
             return disconnected in done
         except TimeoutError:
-            logger.info("a stream of %s ends: its client took nothing for %s s", self._actor, SEND_SECONDS)
+            logger.info("a stream of %s ends: its client read nothing for %s s", self._actor, SEND_SECONDS)
             return True
         except PerdureError as error:
-            # The client asks again, and gets the error then.
+            # The client reconnects and gets the error then.
             logger.warning("a stream of %s ends: %s: %s", self._actor, error.code, error.message)
             return False
         finally:
@@ -164,7 +164,7 @@ class EventStreamResponse(StreamingResponse):
             data = await self._source.next()
 
     async def _watch(self, send: Send) -> None:
-        """Send heartbeats; end for a slow client, a token that was revoked, or a server that stops."""
+        """Send heartbeats. Return for a revoked token or a stopping server, or raise TimeoutError."""
         while not await self._stops_within(self._until_heartbeat()):
             if self._sending_since is not None:
                 if time.monotonic() - self._sending_since >= SEND_SECONDS:
@@ -177,7 +177,7 @@ class EventStreamResponse(StreamingResponse):
                 return
 
     def _until_heartbeat(self) -> float:
-        """How long nothing needs to be sent; while a client takes nothing, how long until it is looked at."""
+        """Return the seconds until the next heartbeat; while sending hangs, until the next check."""
         if self._sending_since is not None:
             return min(HEARTBEAT_SECONDS, SEND_SECONDS)
         return self._last_sent + min(HEARTBEAT_SECONDS, SEND_SECONDS) - time.monotonic()
@@ -190,7 +190,7 @@ class EventStreamResponse(StreamingResponse):
             return False
 
     async def _still_admitted(self) -> bool:
-        """Whether the caller's token is still valid."""
+        """Return whether the caller is still admitted."""
         if self._call.readmit is None:
             return True
         try:
@@ -205,7 +205,7 @@ class EventStreamResponse(StreamingResponse):
 
 
 class FollowerSource:
-    """The events that a follower gets, in one encoding; `last` is sent at the end."""
+    """The events of a follower in one encoding, then `last`."""
 
     def __init__(self, follower: Follower, encoding: Encoding, last: bytes = b"") -> None:
         self._follower = follower
@@ -243,9 +243,9 @@ async def follow_events(
     headers: Mapping[str, str] | None = None,
     on_disconnect: OnDisconnect | None = None,
 ) -> Response:
-    """The events of a stream after an id, or from now on if that is None; nothing after it is missed.
+    """Stream all events after an id; None streams events from now on.
 
-    `names_start` sends the id to resume from before the first event, and when the server stops.
+    `names_start` sends the id to resume from before the first event and when the server stops.
     """
     follower = await follow(after)
     if call.request.method == "HEAD":
@@ -268,7 +268,7 @@ async def follow_events(
 
 
 def _encode_place(follower: Follower) -> bytes:
-    """The id to resume from, without an event."""
+    """Encode the id to resume from as a frame without an event."""
     return b"id: 0-%d\n\n" % (follower.place or 0)
 
 

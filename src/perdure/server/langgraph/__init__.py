@@ -1,1 +1,1 @@
-"""The protocol of the LangGraph server: its routes, bodies, statuses and streams."""
+"""The protocol of LangGraph's server: routes, bodies, statuses and streams."""

@@ -61,11 +61,11 @@ STATES: Final = {
     "interrupted": "canceled",
     "rollback": "canceled",
 }
-"""The states of tasks, by the statuses of runs."""
+"""States of tasks, by the status of the run."""
 
 
 class A2AMessage(RequestBody, kw_only=True):
-    """A message to an agent: its parts are texts and data."""
+    """A message to an agent; its parts are texts and data."""
 
     parts: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=1000)]
     messageId: str | None = None  # noqa: N815 - the protocol's name
@@ -75,7 +75,7 @@ class A2AMessage(RequestBody, kw_only=True):
 
 
 class SendConfiguration(RequestBody, kw_only=True):
-    """Whether to wait for the end of the task, and how much of its history to give."""
+    """Whether to wait for the end of the task, and how much history to return."""
 
     blocking: bool = True
     historyLength: Annotated[int, Meta(ge=0)] | None = None  # noqa: N815
@@ -116,7 +116,7 @@ async def _authorize(request: Authorization) -> None:
 
 
 def _get_context(params: Record) -> str | None:
-    """The thread that a message names, if it names one."""
+    """Return the thread that a message names, if any."""
     message = params.get("message")
     given = message if isinstance(message, dict) else {}
     named = given.get("contextId") or str(given.get("taskId") or "").partition(":")[0] or None
@@ -183,7 +183,7 @@ async def _waits(threads: Threads, thread_id: str) -> bool:
 
 
 def _content(message: A2AMessage) -> Any:
-    """A message as an answer: its text, or its data if it has no text."""
+    """Convert a message to an answer: its text, or its data if it has no text."""
     texts, data = _parts(message)
     return "\n".join(texts) if texts else data
 
@@ -198,12 +198,12 @@ def _parts(message: A2AMessage) -> tuple[list[str], Record]:
 
 
 def _input(message: A2AMessage) -> Record:
-    """A message as input: its text as a message of the user, its data as further fields."""
+    """Convert a message to input: its text as a user message, its data as further fields."""
     texts, data = _parts(message)
     if not texts:
         return data
-    said = {"role": "user", "content": "\n".join(texts), "id": message.messageId or str(uuid4())}
-    return {**data, "messages": [said]}
+    user_message = {"role": "user", "content": "\n".join(texts), "id": message.messageId or str(uuid4())}
+    return {**data, "messages": [user_message]}
 
 
 # --- tasks ------------------------------------------------------------------------------------------------
@@ -247,8 +247,8 @@ def _task(run: Run, end: RunEnd | None, history: int | None) -> Record:
     values = None if end is None else show_values(end)
     artifacts = [] if end is None else _artifacts(run, values)
     messages = values.get("messages") if isinstance(values, dict) else None
-    said = [_build_message(run, each) for each in messages or () if isinstance(each, dict)]
-    shown = said if history is None else said[len(said) - min(history, len(said)) :]
+    built = [_build_message(run, message) for message in messages or () if isinstance(message, dict)]
+    shown = built if history is None else built[len(built) - min(history, len(built)) :]
     return {
         "kind": "task",
         "id": _ids(run)["taskId"],
@@ -272,18 +272,18 @@ def _status(run: Run, values: Any) -> Record:
 
 
 def _agent_message(run: Run, parts: list[Record], message_id: str | None = None) -> Record:
-    made = str(uuid5(NAMESPACE_URL, f"{run.run_id}/{encode_json(parts)}"))
+    derived_id = str(uuid5(NAMESPACE_URL, f"{run.run_id}/{encode_json(parts)}"))
     return {
         "kind": "message",
         "role": "agent",
         "parts": parts,
-        "messageId": message_id or made,
+        "messageId": message_id or derived_id,
         **_ids(run),
     }
 
 
 def _build_message(run: Run, message: Record) -> Record:
-    """A message of a thread's state."""
+    """Convert a message of a thread's state."""
     parts: list[Record] = [{"kind": "text", "text": extract_text(message.get("content"))}]
     if message.get("type") == "tool":
         result = {"toolCallId": message.get("tool_call_id"), "content": message.get("content")}
@@ -293,7 +293,7 @@ def _build_message(run: Run, message: Record) -> Record:
 
 
 def _artifacts(run: Run, values: Any) -> list[Record]:
-    """What a task made: the text of the last message, or all values."""
+    """Build the artifacts of a task: the text of the last message, or all values."""
     if isinstance(values, dict) and ({"__error__", "__interrupt__"} & set(values)):
         return []
     text = last_answer(values)
@@ -305,7 +305,7 @@ def _artifacts(run: Run, values: Any) -> list[Record]:
 
 
 class _TaskFrames:
-    """The progress of a task as server-sent events: the task, its messages as they grow, its result."""
+    """The progress of a task as server-sent events: the task, its growing messages, its result."""
 
     def __init__(self, threads: Threads, follower: Follower, message: RpcMessage, run: Run) -> None:
         self._threads = threads
@@ -322,7 +322,7 @@ class _TaskFrames:
                 return None
             await self._read()
         frames = [
-            crlf_frame("message", encode_json(build_result(self._message, each))) for each in self._ready
+            crlf_frame("message", encode_json(build_result(self._message, update))) for update in self._ready
         ]
         self._ready.clear()
         return "".join(frames).encode()
@@ -345,8 +345,8 @@ class _TaskFrames:
         text = self._texts.get(message_id, "") + extract_text(piece.get("content"))
         if text and text != self._texts.get(message_id):
             self._texts[message_id] = text
-            said = _agent_message(self._run, [{"kind": "text", "text": text}], message_id)
-            self._ready.append(self._update({"state": "working", "message": said}))
+            growing = _agent_message(self._run, [{"kind": "text", "text": text}], message_id)
+            self._ready.append(self._update({"state": "working", "message": growing}))
 
     async def _finish(self) -> None:
         task = await _ended_task(self._threads, self._run.run_id, 0)
@@ -366,18 +366,18 @@ class _TaskFrames:
 
 
 class CardQuery(msgspec.Struct, kw_only=True):
-    """Whose card."""
+    """The assistant whose card to return."""
 
     assistant_id: str = ""
 
 
 async def _authorize_card(request: Authorization, handler: Any) -> Any:
     name = request.call.query.assistant_id
-    found = (await request.call.assistants.resolve([name])).get(name) if name else None
-    if found is None:
+    assistant = (await request.call.assistants.resolve([name])).get(name) if name else None
+    if assistant is None:
         await request.authorize("assistants", "search", {"metadata": {}})
     else:
-        await request.authorize_assistant("read", found.assistant_id)
+        await request.authorize_assistant("read", assistant.assistant_id)
     return await handler(request.call)
 
 
@@ -409,10 +409,10 @@ async def get_named_card(call: Call) -> Response:
     name = call.query.assistant_id
     if not name:
         raise BadRequest("name an assistant: ?assistant_id=…")
-    found = (await call.assistants.resolve([name])).get(name)
-    if found is None:
+    assistant = (await call.assistants.resolve([name])).get(name)
+    if assistant is None:
         raise NotFound(f"Assistant {name[:100]} not found")
-    return answer(_card(call, found))
+    return answer(_card(call, assistant))
 
 
 def _card(call: Call, assistant: Assistant) -> Record:

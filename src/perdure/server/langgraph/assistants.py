@@ -1,4 +1,4 @@
-"""Assistants of the LangGraph protocol, their versions, and the graphs that they run."""
+"""Assistants of the LangGraph protocol, their versions and their graphs."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def show_assistant(assistant: Assistant) -> AssistantShape:
 
 
 def show_version(assistant: Assistant) -> VersionShape:
-    """A version of an assistant, which never changes. Its agent is called a graph here."""
+    """Return a version of an assistant, which never changes. This protocol calls its agent a graph."""
     return {
         "assistant_id": assistant.assistant_id,
         "graph_id": assistant.agent,
@@ -170,7 +170,7 @@ async def create_assistant(call: Call) -> Response:
 def mirrored(
     config: Mapping[str, Any] | None, context: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """A config and a context with the same content, of which the caller may give only one."""
+    """Return a config and a context with the same content, if the caller sent only one of them."""
     configurable = (config or {}).get(CONFIGURABLE)
     if context and configurable:
         raise BadRequest("give either context or config.configurable, not both: context is the newer of them")
@@ -185,7 +185,7 @@ def mirrored(
 
 
 class AssistantCount(RequestBody, kw_only=True):
-    """Which assistants to count."""
+    """Filter of counted assistants."""
 
     metadata: Metadata | None = None
     graph_id: str | None = None
@@ -193,7 +193,7 @@ class AssistantCount(RequestBody, kw_only=True):
 
 
 class AssistantSearch(AssistantCount, kw_only=True):
-    """Which assistants to list, which of their fields, and in which order."""
+    """Search of assistants: filter, fields and order."""
 
     limit: Limit | None = None
     offset: Offset | None = None
@@ -214,7 +214,7 @@ class AssistantSearch(AssistantCount, kw_only=True):
 async def search_assistants(call: Call) -> Response:
     body: AssistantSearch = call.body
     sort_by = body.sort_by or "created_at"
-    found = await call.assistants.search(
+    result = await call.assistants.search(
         agent=body.graph_id,
         name=body.name,
         metadata=body.metadata,
@@ -223,7 +223,7 @@ async def search_assistants(call: Call) -> Response:
         limit=body.limit or PAGE,
         offset=body.offset or 0,
     )
-    return search_page(found, show_assistant, body.select)
+    return search_page(result, show_assistant, body.select)
 
 
 @assistants.route(
@@ -316,7 +316,7 @@ class DeleteQuery(msgspec.Struct, kw_only=True):
 
 @before
 async def _authorize_delete(request: Authorization) -> None:
-    """Of the threads of the assistant, only those are deleted that the user may delete."""
+    """Delete only those threads of the assistant that the user may delete."""
     call, assistant_id = request.call, request.call.path["assistant_id"]
     await request.authorize_assistant("delete", assistant_id)
     if not call.query.delete_threads:
@@ -329,11 +329,11 @@ async def _authorize_delete(request: Authorization) -> None:
 
 async def _delete_matching_threads(call: Call, assistant_id: str, filter: Mapping[str, Any]) -> None:
     wanted, skipped = {"assistant_id": assistant_id, **equalities(filter)}, 0
-    while found := (
+    while threads := (
         await call.threads.search_threads(metadata=wanted, values=False, limit=SCAN, offset=skipped)
     ).items:
-        matching = [each for each in found if matches(filter, each.metadata)]
-        skipped += len(found) - len(matching)
+        matching = [thread for thread in threads if matches(filter, thread.metadata)]
+        skipped += len(threads) - len(matching)
         for thread in matching:
             await call.threads.delete_thread(thread.thread_id)
 
@@ -349,7 +349,7 @@ async def _delete_matching_threads(call: Call, assistant_id: str, filter: Mappin
     errors=(NotFound, Conflict),
 )
 async def delete_assistant(call: Call) -> Response:
-    """Delete the threads before the assistant, so that a repeated request finds what is left."""
+    """Delete the threads before the assistant, so that a repeated request deletes the rest."""
     assistant_id = call.path["assistant_id"]
     assistant = await call.assistants.get(assistant_id)
     if assistant.system:
@@ -364,8 +364,8 @@ async def delete_assistant(call: Call) -> Response:
 
 async def _delete_threads(call: Call, assistant_id: str) -> None:
     wanted = {"assistant_id": assistant_id}
-    while found := (await call.threads.search_threads(metadata=wanted, values=False, limit=MAX_PAGE)).items:
-        for thread in found:
+    while threads := (await call.threads.search_threads(metadata=wanted, values=False, limit=MAX_PAGE)).items:
+        for thread in threads:
             await call.threads.delete_thread(thread.thread_id)
 
 
@@ -373,7 +373,7 @@ async def _delete_threads(call: Call, assistant_id: str) -> None:
 
 
 class VersionSearch(RequestBody, kw_only=True):
-    """Which versions of an assistant to list, the newest first."""
+    """Search of an assistant's versions, newest first."""
 
     metadata: Metadata | None = None
     limit: Limit | None = None
@@ -392,10 +392,10 @@ class VersionSearch(RequestBody, kw_only=True):
 )
 async def list_versions(call: Call) -> Response:
     body: VersionSearch = call.body
-    found = await call.assistants.versions(
+    versions = await call.assistants.versions(
         call.path["assistant_id"], metadata=body.metadata, limit=body.limit or PAGE, offset=body.offset or 0
     )
-    return answer([show_version(each) for each in found])
+    return answer([show_version(version) for version in versions])
 
 
 class VersionChange(RequestBody, kw_only=True):
@@ -415,8 +415,8 @@ class VersionChange(RequestBody, kw_only=True):
     errors=(NotFound, Conflict),
 )
 async def set_latest(call: Call) -> Response:
-    found = await call.assistants.set_latest(call.path["assistant_id"], call.body.version)
-    return answer(show_assistant(found))
+    assistant = await call.assistants.set_latest(call.path["assistant_id"], call.body.version)
+    return answer(show_assistant(assistant))
 
 
 # --- graphs -----------------------------------------------------------------------------------------------
@@ -441,7 +441,7 @@ class SchemasShape(TypedDict):
 
 
 class GraphQuery(msgspec.Struct, kw_only=True):
-    """Whether to show subgraphs: not, all of them, or so many levels."""
+    """Subgraphs to show: none, all, or a number of levels."""
 
     xray: bool | Annotated[int, Meta(ge=1, le=MAX_DEPTH)] | None = None
 
@@ -501,7 +501,7 @@ class SubgraphQuery(msgspec.Struct, kw_only=True):
     errors=(NotFound, NotSupported, AgentUnavailable),
 )
 async def get_subgraphs(call: Call) -> Response:
-    found = await get_graphs(call).subgraphs(
+    subgraphs = await get_graphs(call).subgraphs(
         call.path["assistant_id"], namespace=call.path.get("namespace"), recurse=call.query.recurse
     )
-    return answer(found)
+    return answer(subgraphs)

@@ -1,6 +1,6 @@
-"""Authorization of the LangGraph routes by the operator's own auth: each route has a rule made from these.
+"""Authorization of the LangGraph routes by custom auth. The rules of the routes are built here.
 
-A rule names a resource and an action of `langgraph_sdk.Auth`, asks its handler, and applies the filter that
+A rule names a resource and an action of `langgraph_sdk.Auth`, calls its handler, and applies the filter that
 the handler returns. It runs in place of the route's handler, and calls that if the request is allowed.
 Without custom auth no rule runs.
 """
@@ -26,11 +26,11 @@ from perdure.threads.records import RunRequest
 
 CONFIGURABLE = "configurable"
 SCAN = 100
-"""How many objects are read at once where a search cannot apply the filter itself."""
+"""Number of objects per read in a search that cannot apply the filter itself."""
 
 
 class Authorization:
-    """A request, its user, and the handlers of custom auth that decide on it."""
+    """A request, its user, and the custom auth that decides on it."""
 
     def __init__(self, call: Call, auth: GraphAuth) -> None:
         self.call = call
@@ -44,14 +44,14 @@ class Authorization:
         return user
 
     async def authorize(self, resource: str, action: str, value: dict[str, Any]) -> Filter:
-        """The filter for the objects that the user may see; Forbidden if the action is denied.
+        """Return the filter for the objects that the user may see. Raise Forbidden if the action is denied.
 
         The handler may change `value`.
         """
         return await self._auth.authorize(self.user, resource, action, value)
 
     async def authorize_create(self, resource: str, action: str, value: dict[str, Any]) -> Filter:
-        """The same for a new object: the metadata in `value` then match the filter."""
+        """Authorize a new object. Add to its metadata in `value` what the filter requires."""
         filter = await self.authorize(resource, action, value)
         value["metadata"] = with_owner(value.get("metadata"), filter)
         return filter
@@ -59,7 +59,7 @@ class Authorization:
     # --- threads ----------------------------------------------------------------------------------------
 
     async def authorize_thread(self, action: str, thread_id: str, **value: Any) -> None:
-        """Check that the user may do this to a thread."""
+        """Check that the user may perform this action on a thread."""
         filter = await self.authorize("threads", action, {"thread_id": UUID(thread_id), **value})
         await self.check_thread(thread_id, filter)
 
@@ -74,7 +74,7 @@ class Authorization:
             return matches(filter, (await self.call.threads.get_thread(thread_id)).metadata)
         if run_id is None:
             return False
-        # A temporary thread is deleted when its run has ended, and the run can still be joined for a while.
+        # A temporary thread is deleted at the end of its run, but the run can still be joined for a while.
         with contextlib.suppress(NotFound, TimeoutError):
             run = (await self.call.threads.join_run(run_id, 0)).run
             return run.thread_id == thread_id and matches(filter, run.metadata)
@@ -83,7 +83,7 @@ class Authorization:
     # --- assistants -------------------------------------------------------------------------------------
 
     async def authorize_assistant(self, action: str, assistant_id: str, **value: Any) -> dict[str, Any]:
-        """Check that the user may do this to an assistant; gives the value as the handler left it."""
+        """Check that the user may perform this action on an assistant. Return the handler's value."""
         value = {"assistant_id": UUID(assistant_id), **value}
         filter = await self.authorize("assistants", action, value)
         if filter and not matches(filter, (await self.call.assistants.get(assistant_id)).metadata):
@@ -91,12 +91,12 @@ class Authorization:
         return value
 
     async def authorize_execution(self, name: str) -> None:
-        """Check that the user may run an assistant; everybody may run that of a graph itself."""
-        found = (await self.call.assistants.resolve([name])).get(name)
-        if found is None or found.system:
+        """Check that the user may run an assistant. Every user may run a graph's own assistant."""
+        assistant = (await self.call.assistants.resolve([name])).get(name)
+        if assistant is None or assistant.system:
             return
-        filter = await self.authorize("assistants", "read", {"assistant_id": UUID(found.assistant_id)})
-        if not matches(filter, found.metadata):
+        filter = await self.authorize("assistants", "read", {"assistant_id": UUID(assistant.assistant_id)})
+        if not matches(filter, assistant.metadata):
             raise NotFound(f"Assistant {name} not found")
 
 
@@ -107,7 +107,7 @@ Check = Callable[[Authorization], Awaitable[None]]
 
 
 def before(check: Check) -> Rule:
-    """A rule that raises an error, or lets the handler answer. It may change the body of the request."""
+    """Build a rule from a check, which raises an error or returns. It may change the request's body."""
 
     async def rule(request: Authorization, handler: Handler) -> Any:
         await check(request)
@@ -117,7 +117,7 @@ def before(check: Check) -> Rule:
 
 
 def on_thread(action: str) -> Rule:
-    """Do something to the thread of the path, or to one of its runs."""
+    """Build a rule for an action on the path's thread, or on one of its runs."""
 
     async def check(request: Authorization) -> None:
         path = request.call.path
@@ -128,7 +128,7 @@ def on_thread(action: str) -> Rule:
 
 
 def on_assistant(action: str) -> Rule:
-    """Do something to the assistant of the path."""
+    """Build a rule for an action on the path's assistant."""
 
     async def check(request: Authorization) -> None:
         await request.authorize_assistant(action, request.call.path["assistant_id"])
@@ -142,12 +142,12 @@ class _HasMetadata(Protocol):
 
 
 async def check_not_taken(get: Callable[[str], Awaitable[_HasMetadata]], id: str, filter: Filter) -> None:
-    """Refuse an id of an object that the user may not see, and tell no more than that it exists."""
+    """Refuse an existing id if the user may not see its object; reveal only that it exists."""
     try:
-        found = await get(id)
+        existing = await get(id)
     except NotFound:
         return
-    if not matches(filter, found.metadata):
+    if not matches(filter, existing.metadata):
         raise Conflict(f"{id} exists already")
 
 
@@ -155,7 +155,7 @@ async def check_not_taken(get: Callable[[str], Awaitable[_HasMetadata]], id: str
 
 
 def searching(resource: str) -> Rule:
-    """Find only what the user may see."""
+    """Build a rule that restricts a search to what the user may see."""
 
     async def rule(request: Authorization, handler: Handler) -> Any:
         body, filter = request.call.body, await _authorize_search(request, resource)
@@ -167,15 +167,15 @@ def searching(resource: str) -> Rule:
         if not memberships(filter):
             return await handler(request.call)
         names, body.select = body.select, None
-        found = await _scan(request.call, handler, filter)
-        items = [selected(each, names) for each in found[offset : offset + limit]]
-        return page(items, len(found), limit, offset)
+        results = await _scan(request.call, handler, filter)
+        items = [selected(result, names) for result in results[offset : offset + limit]]
+        return page(items, len(results), limit, offset)
 
     return rule
 
 
 def counting(resource: str, search_body: type[Any], search: Handler) -> Rule:
-    """Count only what the user may see."""
+    """Build a rule that restricts a count to what the user may see."""
 
     async def rule(request: Authorization, handler: Handler) -> Any:
         body, filter = request.call.body, await _authorize_search(request, resource)
@@ -200,27 +200,27 @@ async def _authorize_search(request: Authorization, resource: str) -> Filter:
 
 
 def get_fields(body: msgspec.Struct) -> dict[str, Any]:
-    """The fields of a body as a handler of custom auth gets them."""
+    """Return the fields of a body, as handlers of custom auth get them."""
     return {name: None if value is UNSET else value for name, value in to_builtins(body).items()}
 
 
 async def _scan(call: Call, search: Handler, filter: Filter) -> list[dict[str, Any]]:
-    """All results of a search that the user may see."""
-    found: list[dict[str, Any]] = []
+    """Return all results of a search that the user may see."""
+    visible: list[dict[str, Any]] = []
     call.body.limit, call.body.offset = SCAN, 0
     while True:
         results = decode_json(bytes((await search(call)).body))
-        found += [each for each in results if matches(filter, each["metadata"])]
+        visible += [result for result in results if matches(filter, result["metadata"])]
         call.body.offset += SCAN
         if len(results) < SCAN:
-            return found
+            return visible
 
 
 # --- the user of a run ------------------------------------------------------------------------------------
 
 
 def with_caller(call: Call, request: RunRequest) -> RunRequest:
-    """A run request whose configuration has what the server adds: the user, the request's id, and headers."""
+    """Add the user, the request's id and allowed headers to the configuration of a run request."""
     config, user, rules = request.config, get_user(call), call.app.http.configurable_headers
     own = {} if rules is None else rules.chosen(call.request.headers)
     own["langgraph_request_id"] = call.request_id
@@ -229,11 +229,11 @@ def with_caller(call: Call, request: RunRequest) -> RunRequest:
 
 
 def config_with(user: User, config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration that names the user."""
+    """Add the user to a configuration."""
     return {**config, CONFIGURABLE: {**(config.get(CONFIGURABLE) or {}), **user.configurable()}}
 
 
 def get_idempotency_key(call: Call) -> str | None:
-    """The idempotency key of a request, which users do not share."""
+    """Return the idempotency key of a request, prefixed so that users do not share keys."""
     key, user = call.idempotency_key, get_user(call)
     return key if key is None or user is None else f"{user.identity}/{key}"

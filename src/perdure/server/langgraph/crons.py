@@ -79,11 +79,11 @@ SORT_FIELDS: Final[dict[CronSort, SortField]] = {
     "created_at": "created_at",
     "updated_at": "updated_at",
 }
-"""The fields to sort by, under the names that schedules have for them."""
+"""Sort fields, mapped to the names of schedules."""
 
 
 def show_cron(schedule: Schedule) -> Record:
-    """A cron, with the request of its runs in `payload`."""
+    """Return a cron, with the request of its runs in `payload`."""
     on_thread = schedule.thread_id is not None
     return {
         "cron_id": schedule.schedule_id,
@@ -109,7 +109,7 @@ def _build_payload(schedule: Schedule) -> Record:
 
 
 async def _authorize_cron(request: Authorization, action: str, **value: Any) -> dict[str, Any]:
-    """Check that the user may do this to the cron of the path; gives the value as the handler left it."""
+    """Check that the user may perform this action on the path's cron. Return the handler's value."""
     cron_id = request.call.path["cron_id"]
     value = {"cron_id": UUID(cron_id), **value}
     filter = await request.authorize("crons", action, value)
@@ -119,7 +119,7 @@ async def _authorize_cron(request: Authorization, action: str, **value: Any) -> 
 
 
 def on_cron(action: str) -> Rule:
-    """Do something to the cron of the path."""
+    """Build a rule for an action on the path's cron."""
 
     async def check(request: Authorization) -> None:
         await _authorize_cron(request, action)
@@ -223,7 +223,7 @@ async def create_cron(call: Call) -> Response:
 
 
 def _payload_and_metadata(body: ScheduledRun, assistant_id: str) -> tuple[Record, Record]:
-    """The request of a cron's runs, checked like that of a run, and the metadata of the cron."""
+    """Return the checked request of a cron's runs, and the metadata of the cron."""
     fields = {name: getattr(body, name) for name in ScheduledRun.__struct_fields__}
     payload = {name: to_builtins(value) for name, value in fields.items() if value is not None}
     run = {name: value for name, value in payload.items() if name in RunBody.__struct_fields__}
@@ -236,7 +236,7 @@ def _payload_and_metadata(body: ScheduledRun, assistant_id: str) -> tuple[Record
 
 
 def _seconds(time: datetime | None) -> float | None:
-    """A time in epoch seconds; without a time zone it is UTC."""
+    """Convert a time to epoch seconds; without a time zone it is UTC."""
     if time is None:
         return None
     return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
@@ -246,7 +246,7 @@ def _seconds(time: datetime | None) -> float | None:
 
 
 class CronCount(RequestBody, kw_only=True):
-    """Which crons to count."""
+    """Filter of counted crons."""
 
     assistant_id: str | None = None
     thread_id: str | None = None
@@ -254,7 +254,7 @@ class CronCount(RequestBody, kw_only=True):
 
 
 class CronSearch(CronCount, kw_only=True):
-    """Which crons to list, which of their fields, and in which order."""
+    """Search of crons: filter, fields and order."""
 
     enabled: bool | None = None
     limit: Limit | None = None
@@ -265,7 +265,7 @@ class CronSearch(CronCount, kw_only=True):
 
 
 async def _filters(call: Call, body: CronCount) -> dict[str, Any] | None:
-    """The filters of a search; None if nothing can match, since no assistant has the name."""
+    """Build the filters of a search. Return None if the assistant does not exist."""
     filters: dict[str, Any] = {"metadata": body.metadata, "target": RUN}
     if body.thread_id is not None:
         filters["thread_id"] = check_uuid(body.thread_id, "thread_id")
@@ -292,7 +292,7 @@ async def search_crons(call: Call) -> Response:
     filters = await _filters(call, body)
     if filters is None:
         return page([], 0, limit, offset)
-    found = await call.schedules.search(
+    result = await call.schedules.search(
         **filters,
         enabled=body.enabled,
         sort_by=SORT_FIELDS[body.sort_by or "created_at"],
@@ -300,7 +300,7 @@ async def search_crons(call: Call) -> Response:
         limit=limit,
         offset=offset,
     )
-    return search_page(found, show_cron, body.select)
+    return search_page(result, show_cron, body.select)
 
 
 @crons.route(
@@ -330,16 +330,16 @@ async def count_crons(call: Call) -> Response:
     errors=(NotFound,),
 )
 async def get_cron(call: Call) -> Response:
-    return answer(show_cron(await _found(call)))
+    return answer(show_cron(await _get_schedule(call)))
 
 
-async def _found(call: Call) -> Schedule:
-    """The cron of the path. Schedules of other targets are no crons of this protocol."""
+async def _get_schedule(call: Call) -> Schedule:
+    """Return the path's cron. Schedules with other targets are not crons of this protocol."""
     cron_id = call.path["cron_id"]
-    found = await call.schedules.get(cron_id)
-    if found.target != RUN or found.schedule_id != cron_id:
+    schedule = await call.schedules.get(cron_id)
+    if schedule.target != RUN or schedule.schedule_id != cron_id:
         raise NotFound(f"Cron {cron_id} not found")
-    return found
+    return schedule
 
 
 class CronPatch(ScheduledRun, kw_only=True):
@@ -355,7 +355,7 @@ class CronPatch(ScheduledRun, kw_only=True):
 async def _authorize_update(request: Authorization) -> None:
     body: CronPatch = request.call.body
     metadata: dict[str, Any] = {} if body.metadata is None else {"metadata": dict(body.metadata)}
-    payload = {name: each for name, each in to_builtins(body).items() if each is not None}
+    payload = {name: value for name, value in to_builtins(body).items() if value is not None}
     value = await _authorize_cron(request, "update", payload=payload, schedule=body.schedule, **metadata)
     if value.get("metadata"):
         body.metadata = value["metadata"]
@@ -375,7 +375,7 @@ async def update_cron(call: Call) -> Response:
     body: CronPatch = call.body
     if body == CronPatch():
         raise BadRequest("nothing to change: the body names no field")
-    await _found(call)
+    await _get_schedule(call)
     payload, metadata = _payload_and_metadata(body, "any")
     user = get_user(call)
     if user is not None and "config" in payload:
@@ -402,5 +402,5 @@ async def update_cron(call: Call) -> Response:
     errors=(NotFound,),
 )
 async def delete_cron(call: Call) -> Response:
-    await call.schedules.delete((await _found(call)).schedule_id)
+    await call.schedules.delete((await _get_schedule(call)).schedule_id)
     return no_content()

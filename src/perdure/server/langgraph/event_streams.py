@@ -1,4 +1,4 @@
-"""The protocol behind `client.threads.stream`: commands to a thread, and subscriptions to its events."""
+"""The protocol of `client.threads.stream`: commands to a thread, and subscriptions to its events."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Namespace = Annotated[list[str], Meta(max_length=100)]
 
 
 class Subscription(RequestBody, kw_only=True):
-    """Which events of a thread, and after which."""
+    """Subscription to events of a thread: channels, namespaces and start."""
 
     channels: Annotated[list[str], Meta(max_length=MAX_CHANNELS)] = msgspec.field(default_factory=list)
     namespaces: Annotated[list[Namespace], Meta(max_length=MAX_NAMESPACES)] | None = None
@@ -56,13 +56,15 @@ class Subscription(RequestBody, kw_only=True):
     since: Annotated[int, Meta(ge=0, le=2**62)] | None = None
 
     def check(self) -> None:
-        """Refuse a subscription to nothing, or to something that does not exist."""
+        """Refuse a subscription without channels, or to an unknown channel."""
         if not self.channels:
             raise BadRequest("channels must name at least one channel")
-        unknown = [each for each in self.channels if each not in CHANNELS and not _is_named(each)]
+        unknown = [name for name in self.channels if name not in CHANNELS and not _is_named(name)]
         if unknown:
-            known = ", ".join(sorted(CHANNELS))
-            raise BadRequest(f"there is no channel {unknown[0][:64]!r}; there are {known} and custom:<name>")
+            channels = ", ".join(sorted(CHANNELS))
+            raise BadRequest(
+                f"there is no channel {unknown[0][:64]!r}; there are {channels} and custom:<name>"
+            )
 
     def wants(self, event: Translated) -> bool:
         channel = event.channel
@@ -83,7 +85,7 @@ def _is_named(channel: str) -> bool:
 
 
 def _begins(namespace: Sequence[str], prefix: Sequence[str]) -> bool:
-    """Whether a namespace is below a prefix, whose parts may leave out the id of the task after the colon."""
+    """Return whether a namespace is below a prefix, whose parts may omit the task id after the colon."""
     if len(prefix) > len(namespace):
         return False
     pairs = zip(namespace, prefix, strict=False)
@@ -91,10 +93,10 @@ def _begins(namespace: Sequence[str], prefix: Sequence[str]) -> bool:
 
 
 class ThreadEvents:
-    """The events of a thread that a subscription wants, in the protocol's form.
+    """The events of a thread that a subscription wants, in the form of the protocol.
 
-    It begins with the first event of the run that the subscription goes on with, or of the last run, since
-    messages that grow are known only from their beginning.
+    Reading starts with the first event of the run at `since`, or of the last run, because growing messages
+    can be translated only from their start.
     """
 
     def __init__(self, threads: Threads, subscription: Subscription) -> None:
@@ -111,21 +113,21 @@ class ThreadEvents:
         self._follower = self._threads.streams.follow(await self._threads.ns(), stream, place, joined=True)
 
     async def next(self) -> list[dict[str, Any]] | None:
-        """The next events, at least one; None after the last."""
+        """Return the next events, at least one. Return None after the last."""
         assert self._follower is not None
         while (burst := await self._follower.next()) is not None:
-            found = [each for event in burst for each in await self._translated(event)]
-            if found:
-                return found
+            messages = [message for event in burst for message in await self._translated(event)]
+            if messages:
+                return messages
         return None
 
     async def _translated(self, event: StreamEvent) -> list[dict[str, Any]]:
         graph = await self._graph_of(event.source) if self._translator.is_new(event) else None
         since = self._subscription.since or 0
         return [
-            _message(event, seq, each)
-            for seq, each in self._translator.translate(event, graph)
-            if seq > since and self._subscription.wants(each)
+            _message(event, seq, translated)
+            for seq, translated in self._translator.translate(event, graph)
+            if seq > since and self._subscription.wants(translated)
         ]
 
     async def _graph_of(self, run_id: str) -> str | None:
@@ -150,16 +152,18 @@ def _message(event: StreamEvent, seq: int, translated: Translated) -> dict[str, 
 
 
 class _Frames:
-    """The same as server-sent events."""
+    """Source of thread events as server-sent events."""
 
     def __init__(self, events: ThreadEvents) -> None:
         self._events = events
 
     async def next(self) -> bytes | None:
-        found = await self._events.next()
-        if found is None:
+        messages = await self._events.next()
+        if messages is None:
             return None
-        frames = [crlf_frame(each["method"], encode_json(each), str(each["seq"])) for each in found]
+        frames = [
+            crlf_frame(message["method"], encode_json(message), str(message["seq"])) for message in messages
+        ]
         return "".join(frames).encode()
 
     def close(self) -> None:
@@ -171,7 +175,7 @@ class _Frames:
     THREAD + "/stream/events",
     rule=on_thread("read"),
     scope="read",
-    summary="Stream the events of a thread that a subscription names, after `since` if that is given",
+    summary="Stream the events of a thread that a subscription names, if given only after `since`",
     body=Subscription,
     errors=(BadRequest, NotFound),
     **STREAMED,
@@ -188,7 +192,7 @@ async def stream_events(call: Call) -> Response:
 
 
 class ThreadCommand(RequestBody, kw_only=True):
-    """A command to a thread; what it lacks is answered in the protocol's own form."""
+    """A command to a thread. Missing fields are refused in the protocol's own form."""
 
     id: Any = None
     method: Any = None
@@ -196,7 +200,7 @@ class ThreadCommand(RequestBody, kw_only=True):
 
 
 class CommandRefused(Exception):
-    """A command that cannot be done, with the protocol's code for it."""
+    """Raised for a command that cannot be executed, with the protocol's code."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -223,11 +227,11 @@ class RespondParams(RequestBody, kw_only=True):
     def answers(self) -> dict[str, Any]:
         if self.responses is None:
             return {str(self.interrupt_id): self.response}
-        return {str(each.get("interrupt_id")): each.get("response") for each in self.responses}
+        return {str(entry.get("interrupt_id")): entry.get("response") for entry in self.responses}
 
 
 def _run_body(given: RunBody) -> RunBody:
-    """The body of a run whose events can be translated, on a thread that need not exist yet."""
+    """Complete the body of a run whose events can be translated, on a thread that may not exist yet."""
     given.stream_mode = list(MODES)
     given.stream_subgraphs = given.stream_resumable = True
     given.if_not_exists = "create"
@@ -242,16 +246,16 @@ async def _start_run(call: Call, params: Any) -> dict[str, Any]:
 
 
 async def _respond(call: Call, params: Any) -> dict[str, Any]:
-    """Answer questions of a thread: its next run goes on with the answers."""
+    """Answer questions of a thread; its next run continues with the answers."""
     given = _converted(params, RespondParams)
     answers, thread_id = given.answers(), call.path["thread_id"]
     asked = await _questions(call.threads, thread_id)
-    unknown = [each for each in answers if each not in {question.id for question in asked}]
+    unknown = [id for id in answers if id not in {question.id for question in asked}]
     if unknown or not answers:
         raise CommandRefused(
             "no_such_interrupt", f"no question {', '.join(unknown)[:200]} waits for an answer"
         )
-    # Agents that are no graphs know no ids of questions.
+    # Agents that are not graphs do not know the ids of questions.
     alone = len(asked) == len(answers) == 1
     resume = next(iter(answers.values())) if alone else answers
     body = RunBody(
@@ -271,7 +275,7 @@ async def _questions(threads: Threads, thread_id: str) -> Sequence[Interrupt]:
 
 
 async def _last_assistant(threads: Threads, thread_id: str) -> str | None:
-    """The assistant whose questions a thread has."""
+    """Return the assistant of the thread's last run, which asked the questions."""
     with contextlib.suppress(NotFound):
         runs = await threads.find_runs(RunSearch(thread_id, None, 1, 0, undone=False))
         return runs.items[0].assistant_id if runs.items else None
@@ -293,7 +297,7 @@ CODES: Final = {
 
 @before
 async def _authorize_command(request: Authorization) -> None:
-    """Both commands create a run, so that both ask for what creating it asks for."""
+    """Authorize a command like the run that it creates."""
     command: ThreadCommand = request.call.body
     thread_id = request.call.path["thread_id"]
     try:
@@ -308,7 +312,7 @@ async def _authorize_command(request: Authorization) -> None:
 
 
 async def _parse_body(call: Call, command: ThreadCommand, thread_id: str) -> RunBody | None:
-    """The run that a command creates, as far as it is judged."""
+    """Build the part of a command's run that authorization needs."""
     if command.method == "run.start":
         return _run_body(_converted(command.params, StartParams))
     if command.method != "input.respond":
@@ -346,10 +350,10 @@ async def send_command(call: Call) -> Response:
 
 
 async def _done(call: Call, command: ThreadCommand) -> dict[str, Any]:
-    known = COMMANDS.get(command.method)
-    if known is None:
+    execute = COMMANDS.get(command.method)
+    if execute is None:
         raise CommandRefused("unknown_command", f"there is no command {command.method[:64]!r}")
-    return await known(call, command.params)
+    return await execute(call, command.params)
 
 
 def _refusal(id: int | None, code: str, message: str) -> dict[str, Any]:

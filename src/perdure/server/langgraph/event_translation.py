@@ -1,8 +1,8 @@
-"""The events of a thread in the form of the protocol behind `client.threads.stream`.
+"""Translation of a thread's events to the protocol of `client.threads.stream`.
 
-A stored event becomes none, one or several events of the protocol. Their numbers are derived from its
-number: every reader sees the same ones, and one that comes back misses nothing and sees nothing twice. What
-is known of messages that grow belongs to one run, so that translation may begin with any run.
+A stored event becomes zero or more events of the protocol, with numbers derived from its own. So all readers
+see the same numbers, and a reader that reconnects misses and repeats no event. The state of growing messages
+belongs to one run, so translation may start with any run.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from perdure.kernel.errors import PerdureError
 from perdure.streams.model import StreamEvent
 
 SPREAD: Final = 4096
-"""How many events of the protocol a stored event may become."""
+"""Maximum protocol events for one stored event."""
 MODES: Final = ("values", "updates", "messages-tuple", "custom")
-"""The stream modes of a run whose events are translated."""
+"""Stream modes of a run whose events are translated."""
 INTERRUPTS: Final = "__interrupt__"
 ROLES: Final = {"ai": "ai", "AIMessageChunk": "ai", "human": "human", "system": "system"}
 SCALARS: Final = (str, int, float, bool)
@@ -28,7 +28,7 @@ Data = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """An event of the protocol, not yet numbered."""
+    """An event of the protocol without its number."""
 
     method: str
     namespace: tuple[str, ...]
@@ -36,7 +36,7 @@ class Translated:
 
     @property
     def channel(self) -> str:
-        """What a subscription calls it."""
+        """The channel of the event in a subscription."""
         if self.method == "input.requested":
             return "input"
         name = self.data.get("name") if self.method == "custom" else None
@@ -45,7 +45,7 @@ class Translated:
 
 @dataclass(slots=True)
 class _Message:
-    """A message that grows: its blocks by their keys, in the order in which they began."""
+    """A growing message: its blocks by key, in order of their start."""
 
     namespace: tuple[str, ...]
     message_id: str
@@ -54,7 +54,7 @@ class _Message:
 
 
 class EventTranslator:
-    """Translates the stored events of a thread, in their order."""
+    """Translates the stored events of a thread in order."""
 
     def __init__(self) -> None:
         self._run: str | None = None
@@ -70,14 +70,14 @@ class EventTranslator:
         self._tools: set[str] = set()
 
     def translate(self, event: StreamEvent, graph: str | None = None) -> Iterator[tuple[int, Translated]]:
-        """The events of the protocol that a stored event stands for, with their numbers."""
-        for index, each in enumerate(self._translate(event, graph)):
+        """Yield the protocol events of a stored event, with their numbers."""
+        for index, translated in enumerate(self._translate(event, graph)):
             if index == SPREAD:
                 return
-            yield event.seq * SPREAD + index, each
+            yield event.seq * SPREAD + index, translated
 
     def is_new(self, event: StreamEvent) -> bool:
-        """Whether an event is the first of its run."""
+        """Return whether an event is the first of its run."""
         return event.event == "metadata" and event.source != self._run
 
     def _translate(self, event: StreamEvent, graph: str | None) -> Iterator[Translated]:
@@ -97,7 +97,7 @@ class EventTranslator:
 
     def _begin(self, event: StreamEvent, graph: str | None) -> Iterator[Translated]:
         if event.source == self._run:
-            # Another attempt: what has not been finished begins again.
+            # Another attempt repeats unfinished messages from their start.
             self._growing.clear()
             return
         self._run = event.source
@@ -134,7 +134,7 @@ class EventTranslator:
             yield from self._finish_children((), None, "failed")
             yield self._lifecycle((), "failed", error=CANCELLED)
         else:
-            # They can be answered from now on, and not before.
+            # Interrupts can be answered only now.
             yield from self._questions.values()
             phase = "interrupted" if self._questions else "completed"
             yield from self._finish_children((), None, phase)
@@ -160,12 +160,12 @@ class EventTranslator:
                 yield Translated("updates", namespace, {"node": node, "values": values})
 
     def _note(self, namespace: tuple[str, ...], interrupts: Any) -> None:
-        """Keep the questions of a run until its end."""
-        for each in interrupts if isinstance(interrupts, list) else ():
-            if isinstance(each, dict) and isinstance(each.get("id"), str):
-                value = each.get("value")
-                data = {"interrupt_id": each["id"], "payload": value, "value": value}
-                self._questions.setdefault(each["id"], Translated("input.requested", namespace, data))
+        """Collect the questions of a run until its end."""
+        for interrupt in interrupts if isinstance(interrupts, list) else ():
+            if isinstance(interrupt, dict) and isinstance(interrupt.get("id"), str):
+                value = interrupt.get("value")
+                data = {"interrupt_id": interrupt["id"], "payload": value, "value": value}
+                self._questions.setdefault(interrupt["id"], Translated("input.requested", namespace, data))
 
     def _custom(self, namespace: tuple[str, ...], data: Any) -> Iterator[Translated]:
         named = isinstance(data, dict) and isinstance(data.get("name"), str)
@@ -191,7 +191,7 @@ class EventTranslator:
             start = {"event": "message-start", "role": role, "id": message_id}
             yield Translated("messages", namespace, {**start, "metadata": _scalars(metadata)})
         growing = self._growing[message_id]
-        # A whole message after its pieces has nothing new.
+        # A whole message after its chunks adds nothing.
         if message.get("type") == "AIMessageChunk" or not growing.blocks:
             for key, block in _blocks(message):
                 yield from self._grow(growing, key, block)
@@ -200,13 +200,13 @@ class EventTranslator:
             yield from self._finish(growing)
 
     def _grow(self, message: _Message, key: str, block: Data) -> Iterator[Translated]:
-        known = message.blocks.get(key)
-        if known is None:
-            known = message.blocks[key] = _empty(block)
+        growing = message.blocks.get(key)
+        if growing is None:
+            growing = message.blocks[key] = _empty(block)
             index = len(message.blocks) - 1
-            yield self._of(message, "content-block-start", index=index, content=dict(known))
+            yield self._of(message, "content-block-start", index=index, content=dict(growing))
         index = list(message.blocks).index(key)
-        delta = _merge(known, block)
+        delta = _merge(growing, block)
         if delta is not None:
             yield self._of(message, "content-block-delta", index=index, delta=delta)
 
@@ -231,7 +231,7 @@ class EventTranslator:
                 yield Translated("tools", message.namespace, started)
 
     def _finish_messages(self, namespace: tuple[str, ...]) -> Iterator[Translated]:
-        """Finish the messages below a namespace: its step is over."""
+        """Finish the messages below a namespace, because its step is over."""
         for message in list(self._growing.values()):
             if message.namespace[: len(namespace)] == namespace:
                 yield from self._finish(message)
@@ -247,7 +247,7 @@ class EventTranslator:
 
 
 def _scalars(metadata: Mapping[str, Any]) -> Data:
-    """What a message tells of itself: only plain values, without those of the server."""
+    """Return the plain values of a message's metadata, without those of the server."""
     return {
         key: value
         for key, value in metadata.items()
@@ -259,7 +259,7 @@ def _scalars(metadata: Mapping[str, Any]) -> Data:
 
 
 def _blocks(message: Mapping[str, Any]) -> Iterator[tuple[str, Data]]:
-    """The blocks of a message or of a piece of one, each with a key that its other pieces have too."""
+    """Yield the blocks of a message or chunk, each with a key that it shares with its other chunks."""
     content = message.get("content")
     if isinstance(content, str) and content:
         yield "text", {"type": "text", "text": content}
@@ -280,7 +280,7 @@ def _blocks(message: Mapping[str, Any]) -> Iterator[tuple[str, Data]]:
 
 
 def _empty(block: Mapping[str, Any]) -> Data:
-    """A block before its first piece."""
+    """Build a block before its first chunk."""
     if block.get("type") == "text":
         return {"type": "text", "text": ""}
     if block.get("type") == "reasoning":
@@ -290,23 +290,23 @@ def _empty(block: Mapping[str, Any]) -> Data:
     return {key: value for key, value in block.items() if key != "index"}
 
 
-def _merge(known: Data, block: Mapping[str, Any]) -> Data | None:
-    """Add a piece to a block; gives what it adds."""
+def _merge(target: Data, block: Mapping[str, Any]) -> Data | None:
+    """Append a chunk to a block. Return the delta, or None if there is none."""
     for name, delta in (("text", "text-delta"), ("reasoning", "reasoning-delta")):
-        if known["type"] == name:
+        if target["type"] == name:
             piece = block.get(name) or ""
-            known[name] += piece
+            target[name] += piece
             return {"type": delta, name: piece} if piece else None
-    if known["type"] == "tool_call_chunk":
+    if target["type"] == "tool_call_chunk":
         piece = block.get("args") or ""
-        known["args"] += piece
-        known["id"], known["name"] = known["id"] or block.get("id"), known["name"] or block.get("name")
+        target["args"] += piece
+        target["id"], target["name"] = target["id"] or block.get("id"), target["name"] or block.get("name")
         return {"type": "tool-call-delta", "args": piece} if piece else None
     return None
 
 
 def _finished(block: Data) -> Data:
-    """A block at its end; the pieces of a tool call become the call."""
+    """Return a block at its end; the chunks of a tool call become the call."""
     if block["type"] != "tool_call_chunk":
         return block
     try:

@@ -1,6 +1,6 @@
 """Filters of custom auth on the metadata of objects. Pure.
 
-A filter is what a handler of `langgraph_sdk.Auth` returns: `{"owner": "ann"}`, `{"owner": {"$eq": "ann"}}`,
+A filter is the result of a `langgraph_sdk.Auth` handler: `{"owner": "ann"}`, `{"owner": {"$eq": "ann"}}`,
 `{"members": {"$contains": "ann"}}` or `{"members": {"$contains": ["ann", "bob"]}}`. All conditions must hold.
 """
 
@@ -16,7 +16,7 @@ OPERATORS = (EQUAL, CONTAINS)
 
 
 def matches(filter: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
-    """Whether metadata match a filter; a missing key matches nothing."""
+    """Return whether metadata match a filter; a missing key matches nothing."""
     return all(key in metadata and _holds(condition, metadata[key]) for key, condition in filter.items())
 
 
@@ -31,18 +31,18 @@ def _holds(condition: Any, value: Any) -> bool:
 
 
 def equalities(filter: Mapping[str, Any]) -> dict[str, Any]:
-    """The conditions that a value is equal: a search takes them, and new objects get them as metadata."""
-    found: dict[str, Any] = {}
+    """Return the equality conditions: a search applies them, and new objects get them as metadata."""
+    conditions: dict[str, Any] = {}
     for key, condition in filter.items():
         if not isinstance(condition, Mapping):
-            found[key] = condition
+            conditions[key] = condition
         elif EQUAL in condition:
-            found[key] = condition[EQUAL]
-    return found
+            conditions[key] = condition[EQUAL]
+    return conditions
 
 
 def memberships(filter: Mapping[str, Any]) -> dict[str, Any]:
-    """The conditions that a search does not take."""
+    """Return the conditions that a search does not apply."""
     return {
         key: condition
         for key, condition in filter.items()
@@ -51,12 +51,12 @@ def memberships(filter: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_owner(metadata: Mapping[str, Any] | None, filter: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata of a new object, which then matches the filter of its creator."""
+    """Build the metadata of a new object, which then match the filter of its creator."""
     return {**(metadata or {}), **equalities(filter)}
 
 
 def narrow(metadata: Mapping[str, Any] | None, filter: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The metadata to search for under a filter; None if the search and the filter contradict each other."""
+    """Merge search metadata with a filter. Return None if they contradict each other."""
     wanted, required = dict(metadata or {}), equalities(filter)
     if any(key in wanted and wanted[key] != value for key, value in required.items()):
         return None

@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0, as the protocols of tools and of agents use it: one message in, one answer out."""
+"""JSON-RPC 2.0 for the MCP and A2A protocols: one request, one response."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Record = dict[str, Any]
 
 
 class RpcMessage(RequestBody, kw_only=True):
-    """A request; without an id it is a notification, which has no answer."""
+    """A request; without an id it is a notification, which has no response."""
 
     jsonrpc: str | None = None
     id: str | int | float | UnsetType | None = UNSET
@@ -35,7 +35,7 @@ class RpcMessage(RequestBody, kw_only=True):
 
 
 class RpcError(Exception):
-    """A request that cannot be answered, with JSON-RPC's code for it."""
+    """Raised for a request that cannot be answered, with JSON-RPC's code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class RpcError(Exception):
 
 
 class RpcResult(DelayedJson):
-    """The answer to a request that may take long; blank lines before it keep the connection alive."""
+    """The response to a request that may take long; blank lines before it keep the connection alive."""
 
     protocol = PROTOCOL
 
@@ -61,7 +61,7 @@ def _get_id(message: RpcMessage) -> Any:
 
 
 async def answered(message: RpcMessage, answering: Callable[[], Awaitable[Any]]) -> Record:
-    """The answer to a request. Errors of its caller are part of it; what the server lacks is not."""
+    """Build the response to a request. It contains errors of the caller; server errors are raised."""
     try:
         return build_result(message, await answering())
     except RpcError as error:
@@ -74,7 +74,7 @@ async def answered(message: RpcMessage, answering: Callable[[], Awaitable[Any]])
 
 
 def converted(params: Record, kind: type[Any]) -> Any:
-    """The parameters of a request as their type."""
+    """Convert the parameters of a request to their type."""
     try:
         return msgspec.convert(params, kind)
     except msgspec.ValidationError as error:
@@ -82,7 +82,7 @@ def converted(params: Record, kind: type[Any]) -> Any:
 
 
 def extract_text(content: Any) -> str:
-    """The text of a message's content."""
+    """Return the text of a message's content."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else ()
@@ -91,7 +91,7 @@ def extract_text(content: Any) -> str:
 
 
 def last_answer(values: Any) -> str | None:
-    """The text of the last message in the values of a run, if they have messages."""
+    """Return the text of the last message in the values of a run, if any."""
     messages = values.get("messages") if isinstance(values, dict) else None
     if not isinstance(messages, list) or not messages or not isinstance(messages[-1], dict):
         return None

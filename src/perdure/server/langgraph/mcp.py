@@ -38,13 +38,13 @@ from perdure.server.langgraph.wire import answer, get_graphs
 mcp = LangGraphResource("mcp")
 
 VERSIONS: Final = ("2025-06-18", "2025-03-26", "2024-11-05")
-"""The releases of the protocol that are spoken; the first is offered to a client of another one."""
+"""Supported versions of the protocol; the first is offered to clients of other versions."""
 PAGE: Final = 50
 ACCEPTED: Final = 202
 STAMPED: Final = "run_metadata"
-"""The key of a request's scope with the metadata of its run, on which custom auth has stamped the owner."""
+"""Key in a request's scope of the run metadata, to which custom auth has added the owner."""
 FILTER: Final = "mcp_filter"
-"""The key of a request's scope with the filter of custom auth for the assistants that its user may see."""
+"""Key in a request's scope of the custom auth filter for the assistants that its user may see."""
 MESSAGE: Final = {"type": "string", "description": "The message to the agent."}
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 
@@ -77,7 +77,7 @@ async def _authorize(request: Authorization) -> None:
 async def serve_mcp(call: Call) -> Response:
     message: RpcMessage = call.body
     if message.method is None or message.id is UNSET:
-        # A notification, or an answer to a question that was never asked.
+        # A notification, or an unexpected response.
         return Response(status_code=ACCEPTED)
     if message.jsonrpc != "2.0":
         return answer(build_error(message, INVALID_REQUEST, "jsonrpc must be 2.0"))
@@ -111,13 +111,15 @@ def _initialized(params: Record) -> Record:
 async def _tools(call: Call, params: Record) -> Record:
     cursor = params.get("cursor") or "0"
     if not isinstance(cursor, str) or not cursor.isdecimal() or len(cursor) > 9:
-        raise RpcError(INVALID_PARAMS, "the cursor is not one of ours")
-    found = await call.assistants.search(limit=PAGE, offset=int(cursor), sort_by="created_at")
+        raise RpcError(INVALID_PARAMS, "invalid cursor; pass the `nextCursor` of the previous page")
+    page = await call.assistants.search(limit=PAGE, offset=int(cursor), sort_by="created_at")
     filter = call.request.scope.get(FILTER) or {}
-    visible = [each for each in found.items if each.system or matches(filter, each.metadata)]
-    tools = [await _tool(call, each) for each in visible]
+    visible = [
+        assistant for assistant in page.items if assistant.system or matches(filter, assistant.metadata)
+    ]
+    tools = [await _tool(call, assistant) for assistant in visible]
     more = int(cursor) + PAGE
-    return {"tools": tools, **({"nextCursor": str(more)} if more < found.counted else {})}
+    return {"tools": tools, **({"nextCursor": str(more)} if more < page.counted else {})}
 
 
 async def _tool(call: Call, assistant: Assistant) -> Record:
@@ -132,7 +134,7 @@ async def _tool(call: Call, assistant: Assistant) -> Record:
 
 
 def build_tool_name(assistant: Assistant) -> str:
-    """The name of a tool: that of a graph, or an assistant's name with the beginning of its id."""
+    """Build a tool's name: that of a graph, or an assistant's name with the start of its id."""
     if assistant.system:
         return assistant.agent
     plain = _NOT_IN_NAMES.sub("_", assistant.name)[:80]
@@ -140,12 +142,12 @@ def build_tool_name(assistant: Assistant) -> str:
 
 
 async def _input_schema(call: Call, assistant_id: str) -> Record:
-    """What the assistant takes; the text of a message is enough for one that takes messages."""
+    """Return the input schema of an assistant. Messages become a single text."""
     try:
-        known = await get_graphs(call).schemas(assistant_id)
-        schema = known.get("input_schema") or known.get("state_schema")
+        schemas = await get_graphs(call).schemas(assistant_id)
+        schema = schemas.get("input_schema") or schemas.get("state_schema")
     except PerdureError:
-        # A tool can be called although nobody can tell what it takes.
+        # A tool can be called even if its schema is unavailable.
         schema = None
     if not isinstance(schema, dict) or schema.get("type") != "object":
         return {"type": "object"}
@@ -158,16 +160,16 @@ async def _input_schema(call: Call, assistant_id: str) -> Record:
 
 
 async def _assistant(call: Call, name: str) -> Assistant | None:
-    """The assistant that a tool's name stands for."""
-    found = (await call.assistants.resolve([name])).get(name)
-    if found is not None:
-        return found
+    """Find the assistant of a tool's name."""
+    graph_assistant = (await call.assistants.resolve([name])).get(name)
+    if graph_assistant is not None:
+        return graph_assistant
     offset = 0
     while True:
         page = await call.assistants.search(limit=1000, offset=offset)
-        for each in page.items:
-            if build_tool_name(each) == name:
-                return each
+        for assistant in page.items:
+            if build_tool_name(assistant) == name:
+                return assistant
         offset += 1000
         if offset >= page.counted:
             return None
@@ -207,7 +209,7 @@ def _input(arguments: Record) -> Record:
 
 
 async def _outcome(call: Call, run_id: str) -> Record:
-    """What a tool gives: the text of the last message, or all values as JSON."""
+    """Return the result of a tool: the text of the last message, or all values as JSON."""
     values = await new_final_values(call.threads, run_id)
     failure = values.get("__error__") if isinstance(values, dict) else None
     if failure is not None:

@@ -1,4 +1,4 @@
-"""How the LangGraph protocol reports errors, as `langgraph_sdk` reads them, and authenticates callers."""
+"""Errors of the LangGraph protocol, as `langgraph_sdk` reads them, and authentication of callers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class LangGraphProtocol:
     name = "langgraph"
 
     def refuse(self, error: PerdureError, request_id: str, request: Request) -> Response:
-        """The error as the SDK reads it: its message in `detail`, and its code beside it."""
+        """Build the error as the SDK reads it: its message in `detail`, plus its code."""
         body = {"detail": _detail(error), "code": error.code}
         return Response(encode(body), _status(error), build_headers(error), "application/json")
 
     async def admit(self, request: Request, app: StoreApp) -> Caller | None:
-        """The caller that custom auth authenticates; None without custom auth."""
+        """Return the caller that custom auth authenticates; None without custom auth."""
         if app.auth is None:
             return None
         user = await app.auth.authenticate(request)
@@ -47,12 +47,12 @@ def _detail(error: PerdureError) -> str:
 
 
 def _status(error: PerdureError) -> int:
-    """An unknown filter or sort key is a field with a wrong value here."""
+    """Return the status. Here an unknown filter or sort key is a field with a wrong value."""
     return UNPROCESSABLE if isinstance(error, BadQuery) else error.http_status
 
 
 def get_user(call: Call) -> User | None:
-    """The user that custom auth has authenticated; None without custom auth."""
+    """Return the user that custom auth has authenticated; None without custom auth."""
     return cast("User | None", call.request.scope.get(USER))
 
 

@@ -1,4 +1,4 @@
-"""Declares the LangGraph routes: path, authorization rule and handler of each in one place."""
+"""Declaration of the LangGraph routes: path, authorization rule and handler in one place."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class LangGraphRoute(Route):
 
     rule: Rule
     group: str
-    """What `http.disable_…` of a `langgraph.json` calls it."""
+    """Name of its group in `http.disable_…` of a `langgraph.json`."""
 
 
 class LangGraphResource:
-    """The routes of one resource, in the order in which they are declared."""
+    """The routes of one resource, in order of declaration."""
 
     def __init__(self, name: str, group: str | None = None) -> None:
         self.routes: list[LangGraphRoute] = []
@@ -51,7 +51,7 @@ class LangGraphResource:
         takes_name: bool = False,
         **rest: Any,
     ) -> Callable[[H], H]:
-        """Declare a route to the decorated handler, which stays as it is.
+        """Declare a route for the decorated handler, which is not changed.
 
         With `takes_name` the assistant in the path may also be the name of a graph.
         """
@@ -78,7 +78,7 @@ class LangGraphResource:
 
 
 def _checked(handler: Handler, rule: Rule, path: str, takes_name: bool) -> Handler:
-    """The handler behind a check of the ids in the path, and behind its rule where there is custom auth."""
+    """Wrap a handler in a check of the path's ids and, with custom auth, in its rule."""
     names = [name for name in _PARAMETER.findall(path) if name in IDS]
 
     @wraps(handler)
@@ -94,8 +94,8 @@ def _checked(handler: Handler, rule: Rule, path: str, takes_name: bool) -> Handl
 
 
 async def _resolve(call: Call) -> None:
-    """Put the id of a graph's own assistant in the place of the graph's name."""
+    """Replace a graph's name in the path by the id of its own assistant."""
     name = call.path["assistant_id"]
-    found = None if is_uuid(name) else (await call.assistants.resolve([name])).get(name)
-    if found is not None:
-        call.path = {**call.path, "assistant_id": found.assistant_id}
+    assistant = None if is_uuid(name) else (await call.assistants.resolve([name])).get(name)
+    if assistant is not None:
+        call.path = {**call.path, "assistant_id": assistant.assistant_id}

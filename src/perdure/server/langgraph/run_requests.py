@@ -1,4 +1,4 @@
-"""The body that asks for a run in the LangGraph protocol, and its translation into a run request."""
+"""Request body of a run in the LangGraph protocol, and its conversion into a run request."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CONFIG_NAMES: Final = {dict: "an object", list: "a list", int: "an integer"}
 
 RESERVED: Final = frozenset({"run_id", "thread_id", "graph_id", "assistant_id", "langgraph_request_id"})
 RESERVED_PREFIXES: Final = ("__", "langgraph_auth_")
-"""Keys of `configurable` that only the server sets; those of a client are dropped."""
+"""Keys of `configurable` that only the server sets; keys from a client are dropped."""
 
 
 class CommandBody(RequestBody, kw_only=True):
@@ -75,7 +75,7 @@ class RunBody(RequestBody, kw_only=True):
 
 
 class BatchBody(RunBody, kw_only=True):
-    """One of many new runs; without a thread it gets a temporary one."""
+    """One of several new runs; without a thread it gets a temporary one."""
 
     thread_id: str | None = None
 
@@ -87,7 +87,7 @@ Batch = Annotated[list[BatchBody], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
 def build_run_request(body: RunBody, thread_id: str | None) -> RunRequest:
-    """The run request that a body stands for."""
+    """Convert a body to a run request."""
     config = _config(body.config)
     _check(body, config, thread_id)
     return RunRequest(
@@ -123,7 +123,7 @@ def _check(body: RunBody, config: Mapping[str, Any], thread_id: str | None) -> N
 
 
 def _config(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The configuration, without keys that only the server sets."""
+    """Return the configuration without keys that only the server sets."""
     config = {key: value for key, value in (given or {}).items() if value is not None}
     for key, kind in CONFIG_KINDS.items():
         if key in config and (not isinstance(config[key], kind) or isinstance(config[key], bool)):
@@ -152,13 +152,13 @@ def _or_unset(value: Any) -> Any | UnsetType:
 
 
 def _checkpoint_id(body: RunBody, config: Mapping[str, Any]) -> str | None:
-    """The checkpoint of the root graph; that of a subgraph is in the options."""
+    """Return the checkpoint of the root graph; the options hold that of a subgraph."""
     checkpoint = body.checkpoint
     if checkpoint is not None and checkpoint.checkpoint_ns:
         return (checkpoint.checkpoint_map or {}).get("")
     named = None if checkpoint is None else checkpoint.checkpoint_id
-    found = named or body.checkpoint_id or config.get("configurable", {}).get(CHECKPOINT_ID)
-    return None if found is None else str(found)
+    checkpoint_id = named or body.checkpoint_id or config.get("configurable", {}).get(CHECKPOINT_ID)
+    return None if checkpoint_id is None else str(checkpoint_id)
 
 
 def _modes(given: StreamMode | Sequence[StreamMode] | None) -> list[str]:
@@ -168,7 +168,7 @@ def _modes(given: StreamMode | Sequence[StreamMode] | None) -> list[str]:
 
 
 def _options(body: RunBody) -> dict[str, Any]:
-    """The options that were given and that only graphs know."""
+    """Return the given options that only graphs use."""
     given = {
         "durability": body.durability or _durability(body.checkpoint_during),
         "interrupt_before": body.interrupt_before,
@@ -182,7 +182,7 @@ def _options(body: RunBody) -> dict[str, Any]:
 
 
 def _durability(checkpoint_during: bool | None) -> Durability | None:
-    """The durability that the older option stands for."""
+    """Convert the older option to a durability."""
     if checkpoint_during is None:
         return None
     return "async" if checkpoint_during else "exit"

@@ -100,7 +100,7 @@ def show_run(run: Run) -> RunShape:
 
 
 def show_kwargs(run: Run) -> dict[str, Any]:
-    """The request of a run; the options of its graph are beside the other fields."""
+    """Return the request of a run; the options of its graph are at the same level as the other fields."""
     kwargs: dict[str, Any] = msgspec.to_builtins(run.kwargs)
     kwargs.pop("traceparent", None)
     options = kwargs.pop("options", None) or {}
@@ -112,7 +112,7 @@ def build_url(run: Run, rest: str = "") -> str:
 
 
 def locations(run: Run, rest: str) -> dict[str, str]:
-    """The headers that name a run, and where to continue after a lost connection."""
+    """Build the headers that name a run, and where to continue after a lost connection."""
     return {"Location": build_url(run, rest), "Content-Location": build_url(run)}
 
 
@@ -154,7 +154,7 @@ async def _creates_thread(request: Authorization, body: RunBody, thread_id: str)
 
 
 async def created(call: Call, body: RunBody | None = None, thread_id: str | None = None) -> Run:
-    """Create the run of a body, on a thread, or on that of the path if there is one."""
+    """Create the run of a body, on the given thread or on the path's thread if there is one."""
     request = await _request(call, call.body if body is None else body, thread_id)
     async with _known_graphs(call, [request]):
         return await call.threads.create_run(request, idempotency_key=get_idempotency_key(call))
@@ -162,7 +162,7 @@ async def created(call: Call, body: RunBody | None = None, thread_id: str | None
 
 @asynccontextmanager
 async def created_to_follow(call: Call) -> AsyncIterator[Run]:
-    """Create the run of the call's body, for one who begins to read its stream inside."""
+    """Create the run of the call's body. The caller starts reading its stream inside the context."""
     request = await _request(call, call.body, None)
     async with AsyncExitStack() as stack:
         async with _known_graphs(call, [request]):
@@ -177,10 +177,10 @@ async def _request(call: Call, body: RunBody, thread_id: str | None) -> RunReque
 
 
 async def _free_thread(call: Call, body: RunBody, thread_id: str | None) -> str | None:
-    """The thread of a new run. A run that asks for another on its own thread would wait for itself.
+    """Return the thread of a new run. A run must not wait for another run on its own thread.
 
-    That is what a `RemoteGraph` does as a node, if it is on the same server as its caller: it hands its
-    caller's configuration on, as if every server had threads of its own. It gets one below its caller's.
+    A `RemoteGraph` node on the server of its caller asks for that: it forwards the caller's configuration, as
+    if every server had its own threads. Its run gets a thread derived from the caller's.
     """
     asking = (body.config or {}).get("metadata")
     run_id = asking.get("run_id") if isinstance(asking, dict) else None
@@ -195,11 +195,11 @@ async def _free_thread(call: Call, body: RunBody, thread_id: str | None) -> str 
 
 @asynccontextmanager
 async def _known_graphs(call: Call, requests: Sequence[RunRequest]) -> AsyncIterator[None]:
-    """Report a name that is no graph's as a wrong value, and not as a thing that is missing."""
+    """Report an unknown graph name as an invalid value, not as a missing object."""
     try:
         yield
     except NotFound:
-        names = {each.assistant_id for each in requests if not is_uuid(each.assistant_id)}
+        names = {request.assistant_id for request in requests if not is_uuid(request.assistant_id)}
         for name in sorted(names.difference(await call.assistants.resolve(sorted(names)))):
             raise InvalidInput(f"assistant_id {name!r} is neither a UUID nor the name of a graph") from None
         raise
@@ -211,7 +211,7 @@ CREATING: dict[str, Any] = {
     "body": RunBody,
     "errors": (BadRequest, NotFound, Conflict),
 }
-"""What the routes have in common that create a run."""
+"""Shared by the routes that create a run."""
 
 
 @runs.route("POST", "/runs", summary="Create a run on a temporary thread", answer=Record, **CREATING)
@@ -262,7 +262,7 @@ async def _authorize_batch(request: Authorization) -> None:
     errors=(BadRequest, NotFound, Conflict),
 )
 async def create_batch(call: Call) -> Response:
-    requests = [with_caller(call, batch_request(each)) for each in call.body]
+    requests = [with_caller(call, batch_request(body)) for body in call.body]
     async with _known_graphs(call, requests):
         return answer([show_run(run) for run in await call.threads.create_runs(requests)])
 
@@ -271,12 +271,12 @@ async def create_batch(call: Call) -> Response:
 
 
 class FinalValues(DelayedJson):
-    """The values at the end of a run. If the server stops first, the client asks again at `Location`."""
+    """The values at the end of a run. If the server stops first, the client continues at `Location`."""
 
     protocol = PROTOCOL
 
     async def stopped(self, send: Send) -> None:
-        """Begin the response and do not end it: to the client the connection is lost, and it asks again."""
+        """Start the response without an end, so that the client sees a lost connection and reconnects."""
         await self._send(send, b"\n", more=True)
 
 
@@ -289,13 +289,13 @@ async def _final_values(threads: Threads, run_id: str) -> Any:
 
 
 def show_values(end: RunEnd) -> Any:
-    """The values of the thread with the interrupts that wait for an answer, or why the run failed."""
+    """Return the values of the thread with its open interrupts, or the error of the failed run."""
     if end.run.status in FAILURES and end.run.error is not None:
         return {"__error__": show_failure(end.run.error)}
     values = {} if end.values is None else end.values
     if not end.interrupts:
         return values
-    interrupts = [{"value": each.value, "id": each.id} for each in end.interrupts]
+    interrupts = [{"value": interrupt.value, "id": interrupt.id} for interrupt in end.interrupts]
     return {**(values if isinstance(values, Mapping) else {}), "__interrupt__": interrupts}
 
 
@@ -331,7 +331,7 @@ async def join_run(call: Call) -> Response:
 
 
 async def find_run(call: Call) -> Run:
-    """The run of the path; NotFound also for one that was rolled back, or failed on a temporary thread."""
+    """Return the path's run. Raise NotFound if it was rolled back, or failed on a temporary thread."""
     run_id = call.path["run_id"]
     run = await call.threads.get_run(run_id, call.path.get("thread_id"))
     if run.status == ROLLED_BACK or (run.temporary and run.status in FAILURES):
@@ -340,7 +340,7 @@ async def find_run(call: Call) -> Run:
 
 
 async def find_joinable(call: Call) -> Run:
-    """The run of the path, also for a while after it was deleted with its temporary thread."""
+    """Return the path's run, also for a while after its deletion with its temporary thread."""
     try:
         return await find_run(call)
     except NotFound:
@@ -366,7 +366,7 @@ async def get_run(call: Call) -> Response:
 
 
 class RunsQuery(msgspec.Struct, kw_only=True):
-    """Which runs of a thread to list, the newest first, and which of their fields."""
+    """List of a thread's runs, newest first: filter, page and fields."""
 
     limit: Limit = PAGE
     offset: Offset = 0
@@ -392,23 +392,23 @@ async def list_runs(call: Call) -> Response:
         raise InvalidInput(f"a run has no field {unknown[0]!r}; it has {', '.join(FIELDS)}")
     status = optional_choice(query.status or None, RUN_STATUSES, "status")
     wanted = RunSearch(call.path["thread_id"], status, query.limit, query.offset, undone=False)
-    found = await call.threads.find_runs(wanted)
-    return answer([selected(show_run(run), names) for run in found.items])
+    page = await call.threads.find_runs(wanted)
+    return answer([selected(show_run(run), names) for run in page.items])
 
 
 def query_list(given: Sequence[str] | None, name: str) -> list[str]:
-    """A list in a query: as repeated items, with commas, or as JSON; clients differ."""
-    found: list[str] = []
+    """Parse a list in a query. Clients send repeated items, commas or JSON."""
+    items: list[str] = []
     for text in given or ():
-        found += _json_list(text, name) if text.startswith("[") else text.split(",")
-    return [item for item in found if item]
+        items += _json_list(text, name) if text.startswith("[") else text.split(",")
+    return [item for item in items if item]
 
 
 def _json_list(text: str, name: str) -> list[str]:
-    found = decode_json(text)
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+    items = decode_json(text)
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise InvalidInput(f"{name} must be a list of strings")
-    return found
+    return items
 
 
 # --- cancel and delete ------------------------------------------------------------------------------------
@@ -444,7 +444,7 @@ async def cancel_run(call: Call) -> Response:
 
 
 async def _values_when_stopped(threads: Threads, run_id: str) -> Any:
-    """The values of the thread once no worker executes the run any longer."""
+    """Return the values of the thread after the worker has stopped executing the run."""
     await threads.stopped(run_id)
     return await _final_values(threads, run_id)
 
@@ -456,7 +456,7 @@ class CancelManyQuery(msgspec.Struct, kw_only=True):
 
 
 class CancelMany(RequestBody, kw_only=True):
-    """Which runs to cancel: some of a thread, or all with a status."""
+    """The runs to cancel: runs of a thread, or all with a status."""
 
     thread_id: str | None = None
     run_ids: Annotated[list[str], Meta(max_length=MAX_BATCH)] | None = None
@@ -495,7 +495,7 @@ async def cancel_runs(call: Call) -> Response:
     _check_cancel(body)
     cancelled = await call.threads.cancel_runs(
         thread_id=check_uuid_or_none(body.thread_id, "thread_id"),
-        run_ids=None if body.run_ids is None else [check_uuid(each, "run_id") for each in body.run_ids],
+        run_ids=None if body.run_ids is None else [check_uuid(run_id, "run_id") for run_id in body.run_ids],
         status=body.status,
         action=call.query.action,
     )

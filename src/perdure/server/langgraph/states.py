@@ -28,7 +28,7 @@ from perdure.server.langgraph.wire import (
 states = LangGraphResource("threads")
 
 STATE_UPDATE = "state_update"
-"""The event by which followers of a thread get a state that was changed from outside its runs."""
+"""Event for followers of a thread about a state change outside its runs."""
 FIELDS = (
     "values",
     "next",
@@ -68,13 +68,13 @@ class StateShape(TypedDict):
 
 
 class CheckpointOrConfig(CheckpointBody, kw_only=True):
-    """A checkpoint, alone or as a part of a config."""
+    """A checkpoint, as an object or inside a config."""
 
     configurable: dict[str, Any] | None = None
 
 
 def checkpoint_ref(given: str | CheckpointOrConfig | None) -> CheckpointRef | None:
-    """The checkpoint that a client names by its id, as an object, or by a config that holds one."""
+    """Convert a checkpoint that a client names by id, as an object, or by a config."""
     if given is None:
         return None
     if isinstance(given, str):
@@ -93,23 +93,23 @@ def checkpoint_ref(given: str | CheckpointOrConfig | None) -> CheckpointRef | No
 
 
 def check_fields(names: list[str] | None) -> None:
-    """Refuse a field that states do not have; one key of the values is `values.key`."""
+    """Refuse a field that states do not have. `values.key` is one key of the values."""
     for name in names or ():
         if name not in FIELDS and not name.startswith("values."):
-            known = ", ".join(FIELDS)
-            raise InvalidInput(f"select: a state has no {name[:64]!r}; it has {known} and values.<key>")
+            fields = ", ".join(FIELDS)
+            raise InvalidInput(f"select: a state has no {name[:64]!r}; it has {fields} and values.<key>")
 
 
 def shown(state: dict[str, Any], names: list[str] | None) -> dict[str, Any]:
-    """A state with the fields that were asked for."""
+    """Return a state with the requested fields."""
     if not names:
         return state
-    found = {name: state[name] for name in names if name in FIELDS}
+    fields = {name: state[name] for name in names if name in FIELDS}
     keys = [name.partition(".")[2] for name in names if name.startswith("values.")]
     if keys and "values" not in names:
         values = state["values"] if isinstance(state["values"], dict) else {}
-        found["values"] = {key: values[key] for key in keys if key in values}
-    return found
+        fields["values"] = {key: values[key] for key in keys if key in values}
+    return fields
 
 
 # --- one state --------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ async def get_state(call: Call) -> Response:
 
 
 class StateRequest(RequestBody, kw_only=True):
-    """Which state of a thread."""
+    """The state to read."""
 
     checkpoint: CheckpointOrConfig
     subgraphs: bool | None = None
@@ -187,7 +187,7 @@ class ChangeShape(TypedDict):
 
 
 class StateUpdate(RequestBody, kw_only=True):
-    """Values that a node is taken to have written, after a checkpoint."""
+    """Values to write as a node, after a checkpoint."""
 
     values: dict[str, Any] | list[Any] | None = None
     as_node: str | None = None
@@ -216,7 +216,7 @@ async def update_state(call: Call) -> Response:
 
 
 async def _publish_state(call: Call) -> None:
-    """Send the new state to those who follow the thread."""
+    """Send the new state to followers of the thread."""
     thread_id = call.path["thread_id"]
     state = await get_graphs(call).state(thread_id, None, subgraphs=False)
     await call.threads.tell_thread(thread_id, STATE_UPDATE, {"state": state, "thread_id": thread_id})
@@ -226,7 +226,7 @@ async def _publish_state(call: Call) -> None:
 
 
 class HistoryBody(RequestBody, kw_only=True):
-    """Which states of a thread to list, the newest first."""
+    """List of a thread's states, newest first."""
 
     limit: Limit | None = None
     before: str | CheckpointOrConfig | None = None
@@ -250,7 +250,7 @@ async def post_history(call: Call) -> Response:
 
 
 class HistoryQuery(msgspec.Struct, kw_only=True):
-    """Which states of a thread to list, the newest first."""
+    """List of a thread's states, newest first."""
 
     limit: Limit = PAGE
     before: str | None = None
@@ -274,11 +274,11 @@ async def get_history(call: Call) -> Response:
 
 async def _history(call: Call, wanted: HistoryBody) -> Response:
     check_fields(wanted.select)
-    found = await get_graphs(call).history(
+    snapshots = await get_graphs(call).history(
         call.path["thread_id"],
         limit=wanted.limit or PAGE,
         before=checkpoint_ref(wanted.before),
         metadata=wanted.metadata,
         checkpoint=checkpoint_ref(wanted.checkpoint),
     )
-    return answer([shown(state, wanted.select) for state in found])
+    return answer([shown(snapshot, wanted.select) for snapshot in snapshots])

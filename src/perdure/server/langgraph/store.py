@@ -36,13 +36,13 @@ def show_item(item: Item) -> dict[str, Any]:
 
 
 def on_store(action: str, field: str = "namespace") -> Rule:
-    """Do something in the namespace that a field of the body holds, and that the handler may replace."""
+    """Build a rule for an action in the namespace of a body's field. The handler may replace it."""
 
     async def check(request: Authorization) -> None:
         body = request.call.body
         value = get_fields(body)
         value["namespace"] = tuple(value.pop(field, None) or ())
-        # Items have no metadata that a filter could apply to.
+        # Items have no metadata, so a filter does not apply.
         await request.authorize("store", action, value)
         setattr(body, field, [str(label) for label in value.get("namespace") or ()])
 
@@ -78,7 +78,7 @@ async def put_item(call: Call) -> Response:
 
 
 class StoreItemQuery(msgspec.Struct, kw_only=True):
-    """Which item to read: its namespace with periods between the labels, and its key."""
+    """The item to read: its namespace with periods between the labels, and its key."""
 
     namespace: Annotated[str, Meta(max_length=MAX_PATH)] = ""
     key: Key = ""
@@ -113,7 +113,7 @@ async def get_item(call: Call) -> Response:
 
 
 class StoreItemName(RequestBody, kw_only=True):
-    """Which item to delete."""
+    """The item to delete."""
 
     namespace: Labels = msgspec.field(default_factory=list)
     key: Key
@@ -135,7 +135,7 @@ async def delete_item(call: Call) -> Response:
 
 
 class StoreSearch(RequestBody, kw_only=True):
-    """Items at or below a namespace, by the time of their last change, or by similarity to a query."""
+    """Items at or below a namespace, in order of their last change or by similarity to a query."""
 
     namespace_prefix: Labels | None = None
     filter: dict[str, Any] | None = None
@@ -150,13 +150,13 @@ class StoreSearch(RequestBody, kw_only=True):
     "/store/items/search",
     rule=on_store("search", "namespace_prefix"),
     scope="read",
-    summary="Search items at or below a namespace, those changed last first",
+    summary="Search items at or below a namespace, last changed first",
     body=StoreSearch,
     answer=dict[str, list[dict[str, Any]]],
 )
 async def search_items(call: Call) -> Response:
     body: StoreSearch = call.body
-    found = await call.items.search(
+    items = await call.items.search(
         body.namespace_prefix or (),
         filter=body.filter,
         query=body.query,
@@ -164,11 +164,11 @@ async def search_items(call: Call) -> Response:
         offset=body.offset or 0,
         refresh_ttl=body.refresh_ttl,
     )
-    return answer({"items": [show_item(item) | {"score": item.score} for item in found]})
+    return answer({"items": [show_item(item) | {"score": item.score} for item in items]})
 
 
 class StoreNamespaces(RequestBody, kw_only=True):
-    """Which namespaces to list; the label `*` matches any."""
+    """Filter of listed namespaces; the label `*` matches any."""
 
     prefix: Labels | None = None
     suffix: Labels | None = None
@@ -188,11 +188,11 @@ class StoreNamespaces(RequestBody, kw_only=True):
 )
 async def list_namespaces(call: Call) -> Response:
     body: StoreNamespaces = call.body
-    found = await call.items.list_namespaces(
+    namespaces = await call.items.list_namespaces(
         prefix=body.prefix,
         suffix=body.suffix,
         max_depth=body.max_depth,
         limit=body.limit,
         offset=body.offset,
     )
-    return answer({"namespaces": found})
+    return answer({"namespaces": namespaces})

@@ -1,4 +1,4 @@
-"""Streams of events in the LangGraph protocol: of a run that is created or joined, and of a whole thread."""
+"""Event streams of the LangGraph protocol: of a new or joined run, and of a whole thread."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ thread_streams = LangGraphResource("threads")
 
 END: Final = "end"
 HIDDEN: Final = frozenset({CONTROL, END})
-"""Events of the native protocol that today's clients do not expect in the stream of a run."""
+"""Events of the native protocol that LangGraph clients do not expect in the stream of a run."""
 MESSAGES: Final = "messages"
 RUN_MODES: Final = "run_modes"
 LIFECYCLE: Final = "lifecycle"
@@ -55,11 +55,11 @@ FROM_START: Final = frozenset({"-1", "-", "0"})
 """Values of Last-Event-ID that ask for all events."""
 
 STREAMED: dict[str, Any] = {"answer": str, "answer_form": MEDIA_TYPE}
-"""What the routes have in common that answer with server-sent events."""
+"""Shared by the routes that answer with server-sent events."""
 
 
 class RunStream(EventStreamResponse):
-    """A stream of nothing but events and heartbeats."""
+    """A stream of only events and heartbeats, without a greeting."""
 
     greeting = b""
     heartbeat = b": heartbeat\r\n\r\n"
@@ -70,30 +70,30 @@ class RunStream(EventStreamResponse):
 
 @dataclass(frozen=True, slots=True)
 class RunFrames:
-    """The events of a run. Its end is the end of the stream, without an event."""
+    """Encodes the events of a run. The end of the run ends the stream without an event."""
 
     ids: bool
     """Whether each event has an id to resume after."""
     modes: frozenset[str] | None = None
-    """Which events; None is all."""
+    """The modes of the events; None is all."""
 
     def __call__(self, events: Sequence[StreamEvent]) -> bytes:
         frames = [
-            crlf_frame(each.event, each.body, each.id if self.ids else None)
-            for each in events
-            if each.event not in HIDDEN and (self.modes is None or has_mode(each.event, self.modes))
+            crlf_frame(event.event, event.body, event.id if self.ids else None)
+            for event in events
+            if event.event not in HIDDEN and (self.modes is None or has_mode(event.event, self.modes))
         ]
         return "".join(frames).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadFrames:
-    """The events of all runs of a thread, with the end of each run."""
+    """Encodes the events of all runs of a thread, with the end of each run."""
 
     modes: frozenset[str]
 
     def __call__(self, events: Sequence[StreamEvent]) -> bytes:
-        return "".join([_thread_frame(each) for each in events if self._wants(each)]).encode()
+        return "".join([_thread_frame(event) for event in events if self._wants(event)]).encode()
 
     def _wants(self, event: StreamEvent) -> bool:
         if event.event == CONTROL:
@@ -110,7 +110,7 @@ def _thread_frame(event: StreamEvent) -> str:
 
 
 def has_mode(event: str, modes: Collection[str]) -> bool:
-    """Whether an event is of one of the modes; an event of a subgraph has its mode before the bar."""
+    """Return whether an event has one of the modes; the mode of a subgraph's event is before the bar."""
     mode = event.partition("|")[0]
     if mode in modes:
         return True
@@ -125,7 +125,7 @@ def _is_resumable(run: Run) -> bool:
 
 
 def last_event_id(call: Call) -> str | None:
-    """The event to continue after; None is from now on."""
+    """Return the event to continue after; None starts from now on."""
     given: str | None = call.request.headers.get("last-event-id") or None
     return BEGINNING if given in FROM_START else given
 
@@ -158,7 +158,7 @@ async def create_and_stream(call: Call) -> Response:
 
 
 class LangGraphStreamQuery(msgspec.Struct, kw_only=True):
-    """Which events, and whether to cancel the run when the client disconnects."""
+    """The events to stream, and whether to cancel the run when the client disconnects."""
 
     stream_mode: list[str] | None = None
     cancel_on_disconnect: bool = False
@@ -166,7 +166,7 @@ class LangGraphStreamQuery(msgspec.Struct, kw_only=True):
 
 @before
 async def _authorize_join(request: Authorization) -> None:
-    """Here the path does not name the thread of the run."""
+    """Authorize by the run's thread, which the path does not name."""
     run = await find_joinable(request.call)
     await request.authorize_thread("read", run.thread_id, run_id=UUID(run.run_id))
 
@@ -208,20 +208,20 @@ async def join_stream(call: Call) -> Response:
 
 
 class _NoEvents:
-    """The source of a stream that has ended already."""
+    """The source of a stream that has already ended."""
 
     async def next(self) -> bytes | None:
         return None
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing; no resource is open."""
 
 
 # --- streams of threads -----------------------------------------------------------------------------------
 
 
 class LangGraphThreadStreamQuery(msgspec.Struct, kw_only=True):
-    """Which events of a thread."""
+    """The events of a thread to stream."""
 
     stream_mode: list[str] | None = None
     stream_modes: list[str] | None = None
@@ -243,8 +243,8 @@ async def join_thread(call: Call) -> Response:
     modes = query_list(given, "stream_mode") or [RUN_MODES]
     unknown = [mode for mode in modes if mode not in THREAD_STREAM_MODES]
     if unknown:
-        known = ", ".join(THREAD_STREAM_MODES)
-        raise InvalidInput(f"a thread has no stream mode {unknown[0]!r}; it has {known}")
+        allowed = ", ".join(THREAD_STREAM_MODES)
+        raise InvalidInput(f"a thread has no stream mode {unknown[0]!r}; it has {allowed}")
     follow = partial(call.threads.follow_thread, call.path["thread_id"])
     frames = ThreadFrames(frozenset(modes))
     return await follow_events(call, follow, frames, last_event_id(call), response=RunStream)

@@ -57,7 +57,7 @@ THREAD = "/threads/{thread_id}"
 MAX_THREADS = 1000
 MAX_STEPS = 1000
 STATE_FIELDS = ("values", "interrupts")
-"""The fields of a thread that are read from its last state."""
+"""Fields of a thread that come from its last state."""
 
 ThreadField = Literal[
     "thread_id",
@@ -76,7 +76,7 @@ ThreadSort = Literal["thread_id", "status", "created_at", "updated_at", "state_u
 
 
 class TtlShape(TypedDict):
-    """When a thread expires, and what happens to it then."""
+    """When a thread expires, and what happens then."""
 
     strategy: PruneStrategy
     ttl_minutes: float
@@ -115,12 +115,12 @@ def show_thread(thread: Thread) -> ThreadShape:
 
 
 def group_interrupts(interrupts: Iterable[Interrupt]) -> dict[str, list[InterruptShape]]:
-    """Interrupts by the task that waits for an answer."""
-    found: dict[str, list[InterruptShape]] = {}
-    for each in interrupts:
-        task_id = each.task_id if isinstance(each.task_id, str) else each.id
-        found.setdefault(task_id, []).append({"id": each.id, "value": each.value})
-    return found
+    """Group interrupts by the task that waits for an answer."""
+    by_task: dict[str, list[InterruptShape]] = {}
+    for interrupt in interrupts:
+        task_id = interrupt.task_id if isinstance(interrupt.task_id, str) else interrupt.id
+        by_task.setdefault(task_id, []).append({"id": interrupt.id, "value": interrupt.value})
+    return by_task
 
 
 def show_ttl(lifetime: Lifetime | None) -> TtlShape | None:
@@ -137,14 +137,14 @@ def show_ttl(lifetime: Lifetime | None) -> TtlShape | None:
 
 
 class Ttl(RequestBody, kw_only=True):
-    """After how many minutes a thread expires, and what happens to it then."""
+    """Minutes until a thread expires, and what happens then."""
 
     ttl: Annotated[float, Meta(gt=0, le=100 * 366 * 1440)]
     strategy: PruneStrategy | None = None
 
 
 class Update(RequestBody, kw_only=True):
-    """The values or the command that a node is taken to have written."""
+    """Values or a command to write as a node."""
 
     as_node: str
     values: dict[str, Any] | list[Any] | None = None
@@ -152,7 +152,7 @@ class Update(RequestBody, kw_only=True):
 
 
 class Superstep(RequestBody, kw_only=True):
-    """Updates of the same step."""
+    """Updates of one step."""
 
     updates: Annotated[list[Update], Meta(max_length=MAX_STEPS)]
 
@@ -209,7 +209,7 @@ async def create_thread(call: Call) -> Response:
 
 
 async def _apply_supersteps(call: Call, thread: Thread, body: ThreadCreate) -> Thread:
-    """A new thread with the requested states; if they cannot be made, the thread is deleted again."""
+    """Apply the requested states to a new thread. If that fails, delete the thread."""
     if not body.supersteps:
         return thread
     steps = [msgspec.to_builtins(step) for step in body.supersteps]
@@ -236,7 +236,7 @@ def _lifetime(ttl: Ttl | float | None) -> Lifetime | None:
 
 
 class ThreadCount(RequestBody, kw_only=True):
-    """Which threads to count."""
+    """Filter of counted threads."""
 
     metadata: Metadata | None = None
     values: dict[str, Any] | None = None
@@ -244,7 +244,7 @@ class ThreadCount(RequestBody, kw_only=True):
 
 
 class ThreadSearchBody(ThreadCount, kw_only=True):
-    """Which threads to list, which of their fields, and in which order."""
+    """Search of threads: filter, fields and order."""
 
     ids: list[str] | None = None
     limit: Limit | None = None
@@ -278,9 +278,9 @@ async def search_threads(call: Call) -> Response:
         limit=body.limit or PAGE,
         offset=body.offset or 0,
     )
-    found = await call.threads.find_threads(wanted)
-    items = [_shown(show_thread(each), body.select, paths) for each in found.items]
-    return page(items, found.counted, found.limit, found.offset)
+    result = await call.threads.find_threads(wanted)
+    items = [_shown(show_thread(thread), body.select, paths) for thread in result.items]
+    return page(items, result.counted, result.limit, result.offset)
 
 
 def _checked_ids(ids: Sequence[str]) -> list[str]:
@@ -291,7 +291,7 @@ def _checked_ids(ids: Sequence[str]) -> list[str]:
 
 
 def _needs_states(select: list[ThreadField] | None, paths: Mapping[str, Path]) -> bool:
-    """Whether a field was asked for that is read from the threads' states."""
+    """Return whether a requested field comes from the threads' states."""
     if not select or any(name in STATE_FIELDS for name in select):
         return True
     return any(path[0][1] in STATE_FIELDS for path in paths.values())
@@ -330,7 +330,7 @@ _PATH = re.compile(r"\w[\w-]*(\.[\w-]+|\[-?\d{1,9}\])*")
 
 
 def parse_paths(paths: Mapping[str, str]) -> dict[str, Path]:
-    """Paths such as `values.messages[-1].content` by name; InvalidInput for one that no thread could have."""
+    """Parse paths such as `values.messages[-1].content`. Raise InvalidInput for an impossible path."""
     if len(paths) > MAX_PATHS:
         raise InvalidInput(f"extract: {len(paths)} paths; at most {MAX_PATHS} are allowed")
     return {name: _parse_path(path) for name, path in paths.items()}
@@ -377,7 +377,7 @@ async def get_thread(call: Call) -> Response:
 
 
 class ThreadPatch(RequestBody, kw_only=True):
-    """Metadata to merge into those of a thread, and a new time to live."""
+    """Metadata to merge into a thread's, and a new time to live."""
 
     metadata: Metadata | None = None
     ttl: Ttl | Annotated[float, Meta(gt=0)] | None = None
@@ -444,14 +444,14 @@ async def copy_thread(call: Call) -> Response:
 
 
 class ThreadPrune(RequestBody, kw_only=True):
-    """Which threads to delete, or to reduce to their latest state."""
+    """The threads to delete, or to reduce to their latest state."""
 
     thread_ids: Annotated[list[str], Meta(max_length=MAX_THREADS)]
     strategy: PruneStrategy | None = None
 
 
 def _thread_ids(body: ThreadPrune) -> list[str]:
-    return [check_uuid(each, "thread_ids") for each in body.thread_ids]
+    return [check_uuid(thread_id, "thread_ids") for thread_id in body.thread_ids]
 
 
 @before
@@ -467,7 +467,7 @@ async def _authorize_prune(request: Authorization) -> None:
     "/threads/prune",
     rule=_authorize_prune,
     scope="write",
-    summary="Delete threads, or all of their states but the latest",
+    summary="Delete threads, or all of their states except the latest",
     body=ThreadPrune,
     answer=dict[str, int],
 )

@@ -1,4 +1,4 @@
-"""What the resources of the LangGraph protocol share: ids, times, pages, checkpoints and failures."""
+"""Shared by the resources of the LangGraph protocol: ids, times, pages, checkpoints and failures."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ JSON = "application/json"
 NO_CONTENT = 204
 MAX_PAGE = 1000
 PAGE = 10
-"""The length of a list whose caller names none."""
+"""Default length of a list."""
 
 Limit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
 Offset = Annotated[int, Meta(ge=0, le=2**53)]
 T = TypeVar("T")
 Select = Annotated[list[T], Meta(max_length=MAX_FILTER_CHOICES)]
-"""The fields that an answer is to have."""
+"""Fields to return."""
 Metadata = dict[str, Any]
 SortOrder = Literal["asc", "desc"]
 
 
 class RequestBody(msgspec.Struct, kw_only=True):
-    """A request body; unknown fields are ignored, since clients of other releases may send them."""
+    """A request body; unknown fields are ignored, because clients of other releases may send them."""
 
 
 class CheckpointBody(RequestBody, kw_only=True):
@@ -49,7 +49,7 @@ class CheckpointBody(RequestBody, kw_only=True):
 
 
 class InterruptShape(TypedDict):
-    """A question that a run waits to be answered."""
+    """A question that a run waits for."""
 
     id: str
     value: Any
@@ -67,7 +67,7 @@ def show_failure(failure: Failure | None) -> FailureShape | None:
 
 
 def get_graphs(call: Call) -> NamespaceGraphs:
-    """The graphs and states of the caller's namespace."""
+    """Return the graphs and states of the caller's namespace."""
     return call.app.views_for(call.caller)
 
 
@@ -75,7 +75,7 @@ def get_graphs(call: Call) -> NamespaceGraphs:
 
 
 def check_uuid(value: str, name: str) -> str:
-    """An id in its canonical form; InvalidInput if it is not a UUID."""
+    """Return an id in its canonical form. Raise InvalidInput if it is not a UUID."""
     try:
         return str(UUID(value))
     except ValueError:
@@ -99,7 +99,7 @@ def uuid_or_none(value: str | None) -> UUID | None:
 
 
 def iso(seconds: float) -> str:
-    """A time as ISO 8601, with its time zone."""
+    """Format a time as ISO 8601, with its time zone."""
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
@@ -119,7 +119,7 @@ def no_content() -> Response:
 
 
 def page(items: Sequence[Any], total: int, limit: int, offset: int) -> Response:
-    """A page of a list, with the total and the next offset in headers."""
+    """Build a page of a list, with the total and the next offset in headers."""
     headers = {TOTAL: str(total)}
     if offset + limit < total:
         headers[NEXT] = str(offset + limit)
@@ -127,13 +127,13 @@ def page(items: Sequence[Any], total: int, limit: int, offset: int) -> Response:
 
 
 def search_page(
-    found: PaginatedResult[T], shape: Callable[[T], Mapping[str, Any]], select: Sequence[str] | None
+    result: PaginatedResult[T], shape: Callable[[T], Mapping[str, Any]], select: Sequence[str] | None
 ) -> Response:
-    """A page of a search, with the selected fields of each item."""
-    items = [selected(shape(each), select) for each in found.items]
-    return page(items, found.counted, found.limit, found.offset)
+    """Build a page of a search, with the selected fields of each item."""
+    items = [selected(shape(item), select) for item in result.items]
+    return page(items, result.counted, result.limit, result.offset)
 
 
 def selected(record: Mapping[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
-    """The fields of a record that were asked for; all of them if none were."""
+    """Return the requested fields of a record, by default all."""
     return {name: record[name] for name in names or record if name in record}

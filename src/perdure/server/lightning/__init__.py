@@ -1,1 +1,1 @@
-"""The Agent-lightning protocol: its wire protocol, its client and its server."""
+"""The Agent-lightning protocol over HTTP."""

@@ -90,7 +90,7 @@ async def update_attempt(call: Call) -> Any:
     errors=(NotFound,),
 )
 async def update_many_attempts(call: Call) -> Any:
-    """Reports of many callers that came together."""
+    """Update attempts for many callers whose reports were merged."""
     mandatory = wire.UpdateAttempt.__struct_fields__
     changes = [set_fields(report, mandatory=mandatory) for report in call.body.reports]
-    return await gather(call.store.update_attempt(**each) for each in changes)
+    return await gather(call.store.update_attempt(**change) for change in changes)

@@ -1,4 +1,4 @@
-"""The store as a whole: health, statistics, capabilities."""
+"""The Agent-lightning protocol: health, statistics and capabilities of the store."""
 
 from __future__ import annotations
 

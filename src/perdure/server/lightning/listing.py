@@ -1,4 +1,4 @@
-"""Searches: what may be asked for, and answers of any length in bounded memory."""
+"""Searches: their parameters, and responses of any length in bounded memory."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from perdure.server.http.bodies import encode
 from perdure.spans.records import Span
 
 PAGE = 1000
-"""How many items are in memory at once."""
+"""Maximum items in memory at once."""
 
 Ask = Callable[..., Awaitable[PaginatedResult[Any]]]
 
 
 @dataclass(frozen=True, slots=True)
 class LightningListing:
-    """What can be searched: the store's method, the fields of its records, and what tells items apart."""
+    """A searchable list: the store's method, the fields of its records, and the key of a record."""
 
     method: str
     fields: tuple[str, ...]
     key: tuple[str, ...]
 
 
-# The contract knows no parents.
+# The contract has no parents.
 _ROLLOUT_FIELDS = tuple(name for name in Rollout.__struct_fields__ if name != "parent")
 ROLLOUTS = LightningListing("query_rollouts", _ROLLOUT_FIELDS, ("rollout_id",))
 ATTEMPTS = LightningListing("query_attempts", Attempt.__struct_fields__, ("attempt_id",))
@@ -45,7 +45,7 @@ WORKERS = LightningListing("query_workers", Worker.__struct_fields__, ("worker_i
 
 
 async def listed(listing: LightningListing, store: LightningStore, search: Any, **fixed: Any) -> Any:
-    """The answer to a search: a page, or a stream of pages where one is not enough."""
+    """Answer a search with one page, or with a stream of pages if one page is too short."""
     _check(listing, search)
     terms = {**structs.asdict(search), **fixed}
     limit, offset = terms.pop("limit"), terms.pop("offset")
@@ -70,7 +70,7 @@ def _check(listing: LightningListing, search: Any) -> None:
 async def _stream(
     listing: LightningListing, ask: Ask, first: PaginatedResult[Any], limit: int, offset: int
 ) -> AsyncIterator[bytes]:
-    """The JSON text of a long answer; its end says how much there was."""
+    """Yield the JSON text of a long response; its end holds the total."""
     sent = 0
     async for items in _pages(listing, ask, first, limit, offset):
         yield (b"," if sent else b'{"items":[') + encode(items)[1:-1]
@@ -82,7 +82,7 @@ async def _stream(
 async def _pages(
     listing: LightningListing, ask: Ask, first: PaginatedResult[Any], limit: int, offset: int
 ) -> AsyncIterator[list[Any]]:
-    """Page after page; what slid from the last one into the next, since others write too, is left out."""
+    """Yield page after page. Skip items that concurrent writes have moved from one page to the next."""
     page, seen, read = list(first.items), frozenset[tuple[Any, ...]](), 0
     while page:
         keys = [tuple(getattr(item, name) for name in listing.key) for item in page]

@@ -1,7 +1,7 @@
-"""The Agent-lightning protocol: its errors, and how its routes are declared beside their handlers.
+"""The Agent-lightning protocol: its errors, and the declaration of its routes.
 
-Its clients repeat a request after any 5xx and never after a 4xx: what a repetition cannot cure is a 400, and
-a write that may have happened, and may not happen twice, is a 409.
+Its clients retry after every 5xx and never after a 4xx. So an error that a retry cannot cure is a 400, and a
+write with an unknown outcome that must not happen twice is a 409.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 H = TypeVar("H", bound=Handler)
 
 LONGEST_INPUT = 1000
-"""How many bytes of a bad input are shown to who sent it."""
+"""Maximum bytes of a bad input that the response quotes."""
 
 _APPLICATION = (InvalidInput, NotFound, Conflict, SpansEvicted)
 _IN_RECORD = re.compile(r"\b[A-Z]\w*\.(\w+)(?=: | is required| must )")
@@ -55,12 +55,12 @@ _KINDS = {"object": "dict", "array": "list", "str": "string", "int": "int", "flo
 
 
 class LightningProtocol:
-    """How the Agent-lightning protocol answers with an error."""
+    """Error responses of the Agent-lightning protocol."""
 
     name = "lightning"
 
     def refuse(self, error: PerdureError, request_id: str, request: Request) -> Response:
-        """The error as clients of `agentlightning` read it, with its code and the request's id."""
+        """Build the error as `agentlightning` clients read it, plus its code and the request's id."""
         detail = [_schema_error(error)] if isinstance(error, BadBody) else str(error)
         body = {
             "detail": detail,
@@ -72,7 +72,7 @@ class LightningProtocol:
 
 
 def do_not_repeat(request: Request) -> None:
-    """Note that a blind repetition of this request could do its work twice."""
+    """Mark a request whose repetition could do its work twice."""
     request.state.repeatable = False
 
 
@@ -85,7 +85,7 @@ def _status(error: PerdureError, request: Request) -> int:
 
 
 def _schema_error(error: BadBody) -> dict[str, Any]:
-    """One entry of the list that FastAPI makes of a body or a query that does not fit."""
+    """Build the entry that FastAPI has in its error list for an invalid body or query."""
     within = _IN_RECORD.findall(error.message)
     kind = _schema_error_type(error)
     message = "Field required" if kind == "missing" else error.message
@@ -111,7 +111,7 @@ def _within(given: Any, names: list[str]) -> Any:
 
 
 def _shown(given: Any) -> Any:
-    """What was given, unless it is so long that nobody would read it."""
+    """Return the value, or None if it is too long to quote."""
     return given if len(encode(given)) <= LONGEST_INPUT else None
 
 
@@ -119,7 +119,7 @@ LIGHTNING = LightningProtocol()
 
 
 class LightningResource:
-    """The routes of one resource; `get` and `post` declare the function below them as a handler."""
+    """Routes of one resource; `get` and `post` declare the decorated function as a handler."""
 
     def __init__(self) -> None:
         self.routes: list[Route] = []
@@ -130,7 +130,7 @@ class LightningResource:
     def post(
         self, path: str, scope: Scope, summary: str, *, once: bool = False, **rest: Any
     ) -> Callable[[H], H]:
-        """`once` marks a write that must not be repeated, unless an idempotency key makes that safe."""
+        """Declare a POST route. `once`: without an idempotency key, the write must not be repeated."""
         return partial(self._declare, "POST", path, scope, summary, once, rest)
 
     def _declare(
@@ -168,7 +168,7 @@ def _once(handler: Handler) -> Handler:
 
 
 def ours(store: LightningStore, *methods: str) -> DatabaseLightningStore | None:
-    """The store, if these methods are our own: they take what was decoded, somebody's own get records."""
+    """Return the store if it uses our own methods, which accept decoded requests; otherwise None."""
     if not isinstance(store, DatabaseLightningStore):
         return None
     kind, own = type(store), DatabaseLightningStore
@@ -176,12 +176,12 @@ def ours(store: LightningStore, *methods: str) -> DatabaseLightningStore | None:
 
 
 def get_key_argument(call: Call) -> dict[str, Any]:
-    """The idempotency key as an argument, where the caller gave one."""
+    """Return the idempotency key as an argument, if the caller sent one."""
     return {} if call.idempotency_key is None else {"idempotency_key": call.idempotency_key}
 
 
 def set_fields(body: msgspec.Struct, *, mandatory: tuple[str, ...]) -> dict[str, Any]:
-    """The fields that the caller gave; the mandatory ones cannot be null."""
+    """Return the fields that the caller set. A mandatory field must not be null."""
     given = {name: value for name, value in structs.asdict(body).items() if value is not msgspec.UNSET}
     for name in mandatory:
         if name in given and given[name] is None:
@@ -190,7 +190,7 @@ def set_fields(body: msgspec.Struct, *, mandatory: tuple[str, ...]) -> dict[str,
 
 
 async def gather(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """The answers of calls that are made at once, or the first error when all have ended."""
+    """Await calls concurrently. After all have ended, return their results or raise the first error."""
     answers = await asyncio.gather(*calls, return_exceptions=True)
     for answer in answers:
         if isinstance(answer, BaseException):

@@ -31,7 +31,7 @@ async def query_resources(call: Call) -> Any:
 @resources.get(
     "/resources/latest",
     "read",
-    "The resources that were written last, or null",
+    "The last written resources, or null",
     answer=ResourcesUpdate | None,
 )
 async def get_latest_resources(call: Call) -> Any:

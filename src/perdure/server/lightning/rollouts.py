@@ -60,7 +60,7 @@ async def enqueue_rollouts(call: Call) -> Any:
         do_not_repeat(call.request)
     if not requests:
         return []
-    # A single one is merged with those of other callers.
+    # A single request is merged with those of other callers.
     alone = len(requests) == 1
     store = ours(call.store, "enqueue_rollout", "enqueue_many_rollouts")
     if store is not None:
@@ -74,7 +74,7 @@ async def enqueue_rollouts(call: Call) -> Any:
 
 
 def _keyed(requests: list[AnyRequest], key: str | None) -> list[AnyRequest]:
-    """Give a key of its own to each rollout of a request that has a key."""
+    """Give each rollout of a request its own idempotency key, if the request has one."""
     if key is not None:
         for number, request in enumerate(requests):
             request.idempotency_key = request.idempotency_key or f"{key}/{number}"
@@ -82,7 +82,7 @@ def _keyed(requests: list[AnyRequest], key: str | None) -> list[AnyRequest]:
 
 
 def _given(request: EnqueueRolloutRequest) -> dict[str, Any]:
-    """The arguments of a call; what every store may not know is left out unless it says something."""
+    """Build the arguments of a call. Leave out defaults that third-party stores may not support."""
     arguments = structs.asdict(request)
     if request.queue == DEFAULT_QUEUE:
         del arguments["queue"]
@@ -114,7 +114,7 @@ async def dequeue_rollouts(call: Call) -> Any:
     answer=list[list[AttemptedRollout]],
 )
 async def dequeue_for_many(call: Call) -> Any:
-    """Claims of many callers that came together; each has its own key, so that all may be repeated."""
+    """Claim for many callers in one request. Each claim has its own key, so all may be repeated."""
     claims: list[wire.DequeueCall] = call.body.claims
     return await gather(_claim(call, claim, {"idempotency_key": claim.idempotency_key}) for claim in claims)
 
@@ -126,8 +126,8 @@ async def _claim(call: Call, wanted: wire.DequeueRollouts, key: dict[str, str]) 
     if wanted.queue != DEFAULT_QUEUE:
         arguments["queue"] = wanted.queue
     if wanted.limit == 1:
-        found = await call.store.dequeue_rollout(**arguments)
-        claimed = [] if found is None else [found]
+        rollout = await call.store.dequeue_rollout(**arguments)
+        claimed = [] if rollout is None else [rollout]
     else:
         claimed = list(await call.store.dequeue_many_rollouts(limit=wanted.limit, **arguments))
     call.app.metrics.count_claim(len(claimed))

@@ -1,4 +1,4 @@
-"""A store with a server in front of it: the store itself where it was made, a client everywhere else."""
+"""A store with an HTTP server: the store itself in its own process, a client in all others."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ LaunchMode = Literal["asyncio", "thread"]
 
 
 class LightningStoreServer(LightningStore):
-    """Serves a store over HTTP while this process goes on using it directly.
+    """Serves a store over HTTP while this process continues to use the store directly.
 
-    The object may be handed to other processes, forked or spawned: there it is a client of the server. It
-    carries no more than the address, the key and its owner's process id, so start it first.
+    The object may be passed to other processes, forked or spawned; there it is a client of the server. It
+    carries only the address, the key and its owner's process id, so start it first.
 
-    It listens on loopback port 4747 unless told otherwise; port 0 takes a free one. Beyond loopback it needs
-    an `api_key` or an explicit `insecure_no_auth`. What is not given here comes from the settings. The server
-    has a thread of its own whatever `launch_mode` says, which is taken so that existing code can move here.
+    By default it listens on loopback port 4747; port 0 takes a free port. Beyond loopback it needs an
+    `api_key` or an explicit `insecure_no_auth`. Missing arguments come from the settings. The server always
+    has its own thread; `launch_mode` exists only for compatibility with existing code.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class LightningStoreServer(LightningStore):
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port that the server listens on."""
         return self._http.port if self._http is not None else self._port
 
     @property
@@ -84,12 +84,12 @@ class LightningStoreServer(LightningStore):
         return self._http.thread if self._http is not None else None
 
     async def start(self) -> None:
-        """Begin to listen; returns when requests are answered."""
+        """Listen, and return when requests are answered."""
         await asyncio.to_thread(self._owned().start)
         logger.info("the store is served at %s", self.endpoint)
 
     async def stop(self) -> None:
-        """Answer what is under way, and stop listening; the store stays open."""
+        """Finish accepted requests, and stop listening; the store stays open."""
         await asyncio.to_thread(self._owned().stop)
 
     async def run_forever(self) -> None:
@@ -129,12 +129,12 @@ class LightningStoreServer(LightningStore):
     def _owned(self) -> HttpServer:
         if self._http is None or not self._is_owner():
             raise StartRefused(
-                f"only process {self._owner_pid}, which made the server, can start and stop it"
+                f"only process {self._owner_pid}, which created the server, can start and stop it"
             )
         return self._http
 
     def _backend(self) -> LightningStore:
-        """What does the work in this process."""
+        """Return the store in its own process, and a client elsewhere."""
         if self.store is not None and self._is_owner():
             return self.store
         if self._client is None:
@@ -161,7 +161,7 @@ _served: weakref.WeakSet[LightningStoreServer] = weakref.WeakSet()
 
 
 def _leave_in_child() -> None:
-    # A fork that holds the port would keep it from whoever serves next.
+    # A forked process that holds the port would block the next server on it.
     for server in list(_served):
         if server._http is not None:
             server._http.leave()
@@ -179,7 +179,7 @@ def _http_server(store: LightningStore, settings: Settings) -> HttpServer:
 def _check(store: LightningStore, launch_mode: str) -> None:
     if launch_mode not in ("asyncio", "thread"):
         raise InvalidInput(
-            f"launch_mode {launch_mode!r} is not known here; `perdure serve --workers` starts several "
+            f"launch_mode {launch_mode!r} is not supported; `perdure serve --workers` starts several "
             "processes on one PostgreSQL database"
         )
     able = store.capabilities

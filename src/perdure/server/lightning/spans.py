@@ -16,7 +16,7 @@ from perdure.server.lightning.protocol import LightningResource, ours
 from perdure.spans.records import AnySpan, Span, build_record
 
 JSON_SOURCE = "json"
-"""What spans that come one by one or in lists are counted under."""
+"""Metric label for spans that arrive one by one or in lists."""
 
 spans = LightningResource()
 
@@ -55,14 +55,14 @@ async def add_many_spans(call: Call) -> StoredSpans:
     for span in spans:
         key = _span_key(span)
         stored.append(key in new)
-        # A second copy within the request was not stored.
+        # A duplicate within the request was not stored.
         new.discard(key)
     call.app.metrics.count_spans(JSON_SOURCE, sum(stored), len(stored))
     return StoredSpans(stored=stored)
 
 
 def _taken(store: LightningStore, spans: list[Any]) -> list[Any]:
-    """Spans as a store takes them: our own methods as they were decoded, any others as records."""
+    """Return the spans for a store: as decoded for our own methods, as records for other stores."""
     if ours(store, "add_span", "add_many_spans") is not None:
         return spans
     return [build_record(span) for span in spans]

@@ -1,6 +1,6 @@
-"""The page of a link that answers an approval. Showing it changes nothing; sending its form answers, once.
+"""The page of an approval link. Showing it changes nothing; submitting its form answers once.
 
-Whoever has the link is its assignee: no key is asked for. Everything that agents wrote is shown as text.
+The link itself authorizes its assignee, so no key is needed. All text from agents is shown as plain text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from perdure.server.http.routes import Call
 
 FORM: Final = "application/x-www-form-urlencoded"
 MAX_FORM: Final = 4 * MAX_RESPONSE
-"""A form may write each byte of a text with three characters."""
+"""A form may encode each byte of a text with three characters."""
 STYLE = """
 :root { color-scheme: light dark; --edge: #8885; --soft: #8881; --quiet: #667;
   --yes: #1a7f42; --no: #b3261e; }
@@ -68,45 +68,45 @@ HEADERS: Final = {
 TEXTS: Final = {
     "approved": "It was approved.",
     "rejected": "It was rejected.",
-    "expired": "Its time was over before anybody answered.",
+    "expired": "It expired before it was answered.",
     "withdrawn": "It is no longer needed: its workflow run was cancelled.",
 }
 
 
 async def show(call: Call) -> Response:
-    """Show what is to be answered. A program that follows the link to preview it changes nothing."""
-    found = await _found(call)
-    return _not_found() if found is None else _page(_shown(found))
+    """Show the approval. A program that fetches the link for a preview changes nothing."""
+    linked = await _find_link(call)
+    return _not_found() if linked is None else _page(_render(linked))
 
 
 async def answer(call: Call) -> Response:
-    """Answer, and show what became of it."""
+    """Answer the approval, and show the result."""
     _check_page(call)
     token = _token(call)
     if token is None:
         return _not_found()
     try:
         choice, text = _form(call)
-        found = await call.app.services.linked_approvals.answer(token, choice, text)
+        linked = await call.app.services.linked_approvals.answer(token, choice, text)
     except NotFound:
         return _not_found()
     except (Conflict, InvalidInput) as error:
-        now = await _found(call)
-        return _not_found() if now is None else _page(_shown(now, problem=error), error.http_status)
-    return _page(_shown(found, done=True))
+        now = await _find_link(call)
+        return _not_found() if now is None else _page(_render(now, problem=error), error.http_status)
+    return _page(_render(linked, done=True))
 
 
 def _token(call: Call) -> LinkToken | None:
     return parse_link_token(call.path["token"])
 
 
-async def _found(call: Call) -> LinkWithApproval | None:
+async def _find_link(call: Call) -> LinkWithApproval | None:
     token = _token(call)
     return None if token is None else await call.app.services.linked_approvals.find(token)
 
 
 def _check_page(call: Call) -> None:
-    """Refuse a form that another site sends. Our own page has no referrer, so that its origin may be null."""
+    """Refuse a form from another site. Our own page sends no referrer, so its origin may be null."""
     header = call.request.headers.get
     origin, site = header("origin"), header("sec-fetch-site")
     foreign = origin not in (None, "null") and not is_own(origin or "", header("host"))
@@ -115,7 +115,7 @@ def _check_page(call: Call) -> None:
 
 
 def _form(call: Call) -> tuple[Answer, str | None]:
-    """The answer and the text in a form."""
+    """Parse the answer and the text of a form."""
     kind = call.request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != FORM:
         raise UnsupportedMedia(f"the form needs the Content-Type {FORM}")
@@ -124,7 +124,7 @@ def _form(call: Call) -> tuple[Answer, str | None]:
     except (ValueError, UnicodeDecodeError):
         raise InvalidInput("the form cannot be read") from None
     choice = check_choice(fields.get("answer", [""])[0], ANSWERS, "answer")
-    # Browsers end lines of a form with two characters.
+    # Browsers end the lines of a form with CRLF.
     text = fields.get("text", [""])[0].replace("\r\n", "\n")
     return choice, text if text.strip() else None
 
@@ -150,8 +150,8 @@ def _not_found() -> Response:
     )
 
 
-def _shown(found: LinkWithApproval, *, done: bool = False, problem: PerdureError | None = None) -> str:
-    row, link = found.approval, found.link
+def _render(linked: LinkWithApproval, *, done: bool = False, problem: PerdureError | None = None) -> str:
+    row, link = linked.approval, linked.link
     return "".join(
         (
             f"<h1>{escape(row.workflow_name)}: {escape(row.label)}</h1>",
@@ -160,7 +160,7 @@ def _shown(found: LinkWithApproval, *, done: bool = False, problem: PerdureError
             _problem(problem) if row.open else "",
             _block("Question", row.summary),
             _block("To look at", row.artifact, tag="pre") if row.artifact else "",
-            _render_form(row, link) if found.is_valid else _state(row, link, done=done),
+            _render_form(row, link) if linked.is_valid else _state(row, link, done=done),
         )
     )
 
@@ -206,6 +206,6 @@ def _state(row: ApprovalRow, link: ApprovalLinkRow, *, done: bool) -> str:
 
 
 def _time(micros: int) -> str:
-    """A time for people, in UTC."""
+    """Format a time for people, in UTC."""
     moment = to_iso(micros)
     return f'<time datetime="{moment}">{moment[:10]} {moment[11:16]} UTC</time>'

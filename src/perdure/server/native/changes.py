@@ -16,7 +16,7 @@ from perdure.service.callers import ADMIN, allows
 
 FEEDS_AN_ACTOR = 32
 KEPT_CHANGES = 1000
-"""The number of changes kept for a slow reader; after that it must read everything again."""
+"""Maximum changes kept for a slow reader; beyond that it must reload everything."""
 JOIN_SECONDS = 0.05
 """Changes within this time are sent together."""
 RESYNC = frame("resync", "{}").encode()
@@ -33,14 +33,14 @@ async def follow_changes(call: Call) -> Response:
 
 
 def events_from(keys: list[str] | None) -> bytes:
-    """What is sent for the keys of a stream: None is an overflow, no keys nothing."""
+    """Encode the changes of a stream's keys. None is an overflow, and no keys give no bytes."""
     if keys is None:
         return RESYNC
     return "".join([frame("change", encode(change).decode()) for change in changes_from(keys)]).encode()
 
 
 class _Changes:
-    """Changes; those within a short time are sent together."""
+    """Source of changes; changes within a short time are sent together."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""How the native protocol declares its routes."""
+"""Declaration of native routes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perdure.service.endpoints import PREFIX
 
 
 def declaring(tag: str, prefix: str = PREFIX) -> Callable[..., Route]:
-    """What declares the routes of one group, whose paths begin alike."""
+    """Return a function that declares routes with this tag and path prefix."""
 
     def declare(
         method: str, path: str, handler: Handler, scope: Scope | None, summary: str, **rest: Any

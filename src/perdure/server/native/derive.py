@@ -1,4 +1,4 @@
-"""Native routes from the methods of services."""
+"""Native routes, derived from the methods of services."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOTAL = "X-Pagination-Total"
 
 
 class ByHand:
-    """A handler that is written by hand, with what its route has beyond the method's signature."""
+    """A handwritten handler, and what its route has beyond the method's signature."""
 
     def __init__(self, handler: Handler | None = None, **rest: Any) -> None:
         self.handler = handler
@@ -34,16 +34,15 @@ def derive_routes(
     *,
     tag: str | None = None,
 ) -> tuple[Route, ...]:
-    """The routes of a service. `find` gives the service for the caller of a request.
+    """Derive the routes of a service. `find` returns the service for the caller of a request.
 
-    `own` names the handlers of methods whose two ends are written by hand. Without a `tag` it is the first
-    step of each path.
+    `own` maps methods to handwritten handlers. The default `tag` is the first segment of each path.
     """
     handlers = dict(own or {})
-    found = endpoints(service).values()
-    if unknown := handlers.keys() - {endpoint.function for endpoint in found}:
+    by_name = endpoints(service).values()
+    if unknown := handlers.keys() - {endpoint.function for endpoint in by_name}:
         raise ValueError(f"{service.__name__} has no endpoint for {unknown}")
-    return tuple(_route(endpoint, find, handlers.get(endpoint.function), tag) for endpoint in found)
+    return tuple(_route(endpoint, find, handlers.get(endpoint.function), tag) for endpoint in by_name)
 
 
 def _route(
@@ -60,7 +59,7 @@ def _route(
         "scope": endpoint.scope,
         "query": shape.query,
         "body": shape.body,
-        "body_optional": shape.whole_body is None and not any(each.required for each in shape.parameters),
+        "body_optional": shape.whole_body is None and not any(param.required for param in shape.parameters),
         "answer": shape.answer,
         "status": endpoint.status,
         "errors": endpoint.errors,
@@ -72,13 +71,13 @@ def _route(
 
 
 def get_endpoint(method: Callable[..., Any]) -> Endpoint:
-    """How a method of a service is reached."""
-    found: Endpoint = method.endpoint  # type: ignore[attr-defined]
-    return found
+    """Return the endpoint of a service method."""
+    endpoint: Endpoint = method.endpoint  # type: ignore[attr-defined]
+    return endpoint
 
 
 def build_handler(endpoint: Endpoint, find: Callable[[Call], Any]) -> Handler:
-    """A handler that calls the method with what the request holds."""
+    """Build a handler that calls the method with the arguments of the request."""
     if endpoint.by_hand:
         raise ValueError(f"{endpoint.function.__qualname__} needs a handler of its own")
 
@@ -89,7 +88,7 @@ def build_handler(endpoint: Endpoint, find: Callable[[Call], Any]) -> Handler:
 
 
 def arguments_for(endpoint: Endpoint, call: Call) -> dict[str, Any]:
-    """The keyword arguments of a request."""
+    """Build the keyword arguments of a request."""
     shape = endpoint.shape
     body = call.body
     if body is None and shape.body is not None and shape.whole_body is None:
@@ -101,7 +100,7 @@ def arguments_for(endpoint: Endpoint, call: Call) -> dict[str, Any]:
 
 
 def encode_answer(endpoint: Endpoint, answer: Any) -> Any:
-    """What a method returned, as it travels."""
+    """Encode the result of a method."""
     shape = endpoint.shape
     if shape.answer is None:
         return Response(status_code=endpoint.status)
@@ -120,7 +119,7 @@ def _in_form(items: Iterable[Any], form: WireForm | None) -> list[Any]:
 
 
 def paged(page: PaginatedResult[Any], form: WireForm | None = None) -> Response:
-    """A page, with its total, if there is one, in a header too."""
+    """Encode a page; if it has a total, a header has it too."""
     items = _in_form(page.items, form)
     body = Page(items=items, limit=page.limit, offset=page.offset, total=page.total, next=page.next)
     return Response(

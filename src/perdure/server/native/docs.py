@@ -1,4 +1,4 @@
-"""The OpenAPI document, and a page that lists every route. Both are derived from the table."""
+"""The OpenAPI document and a page of all routes, both derived from the route table."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _page(routes: tuple[Route, ...]) -> str:
         '<meta name="viewport" content="width=device-width">'
         f"<title>perdure {escape(VERSION)}</title><style>{STYLE}</style></head><body>"
         f"<h1>perdure {escape(VERSION)}</h1>"
-        '<p>Every route of this server. <a href="openapi.json">The OpenAPI document</a> has it all, and '
+        '<p>Every route of this server. <a href="openapi.json">The OpenAPI document</a> has the details, and '
         '<a href="docs/guide/">the guide</a> explains it.</p>'
         f"{tables}</body></html>"
     )
@@ -80,7 +80,7 @@ def _row(route: Route) -> str:
 
 
 def _name(kind: Any) -> str:
-    """A type as people write it, without where it comes from."""
+    """Format a type without its modules."""
     if kind is None:
         return ""
     text = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)

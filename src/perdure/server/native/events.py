@@ -17,9 +17,9 @@ from perdure.streams.service import Follower
 Since = Literal["start", "now"]
 
 THE_END = b": that was all\n\n"
-"""Says that the stream itself has ended, and not only the connection."""
+"""Comment that marks the end of the stream, as opposed to a lost connection."""
 ALWAYS = frozenset({"metadata", "error", CONTROL, "end"})
-"""Events that every reader gets, whatever it asked for."""
+"""Events that every reader gets, regardless of its modes."""
 
 
 async def streaming(
@@ -30,7 +30,7 @@ async def streaming(
     headers: Mapping[str, str] | None = None,
     on_disconnect: OnDisconnect | None = None,
 ) -> Response:
-    """The response that sends a stream, from where the caller wants it."""
+    """Stream events to the caller, from the position that it asked for."""
     modes = getattr(call.query, "stream_mode", None)
     return await follow_events(
         call,
@@ -54,7 +54,7 @@ def _after(call: Call, default: Since) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Filtered:
-    """Those events that are of some modes; an event of a subgraph has its mode before the bar."""
+    """Encodes only events of some modes; the mode of a subgraph's event is before the bar."""
 
     modes: frozenset[str]
 

@@ -1,7 +1,7 @@
-"""The guide: the documentation as pages that `./dev docs` has built, served from the installation.
+"""The guide: documentation pages that `./dev docs` has built, served from the installation.
 
-Only files that the build's manifest lists are served. The pages are the same for everybody and hold nothing
-of this server, so that they need no token.
+Only files in the build's manifest are served. The pages contain nothing of this server, so they need no
+token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from perdure.server.native.docs import STYLE
 SITE: Final = Path(__file__).resolve().parents[2] / "web" / "guide"
 MANIFEST: Final = "manifest.json"
 ASSETS: Final = "assets/"
-"""Files below it have a digest of their content in their name."""
+"""Path of files whose names contain a digest of their content."""
 FOREVER: Final = "public, max-age=31536000, immutable"
 ASK_AGAIN: Final = "no-cache"
 TYPES: Final = {
@@ -48,15 +48,15 @@ NO_SUCH_PAGE: Final = (
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What the build wrote: a digest of each file, and the hashes of the scripts inside pages."""
+    """The result of a build: a digest of each file, and the hashes of inline scripts."""
 
     files: dict[str, str]
     scripts: list[str]
 
     @property
     def policy(self) -> str:
-        """What the pages may load: files of this server, and the scripts that the build has seen."""
-        scripts = "".join(f" 'sha256-{each}'" for each in self.scripts)
+        """The Content-Security-Policy: files of this server, and the inline scripts of the build."""
+        scripts = "".join(f" 'sha256-{digest}'" for digest in self.scripts)
         return (
             f"default-src 'none'; script-src 'self'{scripts}; style-src 'self'; img-src 'self' data:; "
             "font-src 'self'; connect-src 'self'; worker-src 'self'; form-action 'none'; "
@@ -65,17 +65,17 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 async def enter(call: Call) -> Response:
-    """Lead to the start of the guide. The target is relative, since the server may stand below a prefix."""
+    """Redirect to the guide's start. The target is relative, because the server may be below a prefix."""
     return RedirectResponse("guide/", 307)
 
 
 async def llms(call: Call) -> Response:
-    """Lead to a file for coding agents, which look for it at the root of a server."""
+    """Redirect to a file for coding agents, which look for it at the root of a server."""
     return RedirectResponse("docs/guide" + call.request.url.path[call.request.url.path.rindex("/") :], 307)
 
 
 async def show(call: Call) -> Response:
-    """Show a file of the guide, or say how to build it."""
+    """Return a file of the guide, or explain how to build it."""
     manifest = await asyncio.to_thread(_manifest, SITE)
     if manifest is None:
         return _page(NOT_BUILT)
@@ -96,7 +96,7 @@ async def show(call: Call) -> Response:
 
 
 def _manifest(site: Path) -> Manifest | None:
-    """What was built, read again after each build."""
+    """Return the manifest, read again after each build."""
     path = site / MANIFEST
     try:
         return _read(path, path.stat().st_mtime_ns)

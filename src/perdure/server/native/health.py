@@ -1,4 +1,4 @@
-"""Whether the server lives, whether it can work, and what it is, at the paths that probes know."""
+"""Liveness, readiness and description of the server, at the paths that probes use."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ HOST: dict[str, str | None] = {"kind": "self-hosted", "project_id": None, "revis
 
 
 async def live(call: Call) -> wire.Health:
-    """The process is alive."""
+    """Answer while the process is alive."""
     return wire.Health()
 
 
 async def ok(call: Call) -> wire.Ok:
-    """The process is alive; with `check_db`, the database must answer too."""
+    """Answer while the process is alive; with `check_db`, the database must answer too."""
     checked = call.query.check_db and "meta" not in call.app.http.disabled
     if checked and (await _examine(call)).database != "ok":
         raise PerdureError("the database does not answer")
@@ -55,13 +55,13 @@ def _langgraph() -> str | None:
 
 
 async def ready(call: Call) -> Response:
-    """What anybody may know; the reason stands in the log, and in `/api/v1/health`."""
-    found = await _examine(call)
+    """Return the public readiness. The log and `/api/v1/health` have the reason."""
+    health = await _examine(call)
     shown = wire.ReadyAnswer(
-        status=found.status,
-        database=found.database,
-        indexes_being_built=found.indexes_being_built,
-        redis=found.redis,
+        status=health.status,
+        database=health.database,
+        indexes_being_built=health.indexes_being_built,
+        redis=health.redis,
     )
     return _answer(shown)
 
@@ -70,9 +70,9 @@ async def detail(call: Call) -> Response:
     return _answer(await _examine(call))
 
 
-def _answer(found: wire.ReadyAnswer) -> Response:
-    status = 200 if found.status == "ok" else 503
-    return Response(encode(found), status, media_type="application/json")
+def _answer(health: wire.ReadyAnswer) -> Response:
+    status = 200 if health.status == "ok" else 503
+    return Response(encode(health), status, media_type="application/json")
 
 
 async def _examine(call: Call) -> wire.HealthDetail:

@@ -1,4 +1,4 @@
-"""The native routes of messaging sessions, with the handlers of those that wait for a turn or stream it."""
+"""Native routes of messaging sessions, with the handlers that wait for a turn or stream it."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from perdure.service.endpoints import PREFIX
 
 
 def _places(sent: SentMessage, rest: str) -> dict[str, str]:
-    """Where the turn is: it is a run."""
+    """Return the location headers of a turn, which is a run."""
     place = PREFIX + "/runs/" + quote(sent.turn_id, safe="")
     return {"Content-Location": place, "Location": place + rest}
 
 
 async def ask(call: Call) -> Response:
-    """Send a message and answer with the end of its turn; blank lines come before it while it lasts."""
+    """Send a message and answer with the end of its turn; blank lines precede the answer."""
     messaging = call.services.messaging
     sent = await messaging.send(**arguments_for(get_endpoint(Messaging.ask), call))
     return DelayedJson(call, messaging.join_turn(sent), headers=_places(sent, "/wait"))
 
 
 async def stream(call: Call) -> Response:
-    """Send a message and send the events of its turn."""
+    """Send a message and stream the events of its turn."""
     services = call.services
     sent = await services.messaging.send(**arguments_for(get_endpoint(Messaging.stream), call))
     follow = partial(services.threads.follow_run, sent.turn_id, fresh=True)

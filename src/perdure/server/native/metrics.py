@@ -1,4 +1,4 @@
-"""What the server counts and what the database knows, for Prometheus or as JSON."""
+"""Metrics of this process and of the database, for Prometheus or as JSON."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from perdure.server.native import wire
 from perdure.server.native.run_metrics import (
     RunMetrics,
     aliases,
-    known_of_runs,
     langgraph_families,
+    read_run_metrics,
     run_families,
     summary,
 )
@@ -32,7 +32,7 @@ _process = ProcessCollector(registry=CollectorRegistry())
 
 
 class CollectedFamilies(Collector):
-    """Families of metrics that have been read."""
+    """Metric families that have been read."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = list(families)
@@ -42,8 +42,8 @@ class CollectedFamilies(Collector):
 
 
 async def metrics(call: Call) -> Response:
-    """Counters of this process, and counts of the namespaces that the caller may see."""
-    runs = await known_of_runs(call)
+    """Return the counters of this process, and the counts of the namespaces that the caller may see."""
+    runs = await read_run_metrics(call)
     families = await list_families(call, runs)
     if call.query.format == "json":
         plain = {**summary(runs, families), "families": [_plain(family) for family in families]}
@@ -54,9 +54,9 @@ async def metrics(call: Call) -> Response:
 
 
 async def list_families(call: Call, runs: RunMetrics | None) -> list[Metric]:
-    """Every family that the query asks for."""
+    """Collect all families that the query asks for."""
     own = list(call.app.metrics.registry.collect())
-    families = [*own, *_process.collect(), *await _known(call)]
+    families = [*own, *_process.collect(), *await _read_database(call)]
     families += tally_families(call.app.services.storage.tally)
     families += run_families(runs)
     families += langgraph_families(runs, own)
@@ -73,19 +73,19 @@ def _plain(family: Metric) -> wire.MetricFamily:
     return wire.MetricFamily(name=family.name, type=family.type, help=family.documentation, samples=samples)
 
 
-async def _known(call: Call) -> list[Metric]:
-    """What the database knows; a scrape goes on without it, and says so."""
+async def _read_database(call: Call) -> list[Metric]:
+    """Read the metrics of the database. If it does not answer, `perdure_database_up` is 0."""
     store = call.app.services.store
     up = GaugeMetricFamily("perdure_database_up", "Whether the database answers.")
-    found: list[Metric] = [up, _transitions(store.watchdog.ended)]
+    families: list[Metric] = [up, _transitions(store.watchdog.ended)]
     try:
         counts = await Overview(store.storage).counts(call.caller.namespaces)
-        found += _families(counts)
+        families += _families(counts)
         up.add_metric((), 1)
     except StorageError:
         up.add_metric((), 0)
-    found += _connections((await store.health()).get("connections"))
-    return found
+    families += _connections((await store.health()).get("connections"))
+    return families
 
 
 def _transitions(ended: Mapping[str, int]) -> Metric:

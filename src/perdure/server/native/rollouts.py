@@ -14,7 +14,7 @@ from perdure.server.native.derive import ByHand, arguments_for, derive_routes, g
 from perdure.service.endpoints import ItemList
 
 JSON_SOURCE = "json"
-"""What spans that come as JSON are counted under."""
+"""Metric label for spans that arrive as JSON."""
 
 
 def _rollouts(call: Call) -> Rollouts:
@@ -22,19 +22,19 @@ def _rollouts(call: Call) -> Rollouts:
 
 
 async def claim(call: Call) -> ItemList[Any]:
-    """Claim, and count what was claimed."""
+    """Claim rollouts and count them."""
     claimed = await _rollouts(call).claim(**arguments_for(get_endpoint(Rollouts.claim), call))
     call.app.metrics.count_claim(len(claimed))
     return ItemList(items=claimed)
 
 
 async def enqueue(call: Call) -> RolloutAnswer:
-    """Queue a rollout, from the body to its row and from the row to the answer."""
+    """Enqueue a rollout, without a record between the body, its row and the response."""
     return answer_from(await _rollouts(call).enqueue_row(call.body, call.idempotency_key))
 
 
 async def enqueue_many(call: Call) -> ItemList[Any]:
-    """The same for many."""
+    """Enqueue many rollouts."""
     rows = await _rollouts(call).enqueue_rows(call.body.rollouts, call.idempotency_key)
     return ItemList(items=[answer_from(row) for row in rows])
 
@@ -47,7 +47,7 @@ async def add_spans(call: Call) -> StoredSpans:
 
 
 async def statistics(call: Call) -> Any:
-    """What the store tells of itself, its memory among it."""
+    """Return the statistics of the store, with its memory use."""
     return await call.store.statistics()
 
 

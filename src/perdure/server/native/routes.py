@@ -1,4 +1,4 @@
-"""The table of the native protocol: /api/v1, health, metrics and documentation."""
+"""The route table of the native protocol: /api/v1, health, metrics and documentation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _OVERVIEW = (
         "/changes",
         changes.follow_changes,
         "read",
-        "What changes, as server-sent events",
+        "Changes, as server-sent events",
         answer=str,
         answer_form=MEDIA_TYPE,
         errors=(NotSupported,),
@@ -58,9 +58,11 @@ _OVERVIEW = (
 )
 
 PROBES = (
-    _at_root("GET", "/healthz", health.live, None, "Whether the server lives", answer=wire.Health),
-    _at_root("GET", "/health", health.live, None, "Whether the server lives", answer=wire.Health),
-    _at_root("GET", "/ok", health.ok, None, "Whether the server lives", query=wire.OkQuery, answer=wire.Ok),
+    _at_root("GET", "/healthz", health.live, None, "Whether the server is alive", answer=wire.Health),
+    _at_root("GET", "/health", health.live, None, "Whether the server is alive", answer=wire.Health),
+    _at_root(
+        "GET", "/ok", health.ok, None, "Whether the server is alive", query=wire.OkQuery, answer=wire.Ok
+    ),
     _at_root(
         "GET",
         "/readyz",
@@ -71,7 +73,7 @@ PROBES = (
         errors=(StorageUnavailable,),
     ),
 )
-"""Whether the server lives and can work, at the paths that probes know."""
+"""Liveness and readiness, at the paths that probes use."""
 
 _SERVER = (
     _server(
@@ -116,7 +118,7 @@ _SERVER = (
         "/docs",
         docs.page,
         "read",
-        "Every route on a page",
+        "All routes on a page",
         answer=str,
         answer_form="text/html",
         opens_in_tab=True,
@@ -145,7 +147,7 @@ GUIDE = (
         errors=(NotFound,),
     ),
 )
-"""Public, since it is the same for every server of a release."""
+"""Public, because it is the same for every server of a release."""
 
 _APPROVAL_PAGE = (
     _at_root(
@@ -153,7 +155,7 @@ _APPROVAL_PAGE = (
         "/approve/{token}",
         approval_page.show,
         None,
-        "The page of a link that answers an approval; showing it changes nothing",
+        "The page of an approval link; showing it changes nothing",
         answer=str,
         answer_form="text/html",
         opens_in_tab=True,
@@ -164,7 +166,7 @@ _APPROVAL_PAGE = (
         "/approve/{token}",
         approval_page.answer,
         None,
-        "Answer an approval in the name of the link's assignee, once",
+        "Answer an approval as the link's assignee, once",
         body=bytes,
         body_form=approval_page.FORM,
         max_body=approval_page.MAX_FORM,
@@ -173,7 +175,7 @@ _APPROVAL_PAGE = (
         errors=(NotFound, Conflict, Forbidden, UnsupportedMedia),
     ),
 )
-"""Public, since the token in the path is what counts."""
+"""Public, because the token in the path authorizes the request."""
 
 ROUTES: tuple[Route, ...] = (
     *ROLLOUT_ROUTES,

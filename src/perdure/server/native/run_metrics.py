@@ -1,4 +1,4 @@
-"""Metrics of runs: the queue, the workers, the connection pools and the deliveries."""
+"""Metrics of runs: queue, workers, connection pools and deliveries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DELIVERIES = ("delivered", "failed", "dead")
 
 
 class RunMetrics(msgspec.Struct, frozen=True):
-    """What a scrape reads of runs."""
+    """Values that a scrape reads of runs."""
 
     stats: Mapping[str, NamespaceStats]
     pools: Mapping[str, Mapping[str, int]]
@@ -30,13 +30,13 @@ class RunMetrics(msgspec.Struct, frozen=True):
     backup_time: float | None
 
 
-async def known_of_runs(call: Call) -> RunMetrics:
-    """Read the statistics of runs, as far as the database answers."""
+async def read_run_metrics(call: Call) -> RunMetrics:
+    """Read the statistics of runs, or leave them empty if the database does not answer."""
     diagnostics = call.app.services.diagnostics
     health = await diagnostics.storage.health()
     stats: Mapping[str, NamespaceStats] = {}
     approvals: Mapping[str, OpenApprovals] = {}
-    # A scrape goes on without the database; another gauge shows that it does not answer.
+    # A scrape works without the database; perdure_database_up shows that it does not answer.
     with suppress(StorageError):
         stats = await diagnostics.by_namespace(call.caller.namespaces)
         approvals = await diagnostics.open_approvals(call.caller.namespaces)
@@ -47,9 +47,9 @@ async def known_of_runs(call: Call) -> RunMetrics:
     return RunMetrics(stats, read_pools(health), redis, counts, approvals, sweep_time, backup_time)
 
 
-def run_families(known: RunMetrics | None) -> Iterator[Metric]:
-    """The families of runs, by our own names."""
-    if known is None:
+def run_families(metrics: RunMetrics | None) -> Iterator[Metric]:
+    """Yield the metric families of runs under our own names."""
+    if metrics is None:
         return
     runs = GaugeMetricFamily("perdure_runs", "Runs that have not ended.", labels=("namespace", "status"))
     ages = GaugeMetricFamily(
@@ -61,7 +61,7 @@ def run_families(known: RunMetrics | None) -> Iterator[Metric]:
         "perdure_worker_places", "How many runs the living workers take.", labels=("namespace", "state")
     )
     alive = GaugeMetricFamily("perdure_workers_alive", "Workers that are alive.", labels=("namespace",))
-    for namespace, (queue, workers) in known.stats.items():
+    for namespace, (queue, workers) in metrics.stats.items():
         runs.add_metric((namespace, "pending"), queue.n_pending)
         runs.add_metric((namespace, "running"), queue.n_running)
         ages.add_metric((namespace, "oldest"), queue.min_age_secs or 0.0)
@@ -70,8 +70,8 @@ def run_families(known: RunMetrics | None) -> Iterator[Metric]:
         for state in PLACES:
             places.add_metric((namespace, state), getattr(workers, state))
     yield from (runs, ages, places, alive)
-    yield from _approvals(known.approvals)
-    yield from _outside(known)
+    yield from _approvals(metrics.approvals)
+    yield from _outside(metrics)
 
 
 def _approvals(approvals: Mapping[str, OpenApprovals]) -> Iterator[Metric]:
@@ -81,40 +81,40 @@ def _approvals(approvals: Mapping[str, OpenApprovals]) -> Iterator[Metric]:
     age = GaugeMetricFamily(
         "perdure_approval_age_seconds", "How long the oldest of them has waited.", labels=("namespace",)
     )
-    for namespace, found in approvals.items():
-        pending.add_metric((namespace,), found.pending)
-        age.add_metric((namespace,), found.oldest_age_seconds)
+    for namespace, open_approvals in approvals.items():
+        pending.add_metric((namespace,), open_approvals.pending)
+        age.add_metric((namespace,), open_approvals.oldest_age_seconds)
     yield from (pending, age)
 
 
-def _outside(known: RunMetrics) -> Iterator[Metric]:
-    if known.backup_time is not None:
+def _outside(metrics: RunMetrics) -> Iterator[Metric]:
+    if metrics.backup_time is not None:
         yield GaugeMetricFamily(
             "perdure_backup_last_success_timestamp_seconds",
             "When this process last made a scheduled backup.",
-            known.backup_time,
+            metrics.backup_time,
         )
-    if known.sweep_time is not None:
+    if metrics.sweep_time is not None:
         yield GaugeMetricFamily(
             "perdure_retention_last_run_timestamp_seconds",
             "When this process last deleted what is too old.",
-            known.sweep_time,
+            metrics.sweep_time,
         )
-    told = CounterMetricFamily(
+    deliveries = CounterMetricFamily(
         "perdure_webhook_deliveries", "What this process delivered, by result.", labels=("result",)
     )
     for result in DELIVERIES:
-        told.add_metric((result,), known.deliveries.get(result, 0))
-    yield told
-    if known.redis is not None:
-        yield GaugeMetricFamily("perdure_redis_up", "Whether Redis answers.", float(known.redis == "ok"))
-    for name, count in known.pools.get("redis", {}).items():
+        deliveries.add_metric((result,), metrics.deliveries.get(result, 0))
+    yield deliveries
+    if metrics.redis is not None:
+        yield GaugeMetricFamily("perdure_redis_up", "Whether Redis answers.", float(metrics.redis == "ok"))
+    for name, count in metrics.pools.get("redis", {}).items():
         yield GaugeMetricFamily(f"perdure_redis_pool_{name}", "Connections to Redis.", count)
 
 
-def summary(known: RunMetrics | None, families: Iterable[Metric]) -> dict[str, Any]:
-    """The queue, the workers and the requests in the shape of LangGraph's server."""
-    stats = list(known.stats.values()) if known is not None else []
+def summary(metrics: RunMetrics | None, families: Iterable[Metric]) -> dict[str, Any]:
+    """Summarize the queue, the workers and the requests in the form of LangGraph's server."""
+    stats = list(metrics.stats.values()) if metrics is not None else []
     queues, forces = [queue for queue, _ in stats], [workers for _, workers in stats]
     by_name = {family.name: family.samples for family in families}
     ready = [
@@ -131,10 +131,12 @@ def summary(known: RunMetrics | None, families: Iterable[Metric]) -> dict[str, A
             "pending_runs_wait_time_med_secs": _largest(queue.med_age_secs for queue in queues),
             "pending_unblocked_runs_wait_time_max_secs": max(ready, default=None),
         },
-        "workers": {state: sum(getattr(each, state) for each in forces) for state in PLACES},
+        "workers": {state: sum(getattr(workers, state) for workers in forces) for state in PLACES},
         "api": {
             "http_requests_total": [
-                {**each.labels, "value": each.value} for each in requests if each.name.endswith("_total")
+                {**sample.labels, "value": sample.value}
+                for sample in requests
+                if sample.name.endswith("_total")
             ]
         },
     }
@@ -144,36 +146,36 @@ def _largest(ages: Iterable[float | None]) -> float | None:
     return max((age for age in ages if age is not None), default=None)
 
 
-def langgraph_families(known: RunMetrics | None, own: Iterable[Metric]) -> Iterator[Metric]:
-    """The slots of workers and the requests by the names that LangGraph's server documents."""
-    if known is None:
+def langgraph_families(metrics: RunMetrics | None, own: Iterable[Metric]) -> Iterator[Metric]:
+    """Yield the slots of workers and the requests, under the names that LangGraph's server documents."""
+    if metrics is None:
         return
-    for name, value in _places(known).items():
+    for name, value in _places(metrics).items():
         yield GaugeMetricFamily(
             name, "Runs that the living workers take at once, over all namespaces.", value
         )
     yield from _renamed(own, {"perdure_http_requests": ("http_requests",)})
 
 
-def _places(known: RunMetrics) -> dict[str, int]:
-    forces = [workers for _, workers in known.stats.values()]
-    return {f"workers_{state}": sum(getattr(each, state) for each in forces) for state in PLACES}
+def _places(metrics: RunMetrics) -> dict[str, int]:
+    forces = [workers for _, workers in metrics.stats.values()]
+    return {f"workers_{state}": sum(getattr(workers, state) for workers in forces) for state in PLACES}
 
 
-def aliases(known: RunMetrics | None, own: Iterable[Metric]) -> Iterator[Metric]:
-    """The same by the names that boards for LangGraph's server read, over all namespaces of the caller."""
-    if known is None:
+def aliases(metrics: RunMetrics | None, own: Iterable[Metric]) -> Iterator[Metric]:
+    """Yield totals of the caller's namespaces, under the names that dashboards of LangGraph's server read."""
+    if metrics is None:
         return
-    queues = [queue for queue, _ in known.stats.values()]
+    queues = [queue for queue, _ in metrics.stats.values()]
     values: dict[str, Any] = {
         "num_pending_runs": sum(queue.n_pending for queue in queues),
         "num_running_runs": sum(queue.n_running for queue in queues),
         "pending_runs_wait_time_max": max((queue.min_age_secs or 0.0 for queue in queues), default=0.0),
         "pending_runs_wait_time_med": max((queue.med_age_secs or 0.0 for queue in queues), default=0.0),
     }
-    values |= _places(known)
+    values |= _places(metrics)
     for pool, name in (("database", "pg"), ("redis", "redis")):
-        values |= _pool(name, known.pools.get(pool))
+        values |= _pool(name, metrics.pools.get(pool))
     for name, value in values.items():
         yield GaugeMetricFamily(f"lg_api_{name}", "An alias.", value)
     yield from _renamed(own, _REQUESTS)

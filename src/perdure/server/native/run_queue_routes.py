@@ -1,4 +1,4 @@
-"""The native routes of workers, which execute runs and answer requests, with the handlers that wait."""
+"""Native routes of workers, which execute runs and answer graph requests, with the handlers that wait."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from perdure.server.native.derive import ByHand, arguments_for, derive_routes, e
 
 
 def get_run_queue(call: Call) -> RunQueue:
-    """The queue of runs of the caller's namespace, acting as the caller."""
+    """Return the run queue of the caller's namespace, acting as the caller."""
     return call.services.run_queue
 
 
 async def claim(call: Call) -> Any:
-    """Claim runs, and count them."""
+    """Claim runs and count them."""
     endpoint = get_endpoint(RunQueue.claim)
     claimed = await get_run_queue(call).claim(**arguments_for(endpoint, call))
     call.app.metrics.count_claim(len(claimed))
@@ -24,13 +24,13 @@ async def claim(call: Call) -> Any:
 
 
 async def controls(call: Call) -> Any:
-    """Wait for runs that are to stop."""
+    """Wait for runs that should stop."""
     endpoint = get_endpoint(RunQueue.controls)
     return encode_answer(endpoint, await get_run_queue(call).controls(**arguments_for(endpoint, call)))
 
 
 async def do_items(call: Call) -> Any:
-    """Read and change items, within the bounds of the API."""
+    """Read and change items, within the limits of the API."""
     return encode_answer(
         get_endpoint(RunQueue.do_items), await get_run_queue(call).items.batch(call.body.ops)
     )

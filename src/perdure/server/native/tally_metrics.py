@@ -1,4 +1,4 @@
-"""Metrics of what operations counted in this process: ends, waits and durations of rollouts, and firings."""
+"""Metrics of operations in this process: ends, waits and durations of rollouts, and schedule firings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COUNTERS = {
         FIRING_RESULTS,
     ),
 }
-"""The metric of each count, its label, and the values that are shown before anything happened."""
+"""The metric of each count, its label, and the label values shown before anything is counted."""
 DURATIONS = {
     WAITED: ("perdure_queue_wait_seconds", "How long rollouts waited for their first claim.", "queue"),
     EXECUTED: (
@@ -46,20 +46,20 @@ DURATIONS = {
 
 
 def tally_families(tally: Tally) -> Iterator[Metric]:
-    """What this process counted since it started."""
+    """Yield the counts of this process since its start."""
     ended = CounterMetricFamily(
         "perdure_rollouts", "Rollouts that ended, by kind and status.", labels=("kind", "status")
     )
     for label, count in sorted(tally.counts(ROLLOUT_ENDED).items()):
         ended.add_metric(label.split("/", 1), count)
     yield ended
-    for name, (metric, about, label, known) in COUNTERS.items():
+    for name, (metric, about, label, values) in COUNTERS.items():
         counter = CounterMetricFamily(metric, about, labels=(label,))
-        for value, count in sorted({**dict.fromkeys(known, 0), **tally.counts(name)}.items()):
+        for value, count in sorted({**dict.fromkeys(values, 0), **tally.counts(name)}.items()):
             counter.add_metric((value,), count)
         yield counter
     for name, (metric, about, label) in DURATIONS.items():
         histogram = HistogramMetricFamily(metric, about, labels=(label,))
-        for value, found in sorted(tally.durations(name).items()):
-            histogram.add_metric((value,), found.cumulative(), found.total)
+        for value, durations in sorted(tally.durations(name).items()):
+            histogram.add_metric((value,), durations.cumulative(), durations.total)
         yield histogram

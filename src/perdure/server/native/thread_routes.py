@@ -1,4 +1,4 @@
-"""The native routes of threads and runs, with the handlers of those that wait, stream or set headers."""
+"""Native routes of threads and runs, with the handlers that wait, stream or set headers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from perdure.threads.service import Threads
 
 
 class StreamQuery(msgspec.Struct, kw_only=True):
-    """Which events, from where on; a Last-Event-ID counts more than `since`."""
+    """The events to stream, and from where; a Last-Event-ID overrides `since`."""
 
     stream_mode: list[str] | None = None
     since: Since | None = None
@@ -30,7 +30,7 @@ class StreamQuery(msgspec.Struct, kw_only=True):
 
 
 class ThreadStreamQuery(msgspec.Struct, kw_only=True):
-    """Which events, from where on; a Last-Event-ID counts more than `since`."""
+    """The events to stream, and from where; a Last-Event-ID overrides `since`."""
 
     stream_mode: list[str] | None = None
     since: Since | None = None
@@ -45,13 +45,13 @@ async def _created(call: Call) -> Run:
 
 
 async def create_run(call: Call) -> Response:
-    """Create a run, and say where it is."""
+    """Create a run and return its location."""
     run = await _created(call)
     return Response(encode(run), 201, {"Content-Location": _place(run)}, MEDIA_TYPE)
 
 
 async def create_and_wait(call: Call) -> Response:
-    """Create a run and answer with its end; blank lines come before it while it lasts."""
+    """Create a run and answer with its end; blank lines precede the answer."""
     threads, run = call.threads, await _created(call)
     places = {"Content-Location": _place(run), "Location": _place(run, "/wait")}
     ending = threads.join_new_run(run.run_id)
@@ -59,7 +59,7 @@ async def create_and_wait(call: Call) -> Response:
 
 
 async def create_and_stream(call: Call) -> Response:
-    """Create a run and send its events."""
+    """Create a run and stream its events."""
     threads = call.threads
     async with threads.followed_run(call.body, idempotency_key=call.idempotency_key) as run:
         places = {"Content-Location": _place(run), "Location": _place(run, "/stream")}
@@ -74,7 +74,7 @@ def _on_disconnect(threads: Threads, request: RunRequest, run: Run) -> OnDisconn
 
 
 async def join_run(call: Call) -> Response:
-    """Answer with the end of a run, or null when the time is up."""
+    """Answer with the end of a run, or null after the timeout."""
     threads, run_id = call.threads, call.path["run_id"]
     if call.request.method == "HEAD":
         await threads.get_run(run_id)
@@ -90,20 +90,20 @@ async def _end_or_none(threads: Threads, run_id: str, timeout: float | None) -> 
 
 
 async def stream_run(call: Call) -> Response:
-    """Send the events of a run after the one that Last-Event-ID names."""
+    """Stream the events of a run after Last-Event-ID."""
     threads, run_id = call.threads, call.path["run_id"]
     on_disconnect = cancel_on_disconnect(threads, run_id, call.query.cancel_on_disconnect)
     return await streaming(call, partial(threads.follow_run, run_id), on_disconnect=on_disconnect)
 
 
 async def stream_thread(call: Call) -> Response:
-    """Send the events of all runs, from now on unless the caller names another place."""
+    """Stream the events of all runs, by default from now on."""
     follow = partial(call.threads.follow_thread, call.path["thread_id"])
     return await streaming(call, follow, default="now")
 
 
 async def cancel_run(call: Call) -> Run | Response:
-    """Cancel a run; with `wait` the answer comes when its worker has stopped."""
+    """Cancel a run; with `wait`, answer after its worker has stopped."""
     action: Any = call.query.action
     ending = call.threads.cancel_run(call.path["run_id"], action=action, wait=call.query.wait)
     return DelayedJson(call, ending) if call.query.wait else await ending

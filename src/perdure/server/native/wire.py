@@ -1,4 +1,4 @@
-"""What health, metrics and information of the server answer with."""
+"""Responses of health, metrics and server information."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ class ReadyAnswer(msgspec.Struct, kw_only=True):
     """Whether the server can do its work."""
 
     status: Readiness
-    """`stopping` if the process finishes what it has begun, and wants no more requests."""
+    """`stopping` if the process finishes accepted requests and wants no new ones."""
     database: HealthStatus
     indexes_being_built: list[str]
     redis: CarrierStatus | UnsetType = UNSET
-    """Said where one carries hints; without it everything works, a poll later."""
+    """Present if Redis carries hints. Without Redis everything works, with the delay of a poll."""
 
 
 class HealthDetail(ReadyAnswer, kw_only=True):
-    """The same for those who may know more."""
+    """Readiness with details for authorized callers."""
 
     reason: str | None
     engine: str | None
     connections: dict[str, int] | None
     process_id: int
     started_at: float
-    """When this process began to serve."""
+    """When this process started to serve."""
     redis_reason: str | UnsetType | None = UNSET
     redis_connections: dict[str, int] | UnsetType = UNSET
 
 
 class Info(msgspec.Struct, kw_only=True):
-    """What this is."""
+    """Description of the server."""
 
     name: str
     version: str
     protocols: list[str]
     langgraph_py_version: str | None = None
-    """The release of LangGraph that is installed beside it, if any."""
+    """The installed release of LangGraph, if any."""
     flags: dict[str, bool] = msgspec.field(default_factory=dict)
-    """What clients of LangGraph's server ask for, and whether it is there."""
+    """Features that clients of LangGraph's server ask for, and whether they exist."""
     host: dict[str, str | None] = msgspec.field(default_factory=dict)
     grpc_ports: list[int] = msgspec.field(default_factory=list)
-    """Where gRPC is served, if it is."""
+    """The ports of the gRPC server, if it runs."""
 
 
 class OkQuery(msgspec.Struct, kw_only=True):
@@ -66,9 +66,9 @@ class OkQuery(msgspec.Struct, kw_only=True):
 
 
 class MetricsQuery(msgspec.Struct, kw_only=True):
-    """In which form, and whether also by the names that boards for LangGraph's server read.
+    """The format, and whether to add the names that dashboards of LangGraph's server read.
 
-    `prometheus` is text with those names.
+    `prometheus` is text with these names.
     """
 
     format: Literal["text", "json", "prometheus"] = "text"
@@ -76,7 +76,7 @@ class MetricsQuery(msgspec.Struct, kw_only=True):
 
 
 class Sample(msgspec.Struct, kw_only=True):
-    """One number, with what tells it from others of its name."""
+    """A value with the labels that distinguish it from others of its name."""
 
     name: str
     labels: dict[str, str]
@@ -84,7 +84,7 @@ class Sample(msgspec.Struct, kw_only=True):
 
 
 class MetricFamily(msgspec.Struct, kw_only=True):
-    """What is counted under one name."""
+    """The samples of one metric name."""
 
     name: str
     type: str

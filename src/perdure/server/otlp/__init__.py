@@ -1,1 +1,1 @@
-"""The OpenTelemetry protocol: spans over OTLP, by HTTP and by gRPC."""
+"""OTLP: spans over HTTP and gRPC."""

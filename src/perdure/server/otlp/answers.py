@@ -1,4 +1,4 @@
-"""What an OpenTelemetry exporter is told, in the form in which it asked."""
+"""Responses to OpenTelemetry exporters, in the form of their request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["encode_outcome", "encode_status", "grpc_code", "http_status"]
 _ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 _DOMAIN = "perdure"
 
-# Exporters repeat a batch after 429, 502, 503, 504 and UNAVAILABLE, and drop it after anything else.
+# Exporters retry a batch after 429, 502, 503, 504 and UNAVAILABLE, and drop it after other errors.
 _STATUSES: tuple[tuple[type[PerdureError], int, int], ...] = (
     (InvalidInput, 400, 3),
     (UnsupportedMedia, 400, 3),
@@ -57,17 +57,17 @@ def _get_status(error: PerdureError) -> tuple[int, int]:
 
 
 def http_status(error: PerdureError) -> int:
-    """The status of an error over HTTP."""
+    """Return the HTTP status of an error."""
     return _get_status(error)[0]
 
 
 def grpc_code(error: PerdureError) -> int:
-    """The number of an error's gRPC status code."""
+    """Return the gRPC status code of an error."""
     return _get_status(error)[1]
 
 
 def encode_outcome(outcome: IngestOutcome, form: Form) -> bytes:
-    """The answer to an export: empty, or with the number of spans that were not taken and why."""
+    """Encode the response to an export: empty, or the number of rejected spans and the reason."""
     if form == JSON_FORM:
         partial = {"rejectedSpans": str(outcome.rejected), "errorMessage": outcome.message}
         return encode({"partialSuccess": partial} if outcome.rejected else {})
@@ -80,7 +80,7 @@ def encode_outcome(outcome: IngestOutcome, form: Form) -> bytes:
 
 
 def encode_status(error: PerdureError, request_id: str, form: Form) -> bytes:
-    """An error as a google.rpc.Status, whose details hold its code and the request's id."""
+    """Encode an error as a google.rpc.Status, with its code and the request's id in the details."""
     if form == JSON_FORM:
         info = {
             "@type": _ERROR_INFO,
@@ -92,7 +92,7 @@ def encode_status(error: PerdureError, request_id: str, form: Form) -> bytes:
     pair = _field(1, b"request_id") + _field(2, request_id.encode())
     info_body = _field(1, error.code.encode()) + _field(2, _DOMAIN.encode()) + _field(3, pair)
     details = _field(1, _ERROR_INFO.encode()) + _field(2, info_body)
-    # Two small messages do not need their generated classes, which come with a package of their own.
+    # Encoded by hand: the generated classes of these two small messages would need another package.
     return b"\x08" + _varint(grpc_code(error)) + _field(2, error.message.encode()) + _field(3, details)
 
 

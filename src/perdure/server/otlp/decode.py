@@ -1,4 +1,4 @@
-"""What an OpenTelemetry exporter sends: protobuf, or JSON as OTLP writes it. Both are bounded."""
+"""Decoding of OTLP requests: protobuf or OTLP's JSON, both bounded."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ PROTOBUF_FORM: Form = "application/x-protobuf"
 JSON_FORM: Form = "application/json"
 
 MAX_SPANS = 10_000
-"""How many spans one request may bring."""
+"""Maximum spans in a request."""
 MAX_OBJECTS = 500_000
-"""How many objects the JSON form may have."""
+"""Maximum objects in a JSON request."""
 MAX_ERROR = 500
-"""How much of the parser's message is shown: it quotes what was sent."""
+"""Maximum length of the quoted parser message, which contains parts of the request."""
 
 
 def parse_form(content_type: str | None) -> Form:
-    """The form that a content type names."""
+    """Return the form of a content type."""
     name = (content_type or "").partition(";")[0].strip().lower()
     for form in (PROTOBUF_FORM, JSON_FORM):
         if name == form:
@@ -39,14 +39,14 @@ def parse_form(content_type: str | None) -> Form:
 
 
 def decode(data: bytes, form: Form) -> DecodedTraces:
-    """The traces of a request, none if it is empty."""
+    """Decode the traces of a request; an empty request has none."""
     traces = parse(data if form == PROTOBUF_FORM else _from_json(data))
     _check_size(traces.spans)
     return traces
 
 
 def _check_size(traces: Any) -> None:
-    """Refuse a request that is small on the wire and large in memory, before anybody walks through it."""
+    """Refuse a request that is small on the wire and large in memory, before its spans are read."""
     groups = len(traces.resource_spans)
     if groups > MAX_SPANS:
         raise TooLarge(f"the request brings {groups} resources; at most {MAX_SPANS} are taken at once")
@@ -59,8 +59,8 @@ def _check_size(traces: Any) -> None:
 
 
 # --- the JSON form ----------------------------------------------------------------------------------------
-# It is protobuf's own, except that ids are in base 16 where other bytes are in base 64. Protobuf's parser
-# skips unknown fields, as it must, but also unknown names of enums and bad base 64: these are refused here.
+# It is protobuf's JSON, except that ids are in base 16 where other bytes are in base 64. Protobuf's parser
+# skips unknown fields as required, but also unknown enum names and bad base 64. The code below refuses these.
 
 _GROUPS = ("resourceSpans", "resource_spans")
 _SCOPES = ("scopeSpans", "scope_spans")
@@ -70,7 +70,7 @@ _INTEGERS = ("intValue", "int_value")
 
 
 def _from_json(data: bytes) -> bytes:
-    """The same traces as protobuf."""
+    """Convert OTLP JSON to protobuf bytes."""
     if data.count(b"{") > MAX_OBJECTS:
         raise TooLarge(f"the request has more than {MAX_OBJECTS} objects")
     traces = TracesData()
@@ -89,23 +89,23 @@ def _from_json(data: bytes) -> bytes:
 
 
 def _prepare_span(span: dict[str, Any]) -> None:
-    """Write the ids of a span and its links in base 64, and check its enums."""
-    for each in (span, *_below([span], ("links",))):
+    """Encode the ids of a span and its links in base 64, and check its enums."""
+    for holder in (span, *_below([span], ("links",))):
         for name in _IDS:
-            if each.get(name):
-                each[name] = _decode_base64(each[name])
+            if holder.get(name):
+                holder[name] = _decode_base64(holder[name])
     _check_enum(span.get("kind"), Span.SpanKind)
     status = span.get("status")
     _check_enum(status.get("code") if isinstance(status, dict) else None, Status.StatusCode)
 
 
 def _below(parents: Iterable[Any], names: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The objects in lists with these names; anything else is left for the parser to refuse."""
+    """Yield the objects in lists with these names. The parser refuses other values."""
     for parent in parents:
         for name in names:
-            found = parent.get(name)
-            if isinstance(found, list):
-                yield from (each for each in found if isinstance(each, dict))
+            children = parent.get(name)
+            if isinstance(children, list):
+                yield from (child for child in children if isinstance(child, dict))
 
 
 def _decode_base64(text: Any) -> str:
@@ -116,7 +116,7 @@ def _decode_base64(text: Any) -> str:
 
 
 def _check_enum(value: Any, kind: Any) -> None:
-    """A member by its name, or a number of 32 bits, which may be one of a later release."""
+    """Check an enum value: a member's name, or a 32-bit number, which a later release may define."""
     if isinstance(value, str) and value in kind.keys():  # noqa: SIM118
         return
     if value is not None and not -(2**31) <= int(value) < 2**31:
@@ -124,17 +124,17 @@ def _check_enum(value: Any, kind: Any) -> None:
 
 
 def _check_values(request: Any) -> None:
-    """Check the values of attributes, at any depth."""
+    """Check attribute values at any depth."""
     pending = [request]
     while pending:
-        each = pending.pop()
-        if isinstance(each, dict):
+        value = pending.pop()
+        if isinstance(value, dict):
             for name in _BYTES:
-                if isinstance(each.get(name), str):
-                    base64.b64decode(each[name], validate=True)
+                if isinstance(value.get(name), str):
+                    base64.b64decode(value[name], validate=True)
             for name in _INTEGERS:
-                if isinstance(each.get(name), str) and not each[name].isascii():
-                    raise ValueError(f"{each[name][:30]!r} is not a whole number")
-            pending += each.values()
-        elif isinstance(each, list):
-            pending += each
+                if isinstance(value.get(name), str) and not value[name].isascii():
+                    raise ValueError(f"{value[name][:30]!r} is not a whole number")
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value

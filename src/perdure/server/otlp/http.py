@@ -1,4 +1,4 @@
-"""OTLP over HTTP: one request a batch, answered in the form in which it came."""
+"""OTLP over HTTP: one batch a request, answered in the request's form."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OtlpProtocol:
     name = "otlp"
 
     def refuse(self, error: PerdureError, request_id: str, request: Request) -> Response:
-        """The error as a google.rpc.Status in the request's form, or in protobuf if it has none of ours."""
+        """Encode the error as a google.rpc.Status in the request's form; protobuf if the form is unknown."""
         try:
             form: Form = parse_form(request.headers.get("content-type"))
         except InvalidInput:
@@ -31,14 +31,14 @@ class OtlpProtocol:
 
 
 async def export_traces(call: Call) -> Response:
-    """Store the spans of a batch; those that cannot be stored are counted in the answer."""
+    """Store the spans of a batch. The response counts rejected spans."""
     form = parse_form(call.request.headers.get("content-type"))
     outcome = await ingest(call.app, call.caller, decode(call.body, form), SOURCE)
     return Response(encode_outcome(outcome, form), media_type=form)
 
 
 async def discard_signal(call: Call) -> Response:
-    """Accept a batch of logs, metrics or profiles and store nothing of it, where the settings say so."""
+    """Discard a batch of logs, metrics or profiles if the settings allow it; otherwise answer 404."""
     if not call.app.settings.discard_other_signals:
         raise UnknownRoute(
             f"{call.request.url.path} is not served here, only traces are; with the setting "

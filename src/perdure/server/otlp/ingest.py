@@ -1,4 +1,4 @@
-"""Store the spans of an export: in the attempts that they name or belong to, or kept for their trace."""
+"""Store the spans of an export in attempts, or keep them with their trace."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from perdure.spans.rows import NewSpan
 __all__ = ["IngestOutcome", "ingest"]
 
 MAX_REASONS = 5
-"""How many reasons an answer lists; a batch may name thousands of rollouts that do not exist."""
+"""Maximum reasons in a response; a batch may name thousands of missing rollouts."""
 _LABELS = {NO_ROLLOUT: "no_rollout", NO_TRACE_ID: "no_rollout", BAD_ID: "bad_id", TOO_MANY: "too_many"}
 
 logger = logging.getLogger(__name__)
 
 
 class IngestOutcome(NamedTuple):
-    """How many spans of an export were rejected, and why."""
+    """The number of rejected spans of an export, and the reasons."""
 
     rejected: int = 0
     message: str = ""
 
 
 async def ingest(app: StoreApp, caller: Caller, traces: DecodedTraces, source: str) -> IngestOutcome:
-    """Store every span that can be stored. One that was stored before counts as stored."""
+    """Store every span that can be stored. A span that is already stored counts as stored."""
     received = receive(traces)
     rollouts = app.rollouts_for(caller)
     unnamed = received.unattributed
@@ -76,13 +76,13 @@ async def _store(
     return await rollouts.store_new_spans(spans, parts) if spans else []
 
 
-# --- a store of another make ------------------------------------------------------------------------------
+# --- third-party stores -----------------------------------------------------------------------------------
 
 
 async def _store_records(
     store: LightningStore, spans: Sequence[NewSpan], parts: Mapping[str, bytes]
 ) -> Sequence[Answer]:
-    """Store the spans through the contract alone; an unknown attempt does not affect the others."""
+    """Store spans through the LightningStore contract. An unknown attempt does not affect the others."""
     groups: dict[tuple[str, str], list[NewSpan]] = {}
     for span in spans:
         groups.setdefault((span.rollout_id, span.attempt_id), []).append(span)
@@ -109,7 +109,7 @@ async def _store_group(
     return [stored.get(span.span_id) for span in group]
 
 
-# --- what is reported -------------------------------------------------------------------------------------
+# --- metrics and the response -----------------------------------------------------------------------------
 
 
 def _count(app: StoreApp, received: Received, answers: Sequence[Answer], source: str) -> None:

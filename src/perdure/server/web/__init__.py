@@ -1,1 +1,1 @@
-"""The dashboard: its files as they were built, and the login of those who use it."""
+"""The dashboard: its built files and the login of its users."""

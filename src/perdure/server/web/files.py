@@ -1,4 +1,4 @@
-"""The files of the dashboard's build, read once. Nothing outside their folder can be asked for."""
+"""The built files of the dashboard, read once. Requests cannot reach files outside its folder."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 FOLDER: Final = Path(__file__).parents[2] / "web" / "ui"
-"""Where the build is put by `./dev setup`, and where a wheel has it."""
+"""The build's folder: `./dev setup` writes it, and a wheel contains it."""
 INDEX: Final = "index.html"
 STAMP: Final = ".stamp"
 MIN_PACKED: Final = 1024
-"""Smaller files are sent as they are."""
+"""Smaller files are sent uncompressed."""
 
 
 class BuiltFile(NamedTuple):
-    """A file as it is sent: plain, and packed if that is smaller."""
+    """A file: plain, and gzipped if that is smaller."""
 
     content: bytes
     packed: bytes | None
@@ -25,14 +25,14 @@ class BuiltFile(NamedTuple):
 
 
 class Build(NamedTuple):
-    """A build: the page, and its other files by their path."""
+    """A build: the page, and its other files by path."""
 
     page: str
     files: dict[str, BuiltFile]
 
 
 def find_build(folder: Path | None = None) -> Build | None:
-    """The build, or None if there is none. A new build is found without a restart."""
+    """Return the build, or None if it is missing. A new build needs no restart."""
     place = folder or FOLDER
     try:
         version = (place / INDEX).stat().st_mtime_ns

@@ -1,4 +1,4 @@
-"""The login of the dashboard: a random secret that the browser keeps, where no script can read it."""
+"""The login of the dashboard: a random secret in a cookie that scripts cannot read."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from perdure.service.endpoints import PREFIX
 
 
 async def login(call: Call) -> Response:
-    """Answer who the caller is, and start a login of a caller that came with a secret.
+    """Return the caller. If the caller sent a secret, start a login.
 
-    The secret was checked before this. The cookie holds a new one, never that of the caller.
+    The secret has been checked before this. The cookie holds a new secret, never the caller's.
     """
     access = call.services.access
     response = Response(encode(await access.whoami()), media_type="application/json")
@@ -28,7 +28,7 @@ async def login(call: Call) -> Response:
 
 
 async def logout(call: Call) -> Response:
-    """End the login on the server, and let the browser forget it."""
+    """End the login, and delete its cookie."""
     await _end_login(call)
     response = Response(encode({"ok": True}), media_type="application/json")
     _set_cookie(call, response, "", 0)

@@ -1,4 +1,4 @@
-"""Serves the dashboard below /ui/. Its files hold no data and need no token; the API behind them does."""
+"""The dashboard below /ui/. Its files hold no data and need no token; the API needs one."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from perdure.server.http.routes import Call
 from perdure.server.web.files import BuiltFile, find_build
 
 ASSETS: Final = "assets/"
-"""Files below it have the hash of their content in their names."""
+"""Path of files whose names contain the hash of their content."""
 FOREVER: Final = "public, max-age=31536000, immutable"
 A_MOMENT: Final = "no-cache"
 NONCE: Final = "perdure-nonce"
 BASE: Final = "/perdure-base/"
-"""What stands in the built page in the place of the nonce and of the path."""
+"""Placeholders in the built page for the nonce and the base path."""
 NOT_BUILT_STYLE: Final = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.6 system-ui, sans-serif; max-width: 40rem; margin: 15vh auto; padding: 0 1rem; }
@@ -30,10 +30,10 @@ code { font: 14px ui-monospace, monospace; background: #8882; padding: .1rem .3r
 NOT_BUILT: Final = """<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>perdure</title>
 <style>{style}</style></head><body><main><h1>The dashboard is not built</h1>
-<p>The server works. Its pages are missing, since this is a source tree in which they were not built.</p>
+<p>The server works, but this source tree has no built pages.</p>
 <p>Install Node.js 20.19 or newer and run <code>./dev setup</code>, then load this page again.
-A wheel has the pages in it.</p>
-<p>Every route of the API is on <a href="{docs}">a page of its own</a>.</p></main></body></html>"""
+A wheel contains the pages.</p>
+<p><a href="{docs}">Another page</a> lists every route of the API.</p></main></body></html>"""
 
 
 async def lead_to_dashboard(call: Call) -> Response:
@@ -42,7 +42,7 @@ async def lead_to_dashboard(call: Call) -> Response:
 
 
 async def show(call: Call) -> Response:
-    """A file of the dashboard, or its page, which shows what the path names."""
+    """Return a file of the dashboard, or its page for any other path."""
     path = call.path["path"]
     build = find_build()
     if build is None:
@@ -58,12 +58,12 @@ async def show(call: Call) -> Response:
 
 
 def get_home(call: Call) -> str:
-    """The path of the dashboard, as browsers call it."""
+    """Return the dashboard's path, as browsers request it."""
     return call.prefix + "/ui/"
 
 
 def build_policy(nonce: str) -> str:
-    """Scripts come from files of this server alone; styles too, or they have the nonce of this response."""
+    """Build the Content-Security-Policy: scripts and styles of this server, and styles with this nonce."""
     return (
         f"default-src 'none'; script-src 'self'; style-src 'self' 'nonce-{nonce}'; img-src 'self' data:; "
         "font-src 'self'; connect-src 'self'; manifest-src 'self'; form-action 'none'; base-uri 'self'; "

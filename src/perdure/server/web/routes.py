@@ -1,4 +1,4 @@
-"""The routes of the dashboard. Its pages are public, since they hold no data."""
+"""Routes of the dashboard. Its pages are public, because they hold no data."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _session(path: str, handler: Handler, answer: type, summary: str) -> Route:
 
 
 HOME = _leads("/")
-"""Left out where the operator's own application has this path."""
+"""The root route, which is left out if the operator's own application serves this path."""
 ROUTES: tuple[Route, ...] = (
     _leads("/ui"),
     Route(
@@ -53,7 +53,7 @@ ROUTES: tuple[Route, ...] = (
         answer_form="text/html",
         errors=(NotFound,),
         opens_in_tab=True,
-        summary="The dashboard: a file of it, or its page",
+        summary="A file of the dashboard, or its page",
         tag=TAG,
     ),
     _session(
