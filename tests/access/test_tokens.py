@@ -261,7 +261,7 @@ async def test_a_use_that_cannot_be_noted_keeps_nobody_out(
     storage.full = True
     with caplog.at_level(logging.WARNING):
         assert await access.authenticate(secret) is not None
-    assert "could not be noted" in caplog.text
+    assert "could not be recorded" in caplog.text
     assert secret not in caplog.text
 
 

@@ -66,7 +66,7 @@ async def test_a_thawed_process_does_not_deliver_what_it_had_claimed(
         (id,) = await add(storage, '{"n":1}')
         assert (await status_is(outbox, id, "delivered")).attempts == 2
     assert len(recorder.got) == 1
-    assert "its lease was over" in caplog.text
+    assert "its lease ended" in caplog.text
 
 
 async def test_an_effect_is_delivered_once_and_soon(storage: Storage) -> None:
