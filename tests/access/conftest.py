@@ -1,4 +1,4 @@
-"""An open store on each engine, and the access service over its database."""
+"""An open store on each engine, and the access service on its database."""
 
 from __future__ import annotations
 

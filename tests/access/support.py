@@ -1,4 +1,4 @@
-"""What the tests of the access room share: stores, raw rows, and rows that grow old."""
+"""Helpers for the tests of access: stores, raw rows, and older rows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _ROWS = {
 
 
 class AccessHelper:
-    """Tokens and the audit of a database, each call in the name of any actor."""
+    """Tokens and audit of a database, with any actor for each call."""
 
     def __init__(self, given: Storage | Access, *, cache_seconds: float = CACHE_SECONDS) -> None:
         if not isinstance(given, Access):
@@ -56,7 +56,7 @@ class AccessHelper:
         self.list_tokens = self.service.list_tokens
 
     async def create_token(self, name: Any, *, actor: str, **options: Any) -> tuple[Token, str]:
-        """A token as it is listed, and its secret."""
+        """Create a token; return it as listed, and its secret."""
         service = self.service.acting_as(Caller.trusted(actor))
         created = await service.create_token(name, **{"without_admin": True, **options})
         fields = msgspec.structs.asdict(created)
@@ -88,7 +88,7 @@ async def rows_of(storage: Storage, table: str) -> Sequence[Row]:
 
 
 async def everything_stored(storage: Storage) -> str:
-    """All of this room's rows as one text."""
+    """Return all rows of access as one text."""
     return repr([await rows_of(storage, table) for table in ("tokens", "logins", "audit", "idempotency")])
 
 
@@ -98,5 +98,5 @@ async def _age(tx: Tx, seconds: float) -> None:
 
 
 async def age(storage: Storage, seconds: float) -> None:
-    """Make everything in this room so many seconds older."""
+    """Make all rows of access `seconds` older."""
     await storage.run(_age, seconds)

@@ -1,4 +1,4 @@
-"""The audit: one entry for each write of a known actor, in the write's own transaction, or none."""
+"""The audit: one entry for each write of a named actor, in the write's own transaction, or none."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def anna(store: Store) -> Store:
 
 @pytest.fixture
 async def given(store: Store) -> AttemptedRollout:
-    """In the team's namespace: a rollout under way and one that waits, made by nobody in particular."""
+    """A running and a waiting rollout in the team's namespace, created without an actor."""
     team = store.in_namespace("team")
     await team.enqueue_rollout("waits")
     return await team.start_rollout("runs")

@@ -1,4 +1,4 @@
-"""Wrong tokens are limited, and lock out nobody who has a right one."""
+"""Wrong tokens are limited, without locking out callers with valid ones."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ PROXY = "10.0.0.7"
 
 
 def guess_number(number: int) -> str:
-    """A secret that has the form of a token."""
+    """Build a secret in the form of a token."""
     return f"pdr_{number:016x}_{number:043d}"
 
 
 @pytest.fixture
 def standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits recover with time; without it, each request counts."""
+    """Limits recover with time; with a frozen clock, each request counts."""
     monkeypatch.setattr(guesses, "monotonic", lambda: 1000.0)
 
 
@@ -72,7 +72,7 @@ async def test_wrong_tokens_lock_out_neither_the_key_nor_the_command_nor_a_known
     wrong = await statuses_of(visitor, [guess_number(number) for number in range(TOO_MANY)])
     assert (wrong[0], wrong[-2], wrong[-1]) == (401, 401, 429)
     assert await statuses_of(visitor, right) == [200, 200, 200]
-    # A known token is looked up again when its answer is old, or when tokens have changed.
+    # A known token is looked up again when its answer has expired, or when tokens have changed.
     visitor.app.services.authentication.forget()
     assert await statuses_of(visitor, right) == [200, 200, 200]
     assert await statuses_of(visitor, [unknown, "no-token-at-all"]) == [429, 429]
@@ -136,7 +136,7 @@ async def test_the_database_is_asked_for_so_many_unknown_tokens_a_second(
     limits = GuessLimits()
 
     async def ask(numbers: range) -> int:
-        """Send unknown tokens, each from an address of its own; return how many were looked up."""
+        """Send unknown tokens from different addresses; return how many were looked up."""
         refused = 0
         for number in numbers:
             try:
@@ -150,7 +150,7 @@ async def test_the_database_is_asked_for_so_many_unknown_tokens_a_second(
     now += 0.5
     assert await ask(range(150, 300)) == LOOK_UPS_A_SECOND / 2
     assert storage.reads - before == LOOK_UPS_A_SECOND * 1.5
-    # What was refused without a look-up does not count for its address.
+    # A request refused without a look-up does not count for its address.
     now += 10
     assert await ask(range(149, 150)) == 1
 

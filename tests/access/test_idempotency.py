@@ -1,4 +1,4 @@
-"""Idempotency keys: a call that is repeated gives the first answer, and changes nothing."""
+"""Idempotency keys: a repeated call returns the first answer, and changes nothing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def queue(store: Store) -> None:
 
 
 async def effects(store: Store) -> list[Any]:
-    """What the calls change, all of it."""
+    """Return all rows that the calls change."""
     bundles = await store.query_resources()
     return [await rows_of(store.storage, table) for table in ("rollouts", "attempts")] + [list(bundles)]
 
@@ -121,7 +121,7 @@ async def test_the_key_of_another_method_is_a_conflict(store: Store) -> None:
 
 
 async def test_a_conflict_is_the_affair_of_its_caller(store: Store) -> None:
-    """Calls with keys are merged; each has an answer of its own."""
+    """Calls with keys are merged; each has a separate answer."""
     await store.add_resources({}, idempotency_key="taken")
     calls = [store.start_rollout(key, idempotency_key=key) for key in ("a", "taken", "b", "a")]
     a, refused, b, again = await asyncio.gather(*calls, return_exceptions=True)
@@ -145,7 +145,7 @@ async def test_many_claims_with_keys_share_the_queue(store: Store) -> None:
 
 
 async def test_the_key_of_an_enqueue_is_its_own(store: Store) -> None:
-    """It is a property of the rollout, and kept as long as that is."""
+    """It is a property of the rollout, and is kept as long as the rollout."""
     queued = await store.enqueue_rollout("x", idempotency_key="k")
     started = await store.start_rollout("x", idempotency_key="k")
     assert queued.rollout_id != started.rollout_id
@@ -180,7 +180,7 @@ async def test_an_answer_stays_although_the_attempt_has_ended(store: Store) -> N
 
 
 async def test_a_claim_with_a_key_is_not_given_back(store: Store) -> None:
-    """Its caller may come again with the key."""
+    """Its caller may retry with the key."""
     await queue(store)
     waiting = asyncio.ensure_future(store.dequeue_rollout("w", idempotency_key="k"))
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The rules of the access room that need no database."""
+"""The rules of access that need no database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens: what is stored of them, who they let in, and when they stop."""
+"""Tokens: their stored form, the callers that they admit, and their end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from perdure.testing.contract.support import soon
 
 
 class Counted:
-    """A storage that counts what is asked of it, and can refuse to write."""
+    """A storage that counts calls, and can refuse to write."""
 
     def __init__(self, storage: Any) -> None:
         self._storage = storage
@@ -53,7 +53,7 @@ def uncached(store: DatabaseLightningStore) -> AccessHelper:
 
 
 def remembering(store: DatabaseLightningStore) -> tuple[AccessHelper, Counted]:
-    """An access room that forgets nothing by itself."""
+    """An access service that keeps its cached answers."""
     storage = Counted(store.storage)
     return AccessHelper(storage, cache_seconds=3600.0), storage
 
@@ -261,11 +261,11 @@ async def test_a_use_that_cannot_be_noted_keeps_nobody_out(
     storage.full = True
     with caplog.at_level(logging.WARNING):
         assert await access.authenticate(secret) is not None
-    assert "could not be noted" in caplog.text
+    assert "could not be recorded" in caplog.text
     assert secret not in caplog.text
 
 
-# --- whether everybody needs one --------------------------------------------------------------------------
+# --- whether every caller needs a token -------------------------------------------------------------------
 
 
 async def test_the_first_token_closes_the_door_for_good(store: DatabaseLightningStore) -> None:
@@ -289,7 +289,7 @@ async def test_that_the_door_is_open_is_remembered_for_a_while(store: DatabaseLi
 
 
 async def test_another_room_of_this_process_hears_of_it(store: DatabaseLightningStore) -> None:
-    """The hint reaches whoever shares the signals."""
+    """The hint reaches every process that shares the signals."""
     await _hears(AccessHelper(store.storage), remembering(store)[0])
 
 
@@ -303,7 +303,7 @@ async def _hears(here: AccessHelper, there: AccessHelper) -> None:
     token, secret = await here.create_token("ci", actor="anna")
 
     async def closed() -> bool:
-        # A hint may be lost before anybody listens.
+        # A hint may be lost before another process listens.
         await here.create_token("another", actor="anna")
         return await there.is_closed()
 

@@ -131,7 +131,7 @@ def test_a_disk_that_takes_no_more_is_one_sentence_and_nothing_is_lost(tmp_path:
     assert run_here(tmp_path, "db", "backup", "a.backup", *to).returncode == 0
     kept, names = (tmp_path / "a.backup").read_bytes(), set(os.listdir(tmp_path))
     found = limited(tmp_path, "db", "backup", "b.backup", *to)
-    assert found.startswith("cannot write b.backup: the disk takes no more")
+    assert found.startswith("cannot write b.backup: the disk refuses more data")
     limited(tmp_path, "db", "backup", "a.backup", "--overwrite", *to)
     limited(tmp_path, "db", "restore", "a.backup", "--yes", *to)
     assert set(os.listdir(tmp_path)) == names

@@ -131,5 +131,5 @@ def test_it_says_that_a_redis_cluster_is_not_used(
     more = {"REDIS_URI": redis_cluster_url, "DATABASE_URI": database_url}
     check = examine(tmp_path, 1, more=more)["checks"]["Redis"]
     assert check["state"] == "failed"
-    assert "it is a Redis Cluster, which perdure does not use" in check["found"]
+    assert "it is a Redis Cluster, which perdure does not support" in check["found"]
     assert "redis_url" in check["found"]

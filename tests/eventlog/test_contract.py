@@ -1,4 +1,4 @@
-"""What both kinds of log do: in files, and in a table on each engine."""
+"""The contract of both kinds of log: in files, and in a table on each engine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def numbers(page: Lines | None) -> list[int]:
 
 
 class Contract:
-    """The tests of a log, whichever kind it is."""
+    """The tests of a log of either kind."""
 
     async def test_lines_come_back_in_order_and_in_pages(self, log: EventLog) -> None:
         assert await log.read(NS, NAME) is None
@@ -180,7 +180,7 @@ class Contract:
         assert await log.read(NS, names[0]) is None
         assert await log.sub_agents(NS, names[0]) == []
         assert {info.name for info in await log.logs(NS)} == set(names[1:])
-        # The same attempt may begin it anew.
+        # The same attempt may start it again.
         await log.append(NS, names[0], [line(4)], attempt_id="at-1")
         assert numbers(await log.read(NS, names[0])) == [4]
 
@@ -222,7 +222,7 @@ class Contract:
         assert await log.get_blob(NS, shared) == b"shared"
         assert await log.get_blob(NS, alone) is None
         assert await log.remove(NS, other, 0.0)
-        # Whoever stores it again before it is deleted keeps it.
+        # A blob that is stored again before its deletion stays.
         await log.put_blob(NS, b"shared")
         assert await log.drop_blobs(NS, 1000.0) == 0
         assert await log.drop_blobs(NS, 0.0) == 1

@@ -1,4 +1,4 @@
-"""What only files can do: be torn, replaced, linked, or written by others."""
+"""Properties of files: torn, replaced, linked, or written by other processes."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ async def test_a_line_that_names_its_original_has_one_mark(log: FileEventLog, ro
     marked = [line(1, _perdure={"original": digest}), line(2, _perdure={"original": digest, "part": 2})]
     await log.append(1, NAME, marked, attempt_id="at-1")
     await log.append(1, NAME, [*marked[1:], line(3)], attempt_id="at-1", first=2)
-    # A line that ends as if it were numbered is not.
+    # A line with an end that only looks numbered is not numbered.
     forged = line(4, _perdure={"original": digest, "line": ["at-1", 9]})
     await log.append(1, NAME, [forged])
     await log.close()
@@ -329,14 +329,14 @@ def test_few_descriptors_stop_no_append_and_hide_no_session(root: Path) -> None:
         return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120).stdout.split()
 
     assert printed("few") == ["True"]
-    # Where nothing can be opened at all, a session is not missing: the storage is unavailable.
+    # If nothing can be opened at all, a session is not missing: the storage is unavailable.
     assert printed("fewer") == ["True", "storage_unavailable", "storage_unavailable", "2"]
 
 
 async def test_a_session_may_be_named_like_a_sub_agent(log: FileEventLog, root: Path) -> None:
     name = LogName("-app", "agent-7")
     await log.append(1, name, [line(1)])
-    # Claude Code writes those of its sub-agents beside the sessions.
+    # Claude Code writes the logs of its sub-agents to the same folder.
     side = root / "projects" / "-app" / "agent-8.jsonl"
     side.write_text('{"isSidechain": true, "sessionId": "s"}\n')
     assert [info.name for info in await log.logs(1)] == [name]
@@ -397,7 +397,7 @@ async def test_an_append_waits_until_a_file_is_deleted_and_begins_another(
     waits: list[bool] = []
 
     def look(path: Path, missing_ok: bool = False) -> None:
-        # It must not get into the file that is about to go.
+        # It must not be written to the file that is about to be deleted.
         waits.append(log._opened((1, NAME)).lock.locked())
         unlink(path, missing_ok)
 

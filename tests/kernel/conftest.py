@@ -1,4 +1,4 @@
-"""The databases that the kernel's tests run on, one test body for all."""
+"""Databases for the kernel's tests: each test runs on all of them."""
 
 from __future__ import annotations
 

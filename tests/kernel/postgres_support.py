@@ -1,4 +1,4 @@
-"""What the tests of the PostgreSQL driver share."""
+"""Helpers for the tests of the PostgreSQL driver."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def opened(url: str, **options: Any) -> PostgresStorage:
 
 
 async def refusal(url: str, **options: Any) -> PerdureError:
-    """What the first call gets."""
+    """Return the result of the first call."""
     storage = opened(url, **options)
     try:
         with pytest.raises(PerdureError) as refused:

@@ -1,4 +1,4 @@
-"""A TCP proxy that stands between the driver and the server, and does to their talk what networks do."""
+"""A TCP proxy between the driver and the server, which simulates network faults."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Trouble = Literal[
 
 
 class Proxy:
-    """Forwards bytes, and counts connections and commits. `trouble` says what happens next.
+    """Forwards bytes, and counts connections and commits. `trouble` is the next fault:
 
-    - `silence`: connections stay open and nothing comes through any more, until the trouble is over;
-    - `refuse`: new connections are cut at once;
-    - `starting up`: new connections are told that the server is starting up, and cut;
-    - `cut before commit`: the connection is cut instead of sending the next commit, once;
-    - `silence at commit`: silence begins with the next commit, which is not sent;
-    - `lose answer`: the next commit is sent, and the connection is cut when the server answers it, once.
+    - `silence`: connections stay open, but no bytes pass until the fault ends;
+    - `refuse`: new connections are closed at once;
+    - `starting up`: new connections get the error that the server is starting up, and are closed;
+    - `cut before commit`: the connection is closed instead of sending the next commit, once;
+    - `silence at commit`: silence starts with the next commit, which is not sent;
+    - `lose answer`: the next commit is sent, and the connection is closed when the server answers, once.
     """
 
     def __init__(self, url: str) -> None:
@@ -44,7 +44,7 @@ class Proxy:
     @classmethod
     @contextlib.asynccontextmanager
     async def before(cls, url: str) -> AsyncIterator[Proxy]:
-        """A proxy in front of the server of `url`, in a thread of its own."""
+        """Run a proxy in front of the server of `url`, in a separate thread."""
         proxy = cls(url)
         await proxy._thread.ask(proxy._start)
         try:
@@ -59,7 +59,7 @@ class Proxy:
     async def _stop(self) -> None:
         assert self._server is not None
         self._server.close()
-        # A connection accepted just now needs some turns of the loop until it is among the links.
+        # A new connection needs a few turns of the loop before it is in the set of links.
         for _ in range(TURNS_OF_ACCEPTING):
             await asyncio.sleep(0)
         await self._cut()
@@ -72,7 +72,7 @@ class Proxy:
         return urlunsplit(self._url._replace(netloc=f"{credentials}@127.0.0.1:{port}"))
 
     async def cut(self) -> None:
-        """Cut every connection."""
+        """Close every connection."""
         await self._thread.ask(self._cut)
 
     async def _cut(self) -> None:
@@ -85,7 +85,7 @@ class Proxy:
         self.connections += 1
         link = asyncio.ensure_future(self._link(reader, writer))
         self._links.add(link)
-        # A link that is cut before its first step runs no code of its own.
+        # A link that is cancelled before its first step runs no code.
         link.add_done_callback(lambda _: writer.transport.abort())
         link.add_done_callback(self._links.discard)
 
@@ -114,7 +114,7 @@ class Proxy:
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # First of all: a link that is cut while it ends goes no further than its next await.
+            # Abort first: a link that is cancelled while it ends continues only to its next await.
             server_writer.transport.abort()
             for way in ways:
                 way.cancel()
@@ -159,7 +159,7 @@ def _abort(opening: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWri
 
 
 async def _put_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer a client as PostgreSQL does while it recovers."""
+    """Answer a client as PostgreSQL does during recovery."""
     while True:
         length = int.from_bytes(await reader.readexactly(4), "big")
         if await reader.readexactly(length - 4) != SSL_REQUEST:

@@ -1,4 +1,4 @@
-"""Hubs that Redis connects, each as a process of its own would have it."""
+"""Hubs connected by Redis, as in separate processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perdure.kernel.signals.redis import RedisSignals
 
 @contextlib.asynccontextmanager
 async def redis_hub(url: str, prefix: str, *, up: bool = True, **options: Any) -> AsyncIterator[RedisSignals]:
-    """A hub that listens already, if the server is `up`."""
+    """Open a hub; wait until it listens, if the server is `up`."""
     background = Background("redis-hub")
     signals = RedisSignals(background, url, prefix=prefix, **options)
     try:
@@ -30,7 +30,7 @@ async def redis_hub(url: str, prefix: str, *, up: bool = True, **options: Any) -
 
 @contextlib.asynccontextmanager
 async def redis_client(url: str) -> AsyncIterator[Any]:
-    """A client that knows nothing of hubs."""
+    """Open a Redis client without a hub."""
     client: Any = redis.asyncio.Redis.from_url(url, protocol=2, decode_responses=True)
     try:
         yield client

@@ -1,4 +1,4 @@
-"""What the kernel's tests share: a table, operations on it, a gate that holds one, three databases."""
+"""Helpers for the kernel's tests: a table, operations on it, a gate that holds one, three databases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from perdure.kernel.storage.sqlite import SqliteStorage
 T = TypeVar("T")
 
 PATIENCE = 20.0
-"""Seconds within which anything that must happen has happened, on the slowest machine."""
+"""Seconds within which every expected event happens, on the slowest machine."""
 
 NS = 7
 
@@ -73,7 +73,7 @@ async def stored(storage: Storage) -> list[str]:
 
 
 def open_database(where: str, tables: Iterable[Table], **options: Any) -> Storage:
-    """The storage at a path, or at a URL of PostgreSQL."""
+    """Open the storage at a path or a PostgreSQL URL."""
     if where.startswith("postgres"):
         return PostgresStorage(where, tables, **{"timeout": PATIENCE, **options})
     return SqliteStorage(where, tables, **options)
@@ -81,7 +81,7 @@ def open_database(where: str, tables: Iterable[Table], **options: Any) -> Storag
 
 @dataclass(frozen=True)
 class Database:
-    """A database that a test may open more than once, one after the other or, on PostgreSQL, at once."""
+    """A database that a test may open several times: in sequence, or on PostgreSQL at once."""
 
     kind: str
     where: str
@@ -100,7 +100,7 @@ class Gate:
         self._connection: asyncpg.Connection | None = None
 
     async def pass_through(self, tx: Tx, name: str) -> str:
-        """The operation: it stores `name`, waits at the gate, and returns."""
+        """Run as the operation: store `name`, wait at the gate, and return."""
         await put(tx, name)
         tx.hint("things", name)
         self._entered.set()
@@ -110,7 +110,7 @@ class Gate:
         return name
 
     async def entered(self) -> None:
-        """Wait until an operation stands at the gate."""
+        """Wait until an operation is at the gate."""
         await until(self._entered.is_set)
 
     async def open(self) -> None:
@@ -133,27 +133,27 @@ class Gate:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that nothing announces."""
+    """Poll a condition until it is true."""
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - nothing announces it
             await asyncio.sleep(0.002)
 
 
 async def until_true(question: Callable[[], Awaitable[object]]) -> None:
-    """Wait for a condition that must be asked for."""
+    """Poll an awaitable condition until it is true."""
     async with asyncio.timeout(PATIENCE):
         while not await question():  # noqa: ASYNC110 - nothing announces it
             await asyncio.sleep(0.005)
 
 
 async def soon(awaitable: Awaitable[T]) -> T:
-    """The awaitable's result, which must come within the tests' patience."""
+    """Return the awaitable's result, which must be available within `PATIENCE` seconds."""
     async with asyncio.timeout(PATIENCE):
         return await awaitable
 
 
 def record_hints(storage: Storage) -> list[list[Hint]]:
-    """Every list of hints that the storage publishes from now on."""
+    """Record every list of hints that the storage publishes from now on."""
     published: list[list[Hint]] = []
     publish = storage.signals.publish
 
@@ -166,7 +166,7 @@ def record_hints(storage: Storage) -> list[list[Hint]]:
 
 
 def in_thread(work: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> Awaitable[T]:
-    """Run a coroutine function in a thread and an event loop of its own."""
+    """Run a coroutine function in a separate thread and event loop."""
 
     async def call() -> T:
         return await work(*args, **options)
@@ -175,5 +175,5 @@ def in_thread(work: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> 
 
 
 def files_beside(path: Path) -> Mapping[str, bytes]:
-    """The content of a file and of those that are named after it."""
+    """Return the content of a file and of those with its name as a prefix."""
     return {each.name: each.read_bytes() for each in sorted(path.parent.glob(path.name + "*"))}

@@ -1,4 +1,4 @@
-"""The thread that outlives any caller's event loop: who gets an answer, who is told, and how it ends."""
+"""The background thread, which outlives any caller's event loop: answers, errors, and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of what callers give."""
+"""Checks of callers' input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON as it is stored: what survives, what is refused, and that nothing is changed without a word."""
+"""Stored JSON: what survives, what is refused, and that no value changes silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: which source wins, what bad values get, and what nobody may see."""
+"""Settings: precedence of sources, errors of bad values, and secrets."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ SEED = {
     "REDIS_MAX_CONNECTIONS": ("10", "redis_max_connections", 10),
     "DATABASE_URI": ("postgresql://h/d", "database_url", "postgresql://h/d"),
 }
-"""The variables that users of a LangGraph server know, and what each of them sets."""
+"""Variables known to users of a LangGraph server, with the setting of each."""
 
 
 @pytest.mark.parametrize("variable", SEED)

@@ -1,4 +1,4 @@
-"""When schedules come: cron expressions, time zones, and the nights on which clocks change."""
+"""Times of schedules: cron expressions, time zones, and nights with clock changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BERLIN = "Europe/Berlin"
 
 
 def at(text: str, zone: str | None = None) -> int:
-    """A time as microseconds; without an offset it is in the zone."""
+    """Parse a time to microseconds; without an offset it is in the zone."""
     time = datetime.fromisoformat(text)
     if time.tzinfo is None:
         time = time.replace(tzinfo=ZoneInfo(zone) if zone else UTC)
@@ -25,7 +25,7 @@ def at(text: str, zone: str | None = None) -> int:
 
 
 def times(expression: str, after: str, count: int, zone: str | None = None) -> list[str]:
-    """The first times after one, as they read in UTC."""
+    """Return the first times after one, in UTC."""
     found: list[str] = []
     moment = at(after, zone)
     for _ in range(count):
@@ -91,7 +91,7 @@ def test_clocks_that_change_by_half_an_hour_skip_no_minute_that_they_show() -> N
 
 
 def test_in_the_repeated_hour_the_next_time_is_never_in_the_past() -> None:
-    # 02:10 for the second time: 02:30 has been, for the first time.
+    # 02:10 is repeated: 02:30 has already passed once.
     found = next_time("30 2 * * *", BERLIN, at("2025-10-26T01:10:00+00:00"))
     assert found == at("2025-10-27T01:30:00+00:00")
 

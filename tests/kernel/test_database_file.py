@@ -1,4 +1,4 @@
-"""The file of a database: one process has it under whatever name, and its loss is noticed."""
+"""The file of a database: one process owns it under any path, and its loss is detected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ except StorageError as error:
 
 
 def _open_elsewhere(path: Path) -> str:
-    """What another process hears that opens the file."""
+    """Return the error in another process that opens the file."""
     command = [sys.executable, "-c", OPEN, str(path)]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 

@@ -26,7 +26,7 @@ READERS = 2
 
 
 class Heavy:
-    """Operations that take minutes, and whether they have begun."""
+    """Operations that take minutes, with a count of started ones."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -58,7 +58,7 @@ def heavy() -> Heavy:
 
 @pytest.fixture
 async def patient(database: Database) -> AsyncIterator[Storage]:
-    """A storage whose deadline no test waits for, with as many connections as SQLite has readers."""
+    """A storage with a deadline longer than any test, and as many connections as SQLite has readers."""
     options = {"pool_size": READERS} if database.kind == "postgres" else {}
     opened = database.open(timeout=600.0, **options)
     await opened.run(put, "first", ns=NS)

@@ -1,4 +1,4 @@
-"""One statement, two dialects: what the marks become, and how parameters are bound."""
+"""One statement, two dialects: expansion of the marks, and binding of parameters."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_writes_together_are_one_statement() -> None:
 
 
 def test_inserts_name_their_columns() -> None:
-    """So that a newer release may have added some."""
+    """A newer release may have added columns."""
     assert BulkInsert(SHELVES).sqlite == (
         "INSERT INTO shelves ( ns, id, height, used, label ) VALUES ( ?, ?, ?, ?, ? )"
     )

@@ -1,4 +1,4 @@
-"""The only dynamic SQL: names come from the allowed fields, values are bound, and nothing else gets in."""
+"""The only dynamic SQL: names come from the allowed fields, and values are bound."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_listing_is_counted_with_the_same_conditions() -> None:
 
 @pytest.mark.parametrize("heads", [False, True])
 async def test_pages_by_their_cursors_are_the_whole_list(storage: Storage, heads: bool) -> None:
-    """In every order, with missing and with equal values, nothing is left out and nothing is doubled."""
+    """In every order, with missing and equal values, no row is missing or duplicated."""
     listing = Listing("id, size, note", "things WHERE ns = :ns", ThingRow)
     found = []
 

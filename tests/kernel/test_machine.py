@@ -1,4 +1,4 @@
-"""Transition tables: total, without contradictions, and drawn as they are."""
+"""Transition tables: total, without contradictions, and drawn correctly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matching JSON values in memory, and paths into them."""
+"""Matching of JSON values in memory, and paths into them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merging of calls: what shares a batch, how large it gets, and what one's trouble means for the others."""
+"""Merging of calls: which calls share a batch, its size, and errors of single calls."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from perdure.kernel.merge import BATCH_BYTES, BATCH_ITEMS, OVERLAP_ROWS, TURNS, 
 from perdure.rollouts.store import DatabaseLightningStore
 
 PATIENCE = 60.0
-"""Longer than a test waits."""
+"""Longer than any test."""
 
 
 class Batches:
-    """A batch function that notes what it was given and runs when it is let."""
+    """A batch function that records its items and runs when it is released."""
 
     def __init__(self, *, held: bool = False) -> None:
         self.seen: list[list[Any]] = []
@@ -298,7 +298,7 @@ async def test_what_no_code_expects_ends_the_callers_of_its_batch_too() -> None:
     assert all(isinstance(result, BaseException) for result in results)
 
 
-# --- claims that reach nobody, through the store ----------------------------------------------------------
+# --- claims without a caller, through the store -----------------------------------------------------------
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -313,7 +313,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 async def _assert_given_back(store: DatabaseLightningStore, rollout_ids: list[str]) -> None:
-    """Everything is in the queue in its old order, and no attempt was made."""
+    """Assert that all rollouts are queued in their old order, without an attempt."""
     rollouts = store.rollouts
     await until(lambda: not rollouts._merger._tasks and not rollouts._releases)
     claimed = await store.dequeue_many_rollouts(limit=10)
@@ -340,7 +340,7 @@ async def test_a_claim_is_given_back_when_its_caller_went_while_the_batch_ran(
 async def test_a_claim_is_given_back_when_its_caller_went_before_it_looked(
     store: DatabaseLightningStore,
 ) -> None:
-    """The answer is there and the caller is woken, but it is cancelled before its next step."""
+    """The answer is there and the caller is woken, but cancelled before its next step."""
     ids = [(await store.enqueue_rollout(n)).rollout_id for n in range(2)]
     call = asyncio.ensure_future(store.dequeue_rollout())
     loop = asyncio.get_running_loop()

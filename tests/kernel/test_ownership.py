@@ -1,4 +1,4 @@
-"""One process owns a database file: others are told who it is, and nothing stays behind when it is gone."""
+"""One process owns a database file: others get its id, and nothing is left when it ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ sys.stdin.read()
 
 
 class Owner:
-    """Another process that owns a file until it is ended."""
+    """Run another process that owns a file."""
 
     def __init__(self, path: Path) -> None:
         command = [sys.executable, "-c", OWN, str(path)]

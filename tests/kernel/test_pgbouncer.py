@@ -1,4 +1,4 @@
-"""A real PgBouncer in transaction mode before PostgreSQL, of which the settings say nothing."""
+"""A real PgBouncer in transaction mode in front of PostgreSQL, without its setting."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def notices(log: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def use(store: PostgresLightningStore, times: int = 15) -> None:
-    """Call the store from many tasks, so that their transactions meet all sessions of the pooler."""
+    """Call the store from many tasks, so that their transactions use all sessions of the pooler."""
 
     async def work(number: int) -> None:
         for time in range(times):
@@ -75,13 +75,13 @@ async def test_the_watchdog_recovers_dead_workers_behind_a_pooler(pooled_url: st
 
 
 async def test_no_setting_of_ours_stays_with_a_session_of_others(pooled_url: str) -> None:
-    """Hints need no durable commit; the writes of others, on the session that carried one, do."""
+    """Hints need no durable commit; other writes on the session that carried a hint do."""
     async with PostgresLightningStore(pooled_url, pool_size=6) as store:
         await use(store)
     connections = [await asyncpg.connect(pooled_url, statement_cache_size=0) for _ in range(5)]
     try:
         for name, value in (("synchronous_commit", "on"), ("enable_seqscan", "on"), ("jit", "on")):
-            # All at once, in transactions, so that each has a session of the server.
+            # Concurrent transactions, so that each has a separate session.
             for connection in connections:
                 await connection.execute("BEGIN")
             shown = [

@@ -1,4 +1,4 @@
-"""The PostgreSQL driver against a server that is down, slow, cut off or in somebody's way."""
+"""The PostgreSQL driver with a server that is down, slow, disconnected or locked."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def storage(postgres_url: str) -> AsyncIterator[PostgresStorage]:
 
 @pytest.fixture
 async def connection(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """Somebody else's connection to the same database."""
+    """A connection of another program to the same database."""
     made = await asyncpg.connect(postgres_url)
     yield made
     await made.close()
@@ -63,7 +63,7 @@ async def proxy(postgres_url: str) -> AsyncIterator[Proxy]:
 
 
 def changed(url: str, **parts: str) -> str:
-    """The URL with another user, password, host, port or database."""
+    """Return the URL with another user, password, host, port or database."""
     split = urlsplit(url)
     given = {
         "user": split.username,
@@ -84,7 +84,7 @@ def closed_port() -> str:
 
 
 def told(error: BaseException | None) -> str:
-    """Everything that a log of the error would show."""
+    """Return everything that a log of the error would show."""
     return "" if error is None else str(error) + repr(error) + told(error.__cause__)
 
 
@@ -183,7 +183,7 @@ async def test_a_server_that_never_answers_is_given_up(proxy: Proxy) -> None:
 
 
 async def hurried(url: str, timeout: float, first: str) -> PostgresStorage:
-    """A storage with a short deadline, connected; its tables and a first row were made without one."""
+    """Open a storage with a short deadline; its tables and first row were created without one."""
     unhurried = opened(url)
     await unhurried.run(put, first, ns=NS)
     await unhurried.close()
@@ -270,7 +270,7 @@ async def test_a_row_that_somebody_holds_is_waited_for_until_the_deadline(
 async def test_a_frozen_process_holds_its_locks_for_seconds(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after SIGSTOP: its connections stay open, and it says nothing more in its transaction."""
+    """As after SIGSTOP: its connections stay open, and its transaction sends nothing more."""
     monkeypatch.setattr(postgres_tx, "IDLE_SECONDS", 0.2)
     frozen, other = opened(postgres_url), opened(postgres_url)
     await frozen.run(put, "a", ns=NS)
@@ -284,7 +284,7 @@ async def test_a_frozen_process_holds_its_locks_for_seconds(
         tries.append(await resize(tx, 1))
         if len(tries) == 1:
             holds.set()
-            # It blocks the driver's own thread, which sends the rest of the transaction.
+            # This blocks the driver's own thread, which sends the rest of the transaction.
             thawed.wait(20.0)
         return await resize(tx, 2)
 
@@ -292,7 +292,7 @@ async def test_a_frozen_process_holds_its_locks_for_seconds(
     await soon(asyncio.to_thread(holds.wait))
     assert await soon(other.run(resize, 5, ns=NS)) == 1
     thawed.set()
-    # What it had done is undone, and done again.
+    # Its work was rolled back and repeated.
     assert (await soon(call), tries) == (1, [1, 1])
     await frozen.close()
     await other.close()
@@ -306,7 +306,7 @@ async def test_more_callers_than_connections_wait_their_turn(postgres_url: str) 
 
 
 async def test_looking_after_the_statistics_makes_no_new_connections(proxy: Proxy) -> None:
-    """It happens every second, and greeting the server is slow."""
+    """It runs every second, and connecting to the server is slow."""
     storage = opened(proxy.url)
     await storage.run(put, "a", ns=NS)
     await storage.timers.ask(storage._analyze)
@@ -367,7 +367,7 @@ async def test_a_read_whose_connection_is_cut_is_read_again(proxy: Proxy) -> Non
 
 
 def _calls(storage: PostgresStorage) -> list[str]:
-    """What the thread of the driver works on."""
+    """Return the calls that run in the driver's thread."""
     loop = storage.timers._loop
     assert loop is not None
     return [name for task in asyncio.all_tasks(loop) if "_contained" in (name := repr(task.get_coro()))]
@@ -376,7 +376,7 @@ def _calls(storage: PostgresStorage) -> list[str]:
 async def test_a_read_that_is_cancelled_during_its_commit_leaves_no_error_behind(
     proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody is left to take an error, so that the loop would print it when the call is collected."""
+    """No caller is left to receive an error, so the loop would print it when the call is collected."""
     storage = opened(proxy.url)
     await storage.run(put, "before", ns=NS)
     before = proxy.commits

@@ -1,4 +1,4 @@
-"""The PostgreSQL driver where transactions meet, where writing is not allowed, and after a fork."""
+"""The PostgreSQL driver with conflicting transactions, without write access, and after a fork."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def storage(postgres_url: str) -> AsyncIterator[PostgresStorage]:
 
 @pytest.fixture
 async def connection(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """Somebody else's connection to the same database."""
+    """A connection of another program to the same database."""
     made = await asyncpg.connect(postgres_url)
     yield made
     await made.close()
@@ -81,7 +81,7 @@ async def test_the_victim_of_a_deadlock_runs_again(
         await tx.execute(RESIZE, ids=["b"], size=10)
 
     async with closing(await asyncpg.connect(postgres_url)) as watcher:
-        # Whoever finds the deadlock is its victim; on a slow machine that may be the other one.
+        # The transaction that detects the deadlock is its victim; on a slow machine it may be the other.
         while len(runs) < 2:
             runs.clear()
             with contextlib.suppress(asyncpg.DeadlockDetectedError):
@@ -116,7 +116,7 @@ async def test_what_the_server_wants_tried_again_is_tried_again(storage: Postgre
 async def test_a_race_for_a_key_is_decided_by_running_again(
     storage: PostgresStorage, connection: asyncpg.Connection
 ) -> None:
-    """As two processes do that make the same namespace."""
+    """As two processes do that create the same namespace."""
     await storage.run(put, "first", ns=NS)
 
     async def ensure(tx: Tx, name: str) -> str:

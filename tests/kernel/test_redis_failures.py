@@ -1,4 +1,4 @@
-"""Redis that is down, restarted, emptied, frozen or cut off: nothing raises or waits, and it comes back."""
+"""Redis that is down, restarted, emptied, frozen or cut off: no call raises or waits, and it recovers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perdure.kernel.signals.shared import MAX_OUTGOING
 from perdure.testing.redis_server import RedisServer
 
 AT_ONCE = 1.5
-"""Seconds that no call may take, also on a busy machine; every time limit of the driver is longer."""
+"""Maximum seconds of a call, also on a busy machine; every time limit of the driver is longer."""
 TWO_POLLS = 10.0
 
 Pair = tuple[RedisSignals, RedisSignals]
@@ -45,7 +45,7 @@ def publish_at_once(signals: RedisSignals, *keys: str) -> None:
 
 
 async def until_heard(signals: RedisSignals, watch: Watch, key: str, channel: str = "things") -> None:
-    """Publish until it arrives, which must be within two polls."""
+    """Publish until the hint arrives, which must be within 2 polls."""
     deadline = time.monotonic() + TWO_POLLS
     while key not in await watch.changed(timeout=0.05):
         signals.publish([(channel, key)])
@@ -157,7 +157,7 @@ async def test_connections_that_died_silently_are_replaced(server: RedisServer) 
         assert proxy.connections > before
         await until_heard(there, watch, "a")
         await soon(work.changed())
-        # The server may still hand an element to a connection that it does not know to be dead.
+        # The server may still send an element to a dead connection that it has not detected.
         await until_heard(there, work, QUEUE, READY)
 
 

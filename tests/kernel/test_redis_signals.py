@@ -1,4 +1,4 @@
-"""Hints by Redis: under which names they travel, whom they wake, and what else is kept there."""
+"""Hints through Redis: their key names, the watchers that they wake, and other stored keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Pair = tuple[RedisSignals, RedisSignals]
 
 @pytest.fixture
 async def pair(redis_url: str, redis_prefix: str) -> AsyncIterator[Pair]:
-    """Two hubs, as two processes have them."""
+    """Two hubs, as in two processes."""
     async with redis_hub(redis_url, redis_prefix) as here, redis_hub(redis_url, redis_prefix) as there:
         yield here, there
 

@@ -68,7 +68,7 @@ def test_which_errors_are_transient(idempotent: bool) -> None:
 
 
 class Call:
-    """Fails with each error in turn, then answers."""
+    """Raise each error in turn, then return."""
 
     def __init__(self, *failures: errors.PerdureError) -> None:
         self.failures = list(failures)

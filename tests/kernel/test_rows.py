@@ -1,4 +1,4 @@
-"""Rows with names: what queries return, what bulk writes take, and what a statement is called."""
+"""Rows with names: rows of queries, rows of bulk writes, and names of statements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ThingRow(NamedTuple):
 
 
 class WorkingRow(msgspec.Struct):
-    """A row that is changed and written back; what has a default is no column."""
+    """A row that is changed and written back; a field with a default is no column."""
 
     id: str
     size: int | None
@@ -43,7 +43,7 @@ class WholeRow(NamedTuple):
 
 
 class NewRow(msgspec.Struct):
-    """All columns of the table but the namespace, in an order of its own."""
+    """All columns of the table except the namespace, in another order."""
 
     id: str
     note: str | None = None

@@ -1,4 +1,4 @@
-"""Hints: who is woken, across threads, event loops and processes, and what makes up for a lost one."""
+"""Hints: the woken watchers, across threads, event loops and processes, and polling after a lost hint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AND state = 'idle' AND (query LIKE 'LISTEN%' OR query LIKE '%pg_notify%')
 
 @pytest.fixture(params=["local", "redis"])
 async def hub(request: pytest.FixtureRequest, redis_url: str, redis_prefix: str) -> AsyncIterator[Signals]:
-    """A hub alone in its process, also where others could hear it."""
+    """A hub with no other in its process, also with a carrier to other processes."""
     if request.param == "local":
         yield LocalSignals()
         return
@@ -57,7 +57,7 @@ async def test_hints_are_collected_until_they_are_taken(hub: Signals) -> None:
 
 
 async def _waits(*watches: Watch) -> list[asyncio.Task[frozenset[str]]]:
-    """Tasks in which these watchers wait."""
+    """Start tasks in which these watchers wait."""
     waits = [asyncio.create_task(watch.changed(20)) for watch in watches]
     await asyncio.sleep(0)
     return waits
@@ -190,7 +190,7 @@ def test_payloads_stay_below_the_servers_limit() -> None:
 
 @pytest.fixture
 async def pair(postgres_url: str) -> AsyncIterator[tuple[PostgresStorage, PostgresStorage]]:
-    """Two storages on one database, as two processes have them."""
+    """Two storages on one database, as in two processes."""
     made = PostgresStorage(postgres_url, [THINGS]), PostgresStorage(postgres_url, [THINGS])
     yield made
     for each in made:
@@ -282,7 +282,7 @@ async def test_a_lost_hint_is_made_up_for_by_polling(
 
 
 def _lose(hints: Any) -> None:
-    """What a cut connection does."""
+    """Simulate a lost connection."""
 
 
 def _is_watched(store: DatabaseLightningStore, rollout_id: str) -> bool:

@@ -57,7 +57,7 @@ def test_after_a_step_back_the_clock_is_slower_until_the_wall_clock_has_caught_u
         passed = number * minute
         now = own.now()
         ahead = now - own.wall(now)
-        # A minute is 57 seconds long, so that no deadline is early and none is late by more than that.
+        # A minute has 57 seconds, so that no deadline is early, and none is late by more than that.
         assert now - before == max(passed - passed // clock.SLOWING, passed - minute + ahead)
         assert ahead == max(minute - passed // clock.SLOWING, 0)
     passed += 3600 * clock.MICROS
@@ -174,7 +174,7 @@ def test_every_error_has_a_code_of_its_own() -> None:
 
 
 def test_codes_and_statuses_are_stable() -> None:
-    """A client may depend on them; this list only grows."""
+    """Clients may depend on codes; this list only grows."""
     assert {each.code: (each.__name__, each.http_status) for each in OURS} == {
         "internal": ("PerdureError", 500),
         "invalid_input": ("InvalidInput", 422),
@@ -222,7 +222,7 @@ def test_every_error_of_the_page_is_public(error: type[errors.PerdureError]) -> 
     page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
     assert f"| `{error.code}` | `{error.__name__}` | {error.http_status} |" in page
     assert getattr(public_errors, error.__name__) is error
-    # The page, and the module, have no other classes.
+    # The page and the module have no other classes.
     assert len(re.findall(r"^\| `[a-z_]+` \| `\w+` \| \d+ \|", page, re.MULTILINE)) == len(OURS)
     assert {each for each in vars(public_errors).values() if isinstance(each, type)} == set(OURS)
 

@@ -1,4 +1,4 @@
-"""The SQLite driver: which files it opens, which it refuses and why, and what it leaves on the disk."""
+"""The SQLite driver: files that it opens or refuses, and files that it leaves on the disk."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_a_cursor_that_is_held_keeps_no_reader_on_its_snapshot(tmp_path: P
     await storage.close()
 
 
-# --- how much memory it takes ------------------------------------------------------------------------------
+# --- how much memory it takes -----------------------------------------------------------------------------
 
 
 async def test_the_pages_that_connections_keep_are_bounded(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ async def test_a_refusal_leaves_the_file_to_others(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compatible", [True, False])
 async def test_a_newer_generation_is_refused_and_left_alone(tmp_path: Path, compatible: bool) -> None:
-    """Also where the newer tables are such that ours could not be added to them."""
+    """Also if perdure's tables could not be added to the newer ones."""
     path = tmp_path / "things.db"
     await make(path, "a")
     newer = apsw.Connection(str(path))
@@ -306,7 +306,7 @@ def test_other_errors_stay_what_they_are() -> None:
     assert translate(error, "things.db") is error
 
 
-# --- as somebody who may not write ------------------------------------------------------------------------
+# --- without write access ---------------------------------------------------------------------------------
 
 OPEN_AS_SOMEBODY = """
 import os, sys

@@ -1,4 +1,4 @@
-"""What every storage does with a transaction and with an operation: one suite for all engines."""
+"""Transactions and operations of every storage: one suite for all engines."""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ async def test_an_error_that_an_operation_hides_is_never_acknowledged_without_it
 
 
 class AddedRow(NamedTuple):
-    """What a thing's size grows by."""
+    """Growth of a thing's size."""
 
     id: str
     note: None
@@ -362,7 +362,7 @@ async def test_totals_are_added_up_and_written_last(storage: Storage) -> None:
 
 
 class NotedRow(NamedTuple):
-    """A thing that grows, and whose note is that of the largest part."""
+    """A thing that grows, with the note of its largest part."""
 
     id: str
     size: int
@@ -535,7 +535,7 @@ async def test_a_read_changes_nothing(storage: Storage) -> None:
 
 
 async def test_a_read_sees_one_snapshot(storage: Storage, gate: Gate) -> None:
-    """On memory a read is alone; elsewhere a write that commits meanwhile is not seen."""
+    """In memory a read runs by itself; on other engines it does not see concurrent commits."""
     await storage.run(put, "before", ns=NS)
     writing = asyncio.ensure_future(storage.run(gate.pass_through, "after", ns=NS))
     await gate.entered()

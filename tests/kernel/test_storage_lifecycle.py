@@ -1,4 +1,4 @@
-"""Callers that go away, threads and event loops that come and go, and the end of a storage."""
+"""Cancelled callers, threads and event loops that start and end, and the close of a storage."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_a_loop_that_closed_harms_nobody(storage: Storage) -> None:
 
 
 async def test_a_loop_that_closed_before_the_answer_harms_nobody(storage: Storage, gate: Gate) -> None:
-    """The work had started: it ends, though nobody is there to hear of it."""
+    """The work had started: it finishes without its caller."""
 
     async def ask_and_leave() -> None:
         call = asyncio.ensure_future(storage.run(gate.pass_through, "held", ns=NS))
@@ -133,7 +133,7 @@ async def _is_stored(storage: Storage, name: str) -> bool:
 
 
 async def test_loops_that_closed_hold_no_connections(database: Database) -> None:
-    """Whoever calls `asyncio.run` again and again must not use up the server."""
+    """Repeated calls of `asyncio.run` must not exhaust the server's connections."""
     storage = database.open()
     for number in range(12):
         await in_thread(storage.run, put, f"n{number}", ns=NS)
@@ -223,7 +223,7 @@ async def test_calls_from_other_loops_do_not_hang_at_the_close(database: Databas
     await asyncio.to_thread(begun.wait)
     await soon(storage.close())
     failures: set[type] = set().union(*await soon(asyncio.gather(*working)))
-    # The close may fall between a commit and its answer, and then nobody can say what became of it.
+    # The close may come between a commit and its answer; then the outcome is unknown.
     assert failures <= {StorageClosed, OutcomeUnknown}
 
 
@@ -240,7 +240,7 @@ async def test_whoever_watches_is_woken_by_the_close(database: Database) -> None
 
 
 class Broken(BaseException):
-    """What no code expects."""
+    """An error that no code expects."""
 
 
 @pytest.fixture(params=[":memory:", "things.db"])
@@ -252,7 +252,7 @@ async def sqlite(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
 
 
 async def _hold_writer(sqlite: SqliteStorage) -> tuple[asyncio.Future[Any], threading.Event]:
-    """Keep the writer busy, so that what is asked next is queued."""
+    """Keep the writer busy, so that the next calls are queued."""
     entered, leave = threading.Event(), threading.Event()
 
     async def hold(tx: Tx) -> None:

@@ -1,4 +1,4 @@
-"""Whole channels: their followers, what they keep, and that hints for them are made only when wanted."""
+"""Whole channels: their followers, the kept keys, and that hints are published only if they are wanted."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_an_operation_tells_of_changes_when_they_are_wanted(storage: Stora
 
 @pytest.fixture
 async def pair(postgres_url: str) -> AsyncIterator[tuple[PostgresStorage, PostgresStorage]]:
-    """Two storages on one database, as two processes have them."""
+    """Two storages on one database, as in two processes."""
     made = PostgresStorage(postgres_url, [THINGS]), PostgresStorage(postgres_url, [THINGS])
     yield made
     for each in made:

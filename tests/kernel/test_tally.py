@@ -1,4 +1,4 @@
-"""Counts of operations: callers choose names of queues, so that a process keeps a bounded number of them."""
+"""Counts of operations: callers choose names of queues, so a process keeps a limited number of counts."""
 
 from perdure.kernel.tally import MAX_PLACES, OTHER, Tally, TallyEntry
 

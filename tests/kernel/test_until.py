@@ -1,4 +1,4 @@
-"""Waiting for a hint: when it looks, what it is given, and when it gives up."""
+"""Waits for a hint: the calls of `look`, their arguments, and the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.kernel.signals.port import until
 
 
 class Looks:
-    """Notes what each look was given; true from look number `enough` on."""
+    """Records the argument of each look; returns true from look number `enough` on."""
 
     def __init__(self, enough: int = 1_000_000) -> None:
         self.given: list[frozenset[str]] = []

@@ -1,4 +1,4 @@
-"""Words of texts in any script, and where a text can be cut."""
+"""Words of texts in any script, and positions where a text can be cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that delivers webhooks and is killed before it can say so."""
+"""A process that delivers webhooks and is killed before it can record the delivery."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perdure.outbox.webhooks.sender import WebhookSender
 
 
 class Doomed(OutboxWithDeliveries):
-    """Dies with the delivery done and nothing written down."""
+    """Exits after the delivery, before its record."""
 
     async def settle(
         self, claimed: ClaimedEffect, outcome: DeliveryOutcome, policy: DeliveryPolicy, lease: float

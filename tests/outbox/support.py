@@ -1,4 +1,4 @@
-"""What the tests of the outbox share: databases, effects, consumers, and time that passes."""
+"""Helpers for the tests of the outbox: databases, effects, consumers, and time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def _age(tx: Tx, seconds: float) -> None:
 
 
 async def age(storage: Storage, seconds: float) -> None:
-    """Make every effect so many seconds older."""
+    """Make every effect `seconds` older."""
     await storage.run(_age, seconds)
 
 
@@ -80,7 +80,7 @@ async def add(
 
 
 class Recorder:
-    """A consumer that keeps what it gets, after doing what a test tells it."""
+    """A consumer that keeps its effects, after running the test's function."""
 
     policy: DeliveryPolicy | None = None
 
@@ -103,7 +103,7 @@ class Recorder:
         return [effect.body for effect in self.got]
 
     async def has(self, count: int) -> None:
-        """Wait until it got so many."""
+        """Wait until it has `count` effects."""
         async with asyncio.timeout(PATIENCE):
             while len(self.got) < count:
                 self._news.clear()
@@ -111,7 +111,7 @@ class Recorder:
 
 
 class BatchRecorder:
-    """A consumer of batches that keeps them, and answers as a test tells it."""
+    """A batch consumer that keeps its batches, and returns the answers of the test's function."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class BatchRecorder:
 
 
 def failing(*errors: BaseException | None) -> Callable[[Effect], Awaitable[None]]:
-    """Raise these one after the other, None being a success, and succeed from then on."""
+    """Raise these errors in turn, with None as a success, then succeed."""
     left = list(errors)
 
     async def does(effect: Effect) -> None:
@@ -145,7 +145,7 @@ def failing(*errors: BaseException | None) -> Callable[[Effect], Awaitable[None]
 
 
 class OutboxWithDeliveries(Deliveries):
-    """What delivers, with the outbox that it delivers from."""
+    """Deliveries with their outbox."""
 
     def __init__(
         self,

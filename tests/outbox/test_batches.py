@@ -1,4 +1,4 @@
-"""Consumers of batches, and policies of their own: what fails goes again alone, and nothing is given up."""
+"""Batch consumers with their own policies: a failed effect is retried by itself, and none is given up."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_a_batch_that_hangs_blocks_nothing_that_comes_later(storage: Stora
 
 
 async def test_what_fails_for_days_is_delivered_in_the_end(storage: Storage) -> None:
-    """Beside a consumer with the usual policy, which gives up."""
+    """Next to a consumer with the default policy, which gives up."""
     broken = asyncio.Event()
 
     async def does(effects: Sequence[Effect]) -> Mapping[str, Exception]:

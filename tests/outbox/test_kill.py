@@ -1,4 +1,4 @@
-"""A process that is killed between a delivery and its record: the same webhook comes again."""
+"""A process that is killed between a delivery and its record: the same webhook is sent again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of effects: every status with every outcome, waits, and what an error leaves behind."""
+"""The rules of effects: every status with every outcome, pauses, and stored errors."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ STEPS = ("claim", "delivered", "failed", "refused", "released", "wait", "retry")
 
 
 def _moved(row: EffectRow, step: str, now: int) -> tuple[EffectRow, str | None]:
-    """The row after a step, and the event of the view that it is, if it is one."""
+    """The row after a step, with the event of the public state machine, if there is one."""
     if step == "claim":
         if row.due_at is None or row.due_at > now:
             return row, None

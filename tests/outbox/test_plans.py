@@ -1,4 +1,4 @@
-"""The index that each statement of the outbox goes by, on fifty thousand effects and both engines."""
+"""The index that each statement of the outbox uses, with 50,000 effects on both engines."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def use(storage: Storage) -> None:
 
 
 def listings(found: dict[str, Plan]) -> list[frozenset[str]]:
-    """The indexes of the pages that were listed."""
+    """Return the indexes of the listed pages."""
     return [plan.indexes for key, plan in found.items() if " order by id desc" in key.lower()]
 
 

@@ -1,4 +1,4 @@
-"""Delivery: at least once, with waits, within deadlines, beside consumers that fail, hang or flood."""
+"""Delivery: at least once, with pauses and deadlines, next to consumers that fail, hang or are flooded."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def status_is(outbox: OutboxWithDeliveries, id: str, status: str) -> Effec
 async def test_a_thawed_process_does_not_deliver_what_it_had_claimed(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was frozen between its claim and its delivery: another may have delivered the effect."""
+    """It was frozen between its claim and its delivery: another deliverer may have the effect."""
     recorder = Recorder()
     times = iter([0.0, 1000.0])
     monkeypatch.setattr(delivery, "boottime", lambda: next(times, 2000.0))
@@ -66,7 +66,7 @@ async def test_a_thawed_process_does_not_deliver_what_it_had_claimed(
         (id,) = await add(storage, '{"n":1}')
         assert (await status_is(outbox, id, "delivered")).attempts == 2
     assert len(recorder.got) == 1
-    assert "its lease was over" in caplog.text
+    assert "its lease ended" in caplog.text
 
 
 async def test_an_effect_is_delivered_once_and_soon(storage: Storage) -> None:
@@ -276,7 +276,7 @@ async def test_trouble_with_the_database_is_waited_out(
 
 
 async def test_several_processes_share_the_work(url: str, storage: Storage) -> None:
-    """On PostgreSQL two storages stand for two processes; elsewhere two outboxes share one."""
+    """On PostgreSQL two storages are two processes; on other engines two outboxes share one storage."""
     other = open_storage(url) if url.startswith("postgres") else storage
     first, second = Recorder(), Recorder()
     ids = await add(storage, *map(str, range(120)))

@@ -32,7 +32,7 @@ RETRIES = Retries(first=100.0, longest=200.0, tries=TRIES, age=AGE)
 LEASE = 50.0
 NAMESPACES = (1, 2)
 TOLERANCE = 5.0
-"""Seconds that a slow machine may take in one example; times in it are chosen far wider."""
+"""Maximum seconds of an example on a slow machine; its simulated times are far longer."""
 
 picks = st.integers(0, 1000)
 consumers = st.sampled_from(["webhook", "index"])
@@ -40,7 +40,7 @@ consumers = st.sampled_from(["webhook", "index"])
 
 @dataclass
 class Known:
-    """An effect as it must be, in the model's seconds."""
+    """The expected effect, in the model's seconds."""
 
     ns: int
     consumer: str
@@ -53,7 +53,7 @@ class Known:
 
 
 class Bench:
-    """An engine, emptied for each example, whose effects age instead of its clock moving on."""
+    """An engine, emptied for each example, whose effects age instead of its clock advancing."""
 
     def __init__(self, url: str) -> None:
         self._runner = asyncio.Runner()
@@ -102,7 +102,7 @@ async def _drop(tx: Any, ids: list[str]) -> None:
 
 
 class Lease(NamedTuple):
-    """A claim that somebody holds, or held."""
+    """A current or earlier claim."""
 
     ns: int
     effect: Effect
@@ -158,7 +158,7 @@ class OutboxMachine(RuleBasedStateMachine):
         return each.consumer == consumer and each.due is not None and each.due <= self.now + slack
 
     def _given_up(self) -> list[str]:
-        """Those that the claim found at the end of their tries."""
+        """Return the effects that the claim gave up after their last try."""
         rows = {row[1]: row[5] for row in self.bench.do(rows_of(self.storage))}
         over = [id for id, each in self.known.items() if each.status != "dead" and rows[id] == "dead"]
         for id in over:
@@ -179,7 +179,7 @@ class OutboxMachine(RuleBasedStateMachine):
 
     @rule(pick=picks)
     def crash(self, pick: int) -> None:
-        """Whoever holds a claim is gone, and settles nothing."""
+        """Lose the holder of a claim, which settles nothing."""
         if self.held:
             self.held.pop(pick % len(self.held))
 
@@ -189,7 +189,7 @@ class OutboxMachine(RuleBasedStateMachine):
         keeps=st.booleans(),
     )
     def settle(self, pick: int, event: str, keeps: bool) -> None:
-        """One that keeps its claim may settle it again, which must change nothing."""
+        """Settle a claim, perhaps again; a second settlement must change nothing."""
         if not self.held:
             return
         held = self.held[pick % len(self.held)]

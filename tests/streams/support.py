@@ -1,4 +1,4 @@
-"""What the tests of streams share: somebody who appends, and what readers got."""
+"""Helpers for the tests of streams: a source of events, and the events that readers got."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COUNT_HEADS = statement("SELECT count(*) FROM streams")
 
 
 def new_events(first: int, count: int) -> list[NewEvent]:
-    """Events whose bodies say which they are."""
+    """Build events whose bodies are their numbers."""
     return [NewEvent("custom", str(number)) for number in range(first, first + count)]
 
 
@@ -53,7 +53,7 @@ async def page(storage: Storage, stream: str, after: int = 0, *args: Any) -> Str
 
 
 class Source:
-    """Appends to streams as a worker does, and offers what it appended."""
+    """Appends to streams as a worker does, and offers the appended events."""
 
     def __init__(self, streams: Streams, *, offers: bool = True) -> None:
         self.streams = streams
@@ -63,7 +63,7 @@ class Source:
     async def put(
         self, stream: str, count: int = 1, *, into: str | None = None, ends: bool = False
     ) -> StreamAppended:
-        """Append so many events; the body of each is its number in the stream."""
+        """Append `count` events; the body of each is its number in the stream."""
         first = self._counts.get(stream, 0) + 1
         self._counts[stream] = first + count - 1
         each = StreamAppend(stream, new_events(first, count), 1, into, ends)
@@ -79,21 +79,21 @@ class Source:
 
 
 async def some(follower: Follower) -> Burst:
-    """The next events, which must come."""
+    """Return the next events, which must exist."""
     burst = await soon(follower.next())
     assert burst is not None
     return burst
 
 
 async def idle(follower: Follower) -> None:
-    """There is nothing for it now, and the stream goes on."""
+    """Assert that there are no events now, and that the stream continues."""
     burst = await follower.next(timeout=0)
     assert burst is not None
     assert len(burst) == 0
 
 
 async def take(follower: Follower, count: int) -> list[StreamEvent]:
-    """Exactly so many events, in as many bursts as they come in."""
+    """Read exactly `count` events, in any number of bursts."""
     events: list[StreamEvent] = []
     while len(events) < count:
         events += await some(follower)
@@ -102,7 +102,7 @@ async def take(follower: Follower, count: int) -> list[StreamEvent]:
 
 
 async def rest(follower: Follower) -> list[StreamEvent]:
-    """Everything up to the end of the stream."""
+    """Return all events up to the end of the stream."""
     events: list[StreamEvent] = []
     while (burst := await soon(follower.next())) is not None:
         events += burst
@@ -110,7 +110,7 @@ async def rest(follower: Follower) -> list[StreamEvent]:
 
 
 def lose_hints(storage: Storage) -> None:
-    """What a cut connection does."""
+    """Simulate a lost connection."""
 
     def lose(hints: Iterable[Hint]) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Events that were appended together share a row, and readers see no difference."""
+"""Events appended together share a row, without a difference for readers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def events(*sizes: int) -> list[NewEvent]:
 
 
 def batches(new: list[NewEvent]) -> list[int]:
-    """How many events each row has."""
+    """Return the number of events in each row."""
     ends = [0]
     while ends[-1] < len(new):
         ends.append(batch_end(new, ends[-1]))
@@ -73,7 +73,7 @@ def test_small_events_in_a_row_share_one(new: list[NewEvent], expected: list[int
 
 
 async def test_every_page_from_every_place(storage: Storage) -> None:
-    """Also where rows that earlier releases wrote, each with one event, stand among them."""
+    """Also between rows of earlier releases, each with one event."""
     large = NewEvent("custom", '"' + "y" * BATCH_SIZE + '"')
     new = [NewEvent(name, body) for name, body in zip(NAMES, BODIES, strict=True)]
     await add(

@@ -1,4 +1,4 @@
-"""Followers: what they get, from where, until when, and what it costs."""
+"""Followers: their events, start, end and cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from perdure.streams.tail import StreamKey
 JOINED = "thread/t"
 
 
-# --- what a follower gets ---------------------------------------------------------------------------------
+# --- events of a follower ---------------------------------------------------------------------------------
 
 
 async def test_a_stream_is_waited_for_and_read_to_its_end(source: Source, streams: Streams) -> None:
@@ -135,7 +135,7 @@ async def test_nobody_waits_longer_than_they_want(source: Source, streams: Strea
     follower.close()
 
 
-# --- what is gone -----------------------------------------------------------------------------------------
+# --- deleted events and streams ---------------------------------------------------------------------------
 
 
 async def test_a_stream_that_is_dropped_ends(source: Source, streams: Streams) -> None:
@@ -179,7 +179,7 @@ async def test_a_joined_stream_goes_on_without_the_dropped(source: Source, strea
     follower.close()
 
 
-# --- how it gets there ------------------------------------------------------------------------------------
+# --- delivery ---------------------------------------------------------------------------------------------
 
 
 async def test_what_is_not_offered_comes_by_hints(streams: Streams) -> None:

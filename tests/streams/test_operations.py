@@ -1,4 +1,4 @@
-"""Appending to streams, reading and dropping them, on every engine."""
+"""Append, read and delete streams, on every engine."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ async def test_both_streams_are_hinted_at(source: Source, storage: Storage) -> N
 
 
 async def test_those_who_append_at_once_lose_and_double_nothing(storage: Storage) -> None:
-    """Everybody begins with streams that do not exist, and takes them in another order."""
+    """All writers start with new streams, and append to them in different orders."""
     chance = random.Random(4)
     runs, threads = ["a", "b", "c", "d"], ["thread/x", "thread/y"]
 
@@ -273,7 +273,7 @@ async def test_those_who_append_at_once_lose_and_double_nothing(storage: Storage
 
 
 async def test_a_stream_of_the_same_name_in_another_namespace_is_another(storage: Storage) -> None:
-    """Every read binds the namespace: of events, of joined streams, of references and of heads."""
+    """Every read binds the namespace: of events, joined streams, references and heads."""
     other = NS + 1
     secret = NewEvent("values", "[8]", Shown(checkpoint_id="c", checkpoint_ns="", keys="[]"))
     for ns, events in (

@@ -52,7 +52,7 @@ TABLES_READ = {"streams", "stream_events", "stream_links", "l", "e", "b"}
 
 
 async def _explain(tx: Tx, statement: Statement[Any], engine: str) -> tuple[set[str], set[str]]:
-    """The indexes that a statement goes by, and the tables that it reads whole."""
+    """Return the indexes that a statement uses, and the tables that it scans."""
     asked: Statement[Any] = Statement(
         "EXPLAIN QUERY PLAN " + statement.sqlite,
         "EXPLAIN (FORMAT JSON) " + statement.postgres,

@@ -1,4 +1,4 @@
-"""Writers, readers and losses in any order: nobody misses anything or gets it twice."""
+"""Writers, readers and lost hints in any order: no reader misses an event or gets it twice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEEDS = range(6)
 
 @pytest.fixture
 async def houses(database: Database) -> AsyncIterator[list[Streams]]:
-    """Two processes on PostgreSQL, one elsewhere."""
+    """Two processes on PostgreSQL, one on other engines."""
     opened = [database.open(TABLES) for _ in range(2 if database.kind == "postgres" else 1)]
     yield [Streams(each) for each in opened]
     for each in opened:
@@ -33,7 +33,7 @@ async def houses(database: Database) -> AsyncIterator[list[Streams]]:
 
 
 class Play:
-    """One run of everything at once, by a seed."""
+    """One random run of everything at once, with a seed."""
 
     def __init__(self, houses: list[Streams], seed: int) -> None:
         self.chance = random.Random(seed)
@@ -52,7 +52,7 @@ class Play:
         storage.signals.publish = unsteady  # type: ignore[method-assign]
 
     async def rest(self) -> None:
-        """Let others go on, for as many turns as it happens."""
+        """Let other tasks run for a random number of turns."""
         for _ in range(self.chance.choice((0, 1, 2, 20))):
             await asyncio.sleep(0)
 
@@ -72,7 +72,7 @@ class Play:
             await self.rest()
 
     async def read(self, stream: str, *, joined: bool = False, last: int | None = None) -> list[StreamEvent]:
-        """Read from some place to the end, going away and coming back now and then."""
+        """Read from a random position to the end, closing and following again now and then."""
         after = self.chance.choice((0, 0, 3, 17))
         events: list[StreamEvent] = []
         while True:
@@ -132,7 +132,7 @@ async def test_whatever_happens_everybody_reads_the_same(
 async def test_whatever_is_dropped_a_joined_stream_stays_in_order(
     houses: list[Streams], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Readers pass over what is gone, and end with a stream that is gone."""
+    """Readers skip deleted events, and end with a deleted stream."""
     monkeypatch.setattr(tail, "KEPT_BURSTS", 2)
     monkeypatch.setattr(tail, "PAGE_EVENTS", 5)
     play = Play(houses, seed)
@@ -162,7 +162,7 @@ async def test_whatever_is_dropped_a_joined_stream_stays_in_order(
             assert seqs(burst) == list(range(place + 1, place + 1 + len(burst)))
             place += len(burst)
             if not burst and not await play.houses[0].storage.read(heads, [stream], ns=NS):
-                break  # It came and went unseen: whoever waits for it waits on.
+                break  # It was created and deleted unseen: a waiting reader continues to wait.
         follower.close()
 
     async with asyncio.timeout(PATIENCE * 3):
@@ -174,7 +174,7 @@ async def test_whatever_is_dropped_a_joined_stream_stays_in_order(
 
 
 async def test_two_processes_without_hints(database: Database) -> None:
-    """On one file there is one process; on PostgreSQL what another appends is found by polling."""
+    """A file has one process; on PostgreSQL, appends of other processes are found by polling."""
     here = database.open(TABLES)
     there = database.open(TABLES) if database.kind == "postgres" else here
     for storage in (here, there):

@@ -99,7 +99,7 @@ class Authentication:
         try:
             await self.storage.run(operation, *args, ns=SYSTEM)
         except StorageError as error:
-            logger.warning("a use could not be noted by %s: %s", operation.__name__, error)
+            logger.warning("the use could not be recorded by %s: %s", operation.__name__, error)
 
     async def is_closed(self) -> bool:
         """Return whether a token was ever created. From then on every caller needs one, permanently."""

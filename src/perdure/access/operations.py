@@ -98,7 +98,7 @@ async def use_token(tx: Tx, token_id: str, interval: int) -> None:
     await tx.execute(sql.USE_TOKEN, id=token_id, before=tx.wall - interval)
 
 
-# --- logins, in the namespace of the system -----------------------------------------------------------------
+# --- logins, in the namespace of the system ---------------------------------------------------------------
 
 
 async def create_login(tx: Tx, login: NewLogin) -> None:

@@ -506,8 +506,8 @@ def _storage_errors() -> Iterator[None]:
         yield
     except OSError as error:
         level = logging.WARNING if error.errno in NO_DESCRIPTORS else logging.ERROR
-        logger.log(level, "the event log cannot be used: %s", error)
-        raise StorageUnavailable("the event log cannot be used; the server's log says why") from error
+        logger.log(level, "the event log is unavailable: %s", error)
+        raise StorageUnavailable("the event log is unavailable; see the server's log") from error
 
 
 def _lacks_descriptors(error: StorageUnavailable) -> bool:

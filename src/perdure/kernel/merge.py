@@ -190,7 +190,7 @@ async def _run(batch: Batch, items: list[Any]) -> Sequence[Any]:
         return await batch(items)
     except StorageError as error:
         return [error] * len(items)
-    except Exception as error:  # noqa: BLE001 - the error is each item's own answer
+    except Exception as error:  # noqa: BLE001 - each item gets its own error
         if len(items) == 1:
             return [error]
     return [(await _run(batch, [item]))[0] for item in items]

@@ -65,15 +65,15 @@ class Embedder:
             result = embed(texts) if _is_async(embed) else await asyncio.to_thread(embed, texts)
             vectors = await result if inspect.isawaitable(result) else result
         if len(vectors) != len(texts):
-            raise InvalidInput(f"embed gave {len(vectors)} vectors for {len(texts)} texts")
+            raise InvalidInput(f"embed returned {len(vectors)} vectors for {len(texts)} texts")
         return list(vectors)
 
     def _checked(self, vector: Any) -> tuple[float, ...]:
         numbers = tuple(map(float, vector))
         if self.dims is not None and len(numbers) != self.dims:
-            raise InvalidInput(f"embed gave a vector of {len(numbers)} numbers, and not of {self.dims}")
+            raise InvalidInput(f"embed returned a vector of {len(numbers)} numbers, not {self.dims}")
         if not all(map(math.isfinite, numbers)):
-            raise InvalidInput("embed gave a vector with something that is no number")
+            raise InvalidInput("embed returned a vector with NaN or Infinity")
         length = math.sqrt(math.fsum(map(mul, numbers, numbers)))
         return tuple(number / length for number in numbers) if length else numbers
 

@@ -251,7 +251,7 @@ class Deliverer:
     async def _fly(self, group: Sequence[ClaimedEffect], lease_ends: float) -> None:
         if boottime() > lease_ends:
             # The process was frozen: the effects are due again, for any deliverer.
-            logger.warning("effect %s: its lease was over before its delivery", group[0].effect.id)
+            logger.warning("effect %s: its lease ended before its delivery", group[0].effect.id)
             self._news.set()
             return
         outcomes = await self._try(group[0].ns, [claimed.effect for claimed in group])

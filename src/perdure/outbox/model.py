@@ -243,7 +243,7 @@ def unanswered(row: EffectRow, retries: Retries, now: int) -> EffectRow | None:
     """End an effect whose last try never reported an outcome; None if it has tries left."""
     if retries.tries is None or row.tries <= retries.tries:
         return None
-    error = f"begun {row.tries - 1} times, and the last deliverer never reported an outcome"
+    error = f"started {row.tries - 1} times; the last try never reported an outcome"
     return _ended(row, "given_up", now, error)
 
 

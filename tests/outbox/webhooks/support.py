@@ -1,4 +1,4 @@
-"""A server that keeps the webhooks it gets and answers as it is told, and effects that go there."""
+"""A server that keeps webhooks and returns prepared answers, and effects for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Got(NamedTuple):
-    """A request as it came."""
+    """A received request."""
 
     path: str
     headers: dict[str, str]
@@ -29,7 +29,7 @@ class Got(NamedTuple):
 
 
 class Receiver:
-    """Keeps requests. `answers` are given one after the other, then 200 without end."""
+    """Keeps requests. `answers` are returned in turn, then always 200."""
 
     def __init__(self) -> None:
         self.got: list[Got] = []
@@ -77,7 +77,7 @@ def body_for(url: str, **payload: Any) -> str:
 
 
 def effect_for(url: str, **payload: Any) -> Effect:
-    """A webhook's effect, as its consumer gets it."""
+    """Build the effect of a webhook as its consumer gets it."""
     return raw_effect(body_for(url, **payload))
 
 
@@ -94,6 +94,6 @@ def raw_effect(body: str | None) -> Effect:
 
 
 def private_sender(**options: Any) -> WebhookSender:
-    """A sender that may go to this machine."""
+    """Build a sender that may connect to this machine."""
     settings = {name: options.pop(name) for name in list(options) if name.startswith("webhook_")}
     return WebhookSender(Settings(**{"webhook_allow_private": True, **settings}), **options)

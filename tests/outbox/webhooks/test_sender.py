@@ -1,4 +1,4 @@
-"""Webhooks on the line: what is sent, what each answer means, and what goes wrong on the way."""
+"""Sending of webhooks: requests, the meaning of each answer, and connection errors."""
 
 from __future__ import annotations
 

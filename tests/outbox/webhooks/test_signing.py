@@ -1,4 +1,4 @@
-"""Signatures: what is sent is what a receiver verifies, and nothing else passes."""
+"""Signatures: a receiver verifies what was sent, and nothing else passes."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Hint = tuple[str, str]
 Wanted = Callable[[str], bool]
 CarrierStatus = Literal["ok", "down", "unknown"]
 CLUSTER_REASON = (
-    "it is a Redis Cluster, which perdure does not use, since a wait for work needs lists of several slots; "
+    "it is a Redis Cluster, which perdure does not support, because a wait for work needs several slots; "
     "name a server without cluster mode in redis_url, or leave it out"
 )
 

@@ -14,8 +14,8 @@ import asyncpg
 from perdure.kernel import errors
 
 POOLER = (
-    "a pooler stands before PostgreSQL at %s: statements are not prepared, and hints may not arrive, so "
-    "processes poll. pgbouncer=true says so without this check; redis_url, or the address of the server "
+    "PostgreSQL at %s is behind a pooler: statements are not prepared, and hints may not arrive, so "
+    "processes poll. Set pgbouncer=true to skip this check; redis_url, or the address of the server "
     "itself, is faster"
 )
 

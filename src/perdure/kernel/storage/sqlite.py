@@ -111,7 +111,7 @@ class Writer:
             while group := self._take():
                 self._running = group
                 self._commit(group)
-        except BaseException as error:  # noqa: BLE001 - it is the caller's answer
+        except BaseException as error:  # noqa: BLE001 - raised to the callers
             self._die(error)
 
     def _build_indexes(self) -> None:

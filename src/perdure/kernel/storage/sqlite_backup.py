@@ -46,7 +46,7 @@ def new_file(target: Path) -> Iterator[Path]:
             reason = "the disk is full"
         else:
             # SQLite does not report the system's error.
-            reason = "the disk takes no more; a quota or a limit on the size of files may be reached"
+            reason = "the disk refuses more data; a quota or a limit on the size of files may be reached"
         raise errors.StorageFull(f"cannot write {target}: {reason}; nothing was left behind") from error
     except apsw.Error as error:
         raise translate(error, str(target)) from error

@@ -318,7 +318,7 @@ class SqliteEngine:
             self._reopen()
             self._follow_wall_clock()
             self._run_group(jobs)
-        except BaseException as error:  # noqa: BLE001 - it is the caller's answer
+        except BaseException as error:  # noqa: BLE001 - raised to the caller
             self._fail(jobs, error)
             return {}
         return self._commit(jobs)
@@ -389,7 +389,7 @@ class SqliteEngine:
         try:
             with nullcontext() if job.writes else _query_only(self.connection):
                 job.result = self.running.run(job, tx)
-        except BaseException as error:  # noqa: BLE001 - it is the caller's answer
+        except BaseException as error:  # noqa: BLE001 - raised to the caller
             job.error, job.hints = translate(error, self.path), {}
         if not self.connection.in_transaction and (job.error is None or job.error is not job.stopped):
             raise job.error or errors.StorageUnavailable(f"{self.path}: transaction lost")
@@ -397,7 +397,7 @@ class SqliteEngine:
     def _commit(self, jobs: Sequence[WriterJob]) -> dict[Hint, int]:
         try:
             self.connection.execute("COMMIT")
-        except BaseException as error:  # noqa: BLE001 - it is the caller's answer
+        except BaseException as error:  # noqa: BLE001 - raised to the caller
             unknown = errors.OutcomeUnknown(f"{self.path}: the commit failed: {error}")
             self._fail(jobs, unknown)
             return {}
@@ -456,7 +456,7 @@ class SqliteEngine:
             now = self.clock.now()
             tx = SqliteTx(connection, job.ns, now, self.ids, wall=self.clock.wall(now))
             job.result = running.run(job, tx)
-        except BaseException as error:  # noqa: BLE001 - it is the caller's answer
+        except BaseException as error:  # noqa: BLE001 - raised to the caller
             job.error = translate(error, self.path)
         finally:
             if connection.in_transaction:

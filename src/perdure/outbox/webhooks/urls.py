@@ -235,7 +235,7 @@ def refused_address(text: str, *, allow_private: bool, allow_loopback: bool = Fa
     inner = _embedded(address)
     if allow_private:
         wrong = _is_never(address) or (inner is not None and _is_never(inner))
-        return f"{text} is no address that a webhook may ever go to" if wrong else None
+        return f"{text} is an address that webhooks can never use" if wrong else None
     if not _is_public(address) or (inner is not None and not _is_public(inner)):
         return f"{text} is not a public address"
     return None
