@@ -1,4 +1,4 @@
-"""The graphs of one namespace: how they are drawn, what they take, and changes of their states."""
+"""Graphs of one namespace: their drawings, their schemas, and changes of their states."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from perdure.service.endpoints import GET, POST, call, under
 
 
 class Drawing(Record, kw_only=True):
-    """The nodes and edges of a graph, as LangGraph draws them."""
+    """The nodes and edges of a graph, in LangGraph's form."""
 
     nodes: list[dict[str, Any]]
     edges: list[dict[str, Any]]
 
 
 class GraphSchemas(Record, kw_only=True):
-    """What an agent takes and gives, as JSON Schema. What it does not say is null."""
+    """JSON Schemas of an agent's inputs and outputs. Missing ones are null."""
 
     input_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
@@ -31,7 +31,7 @@ class GraphSchemas(Record, kw_only=True):
 
 
 class GraphReader(Protocol):
-    """What knows the code of graphs, or a worker that does."""
+    """Reads graphs from their code, or asks a worker that has it."""
 
     async def graph(self, assistant_id: str) -> dict[str, Any]: ...
     async def schemas(self, assistant_id: str) -> dict[str, Any]: ...
@@ -41,7 +41,7 @@ class GraphReader(Protocol):
 
 
 class AgentGraphs(Service):
-    """The graphs of one namespace. An agent that is no graph is drawn as one node."""
+    """The graphs of one namespace. An agent without a graph is drawn as one node."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class AgentGraphs(Service):
     )
     async def drawing(self, assistant_id: Id) -> Drawing:
         """Get the nodes and edges of an assistant's graph."""
-        found = await self._reader.graph(check_id(assistant_id, "assistant_id"))
-        return Drawing(nodes=found["nodes"], edges=found["edges"])
+        drawing = await self._reader.graph(check_id(assistant_id, "assistant_id"))
+        return Drawing(nodes=drawing["nodes"], edges=drawing["edges"])
 
     @call(
         GET("/assistants/{assistant_id}/schemas"),
@@ -70,9 +70,9 @@ class AgentGraphs(Service):
         errors=(NotFound, NotSupported, AgentUnavailable),
     )
     async def schemas(self, assistant_id: Id) -> GraphSchemas:
-        """Get the JSON Schemas of what an assistant takes and gives, and of its configuration."""
-        found = await self._reader.schemas(check_id(assistant_id, "assistant_id"))
-        return GraphSchemas(**{name: found.get(name) for name in GraphSchemas.__struct_fields__})
+        """Get the JSON Schemas of an assistant's inputs, outputs and configuration."""
+        schemas = await self._reader.schemas(check_id(assistant_id, "assistant_id"))
+        return GraphSchemas(**{name: schemas.get(name) for name in GraphSchemas.__struct_fields__})
 
     @call(
         POST("/threads/{thread_id}/graph-state"),
@@ -88,9 +88,9 @@ class AgentGraphs(Service):
         as_node: str | None = None,
         checkpoint_id: str | None = None,
     ) -> Annotated[str, under("checkpoint_id", str, "UpdatedState")]:
-        """Add a state to a thread, as if a node of its graph had written the values. Gives its checkpoint.
+        """Add a state to a thread, as if a node of its graph had written the values. Return its checkpoint.
 
-        It follows a given checkpoint or the latest. Conflict while the thread is busy.
+        It follows the given checkpoint, or the latest. Conflict while the thread is busy.
         """
         place = optional_id(checkpoint_id, "checkpoint_id")
         node = optional_text(as_node, "as_node")

@@ -1,4 +1,4 @@
-"""The rules of requests to workers. Everything here is pure: no I/O, no clock, no randomness."""
+"""Rules of requests to workers. Everything here is pure: no I/O, no clock, no randomness."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ GRAPHS_QUEUE: Final = "graphs"
 DEADLINE_SECONDS: Final = 10.0
 """How long a caller waits for a worker's answer."""
 LEASE_SECONDS: Final = 3.0
-"""How long a worker that claimed a request may be silent before another gets it."""
+"""How long a worker may stop renewing a claimed request before another worker gets it."""
 MAX_ANSWER: Final = 16 << 20
-"""How many characters an answer may have as JSON."""
+"""Maximum length of an answer, in characters of JSON."""
 MAX_MESSAGE: Final = 2000
 
 LIMITS: Final = encode_json(
     Limits(unresponsive_seconds=LEASE_SECONDS, max_attempts=5, retry_condition=(UNRESPONSIVE,))
 )
-"""The limits of a request's attempts; its deadline ends all of them."""
+"""The limits of a request's attempts; the deadline of the request ends all of them."""
 
 GRAPH_REQUEST_KIND: Final = RolloutKind(GRAPH_REQUEST, final=True)
 
 
 class UnreadableState(PerdureError):
-    """The types of the graph refuse a state: its first input was refused, or they have changed since."""
+    """The types of the graph refuse a state: its first input was invalid, or the types have changed since."""
 
     code = "unreadable_state"
     http_status = 422
 
 
 _REFUSALS: Final = {
-    each.code
-    for each in (InvalidInput, BadRequest, NotFound, Conflict, NotSupported, AgentError, UnreadableState)
+    error.code
+    for error in (InvalidInput, BadRequest, NotFound, Conflict, NotSupported, AgentError, UnreadableState)
 }
-"""What a worker may answer with instead of a value."""
+"""Codes of errors that a worker may answer with instead of a value."""
 
 
 def build_refusal(code: str, message: str) -> Exception:
-    """The error that a worker answered with; one that it must not use is the agent's failure."""
-    found = error_named(code, message[:MAX_MESSAGE]) if code in _REFUSALS else None
-    return found or AgentError(message[:MAX_MESSAGE])
+    """Build the error of a worker's answer; codes that it must not use become an error of the agent."""
+    error = error_named(code, message[:MAX_MESSAGE]) if code in _REFUSALS else None
+    return error or AgentError(message[:MAX_MESSAGE])
 
 
 # --- rows -------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class GraphAnswerRow(NamedTuple):
 
 
 class ExpiredRequestRow(NamedTuple):
-    """A request that nobody waits for any more."""
+    """A request whose deadline has passed."""
 
     ns: int
     id: str

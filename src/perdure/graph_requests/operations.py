@@ -39,7 +39,7 @@ REMOVE_ROWS = 100
 
 
 async def ask(tx: Tx, request: RequestRow, lifetime: int, kinds: Kinds) -> None:
-    """Ask the workers of an agent; the request lives for so many microseconds."""
+    """Enqueue a request for the workers of an agent; it expires after `lifetime` microseconds."""
     if request.agent not in await known_agents(tx, [request.agent]):
         raise NotFound(f"Agent {request.agent} not found: no worker has registered it")
     await tx.write(sql.ADD_REQUESTS.of([request._replace(expires_at=tx.now + lifetime)]))
@@ -56,7 +56,7 @@ async def ask(tx: Tx, request: RequestRow, lifetime: int, kinds: Kinds) -> None:
 
 
 class ClaimedRequest(NamedTuple):
-    """A claimed request, the latest state of its thread, and the time by the database."""
+    """A claimed request, the latest state of its thread, and the time of the database."""
 
     attempt_id: str
     request: RequestRow
@@ -68,9 +68,9 @@ class ClaimedRequest(NamedTuple):
 async def claim_requests(
     tx: Tx, claims: Sequence[Claim], agents: Sequence[str], kinds: Kinds
 ) -> list[list[ClaimedRequest]]:
-    """Give each claim the next requests of these agents. One that has expired is ended, and not executed."""
+    """Return the next requests of these agents for each claim. Expired requests are ended, not executed."""
     shares = await claim(tx, claims, [GRAPHS_QUEUE], [GRAPH_REQUEST], kinds, agents)
-    claimed = [each.rollout.id for share in shares for each in share]
+    claimed = [pair.rollout.id for share in shares for pair in share]
     if not claimed:
         return [[] for _ in claims]
     requests = {row.id: row for row in await tx.all(sql.GET_REQUESTS, ids=claimed)}
@@ -81,21 +81,21 @@ async def claim_requests(
     states = await latest_states(tx, list(threads.values()))
     return [
         [
-            ClaimedRequest(each.attempt.id, request, states.get(request.thread_id), tx.now)
-            for each in share
-            if (request := live.get(each.rollout.id)) is not None
+            ClaimedRequest(pair.attempt.id, request, states.get(request.thread_id), tx.now)
+            for pair in share
+            if (request := live.get(pair.rollout.id)) is not None
         ]
         for share in shares
     ]
 
 
 async def renew(tx: Tx, held: Sequence[RequestLease], kinds: Kinds) -> list[bool]:
-    """Renew the leases that still hold, and tell of each whether it does."""
+    """Renew leases; return for each whether it still holds."""
     work = LockedRollouts(tx, kinds)
-    await work.load([each.request_id for each in held], [GRAPH_REQUEST], lined=False)
+    await work.load([lease.request_id for lease in held], [GRAPH_REQUEST], lined=False)
     expired = await _expired(tx, list(work.rollouts))
-    kept = [_holds(work, each) and each.request_id not in expired for each in held]
-    latest = [work.latest(each.request_id) for each, holds in zip(held, kept, strict=True) if holds]
+    kept = [_holds(work, lease) and lease.request_id not in expired for lease in held]
+    latest = [work.latest(lease.request_id) for lease, holds in zip(held, kept, strict=True) if holds]
     rows = [HeartbeatRow(a.rollout_id, a.sequence_id, tx.now) for a in latest if a is not None]
     await tx.write(rollouts_sql.HEARTBEAT.of(rows))
     return kept
@@ -108,7 +108,7 @@ async def _expired(tx: Tx, request_ids: Sequence[str]) -> set[str]:
 
 
 def _holds(work: LockedRollouts, held: RequestLease) -> bool:
-    """Whether an attempt is still the one that executes a request."""
+    """Return whether an attempt still executes its request."""
     rollout = work.rollouts.get(held.request_id)
     latest = None if rollout is None else work.latest(held.request_id)
     if rollout is None or latest is None:
@@ -117,7 +117,7 @@ def _holds(work: LockedRollouts, held: RequestLease) -> bool:
 
 
 class GraphChange(NamedTuple):
-    """What a request changes in the state of its thread, if that is still the state `after`."""
+    """A request's change of its thread's state; applied if the latest state is still `after`."""
 
     thread_id: str
     steps: Steps
@@ -125,11 +125,12 @@ class GraphChange(NamedTuple):
 
 
 async def answer(
-    tx: Tx, held: RequestLease, given: NewAnswer, change: GraphChange | None, kinds: Kinds
+    tx: Tx, held: RequestLease, reply: NewAnswer, change: GraphChange | None, kinds: Kinds
 ) -> None:
-    """Answer a request, and store what it changes, in one transaction.
+    """Store the answer of a request and its change in one transaction.
 
-    Fenced if another attempt executes it now, or if it has expired. A repeated answer does nothing.
+    Raise Fenced if another attempt executes the request now, or if it has expired. A repeated answer does
+    nothing.
     """
     request = await _request(tx, held)
     if change is not None:
@@ -150,15 +151,15 @@ async def answer(
             await change_graph(tx, request.thread_id, change.steps, change.after)
         except (Conflict, NotFound) as error:
             change = None
-            given = given._replace(error_code=error.code, error=error.message, answer=None)
+            reply = reply._replace(error_code=error.code, error=error.message, answer=None)
     rollout, attempt = work.rollouts[request.id], work.attempt(work.rollouts[request.id], held.attempt_id)
     attempt.status, attempt.end_time = ATTEMPT.step(attempt.status, reported(SUCCEEDED)), tx.now
     attempt.watch(rollout.limits)
     work.move(rollout, reported(SUCCEEDED), SUCCEEDED)
-    await tx.write(sql.ADD_ANSWERS.of([given]))
+    await tx.write(sql.ADD_ANSWERS.of([reply]))
     await save_all(work, WorkerChanges(tx), False)
     if change is not None and request.actor is not None:
-        # The change is that of whoever asked for it, not of the worker.
+        # The audit names the caller of the request, not the worker.
         await add_entry(tx, request.actor, "update_state", [request.thread_id])
 
 
@@ -170,18 +171,18 @@ async def _request(tx: Tx, held: RequestLease) -> RequestRow:
 
 
 async def get_request(tx: Tx, request_id: str) -> RequestRow | None:
-    """A request, until it is removed."""
+    """Return a request, or None after it was removed."""
     return await tx.one(sql.GET_REQUESTS, ids=[request_id])
 
 
 async def get_answer(tx: Tx, request_id: str) -> GraphAnswerRow | None:
-    """The answer to a request, once it has ended."""
+    """Return the answer of a request, or None before its end."""
     row = await tx.one(sql.GET_ANSWER, id=request_id)
     return row if row is not None and row.status in ENDED else None
 
 
 async def end(tx: Tx, request_id: str, kinds: Kinds) -> GraphAnswerRow | None:
-    """End a request that nobody waits for any more; gives the answer if it came before."""
+    """End a request without a waiting caller; return the answer if it came before."""
     await _cancel(tx, [request_id], kinds)
     return await tx.one(sql.GET_ANSWER, id=request_id)
 
@@ -196,7 +197,7 @@ async def _cancel(tx: Tx, request_ids: Sequence[str], kinds: Kinds) -> None:
 
 
 async def remove_expired(tx: Tx, linger: int) -> int:
-    """Delete some of the requests that expired so many microseconds ago, in every namespace."""
+    """Delete some of the requests that expired `linger` microseconds ago or earlier, in every namespace."""
     rows = await tx.all(sql.EXPIRED, before=tx.now - linger, n=REMOVE_ROWS)
     here = tx.ns
     try:

@@ -1,4 +1,4 @@
-"""What a server asks of a worker that has the code of a graph, and what the worker answers."""
+"""Requests of a server to a worker with the code of a graph, and the worker's answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perdure.kernel.checks import check_id
 from perdure.threads.records import Checkpoint
 
 Place = Mapping[str, Any]
-"""The keys of a config that name a checkpoint: its id, its namespace, and the ids of its parents."""
+"""Config keys that identify a checkpoint: its id, its namespace, and the ids of its parents."""
 
 
 class ReadState(msgspec.Struct, frozen=True, kw_only=True, tag="read_state"):
@@ -48,7 +48,7 @@ GraphCall: TypeAlias = ReadState | ListStates | UpdateState | ApplySupersteps
 
 
 class RequestLease(msgspec.Struct, frozen=True):
-    """A claim on a request: the attempt is the token that its answer carries."""
+    """A claim on a request: its answer must carry the attempt as a token."""
 
     request_id: str
     attempt_id: str
@@ -65,11 +65,11 @@ class GraphAssignment(msgspec.Struct, frozen=True, kw_only=True):
     """The latest state of the thread."""
     lease_seconds: float
     seconds_left: float
-    """How long the caller still waits."""
+    """How long the caller will still wait."""
 
 
 class GraphError(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a worker could not give an answer."""
+    """The error of a worker that could not answer."""
 
     code: str
     message: str

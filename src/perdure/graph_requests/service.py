@@ -1,4 +1,4 @@
-"""The requests to workers of one namespace."""
+"""Service of requests to workers in one namespace."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ from perdure.threads.encoding import check_states, encode_steps
 from perdure.threads.rows import row_to_checkpoint
 
 REQUESTS = WORK + "/requests"
-"""Where the methods of workers are reached."""
+"""Path of the methods of workers."""
 POLL_SECONDS = 1.0
-"""After how long a caller looks for its answer although no hint came."""
+"""Interval at which a caller polls for its answer, if no hint arrives."""
 LINGER_SECONDS = 30.0
 """How long an expired request stays in the database."""
 REMOVE_SECONDS = 15.0
@@ -58,30 +58,30 @@ AgentNames = Annotated[Sequence[Id], Meta(max_length=MAX_BATCH)]
 
 
 class GraphRequests(WatchedService):
-    """Asks workers for what needs the code of a graph, and gives them what was asked.
+    """Sends requests that need the code of a graph to workers, and returns their answers.
 
     A request is a rollout of its own kind: it is in no line and in no list of runs. At most one answer is
-    applied, together with what it changes.
+    applied, together with its change.
     """
 
     async def ask(self, agent: str, thread_id: str, call: GraphCall) -> Any:
-        """Ask a worker that has the agent; gives its answer.
+        """Ask a worker that has the agent; return its answer.
 
-        AgentUnavailable if none came before the deadline: then the request is never executed later.
+        AgentUnavailable if no answer came before the deadline; the request is not executed later.
         """
         request_id = ids.rollout_id(self.storage.ids)
         body = encode_json(call, what="the request")
         request = RequestRow(request_id, check_name(agent, "agent"), thread_id, self.actor, 0, body)
         await self.write(operations.ask, request, to_micros(DEADLINE_SECONDS), self.kinds)
         try:
-            found = await self._answer(request_id)
+            row = await self._answer(request_id)
         except asyncio.CancelledError:
             self.release_later(partial(self._end, request_id))
             raise
-        return _decode_value(agent, found)
+        return _decode_value(agent, row)
 
     async def _answer(self, request_id: str) -> GraphAnswerRow | None:
-        found = await until(
+        row = await until(
             self.storage.signals,
             ENDED_CHANNEL,
             [ended_key(await self.ns(), request_id)],
@@ -89,12 +89,12 @@ class GraphRequests(WatchedService):
             timeout=DEADLINE_SECONDS,
             poll=POLL_SECONDS,
         )
-        return found or await self.write(operations.end, request_id, self.kinds)
+        return row or await self.write(operations.end, request_id, self.kinds)
 
     async def _end(self, request_id: str) -> None:
         await self.write(operations.end, request_id, self.kinds)
 
-    # --- what workers do ----------------------------------------------------------------------------------
+    # --- methods of workers ---------------------------------------------------------------------------------
 
     @call(POST(REQUESTS + "/claim"), scope="worker", repeatable=True)
     async def claim(
@@ -104,21 +104,21 @@ class GraphRequests(WatchedService):
         limit: Annotated[int, Meta(ge=1, le=MAX_BATCH)] = 1,
         wait: Wait = 0.0,
     ) -> Annotated[list[GraphAssignment], under("assignments", list[GraphAssignment], "GraphAssignments")]:
-        """Claim up to `limit` requests of agents as soon as there is one; none if none came within `wait` s.
+        """Claim up to `limit` requests of agents; wait up to `wait` seconds for the first.
 
-        A claim that is lost is claimed again when its lease has ended.
+        A lost claim can be claimed again when its lease has ended.
         """
         check_id(worker_id, "worker_id")
-        wanted = tuple(sorted({check_name(each, "the name of an agent") for each in agents}))
+        wanted = tuple(sorted({check_name(agent, "the name of an agent") for agent in agents}))
         claimed: Sequence[ClaimedRequest] = await until(
             self.storage.signals,
             READY_CHANNEL,
-            [ready_key(GRAPHS_QUEUE, each) for each in wanted],
+            [ready_key(GRAPHS_QUEUE, agent) for agent in wanted],
             lambda _: self._claim(Claim(None, limit), wanted),
             timeout=wait,
             group=self.namespace,
         )
-        return [_build_assignment(each) for each in claimed]
+        return [_build_assignment(request) for request in claimed]
 
     def _claim(self, claim: Claim, agents: tuple[str, ...]) -> Awaitable[Sequence[ClaimedRequest]]:
         return self.write_once(
@@ -128,25 +128,25 @@ class GraphRequests(WatchedService):
             agents,
             self.kinds,
             rows=claim.limit,
-            undelivered=self._unclaimed,
+            undelivered=self._release_later,
         )
 
-    def _unclaimed(self, claimed: Sequence[ClaimedRequest]) -> None:
-        """Release requests whose claimer was cancelled meanwhile."""
+    def _release_later(self, claimed: Sequence[ClaimedRequest]) -> None:
+        """Release requests whose caller was cancelled during the claim."""
         if claimed:
-            held = [RequestLease(each.request.id, each.attempt_id) for each in claimed]
+            held = [RequestLease(claim.request.id, claim.attempt_id) for claim in claimed]
             self.release_later(lambda: self.release(held))
 
     @call(POST(REQUESTS + "/release"), scope="worker", repeatable=True)
     async def release(self, held: Leases) -> Acknowledged:
         """Release requests, so that another worker answers them."""
-        claimed = tuple((each.request_id, each.attempt_id) for each in map(check_lease, held))
+        claimed = tuple((lease.request_id, lease.attempt_id) for lease in map(check_lease, held))
         if claimed:
             await self.write(release_rollouts, claimed, self.kinds)
 
     @call(POST(REQUESTS + "/renew"), scope="worker", repeatable=True)
     async def renew(self, held: Leases) -> Annotated[list[bool], under("held", list[bool], "HeldRequests")]:
-        """Renew leases, and tell of each request, in their order, whether it is still held."""
+        """Renew leases; the answer says for each request, in their order, whether it is still held."""
         return await self.write(operations.renew, tuple(map(check_lease, held)), self.kinds)
 
     @call(POST(REQUESTS + "/answer"), scope="worker", max_body=MAX_BODY, errors=(Fenced,), repeatable=True)
@@ -159,53 +159,53 @@ class GraphRequests(WatchedService):
         steps: GraphSteps | None = None,
         after: str | None = None,
     ) -> Acknowledged:
-        """Answer a request with a value as JSON or with an error, and store what its graph changed.
+        """Answer a request with a value as JSON or with an error, and store its graph's change.
 
-        The change is applied if `after` is still the latest state of the thread, and once.
+        The change is applied once, if `after` is still the latest state of the thread.
         """
         if (answer is None) is (error is None):
             raise InvalidInput("a request is answered with either a value or an error")
         lease = check_lease(held)
-        given = NewAnswer(lease.request_id, lease.attempt_id)
+        reply = NewAnswer(lease.request_id, lease.attempt_id)
         if error is not None:
             code = check_text(error.code, "the code of an error", max_length=64)
-            given = given._replace(error_code=code, error=storable(error.message, MAX_MESSAGE))
+            reply = reply._replace(error_code=code, error=storable(error.message, MAX_MESSAGE))
         elif answer is not None:
-            given = given._replace(answer=check_answer(answer))
+            reply = reply._replace(answer=check_answer(answer))
         change = None
         if steps is not None and error is None:
             check_id(thread_id, "thread_id")
             change = GraphChange(thread_id, encode_steps(check_states(steps), thread_id), after)
-        await self.write(operations.answer, lease, given, change, self.kinds)
+        await self.write(operations.answer, lease, reply, change, self.kinds)
 
-    # --- what has expired ---------------------------------------------------------------------------------
+    # --- expired requests ---------------------------------------------------------------------------------
 
     def start_timers(self) -> None:
-        """Start to remove expired requests."""
+        """Start the timer that removes expired requests."""
         self.storage.timers.every(REMOVE_SECONDS, self.remove_expired)
 
     async def remove_expired(self) -> None:
-        """Remove the requests that expired a while ago, of every namespace."""
+        """Remove requests that expired more than 30 seconds ago, in every namespace."""
         while await self.storage.background(operations.remove_expired, to_micros(LINGER_SECONDS)):
             pass
 
 
 def check_answer(answer: str) -> str:
-    """An answer that may be stored."""
+    """Check an answer before it is stored."""
     if len(answer) > MAX_ANSWER:
         raise InvalidInput(f"the answer has {len(answer):,} characters; at most {MAX_ANSWER:,} are allowed")
     return check_json(answer, "the answer")
 
 
-def _decode_value(agent: str, found: GraphAnswerRow | None) -> Any:
-    if found is not None and found.error_code is not None:
-        raise build_refusal(found.error_code, found.error or "")
-    if found is None or found.answer is None:
+def _decode_value(agent: str, row: GraphAnswerRow | None) -> Any:
+    if row is not None and row.error_code is not None:
+        raise build_refusal(row.error_code, row.error or "")
+    if row is None or row.answer is None:
         raise AgentUnavailable(
             f"no worker answered for the agent {agent!r} within {DEADLINE_SECONDS:g} s, and nothing was"
             " changed; check with `perdure worker ls` that a worker has this agent"
         )
-    return decode_json(found.answer)
+    return decode_json(row.answer)
 
 
 _call = msgspec.json.Decoder(GraphCall)

@@ -1,4 +1,4 @@
-"""The SQL of requests to workers, written once for both engines."""
+"""SQL of requests to workers, written once for both engines."""
 
 from __future__ import annotations
 

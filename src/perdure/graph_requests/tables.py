@@ -1,4 +1,4 @@
-"""The tables of requests to workers. Each is a rollout; what is asked and answered stands here."""
+"""Tables of requests to workers and their answers. Each request is a rollout."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Internal work: functions of the server that are queued, leased and retried as rollouts of kind `job`."""
+"""Internal work: functions of the server that are enqueued, leased and retried as rollouts of kind `job`."""

@@ -1,4 +1,4 @@
-"""Executes jobs: in every server, and in every program that has a database open."""
+"""Executes jobs in every server, and in every program with an open database."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.work import READY_CHANNEL, ready_key
 
 CONCURRENCY = 4
-"""How many jobs a process executes at once."""
+"""Maximum number of jobs that a process executes at once."""
 POLL_SECONDS = 5.0
-"""How often it looks for jobs, if no hint arrives."""
+"""Interval of polling for jobs, if no hint arrives."""
 GRACE_SECONDS = 5.0
-"""How long jobs may take to end when the executor stops; the others are given back."""
+"""How long jobs may take to end when the executor stops; the others are released."""
 CANCEL_SECONDS = 5.0
 
 logger = logging.getLogger(__name__)
 
 
 class JobExecutor:
-    """Executes the jobs whose functions it has, of every namespace, from `start` to `stop`.
+    """Executes the jobs of its functions, in every namespace, from `start` to `stop`.
 
-    Any number of processes may execute jobs of one database: each is held by one of them at a time.
+    Any number of processes may execute jobs of one database: each job is held by one process at a time.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class JobExecutor:
         self._resting = False
 
     async def start(self) -> None:
-        """Begin to claim jobs, in the running event loop; a second call does nothing."""
+        """Start to claim jobs, in the running event loop; a second call does nothing."""
         if self._loops:
             return
         self._stopping = False
@@ -80,17 +80,17 @@ class JobExecutor:
             self._loops = [loop.create_task(self._renew())]
 
     async def stop_claiming(self) -> None:
-        """Claim no more; what it executes continues until `stop`."""
+        """Claim no more; jobs under way continue until `stop`."""
         self._stopping = True
         claiming, self._claiming = self._claiming, []
         for task in claiming:
-            # A claim is never cut off: what it took would be nobody's until its lease ends.
+            # A claim is never cancelled: its jobs would have no executor until their lease ends.
             if self._resting:
                 task.cancel()
         await asyncio.gather(*claiming, return_exceptions=True)
 
     async def stop(self, grace: float = GRACE_SECONDS) -> None:
-        """Claim no more, let jobs end within `grace` seconds, and give back the others, uncharged."""
+        """Claim no more, let jobs end within `grace` seconds, and release the others without charge."""
         await self.stop_claiming()
         loops, self._loops = self._loops, []
         for task in loops:
@@ -107,7 +107,7 @@ class JobExecutor:
         if left:
             await asyncio.wait(list(left), timeout=CANCEL_SECONDS)
         with suppress(StorageError):
-            # What is not given back is claimed by another process when its lease has ended.
+            # Other processes claim the jobs when their leases end.
             for namespace, lease in left.values():
                 await self.storage.run(operations.release_jobs, [lease], self._kinds, ns=namespace.id)
 
@@ -120,7 +120,7 @@ class JobExecutor:
         with self.storage.signals.watch(READY_CHANNEL, keys) as watch:
             while not self._stopping:
                 try:
-                    found = await self._claim_some(names)
+                    count = await self._claim_some(names)
                 except StorageClosed:
                     return
                 except StorageError as error:
@@ -129,11 +129,11 @@ class JobExecutor:
                     await self._rest(asyncio.sleep(pause))
                     continue
                 backoff.reset()
-                if not found and not self._stopping:
+                if not count and not self._stopping:
                     await self._rest(watch.changed(self.poll))
 
     async def _rest(self, awaited: Awaitable[Any]) -> None:
-        """Wait for something while there is nothing to claim, which `stop_claiming` ends."""
+        """Wait while there is nothing to claim; `stop_claiming` cancels the wait."""
         self._resting = True
         try:
             await awaited
@@ -141,7 +141,7 @@ class JobExecutor:
             self._resting = False
 
     async def _claim_some(self, names: Sequence[str]) -> int:
-        """Claim what there is room for; returns how many jobs that were."""
+        """Claim as many jobs as there is room for; return their number."""
         while len(self._executing) >= self.concurrency:
             self._freed.clear()
             await self._rest(self._freed.wait())
@@ -167,7 +167,7 @@ class JobExecutor:
     # --- executing ----------------------------------------------------------------------------------------
 
     async def _execute(self, namespace: ReadyNamespaceRow, job: ClaimedJob) -> None:
-        """Execute one job, and write down how it ended."""
+        """Execute one job, and write its end."""
         end = await self._result(namespace, self.registry[job.name], job)
         until = boottime() + LEASE_SECONDS
         try:
@@ -215,7 +215,7 @@ class JobExecutor:
     # --- leases -------------------------------------------------------------------------------------------
 
     async def _renew(self) -> None:
-        """Renew the leases of all jobs; one that is lost or cancelled is stopped."""
+        """Renew the leases of all jobs; cancel lost and cancelled jobs."""
         while True:
             await asyncio.sleep(LEASE_SECONDS / 3)
             by_namespace: dict[int, list[tuple[asyncio.Task[None], JobLease]]] = {}
@@ -231,12 +231,12 @@ class JobExecutor:
         except StorageError as error:
             logger.warning("cannot renew jobs: %s", error)
             return
-        lost = [each for each, still in zip(held, kept, strict=True) if not still]
+        lost = [item for item, still_held in zip(held, kept, strict=True) if not still_held]
         for task, _ in lost:
             task.cancel()
         if lost:
             await asyncio.wait([task for task, _ in lost], timeout=CANCEL_SECONDS)
-            # An attempt whose job was cancelled is over once its executor says so.
+            # The attempt of a cancelled job is live until its executor reports its end.
             with suppress(StorageError):
                 ends = [JobEnd(lease, error="stopped") for _, lease in lost]
                 await self.storage.run(operations.finish_jobs, ends, self._kinds, ns=ns)

@@ -1,4 +1,4 @@
-"""The rules of jobs: their names, their limits, and the functions that execute them."""
+"""Rules of jobs: their names, their limits, and the functions that execute them."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ JOB: Final = "job"
 INTERNAL_QUEUE: Final = "internal"
 
 LEASE_SECONDS: Final = 15.0
-"""How long the process that executes a job may be silent before another gets it."""
+"""How long the process that executes a job may stop renewing before another process gets the job."""
 LOST_ATTEMPTS: Final = 10
-"""How many attempts a job has whose processes are lost; failures count by the limit of the job."""
+"""Maximum number of attempts whose processes are lost; failures count by the limit of the job."""
 TIMEOUT_SECONDS: Final = 300.0
 MAX_ATTEMPTS: Final = 3
 RETRY_SECONDS: Final = (1.0, 60.0)
-"""The first and the longest pause before a job that failed is tried again."""
+"""The first and the longest pause before a failed job is retried."""
 MAX_BODY: Final = 256 << 10
-"""How many characters a payload and a result may have as JSON."""
+"""Maximum length of a payload and a result, in characters of JSON."""
 LOST: Final = f"the process that executed the job was lost {LOST_ATTEMPTS} times"
 CANCELLED_TEXT: Final = "the job was cancelled"
 
 
 def timed_out(seconds: float) -> str:
-    """What is kept of a job that took too long."""
+    """Return the error of a job that took too long."""
     return f"Job timed out after {seconds:g} seconds"
 
 
-# --- what is executed ---------------------------------------------------------------------------------------
+# --- execution ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
-    """What the function of a job knows beside its payload."""
+    """The context of a job's function, besides its payload."""
 
     storage: Storage
     ns: int
@@ -52,22 +52,22 @@ class JobContext:
     job_id: str
     name: str
     key: str | None
-    """What the job is about, if it was enqueued with a key."""
+    """The subject of the job, if it was enqueued with a key."""
     attempt: int
-    """The number of this attempt, from 1."""
+    """Number of this attempt, from 1."""
 
 
 JobFunction = Callable[[JobContext, Mapping[str, Any]], Awaitable[Mapping[str, Any] | None]]
-"""Executes a job; what it returns is kept as its result.
+"""Function that executes a job; its return value is stored as the result.
 
-It runs in the event loop of a server, so that whatever computes for long belongs into a thread. It may run
-again after a crash: what it writes is the same then.
+It runs in the event loop of a server, so long computations belong in a thread. It may run again after a
+crash, so its writes must be idempotent.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """A function, and the limits of the jobs that it executes where these name no others."""
+    """A function, and the default limits of the jobs that it executes."""
 
     name: str
     function: JobFunction
@@ -76,13 +76,13 @@ class JobSpec:
     retry: tuple[float, float]
 
     def pause(self, attempt: int) -> float:
-        """The seconds before the next attempt after one that failed."""
+        """Return the seconds before the next attempt after a failed one."""
         first, longest = self.retry
         return Backoff(first, longest).delay(attempt)
 
 
 class JobRegistry:
-    """The functions that this process has, by name. Jobs of any other name are left to other processes."""
+    """The functions of this process by name. Other processes execute jobs of other names."""
 
     def __init__(self) -> None:
         self._specs: dict[str, JobSpec] = {}
@@ -96,9 +96,9 @@ class JobRegistry:
         max_attempts: int = MAX_ATTEMPTS,
         retry: tuple[float, float] = RETRY_SECONDS,
     ) -> None:
-        """Add a function, before the executor starts. A job that fails has `max_attempts` in all.
+        """Add a function, before the executor starts. A failing job has at most `max_attempts` attempts.
 
-        A job that takes longer than `timeout` seconds has failed, and is not tried again.
+        A job that takes longer than `timeout` seconds fails without a retry.
         """
         check_name(name, "the name of a job")
         if name in self._specs:
@@ -121,11 +121,11 @@ class JobRegistry:
         return sorted(self._specs)
 
 
-# --- what is enqueued ---------------------------------------------------------------------------------------
+# --- new jobs -----------------------------------------------------------------------------------------------
 
 
 class JobLimits(Limits, frozen=True):
-    """The limits of a job as they are stored. None is what its function was registered with."""
+    """Stored limits of a job. None means the limit of its function."""
 
     job_timeout: float | None = None
     job_attempts: int | None = None
@@ -135,22 +135,22 @@ _limits = msgspec.json.Decoder(JobLimits)
 
 
 def job_limits(config: str) -> JobLimits:
-    """The limits in a stored config."""
+    """Decode the limits from a stored config."""
     return _limits.decode(config)
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job to be enqueued, checked and encoded by `new_job`."""
+    """A job to enqueue, checked and encoded by `new_job`."""
 
     name: str
     payload: str
     config: str
     key: str | None = None
-    """Of one name and key at most one job waits to begin: another one is answered with its id."""
+    """Only one job of a name and key waits to start: a second one is answered with the id of the first."""
     idempotency_key: str | None = None
-    """A key that was used before is answered with the job that came with it first, while that is kept."""
+    """A repeated key is answered with the first job that had it, while that job is stored."""
     delay: int = 0
-    """The microseconds before it may begin."""
+    """Microseconds before it may start."""
 
 
 DEFAULT_LIMITS: Final = encode_json(
@@ -168,7 +168,7 @@ def new_job(
     timeout: float | None = None,
     max_attempts: int | None = None,
 ) -> NewJob:
-    """A job for `enqueue_jobs`; `timeout` and `max_attempts` go before those of its function."""
+    """Build a job for `enqueue_jobs`; `timeout` and `max_attempts` override those of its function."""
     config = DEFAULT_LIMITS
     if timeout is not None or max_attempts is not None:
         limits = job_limits(DEFAULT_LIMITS)
@@ -184,34 +184,34 @@ def new_job(
 
 
 def check_body(value: Mapping[str, Any], what: str) -> str:
-    """A payload or a result as it is stored."""
+    """Encode a payload or a result to store."""
     text = encode_json(value, what=what)
     if len(text) > MAX_BODY:
         raise TooLarge(f"the {what} of a job has {len(text):,} characters; at most {MAX_BODY:,} are allowed")
     return text
 
 
-# --- how it ended -------------------------------------------------------------------------------------------
+# --- ends ---------------------------------------------------------------------------------------------------
 
 
 class JobLease(NamedTuple):
-    """A claim on a job: the attempt is the token that its end carries."""
+    """A claim on a job: its end must carry the attempt as a token."""
 
     job_id: str
     attempt_id: str
 
 
 class JobEnd(NamedTuple):
-    """How an attempt ended: with a result as JSON, or with an error."""
+    """The end of an attempt: with a result as JSON, or with an error."""
 
     lease: JobLease
     result: str | None = None
     error: str | None = None
     timeout: bool = False
     max_attempts: int = 1
-    """How many attempts it has in all, if this one failed."""
+    """Maximum number of attempts if this one failed."""
     delay: int = 0
-    """The microseconds before the next one."""
+    """Microseconds before the next attempt."""
 
 
 class ClaimedJob(NamedTuple):
@@ -243,7 +243,7 @@ class JobRow(NamedTuple):
 
 
 class WaitingRow(NamedTuple):
-    """A job that waits to begin, by its name and key."""
+    """A job that waits to start, by its name and key."""
 
     id: str
     name: str
@@ -251,7 +251,7 @@ class WaitingRow(NamedTuple):
 
 
 class JobEndRow(NamedTuple):
-    """What is written of a job that has ended or failed."""
+    """The columns to write when a job has ended or failed."""
 
     id: str
     waiting_key: str | None
@@ -261,7 +261,7 @@ class JobEndRow(NamedTuple):
 
 
 class JobWithRollout(NamedTuple):
-    """A job with what its rollout knows."""
+    """A job with the status of its rollout."""
 
     id: str
     name: str
@@ -277,21 +277,21 @@ class JobWithRollout(NamedTuple):
 
 
 class ReadyNamespaceRow(NamedTuple):
-    """A namespace in which jobs are ready."""
+    """A namespace with ready jobs."""
 
     id: int
     name: str
 
 
 class EndedJobRow(NamedTuple):
-    """A job that ended a while ago."""
+    """A job that ended before a time."""
 
     ns: int
     id: str
 
 
-def job_of(row: JobWithRollout) -> Job:
-    """The record of a job."""
+def row_to_job(row: JobWithRollout) -> Job:
+    """Convert a row to the record of a job."""
     return Job(
         job_id=row.id,
         name=row.name,

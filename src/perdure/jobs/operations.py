@@ -54,18 +54,18 @@ REMOVE_ROWS = 100
 
 
 async def _begin(tx: Tx, starts: Sequence[AttemptStart]) -> None:
-    """Let the keys of jobs go: who enqueues now gets another job, since this one may have read already."""
-    waiting = await tx.all(sql.LOCK_BEGINNING, ids=sorted(each.rollout_id for each in starts))
+    """Remove the waiting keys of jobs: a new job of the key is another one, since this one may have read."""
+    waiting = await tx.all(sql.LOCK_BEGINNING, ids=sorted(start.rollout_id for start in starts))
     if waiting:
         await tx.execute(sql.BEGIN, ids=[row.id for row in waiting])
 
 
 async def _end(tx: Tx, ended: Sequence[EndedRollout]) -> None:
-    """Write how jobs ended. One that did not say so itself was lost or cancelled."""
-    await tx.defer(sql.SAVE_ENDS.of([_end_row(each, tx.now) for each in ended]))
+    """Write the ends of jobs. A job without a report of its end was lost or cancelled."""
+    await tx.defer(sql.SAVE_ENDS.of([_build_end(rollout, tx.now) for rollout in ended]))
 
 
-def _end_row(ended: EndedRollout, now: int) -> JobEndRow:
+def _build_end(ended: EndedRollout, now: int) -> JobEndRow:
     if isinstance(ended.note, JobEnd):
         return JobEndRow(ended.rollout_id, None, now, ended.note.error, ended.note.result)
     return JobEndRow(ended.rollout_id, None, now, CANCELLED_TEXT if ended.status == CANCELLED else LOST, None)
@@ -79,59 +79,59 @@ _KINDS = Kinds(JOB_KIND)
 
 
 async def enqueue_jobs(tx: Tx, jobs: Sequence[NewJob]) -> list[str]:
-    """Enqueue jobs, inside any operation; answers each with the id of its job.
+    """Enqueue jobs, inside any operation; return the id of each job.
 
-    One with a `key` is answered with the job of that name and key that waits, if there is one. It is locked
-    until the transaction ends, so that the job sees what the transaction wrote. In the order of locks the
-    rows of `jobs` come after those of the domains, and before workers.
+    If a job of the same name and `key` waits, its id is returned. That job is locked until the transaction
+    ends, so that it sees the writes of the transaction. In the order of locks the rows of `jobs` come after
+    those of the domains, and before workers.
     """
-    waiting = await _waiting(tx, jobs)
-    known = await _known(tx, jobs)
+    waiting = await _lock_waiting(tx, jobs)
+    existing = await _find_by_keys(tx, jobs)
     answers: list[str] = []
     rows: list[JobRow] = []
     rollouts: list[NewRollout] = []
     for job in jobs:
-        found = waiting.get((job.name, job.key)) if job.key is not None else None
-        found = found or (known.get(job.idempotency_key) if job.idempotency_key else None)
-        if found is None:
+        job_id = waiting.get((job.name, job.key)) if job.key is not None else None
+        job_id = job_id or (existing.get(job.idempotency_key) if job.idempotency_key else None)
+        if job_id is None:
             row = _new_row(tx, job)
             rows.append(row)
-            rollouts.append(_rollout_of(tx, job, row))
-            found = row.id
+            rollouts.append(_build_rollout(tx, job, row))
+            job_id = row.id
             if job.key is not None:
-                waiting[job.name, job.key] = found
+                waiting[job.name, job.key] = job_id
             if job.idempotency_key is not None:
-                known[job.idempotency_key] = found
-        answers.append(found)
+                existing[job.idempotency_key] = job_id
+        answers.append(job_id)
     if rows:
         await tx.write(sql.ADD.of(rows))
         await enqueue(tx, rollouts, _KINDS)
     return answers
 
 
-async def _waiting(tx: Tx, jobs: Sequence[NewJob]) -> dict[tuple[str, str | None], str]:
-    """The jobs that wait to begin, locked, by name and key."""
+async def _lock_waiting(tx: Tx, jobs: Sequence[NewJob]) -> dict[tuple[str, str | None], str]:
+    """Lock the jobs that wait to start; return their ids by name and key."""
     keys: dict[str, set[str]] = {}
     for job in jobs:
         if job.key is not None:
             keys.setdefault(job.name, set()).add(job.key)
-    found: dict[tuple[str, str | None], str] = {}
+    waiting: dict[tuple[str, str | None], str] = {}
     for name in sorted(keys):
         rows = await tx.all(sql.LOCK_WAITING, name=name, keys=sorted(keys[name]))
-        found.update({(row.name, row.waiting_key): row.id for row in rows})
-    return found
+        waiting.update({(row.name, row.waiting_key): row.id for row in rows})
+    return waiting
 
 
-async def _known(tx: Tx, jobs: Sequence[NewJob]) -> dict[str, str]:
-    keys = sorted({_unique(job.idempotency_key): job.idempotency_key for job in jobs if job.idempotency_key})
+async def _find_by_keys(tx: Tx, jobs: Sequence[NewJob]) -> dict[str, str]:
+    keys = sorted({_rollout_key(job.idempotency_key) for job in jobs if job.idempotency_key})
     if not keys:
         return {}
     rows = await tx.all(rollouts_sql.BY_IDEMPOTENCY_KEY, keys=keys)
-    return {row.idempotency_key.removeprefix(_unique("")): row.view.id for row in rows}
+    return {row.idempotency_key.removeprefix(_rollout_key("")): row.view.id for row in rows}
 
 
-def _unique(key: str) -> str:
-    """The idempotency key of a rollout: those of jobs are apart from those of callers."""
+def _rollout_key(key: str) -> str:
+    """Return the idempotency key of a job's rollout, with a prefix that keys of callers do not have."""
     return "job/" + key
 
 
@@ -149,7 +149,7 @@ def _new_row(tx: Tx, job: NewJob) -> JobRow:
     )
 
 
-def _rollout_of(tx: Tx, job: NewJob, row: JobRow) -> NewRollout:
+def _build_rollout(tx: Tx, job: NewJob, row: JobRow) -> NewRollout:
     return NewRollout(
         input="null",
         config=job.config,
@@ -158,7 +158,7 @@ def _rollout_of(tx: Tx, job: NewJob, row: JobRow) -> NewRollout:
         queue=INTERNAL_QUEUE,
         agent=job.name,
         not_before=tx.wall + job.delay if job.delay else None,
-        idempotency_key=None if job.idempotency_key is None else _unique(job.idempotency_key),
+        idempotency_key=None if job.idempotency_key is None else _rollout_key(job.idempotency_key),
         rollout_id=row.id,
     )
 
@@ -167,14 +167,14 @@ def _rollout_of(tx: Tx, job: NewJob, row: JobRow) -> NewRollout:
 
 
 async def ready_namespaces(tx: Tx, names: Sequence[str]) -> list[ReadyNamespaceRow]:
-    """The namespaces in which jobs of these names are ready."""
+    """Return the namespaces in which jobs of these names are ready."""
     return await tx.all(sql.READY_NAMESPACES, queue=INTERNAL_QUEUE, names=list(names))
 
 
 async def claim_jobs(tx: Tx, limit: int, names: Sequence[str], kinds: Kinds) -> list[ClaimedJob]:
     """Claim the next jobs of these names."""
     (share,) = await claim(tx, [Claim(None, limit)], [INTERNAL_QUEUE], [JOB], kinds, names)
-    claimed = {each.rollout.id: each for each in share}
+    claimed = {pair.rollout.id: pair for pair in share}
     if not claimed:
         return []
     return [
@@ -191,13 +191,13 @@ async def claim_jobs(tx: Tx, limit: int, names: Sequence[str], kinds: Kinds) -> 
 
 
 async def renew_jobs(tx: Tx, leases: Sequence[JobLease], kinds: Kinds) -> list[bool]:
-    """Renew the leases that still hold, and tell of each whether it does."""
+    """Renew leases; return for each whether it still holds."""
     work = LockedRollouts(tx, kinds)
-    await work.load([each.job_id for each in leases], [JOB], lined=False)
+    await work.load([lease.job_id for lease in leases], [JOB], lined=False)
     kept: list[bool] = []
     rows: list[HeartbeatRow] = []
     for lease in leases:
-        rollout, attempt = _holder(work, lease) or (None, None)
+        rollout, attempt = _get_held(work, lease) or (None, None)
         kept.append(rollout is not None and rollout.status in LIVE)
         if attempt is not None and rollout is not None and rollout.status in LIVE:
             rows.append(HeartbeatRow(attempt.rollout_id, attempt.sequence_id, tx.now))
@@ -205,8 +205,8 @@ async def renew_jobs(tx: Tx, leases: Sequence[JobLease], kinds: Kinds) -> list[b
     return kept
 
 
-def _holder(work: LockedRollouts, lease: JobLease) -> tuple[RolloutRow, AttemptRow] | None:
-    """The job and the attempt of a lease that still holds."""
+def _get_held(work: LockedRollouts, lease: JobLease) -> tuple[RolloutRow, AttemptRow] | None:
+    """Return the job and the attempt of a lease that still holds."""
     rollout = work.rollouts.get(lease.job_id)
     latest = None if rollout is None else work.latest(lease.job_id)
     if rollout is None or latest is None or latest.id != lease.attempt_id or latest.status not in LIVE:
@@ -215,29 +215,29 @@ def _holder(work: LockedRollouts, lease: JobLease) -> tuple[RolloutRow, AttemptR
 
 
 async def finish_jobs(tx: Tx, ends: Sequence[JobEnd], kinds: Kinds) -> list[bool]:
-    """End attempts, and tell of each whether it held its job. One that failed may be tried again."""
+    """End attempts; return for each whether it held its job. A failed attempt may be retried."""
     work = LockedRollouts(tx, kinds)
     await work.load([end.lease.job_id for end in ends], [JOB], lined=False)
     failures: list[JobEndRow] = []
     answers: list[bool] = []
     for end in ends:
-        found = _holder(work, end.lease)
-        answers.append(found is not None)
-        if found is not None:
-            failures += _finish(work, *found, end)
+        pair = _get_held(work, end.lease)
+        answers.append(pair is not None)
+        if pair is not None:
+            failures += _finish(work, *pair, end)
     await tx.defer(sql.SAVE_ENDS.of(failures))
     await save_all(work, WorkerChanges(tx), False)
     return answers
 
 
 def _finish(work: LockedRollouts, rollout: RolloutRow, attempt: AttemptRow, end: JobEnd) -> list[JobEndRow]:
-    """Apply an end; gives what is written of a job that is tried again."""
+    """Apply an end; return the row to write if the job is retried."""
     status = SUCCEEDED if end.error is None else TIMEOUT if end.timeout else FAILED
     attempt.status = ATTEMPT.step(attempt.status, reported(status))
     attempt.end_time, attempt.reason = work.tx.now, status
     attempt.check_at, attempt.dirty = None, True
     if rollout.status in ENDED:
-        # It was cancelled meanwhile, and its executor has stopped now.
+        # The job was cancelled meanwhile, and its executor has stopped now.
         work.stopped.append(rollout)
         return []
     if status == FAILED and work.tries(attempt) < end.max_attempts:
@@ -252,13 +252,13 @@ def _finish(work: LockedRollouts, rollout: RolloutRow, attempt: AttemptRow, end:
 
 
 async def release_jobs(tx: Tx, leases: Sequence[JobLease], kinds: Kinds) -> None:
-    """Give jobs back that nobody executes: uncharged, and ready at once."""
+    """Release jobs without an executor: the attempt does not count, and the job is ready at once."""
     work = LockedRollouts(tx, kinds)
-    await work.load([each.job_id for each in leases], [JOB], lined=False)
+    await work.load([lease.job_id for lease in leases], [JOB], lined=False)
     for lease in leases:
-        found = _holder(work, lease)
-        if found is not None:
-            work.release(*found)
+        pair = _get_held(work, lease)
+        if pair is not None:
+            work.release(*pair)
     await save_all(work, WorkerChanges(tx), False)
 
 
@@ -266,12 +266,12 @@ async def release_jobs(tx: Tx, leases: Sequence[JobLease], kinds: Kinds) -> None
 
 
 async def get_jobs(tx: Tx, job_ids: Sequence[str]) -> list[JobWithRollout]:
-    """Jobs by their ids; those that were removed are left out."""
+    """Return jobs by their ids; removed jobs are left out."""
     return await tx.all(sql.VIEW, ids=list(job_ids)) if job_ids else []
 
 
 async def cancel_job(tx: Tx, job_id: str, kinds: Kinds) -> None:
-    """Cancel a job that has not ended. Its executor stops when it renews its lease."""
+    """Cancel a job that has not ended. Its executor stops at the next renewal of its lease."""
     work = LockedRollouts(tx, kinds)
     await work.load([job_id], [JOB], lined=False)
     rollout = work.rollouts.get(job_id)
@@ -284,7 +284,7 @@ async def cancel_job(tx: Tx, job_id: str, kinds: Kinds) -> None:
 
 
 async def remove_ended(tx: Tx, kept: int) -> int:
-    """Delete some of the jobs that ended so many microseconds ago, in every namespace."""
+    """Delete some of the jobs that ended `kept` microseconds ago or earlier, in every namespace."""
     rows = await tx.all(sql.ENDED, before=tx.now - kept, n=REMOVE_ROWS)
     here = tx.ns
     try:

@@ -1,4 +1,4 @@
-"""What callers see of jobs. Times are epoch seconds."""
+"""Records of jobs. Times are epoch seconds."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from perdure.kernel.record import Record
 
 
 class Job(Record, kw_only=True):
-    """Internal work of the server: a function that is executed once it is claimed, and retried."""
+    """Internal work of the server: a function that a process claims, executes and retries."""
 
     job_id: str
     name: str
     key: str | None = None
-    """What it is about."""
+    """The subject of the job."""
     status: str
-    """That of its rollout: queuing, preparing, requeuing, succeeded, failed or cancelled."""
+    """Status of its rollout: queuing, preparing, requeuing, succeeded, failed or cancelled."""
     outcome: str | None = None
     attempts: int
     created_at: float
     ended_at: float | None = None
     error: str | None = None
-    """Why its last attempt failed."""
+    """The error of its last attempt."""
     payload: dict[str, Any]
     result: dict[str, Any] | None = None

@@ -32,7 +32,7 @@ class Jobs(WatchedService):
         timeout: float | None = None,
         max_attempts: int | None = None,
     ) -> str:
-        """Enqueue a job; gives its id, or that of the job with this name and key that waits to begin.
+        """Enqueue a job; return its id, or the id of a waiting job with this name and key.
 
         Operations call `enqueue_jobs` with their transaction instead.
         """
@@ -54,11 +54,11 @@ class Jobs(WatchedService):
         rows = await self.read(operations.get_jobs, [check_id(job_id, "job_id")])
         if not rows:
             raise NotFound(f"Job {job_id} not found")
-        return model.job_of(next(iter(rows)))
+        return model.row_to_job(next(iter(rows)))
 
     @call(POST("/jobs/{job_id}/cancel"), scope="write", errors=(NotFound,), repeatable=True)
     async def cancel(self, job_id: Id) -> Job:
-        """Cancel a job. One that has ended stays as it is."""
+        """Cancel a job. A job that has ended does not change."""
         await self.write(operations.cancel_job, check_id(job_id, "job_id"), self.kinds)
         return await self.get(job_id)
 

@@ -1,4 +1,4 @@
-"""The SQL of jobs, written once for both engines."""
+"""SQL of jobs, written once for both engines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statemen
 ADD = BulkInsert(JOBS, JobRow)
 # Jobs by their ids.
 GET = statement("SELECT {columns} FROM jobs WHERE ns = :ns AND id {among:ids}", row=JobRow)
-# Lock the jobs of a name that wait to begin, by their keys: until the transaction ends, none of them begins.
+# Lock the jobs of a name that wait to start, by their keys: until the transaction ends, none of them starts.
 LOCK_WAITING = statement(
     """
     SELECT {columns} FROM jobs WHERE ns = :ns AND name = :name AND waiting_key {among:keys}
@@ -18,7 +18,7 @@ LOCK_WAITING = statement(
     """,
     row=WaitingRow,
 )
-# Lock the jobs that begin and had to wait under a key. One that another transaction counts on is waited for.
+# Lock the starting jobs that have a waiting key. Waits for transactions that have locked them.
 LOCK_BEGINNING = statement(
     """
     SELECT {columns} FROM jobs WHERE ns = :ns AND id {among:ids} AND waiting_key IS NOT NULL
@@ -26,9 +26,9 @@ LOCK_BEGINNING = statement(
     """,
     row=WaitingRow,
 )
-# Write that jobs have begun.
+# Remove the waiting keys of jobs that have started.
 BEGIN = statement("UPDATE jobs SET waiting_key = NULL WHERE ns = :ns AND id {among:ids}")
-# Write how jobs ended, or why their last attempt failed.
+# Write the ends of jobs, or the error of their last attempt.
 SAVE_ENDS = BulkUpdate(
     JOBS, JobEndRow, sets=("waiting_key", "ended_at", "error", "result"), keys=("ns", "id")
 )

@@ -1,4 +1,4 @@
-"""The table of jobs. Each is a rollout; what is asked of it and what it answered stands here."""
+"""Table of jobs. Each is a rollout; its payload and result are in this table."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ JOBS = Table(
     ),
     hot=True,
 )
-"""`waiting_key` is the key of a job that has not begun, of which each name has one."""
+"""`waiting_key` is the key of a job that has not started, unique for each name."""
 
 TABLES = (JOBS,)

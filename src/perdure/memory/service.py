@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from perdure.jobs.model import job_of, new_job
+from perdure.jobs.model import new_job, row_to_job
 from perdure.jobs.records import Job
 from perdure.kernel.checks import (
     Id,
@@ -462,7 +462,7 @@ class Memory(Service):
         The job also summarises days that are not over. A node whose text stays the same gets no new version.
         """
         job = new_job(REBUILD_JOB, {"index": index, "toc": toc}, key="rebuild", timeout=86_400.0)
-        return job_of(await self.write(maintenance.start_rebuild, job))
+        return row_to_job(await self.write(maintenance.start_rebuild, job))
 
 
 def _build_hits(matches: DocumentMatches, words: Sequence[str]) -> list[SearchHit]:

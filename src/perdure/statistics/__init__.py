@@ -1,1 +1,1 @@
-"""What is known of the past: the queues by the minute, and what agents used by the hour."""
+"""Statistics: the queues by the minute, and the usage of agents by the hour."""

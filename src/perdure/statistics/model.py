@@ -1,4 +1,4 @@
-"""The queues and the usage over time: rows, records, and how they are put together. All of it is pure."""
+"""Rows and records of the queues and the usage over time, and pure functions that build histories."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from perdure.spans.usage import NOTHING, UsageSums
 
 MINUTE = 60 * MICROS
 STEPS = (MINUTE, 5 * MINUTE, 15 * MINUTE, 60 * MINUTE, 360 * MINUTE, 1440 * MINUTE)
-"""How much time a point of a history may stand for."""
+"""Possible lengths of a step of a history."""
 HOUR = 60 * MINUTE
 MOST_POINTS = 360
-"""How many points a history has at most, if a longer step is possible."""
+"""Maximum number of points of a history, if a longer step is possible."""
 DEFAULT_WINDOW = 60 * MINUTE
 USAGE_WINDOW = 24 * HOUR
 MAX_WINDOW = 400 * 1440 * MINUTE
-"""The longest time that one call reads."""
+"""Maximum length of the time that one call reads."""
 UsageBy = Literal["model", "agent", "user", "kind"]
 USAGE_BY: tuple[UsageBy, ...] = get_args(UsageBy)
 ALL = ""
-"""The name of the row that says that the depths of a minute were read."""
+"""Queue name of the row that marks that the depths of a minute were read."""
 
 
 # --- rows -------------------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ class MinuteRow(NamedTuple):
 
 
 class WaitRow(NamedTuple):
-    """How many were claimed in a minute after a wait of one length."""
+    """Number of rollouts claimed in a minute after waits of one bucket."""
 
     ns: int
     minute: int
@@ -60,7 +60,7 @@ class WaitRow(NamedTuple):
 
 
 class QueueStepRow(NamedTuple):
-    """The minutes of a queue in one step, put together."""
+    """Sums of a queue's minutes in one step."""
 
     queue: str
     step: int
@@ -76,7 +76,7 @@ class QueueStepRow(NamedTuple):
 
 
 class StepWaitRow(NamedTuple):
-    """How many of a queue were claimed in one step after a wait of one length."""
+    """Number of rollouts of a queue claimed in one step after waits of one bucket."""
 
     queue: str
     step: int
@@ -85,7 +85,7 @@ class StepWaitRow(NamedTuple):
 
 
 class AddedUsageRow(UsageSums):
-    """What spans of a rollout took, which is to be added to an hour; with the agent of the rollout."""
+    """Usage of a rollout's spans that is not added to an hour yet, with the agent of the rollout."""
 
     ns: int
     rollout_id: str
@@ -98,7 +98,7 @@ class AddedUsageRow(UsageSums):
 
 
 class UsageHourRow(UsageSums):
-    """What spans took in an hour."""
+    """Usage of spans in an hour."""
 
     ns: int
     hour: int
@@ -109,33 +109,33 @@ class UsageHourRow(UsageSums):
 
 
 class UsageStepRow(UsageSums):
-    """The hours of one name in one step, put together."""
+    """Sums of a name's hours in one step."""
 
     step: int
     name: str
 
 
-# --- what callers see -------------------------------------------------------------------------------------
+# --- records ----------------------------------------------------------------------------------------------
 
 
 class QueuePoint(Record, kw_only=True):
-    """A queue in one step of a history. Depths are the highest of the step."""
+    """A queue in one step of a history. Depths are the maximum of the step."""
 
     time: float
-    """When the step began."""
+    """Start of the step."""
     queue: str
     ready: int
-    """So many could be claimed at once."""
+    """Rollouts that could be claimed at once."""
     delayed: int
-    """So many waited for their time."""
+    """Rollouts that waited for their time."""
     waiting: int
-    """So many waited in a line for the one before them."""
+    """Rollouts that waited in a line for the one before them."""
     oldest_age_seconds: float
-    """How long the oldest that could be claimed had been ready."""
+    """How long the oldest claimable rollout had been ready."""
     claimed: int
-    """So many were claimed for the first time."""
+    """Rollouts that were claimed for the first time."""
     wait_seconds_mean: float | None
-    """How long those had waited."""
+    """Mean waiting time of these claimed rollouts."""
     wait_seconds_p50: float | None
     wait_seconds_p95: float | None
     succeeded: int
@@ -150,30 +150,30 @@ class QueueHistory(Record, kw_only=True):
     until: float
     step_seconds: float
     times: list[float]
-    """The steps in which the queues were looked at; a queue without a point in one of them was empty."""
+    """The steps in which depths were read; a queue without a point in one of them was empty."""
     items: list[QueuePoint]
 
 
 class UsagePoint(Record, kw_only=True):
-    """What a model, agent, user or kind of step used in one step of a history."""
+    """Usage of a model, agent, user or kind of step in one step of a history."""
 
     time: float
-    """When the step began."""
+    """Start of the step."""
     name: str
-    """Empty where it is unknown."""
+    """Empty if it is unknown."""
     steps: int
     errors: int
     seconds: float
-    """How long the steps took in sum."""
+    """Total duration of the steps."""
     input_tokens: int
     output_tokens: int
     cached_tokens: int
     cost: float | None
-    """In US dollars, by the price table; none if no price is known."""
+    """In US dollars, by the price table; null if no price is known."""
 
 
 class UsageHistory(Record, kw_only=True):
-    """What was used over time, the oldest step first."""
+    """Usage over time, the oldest step first."""
 
     since: float
     until: float
@@ -183,7 +183,7 @@ class UsageHistory(Record, kw_only=True):
 
 
 class Window(NamedTuple):
-    """A time to be read, in steps of one length; both ends are the beginning of a step."""
+    """A time range in steps of one length; both ends are starts of a step."""
 
     since: int
     until: int
@@ -193,14 +193,14 @@ class Window(NamedTuple):
 def build_window(
     since: float | None, until: float | None, now: int, *, shortest: int = MINUTE, usual: int = DEFAULT_WINDOW
 ) -> Window:
-    """The time from `since` until `until`, in epoch seconds, in steps that give a few hundred points."""
+    """Build the window from `since` to `until`, in epoch seconds, with steps that give at most 360 points."""
     end = now if until is None else _moment(until, "until")
     start = max(end - usual, 0) if since is None else _moment(since, "since")
     if start > end:
         raise InvalidInput("since must not be later than until")
     if end - start > MAX_WINDOW:
-        raise InvalidInput(f"the time from since until until is at most {MAX_WINDOW // (1440 * MINUTE)} days")
-    fitting = (each for each in STEPS if each >= shortest and (end - start) // each <= MOST_POINTS)
+        raise InvalidInput(f"`since` and `until` must be at most {MAX_WINDOW // (1440 * MINUTE)} days apart")
+    fitting = (step for step in STEPS if step >= shortest and (end - start) // step <= MOST_POINTS)
     step = next(fitting, STEPS[-1])
     return Window(start // step * step, -(-end // step) * step, step)
 
@@ -214,7 +214,7 @@ def _moment(value: float, what: str) -> int:
 def build_history(
     window: Window, looked: Sequence[int], steps: Sequence[QueueStepRow], waits: Sequence[StepWaitRow]
 ) -> QueueHistory:
-    """A history out of the rows of its steps."""
+    """Build a history from the rows of its steps."""
     buckets: dict[tuple[str, int], dict[int, int]] = {}
     for row in waits:
         buckets.setdefault((row.queue, row.step), {})[row.bucket] = row.claimed
@@ -222,12 +222,12 @@ def build_history(
         since=to_seconds(window.since),
         until=to_seconds(window.until),
         step_seconds=to_seconds(window.step),
-        times=[to_seconds(each * window.step) for each in looked],
-        items=[_point(window, row, buckets.get((row.queue, row.step), {})) for row in steps],
+        times=[to_seconds(step * window.step) for step in looked],
+        items=[_build_point(window, row, buckets.get((row.queue, row.step), {})) for row in steps],
     )
 
 
-def _point(window: Window, row: QueueStepRow, buckets: Mapping[int, int]) -> QueuePoint:
+def _build_point(window: Window, row: QueueStepRow, buckets: Mapping[int, int]) -> QueuePoint:
     return QueuePoint(
         time=to_seconds(row.step * window.step),
         queue=row.queue,
@@ -246,9 +246,9 @@ def _point(window: Window, row: QueueStepRow, buckets: Mapping[int, int]) -> Que
 
 
 def quantile(buckets: Mapping[int, int], share: float) -> float | None:
-    """The duration that this share of all is not above, as Prometheus estimates it: straight within a bucket.
+    """Estimate a quantile of durations like Prometheus does: linear within a bucket.
 
-    What is above all bounds counts as the highest bound.
+    Durations above all bounds count as the highest bound.
     """
     counts = [buckets.get(place, 0) for place in range(len(SECONDS_BUCKETS) + 1)]
     total = sum(counts)
@@ -268,7 +268,7 @@ def quantile(buckets: Mapping[int, int], share: float) -> float | None:
 
 
 def build_usage(window: Window, by: UsageBy, rows: Sequence[UsageStepRow]) -> UsageHistory:
-    """A history of usage out of the rows of its steps."""
+    """Build a history of usage from the rows of its steps."""
     return UsageHistory(
         since=to_seconds(window.since),
         until=to_seconds(window.until),
@@ -292,13 +292,13 @@ def build_usage(window: Window, by: UsageBy, rows: Sequence[UsageStepRow]) -> Us
 
 
 def build_hours(rows: Sequence[AddedUsageRow]) -> list[UsageHourRow]:
-    """What is to be added to the hours, by key; the agent is the rollout's where the span names none."""
-    found: dict[tuple[int, int, str, str, str, str], UsageHourRow] = {}
+    """Sum usage by hour and key; a span without an agent counts for the rollout's agent."""
+    hours: dict[tuple[int, int, str, str, str, str], UsageHourRow] = {}
     for row in rows:
         agent = row.agent or row.rollout_agent or ""
         key = (row.ns, row.hour, row.kind, row.model, agent, row.user_id)
-        hour = found.get(key)
+        hour = hours.get(key)
         if hour is None:
-            hour = found[key] = UsageHourRow(*NOTHING, *key)
+            hour = hours[key] = UsageHourRow(*NOTHING, *key)
         hour.add(row)
-    return [found[key] for key in sorted(found)]
+    return [hours[key] for key in sorted(hours)]

@@ -32,21 +32,21 @@ from perdure.statistics.model import (
 )
 
 MOST_ROWS = 50_000
-"""How many rows of steps one call reads."""
+"""Maximum number of rows of steps that one call reads."""
 TRIM_ROWS = 500
 USAGE_ROWS = 500
-"""How many rows of usage one transaction adds to the hours."""
+"""Number of rows of usage that one transaction adds to the hours."""
 
 
 class Waits(NamedTuple):
-    """What was claimed of a queue: how many after a wait of each length, and how long all of them waited."""
+    """Claims of a queue: their number by bucket of waiting time, and their total waiting time."""
 
     buckets: Sequence[int]
     micros: int
 
 
 class Counted(NamedTuple):
-    """What a process counted since it last wrote, by namespace and queue, and ends also by status."""
+    """Counts of a process since its last write, by namespace and queue, ends also by status."""
 
     waits: Mapping[Place, Waits]
     ends: Mapping[tuple[int | None, str, str], int]
@@ -56,46 +56,46 @@ class Counted(NamedTuple):
 
 
 async def record_minute(tx: Tx, counted: Counted, look: bool) -> bool:
-    """Add what a process counted to the minute that mostly lies behind; returns whether it read the depths.
+    """Add the counts of a process to the minute that is mostly over; return whether it read the depths.
 
-    The depths of a minute are read by one process: the first that wants to `look`.
+    With `look`, read the depths too, unless another process has read them for this minute.
     """
     minute = (tx.wall - MINUTE // 2) // MINUTE * MINUTE
-    found: dict[tuple[int, str], MinuteRow] = {}
+    rows: dict[tuple[int, str], MinuteRow] = {}
     looked = look and bool(
         await tx.insert_new(sql.TAKE_MINUTE, [MinuteRow(ns=SYSTEM, minute=minute, queue=ALL)])
     )
     if looked:
         for depth in await depths(tx):
             oldest = 0 if depth.oldest is None else max(tx.now - depth.oldest, 0)
-            found[depth.ns, depth.queue] = MinuteRow(
+            rows[depth.ns, depth.queue] = MinuteRow(
                 depth.ns, minute, depth.queue, depth.ready, depth.delayed, depth.waiting, oldest
             )
     waits = []
-    for (ns, queue), each in counted.waits.items():
+    for (ns, queue), waited in counted.waits.items():
         if ns is None:
             continue
-        row = found.get((ns, queue)) or MinuteRow(ns, minute, queue)
-        found[ns, queue] = row._replace(claimed=sum(each.buckets), waited=each.micros)
-        waits += [WaitRow(ns, minute, queue, place, n) for place, n in enumerate(each.buckets) if n]
+        row = rows.get((ns, queue)) or MinuteRow(ns, minute, queue)
+        rows[ns, queue] = row._replace(claimed=sum(waited.buckets), waited=waited.micros)
+        waits += [WaitRow(ns, minute, queue, bucket, n) for bucket, n in enumerate(waited.buckets) if n]
     for (ns, queue, status), count in counted.ends.items():
         if ns is None:
             continue
-        row = found.get((ns, queue)) or MinuteRow(ns, minute, queue)
+        row = rows.get((ns, queue)) or MinuteRow(ns, minute, queue)
         if status == SUCCEEDED:
             row = row._replace(succeeded=row.succeeded + count)
         elif status == CANCELLED:
             row = row._replace(cancelled=row.cancelled + count)
         else:
             row = row._replace(failed=row.failed + count)
-        found[ns, queue] = row
-    minutes = [found[key] for key in sorted(found)]
+        rows[ns, queue] = row
+    minutes = [rows[key] for key in sorted(rows)]
     await tx.write(sql.ADD_MINUTES.of(minutes), sql.ADD_WAITS.of(sorted(waits)))
     return looked
 
 
 async def queue_history(tx: Tx, since: float | None, until: float | None) -> QueueHistory:
-    """The queues of a namespace over time."""
+    """Return the queues of a namespace over time."""
     window = build_window(since, until, tx.wall)
     terms = {"since": window.since, "until": window.until, "step": window.step, "n": MOST_ROWS}
     return build_history(
@@ -115,7 +115,7 @@ USAGE: Mapping[UsageBy, Statement[UsageStepRow]] = {
 
 
 async def add_usage_to_hours(tx: Tx) -> int:
-    """Add some of what new spans took to the hours, in all namespaces; returns how many rows that were."""
+    """Add usage of new spans to the hours, in all namespaces, 500 rows at most; return the number of rows."""
     rows = await tx.all(sql.TAKE_USAGE, n=USAGE_ROWS)
     if rows:
         await tx.execute_many(sql.DROP_USAGE, [_usage_key(row) for row in rows])
@@ -136,7 +136,7 @@ def _usage_key(row: AddedUsageRow) -> dict[str, Any]:
 
 
 async def usage_history(tx: Tx, by: UsageBy, since: float | None, until: float | None) -> UsageHistory:
-    """What was used in a namespace over time."""
+    """Return the usage of a namespace over time."""
     window = build_window(since, until, tx.wall, shortest=HOUR, usual=USAGE_WINDOW)
     terms: dict[str, Any] = {"since": window.since, "until": window.until, "step": window.step}
     if by != "kind":
@@ -145,13 +145,12 @@ async def usage_history(tx: Tx, by: UsageBy, since: float | None, until: float |
 
 
 async def trim_hours(tx: Tx, age: int) -> int:
-    """Delete some of the hours that are older than `age` microseconds; returns how many."""
+    """Delete some of the hours that are older than `age` microseconds; return how many rows."""
     return await tx.execute(sql.TRIM_HOURS, before=tx.now - age, n=TRIM_ROWS)
 
 
 async def trim(tx: Tx, age: int) -> int:
-    """Delete some of the minutes that are older than `age` microseconds; returns how many rows."""
+    """Delete some of the minutes that are older than `age` microseconds; return how many rows."""
     before = tx.now - age
-    return sum(
-        [await tx.execute(each, before=before, n=TRIM_ROWS) for each in (sql.TRIM_MINUTES, sql.TRIM_WAITS)]
-    )
+    statements = (sql.TRIM_MINUTES, sql.TRIM_WAITS)
+    return sum([await tx.execute(statement, before=before, n=TRIM_ROWS) for statement in statements])

@@ -1,4 +1,4 @@
-"""Writes statistics: the queues by the minute, and what spans took by the hour."""
+"""Writes statistics: the queues by the minute, and the usage of spans by the hour."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from perdure.rollouts.operations.work import ENDED_IN_QUEUE, WAITED
 from perdure.statistics.operations import USAGE_ROWS, Counted, Waits, add_usage_to_hours, record_minute
 
 LOOK_SECONDS = 5.0
-"""How often it looks whether a minute is over."""
+"""Interval of checks whether a minute is over."""
 
 logger = logging.getLogger(__name__)
 
 
 class StatisticsRecorder:
-    """Each process that has a database open adds what it counted; one of them reads the depths.
+    """Adds the counts of a process with an open database; one of the processes reads the depths.
 
-    What a process counted since the last full minute is lost if it is killed; when it stops, it is written.
+    The counts since the last full minute are written when the process stops. They are lost if it is killed.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -39,22 +39,22 @@ class StatisticsRecorder:
     async def _look(self) -> None:
         over = _minute() != self._minute
         self._minute = _minute()
-        # What another process stored is added by that process, or at the end of a minute.
+        # Usage of another process is added by that process, or at the end of a minute.
         if over or self._storage.tally.counts(USAGE_WRITTEN).get("", 0) != self._usage:
             await self.add_usage()
         if over:
             await self.record()
 
     async def add_usage(self) -> None:
-        """Add what new spans took to the hours."""
+        """Add the usage of new spans to the hours."""
         self._usage = self._storage.tally.counts(USAGE_WRITTEN).get("", 0)
         while await self._storage.background(add_usage_to_hours) == USAGE_ROWS:
             pass
 
     async def record(self, *, look: bool = True) -> bool:
-        """Write what was counted since the last time; returns whether the depths were read here too.
+        """Write the counts since the last write; return whether the depths were read here too.
 
-        What could not be written is added the next time. A commit whose answer was lost counts as made.
+        A failed write is added to the next one. A commit whose answer was lost counts as done.
         """
         waits = self._storage.tally.durations_by_place(WAITED)
         ends = {status: self._storage.tally.counts_by_place(name) for status, name in ENDED_IN_QUEUE.items()}
@@ -64,14 +64,14 @@ class StatisticsRecorder:
             if look or counted:
                 looked = await self._storage.background(record_minute, counted, look)
         except OutcomeUnknown as error:
-            logger.warning("it is not known whether the last minute of the queues was written: %s", error)
+            logger.warning("it is unknown whether the last minute of the queues was written: %s", error)
         self._waits, self._ends = waits, ends
         return looked
 
     async def finish(self) -> None:
-        """Write what was counted since the last full minute, and what the last spans took."""
+        """Write the counts since the last full minute, and the usage of the last spans."""
         if not self._storage.timers.reached:
-            # Nothing was counted, and whoever started the process is told why.
+            # The database was never reached: there are no counts, and the start reports the error.
             return
         try:
             await self.record(look=False)
@@ -85,24 +85,24 @@ def _minute() -> int:
 
 
 def _waits_since(before: dict[Place, Durations], now: dict[Place, Durations]) -> dict[Place, Waits]:
-    found = {}
+    since = {}
     for place, durations in now.items():
         old = before.get(place) or Durations()
-        buckets = [new - known for new, known in zip(durations.buckets, old.buckets, strict=True)]
+        buckets = [new - previous for new, previous in zip(durations.buckets, old.buckets, strict=True)]
         if any(buckets):
-            found[place] = Waits(buckets, to_micros(max(durations.total - old.total, 0.0)))
-    return found
+            since[place] = Waits(buckets, to_micros(max(durations.total - old.total, 0.0)))
+    return since
 
 
 def _ends_since(
     before: dict[str, dict[Place, int]], now: dict[str, dict[Place, int]]
 ) -> dict[tuple[int | None, str, str], int]:
-    found = {}
+    since = {}
     for status, counts in now.items():
-        known = before.get(status, {})
+        old = before.get(status, {})
         for place, count in counts.items():
-            more = count - known.get(place, 0)
+            more = count - old.get(place, 0)
             if more:
                 ns, queue = place
-                found[ns, queue, status] = more
-    return found
+                since[ns, queue, status] = more
+    return since

@@ -1,4 +1,4 @@
-"""The SQL of statistics, written once for both engines."""
+"""SQL of statistics, written once for both engines."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from perdure.statistics.model import (
 )
 from perdure.statistics.tables import QUEUE_MINUTES, QUEUE_WAITS, USAGE_HOURS
 
-# Take a minute, in which one process reads the depths.
+# Take a minute: only one process inserts the row, and reads the depths.
 TAKE_MINUTE = BulkInsert(QUEUE_MINUTES, MinuteRow, on_conflict="NOTHING")
-# Add to minutes of queues. Depths are written once: all others add zeros.
+# Add to minutes of queues. One process writes the depths: all others add zeros.
 ADD_MINUTES = BulkInsert(
     QUEUE_MINUTES,
     MinuteRow,
@@ -32,7 +32,7 @@ ADD_MINUTES = BulkInsert(
       cancelled = queue_minutes.cancelled + excluded.cancelled
     """,
 )
-# Add to the lengths of waits.
+# Add to the buckets of waits.
 ADD_WAITS = BulkInsert(
     QUEUE_WAITS, WaitRow, on_conflict="UPDATE SET claimed = queue_waits.claimed + excluded.claimed"
 )
@@ -44,7 +44,7 @@ LOOKED_AT = statement(
     """,
     row=int,
 )
-# The minutes of queues, put together in steps.
+# The minutes of queues, summed up in steps.
 LIST_STEPS = statement(
     """
     SELECT queue, minute / :step AS step, max(ready) AS ready, max(delayed) AS delayed,
@@ -58,7 +58,7 @@ LIST_STEPS = statement(
     """,
     row=QueueStepRow,
 )
-# The lengths of waits, put together in steps.
+# The buckets of waits, summed up in steps.
 LIST_STEP_WAITS = statement(
     """
     SELECT queue, minute / :step AS step, bucket, CAST(sum(claimed) AS BIGINT) AS claimed
@@ -69,7 +69,7 @@ LIST_STEP_WAITS = statement(
     """,
     row=StepWaitRow,
 )
-# Some of what is to be added to the hours, in all namespaces.
+# Usage that is not added to the hours yet, in all namespaces.
 TAKE_USAGE = statement(
     """
     SELECT u.steps, u.errors, u.micros, u.input_tokens, u.output_tokens, u.cached_tokens, u.cost,
@@ -80,7 +80,7 @@ TAKE_USAGE = statement(
     """,
     row=AddedUsageRow,
 )
-# Delete what was added to the hours.
+# Delete usage that was added to the hours.
 DROP_USAGE = statement(
     """
     DELETE FROM usage_added
@@ -88,7 +88,7 @@ DROP_USAGE = statement(
       AND agent = :agent AND user_id = :user_id
     """
 )
-# Add to hours.
+# Add usage to hours.
 ADD_HOURS = BulkInsert(
     USAGE_HOURS,
     UsageHourRow,
@@ -113,27 +113,27 @@ _HOURS = """ AS name
     WHERE ns = :ns AND hour >= :since AND hour < :until
     """
 _CALLS = " AND kind {among:kinds} "
-# Hours by model, put together in steps: of model calls.
+# Usage of model calls by model, summed up in steps.
 USAGE_BY_MODEL = statement(
     _SUMS + "model" + _HOURS + _CALLS + " GROUP BY hour / :step, model ORDER BY step, name LIMIT :n",
     row=UsageStepRow,
 )
-# The same by agent.
+# Usage of model calls by agent, summed up in steps.
 USAGE_BY_AGENT = statement(
     _SUMS + "agent" + _HOURS + _CALLS + " GROUP BY hour / :step, agent ORDER BY step, name LIMIT :n",
     row=UsageStepRow,
 )
-# The same by user.
+# Usage of model calls by user, summed up in steps.
 USAGE_BY_USER = statement(
     _SUMS + "user_id" + _HOURS + _CALLS + " GROUP BY hour / :step, user_id ORDER BY step, name LIMIT :n",
     row=UsageStepRow,
 )
-# The same by kind of step, of all kinds.
+# Usage of all kinds of steps by kind, summed up in steps.
 USAGE_BY_KIND = statement(
     _SUMS + "kind" + _HOURS + " GROUP BY hour / :step, kind ORDER BY step, name LIMIT :n",
     row=UsageStepRow,
 )
-# Hours before a time.
+# Number of hours before a time.
 OLD_HOURS = statement("SELECT count(*) FROM usage_hours WHERE hour < :before", row=int)
 # Delete some of the hours before a time.
 TRIM_HOURS = statement(
@@ -142,7 +142,7 @@ TRIM_HOURS = statement(
       (SELECT hour FROM usage_hours WHERE hour < :before ORDER BY hour LIMIT :n) AS old)
     """
 )
-# Minutes before a time.
+# Number of minutes before a time.
 OLD_MINUTES = statement("SELECT count(*) FROM queue_minutes WHERE minute < :before", row=int)
 # Delete some of the minutes before a time.
 TRIM_MINUTES = statement(

@@ -1,4 +1,4 @@
-"""The tables of statistics. A `minute` or `hour` is when it began, in microseconds."""
+"""Tables of statistics. A `minute` or `hour` is its start, in microseconds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUEUE_MINUTES = Table(
     key=("ns", "minute", "queue"),
     indexes=(Index("queue_minutes_order", ("minute",)),),
 )
-"""A queue in a minute: how much waited at its end, what began and ended in it. Times are microseconds.
+"""A queue in a minute: depths at its end, claims and ends during it. Times are microseconds.
 
 A minute in which the depths were read has a row of the system with an empty `queue`.
 """
@@ -35,7 +35,8 @@ QUEUE_WAITS = Table(
     key=("ns", "minute", "queue", "bucket"),
     indexes=(Index("queue_waits_order", ("minute",)),),
 )
-"""How many were claimed in a minute after a wait of each length; a bucket is a place in `SECONDS_BUCKETS`."""
+"""Number of rollouts claimed in a minute by bucket of waiting time; `bucket` is an index of
+`SECONDS_BUCKETS`."""
 
 USAGE_HOURS = Table(
     "usage_hours",
@@ -51,6 +52,6 @@ USAGE_HOURS = Table(
     key=("ns", "hour", "kind", "model", "agent", "user_id"),
     indexes=(Index("usage_hours_order", ("hour",)),),
 )
-"""What spans took in an hour, by kind of step, model, agent and user. Costs are 10⁻⁹ dollars."""
+"""Usage of spans in an hour, by kind of step, model, agent and user. Costs are 10⁻⁹ dollars."""
 
 TABLES = (QUEUE_MINUTES, QUEUE_WAITS, USAGE_HOURS)

@@ -1,4 +1,4 @@
-"""What models were asked and said, and what tools answered, in the attributes and events of spans.
+"""Messages of models and answers of tools, from the attributes and events of spans.
 
 | dialect | messages | answers of tools |
 |---|---|---|
@@ -25,9 +25,9 @@ from perdure.spans.figures import LLM, TOOL, count_figures
 from perdure.spans.records import Span
 
 MAX_MESSAGES = 500
-"""How many messages of a span are shown, and how many calls and parts of each."""
+"""Maximum number of messages of a span, and of calls and parts of each."""
 MAX_TEXT = 100_000
-"""How many characters of a message are shown."""
+"""Maximum length of a message, in characters."""
 ROLES: Mapping[str, str] = {
     "human": "user",
     "ai": "assistant",
@@ -60,7 +60,7 @@ _NUMBER = re.compile(r"(\d{1,6})\.")
 
 
 class MessageCall(Record, kw_only=True):
-    """A call of a tool that a model asked for."""
+    """A tool call that a model requested."""
 
     id: str | None = None
     name: str
@@ -82,7 +82,7 @@ class SpanMessage(Record, kw_only=True):
 
 
 class SpanMessages(Record, kw_only=True):
-    """The messages in some spans of a trace, each once; `total` is how many spans the trace has."""
+    """The messages in some spans of a trace, each once; `total` is the number of the trace's spans."""
 
     items: list[SpanMessage]
     total: int
@@ -91,31 +91,31 @@ class SpanMessages(Record, kw_only=True):
 def messages_of_span(span: Span, *, loosely: bool = True) -> list[SpanMessage]:
     """Return the messages of a span in their order; none if it is neither a model call nor a tool.
 
-    With `loosely`, the input and output of a model call that has no messages are shown as such.
+    With `loosely`, a model call without messages shows its input and output as messages.
     """
     attributes = span.attributes
     kind = count_figures(span.name, attributes).step.kind
     if kind == TOOL:
         return _answer_of_tool(span)
-    found = [
-        *(each for key in _WHOLE for each in _listed(attributes.get(key))),
-        *(each for prefix, inner in _NUMBERED for each in _numbered(attributes, prefix, inner)),
+    messages = [
+        *(message for key in _WHOLE for message in _listed(attributes.get(key))),
+        *(message for prefix, inner in _NUMBERED for message in _numbered(attributes, prefix, inner)),
         *_list_events(span),
     ]
-    if not found and loosely and kind == LLM:
-        found += _listed(_first(attributes, _INPUTS), "user")
-        found += _listed(_first(attributes, _OUTPUTS), "assistant")
+    if not messages and loosely and kind == LLM:
+        messages += _listed(_first(attributes, _INPUTS), "user")
+        messages += _listed(_first(attributes, _OUTPUTS), "assistant")
     if kind not in ("", LLM):
-        # Agents and chains repeat what the model calls below them say.
+        # Agents and chains repeat the messages of the model calls below them.
         return []
-    return [_message(span.span_id, each) for each in found[:MAX_MESSAGES]]
+    return [_build_message(span.span_id, message) for message in messages[:MAX_MESSAGES]]
 
 
 def build_conversation(spans: Sequence[Span]) -> list[SpanMessage]:
-    """Return what was said in spans, each message once: a model call repeats those before it."""
-    found: list[SpanMessage] = []
-    known: set[tuple[Any, ...]] = set()
-    told: set[str] = set()
+    """Return the messages of spans, each once, because a model call repeats the messages before it."""
+    conversation: list[SpanMessage] = []
+    seen: set[tuple[Any, ...]] = set()
+    answered: set[str] = set()
     groups = [messages_of_span(span, loosely=False) for span in spans]
     if not any(message.role != "tool" for group in groups for message in group):
         groups = [messages_of_span(span) for span in spans]
@@ -124,21 +124,21 @@ def build_conversation(spans: Sequence[Span]) -> list[SpanMessage]:
             key = _build_key(message)
             if message.role == "tool":
                 # The span of a tool and the next model call both have its answer.
-                if _is_told(message, told):
+                if _is_repeated(message, answered):
                     continue
-                told.update(name for name in (message.answers, message.text.strip()) if name)
-            if key not in known:
-                known.add(key)
-                found.append(message)
-    return found
+                answered.update(name for name in (message.answers, message.text.strip()) if name)
+            if key not in seen:
+                seen.add(key)
+                conversation.append(message)
+    return conversation
 
 
-def _is_told(message: SpanMessage, told: Collection[str]) -> bool:
-    """Return whether the answer of a tool is known, by its call or, after some words, by its text."""
+def _is_repeated(message: SpanMessage, answered: Collection[str]) -> bool:
+    """Return whether a tool's answer is a repetition: by its call, or by the end of its text."""
     text = message.text.strip()
-    if message.answers in told or text in told:
+    if message.answers in answered or text in answered:
         return True
-    return message.answers is None and any(text.endswith(known) for known in told)
+    return message.answers is None and any(text.endswith(answer) for answer in answered)
 
 
 def _build_key(message: SpanMessage) -> tuple[Any, ...]:
@@ -168,7 +168,7 @@ def _answer_of_tool(span: Span) -> list[SpanMessage]:
 
 
 def _text_of_result(result: Any) -> tuple[str, str | None]:
-    """Return what a tool answered, and the id of the call if the answer is a message."""
+    """Return the text of a tool's answer, and the id of the call if the answer is a message."""
     value = _parsed(result)
     if isinstance(value, Mapping):
         inner = value.get("data", value)
@@ -181,11 +181,11 @@ def _text_of_result(result: Any) -> tuple[str, str | None]:
     return _extract_text(result), None
 
 
-def _listed(given: Any, role: str | None = None) -> Iterator[Mapping[str, Any]]:
-    """Yield the messages of an attribute that holds all of them."""
-    if given is None:
+def _listed(attribute: Any, role: str | None = None) -> Iterator[Mapping[str, Any]]:
+    """Yield the messages of an attribute that contains a list of them."""
+    if attribute is None:
         return
-    value = _parsed(given)
+    value = _parsed(attribute)
     items = value.get("messages") if isinstance(value, Mapping) else value
     if isinstance(items, list) and items and all(_is_message(item) for item in items):
         yield from items
@@ -209,7 +209,7 @@ def _is_message(value: Any) -> bool:
 
 
 def _numbered(attributes: Mapping[str, Any], prefix: str, inner: str) -> Iterator[Mapping[str, Any]]:
-    """Yield messages whose fields are attributes: `PREFIX0.role`, `PREFIX0.content` and the like."""
+    """Yield messages whose fields are attributes: `PREFIX0.role`, `PREFIX0.content` and so on."""
     for at in _places(attributes, prefix):
         place = at + inner
         content = attributes.get(place + "content")
@@ -247,7 +247,7 @@ def _numbered(attributes: Mapping[str, Any], prefix: str, inner: str) -> Iterato
 
 
 def _places(attributes: Mapping[str, Any], prefix: str) -> list[str]:
-    """Return the prefixes with the numbers that attributes have, in the order of the numbers."""
+    """Return the numbered prefixes of attributes, in the order of the numbers."""
     numbers: set[int] = set()
     for key in attributes:
         if key.startswith(prefix) and (number := _NUMBER.match(key, len(prefix))) is not None:
@@ -260,18 +260,18 @@ def _list_events(span: Span) -> Iterator[Mapping[str, Any]]:
         role = _EVENTS.get(event.name)
         if role is None:
             continue
-        given = dict(event.attributes or {})
-        message = _parsed(given.get("message"))
+        fields = dict(event.attributes or {})
+        message = _parsed(fields.get("message"))
         if isinstance(message, Mapping):
-            given = {**given, **message}
+            fields = {**fields, **message}
         elif message is not None:
-            given["content"] = message
+            fields["content"] = message
         yield {
-            **given,
-            "role": given.get("role") or role,
-            "content": _parsed(given.get("content")),
-            "tool_calls": _parsed(given.get("tool_calls")),
-            "tool_call_id": given.get("tool_call_id") or (given.get("id") if role == "tool" else None),
+            **fields,
+            "role": fields.get("role") or role,
+            "content": _parsed(fields.get("content")),
+            "tool_calls": _parsed(fields.get("tool_calls")),
+            "tool_call_id": fields.get("tool_call_id") or (fields.get("id") if role == "tool" else None),
         }
 
 
@@ -279,7 +279,7 @@ def _list_events(span: Span) -> Iterator[Mapping[str, Any]]:
 
 
 class _Parts:
-    """What the content of a message holds: texts, calls, the answer to a call, and reasoning."""
+    """The content of a message by type: texts, calls, the answer to a call, and reasoning."""
 
     def __init__(self, content: Any) -> None:
         self.texts: list[str] = []
@@ -301,7 +301,7 @@ class _Parts:
             return
         kind = part.get("type")
         if kind in ("tool_use", "tool_call"):
-            self.calls.append(_call(part))
+            self.calls.append(_build_call(part))
         elif kind in ("tool_result", "tool_call_response"):
             self.answers = _string(part.get("tool_use_id")) or _string(part.get("id"))
             self.name = _string(part.get("name"))
@@ -315,34 +315,34 @@ class _Parts:
             self.texts.append(f"[{kind or _extract_text(part)}]" if text is None else _extract_text(text))
 
 
-def _message(span_id: str, given: Mapping[str, Any]) -> SpanMessage:
-    said = _string(given.get("role")) or _string(given.get("type")) or ""
-    parts = _Parts(given.get("content") if given.get("content") is not None else given.get("parts"))
-    listed = given.get("tool_calls")
+def _build_message(span_id: str, fields: Mapping[str, Any]) -> SpanMessage:
+    role = _string(fields.get("role")) or _string(fields.get("type")) or ""
+    parts = _Parts(fields.get("content") if fields.get("content") is not None else fields.get("parts"))
+    listed = fields.get("tool_calls")
     calls = list(parts.calls)
     for call in listed[:MAX_MESSAGES] if isinstance(listed, list) else ():
         if isinstance(call, Mapping):
-            calls.append(_call(call))
+            calls.append(_build_call(call))
     ids = [call.id for call in calls]
-    answers = _string(given.get("tool_call_id")) or parts.answers
+    answers = _string(fields.get("tool_call_id")) or parts.answers
     return SpanMessage(
         span_id=span_id,
-        role="tool" if answers is not None else ROLES.get(said, said),
+        role="tool" if answers is not None else ROLES.get(role, role),
         text=parts.text,
         calls=[call for place, call in enumerate(calls) if call.id is None or ids.index(call.id) == place],
         answers=answers,
-        name=_string(given.get("name")) or parts.name,
-        failed=given.get("status") == "error" or given.get("is_error") is True,
+        name=_string(fields.get("name")) or parts.name,
+        failed=fields.get("status") == "error" or fields.get("is_error") is True,
         reasoning="\n".join(parts.thoughts)[:MAX_TEXT],
     )
 
 
-def _call(given: Mapping[str, Any]) -> MessageCall:
-    inner = given.get("function")
-    inner = inner if isinstance(inner, Mapping) else given
+def _build_call(fields: Mapping[str, Any]) -> MessageCall:
+    inner = fields.get("function")
+    inner = inner if isinstance(inner, Mapping) else fields
     arguments = next((inner[key] for key in ("arguments", "args", "input") if key in inner), None)
     return MessageCall(
-        id=_string(given.get("id")), name=_string(inner.get("name")) or "tool", arguments=_parsed(arguments)
+        id=_string(fields.get("id")), name=_string(inner.get("name")) or "tool", arguments=_parsed(arguments)
     )
 
 
@@ -355,7 +355,7 @@ def _string(value: Any) -> str | None:
 
 
 def _parsed(value: Any) -> Any:
-    """Return the value of JSON that stands in a text; another text stays one."""
+    """Return the value of a JSON text; return other values unchanged."""
     if not isinstance(value, str) or value[:1] not in ("{", "["):
         return value
     try:

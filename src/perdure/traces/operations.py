@@ -1,4 +1,4 @@
-"""Figures of spans and rollouts, and traces: what lists show, kept in rows beside the spans."""
+"""Reads traces and their spans from the rows that lists show."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from perdure.traces.outline import SpanOutlineRow
 
 MOST_NAMES = 2000
 MOST_MATCHING = 20
-"""How many names there may be, and how many of them may be wanted, for the index to be asked for each."""
+"""Maximum number of names, and of matching names, for which each name is looked up in the index."""
 MOST_LOOKED_THROUGH = 100
-"""How many traces one call looks through where there are more names."""
+"""Number of traces that one call searches if there are more names."""
 TRACE_ORDER = SPANS.order("start_time", "asc")
 """The order of the spans of a trace."""
 
 
 async def get_traces(tx: Tx, trace_id: str) -> list[TraceRow]:
-    """The trace with an id, or up to two whose ids begin with it."""
-    found = await tx.one(sql.GET_TRACE, trace_id=trace_id)
-    if found is not None:
-        return [found]
+    """Return the trace with an id, or up to 2 traces whose ids begin with it."""
+    trace = await tx.one(sql.GET_TRACE, trace_id=trace_id)
+    if trace is not None:
+        return [trace]
     # Ids are hexadecimal digits, which all come before `g`.
     return await tx.all(sql.BEGINNING_TRACES, first=trace_id, last=trace_id + "g")
 
 
 class TraceFilter(msgspec.Struct, frozen=True):
-    """Which traces, from which place on; times are nanoseconds."""
+    """Filters of traces and the position after which a page begins; times are nanoseconds."""
 
     name: str | None
     part: str | None
-    """What the name of a span contains, in small letters."""
+    """A part of a span's name, in lower case."""
     service: str | None
     session_id: str | None
     failed: bool
@@ -47,13 +47,13 @@ class TraceFilter(msgspec.Struct, frozen=True):
 
 
 PlacedTrace = tuple[TraceCursor, TraceRow]
-"""A trace and its place in the list."""
-Found = tuple[list[PlacedTrace], TraceCursor | None]
-"""Traces with their places in the list, and where a window ends; no place means that there are no more."""
+"""A trace and its position in the list."""
+TraceWindow = tuple[list[PlacedTrace], TraceCursor | None]
+"""Matching traces of a window, and the position of its end; None if there are no more traces."""
 
 
-async def list_traces(tx: Tx, wanted: TraceFilter, window: int) -> Found:
-    """The wanted among the next `window` traces that an index gives, and where the window ends."""
+async def list_traces(tx: Tx, wanted: TraceFilter, window: int) -> TraceWindow:
+    """Return the matching ones of the next `window` traces of an index, and the end of the window."""
     bound = {
         "since": wanted.since,
         "start_ns": wanted.place.start_ns,
@@ -72,43 +72,43 @@ async def list_traces(tx: Tx, wanted: TraceFilter, window: int) -> Found:
         places = await tx.all(sql.LIST_FAILED_TRACES, **bound)
     else:
         places = await tx.all(sql.LIST_TRACES, **bound)
-    return await _found(tx, wanted, places), places[-1] if len(places) == window else None
+    return await _get_matching(tx, wanted, places), places[-1] if len(places) == window else None
 
 
-async def _found(tx: Tx, wanted: TraceFilter, places: Sequence[TraceCursor]) -> list[PlacedTrace]:
-    """Those of the traces at these places that are wanted."""
+async def _get_matching(tx: Tx, wanted: TraceFilter, places: Sequence[TraceCursor]) -> list[PlacedTrace]:
+    """Return the traces at these positions that match the filter."""
     ids = [place.trace_id for place in places]
     rows = {row.trace_id: row for row in await tx.all(sql.GET_TRACES, ids=ids)} if ids else {}
-    found = [(place, rows[place.trace_id]) for place in places if place.trace_id in rows]
-    return [(place, row) for place, row in found if _matches(row, wanted)]
+    placed = [(place, rows[place.trace_id]) for place in places if place.trace_id in rows]
+    return [(place, row) for place, row in placed if _matches(row, wanted)]
 
 
-async def _list_by_part(tx: Tx, wanted: TraceFilter, part: str, bound: Mapping[str, Any]) -> Found:
-    """The same of traces in which the name of a span contains a text.
+async def _list_by_part(tx: Tx, wanted: TraceFilter, part: str, bound: Mapping[str, Any]) -> TraceWindow:
+    """List traces with a span whose name contains a text.
 
-    There are few names as a rule, and the index gives the traces of each. Where there are many, the names in
-    the next traces are looked through.
+    Usually there are few names, and the index finds the traces of each. If there are many, the names in the
+    next traces are searched.
     """
-    known = await tx.all(sql.LIST_NAMES, n=MOST_NAMES + 1)
-    names = [name for name in known if part in name.lower()]
-    if len(known) > MOST_NAMES or len(names) > MOST_MATCHING:
+    all_names = await tx.all(sql.LIST_NAMES, n=MOST_NAMES + 1)
+    names = [name for name in all_names if part in name.lower()]
+    if len(all_names) > MOST_NAMES or len(names) > MOST_MATCHING:
         window = min(bound["n"], MOST_LOOKED_THROUGH)
         places = await tx.all(sql.LIST_TRACES, **{**bound, "n": window})
-        told = await tx.all(sql.NAMES_OF_TRACES, ids=[place.trace_id for place in places])
-        named = {each.trace_id for each in told if part in each.name.lower()}
-        found = [place for place in places if place.trace_id in named]
+        rows = await tx.all(sql.NAMES_OF_TRACES, ids=[place.trace_id for place in places])
+        ids = {row.trace_id for row in rows if part in row.name.lower()}
+        matching = [place for place in places if place.trace_id in ids]
     else:
         window = bound["n"]
         every: set[TraceCursor] = set()
         for name in names:
             every.update(await tx.all(sql.LIST_NAMED_TRACES, name=name, **bound))
         places = sorted(every, reverse=True)[:window]
-        found = await _last_places(tx, places, names)
-    return await _found(tx, wanted, found), places[-1] if len(places) == window else None
+        matching = await _last_places(tx, places, names)
+    return await _get_matching(tx, wanted, matching), places[-1] if len(places) == window else None
 
 
 async def _last_places(tx: Tx, places: Sequence[TraceCursor], names: Sequence[str]) -> list[TraceCursor]:
-    """Each trace once: one with several of the names stands where the last of them begins."""
+    """Return each trace once, at the position of the last span with one of the names."""
     ids = list({place.trace_id for place in places})
     last: dict[str, int] = {}
     for row in await tx.all(sql.STARTS_OF_NAMES, ids=ids, names=list(names)):
@@ -127,7 +127,7 @@ def _matches(row: TraceRow, wanted: TraceFilter) -> bool:
 async def trace_spans(
     tx: Tx, trace_id: str, span_id: str | None, limit: int, offset: int, place: Place | None = None
 ) -> tuple[Page[SpanRecordRow], Mapping[str, bytes]]:
-    """A page of the spans of a trace, in the order of their start, and the parts that they share."""
+    """Return a page of a trace's spans in the order of their start, and the parts that they share."""
     clause = Clause("TRUE", {}) if span_id is None else Clause("span_id = :span_id", {"span_id": span_id})
     bound = {**clause.values, "trace_id": trace_id}
     page, values = sql.LIST_TRACE_SPANS.page(Clause(clause.sql, bound), TRACE_ORDER, limit, offset, place)
@@ -139,7 +139,7 @@ async def trace_spans(
 async def search_spans(
     tx: Tx, trace_id: str, limit: int, place: Place | None
 ) -> tuple[Sequence[SpanRecordRow], Mapping[str, bytes]]:
-    """Some spans of a trace after a place, and the parts that they share; they are not counted."""
+    """Return some spans of a trace after a position, and the parts that they share, without a total."""
     clause = Clause("TRUE", {"trace_id": trace_id})
     page, values = sql.LIST_TRACE_SPANS.page(clause, TRACE_ORDER, limit, 0, place)
     rows = await tx.all(page, **values)
@@ -149,7 +149,7 @@ async def search_spans(
 async def trace_outline(
     tx: Tx, trace_id: str, limit: int, offset: int, place: Place | None = None
 ) -> Page[SpanOutlineRow]:
-    """The same without what spans hold."""
+    """Return a page of a trace's spans like `trace_spans`, without their bodies."""
     bound = {"trace_id": trace_id}
     page, values = sql.OUTLINE_TRACE_SPANS.page(Clause("TRUE", bound), TRACE_ORDER, limit, offset, place)
     rows = await tx.all(page, **values)

@@ -1,4 +1,4 @@
-"""Spans as lists show them: without what they hold."""
+"""Outlines of spans for lists, without their bodies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perdure.spans.sums import ERROR
 
 
 class SpanOutlineRow(NamedTuple):
-    """What a list shows of a span."""
+    """The columns of a span that lists show."""
 
     rollout_id: str
     attempt_id: str
@@ -27,14 +27,14 @@ class SpanOutlineRow(NamedTuple):
 
 
 class TraceName(NamedTuple):
-    """A name that spans of a trace have."""
+    """A name of spans in a trace."""
 
     trace_id: str
     name: str
 
 
 class SpanOutline(Record, kw_only=True):
-    """What a list shows of a span."""
+    """A span in a list, without its body."""
 
     span_id: str
     parent_id: str | None
@@ -47,12 +47,12 @@ class SpanOutline(Record, kw_only=True):
 
 
 class SpanStep(Record, kw_only=True):
-    """What is counted of a span: the kind of step, and what a model call took. Costs are US dollars."""
+    """Figures of a span: the kind of step, and the usage of a model call. Costs are US dollars."""
 
     span_id: str
     kind: str
     model: str
-    """The model of a call; one that names none has that of the nearest span above it."""
+    """The model of a call; if the span has none, the model of the nearest span above it."""
     agent: str = ""
     """The agent, or that of the nearest span above it."""
     input_tokens: int
@@ -63,7 +63,7 @@ class SpanStep(Record, kw_only=True):
 
 
 class SpanSteps(Record, kw_only=True):
-    """The steps among some spans of a trace; `total` is how many spans it has."""
+    """The steps among a page of a trace's spans; `total` is the number of its spans."""
 
     items: list[SpanStep]
     total: int

@@ -1,4 +1,4 @@
-"""Traces and figures as callers see them."""
+"""Records of traces and their pages."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from perdure.spans.rows import TraceRow
 
 
 class Trace(Record, kw_only=True):
-    """A trace: what all its spans have in sum. Its name, service and rollout are those of its first span."""
+    """A trace, with the sums of its spans. Its name, service and rollout come from its first span."""
 
     trace_id: str
     name: str
     service: str
     rollout_id: str
     session_id: str | None = None
-    """The conversation that it is part of, such as the thread of a run."""
+    """The conversation that it belongs to, such as the thread of a run."""
     start_time: float
     end_time: float
     spans: int
     errors: int
-    """How many spans have failed."""
+    """Number of failed spans."""
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
     cost: float | None = None
-    """In US dollars, by the price table; none if no price is known."""
+    """In US dollars, by the price table; null if no price is known."""
     reward: float | None = None
     """The last reward of Agent-lightning."""
 
 
 class TracePage(Record, kw_only=True):
-    """Some traces, the newest first."""
+    """A page of traces, the newest first."""
 
     items: list[Trace]
     next: str | None = None
-    """The cursor of the next page; none if there are no more traces."""
+    """The cursor of the next page; null if there are no more traces."""
     searched: int | None = None
-    """By attributes only: how many traces were looked through. There may be matches beyond: see `next`."""
+    """Number of traces that a filter by attributes has searched. More matches may follow: see `next`."""
 
 
 def trace_from(row: TraceRow) -> Trace:

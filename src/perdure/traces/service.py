@@ -1,4 +1,4 @@
-"""The service of traces: lists and searches them, and shows their spans."""
+"""Service of traces: lists and searches them, and shows their spans."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from perdure.traces.outline import SpanOutline, SpanStep, SpanSteps, outline_fro
 from perdure.traces.records import Trace, TracePage, trace_from
 
 WINDOW = 1000
-"""How many traces of an index one call looks at, where more than one filter is given."""
+"""Number of traces of an index that one call reads if more than one filter is given."""
 SEARCHED_TRACES = 100
-"""How many traces one call looks through for attributes."""
+"""Maximum number of traces that one call searches for attributes."""
 SEARCHED_SPANS = 2000
-"""How many spans of a trace are looked through for attributes."""
+"""Maximum number of spans of a trace that are searched for attributes."""
 SEARCHED_AT_ONCE = 250
-"""How many of them are read in one transaction."""
+"""Number of these spans that one transaction reads."""
 SEARCH_SECONDS = 1.0
-"""After this time a call looks at no further trace for attributes."""
+"""Time limit of a search for attributes: after it no further trace is searched."""
 MAX_ATTRIBUTES = 10
 DEEPEST = 64
-"""How many spans above one are looked at for its agent and its model."""
+"""Maximum number of spans above a span to search for its agent and its model."""
 LAST_NS = 2**63 - 1
 _TRACES, _SPANS = "traces", "spans of a trace"
 
@@ -50,10 +50,7 @@ AttributeFilters = Annotated[list[str], Meta(max_length=MAX_ATTRIBUTES)]
 
 
 class Traces(Service):
-    """The traces of one namespace.
-
-    They are listed from rows beside the spans, which are written with them.
-    """
+    """The traces of one namespace, listed from rows that are written together with the spans."""
 
     def __init__(
         self,
@@ -83,13 +80,13 @@ class Traces(Service):
     ) -> TracePage:
         """List traces, the newest first.
 
-        `name` is the name of any of its spans, `name_contains` a part of it in any case of letters: where
-        spans have thousands of names, a call looks through 100 traces for it. `session_id` is that of a
-        conversation (`gen_ai.conversation.id`, `session.id`), such as the thread of runs. `error`
-        asks for those in which a span has failed, `since` and `until` are epoch seconds. An `attribute` is
-        `key=value`; all of them must be in one span. Attributes have no index: a call looks for at most a
-        second, through up to 100 traces and 2,000 spans of each; `searched` is how many traces it looked
-        through. A page may have fewer items than `limit`, and even none; `next` is the cursor of the next.
+        `name` is the name of any of its spans, `name_contains` a part of it in any case. If spans have
+        thousands of names, a call searches 100 traces for `name_contains`. `session_id` is the id of a
+        conversation (`gen_ai.conversation.id`, `session.id`), such as the thread of runs. `error` selects
+        traces with a failed span. `since` and `until` are epoch seconds. An `attribute` is `key=value`; one
+        span must have all of them. Attributes have no index: a call searches at most 1 second, 100 traces and
+        2,000 spans of each. `searched` is the number of traces that it searched. A page may have fewer items
+        than `limit`, even none; `next` is the cursor of the next page.
         """
         check_page(limit, 0)
         newest = TraceCursor(_nanoseconds(until, "until", LAST_NS), "")
@@ -112,33 +109,33 @@ class Traces(Service):
             window = min(SEARCHED_TRACES, max(limit, 1))
         if not window:
             return TracePage(items=[])
-        found, place = await self.read(operations.list_traces, wanted, window)
+        traces, place = await self.read(operations.list_traces, wanted, window)
         searched: int | None = None
         if attributes:
-            matching, searched = await self._search(found, attributes)
-            if searched < len(found):
-                place, _ = found[searched - 1]
-            found = [*matching]
-        if len(found) > limit:
-            found = found[:limit]
-            place, _ = found[-1]
-        return TracePage(items=[trace_from(row) for _, row in found], next=_cursor(place), searched=searched)
+            matching, searched = await self._search(traces, attributes)
+            if searched < len(traces):
+                place, _ = traces[searched - 1]
+            traces = [*matching]
+        if len(traces) > limit:
+            traces = traces[:limit]
+            place, _ = traces[-1]
+        return TracePage(items=[trace_from(row) for _, row in traces], next=_cursor(place), searched=searched)
 
     async def _search(
         self, traces: Sequence[PlacedTrace], attributes: Mapping[str, str]
     ) -> tuple[Sequence[PlacedTrace], int]:
-        """Return the traces with a span that has the attributes, and how many there was time for."""
+        """Return the traces with a span that has the attributes, and the number of searched traces."""
         ends = time.monotonic() + SEARCH_SECONDS
-        found: list[PlacedTrace] = []
+        matching: list[PlacedTrace] = []
         for number, (place, row) in enumerate(traces, 1):
             if await self._has(row.trace_id, attributes):
-                found.append((place, row))
+                matching.append((place, row))
             if time.monotonic() > ends:
-                return found, number
-        return found, len(traces)
+                return matching, number
+        return matching, len(traces)
 
     async def _has(self, trace_id: str, attributes: Mapping[str, str]) -> bool:
-        """Return whether one of a trace's spans has all the attributes; they are decoded in a thread."""
+        """Return whether one of a trace's spans has all the attributes. A thread decodes the spans."""
         after: str | None = None
         for _ in range(0, SEARCHED_SPANS, SEARCHED_AT_ONCE):
             place = operations.TRACE_ORDER.place(_SPANS, after)
@@ -154,12 +151,12 @@ class Traces(Service):
     @call(GET("/traces/{trace_id}"), scope="read", errors=(NotFound,))
     async def get(self, trace_id: Id) -> Trace:
         """Get a trace by its id, or by the first digits of its id if no other trace has them."""
-        found = await self.read(operations.get_traces, check_id(trace_id, "trace_id"))
-        if len(found) > 1:
+        rows = await self.read(operations.get_traces, check_id(trace_id, "trace_id"))
+        if len(rows) > 1:
             raise NotFound(f"more than one trace has an id that begins with {trace_id}")
-        if not found:
+        if not rows:
             raise NotFound(f"Trace {trace_id} not found")
-        (row,) = found
+        (row,) = rows
         return trace_from(row)
 
     @call(GET("/traces/{trace_id}/spans"), scope="read", errors=(NotFound,))
@@ -172,7 +169,7 @@ class Traces(Service):
         offset: Offset = 0,
         cursor: str | None = None,
     ) -> PaginatedResult[Span]:
-        """List the spans of a trace, of whichever rollouts, in the order of their start."""
+        """List the spans of a trace, of all its rollouts, in the order of their start."""
         check_page(limit, offset, cursor)
         check_id(trace_id, "trace_id")
         place = operations.TRACE_ORDER.place(_SPANS, cursor)
@@ -202,10 +199,10 @@ class Traces(Service):
 
     @call(GET("/traces/{trace_id}/steps"), scope="read", errors=(NotFound,))
     async def steps(self, trace_id: Id, *, limit: Limit = 100, offset: Offset = 0) -> SpanSteps:
-        """List what is counted of the spans of a trace: kind of step, model, tokens, cost and reward.
+        """List the figures of a trace's spans: kind of step, model, tokens, cost and reward.
 
-        `limit` and `offset` are places among its spans in the order of their start; a span of which nothing
-        is counted is left out.
+        `limit` and `offset` are positions among its spans in the order of their start. Spans without figures
+        are left out.
         """
         check_page(limit, offset)
         check_id(trace_id, "trace_id")
@@ -219,10 +216,10 @@ class Traces(Service):
     async def messages(
         self, trace_id: Id, *, span_id: str | None = None, limit: Limit = 1000, offset: Offset = 0
     ) -> SpanMessages:
-        """List what models were asked and said in a trace, and what tools answered, each message once.
+        """List the messages of models and the answers of tools in a trace, each once.
 
-        `limit` and `offset` are places among its spans in the order of their start. With `span_id` the list
-        has all messages of one span.
+        `limit` and `offset` are positions among its spans in the order of their start. With `span_id` the
+        list has all messages of one span.
         """
         check_page(limit, offset)
         check_id(trace_id, "trace_id")
@@ -235,16 +232,16 @@ class Traces(Service):
         return SpanMessages(items=list(items), total=total)
 
     async def spans_of(self, trace_id: str, *, limit: int, offset: int = 0) -> Sequence[Span]:
-        """Some spans of a trace; none if it is unknown."""
+        """Return some spans of a trace; none if the trace is unknown."""
         (rows, _), parts = await self.read(operations.trace_spans, trace_id, None, limit, offset)
         return span_encoding.spans_from(rows, parts)
 
 
-def attributes_from(given: Sequence[str]) -> dict[str, str]:
-    """Attributes by name, from `key=value`."""
-    if len(given) > MAX_ATTRIBUTES:
-        raise InvalidInput(f"at most {MAX_ATTRIBUTES} attributes can be searched for, not {len(given)}")
-    pairs = [check_text(each, "attribute").partition("=") for each in given]
+def attributes_from(filters: Sequence[str]) -> dict[str, str]:
+    """Parse filters of the form `key=value` into attributes by name."""
+    if len(filters) > MAX_ATTRIBUTES:
+        raise InvalidInput(f"at most {MAX_ATTRIBUTES} attributes can be searched for, not {len(filters)}")
+    pairs = [check_text(item, "attribute").partition("=") for item in filters]
     for key, separator, _ in pairs:
         if not key or not separator:
             raise InvalidInput(f"an attribute must be key=value, not {key!r}")
@@ -257,7 +254,7 @@ def _steps_in(
     parts: Mapping[str, bytes],
     prices: Prices,
 ) -> list[SpanStep]:
-    """Return the steps of spans; what names no agent and no model has those of the nearest span above."""
+    """Build the steps of spans. A missing agent or model is that of the nearest span above."""
     parents = {row.span_id: row.parent_id for row in rows}
     agents: dict[str, str] = {}
     models: dict[str, str] = {}
@@ -282,7 +279,7 @@ def _steps_in(
 
 
 def _inherited(span_id: str, labels: Mapping[str, str], parents: Mapping[str, str | None]) -> str:
-    """Return the label of a span, or of the nearest one above it that has one."""
+    """Return the label of a span, or of the nearest span above it with a label."""
     above: str | None = span_id
     for _ in range(DEEPEST):
         if above is None:
@@ -297,7 +294,7 @@ def _messages_in(
     rows: Sequence[SpanRecordRow], parts: Mapping[str, bytes], one: bool
 ) -> Sequence[SpanMessage]:
     spans = span_encoding.spans_from(rows, parts)
-    return [each for span in spans for each in messages_of_span(span)] if one else build_conversation(spans)
+    return [item for span in spans for item in messages_of_span(span)] if one else build_conversation(spans)
 
 
 def _any_has(rows: Sequence[SpanRecordRow], parts: Mapping[str, bytes], wanted: Mapping[str, str]) -> bool:
@@ -306,13 +303,13 @@ def _any_has(rows: Sequence[SpanRecordRow], parts: Mapping[str, bytes], wanted: 
     return any(has_attributes(span.attributes, wanted) for span in span_encoding.spans_from(likely, parts))
 
 
-def has_attributes(found: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
-    """Whether a span has all of these attributes; numbers and booleans are compared as they are written."""
-    return all(key in found and attribute_text(found[key]) == value for key, value in wanted.items())
+def has_attributes(attributes: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
+    """Return whether a span has all these attributes; numbers and booleans are compared as text."""
+    return all(key in attributes and attribute_text(attributes[key]) == text for key, text in wanted.items())
 
 
 def attribute_text(value: Any) -> str:
-    """An attribute as a search compares it."""
+    """Return the text of an attribute that a search compares."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -325,5 +322,5 @@ def _cursor(place: TraceCursor | None) -> str | None:
 
 
 def _place(cursor: str | None, otherwise: TraceCursor) -> TraceCursor:
-    found = read_cursor(cursor, _TRACES, int, str)
-    return otherwise if found is None else TraceCursor(*found)
+    values = read_cursor(cursor, _TRACES, int, str)
+    return otherwise if values is None else TraceCursor(*values)

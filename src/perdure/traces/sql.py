@@ -1,4 +1,4 @@
-"""The SQL of traces and figures, written once for both engines."""
+"""SQL of traces and figures, written once for both engines."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from perdure.traces.outline import SpanOutlineRow, TraceName
 
 # A trace by its id.
 GET_TRACE = statement("SELECT {columns} FROM traces WHERE ns = :ns AND trace_id = :trace_id", row=TraceRow)
-# Traces whose ids begin alike.
+# Up to 2 traces whose ids begin with a text.
 BEGINNING_TRACES = statement(
     "SELECT {columns} FROM traces WHERE ns = :ns AND trace_id >= :first AND trace_id < :last LIMIT 2",
     row=TraceRow,
 )
 # Traces by their ids.
 GET_TRACES = statement("SELECT {columns} FROM traces WHERE ns = :ns AND trace_id {among:ids}", row=TraceRow)
-# Places of traces from one on, the newest first.
+# Positions of traces after a cursor, the newest first.
 LIST_TRACES = statement(
     """
     SELECT {columns} FROM traces
@@ -25,7 +25,7 @@ LIST_TRACES = statement(
     """,
     row=TraceCursor,
 )
-# The same of the traces of a service.
+# Positions of the traces of a service.
 LIST_SERVICE_TRACES = statement(
     """
     SELECT {columns} FROM traces
@@ -35,7 +35,7 @@ LIST_SERVICE_TRACES = statement(
     """,
     row=TraceCursor,
 )
-# The same of the traces of a session.
+# Positions of the traces of a session.
 LIST_SESSION_TRACES = statement(
     """
     SELECT {columns} FROM traces
@@ -45,7 +45,7 @@ LIST_SESSION_TRACES = statement(
     """,
     row=TraceCursor,
 )
-# The same of the traces with errors.
+# Positions of the traces with errors.
 LIST_FAILED_TRACES = statement(
     """
     SELECT {columns} FROM traces
@@ -54,7 +54,7 @@ LIST_FAILED_TRACES = statement(
     """,
     row=TraceCursor,
 )
-# The same of the traces in which a span has a name.
+# Positions of the traces with a span of a name.
 LIST_NAMED_TRACES = statement(
     """
     SELECT {columns} FROM trace_names
@@ -63,7 +63,7 @@ LIST_NAMED_TRACES = statement(
     """,
     row=TraceCursor,
 )
-# The names that spans have, each once: the index is entered anew behind each.
+# The distinct names of spans: each step searches the index for the next name.
 LIST_NAMES = statement(
     """
     WITH RECURSIVE names (name) AS (
@@ -76,7 +76,7 @@ LIST_NAMES = statement(
     """,
     row=str,
 )
-# The names in some traces; what is not in the index of the key is not asked for.
+# The names in some traces; reads only the index of the key.
 NAMES_OF_TRACES = statement(
     """
     SELECT t.trace_id, t.name FROM {each:ids} CROSS JOIN trace_names AS t
@@ -84,7 +84,7 @@ NAMES_OF_TRACES = statement(
     """,
     row=TraceName,
 )
-# When spans with some names begin in some traces.
+# The starts of spans with these names in some traces.
 STARTS_OF_NAMES = statement(
     """
     SELECT t.trace_id, t.name, t.start_ns FROM {each:ids} CROSS JOIN {each:names} CROSS JOIN trace_names AS t
@@ -94,7 +94,7 @@ STARTS_OF_NAMES = statement(
 )
 # The spans of a trace.
 LIST_TRACE_SPANS = Listing("{columns}", "spans WHERE ns = :ns AND trace_id = :trace_id", SpanRecordRow)
-# The same without their bodies.
+# The spans of a trace without their bodies.
 OUTLINE_TRACE_SPANS = Listing("{columns}", "spans WHERE ns = :ns AND trace_id = :trace_id", SpanOutlineRow)
 
 name_statements(globals())

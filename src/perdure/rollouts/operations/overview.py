@@ -94,3 +94,4 @@ async def depths(tx: Tx, numbers: Collection[int] | None = None) -> list[Depth]:
         row = ready.get((ns, queue)) or ReadyCount(ns, queue, 0, None)
         waiting = (due.get((ns, queue), 0), behind.get((ns, queue), 0))
         queues.append(Depth(ns, queue, row.total, *waiting, row.oldest))
+    return queues

@@ -244,6 +244,10 @@ class LockedRollouts:
                         self.notes[rollout.id] = kind.new_note()
                     ends, _ = by_kind.setdefault(kind, ([], []))
                     ends.extend(self._end(rollout, attempt) for attempt in attempts)
+            if kind.on_ended is not None and rollout.has_ended:
+                _, ended = by_kind.setdefault(kind, ([], []))
+                ended.append(self._ended(rollout))
+        return by_kind
 
     def _end(self, rollout: RolloutRow, attempt: AttemptRow) -> AttemptEnd:
         return AttemptEnd(
