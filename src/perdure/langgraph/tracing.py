@@ -299,8 +299,8 @@ def _usage(messages: Sequence[BaseMessage], output: Mapping[str, Any]) -> dict[s
         old = output.get("token_usage") or output.get("usage") or {}
         read = old.get("prompt_tokens", old.get("input_tokens"))
         wrote = old.get("completion_tokens", old.get("output_tokens"))
-        counts = {"gen_ai.usage.input_tokens": read, "gen_ai.usage.output_tokens": wrote}
-        return {name: count for name, count in counts.items() if isinstance(count, int)}
+        stated = {"gen_ai.usage.input_tokens": read, "gen_ai.usage.output_tokens": wrote}
+        return {name: count for name, count in stated.items() if isinstance(count, int)}
     counts = {
         "gen_ai.usage.input_tokens": sum(usage["input_tokens"] for usage in usages),
         "gen_ai.usage.output_tokens": sum(usage["output_tokens"] for usage in usages),
