@@ -27,8 +27,8 @@ def item_texts(typed: Typed) -> list[str]:
     """Encode the items of a serialized list as JSON texts."""
     items = view(typed)
     if not isinstance(items, list):
-        raise InvalidInput("the items of a list are no list")
-    raise InvalidInput("the items of a list must be a list")
+        raise InvalidInput("the items of a list must be a list")
+    return [_encoder.encode(item).decode() for item in items]
 
 
 def list_text(items: Sequence[str]) -> str:

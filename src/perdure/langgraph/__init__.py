@@ -1,1 +1,1 @@
-"""All that knows LangGraph's classes: codec, saver, store, agent, views, custom auth."""
+"""All code that uses LangGraph's classes: codec, saver, store, agent, views, custom auth."""

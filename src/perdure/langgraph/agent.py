@@ -26,12 +26,12 @@ from perdure.langgraph.stream import check_modes, stream
 
 CONFIG_KEYS = ("tags", "run_name", "max_concurrency", "recursion_limit")
 RESERVED = ("thread_id", "run_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map")
-"""Keys of `configurable` that a caller cannot set, beside all that begin with two underscores."""
+"""Keys of `configurable` that a caller cannot set, like all keys that begin with two underscores."""
 CHECKPOINT_KEYS = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
-"""The keys that name the checkpoint to continue from."""
+"""Keys that name the checkpoint to continue from."""
 
 SERVERS = "langgraph_"
-"""How the keys of `configurable` begin that the server sets."""
+"""Prefix of the keys of `configurable` that the server sets."""
 
 UNNAMED = "LangGraph"
 
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class GraphAgent:
-    """Runs a graph on a thread's state. Each step is stored, and a retry continues after the last one."""
+    """Runs a graph on a thread's state. Each step is stored, and a retry continues after the last step."""
 
     blocking = False
 
@@ -58,14 +58,14 @@ class GraphAgent:
         if self.factory.graph is not None:
             await self._run(ctx, input, self.factory.graph, context)
             return
-        async with self.factory.open(context) as made:
-            await self._run(ctx, input, made, context)
+        async with self.factory.open(context) as graph:
+            await self._run(ctx, input, graph, context)
 
-    async def _run(self, ctx: Context, input: Any, made: Any, context: FactoryContext) -> None:
+    async def _run(self, ctx: Context, input: Any, opened: Any, context: FactoryContext) -> None:
         config, store = context.config, context.store
-        codec = GraphCodec(self.factory.serializer(made))
+        codec = GraphCodec(self.factory.serializer(opened))
         saver = RunSaver(ctx, codec, durable=get_durability(ctx.options) == "sync")
-        graph = with_checkpointer(made, self.spec.name, saver, store)
+        graph = with_checkpointer(opened, self.spec.name, saver, store)
         await saver.start(graph)
         checkpoint = _requested_checkpoint(ctx)
         first = await saver.initial_input(input, _command(ctx), addressed=bool(checkpoint))
@@ -76,9 +76,9 @@ class GraphAgent:
         await saver.finish()
 
 
-def with_checkpointer(made: Any, name: str, saver: Any, store: Any) -> Any:
-    """A copy of the graph with our checkpointer, our store if there is one, and a name."""
-    graph = copy.copy(made)
+def with_checkpointer(original: Any, name: str, saver: Any, store: Any) -> Any:
+    """Copy a graph, with perdure's checkpointer, its store if there is one, and a name."""
+    graph = copy.copy(original)
     graph.checkpointer = saver
     if store is not None:
         graph.store = store
@@ -88,7 +88,7 @@ def with_checkpointer(made: Any, name: str, saver: Any, store: Any) -> Any:
 
 
 def _store(ctx: Context) -> Any:
-    """The store for the graph's nodes, if the run has one."""
+    """Return the store for the graph's nodes, if the run has one."""
     return None if ctx.items is None else ItemStore(ctx.items.batch, ctx.items.wait)
 
 
@@ -96,29 +96,29 @@ def _store(ctx: Context) -> Any:
 
 
 def _config(ctx: Context, name: str) -> dict[str, Any]:
-    given = ctx.config
+    run_config = ctx.config
     own = {
         "thread_id": ctx.thread_id,
         "run_id": ctx.run_id,
         "assistant_id": ctx.assistant_id,
         "graph_id": name,
     }
-    metadata = {**ctx.metadata, **(given.get("metadata") or {}), **own, "run_attempt": ctx.attempt}
+    metadata = {**ctx.metadata, **(run_config.get("metadata") or {}), **own, "run_attempt": ctx.attempt}
     return {
-        **{key: given[key] for key in CONFIG_KEYS if given.get(key) is not None},
-        "configurable": {**_get_user(given), **ctx.context, **get_configurable(given), **own},
+        **{key: run_config[key] for key in CONFIG_KEYS if run_config.get(key) is not None},
+        "configurable": {**_get_user(run_config), **ctx.context, **get_configurable(run_config), **own},
         "metadata": metadata,
         "run_id": _uuid(ctx.run_id),
     }
 
 
 def _get_user(config: Mapping[str, Any]) -> dict[str, str]:
-    """Who asked for the run, where the caller says nothing else."""
+    """Return the user that created the run, as a default for the caller's own value."""
     return {"user_id": str((config.get("configurable") or {}).get("langgraph_auth_user_id") or "")}
 
 
 def get_configurable(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of `configurable` that a caller may set."""
+    """Return the keys of `configurable` that a caller may set."""
     given = config.get("configurable") or {}
     return {key: given[key] for key in given if key not in RESERVED and not key.startswith("__")}
 
@@ -131,22 +131,22 @@ def _uuid(text: str) -> UUID | None:
 
 
 def _context(ctx: Context) -> dict[str, Any] | None:
-    """The run's context, or else its `configurable`."""
+    """Return the run's context, otherwise its `configurable`."""
     given = get_configurable(ctx.config)
     return dict(ctx.context) or {key: given[key] for key in given if not key.startswith(SERVERS)} or None
 
 
 def _fitting_context(context: dict[str, Any] | None, graph: Any) -> Any:
-    """The context in the form of the graph's schema, with its defaults; AgentError if it does not fit."""
+    """Convert the context to the graph's schema, with its defaults; AgentError if it does not fit."""
     schema: Any = getattr(graph, "context_schema", None)
     if schema is None:
         return context
-    known = _get_names(schema)
-    given = {key: part for key, part in (context or {}).items() if not known or key in known}
+    names = _get_names(schema)
+    fields = {key: part for key, part in (context or {}).items() if not names or key in names}
     if not _is_record(schema):
-        return given
+        return fields
     try:
-        return schema(**given)
+        return schema(**fields)
     except (ValidationError, TypeError, ValueError) as error:
         raise AgentError(
             f"the context does not fit {schema.__name__} of graph {graph.name!r}: {format_reason(error)}",
@@ -160,7 +160,7 @@ def _is_record(schema: Any) -> bool:
 
 @lru_cache(maxsize=256)
 def _get_names(schema: type) -> frozenset[str]:
-    """The fields of a context; none if it has no schema."""
+    """Return the fields of a context; none if it has no schema."""
     try:
         return frozenset(TypeAdapter(schema).json_schema().get("properties") or ())
     except Exception as error:  # noqa: BLE001 - types of users may have no schema
@@ -169,7 +169,7 @@ def _get_names(schema: type) -> frozenset[str]:
 
 
 def _requested_checkpoint(ctx: Context) -> dict[str, Any]:
-    """The checkpoint that the run is to continue from."""
+    """Return the keys of the checkpoint to continue from."""
     if ctx.from_checkpoint is None or ctx.checkpoint is None or not ctx.checkpoint.graph:
         return {}
     given = ctx.options.get("checkpoint") or {}
@@ -182,13 +182,13 @@ def _command(ctx: Context) -> Command[Any] | None:
 
 
 def build_command(command: Mapping[str, Any]) -> Command[Any]:
-    """A LangGraph command from its JSON form."""
+    """Build a LangGraph command from its JSON form."""
     given = {key: command[key] for key in ("resume", "update") if command.get(key) is not None}
     if _is_pairs(given.get("update")):
         given["update"] = [tuple(pair) for pair in given["update"]]
     goto = command.get("goto")
     if goto:
-        given["goto"] = [_goto(each) for each in ([goto] if isinstance(goto, str | Mapping) else goto)]
+        given["goto"] = [_goto(target) for target in ([goto] if isinstance(goto, str | Mapping) else goto)]
     return Command(**given)
 
 
@@ -218,7 +218,7 @@ def _options(
 
 
 def get_durability(options: Mapping[str, Any]) -> str:
-    """When the steps of a run are stored: before the next one starts, soon after it, or at the end."""
+    """Return when the steps of a run are stored: before the next step, soon after each, or at the end."""
     given = options.get("durability")
     if given in ("sync", "async", "exit"):
         return str(given)

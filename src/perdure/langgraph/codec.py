@@ -1,7 +1,7 @@
-"""Encodes LangGraph's checkpoints into the records that are stored, and decodes them.
+"""Encoding and decoding of LangGraph's checkpoints as stored records.
 
-Of a checkpoint only the channels that changed are written. Values are bytes of LangGraph's serializer in its
-strict form: only plain data and types that are allowed beforehand are read back.
+Only the changed channels of a checkpoint are written. Values are bytes of LangGraph's serializer in its
+strict form: only plain data and allowed types are read back.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from perdure.langgraph.lists import Lists, Seen
 
 
 def next_version(current: str | int | float | None) -> str:
-    """A version that sorts after `current` and is unique on all branches."""
+    """Build a version that sorts after `current` and is unique on all branches."""
     if current is None:
         number = 0
     elif isinstance(current, str):
@@ -51,14 +51,14 @@ def next_version(current: str | int | float | None) -> str:
 
 
 class GraphCodec:
-    """Encodes and decodes checkpoints; of a list that it has seen, only new items are encoded."""
+    """Encodes and decodes checkpoints. Lists are encoded as new items and ranges of earlier versions."""
 
     def __init__(self, serde: SerializerProtocol) -> None:
         self.serde = serde
         self._lists = Lists(serde.dumps_typed)
 
     def forget(self) -> None:
-        """Encode all lists in full the next time: their base versions may be deleted."""
+        """Encode all lists in full next time, because their base versions may be deleted."""
         self._lists.forget()
 
     # --- writing ----------------------------------------------------------------------------------------
@@ -131,22 +131,22 @@ class GraphCodec:
 
     # --- reading ----------------------------------------------------------------------------------------
 
-    def read(self, found: GraphTuple, *, remember: bool = True) -> CheckpointTuple:
-        """Decode a checkpoint. With `remember`, lists of later ones are encoded as changes to it."""
-        place = (found.thread_id, found.checkpoint_ns)
-        checkpoint = self.serde.loads_typed(found.checkpoint)
+    def read(self, stored: GraphTuple, *, remember: bool = True) -> CheckpointTuple:
+        """Decode a checkpoint. With `remember`, lists of later checkpoints are encoded as changes to it."""
+        place = (stored.thread_id, stored.checkpoint_ns)
+        checkpoint = self.serde.loads_typed(stored.checkpoint)
         if type(checkpoint) is list:
-            checkpoint = dict(zip(_FIELDS, checkpoint, strict=True), id=found.checkpoint_id)
-        checkpoint["channel_versions"] = dict(found.versions)
+            checkpoint = dict(zip(_FIELDS, checkpoint, strict=True), id=stored.checkpoint_id)
+        checkpoint["channel_versions"] = dict(stored.versions)
         checkpoint["channel_values"] = {
-            value.channel: self._value(place, value, remember) for value in found.values
+            value.channel: self._value(place, value, remember) for value in stored.values
         }
         return CheckpointTuple(
-            config=build_config(*place, found.checkpoint_id),
+            config=build_config(*place, stored.checkpoint_id),
             checkpoint=cast(Checkpoint, checkpoint),
-            metadata=cast(CheckpointMetadata, found.metadata),
-            parent_config=build_config(*place, found.parent_id) if found.parent_id else None,
-            pending_writes=[self._pending(write) for write in found.writes],
+            metadata=cast(CheckpointMetadata, stored.metadata),
+            parent_config=build_config(*place, stored.parent_id) if stored.parent_id else None,
+            pending_writes=[self._pending(write) for write in stored.writes],
         )
 
     def _value(self, place: tuple[str, str], value: GraphValue, remember: bool) -> Any:
@@ -173,11 +173,11 @@ class GraphCodec:
     def history(self, deltas: Iterable[GraphDelta]) -> Mapping[str, DeltaChannelHistory]:
         """Decode the history of channels that are stored as changes."""
         histories: dict[str, DeltaChannelHistory] = {}
-        for each in deltas:
-            entry = DeltaChannelHistory(writes=[self._pending(write) for write in each.writes])
-            if each.seed is not None:
-                entry["seed"] = self.load(each.seed)
-            histories[each.channel] = entry
+        for delta in deltas:
+            entry = DeltaChannelHistory(writes=[self._pending(write) for write in delta.writes])
+            if delta.seed is not None:
+                entry["seed"] = self.load(delta.seed)
+            histories[delta.channel] = entry
         return histories
 
 
@@ -187,7 +187,7 @@ _USUAL = frozenset({"id", *_FIELDS, *_STORED_APART})
 
 
 def _rest(checkpoint: Checkpoint) -> Any:
-    """What is serialized of a checkpoint: of the usual one a list, without the names and the id."""
+    """Return the part of a checkpoint to serialize; for a usual one a list, without names and ID."""
     parts = cast("Mapping[str, Any]", checkpoint)
     if parts.keys() == _USUAL:
         return [parts[name] for name in _FIELDS]
@@ -198,7 +198,7 @@ def _rest(checkpoint: Checkpoint) -> Any:
 
 
 def parse_config(config: RunnableConfig) -> tuple[str, str, str | None]:
-    """The thread, the namespace and, if any, the checkpoint that a config names."""
+    """Return the thread, the namespace and the optional checkpoint that a config names."""
     configurable = config.get("configurable") or {}
     if configurable.get("thread_id") is None:
         raise InvalidInput("the config has no thread_id: pass {'configurable': {'thread_id': ...}}")
@@ -206,7 +206,7 @@ def parse_config(config: RunnableConfig) -> tuple[str, str, str | None]:
 
 
 def build_config(thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> RunnableConfig:
-    """The config that names a checkpoint."""
+    """Build the config that names a checkpoint."""
     return {
         "configurable": {
             "thread_id": thread_id,
@@ -223,7 +223,7 @@ def build_query(
     before: RunnableConfig | None = None,
     limit: int | None = None,
 ) -> CheckpointQuery:
-    """The query of a listing; what the config does not name is not restricted."""
+    """Build the query of a listing. It does not restrict what the config does not name."""
     end = get_checkpoint_id(before) if before else None
     if not config:
         return CheckpointQuery(before=end, limit=limit, filter=dict(filter or {}))
@@ -239,13 +239,13 @@ def build_query(
 
 
 def query_one(config: RunnableConfig) -> CheckpointQuery:
-    """The query for the checkpoint that a config names, or the newest of its thread and namespace."""
+    """Build the query for the checkpoint that a config names, or the newest of its thread and namespace."""
     thread_id, namespace, checkpoint_id = parse_config(config)
     return CheckpointQuery(thread_id=thread_id, checkpoint_ns=namespace, checkpoint_id=checkpoint_id, limit=1)
 
 
 def query_delta(config: RunnableConfig, channels: Sequence[str]) -> GraphDeltaQuery:
-    """The query for the history of channels in the ancestors of a checkpoint."""
+    """Build the query for the history of channels in the ancestors of a checkpoint."""
     thread_id, namespace, checkpoint_id = parse_config(config)
     return GraphDeltaQuery(
         thread_id=thread_id,

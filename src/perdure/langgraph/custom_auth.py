@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class AuthRefused(PerdureError):
-    """The custom auth of this server refuses the request."""
+    """Refusal by the custom auth of this server."""
 
     code = "refused"
     http_status = 400
@@ -46,7 +46,7 @@ class Request(Protocol):
 
 
 class User:
-    """The user that an authenticator returned: its fields are attributes and items."""
+    """User that an authenticator returned. Its fields are attributes and items."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._fields = dict(fields)
@@ -82,7 +82,7 @@ class User:
         return iter(self.fields())
 
     def fields(self) -> dict[str, Any]:
-        """All fields of the user, as a graph finds them in its configuration."""
+        """Return all fields of the user, as a graph gets them in its configuration."""
         return {
             **self._fields,
             "identity": self.identity,
@@ -92,7 +92,7 @@ class User:
         }
 
     def configurable(self) -> dict[str, Any]:
-        """The keys that a run of this user has in `configurable`."""
+        """Return the keys that a run of this user has in `configurable`."""
         return {
             CONFIGURABLE_USER: self.fields(),
             CONFIGURABLE_ID: self.identity,
@@ -117,7 +117,7 @@ class GraphAuth:
     # --- authentication ---------------------------------------------------------------------------------
 
     async def authenticate(self, request: Request) -> User:
-        """The user of a request; an error if there is none."""
+        """Return the user of a request; an error if there is none."""
         handler: Any = self._auth._authenticate_handler
         arguments = _arguments(handler, request)
         try:
@@ -131,9 +131,9 @@ class GraphAuth:
     # --- authorization ----------------------------------------------------------------------------------
 
     async def authorize(self, user: User, resource: str, action: str, value: dict[str, Any]) -> Filter:
-        """The filter for the objects that the user may see; Forbidden if the handler denies the action.
+        """Return the filter for objects that the user may see; Forbidden if the handler denies the action.
 
-        The handler may change `value`. Without a handler, every authenticated user may do it.
+        The handler may change `value`. Without a handler, every authenticated user may do the action.
         """
         handler = self._handler(resource, action)
         if handler is None:
@@ -154,26 +154,26 @@ class GraphAuth:
         return _filter(answer, resource, action)
 
     def _handler(self, resource: str, action: str) -> Any:
-        """The most specific handler, as LangGraph's server chooses it."""
-        known = self._auth._handlers
+        """Return the most specific handler, chosen as LangGraph's server does."""
+        handlers = self._auth._handlers
         for key in ((resource, action), (resource, "*"), ("*", action)):
-            if known.get(key):
-                return known[key][-1]
+            if handlers.get(key):
+                return handlers[key][-1]
         return self._auth._global_handlers[-1] if self._auth._global_handlers else None
 
 
 async def _call(handler: Any, arguments: Mapping[str, Any]) -> Any:
-    """Call an authenticator; one that is not async runs in a thread, where it may block."""
+    """Call an authenticator. A sync one runs in a thread, where it may block."""
     if inspect.iscoroutinefunction(handler):
         return await handler(**arguments)
-    found = await asyncio.to_thread(handler, **arguments)
-    return await found if inspect.isawaitable(found) else found
+    result = await asyncio.to_thread(handler, **arguments)
+    return await result if inspect.isawaitable(result) else result
 
 
 def _arguments(handler: Any, request: Request) -> dict[str, Any]:
-    """The arguments that the parameters of the authenticator name."""
+    """Build the arguments for the parameters of the authenticator."""
     headers = {name.encode("latin-1"): value.encode("latin-1") for name, value in request.headers.items()}
-    known: dict[str, Any] = {
+    available: dict[str, Any] = {
         "request": request,
         "method": request.method,
         "path": request.url.path,
@@ -184,28 +184,28 @@ def _arguments(handler: Any, request: Request) -> dict[str, Any]:
         "scope": request.scope,
     }
     wanted = inspect.signature(handler).parameters
-    return {name: value for name, value in known.items() if name in wanted}
+    return {name: value for name, value in available.items() if name in wanted}
 
 
-def _user(found: Any) -> User:
-    if isinstance(found, str) and found:
-        return User({"identity": found})
-    fields = found if isinstance(found, Mapping) else _fields(found)
+def _user(user: Any) -> User:
+    if isinstance(user, str) and user:
+        return User({"identity": user})
+    fields = user if isinstance(user, Mapping) else _fields(user)
     if not isinstance(fields.get("identity"), str) or not fields["identity"]:
         raise Unauthorized("the authenticator returned no identity")
     return User(fields)
 
 
-def _fields(found: Any) -> dict[str, Any]:
-    """The fields of a user that is an object of the operator's class."""
+def _fields(user: Any) -> dict[str, Any]:
+    """Return the fields of a user that is an object of the operator's class."""
     for name in ("model_dump", "dict", "to_dict"):
-        if callable(method := getattr(found, name, None)):
+        if callable(method := getattr(user, name, None)):
             return dict(method())
-    known = dict(vars(found)) if hasattr(found, "__dict__") else {}
+    fields = dict(vars(user)) if hasattr(user, "__dict__") else {}
     for name in ("identity", "display_name", "is_authenticated", "permissions"):
-        if hasattr(found, name):
-            known[name] = getattr(found, name)
-    return {name: value for name, value in known.items() if not name.startswith("_")}
+        if hasattr(user, name):
+            fields[name] = getattr(user, name)
+    return {name: value for name, value in fields.items() if not name.startswith("_")}
 
 
 def _error(refusal: Any) -> PerdureError:
@@ -219,5 +219,5 @@ def _filter(answer: Any, resource: str, action: str) -> Filter:
     if isinstance(answer, Mapping):
         return answer
     if answer is not False:
-        logger.error("the handler of %s.%s returned %r, which is no decision", resource, action, answer)
+        logger.error("the handler of %s.%s returned %r, which is not a decision", resource, action, answer)
     raise Forbidden("Forbidden")

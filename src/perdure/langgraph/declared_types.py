@@ -1,4 +1,4 @@
-"""The types that a graph declares, which alone may be read back from its checkpoints."""
+"""Types that a graph declares. Only they, and the project's own types, are revived from checkpoints."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ logger = logging.getLogger(__name__)
 
 
 def build_serializer(graph: Any, own: Iterable[Name] = ()) -> JsonPlusSerializer:
-    """A serializer for plain data, LangGraph's types, the project's own, and those that the graph declares.
+    """Build a serializer for plain data, and for types of LangGraph, of the project and of the graph.
 
-    A type that cannot be read is left out, and its values come back as plain data: a run never fails of it.
+    Values of a type that cannot be inspected come back as plain data, so that no run fails because of it.
     """
-    found: set[type] = set()
-    for each in (graph, *_inner(graph)):
-        for declared in _declared(each):
-            _collect_readable(declared, found)
-    note_types(found)
-    return strict_serializer({*own, *((each.__module__, each.__name__) for each in found)})
+    types: set[type] = set()
+    for part in (graph, *_inner(graph)):
+        for declared in _declared(part):
+            _collect_readable(declared, types)
+    note_types(types)
+    return strict_serializer({*own, *((declared.__module__, declared.__name__) for declared in types)})
 
 
 def _inner(graph: Any) -> list[Any]:
     try:
         return [inner for _, inner in graph.get_subgraphs(recurse=True)]
     except Exception as error:  # noqa: BLE001 - nodes are code of users
-        logger.warning("the types of subgraphs are not known: %s: %s", type(error).__name__, error)
+        logger.warning("the types of subgraphs are unknown: %s: %s", type(error).__name__, error)
         return []
 
 
@@ -53,30 +53,30 @@ def _list_types(channel: BaseChannel[Any, Any, Any]) -> tuple[Any, ...]:
     try:
         return channel.ValueType, channel.UpdateType
     except Exception as error:  # noqa: BLE001 - channels may be classes of users
-        logger.warning("the type of channel %s is not known: %s", channel.key, error)
+        logger.warning("the type of channel %s is unknown: %s", channel.key, error)
         return ()
 
 
-def _collect_readable(declared: Any, found: set[type]) -> None:
+def _collect_readable(declared: Any, types: set[type]) -> None:
     try:
-        _collect(declared, found)
+        _collect(declared, types)
     except Exception as error:  # noqa: BLE001 - annotations are code of users
         logger.warning("the type %r cannot be read: %s: %s", declared, type(error).__name__, error)
 
 
-def _collect(declared: Any, found: set[type]) -> None:
-    """Collect the classes that a type is composed of and that are serialized by name."""
+def _collect(declared: Any, types: set[type]) -> None:
+    """Collect the classes that a type consists of and that are serialized by name."""
     for part in typing.get_args(declared):
-        _collect(part, found)
-    if not isinstance(declared, type) or declared in found or declared.__module__ == "builtins":
+        _collect(part, types)
+    if not isinstance(declared, type) or declared in types or declared.__module__ == "builtins":
         return
     if issubclass(declared, Enum | BaseModel | tuple) or dataclasses.is_dataclass(declared):
-        found.add(declared)
+        types.add(declared)
         for part in _hints(declared):
-            _collect(part, found)
+            _collect(part, types)
     elif typing.is_typeddict(declared):
         for part in _hints(declared):
-            _collect(part, found)
+            _collect(part, types)
 
 
 def _hints(declared: type) -> Iterable[Any]:

@@ -1,6 +1,6 @@
-"""Descriptions of agents: what a worker registers of them, and what a server without their code shows.
+"""Descriptions of agents: workers register them, and servers without the agents' code show them.
 
-A factory of graphs is described as it is without a configuration.
+A factory of graphs is described without a configuration.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ T = TypeVar("T")
 
 GRAPH = "graph"
 GRAPH_ID = "graph_id"
-"""The key of metadata, configs and schemas that names the graph."""
+"""Key of the graph's name in metadata, configs and schemas."""
 LEVEL = "|"
-"""What stands between the names of nested subgraphs."""
+"""Separator of the names of nested subgraphs."""
 MAX_LEVELS = 8
-"""How many levels of subgraphs are drawn one by one."""
+"""Number of levels of subgraphs that are drawn one by one."""
 NO_SCHEMAS: Mapping[str, Any] = {
     "input_schema": None,
     "output_schema": None,
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 async def describe(agent: Agent, store: Any = None) -> AgentDescription:
-    """Describe an agent. What fails or is too large is left out, and `problem` says why."""
+    """Describe an agent. Parts that fail or are too large are left out, and `problem` says why."""
     spec = agent.spec
     if spec.kind == GRAPH:
         return fitting(await _describe_graph(agent, store))
@@ -60,7 +60,7 @@ async def _describe_graph(agent: Any, store: Any) -> AgentDescription:
     name = agent.spec.name
     parts = _Parts(name)
     config = {"configurable": {GRAPH_ID: name}}
-    found = AgentDescription(agent=name, kind=GRAPH, drawn=False)
+    description = AgentDescription(agent=name, kind=GRAPH, drawn=False)
     try:
         async with agent.factory.open(FactoryContext(config, "assistants.read", store)) as graph:
 
@@ -73,20 +73,20 @@ async def _describe_graph(agent: Any, store: Any) -> AgentDescription:
             async def subgraphs() -> dict[str, Any]:
                 return dict(plain(await shapes.subgraphs(graph, None, True)))
 
-            found = replace(
-                found,
-                schemas=await parts.made("schemas", schemas),
-                drawings=await parts.made("drawing", lambda: _drawings(drawing)) or [],
-                subgraphs=await parts.made("subgraphs", subgraphs),
+            description = replace(
+                description,
+                schemas=await parts.build("schemas", schemas),
+                drawings=await parts.build("drawing", lambda: _drawings(drawing)) or [],
+                subgraphs=await parts.build("subgraphs", subgraphs),
             )
-            found = replace(found, drawn=bool(found.drawings))
+            description = replace(description, drawn=bool(description.drawings))
     except Exception as error:  # noqa: BLE001 - the factory of a user may raise anything
         parts.failed("graph", error)
-    return replace(found, problem=parts.problem)
+    return replace(description, problem=parts.problem)
 
 
 async def _drawings(drawing: Callable[[bool | int], Awaitable[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The drawing of each level, up to the one that shows all."""
+    """Return a drawing for each level, up to the level that shows everything."""
     drawings = [await drawing(False)]
     whole = await drawing(True)
     for level in range(1, MAX_LEVELS):
@@ -97,13 +97,13 @@ async def _drawings(drawing: Callable[[bool | int], Awaitable[dict[str, Any]]]) 
 
 
 class _Parts:
-    """The parts of a description; the first that fails is the problem."""
+    """Builder of the parts of a description. The first failure becomes the problem."""
 
     def __init__(self, agent: str) -> None:
         self._agent = agent
         self.problem: str | None = None
 
-    async def made(self, what: str, make: Callable[[], Awaitable[T]]) -> T | None:
+    async def build(self, what: str, make: Callable[[], Awaitable[T]]) -> T | None:
         try:
             return await make()
         except Exception as error:  # noqa: BLE001 - types and nodes of users may raise anything
@@ -117,16 +117,16 @@ class _Parts:
 
 
 def fitting(description: AgentDescription, limit: int = MAX_AGENT_DESCRIPTION) -> AgentDescription:
-    """The description with as many of its parts as may be stored."""
+    """Drop parts until the description is small enough to be stored."""
     if _size(description) <= limit:
         return description
     logger.warning("the description of agent %r is too large: a part is left out", description.agent)
-    found = replace(description, problem=description.problem or f"it is larger than {limit:,} characters")
-    while len(found.drawings) > 1 and _size(found) > limit:
-        found = replace(found, drawings=found.drawings[:-1], drawn=False)
+    fitted = replace(description, problem=description.problem or f"it is larger than {limit:,} characters")
+    while len(fitted.drawings) > 1 and _size(fitted) > limit:
+        fitted = replace(fitted, drawings=fitted.drawings[:-1], drawn=False)
     for part in ({"subgraphs": None}, {"drawings": [], "drawn": False}, {"schemas": None}):
-        found = found if _size(found) <= limit else replace(found, **part)
-    return found
+        fitted = fitted if _size(fitted) <= limit else replace(fitted, **part)
+    return fitted
 
 
 def _size(description: AgentDescription) -> int:
@@ -134,9 +134,9 @@ def _size(description: AgentDescription) -> int:
 
 
 def one_node(name: str) -> dict[str, Any]:
-    """The drawing of an agent that is not a graph."""
+    """Draw an agent that is not a graph as one node."""
     ends = ("__start__", "__end__")
-    nodes = [{"id": each, "type": "runnable", "data": {"name": each}} for each in (ends[0], name, ends[1])]
+    nodes = [{"id": node, "type": "runnable", "data": {"name": node}} for node in (ends[0], name, ends[1])]
     edges = [{"source": ends[0], "target": name}, {"source": name, "target": ends[1]}]
     return {"nodes": nodes, "edges": edges}
 
@@ -145,25 +145,25 @@ def one_node(name: str) -> dict[str, Any]:
 
 
 def build_drawing(description: AgentDescription, xray: bool | int) -> dict[str, Any]:
-    """The nodes and edges of an agent, with so many levels of subgraphs, or all."""
+    """Return the nodes and edges of an agent, with `xray` levels of subgraphs, or all of them for True."""
     drawings, last = description.drawings, len(description.drawings) - 1
     if drawings and (xray is False or (xray is not True and xray <= last)):
         return drawings[int(xray)]
     if not drawings or not description.drawn:
         raise _missing(description, "drawing" if not drawings else f"drawing of level {int(xray)}")
-    # Beyond the levels that are drawn one by one all are shown.
+    # The last drawing shows all levels.
     return drawings[-1]
 
 
 def build_schemas(description: AgentDescription) -> dict[str, Any]:
-    """The JSON Schemas of an agent, with its name."""
+    """Return the JSON Schemas of an agent, with its name."""
     if description.schemas is None:
         raise _missing(description, "schemas")
     return {GRAPH_ID: description.agent, **description.schemas}
 
 
 def build_subgraphs(description: AgentDescription, namespace: str | None, recurse: bool) -> dict[str, Any]:
-    """The JSON Schemas of an agent's subgraphs: the direct ones, all, or the one with this path."""
+    """Return the JSON Schemas of an agent's subgraphs: the direct ones, all, or the one with this path."""
     if description.subgraphs is None:
         raise _missing(description, "subgraphs")
     return {

@@ -1,4 +1,4 @@
-"""Creates the graph of an agent from a compiled graph, a builder, or a factory function."""
+"""Creation of an agent's graph from a compiled graph, a builder, or a factory function."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from perdure.langgraph.detect import is_builder, is_graph, names_runtime
 from perdure.langgraph.revival import own_types
 
 Access = Literal["threads.create_run", "threads.update", "threads.read", "assistants.read"]
-"""What a graph is used for, as its factory sees it."""
+"""Purpose for which a factory creates a graph."""
 
 EXECUTION: Access = "threads.create_run"
 
 
 class FactoryContext(typing.NamedTuple):
-    """What a factory function may take as arguments."""
+    """Values that a factory function may take as arguments."""
 
     config: Mapping[str, Any]
     access: Access
@@ -32,7 +32,7 @@ class FactoryContext(typing.NamedTuple):
 
 
 class GraphFactory:
-    """Gives the graph of an agent. A factory function is called for every use."""
+    """Opens the graph of an agent. A factory function is called for every use."""
 
     def __init__(self, name: str, target: Any) -> None:
         self._name = name
@@ -44,7 +44,7 @@ class GraphFactory:
         self._own = own_types()
 
     def serializer(self, graph: Any) -> SerializerProtocol:
-        """The serializer of the values of the graph."""
+        """Return the serializer of the graph's values."""
         if graph is not self.graph:
             # A factory may import what its graph needs.
             return build_serializer(graph, own_types())
@@ -54,35 +54,35 @@ class GraphFactory:
 
     @asynccontextmanager
     async def open(self, context: FactoryContext) -> AsyncIterator[Any]:
-        """The graph, until the block ends."""
+        """Open the graph until the block ends."""
         if self.graph is not None:
             yield self.graph
             return
-        made = self._target(**self._given(context))
-        made = await made if inspect.isawaitable(made) else made
-        if isinstance(made, AbstractAsyncContextManager):
-            async with made as graph:
+        opened = self._target(**self._build_arguments(context))
+        opened = await opened if inspect.isawaitable(opened) else opened
+        if isinstance(opened, AbstractAsyncContextManager):
+            async with opened as graph:
                 yield self._checked(graph)
-        elif isinstance(made, AbstractContextManager):
-            with made as graph:
+        elif isinstance(opened, AbstractContextManager):
+            with opened as graph:
                 yield self._checked(graph)
         else:
-            yield self._checked(made)
+            yield self._checked(opened)
 
-    def _given(self, context: FactoryContext) -> dict[str, Any]:
-        making: dict[str, Callable[[], Any]] = {
+    def _build_arguments(self, context: FactoryContext) -> dict[str, Any]:
+        builders: dict[str, Callable[[], Any]] = {
             "config": lambda: context.config,
             "runtime": lambda: _runtime(context),
         }
-        return {name: making[what]() for name, what in (self._arguments or {}).items()}
+        return {name: builders[what]() for name, what in (self._arguments or {}).items()}
 
-    def _checked(self, made: Any) -> Any:
-        graph = compiled(self._name, made)
+    def _checked(self, returned: Any) -> Any:
+        graph = compiled(self._name, returned)
         if is_graph(graph):
             return graph
         raise AgentError(
             f"agent {self._name!r} must take two parameters (ctx, input), or return a graph;"
-            f" it returned a {type(made).__name__}"
+            f" it returned a {type(returned).__name__}"
         )
 
 
@@ -96,13 +96,13 @@ def compiled(name: str, target: Any) -> Any:
 
 
 def _arguments(factory: Any) -> dict[str, str]:
-    """Which parameters of a factory take the config, and which the server's runtime."""
+    """Return which parameters of a factory take the config and which the server's runtime."""
     parameters = [
-        each
-        for each in inspect.signature(factory).parameters.values()
-        if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+        parameter
+        for parameter in inspect.signature(factory).parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     ]
-    kinds = {each.name: "runtime" if names_runtime(each) else "config" for each in parameters}
+    kinds = {parameter.name: "runtime" if names_runtime(parameter) else "config" for parameter in parameters}
     return dict(list(kinds.items())[:2])
 
 

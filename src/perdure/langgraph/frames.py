@@ -1,7 +1,7 @@
-"""DataFrames of pandas in a state, stored in the format of Arrow. Needs `perdure[dataframes]`.
+"""Storage of pandas DataFrames of a state in Arrow's format. Needs `perdure[dataframes]`.
 
-A value that holds one, in itself or in dictionaries and lists, has a form of its own. Beside the bytes are
-the names of the columns and the number of rows, which are all that is shown of it.
+A value that contains DataFrames, in dictionaries or lists, has its own form. Its data also has the names of
+the columns and the number of rows, because only these are shown.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ INSTALL = "pip install 'perdure[dataframes]'"
 
 
 def is_frame(value: Any) -> bool:
-    """Whether it is a DataFrame of pandas, which is not imported to find out."""
+    """Return whether a value is a pandas DataFrame, without importing pandas."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(value, getattr(pandas, "DataFrame", ()))
 
 
 def shown(frame: Any) -> dict[str, Any]:
-    """What is shown of a DataFrame."""
-    return {"columns": [str(each) for each in frame.columns], "rows": len(frame)}
+    """Return the part of a DataFrame that is shown."""
+    return {"columns": [str(column) for column in frame.columns], "rows": len(frame)}
 
 
 def dump(value: Any) -> tuple[str, bytes]:
-    """A value that holds DataFrames, serialized."""
+    """Serialize a value that contains DataFrames."""
     from langgraph.checkpoint.serde.jsonplus import _msgpack_default, _option
 
     reasons: list[Exception] = []
@@ -38,7 +38,7 @@ def dump(value: Any) -> tuple[str, bytes]:
         try:
             return ormsgpack.Ext(FRAME, _packed(part)) if is_frame(part) else _msgpack_default(part)
         except (TypeError, ValueError) as error:
-            # ormsgpack raises an error of its own, which names only the type.
+            # ormsgpack raises its own error, which names only the type.
             reasons.append(error)
             raise
 
@@ -49,7 +49,7 @@ def dump(value: Any) -> tuple[str, bytes]:
 
 
 def load(body: bytes, revive: Callable[[int, bytes], Any]) -> Any:
-    """The value again; `revive` makes its other objects."""
+    """Deserialize a value; `revive` creates objects other than DataFrames."""
 
     def hook(code: int, data: bytes) -> Any:
         return _unpacked(data) if code == FRAME else revive(code, data)
@@ -77,7 +77,7 @@ def _unpacked(data: bytes) -> Any:
 
 def _pyarrow() -> Any:
     try:
-        import pandas  # noqa: F401 - Arrow needs it to make a DataFrame
+        import pandas  # noqa: F401 - Arrow needs it to create a DataFrame
         import pyarrow
     except ModuleNotFoundError as error:
         raise TypeError(f"a DataFrame in a state needs pandas and pyarrow: {INSTALL}") from error

@@ -1,4 +1,4 @@
-"""States of graphs as release 0.3.0 stored them: one value with the newest checkpoints of all namespaces."""
+"""Decoding of graph states of release 0.3.0: one value with the newest checkpoints of all namespaces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.langgraph.codec import GraphCodec, build_config
 
 
 class _Kept(msgspec.Struct, array_like=True):
-    """A serialized checkpoint."""
+    """Serialized checkpoint."""
 
     checkpoint: Typed
     metadata: Typed
@@ -22,7 +22,7 @@ class _Kept(msgspec.Struct, array_like=True):
 
 
 class _Write(msgspec.Struct, array_like=True):
-    """A pending write."""
+    """Pending write."""
 
     task_id: str
     index: int
@@ -32,49 +32,49 @@ class _Write(msgspec.Struct, array_like=True):
 
 
 class _State(msgspec.Struct):
-    """All checkpoints and writes, by namespace and checkpoint id."""
+    """All checkpoints and writes, by namespace and checkpoint ID."""
 
     kept: dict[str, dict[str, _Kept]]
     writes: dict[str, dict[str, list[_Write]]]
 
 
 class Legacy(NamedTuple):
-    """The content of such a state as today's records, and the id of the root graph's newest checkpoint."""
+    """Content of such a state as current records, and the ID of the root graph's newest checkpoint."""
 
-    made: list[tuple[GraphPut, Checkpoint]]
+    checkpoints: list[tuple[GraphPut, Checkpoint]]
     writes: list[GraphWrite]
     current_id: str | None
 
     @property
     def changes(self) -> GraphChanges:
-        return GraphChanges(puts=[put for put, _ in self.made], writes=self.writes)
+        return GraphChanges(puts=[put for put, _ in self.checkpoints], writes=self.writes)
 
 
-def decode_legacy(found: Any, thread_id: str, serde: SerializerProtocol) -> Legacy:
+def decode_legacy(stored: Any, thread_id: str, serde: SerializerProtocol) -> Legacy:
     """Decode the checkpoints and the writes of such a state."""
-    state = _decoded(found)
-    # A separate codec: these checkpoints come in no order, and nothing is based on them.
+    state = _decode_state(stored)
+    # A separate codec: these checkpoints are in no order, and no later list builds on them.
     codec = GraphCodec(serde)
-    made = [
-        _put(codec, (thread_id, namespace), each)
-        for namespace, known in state.kept.items()
-        for _, each in sorted(known.items())
+    checkpoints = [
+        _put(codec, (thread_id, namespace), kept)
+        for namespace, by_id in state.kept.items()
+        for _, kept in sorted(by_id.items())
     ]
     writes = [
-        _write((thread_id, namespace, checkpoint_id), each)
-        for namespace, known in state.writes.items()
-        for checkpoint_id, waiting in known.items()
-        for each in waiting
+        _write((thread_id, namespace, checkpoint_id), write)
+        for namespace, by_checkpoint in state.writes.items()
+        for checkpoint_id, pending in by_checkpoint.items()
+        for write in pending
     ]
-    return Legacy(made, writes, max(state.kept.get("", ()), default=None))
+    return Legacy(checkpoints, writes, max(state.kept.get("", ()), default=None))
 
 
-def _decoded(found: Any) -> _State:
+def _decode_state(stored: Any) -> _State:
     try:
-        return msgspec.msgpack.decode(found.state, type=_State)
+        return msgspec.msgpack.decode(stored.state, type=_State)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise AgentError(
-            f"checkpoint {found.checkpoint_id} does not hold the state of a graph: {error}"
+            f"checkpoint {stored.checkpoint_id} does not hold the state of a graph: {error}"
         ) from error
 
 
@@ -87,11 +87,11 @@ def _put(codec: GraphCodec, place: tuple[str, str], kept: _Kept) -> tuple[GraphP
 
 
 def _with_text_versions(checkpoint: Any) -> Any:
-    """The checkpoint with versions as today: strings, which sort as the numbers did."""
+    """Convert versions to strings, which sort like the numbers."""
     versions = {name: _text(version) for name, version in checkpoint["channel_versions"].items()}
     seen = {
-        node: {name: _text(version) for name, version in known.items()}
-        for node, known in checkpoint["versions_seen"].items()
+        node: {name: _text(version) for name, version in versions_seen.items()}
+        for node, versions_seen in checkpoint["versions_seen"].items()
     }
     return {**checkpoint, "channel_versions": versions, "versions_seen": seen}
 
@@ -100,15 +100,15 @@ def _text(version: Any) -> Any:
     return f"{version:08x}.{0:010x}" if isinstance(version, int) else version
 
 
-def _write(place: tuple[str, str, str], each: _Write) -> GraphWrite:
+def _write(place: tuple[str, str, str], write: _Write) -> GraphWrite:
     thread_id, namespace, checkpoint_id = place
     return GraphWrite(
         thread_id=thread_id,
         checkpoint_ns=namespace,
         checkpoint_id=checkpoint_id,
-        task_id=each.task_id,
-        task_path=each.path,
-        idx=each.index,
-        channel=each.channel,
-        value=each.value,
+        task_id=write.task_id,
+        task_path=write.path,
+        idx=write.index,
+        channel=write.channel,
+        value=write.value,
     )

@@ -1,7 +1,7 @@
-"""Compares a list with its earlier versions, so that only new items are written.
+"""Comparison of a list with its earlier versions, so that only new items are written.
 
-A fingerprint of each item is remembered when it is written or read, since nodes may change items in place.
-It is made of all bytes of the item; for messages and plain data that is much cheaper than serializing.
+A fingerprint of each item is remembered when it is written or read, since nodes may change items in place. It
+covers all bytes of the item; for messages and plain data it is much cheaper than serializing.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from pydantic import BaseModel
 from perdure.checkpoints.records import SpliceRange
 
 Print = bytes
-"""The fingerprint of an item."""
+"""Fingerprint of an item."""
 
 MAX_BYTES = 32 << 20
-"""How many bytes of fingerprints are remembered, unless one list alone takes more."""
+"""Largest total size of remembered fingerprints; a single list may exceed it."""
 VERSIONS = 3
-"""How many versions of each list are remembered."""
+"""Number of versions of each list that are remembered."""
 MAX_SPANS = 32
-"""A list in more ranges than these is written in full."""
+"""Most ranges of a list; a list with more is written in full."""
 SHORT = 4
-"""A list with fewer items is written in full."""
+"""Least number of items; a shorter list is written in full."""
 
-# What is not plain data is left to the serializer, which distinguishes types that look alike.
+# Other data than plain data goes to the serializer, which distinguishes types that look alike.
 _PLAIN = (
     ormsgpack.OPT_NON_STR_KEYS
     | ormsgpack.OPT_PASSTHROUGH_DATACLASS
@@ -39,12 +39,12 @@ _PLAIN = (
     | ormsgpack.OPT_PASSTHROUGH_UUID
     | ormsgpack.OPT_REPLACE_SURROGATES
 )
-# No plain data begins with this byte.
+# Plain data never begins with this byte.
 _OBJECT = b"\xc1"
 
 
 class Seen(NamedTuple):
-    """A version of a list: the fingerprints of its items, and its number of ranges (0 if written in full)."""
+    """Version of a list: the fingerprints of its items, and its number of ranges (0 if written in full)."""
 
     version: str
     prints: Sequence[Print]
@@ -52,7 +52,7 @@ class Seen(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """How a list is written: in full, or as spans of `base` and of the items at the indexes in `own`."""
+    """How to write a list: in full, or as spans of `base` and of the items at the indexes in `own`."""
 
     seen: Seen
     base: str | None = None
@@ -61,7 +61,7 @@ class Cut(NamedTuple):
 
 
 class Lists:
-    """The newest versions of lists, by thread, namespace and channel. Thread-safe."""
+    """Newest versions of lists, by thread, namespace and channel. Thread-safe."""
 
     def __init__(self, serialize: Callable[[Any], tuple[str, bytes]]) -> None:
         self._serialize = serialize
@@ -70,7 +70,7 @@ class Lists:
         self._bytes = 0
 
     def prints(self, items: Sequence[Any]) -> list[Print]:
-        """The fingerprints of items; none for lists where comparing costs more than writing."""
+        """Return the fingerprints of items; empty if comparing the list costs more than writing it."""
         return [self._print(item) for item in items] if _is_worth_it(items) else []
 
     def _print(self, item: Any) -> Print:
@@ -84,7 +84,7 @@ class Lists:
             return b"".join((_OBJECT, form.encode(), _OBJECT, body))
 
     def cut(self, place: Hashable, version: str, items: Sequence[Any]) -> Cut:
-        """Decide how to write the next version of a list. `remember` it afterwards."""
+        """Decide how to write the next version of a list. Call `remember` afterwards."""
         prints = self.prints(items)
         with self._lock:
             earlier = list(self._seen.get(place, ())) if prints else []
@@ -105,22 +105,22 @@ class Lists:
         if not seen.prints:
             return
         with self._lock:
-            known = self._seen.setdefault(place, [])
+            versions = self._seen.setdefault(place, [])
             self._seen.move_to_end(place)
-            for other in [each for each in known if each.version == seen.version]:
-                self._drop(known, other)
-            known.append(seen)
+            for other in [other for other in versions if other.version == seen.version]:
+                self._drop(versions, other)
+            versions.append(seen)
             self._bytes += _size(seen)
-            if len(known) > VERSIONS:
-                self._drop(known, known[0])
+            if len(versions) > VERSIONS:
+                self._drop(versions, versions[0])
             while self._bytes > MAX_BYTES and len(self._seen) > 1:
                 _, gone = self._seen.popitem(last=False)
                 self._bytes -= sum(map(_size, gone))
-            while self._bytes > MAX_BYTES and len(known) > 1:
-                self._drop(known, known[0])
+            while self._bytes > MAX_BYTES and len(versions) > 1:
+                self._drop(versions, versions[0])
 
-    def _drop(self, known: list[Seen], seen: Seen) -> None:
-        known.remove(seen)
+    def _drop(self, versions: list[Seen], seen: Seen) -> None:
+        versions.remove(seen)
         self._bytes -= _size(seen)
 
     def forget(self) -> None:
@@ -135,7 +135,7 @@ def _size(seen: Seen) -> int:
 
 
 def _is_worth_it(items: Sequence[Any]) -> bool:
-    """Whether comparing pays off: numbers are as small as the spans."""
+    """Return whether comparing pays off. Numbers are as small as the spans."""
     return bool(items) and not isinstance(items[0], int | float)
 
 
@@ -148,7 +148,7 @@ def _mark(kind: type) -> bytes:
 
 
 def _best(prints: Sequence[Print], earlier: Sequence[Seen]) -> tuple[Seen, list[SpliceRange]] | None:
-    """The earlier version that shares the most with a list, and the spans to take from it."""
+    """Find the earlier version that shares most items with a list, and the spans to take from it."""
     best: tuple[Seen, list[SpliceRange]] | None = None
     most = 0
     for seen in reversed(earlier):
@@ -162,12 +162,12 @@ def _best(prints: Sequence[Print], earlier: Sequence[Seen]) -> tuple[Seen, list[
 
 
 def _compared(prints: Sequence[Print], base: Sequence[Print]) -> list[SpliceRange]:
-    """A list as ranges of an earlier one and of itself (`own`), with indexes into the respective list."""
+    """Split a list into ranges of an earlier one and of itself (`own`), with indexes into each list."""
     same = _common_start(prints, base)
     spans = [SpliceRange(False, 0, same)] if same else []
     if same == len(base) or same == len(prints):
         return [*spans, SpliceRange(True, same, len(prints))] if same < len(prints) else spans
-    places = {each: at for at, each in enumerate(base) if at >= same}
+    places = {item: at for at, item in enumerate(base) if at >= same}
     for at in range(same, len(prints)):
         place = _next(spans, prints[at], base) or places.get(prints[at])
         _add(spans, place is None, at if place is None else place)
@@ -182,7 +182,7 @@ def _common_start(prints: Sequence[Print], base: Sequence[Print]) -> int:
 
 
 def _next(spans: Sequence[SpliceRange], item: Print, base: Sequence[Print]) -> int | None:
-    """The index after the last one taken, if the item is there: equal items keep their order."""
+    """Return the index after the last item taken if `item` is there, so that equal items keep their order."""
     last = spans[-1] if spans else None
     if last is None or last.own or last.stop >= len(base) or base[last.stop] != item:
         return None
@@ -190,7 +190,7 @@ def _next(spans: Sequence[SpliceRange], item: Print, base: Sequence[Print]) -> i
 
 
 def _share(prints: list[Print], base: Sequence[Print], spans: Sequence[SpliceRange]) -> None:
-    """Share the fingerprints that two versions have in common."""
+    """Share the fingerprint objects that two versions have in common."""
     at = 0
     for span in spans:
         length = span.stop - span.start
@@ -207,7 +207,7 @@ def _add(spans: list[SpliceRange], own: bool, at: int) -> None:
 
 
 def _numbered(spans: Sequence[SpliceRange]) -> list[SpliceRange]:
-    """The same spans with the own items numbered among themselves, as they are written."""
+    """Number the own items among themselves, as they are written."""
     done: list[SpliceRange] = []
     count = 0
     for span in spans:
@@ -221,7 +221,7 @@ def _numbered(spans: Sequence[SpliceRange]) -> list[SpliceRange]:
 
 
 def _ranges(base: Seen, spans: Sequence[SpliceRange]) -> int:
-    """The number of ranges of a new version: a last own range continues where the base ends."""
+    """Count the ranges of a new version. A last own range continues the end of the base."""
     inside = sum(1 for span in spans[:-1] if span.own)
     taken = sum(1 for span in spans if not span.own)
     return base.spans + inside + max(taken - 1, 0)

@@ -1,8 +1,8 @@
 """`get_client()` without a URL inside a graph: the SDK's client talks to the server that runs the graph.
 
-The SDK registers the transport of such a client and leaves it to the server to connect it. Requests go to the
-application in its own event loop, since a graph runs in another one, and responses come back as they are
-sent. What the operator's own code asks for in this way needs no token.
+The SDK registers the transport of such a client and lets the server connect it. Requests run in the
+application's event loop, since a graph runs in another one, and responses are streamed. These requests come
+from the operator's own code, so they need no token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import httpx
 
 LOOPBACK: Final = "perdure.loopback"
-"""The key in the scope of a request that came from code in this process, and from nowhere else."""
+"""Key in the scope of a request that only code in this process can set."""
 
 Message = MutableMapping[str, Any]
 Application = Callable[
@@ -32,13 +32,13 @@ logger = logging.getLogger(__name__)
 
 
 class LoopbackConnection(Protocol):
-    """Where the clients without a URL send their requests."""
+    """Connection of the clients without a URL."""
 
     async def send(self, request: httpx.Request) -> httpx.Response: ...
 
 
 class InProcess:
-    """Sends requests to an ASGI application, in the event loop in which this was made."""
+    """Sends requests to an ASGI application, in the event loop that created this object."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -115,7 +115,7 @@ def _sdk() -> tuple[Any, Any]:
 
 
 class _Connected(list[Any]):
-    """The SDK's list of transports, which connects each that is added and keeps none of them."""
+    """The SDK's list of transports. It connects each new one instead of storing it."""
 
     def __init__(self, connection: LoopbackConnection) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class _Connected(list[Any]):
 
 
 class _Exchange:
-    """A request and its response, between the loop of the caller and that of the application."""
+    """Request and response, between the event loops of the caller and of the application."""
 
     def __init__(self, request: httpx.Request, body: bytes, there: asyncio.AbstractEventLoop) -> None:
         self._scope = _build_scope(request)
@@ -147,7 +147,7 @@ class _Exchange:
         try:
             await application(self._scope, self._receive, self._send)
         finally:
-            self._tell(None)
+            self._put(None)
 
     async def _receive(self) -> Message:
         body, self._body = self._body, None
@@ -157,14 +157,14 @@ class _Exchange:
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Message) -> None:
-        self._tell(message)
+        self._put(message)
 
-    def _tell(self, message: Message | None) -> None:
+    def _put(self, message: Message | None) -> None:
         if not self._here.is_closed():
             self._here.call_soon_threadsafe(self._messages.put_nowait, message)
 
     async def start(self) -> tuple[int, list[tuple[bytes, bytes]]]:
-        """The status and the headers."""
+        """Return the status and the headers."""
         message = await self._messages.get()
         if message is None:
             await asyncio.wrap_future(self._running)

@@ -1,4 +1,4 @@
-"""The memory of the run whose graph is being executed, for tools that are made before there is a run."""
+"""Memory of the run that executes a graph, for tools that are created before the run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perdure.agents.context import Context, MemorySearch
 
 
 class RunMemory(NamedTuple):
-    """What a tool searches in a run, and how it waits for that in a thread without an event loop."""
+    """Memory that a tool searches in a run, and a way to wait in a thread without an event loop."""
 
     memory: MemorySearch
     wait: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]
@@ -20,11 +20,11 @@ _current: ContextVar[RunMemory | None] = ContextVar("perdure_run_memory", defaul
 
 
 def enter_run(ctx: Context) -> None:
-    """Let tools in this task, and in those that it starts, search the memory of a run."""
+    """Let tools in this task and its child tasks search the memory of a run."""
     if ctx.memory is not None and ctx.items is not None:
         _current.set(RunMemory(ctx.memory, ctx.items.wait))
 
 
 def memory_of_run() -> RunMemory | None:
-    """The memory of the run that is being executed here; None outside of one."""
+    """Return the memory of the current run; None outside of a run."""
     return _current.get()

@@ -1,4 +1,4 @@
-"""Reads and updates the states of a graph in one thread from outside its runs."""
+"""Reads and updates of the graph states of a thread, from outside its runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from perdure.langgraph.saver import START, GraphSaver, Written, final_state, get
 from perdure.langgraph.wire import build_state, get_checkpoint, plain
 
 _REFUSED = (InvalidUpdateError, EmptyInputError, ValidationError, ValueError, TypeError, KeyError)
-"""What a graph raises for an update that it refuses."""
+"""Errors of a graph that refuses an update."""
 
 
 @contextmanager
@@ -52,23 +52,23 @@ def _reading() -> Iterator[None]:
 
 
 class GraphThread(NamedTuple):
-    """A thread whose states are read or updated."""
+    """Thread whose states are read or updated."""
 
     thread_id: str
     store: Any
-    found: Any
-    """Its latest state (`perdure.threads.records.Checkpoint`), or None."""
+    latest: Any
+    """Latest state (`perdure.threads.records.Checkpoint`), or None."""
 
 
 class _Unsaved(NamedTuple):
-    """A checkpoint that is not stored yet."""
+    """Checkpoint that is not stored yet."""
 
     whole: Typed
     put: GraphPut
 
 
 class CollectingSaver(GraphSaver):
-    """A checkpointer that collects changes, to be stored all at once."""
+    """Checkpointer that collects changes, to be stored together."""
 
     def __init__(
         self, checkpoints: GraphCheckpoints, codec: GraphCodec, thread_id: str, current_id: str | None
@@ -82,11 +82,11 @@ class CollectingSaver(GraphSaver):
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         _, namespace, checkpoint_id = parse_config(config)
         wanted = checkpoint_id or self._latest.get(namespace)
-        made = self._unsaved.get((namespace, wanted or ""))
-        return self._tuple(made) if made is not None else await super().aget_tuple(config)
+        unsaved = self._unsaved.get((namespace, wanted or ""))
+        return self._tuple(unsaved) if unsaved is not None else await super().aget_tuple(config)
 
-    def _tuple(self, made: _Unsaved) -> CheckpointTuple:
-        put = made.put
+    def _tuple(self, unsaved: _Unsaved) -> CheckpointTuple:
+        put = unsaved.put
         place = (put.thread_id, put.checkpoint_ns)
         pending = [
             (write.task_id, write.channel, self.serde.loads_typed(write.value))
@@ -95,7 +95,7 @@ class CollectingSaver(GraphSaver):
         ]
         return CheckpointTuple(
             config=build_config(*place, put.checkpoint_id),
-            checkpoint=self.serde.loads_typed(made.whole),
+            checkpoint=self.serde.loads_typed(unsaved.whole),
             metadata=cast(CheckpointMetadata, dict(put.metadata)),
             parent_config=build_config(*place, put.parent_id) if put.parent_id else None,
             pending_writes=pending,
@@ -123,27 +123,27 @@ class CollectingSaver(GraphSaver):
     def _keep_writes(self, writes: Written) -> None:
         self.changes.writes.extend(writes)
 
-    def revive(self, found: Any) -> None:
-        """Take over the state of an earlier release as checkpoints."""
-        legacy = decode_legacy(found, self._thread_id, self.serde)
-        for put, checkpoint in legacy.made:
+    def revive(self, stored: Any) -> None:
+        """Add the checkpoints of a state that an earlier release stored."""
+        legacy = decode_legacy(stored, self._thread_id, self.serde)
+        for put, checkpoint in legacy.checkpoints:
             self._keep(put, checkpoint)
         self.changes.writes.extend(legacy.writes)
         self.current_id = legacy.current_id
         self.mark_foreign()
 
     def mark_foreign(self) -> None:
-        """Exclude the checkpoints that were made so far from the states of the thread."""
+        """Exclude the checkpoints collected so far from the states of the thread."""
         self.foreign_checkpoints.update(put.checkpoint_id for put in self.changes.puts)
 
     def unsaved_checkpoint(self, put: GraphPut) -> Checkpoint:
-        """A checkpoint that is not stored yet."""
+        """Return a checkpoint that is not stored yet."""
         whole = self._unsaved[put.checkpoint_ns, put.checkpoint_id].whole
         return cast(Checkpoint, self.serde.loads_typed(whole))
 
 
 class GraphStates:
-    """A graph and its states in one thread."""
+    """Graph and its states in one thread."""
 
     def __init__(self, graph: Any, name: str, saver: CollectingSaver, thread_id: str) -> None:
         self._graph = graph
@@ -159,7 +159,7 @@ class GraphStates:
     # --- reading ----------------------------------------------------------------------------------------
 
     async def state(self, place: Place | None, *, subgraphs: bool) -> dict[str, Any]:
-        """A state, or the latest one. UnreadableState if the graph's code refuses it."""
+        """Get a state, by default the latest. UnreadableState if the graph's code refuses it."""
         with _reading():
             snapshot = await self._graph.aget_state(self._config(place), subgraphs=subgraphs)
         if place and place.get("checkpoint_id") and snapshot.metadata is None:
@@ -169,36 +169,36 @@ class GraphStates:
     async def history(
         self, place: Place | None, *, limit: int, before: str | None, metadata: Mapping[str, Any] | None
     ) -> list[dict[str, Any]]:
-        """States, the newest first. UnreadableState if the graph's code refuses one."""
+        """List states, the newest first. UnreadableState if the graph's code refuses one."""
         end = None if before is None else build_config(self._thread_id, "", before)
-        found = self._graph.aget_state_history(
+        snapshots = self._graph.aget_state_history(
             self._config({"checkpoint_ns": "", **(place or {})}),
             filter=dict(metadata) if metadata else None,
             before=end,
             limit=limit,
         )
         with _reading():
-            return [plain(build_state(snapshot)) async for snapshot in found]
+            return [plain(build_state(snapshot)) async for snapshot in snapshots]
 
     # --- changing ---------------------------------------------------------------------------------------
 
-    async def start_with(self, found: Any) -> None:
+    async def start_with(self, latest: Any) -> None:
         """Start with the values of the latest state, if they do not come from a graph."""
-        if found is None or found.graph or found.state is not None or not isinstance(found.values, dict):
+        if latest is None or latest.graph or latest.state is not None or not isinstance(latest.values, dict):
             return
-        await self._updating(self._graph.aupdate_state(self._config(None), found.values, as_node=START))
+        await self._updating(self._graph.aupdate_state(self._config(None), latest.values, as_node=START))
         self._saver.mark_foreign()
 
     async def update(self, values: Any, as_node: str | None, place: Place | None) -> dict[str, Any]:
-        """Add a state; gives its checkpoint."""
-        made = await self._updating(self._graph.aupdate_state(self._config(place), values, as_node))
-        return _checkpoint_in(made)
+        """Add a state; return its checkpoint."""
+        config = await self._updating(self._graph.aupdate_state(self._config(place), values, as_node))
+        return _checkpoint_in(config)
 
     async def supersteps(self, supersteps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Add states, each by several updates at once; gives the last checkpoint."""
-        steps = [[_update(each) for each in step.get("updates") or ()] for step in supersteps]
-        made = await self._updating(self._graph.abulk_update_state(self._config(None), steps))
-        return _checkpoint_in(made)
+        """Add states, each from several concurrent updates; return the last checkpoint."""
+        steps = [[_update(update) for update in step.get("updates") or ()] for step in supersteps]
+        config = await self._updating(self._graph.abulk_update_state(self._config(None), steps))
+        return _checkpoint_in(config)
 
     async def _updating(self, updating: Any) -> Any:
         try:
@@ -207,7 +207,7 @@ class GraphStates:
             raise BadRequest(f"the graph refuses the update: {type(error).__name__}: {error}") from error
 
     async def steps(self) -> GraphSteps:
-        """All changes, to be stored."""
+        """Return all changes, to be stored."""
         changes = self._saver.changes
         foreign_checkpoints = self._saver.foreign_checkpoints
         roots = [
@@ -241,7 +241,7 @@ def _update(given: Mapping[str, Any]) -> StateUpdate:
 def _checkpoint_in(config: RunnableConfig) -> dict[str, Any]:
     checkpoint = get_checkpoint(config)
     if checkpoint is None:
-        raise AgentError("the graph made no checkpoint")
+        raise AgentError("the graph stored no checkpoint")
     return {
         "checkpoint": checkpoint,
         "configurable": checkpoint,
@@ -250,7 +250,7 @@ def _checkpoint_in(config: RunnableConfig) -> dict[str, Any]:
 
 
 class Performed(NamedTuple):
-    """The answer to a call as plain data, and what it changes in the thread."""
+    """Answer to a call as plain data, and the changes to the thread."""
 
     answer: Any
     steps: GraphSteps | None = None
@@ -259,22 +259,22 @@ class Performed(NamedTuple):
 async def perform(
     agent: GraphAgent, checkpoints: GraphCheckpoints, thread: GraphThread, call: GraphCall
 ) -> Performed:
-    """Read or update the states of a graph. Nothing is stored: whoever calls this stores the steps."""
+    """Read or update the states of a graph. Nothing is stored: the caller stores the steps."""
     reads = isinstance(call, ReadState | ListStates)
     async with open_view(agent, checkpoints, thread, "threads.read" if reads else "threads.update") as view:
         if isinstance(call, ReadState):
             return Performed(await view.state(call.place, subgraphs=call.subgraphs))
         if isinstance(call, ListStates):
-            found = await view.history(
+            states = await view.history(
                 call.place, limit=call.limit, before=call.before, metadata=call.metadata
             )
-            return Performed(found)
-        await view.start_with(thread.found)
+            return Performed(states)
+        await view.start_with(thread.latest)
         if isinstance(call, UpdateState):
-            made = await view.update(call.values, call.as_node, call.place)
+            checkpoint = await view.update(call.values, call.as_node, call.place)
         else:
-            made = await view.supersteps(call.supersteps)
-        return Performed(made, await view.steps())
+            checkpoint = await view.supersteps(call.supersteps)
+        return Performed(checkpoint, await view.steps())
 
 
 @asynccontextmanager
@@ -282,12 +282,12 @@ async def open_view(
     agent: GraphAgent, checkpoints: GraphCheckpoints, thread: GraphThread, access: Access
 ) -> AsyncIterator[GraphStates]:
     """Open the graph of an agent in a thread."""
-    name, found = agent.spec.name, thread.found
+    name, latest = agent.spec.name, thread.latest
     config = {"configurable": {"thread_id": thread.thread_id, "graph_id": name}}
-    async with agent.factory.open(FactoryContext(config, access, thread.store)) as made:
-        codec = GraphCodec(agent.factory.serializer(made))
-        current_id = found.checkpoint_id if found is not None and found.graph else None
+    async with agent.factory.open(FactoryContext(config, access, thread.store)) as graph:
+        codec = GraphCodec(agent.factory.serializer(graph))
+        current_id = latest.checkpoint_id if latest is not None and latest.graph else None
         saver = CollectingSaver(checkpoints, codec, thread.thread_id, current_id)
-        if found is not None and found.state is not None:
-            saver.revive(found)
-        yield GraphStates(with_checkpointer(made, name, saver, thread.store), name, saver, thread.thread_id)
+        if latest is not None and latest.state is not None:
+            saver.revive(latest)
+        yield GraphStates(with_checkpointer(graph, name, saver, thread.store), name, saver, thread.thread_id)

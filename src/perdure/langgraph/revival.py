@@ -1,7 +1,7 @@
-"""Which types are given back from stored states: data of the project's own code, and nothing else.
+"""Types that are revived from stored states: only data classes of the project's own code.
 
-A stored name imports nothing: it is looked up among the classes that the imported modules of the project and
-of its declared packages define. Everything else stays plain data.
+A stored name imports nothing. It is looked up among the classes that the imported modules of the project and
+of its declared packages define. All other values stay plain data.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from perdure.langgraph import frames
 from perdure.langgraph.wire import expect_named_tuples
 
 Name = tuple[str, str]
-"""The module and the name of a class."""
+"""Module and name of a class."""
 
 MOST_REPORTED = 1000
-"""So many types are named in the log, each once."""
+"""Most types that the log names, once each."""
 
 STORABLE = (
     "It may hold plain data, dates, bytes, sets, messages, documents, arrays of numbers, DataFrames of pandas"
@@ -43,10 +43,10 @@ logger = logging.getLogger(__name__)
 
 
 class StrictSerializer(JsonPlusSerializer):
-    """LangGraph's serializer, restricted to LangGraph's types and those that are allowed."""
+    """LangGraph's serializer, restricted to LangGraph's types and other allowed types."""
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        # LangGraph would revive what the JSON of its early releases names.
+        # LangGraph would revive objects named in the JSON of its early releases.
         form, body = data
         if form == FRAMES:
             return frames.load(body, self._unpack_ext_hook)
@@ -63,48 +63,48 @@ class StrictSerializer(JsonPlusSerializer):
 
 
 def strict_serializer(allowed: Iterable[type | tuple[str, ...]] = ()) -> StrictSerializer:
-    """A serializer that gives back LangGraph's types and those that are allowed."""
+    """Build a serializer that revives LangGraph's types and other allowed types."""
     return StrictSerializer(pickle_fallback=False, allowed_msgpack_modules=tuple(allowed) or None)
 
 
 # --- types of the project ---------------------------------------------------------------------------------
 
 
-class _Known(NamedTuple):
-    """The types that were found, and what they depend on."""
+class _OwnTypes(NamedTuple):
+    """Types of the project, and the version of the imports that they come from."""
 
     version: tuple[int, int]
     types: frozenset[Name]
 
 
 _lock = threading.Lock()
-_known = _Known((0, -1), frozenset())
+_cached = _OwnTypes((0, -1), frozenset())
 
 
 def own_types() -> frozenset[Name]:
-    """The data classes of the project's code that is imported by now; the same object until that changes."""
-    global _known
+    """Return the data classes of the project's imported code; the same object until they change."""
+    global _cached
     with _lock:
         version = (len(sys.modules), PROJECT.version)
-        if _known.version != version:
-            found = frozenset(_found())
-            _known = _Known(version, _known.types if found == _known.types else found)
-        return _known.types
+        if _cached.version != version:
+            types = frozenset(_find_types())
+            _cached = _OwnTypes(version, _cached.types if types == _cached.types else types)
+        return _cached.types
 
 
-_looked_at: WeakKeyDictionary[ModuleType, tuple[int, list[Name]]] = WeakKeyDictionary()
-"""The types of each module, and how many names it had: it may not be imported to its end."""
+_inspected: WeakKeyDictionary[ModuleType, tuple[int, list[Name]]] = WeakKeyDictionary()
+"""Types of each module, and its number of names, because a module may be imported only in part."""
 
 
-def _found() -> Iterable[Name]:
+def _find_types() -> Iterable[Name]:
     for name, module in PROJECT.modules():
         names = vars(module)
-        size, types = _looked_at.get(module, (-1, []))
+        size, types = _inspected.get(module, (-1, []))
         if size != len(names):
-            found = {each: value for each, value in list(names.items()) if _defines(name, each, value)}
-            note_types(found.values())
-            types = [(name, each) for each in found]
-            _looked_at[module] = (len(names), types)
+            classes = {key: value for key, value in list(names.items()) if _defines(name, key, value)}
+            note_types(classes.values())
+            types = [(name, key) for key in classes]
+            _inspected[module] = (len(names), types)
         yield from types
 
 
@@ -112,18 +112,18 @@ def _defines(module: str, name: str, value: Any) -> bool:
     try:
         return is_data(value) and (value.__module__, value.__name__) == (module, name)
     except Exception as error:  # noqa: BLE001 - classes may be made by code of users
-        logger.debug("%s.%s cannot be looked at: %s", module, name, error)
+        logger.debug("%s.%s cannot be inspected: %s", module, name, error)
         return False
 
 
 def note_types(types: Iterable[type]) -> None:
-    """Prepare for showing values of types that are given back."""
-    if any(issubclass(each, tuple) for each in types):
+    """Prepare to show values of revived types."""
+    if any(issubclass(revived, tuple) for revived in types):
         expect_named_tuples()
 
 
 def is_data(value: Any) -> bool:
-    """Whether it is a class of data: a pydantic model, a dataclass, an enum or a named tuple."""
+    """Return whether an object is a data class: a pydantic model, dataclass, enum or named tuple."""
     if not isinstance(value, type) or issubclass(value, Runnable):
         return False
     named_tuple = issubclass(value, tuple) and hasattr(value, "_fields")
@@ -136,7 +136,7 @@ _reported: set[Name] = set()
 
 
 def _report(event: SerdeEvent) -> None:
-    """Say once of each type that its values come back as plain data."""
+    """Log once per type that its values come back as plain data."""
     name = (event["module"], event["name"])
     if event["kind"] != "msgpack_blocked" or name in _reported or len(_reported) >= MOST_REPORTED:
         return

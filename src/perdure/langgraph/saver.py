@@ -1,4 +1,4 @@
-"""The checkpointer of a run: LangGraph's checkpoints, stored as records of the graphs domain."""
+"""Checkpointer of a run. It stores LangGraph's checkpoints as records of `perdure.checkpoints`."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ INTERRUPT = "__interrupt__"
 TASKS = "__pregel_tasks"
 START = "__start__"
 EMPTY_STEP = -2
-"""The step of a checkpoint that holds nothing but writes."""
+"""Step of a checkpoint that contains only writes."""
 NO_TASK = "00000000-0000-0000-0000-000000000000"
-"""The task id of the writes of a command."""
+"""Task ID of the writes of a command."""
 
 
 Written = list[GraphWrite]
-"""The writes of a task. Inside a saver the name `list` is a method."""
+"""Writes of a task. Inside a saver the name `list` is a method."""
 
 
 class GraphSaver(BaseCheckpointSaver[str]):
-    """A LangGraph checkpointer over the stored checkpoints of one thread.
+    """LangGraph checkpointer over the stored checkpoints of one thread.
 
-    `current_id` is the checkpoint of the root graph that is the thread's state. Later checkpoints may exist
-    that belong to runs which were rolled back.
+    `current_id` is the checkpoint of the root graph that is the thread's state. Later checkpoints may belong
+    to rolled-back runs.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class GraphSaver(BaseCheckpointSaver[str]):
         thread_id: str,
         current_id: str | None = None,
     ) -> None:
-        # Not by LangGraph's constructor: whether it is a serializer was asked when the graph was loaded.
+        # LangGraph's constructor is skipped: the serializer was checked when the graph was loaded.
         self.serde = codec.serde
         self.current_id = current_id
         self._checkpoints = checkpoints
@@ -83,17 +83,17 @@ class GraphSaver(BaseCheckpointSaver[str]):
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         query = await self._query(config)
-        found = await self._checkpoints.find(query) if query is not None else []
-        return self._read(found[0]) if found else None
+        stored = await self._checkpoints.find(query) if query is not None else []
+        return self._read(stored[0]) if stored else None
 
-    def _read(self, found: GraphTuple) -> CheckpointTuple:
-        return self._codec.read(found)
+    def _read(self, stored: GraphTuple) -> CheckpointTuple:
+        return self._codec.read(stored)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return self._checkpoints.wait(lambda: self.aget_tuple(config))
 
     async def _query(self, config: RunnableConfig) -> CheckpointQuery | None:
-        """The query for the checkpoint that a config names; None if there cannot be one."""
+        """Build the query for the checkpoint that a config names; None if it cannot exist."""
         _, namespace, checkpoint_id = parse_config(config)
         if checkpoint_id is None and not namespace:
             return None if self.current_id is None else self._at("", self.current_id)
@@ -114,10 +114,10 @@ class GraphSaver(BaseCheckpointSaver[str]):
     ) -> AsyncIterator[CheckpointTuple]:
         if config is None:
             return
-        for found in await self._checkpoints.find(
+        for stored in await self._checkpoints.find(
             build_query(config, filter=filter, before=before, limit=limit)
         ):
-            yield self._codec.read(found, remember=False)
+            yield self._codec.read(stored, remember=False)
 
     def list(
         self,
@@ -128,7 +128,7 @@ class GraphSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         async def listed() -> Sequence[CheckpointTuple]:
-            return [each async for each in self.alist(config, filter=filter, before=before, limit=limit)]
+            return [item async for item in self.alist(config, filter=filter, before=before, limit=limit)]
 
         yield from self._checkpoints.wait(listed)
 
@@ -185,20 +185,20 @@ class GraphSaver(BaseCheckpointSaver[str]):
     ) -> None:
         self.put_writes(config, writes, task_id, task_path)
 
-    # LangGraph asks for it at the start of each run.
+    # LangGraph reads the signature at the start of each run.
     aput_writes.__signature__ = inspect.signature(aput_writes)  # type: ignore[attr-defined]
 
 
 class RunSaver(GraphSaver):
-    """The checkpointer of a run: it continues from the thread's state, and stores each step."""
+    """Checkpointer of a run. It continues from the thread's state, and stores each step."""
 
     def __init__(self, ctx: Context, codec: GraphCodec, *, durable: bool = False) -> None:
         super().__init__(ctx.graph, codec, ctx.thread_id)
         self.shown = ShownStates() if VALUES in ctx.stream_mode else None
-        """The states that the run's stream shows, if it shows any."""
+        """States in the run's stream, if it has any."""
         self._messages = SessionMessages(ctx)
         self.resumed = False
-        """Whether an earlier attempt of this run has stored a checkpoint to continue from."""
+        """True if an earlier attempt of this run stored a checkpoint to continue from."""
         self._ctx = ctx
         self._durable = durable
         self._graph: Any = None
@@ -217,43 +217,43 @@ class RunSaver(GraphSaver):
     # --- start ------------------------------------------------------------------------------------------
 
     async def start(self, graph: Any) -> None:
-        """Find the checkpoint to continue from; the thread's values may not come from a graph."""
+        """Find the checkpoint to continue from. The thread's values may not come from a graph."""
         self._graph = graph
         self._output = get_output_channels(graph)
         if self.shown is not None and isinstance(graph.output_channels, str):
             self.shown.single = graph.output_channels
-        found = self._ctx.checkpoint
-        if found is None:
+        latest = self._ctx.checkpoint
+        if latest is None:
             return
-        if found.graph:
-            self.current_id = found.checkpoint_id
-        elif found.state is not None:
-            self._revive(found)
-        elif isinstance(found.values, dict) and found.values:
-            await self._import_values(found.values)
+        if latest.graph:
+            self.current_id = latest.checkpoint_id
+        elif latest.state is not None:
+            self._revive(latest)
+        elif isinstance(latest.values, dict) and latest.values:
+            await self._import_values(latest.values)
             return
-        self.resumed = self.current_id is not None and found.run_id == self._ctx.run_id
+        self.resumed = self.current_id is not None and latest.run_id == self._ctx.run_id
 
-    def _revive(self, found: Any) -> None:
+    def _revive(self, latest: Any) -> None:
         """Store the state of an earlier release as checkpoints."""
-        legacy = decode_legacy(found, self._thread_id, self.serde)
+        legacy = decode_legacy(latest, self._thread_id, self.serde)
         self.current_id = legacy.current_id
-        if self.current_id is not None and self.current_id != found.checkpoint_id:
+        if self.current_id is not None and self.current_id != latest.checkpoint_id:
             self._foreign_checkpoints.add(self.current_id)
         self._send(GraphSteps(changes=legacy.changes))
 
     async def _import_values(self, values: Mapping[str, Any]) -> None:
-        """Make the thread's values the state that the graph starts with."""
-        # This is no state of the thread: one of this run would mean that its input was applied.
+        """Make the thread's values the initial state of the graph."""
+        # Not a state of the thread: a state of this run would mean that its input was applied.
         self._importing = True
         config: RunnableConfig = {"configurable": {"thread_id": self._thread_id}}
         await self._graph.aupdate_state(config, values, as_node=START)
         self._importing = False
 
     async def initial_input(self, input: Any, command: Command[Any] | None, *, addressed: bool) -> Any:
-        """What the graph is started with: nothing after an earlier attempt, a command, or the input.
+        """Return the input of the graph: None after an earlier attempt, a command, or the run's input.
 
-        `addressed` says whether the run names the checkpoint to continue from.
+        `addressed` is True if the run names the checkpoint to continue from.
         """
         self._addressed = addressed and not self.resumed
         if self.resumed:
@@ -264,22 +264,22 @@ class RunSaver(GraphSaver):
         return await self._remaining(command)
 
     async def _remaining(self, command: Command[Any]) -> Any:
-        """The part of a command that no earlier attempt has stored."""
+        """Return the part of a command that no earlier attempt has stored."""
         if self._ctx.attempt == 1 or self.current_id is None or not (command.update or command.goto):
             return command
-        found = await self._checkpoints.find(self._at("", self.current_id))
-        if not any(write.task_id == NO_TASK and write.idx >= 0 for each in found for write in each.writes):
+        stored = await self._checkpoints.find(self._at("", self.current_id))
+        if not any(write.task_id == NO_TASK and write.idx >= 0 for row in stored for write in row.writes):
             return command
         return None if command.resume is None else Command(resume=command.resume)
 
     # --- reading ----------------------------------------------------------------------------------------
 
-    def _read(self, found: GraphTuple) -> CheckpointTuple:
+    def _read(self, stored: GraphTuple) -> CheckpointTuple:
         if self.shown is not None:
-            self.shown.read(found)
-        checkpoint = super()._read(found)
-        if not found.checkpoint_ns and self._last is None:
-            # The run adds to what it continues from.
+            self.shown.read(stored)
+        checkpoint = super()._read(stored)
+        if not stored.checkpoint_ns and self._last is None:
+            # Messages of this checkpoint are not new in the run.
             self._messages.remember(checkpoint.checkpoint["channel_values"])
         return checkpoint
 
@@ -289,12 +289,12 @@ class RunSaver(GraphSaver):
             return None
         await self._settled()
         if checkpoint_id is None and not namespace and self._addressed and self._last is None:
-            # LangGraph checks whether the thread has moved on since the checkpoint of the run.
+            # LangGraph checks whether the thread has newer checkpoints than the one of the run.
             return self._at("", None)
         return await super()._query(config)
 
     def _may_exist(self, namespace: str) -> bool:
-        """Whether a subgraph may have a checkpoint; that of a task has none before the task starts."""
+        """Return whether a subgraph may have a checkpoint. Subgraphs of tasks have none before the task."""
         if namespace in self._namespaces:
             return True
         return self._ctx.checkpoint is not None and (self._resuming or ":" not in namespace)
@@ -313,8 +313,8 @@ class RunSaver(GraphSaver):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         await self._settled()
-        async for each in super().alist(config, filter=filter, before=before, limit=limit):
-            yield each
+        async for checkpoint in super().alist(config, filter=filter, before=before, limit=limit):
+            yield checkpoint
 
     # --- writing ----------------------------------------------------------------------------------------
 
@@ -325,17 +325,17 @@ class RunSaver(GraphSaver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        made = self.put(config, checkpoint, metadata, new_versions)
+        config = self.put(config, checkpoint, metadata, new_versions)
         if self._importing:
             self._messages.remember(checkpoint["channel_values"])
-        elif not made["configurable"]["checkpoint_ns"]:
+        elif not config["configurable"]["checkpoint_ns"]:
             for message in self._messages.new(checkpoint["channel_values"], new_versions):
                 await self._messages.log(message)
         if self._durable:
             await self._settled()
         else:
             await self._checkpoints.ready()
-        return made
+        return config
 
     def _keep(self, put: GraphPut, checkpoint: Checkpoint) -> None:
         self._namespaces.add(put.checkpoint_ns)
@@ -389,12 +389,12 @@ class RunSaver(GraphSaver):
         self._send(GraphSteps(states=[state]))
 
     def _is_done(self, last: GraphState) -> bool:
-        """Whether the last state alone shows that nothing runs after it."""
+        """Return whether the last state suffices to know that nothing runs after it."""
         return not (last.next or self._asking == last.checkpoint_id or has_delta_channels(self._graph))
 
 
 def next_nodes(graph: Any, checkpoint: Checkpoint) -> list[str]:
-    """The nodes that may run after a checkpoint, without preparing them; if none is given, none runs."""
+    """Return the nodes that may run after a checkpoint, without preparing them. Without any, none runs."""
     updated = checkpoint.get("updated_channels") or ()
     nodes = {node for channel in updated for node in graph.trigger_to_nodes.get(channel, ())}
     sent = checkpoint["channel_values"].get(TASKS) or ()
@@ -402,26 +402,26 @@ def next_nodes(graph: Any, checkpoint: Checkpoint) -> list[str]:
 
 
 def has_delta_channels(graph: Any) -> bool:
-    """Whether a channel of the graph is stored as changes, so that a checkpoint lacks its value."""
+    """Return whether a channel of the graph is stored as changes, so that a checkpoint lacks its value."""
     return any(type(channel).__name__ == "DeltaChannel" for channel in graph.channels.values())
 
 
 def visible_values(graph: Any, values: Mapping[str, Any]) -> Any:
-    """The channels that are part of the state that a thread shows."""
+    """Return the channels of the state that a thread shows."""
     channels = graph.stream_channels_asis
     if isinstance(channels, str):
         return values.get(channels)
-    known = {name: values[name] for name in channels if name in values}
-    return {**_defaults(graph, [name for name in channels if name not in values]), **known}
+    written = {name: values[name] for name in channels if name in values}
+    return {**_defaults(graph, [name for name in channels if name not in values]), **written}
 
 
 def _defaults(graph: Any, names: Sequence[str]) -> dict[str, Any]:
-    """The values of channels that nothing was written to yet; most are empty."""
+    """Return the values of channels without writes; most are empty."""
     return {name: channel.get() for name in names if (channel := graph.channels[name]).is_available()}
 
 
 def get_output_channels(graph: Any) -> list[str] | str | None:
-    """The channels that a run returns; None for all that the thread shows."""
+    """Return the channels that a run returns; None for all that the thread shows."""
     output, shown = graph.output_channels, graph.stream_channels_asis
     if isinstance(output, str):
         return None if output == shown else output
@@ -429,9 +429,11 @@ def get_output_channels(graph: Any) -> list[str] | str | None:
 
 
 def final_state(graph: Any, snapshot: Any, checkpoint_id: str) -> GraphState:
-    """The state of a thread, from a snapshot of its graph."""
+    """Build the state of a thread from a snapshot of its graph."""
     interrupts = [
-        {**build_interrupt(each), "task_id": task.id} for task in snapshot.tasks for each in task.interrupts
+        {**build_interrupt(interrupt), "task_id": task.id}
+        for task in snapshot.tasks
+        for interrupt in task.interrupts
     ]
     return GraphState(
         checkpoint_id=checkpoint_id,

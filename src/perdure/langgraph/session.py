@@ -1,4 +1,4 @@
-"""Writes the messages that a run adds to its graph's state to the session of the run."""
+"""Copies of messages from a graph's state to the session of its run."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from perdure.kernel.errors import InvalidInput
 logger = logging.getLogger(__name__)
 
 TOOL_BLOCKS = frozenset({"tool_use", "tool_call", "input_json_delta"})
-"""Blocks of content that tell the same as the tool calls of the message."""
+"""Content blocks that repeat the tool calls of the message."""
 
 
 class SessionMessages:
-    """Knows which messages of the state are in the session already, or came from earlier runs."""
+    """Writes new messages of the state to the session, and remembers those of earlier runs."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._known: set[tuple[str, Any]] = set()
 
     def remember(self, values: Mapping[str, Any]) -> None:
-        """Take the messages of a state as those of earlier runs and attempts."""
+        """Mark the messages of a state as messages of earlier runs and attempts."""
         self._known.update(key for key, _ in _messages(values, values))
 
     def new(self, values: Mapping[str, Any], changed: Iterable[str]) -> Iterator[BaseMessage]:
-        """The new messages of the channels that have changed."""
+        """Return the new messages of the changed channels."""
         for key, message in _messages(values, changed):
             if key not in self._known:
                 self._known.add(key)
                 yield message
 
     async def log(self, message: BaseMessage) -> None:
-        """Write a message."""
+        """Write a message to the session."""
         try:
             await self._write(message)
         except InvalidInput as error:
@@ -48,7 +48,7 @@ class SessionMessages:
             details = message.response_metadata
             model = details.get("model_name") or details.get("model")
             model = model if isinstance(model, str) else None
-            await ctx.message("assistant", _said(message), model, _usage(message))
+            await ctx.message("assistant", _build_content(message), model, _usage(message))
         elif isinstance(message, ToolMessage):
             await ctx.tool_result(message.tool_call_id, _content(message), message.status == "error")
         elif isinstance(message, HumanMessage):
@@ -58,12 +58,12 @@ class SessionMessages:
 
 
 def _messages(values: Mapping[str, Any], channels: Iterable[str]) -> Iterator[tuple[tuple[str, Any], Any]]:
-    """The messages in lists of a state, each with what it is known by: its id, or its place."""
+    """Return the messages in lists of a state, each with its key: its ID, or its position."""
     for channel in channels:
         value = values.get(channel)
-        for place, each in enumerate(value if isinstance(value, list) else ()):
-            if isinstance(each, BaseMessage):
-                yield (channel, each.id or place), each
+        for place, message in enumerate(value if isinstance(value, list) else ()):
+            if isinstance(message, BaseMessage):
+                yield (channel, message.id or place), message
 
 
 def _content(message: BaseMessage) -> str | list[dict[str, Any]]:
@@ -71,16 +71,16 @@ def _content(message: BaseMessage) -> str | list[dict[str, Any]]:
 
 
 def _blocks(content: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    for each in content:
-        if isinstance(each, str):
-            yield {"type": "text", "text": each}
-        elif isinstance(each, dict) and isinstance(each.get("type"), str):
-            yield each
+    for block in content:
+        if isinstance(block, str):
+            yield {"type": "text", "text": block}
+        elif isinstance(block, dict) and isinstance(block.get("type"), str):
+            yield block
 
 
-def _said(message: AIMessage) -> list[dict[str, Any]]:
+def _build_content(message: AIMessage) -> list[dict[str, Any]]:
     content = [message.content] if isinstance(message.content, str) else message.content
-    blocks = [each for each in _blocks(content) if each["type"] not in TOOL_BLOCKS]
+    blocks = [block for block in _blocks(content) if block["type"] not in TOOL_BLOCKS]
     calls = [
         {"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["args"]}
         for call in message.tool_calls
@@ -89,15 +89,15 @@ def _said(message: AIMessage) -> list[dict[str, Any]]:
 
 
 def _usage(message: AIMessage) -> dict[str, int] | None:
-    """The usage of a message; what was cached is counted apart from the input."""
-    told = message.usage_metadata
-    if told is None:
+    """Return the usage of a message. Cached tokens are not part of the input tokens."""
+    metadata = message.usage_metadata
+    if metadata is None:
         return None
-    details = told.get("input_token_details") or {}
+    details = metadata.get("input_token_details") or {}
     read, created = details.get("cache_read") or 0, details.get("cache_creation") or 0
     usage = {
-        "input_tokens": max(0, told["input_tokens"] - read - created),
-        "output_tokens": told["output_tokens"],
+        "input_tokens": max(0, metadata["input_tokens"] - read - created),
+        "output_tokens": metadata["output_tokens"],
     }
     if read or created:
         usage |= {"cache_read_input_tokens": read, "cache_creation_input_tokens": created}

@@ -1,4 +1,4 @@
-"""The nodes and edges of a graph, its JSON Schemas, and its subgraphs."""
+"""Nodes and edges, JSON Schemas and subgraphs of a graph."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 INTERNAL = ("checkpoint_id", "checkpoint_ns", "thread_id")
-"""The keys of a config that only the checkpointer reads."""
+"""Keys of a config that only the checkpointer reads."""
 KEPT = 256
-"""How many types keep their schema: making that of a list of messages takes a tenth of a second."""
+"""Number of types whose schemas are cached: the schema of a list of messages takes 0.1 s."""
 
 
 async def nodes_and_edges(graph: Any, xray: bool | int) -> dict[str, Any]:
-    """The nodes and edges of a graph; with `xray` those of subgraphs too, so many levels deep."""
+    """Return the nodes and edges of a graph; `xray` adds subgraphs, to a number of levels or all."""
     try:
         drawn = (await graph.aget_graph(xray=xray)).to_json()
     except NotImplementedError as error:
@@ -36,7 +36,7 @@ async def nodes_and_edges(graph: Any, xray: bool | int) -> dict[str, Any]:
 
 
 def schemas(graph: Any) -> dict[str, Any]:
-    """The JSON Schemas of a graph; types of users may have none."""
+    """Return the JSON Schemas of a graph; None for types without a schema."""
     return {
         "input_schema": input_schema(graph),
         "output_schema": _schema("output", lambda: _declared_schema(graph, "output")),
@@ -47,7 +47,7 @@ def schemas(graph: Any) -> dict[str, Any]:
 
 
 def input_schema(graph: Any) -> dict[str, Any] | None:
-    """The JSON Schema of what a graph takes."""
+    """Return the JSON Schema of a graph's input."""
     return _schema("input", lambda: _declared_schema(graph, "input"))
 
 
@@ -60,29 +60,29 @@ async def subgraphs(graph: Any, namespace: str | None, recurse: bool) -> dict[st
 
 def _schema(what: str, making: Callable[[], Any]) -> dict[str, Any] | None:
     try:
-        made = making()
+        schema = making()
     except Exception as error:  # noqa: BLE001 - a schema is optional
         logger.debug("no schema of the graph's %s: %s", what, error)
         return None
-    return None if made is None else dict(made)
+    return None if schema is None else dict(schema)
 
 
-def _kept(make: Callable[..., T]) -> Callable[..., T]:
-    """Keep what is made of types; the annotations of a few cannot be compared, and are made each time."""
-    keeping = lru_cache(maxsize=KEPT)(make)
+def _cached(make: Callable[..., T]) -> Callable[..., T]:
+    """Cache results by types. Types with unhashable annotations are not cached."""
+    cached = lru_cache(maxsize=KEPT)(make)
 
-    def made(*declared: Any) -> T:
+    def get(*declared: Any) -> T:
         try:
             hash(declared)
         except TypeError:
             return make(*declared)
-        return keeping(*declared)
+        return cached(*declared)
 
-    return made
+    return get
 
 
 def _declared_schema(graph: Any, which: str) -> Any:
-    """What the graph says of its input or output, which LangGraph makes of the declared type alone."""
+    """Return the schema of the graph's input or output. The declared type suffices for plain graphs."""
     declared = getattr(getattr(graph, "builder", None), which + "_schema", None)
     if type(graph) is CompiledStateGraph and (_is_typed_dict(declared) or _is_model(declared)):
         return _type_schema(declared)
@@ -90,7 +90,7 @@ def _declared_schema(graph: Any, which: str) -> Any:
 
 
 def _is_typed_dict(declared: Any) -> bool:
-    """Whether it is a TypedDict, of `typing` or of `typing_extensions`."""
+    """Return whether a type is a TypedDict, of `typing` or of `typing_extensions`."""
     return isinstance(declared, type) and issubclass(declared, dict) and hasattr(declared, "__total__")
 
 
@@ -98,10 +98,10 @@ def _is_model(declared: Any) -> bool:
     return isinstance(declared, type) and issubclass(declared, BaseModel)
 
 
-@_kept
+@_cached
 def _type_schema(declared: Any) -> dict[str, Any]:
-    made = declared.model_json_schema() if _is_model(declared) else TypeAdapter(declared).json_schema()
-    return dict(made)
+    schema = declared.model_json_schema() if _is_model(declared) else TypeAdapter(declared).json_schema()
+    return dict(schema)
 
 
 def _state_schema(graph: Any) -> dict[str, Any]:
@@ -112,16 +112,16 @@ def _state_schema(graph: Any) -> dict[str, Any]:
     return _fields_schema(graph.get_name("State"), *fields)
 
 
-@_kept
+@_cached
 def _fields_schema(name: str, *fields: tuple[str, Any]) -> dict[str, Any]:
     types: dict[str, Any] = {field: (declared, None) for field, declared in fields}
     schema: dict[str, Any] = create_model(name, **types).model_json_schema()
     return schema
 
 
-@_kept
+@_cached
 def _is_known(declared: Any) -> bool:
-    """Whether a type has a JSON schema."""
+    """Return whether a type has a JSON Schema."""
     try:
         TypeAdapter(declared).json_schema()
     except Exception as error:  # noqa: BLE001 - types of users may have no schema
@@ -131,7 +131,7 @@ def _is_known(declared: Any) -> bool:
 
 
 def _config_schema(graph: Any) -> dict[str, Any]:
-    """The schema of `configurable`, without the keys that only the checkpointer reads."""
+    """Return the schema of `configurable`, without the keys that only the checkpointer reads."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         whole = graph.config_schema()

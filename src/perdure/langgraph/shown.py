@@ -1,9 +1,8 @@
-"""Finds the checkpoint that a `values` event shows, so that the state is stored once.
+"""Search for the checkpoint that a `values` event shows, so that the state is stored once.
 
-LangGraph gives a state to its stream and begins to store the checkpoint right after it, in a task of its own.
-So an event waits a few turns of the loop for its checkpoint. It refers to it only if the stored pieces give
-exactly the text of the event: whichever channels are shown, whatever types they have, and whether something
-was changed in place meanwhile.
+LangGraph streams a state and begins to store its checkpoint right afterwards, in another task. So an event
+waits a few turns of the event loop for its checkpoint. It refers to the checkpoint only if the stored pieces
+yield exactly the text of the event. This covers hidden channels, all types, and values changed in place.
 """
 
 from __future__ import annotations
@@ -22,73 +21,73 @@ from perdure.kernel.errors import InvalidInput, NotSupported
 from perdure.streams.model import REFERENCE_SIZE, Shown
 
 TURNS = 4
-"""So many turns of the loop an event waits for its checkpoint."""
+"""Turns of the event loop that an event waits for its checkpoint."""
 MISSES = 3
-"""After so many events without one, the next ones do not wait: nothing is stored on the way, or only the
-graph's own code can show it."""
+"""After this number of events without a checkpoint, events do not wait: the graph stores nothing between
+steps, or only its own code can show its states."""
 VERSIONS = 4
-"""So many versions of each channel are remembered; a list is based on one of the last few."""
+"""Number of versions of each channel that are remembered; a list builds on one of the last few."""
 
 
 class _Text(msgspec.Struct):
-    """The JSON text of a version of a channel: made of its items, or of its value when it is asked for."""
+    """JSON text of a channel's version, built from its items, or on demand from its value."""
 
     version: str
     value: Typed | None = None
     items: list[str] | None = None
-    known: str | None = None
+    cached: str | None = None
 
     def text(self) -> str | None:
-        """The text; None if only the serializer of the value knows it."""
+        """Return the text; None if only the serializer can read the value."""
         if self.items is not None:
             return list_text(self.items)
-        if self.known is None and self.value is not None:
+        if self.cached is None and self.value is not None:
             value, self.value = self.value, None
             with suppress(InvalidInput, NotSupported):
-                self.known = encode_typed(value)
-        return self.known
+                self.cached = encode_typed(value)
+        return self.cached
 
 
 class _Namespace:
-    """What is known of the graph, or of one of its subgraphs."""
+    """Texts and last checkpoint of the graph, or of one of its subgraphs."""
 
     def __init__(self) -> None:
         self.texts: dict[str, list[_Text]] = {}
         self.put: GraphPut | None = None
         self.misses = 0
-        """So many events in a row showed no checkpoint."""
+        """Number of consecutive events without a checkpoint."""
 
     def text(self, channel: str, version: str) -> _Text | None:
-        return next((each for each in self.texts.get(channel, ()) if each.version == version), None)
+        return next((text for text in self.texts.get(channel, ()) if text.version == version), None)
 
     def remember(self, channel: str, text: _Text | None) -> None:
         if text is None:
             return
-        known = self.texts.setdefault(channel, [])
-        known.append(text)
-        del known[:-VERSIONS]
+        texts = self.texts.setdefault(channel, [])
+        texts.append(text)
+        del texts[:-VERSIONS]
 
 
 class ShownStates:
-    """The states of one run. Safe from many threads, since sync nodes run subgraphs in threads of theirs."""
+    """States of one run. Thread-safe, since sync nodes run subgraphs in their own threads."""
 
     def __init__(self) -> None:
         self.single: str | None = None
-        """The channel whose value is the state of the graph, where it has no others."""
+        """Channel whose value is the state of a graph without other channels."""
         self._lock = threading.Lock()
         self._namespaces: dict[str, _Namespace] = {}
 
-    def read(self, found: GraphTuple) -> None:
-        """A checkpoint was read, which the next ones build on."""
-        known: dict[Typed, list[str]] = {}
+    def read(self, stored: GraphTuple) -> None:
+        """Remember a checkpoint that was read, because later ones build on it."""
+        item_texts: dict[Typed, list[str]] = {}
         with self._lock:
-            place = self._at(found.checkpoint_ns)
-            for value in found.values:
+            place = self._at(stored.checkpoint_ns)
+            for value in stored.values:
                 if place.text(value.channel, value.version) is None:
-                    place.remember(value.channel, _text_read(value, known))
+                    place.remember(value.channel, _text_read(value, item_texts))
 
     def stored(self, put: GraphPut) -> None:
-        """A checkpoint is on its way."""
+        """Remember a checkpoint that is being stored."""
         with self._lock:
             place = self._at(put.checkpoint_ns)
             for piece in put.pieces:
@@ -96,7 +95,7 @@ class ShownStates:
             place.put = put
 
     async def find(self, namespace: tuple[str, ...], data: Any, body: str) -> Shown | None:
-        """The checkpoint that gives the text `body` of the state `data`, if there is one by now."""
+        """Find the checkpoint whose text of the state `data` is `body`, if it exists by now."""
         name = "|".join(namespace)
         keys = self._keys(name, data) if len(body) >= REFERENCE_SIZE else None
         if keys is None:
@@ -123,36 +122,36 @@ class ShownStates:
         return list(data) if type(data) is dict and all(type(key) is str for key in data) else None
 
     def _at(self, name: str) -> _Namespace:
-        found = self._namespaces.get(name)
-        return self._namespaces.setdefault(name, _Namespace()) if found is None else found
+        namespace = self._namespaces.get(name)
+        return self._namespaces.setdefault(name, _Namespace()) if namespace is None else namespace
 
     def _is_shown(self, place: _Namespace, put: GraphPut, keys: list[str] | str, body: str) -> bool:
-        """Whether a checkpoint gives this text."""
+        """Return whether a checkpoint yields this text."""
         wanted = [keys] if isinstance(keys, str) else keys
-        known: list[str] = []
+        texts: list[str] = []
         for key in wanted:
-            found = place.text(key, str(put.versions[key])) if key in put.versions else None
-            text = None if found is None else found.text()
+            version = place.text(key, str(put.versions[key])) if key in put.versions else None
+            text = None if version is None else version.text()
             if text is None:
                 return False
-            known.append(text)
-        return body == known[0] if isinstance(keys, str) else _is_object(body, keys, known)
+            texts.append(text)
+        return body == texts[0] if isinstance(keys, str) else _is_object(body, keys, texts)
 
 
-def _text_read(value: GraphValue, known: dict[Typed, list[str]]) -> _Text | None:
-    """The text of a version that was read; None if only its own serializer knows it."""
+def _text_read(value: GraphValue, known_items: dict[Typed, list[str]]) -> _Text | None:
+    """Build the text of a version that was read; None if only its own serializer can read it."""
     if value.parts is None:
         return _Text(value.version, value=value.value)
     try:
-        value_text(value, known)
+        value_text(value, known_items)
     except (InvalidInput, NotSupported):
         return None
-    items = [each for part in value.parts for each in known[part.items][part.start : part.stop]]
+    items = [text for part in value.parts for text in known_items[part.items][part.start : part.stop]]
     return _Text(value.version, items=items)
 
 
 def _text_stored(piece: Piece, place: _Namespace) -> _Text | None:
-    """The same of a version that is stored."""
+    """Build the text of a version that is being stored; None if only its own serializer can read it."""
     if piece.spans is None:
         return _Text(piece.version, value=piece.value)
     try:
@@ -172,7 +171,7 @@ def _text_stored(piece: Piece, place: _Namespace) -> _Text | None:
 
 
 def _is_object(body: str, keys: Sequence[str], texts: Sequence[str]) -> bool:
-    """Whether a text is that of an object with these values, without making it a second time."""
+    """Return whether a text is an object with these values, without building the object's text again."""
     at, start = 0, "{"
     for key, text in zip(keys, texts, strict=True):
         head = start + key_text(key)

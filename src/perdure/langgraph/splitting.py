@@ -1,4 +1,4 @@
-"""Takes whole checkpoints apart without reviving what they hold: objects stay the bytes that they are."""
+"""Splitting of whole checkpoints without reviving their objects, which stay bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _APART: Final = frozenset({"channel_values", "channel_versions"})
 
 
 class SplitCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint with each of its values in its own bytes."""
+    """Checkpoint with each of its values in separate bytes."""
 
     rest: Typed
     versions: dict[str, Any]
@@ -27,7 +27,7 @@ class SplitCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split_checkpoint(form: str, body: bytes) -> SplitCheckpoint:
-    """Split a serialized checkpoint. One whose form cannot be split is refused."""
+    """Split a serialized checkpoint. InvalidInput if its form cannot be split."""
     if form == "msgpack":
         try:
             whole = ormsgpack.unpackb(body, ext_hook=ormsgpack.Ext, option=_OPTIONS)
@@ -43,7 +43,7 @@ def split_checkpoint(form: str, body: bytes) -> SplitCheckpoint:
 
 
 def split_parts(checkpoint: Mapping[str, Any], values: Mapping[str, Any]) -> SplitCheckpoint:
-    """Split a checkpoint that is plain data, beside some of its values."""
+    """Split a checkpoint of plain data; `values` are its values."""
     versions = checkpoint.get("channel_versions")
     format = checkpoint.get("v")
     return SplitCheckpoint(
@@ -55,7 +55,7 @@ def split_parts(checkpoint: Mapping[str, Any], values: Mapping[str, Any]) -> Spl
 
 
 def pack_value(value: Any) -> Typed:
-    """Return plain data in the form of LangGraph's serializer."""
+    """Encode plain data in the form of LangGraph's serializer."""
     if value is None:
         return NULL
     if isinstance(value, bytes):

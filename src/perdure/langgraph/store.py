@@ -34,16 +34,16 @@ from perdure.items.records import (
 from perdure.kernel.errors import InvalidInput
 
 Batch = Callable[[Sequence[ItemOp]], Awaitable[list[ItemResult]]]
-"""Executes a batch of operations on items."""
+"""Executes operations on items."""
 Wait = Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]
 """Runs a coroutine for a thread that cannot await."""
 
 SERVER_TTL: Any = {"default_ttl": UNSET, "refresh_on_read": None}
-"""Leaves the time to live of items to the settings of the items."""
+"""Time to live that leaves the decision to the settings of the items."""
 
 
 class ItemStore(BaseStore):
-    """Items as a LangGraph store."""
+    """LangGraph store over items."""
 
     supports_ttl = True
 
@@ -53,13 +53,13 @@ class ItemStore(BaseStore):
         self.ttl_config = SERVER_TTL if ttl is None else ttl
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Execute operations, and wait for their results."""
+        """Execute operations and return their results."""
         wanted = list(ops)
-        found: list[Result] = self._wait(lambda: self.abatch(wanted))
-        return found
+        results: list[Result] = self._wait(lambda: self.abatch(wanted))
+        return results
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Execute operations; reads do not see the writes of the same batch."""
+        """Execute operations. Reads do not see the writes of the same batch."""
         wanted = list(ops)
         results = await self._batch([_item_op(op) for op in wanted])
         return [_result(op, result) for op, result in zip(wanted, results, strict=True)]
@@ -81,8 +81,8 @@ def _item_op(op: Op) -> ItemOp:
         )
     if isinstance(op, ListNamespacesOp):
         matches = [
-            NamespaceMatch(kind=each.match_type, path=_labels(each.path))
-            for each in op.match_conditions or ()
+            NamespaceMatch(kind=match.match_type, path=_labels(match.path))
+            for match in op.match_conditions or ()
         ]
         return ListNamespaces(matches=matches, max_depth=op.max_depth, limit=op.limit, offset=op.offset)
     raise InvalidInput(f"a store has no operation {type(op).__name__}")
@@ -103,7 +103,7 @@ def _put(op: PutOp) -> PutItem | DeleteItem:
 
 
 def _labels(namespace: Any) -> Any:
-    # A string would become a list of its letters; as it is, it is refused.
+    # A string is refused later; `list` would split it into letters.
     return namespace if isinstance(namespace, str) else list(namespace)
 
 

@@ -1,4 +1,4 @@
-"""Turns what a graph streams into the events of its run, under the names that LangGraph's clients know."""
+"""Conversion of what a graph streams to events of its run, named as LangGraph's clients expect."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_modes(given: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _wanted(modes: tuple[str, ...]) -> list[str]:
-    """The modes to ask LangGraph for, at least one."""
+    """Return the modes to request from LangGraph, at least one."""
     names = ["messages" if mode == "messages-tuple" else mode for mode in modes if mode != "events"]
     return list(dict.fromkeys(names)) or ["updates"]
 
@@ -53,8 +53,8 @@ async def stream(
 ) -> None:
     """Run the graph to its end, and emit the events of the requested modes in order.
 
-    `options` are those of `astream`, the config among them. States that are stored in checkpoints as well are
-    found by `shown`.
+    `options` are arguments of `astream`, including the config. `shown` finds states that are also stored in
+    checkpoints.
     """
     modes = check_modes(ctx.stream_mode)
     emitter = _Emitter(ctx, modes, bool(options.get("subgraphs")), shown)
@@ -69,7 +69,7 @@ async def stream(
 
 
 async def _follow_events(ctx: Context, emitter: _Emitter, events: AsyncIterator[Any]) -> None:
-    """Emit the chunks of the graph itself by their modes, and everything else as it is."""
+    """Emit the chunks of the graph itself by their modes, and all other events unchanged."""
     async for event in events:
         if HIDDEN in (event.get("tags") or ()):
             continue
@@ -116,13 +116,13 @@ def _shown(mode: str, data: Any) -> Any:
 
 
 class _Messages:
-    """Emits messages as they grow: each piece with `messages-tuple`, the whole so far with `messages`."""
+    """Emits growing messages: each piece with `messages-tuple`, the whole message so far with `messages`."""
 
     def __init__(self, ctx: Context, modes: tuple[str, ...]) -> None:
         self._ctx = ctx
         self._pieces = "messages-tuple" in modes
         self._wholes = "messages" in modes
-        self._known: dict[str, Any] = {}
+        self._received: dict[str, Any] = {}
 
     async def emit(self, ns: tuple[str, ...], message: Any, metadata: Mapping[str, Any]) -> None:
         if self._pieces:
@@ -131,12 +131,12 @@ class _Messages:
             await self._emit_whole(message, metadata)
 
     async def _emit_whole(self, message: Any, metadata: Mapping[str, Any]) -> None:
-        known = self._known.get(message.id)
-        if known is None:
+        received = self._received.get(message.id)
+        if received is None:
             await self._ctx.emit_json(encode_value({message.id: {"metadata": metadata}}), "messages/metadata")
         growing = isinstance(message, BaseMessageChunk)
-        whole = known + message if growing and known is not None else message
-        self._known[message.id] = whole
+        whole = received + message if growing and received is not None else message
+        self._received[message.id] = whole
         shown = message_chunk_to_message(whole) if growing else whole
         event = "messages/partial" if growing else "messages/complete"
         await self._ctx.emit_json(encode_value([shown]), event)

@@ -1,6 +1,6 @@
-"""Records the nodes of graphs, and the calls of models, tools and retrievers, through LangChain's callbacks.
+"""Spans of graph nodes and of calls of models, tools and retrievers, recorded by LangChain's callbacks.
 
-Attributes are those of OpenTelemetry's conventions for generative AI.
+Attributes follow OpenTelemetry's conventions for generative AI.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from perdure.kernel.errors import InvalidInput
 from perdure.spans.recording import OpenSpan, SpanRecorder, SpanRef, current_span, enter_span
 
 STEP_TAG = "graph:step:"
-"""How LangGraph marks the run of a node."""
+"""Prefix of the tag that LangGraph gives the run of a node."""
 MAX_TEXT = 8_000
-"""How many characters of a text are kept."""
+"""Largest number of stored characters of a text."""
 MAX_CONTENT = 100_000
-"""How many characters of messages a span holds; of more, the first ones are left out."""
+"""Largest number of characters of a span's messages. The first messages are left out if there are more."""
 PROVIDERS = {
     "amazon_bedrock": "aws.bedrock",
     "azure": "azure.ai.openai",
@@ -34,7 +34,7 @@ PROVIDERS = {
     "mistral": "mistral_ai",
     "xai": "x_ai",
 }
-"""Providers that OpenTelemetry calls otherwise than LangChain does."""
+"""Providers with another name in OpenTelemetry than in LangChain."""
 ROLES = {"human": "user", "ai": "assistant"}
 PARAMETERS = {
     "temperature": "gen_ai.request.temperature",
@@ -53,21 +53,21 @@ register_configure_hook(_handler, inheritable=True)
 
 
 def follow(recorder: SpanRecorder) -> None:
-    """Record what LangChain runs in the current task, and in those that it starts."""
+    """Record LangChain's runs in the current task and its child tasks."""
     _handler.set(SpanHandler(recorder))
 
 
 class SpanHandler(BaseCallbackHandler):
-    """Makes spans of LangChain's runs. A run that is no span passes its children on to its parent's."""
+    """Creates spans for LangChain's runs. The children of a run without a span get its parent's span."""
 
     run_inline = True
-    """In the task of the run, so that what the run starts is below its span."""
+    """Call the handler in the task of the run, so that spans of what the run starts are below its span."""
 
     def __init__(self, recorder: SpanRecorder) -> None:
         self._recorder = recorder
         self._open: dict[UUID, OpenSpan] = {}
         self._above: dict[UUID, SpanRef | None] = {}
-        """For each run that is no span, the span above it."""
+        """For each run without a span, the span above it."""
 
     # --- runs of any kind
 
@@ -80,10 +80,10 @@ class SpanHandler(BaseCallbackHandler):
         return span
 
     def _span_above(self, parent_run_id: UUID | None) -> SpanRef | None:
-        """The span of a run, or of the nearest one above it that has one."""
-        found = None if parent_run_id is None else self._open.get(parent_run_id)
-        if found is not None:
-            return found.ref
+        """Return the span of a run, or of its nearest ancestor with a span."""
+        span = None if parent_run_id is None else self._open.get(parent_run_id)
+        if span is not None:
+            return span.ref
         above = None if parent_run_id is None else self._above.get(parent_run_id)
         return above or current_span()
 
@@ -142,7 +142,7 @@ class SpanHandler(BaseCallbackHandler):
     ) -> None:
         span = self._start_model("chat", run_id, parent_run_id, metadata or {}, more)
         if self._recorder.content and messages:
-            _add_messages(span, "gen_ai.input.messages", [_message(each) for each in messages[0]])
+            _add_messages(span, "gen_ai.input.messages", [_message(message) for message in messages[0]])
 
     def on_llm_start(
         self,
@@ -167,15 +167,15 @@ class SpanHandler(BaseCallbackHandler):
         metadata: Mapping[str, Any],
         more: Mapping[str, Any],
     ) -> OpenSpan:
-        given = more.get("invocation_params") or {}
+        parameters = more.get("invocation_params") or {}
         provider = metadata.get("ls_provider")
-        model = metadata.get("ls_model_name") or given.get("model") or given.get("model_name")
+        model = metadata.get("ls_model_name") or parameters.get("model") or parameters.get("model_name")
         attributes: dict[str, Any] = {"gen_ai.operation.name": operation}
         if provider:
             attributes["gen_ai.provider.name"] = PROVIDERS.get(str(provider), str(provider))
         if model:
             attributes["gen_ai.request.model"] = str(model)
-        attributes.update(_request_parameters({**given, **_temperature(metadata)}))
+        attributes.update(_request_parameters({**parameters, **_temperature(metadata)}))
         if metadata.get("thread_id"):
             attributes["gen_ai.conversation.id"] = str(metadata["thread_id"])
         name = f"{operation} {model}" if model else operation
@@ -184,12 +184,12 @@ class SpanHandler(BaseCallbackHandler):
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
         span = self._open.get(run_id)
         if span is not None:
-            made = [generation for group in response.generations for generation in group]
-            messages = [each.message for each in made if isinstance(each, ChatGeneration)]
+            generations = [generation for group in response.generations for generation in group]
+            messages = [one.message for one in generations if isinstance(one, ChatGeneration)]
             span.attributes.update(_response(messages, response.llm_output or {}))
             if self._recorder.content:
-                shown = [_output(each) for each in messages] or [
-                    {"role": "assistant", "parts": [_text(each.text)]} for each in made
+                shown = [_output(message) for message in messages] or [
+                    {"role": "assistant", "parts": [_text(generation.text)]} for generation in generations
                 ]
                 _add_messages(span, "gen_ai.output.messages", shown)
         self._end(run_id)
@@ -264,12 +264,12 @@ def _request_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _temperature(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    found = {"temperature": metadata.get("ls_temperature"), "max_tokens": metadata.get("ls_max_tokens")}
-    return {name: value for name, value in found.items() if value is not None}
+    limits = {"temperature": metadata.get("ls_temperature"), "max_tokens": metadata.get("ls_max_tokens")}
+    return {name: value for name, value in limits.items() if value is not None}
 
 
 def _response(messages: Sequence[BaseMessage], output: Mapping[str, Any]) -> dict[str, Any]:
-    """The model that answered, why it stopped, and how many tokens it read and wrote."""
+    """Return the model that answered, its finish reasons, and the numbers of its tokens."""
     about: dict[str, Any] = {}
     for message in messages:
         about = {**getattr(message, "response_metadata", {}), **about}
@@ -277,49 +277,50 @@ def _response(messages: Sequence[BaseMessage], output: Mapping[str, Any]) -> dic
     attributes: dict[str, Any] = {}
     if model:
         attributes["gen_ai.response.model"] = str(model)
-    identity = about.get("id") or next((each.id for each in messages if each.id), None)
+    identity = about.get("id") or next((message.id for message in messages if message.id), None)
     if identity:
         attributes["gen_ai.response.id"] = str(identity)
-    reasons = [_finish_reason(each) for each in messages]
+    reasons = [_finish_reason(message) for message in messages]
     if any(reasons):
-        attributes["gen_ai.response.finish_reasons"] = [each for each in reasons if each]
+        attributes["gen_ai.response.finish_reasons"] = [reason for reason in reasons if reason]
     return {**attributes, **_usage(messages, output)}
 
 
 def _finish_reason(message: BaseMessage) -> str | None:
     about = getattr(message, "response_metadata", {})
-    found = about.get("finish_reason") or about.get("stop_reason") or about.get("done_reason")
-    return str(found) if found else None
+    reason = about.get("finish_reason") or about.get("stop_reason") or about.get("done_reason")
+    return str(reason) if reason else None
 
 
 def _usage(messages: Sequence[BaseMessage], output: Mapping[str, Any]) -> dict[str, int]:
-    usages = [each for each in (getattr(message, "usage_metadata", None) for message in messages) if each]
+    metadata = (getattr(message, "usage_metadata", None) for message in messages)
+    usages = [usage for usage in metadata if usage]
     if not usages:
         old = output.get("token_usage") or output.get("usage") or {}
         read = old.get("prompt_tokens", old.get("input_tokens"))
         wrote = old.get("completion_tokens", old.get("output_tokens"))
-        counts = {"gen_ai.usage.input_tokens": read, "gen_ai.usage.output_tokens": wrote}
-        return {name: count for name, count in counts.items() if isinstance(count, int)}
-    found = {
-        "gen_ai.usage.input_tokens": sum(each["input_tokens"] for each in usages),
-        "gen_ai.usage.output_tokens": sum(each["output_tokens"] for each in usages),
+        stated = {"gen_ai.usage.input_tokens": read, "gen_ai.usage.output_tokens": wrote}
+        return {name: count for name, count in stated.items() if isinstance(count, int)}
+    counts = {
+        "gen_ai.usage.input_tokens": sum(usage["input_tokens"] for usage in usages),
+        "gen_ai.usage.output_tokens": sum(usage["output_tokens"] for usage in usages),
         "gen_ai.usage.cache_read.input_tokens": _details(usages, "input_token_details", "cache_read"),
         "gen_ai.usage.cache_creation.input_tokens": _details(usages, "input_token_details", "cache_creation"),
         "gen_ai.usage.reasoning.output_tokens": _details(usages, "output_token_details", "reasoning"),
     }
     always = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
-    return {name: count for name, count in found.items() if count or name in always}
+    return {name: count for name, count in counts.items() if count or name in always}
 
 
 def _details(usages: Sequence[Mapping[str, Any]], group: str, name: str) -> int:
-    return sum((each.get(group) or {}).get(name) or 0 for each in usages)
+    return sum((usage.get(group) or {}).get(name) or 0 for usage in usages)
 
 
 # --- messages ---------------------------------------------------------------------------------------------
 
 
 def _add_messages(span: OpenSpan, name: str, messages: Sequence[dict[str, Any]]) -> None:
-    """Add messages as JSON; where they are too long, the last ones."""
+    """Add messages as JSON. If they are too long, add only the last ones."""
     kept: list[str] = []
     size = 0
     for message in reversed(messages):
@@ -333,7 +334,7 @@ def _add_messages(span: OpenSpan, name: str, messages: Sequence[dict[str, Any]])
 
 
 def _message(message: BaseMessage) -> dict[str, Any]:
-    """A message in the form of OpenTelemetry's conventions."""
+    """Convert a message to OpenTelemetry's conventions."""
     if message.type == "tool":
         answer = {"type": "tool_call_response", "id": getattr(message, "tool_call_id", None)}
         return {"role": "tool", "parts": [{**answer, "response": _cut(message.content)}]}
@@ -352,12 +353,12 @@ def _output(message: BaseMessage) -> dict[str, Any]:
 
 def _parts(content: Sequence[Any]) -> list[dict[str, Any]]:
     parts = []
-    for each in content:
-        kind = each.get("type") if isinstance(each, Mapping) else "text"
+    for block in content:
+        kind = block.get("type") if isinstance(block, Mapping) else "text"
         if kind == "text":
-            parts.append(_text(each if isinstance(each, str) else str(each.get("text", ""))))
+            parts.append(_text(block if isinstance(block, str) else str(block.get("text", ""))))
         elif kind not in ("tool_use", "tool_call", "function_call"):
-            parts.append({"type": str(kind), "content": _cut(each)})
+            parts.append({"type": str(kind), "content": _cut(block)})
     return parts
 
 
@@ -366,14 +367,14 @@ def _text(text: str) -> dict[str, Any]:
 
 
 def _cut(value: Any) -> Any:
-    """A value whose text is not too long; a longer one becomes the beginning of its text."""
+    """Cut a value whose text is too long to the beginning of its text."""
     if isinstance(value, str):
         return value if len(value) <= MAX_TEXT else f"{value[:MAX_TEXT]}… ({len(value) - MAX_TEXT} more)"
     return value if len(shown := _shown(value, MAX_TEXT)) < MAX_TEXT else shown
 
 
 def _shown(value: Any, length: int = MAX_TEXT) -> str:
-    """A value as JSON, or as text where it is none."""
+    """Encode a value as JSON, or as its `repr` if it has no JSON."""
     if isinstance(value, str):
         return str(_cut(value))
     try:

@@ -1,4 +1,4 @@
-"""Values of graphs as JSON: messages, interrupts, snapshots and whatever nodes write."""
+"""JSON of graph values: messages, interrupts, snapshots, and all values that nodes write."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from perdure.kernel.codec import decode_json, encode_json
 from perdure.langgraph.frames import is_frame, shown
 
 CHECKPOINT_KEYS = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
-"""The keys of a config that name a checkpoint."""
+"""Keys of a config that name a checkpoint."""
 
 
 _CONTAINERS = frozenset({list, tuple, dict, set, frozenset})
 
 
 def _other(value: Any) -> Any:
-    """Convert a type that msgspec does not know; an unknown one becomes its `repr`."""
+    """Convert a type that msgspec does not support; an unknown one becomes its `repr`."""
     if type(value) in _CONTAINERS:
         raise TypeError("a list cannot be a key")
     if isinstance(value, Send):
@@ -71,23 +71,23 @@ _encoder = msgspec.json.Encoder(enc_hook=_other, decimal_format="number")
 
 
 _DURATION = re.compile(rb'"-?P(?:\d+D)?(?:T\d+(?:\.\d+)?S)?"')
-"""A text that may be a timedelta, which msgspec writes like this."""
+"""Pattern of texts that may be a timedelta, which msgspec encodes in this form."""
 
 
 _has_named_tuples = False
-"""Whether states may hold named tuples: msgspec writes them as lists, and looking for them takes time."""
+"""True if states may have named tuples. msgspec encodes them as lists, and looking for them takes time."""
 
 
 def expect_named_tuples() -> None:
-    """From now on, named tuples are written as objects, as they are stored."""
+    """Encode named tuples as objects from now on, as they are stored."""
     global _has_named_tuples
     _has_named_tuples = True
 
 
 def encode_value(value: Any) -> str:
-    """A value of a graph as JSON text.
+    """Encode a graph's value as JSON.
 
-    NaN and Infinity are null, bytes are base64, timedeltas seconds, and named tuples objects.
+    NaN and Infinity become null, bytes base64, timedeltas seconds, and named tuples objects.
     """
     try:
         body = _encoder.encode(_with_names(value) if _has_named_tuples else value)
@@ -99,36 +99,36 @@ def encode_value(value: Any) -> str:
 
 
 def _with_names(value: Any) -> Any:
-    """A value whose named tuples, in dictionaries, lists and sets, are dictionaries."""
+    """Convert named tuples, in dictionaries, lists and sets, to dictionaries."""
     if type(value) is dict:
-        return {key: _with_names(each) for key, each in value.items()}
+        return {key: _with_names(item) for key, item in value.items()}
     if type(value) in _CONTAINERS:
-        return [_with_names(each) for each in value]
+        return [_with_names(item) for item in value]
     if isinstance(value, tuple) and callable(named := getattr(value, "_asdict", None)):
-        return {key: _with_names(each) for key, each in named().items()}
+        return {key: _with_names(item) for key, item in named().items()}
     return value
 
 
 def _in_seconds(value: Any) -> Any:
-    """A value as plain data, with its timedeltas as numbers."""
+    """Convert a value to plain data, with its timedeltas as numbers."""
     plain = msgspec.to_builtins(value, builtin_types=(timedelta, Decimal), str_keys=True, enc_hook=_other)
     return _with_seconds(plain)
 
 
 def _with_seconds(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _with_seconds(each) for key, each in value.items()}
+        return {key: _with_seconds(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_with_seconds(each) for each in value]
+        return [_with_seconds(item) for item in value]
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def _sanitized(value: Any) -> Any:
-    """A value that msgspec refuses, with strings as keys on every level."""
+    """Convert a value that msgspec refuses, with strings as keys on every level."""
     if isinstance(value, Mapping):
-        return {key if isinstance(key, str) else str(key): _sanitized(each) for key, each in value.items()}
+        return {key if isinstance(key, str) else str(key): _sanitized(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_sanitized(each) for each in value]
+        return [_sanitized(item) for item in value]
     if isinstance(value, bytes | bytearray):
         return b64encode(value).decode()
     if isinstance(value, float) and not isfinite(value):
@@ -140,13 +140,13 @@ def _sanitized(value: Any) -> Any:
     if isinstance(value, date | time | UUID | Decimal):
         return msgspec.to_builtins(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {each.name: _sanitized(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        return {field.name: _sanitized(getattr(value, field.name)) for field in dataclasses.fields(value)}
     shown = _other(value)
     return shown if isinstance(shown, str) else _sanitized(shown)
 
 
 def plain(value: Any) -> Any:
-    """A value of a graph as plain data."""
+    """Convert a graph's value to plain data."""
     return decode_json(encode_value(value))
 
 
@@ -158,31 +158,34 @@ def build_interrupt(interrupt: Interrupt) -> dict[str, Any]:
 
 
 def interrupts_in(asked: Any) -> list[dict[str, Any]]:
-    """Return the interrupts that a task has written."""
+    """Return the interrupts that a task wrote."""
     items = asked if isinstance(asked, list | tuple) else [asked]
-    return [build_interrupt(each) for each in items if isinstance(each, Interrupt)]
+    return [build_interrupt(item) for item in items if isinstance(item, Interrupt)]
 
 
 def get_checkpoint(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The checkpoint that a config names, if it names one."""
-    given = (config or {}).get("configurable") or {}
-    if not given.get("thread_id") or not given.get("checkpoint_id"):
+    """Return the keys of the checkpoint that a config names, if any."""
+    configurable = (config or {}).get("configurable") or {}
+    if not configurable.get("thread_id") or not configurable.get("checkpoint_id"):
         return None
-    return {"checkpoint_ns": "", **{key: given[key] for key in CHECKPOINT_KEYS if given.get(key) is not None}}
+    return {
+        "checkpoint_ns": "",
+        **{key: configurable[key] for key in CHECKPOINT_KEYS if configurable.get(key) is not None},
+    }
 
 
 def build_state(snapshot: StateSnapshot) -> dict[str, Any]:
-    """A snapshot in the shape of a thread's state, with the objects of its graph."""
+    """Convert a snapshot to the shape of a thread's state, with the objects of its graph."""
     checkpoint, parent = get_checkpoint(snapshot.config), get_checkpoint(snapshot.parent_config)
     return {
         "values": snapshot.values,
         "next": list(snapshot.next),
-        "tasks": [_task(each) for each in snapshot.tasks],
+        "tasks": [_task(task) for task in snapshot.tasks],
         "metadata": snapshot.metadata,
         "created_at": snapshot.created_at,
         "checkpoint": checkpoint,
         "parent_checkpoint": parent,
-        "interrupts": [build_interrupt(each) for each in snapshot.interrupts],
+        "interrupts": [build_interrupt(interrupt) for interrupt in snapshot.interrupts],
         "checkpoint_id": checkpoint and checkpoint["checkpoint_id"],
         "parent_checkpoint_id": parent and parent["checkpoint_id"],
     }
@@ -196,7 +199,7 @@ def _task(task: Any) -> dict[str, Any]:
         "name": task.name,
         "path": list(task.path),
         "error": None if task.error is None else _error_text(task.error),
-        "interrupts": [build_interrupt(each) for each in task.interrupts],
+        "interrupts": [build_interrupt(interrupt) for interrupt in task.interrupts],
         "checkpoint": inner["configurable"] if inner is not None and not nested else None,
         "state": build_state(inner) if nested else None,
         "result": task.result,
@@ -208,7 +211,7 @@ def _error_text(error: Any) -> str:
 
 
 def debug_payload(payload: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint of the `debug` stream, with the names of it, its parent and those of its subgraphs."""
+    """Add to a checkpoint of the `debug` stream its own keys, its parent's and those of its subgraphs."""
     return {
         **payload,
         "checkpoint": get_checkpoint(payload["config"]),

@@ -581,8 +581,8 @@ class RunQueue(WatchedService):
         """Carry out calls, merged with concurrent ones. A call's own error is its answer."""
 
         async def together(lists: Sequence[Sequence[T]]) -> Sequence[Any]:
-            answers = iter(await batch([call for calls in lists for call in calls]))
-            return [[next(answers) for _ in calls] for calls in lists]
+            answers = iter(await batch([call for part in lists for call in part]))
+            return [[next(answers) for _ in part] for part in lists]
 
         if not calls:
             return []

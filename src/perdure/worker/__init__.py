@@ -1,1 +1,1 @@
-"""Who executes runs: the worker, one execution, the emitter, isolated processes."""
+"""Execution of runs: the worker, one execution, the emitter, isolated processes."""

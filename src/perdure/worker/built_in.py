@@ -1,7 +1,7 @@
-"""The agents that every worker has: they execute the commands, scripts, checks, calls and requests of phases.
+"""Built-in agents of workers. They execute the commands, scripts, checks, calls and requests of phases.
 
-They have no assistants: what they execute comes out of workflow files, and never from a caller. Each writes
-to its session what it executed and what came of it.
+They have no assistants: their input comes from workflow files, never from a caller. Each logs to its session
+what it executed and the result.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ CALLABLE: Final = BUILT_IN + "callable"
 HTTP: Final = BUILT_IN + "http"
 
 CAPTURED: Final = MAX_OUTPUT - 256
-"""How many bytes of what a command writes are kept, with room for the mark where something is missing."""
+"""Bytes that are stored of a command's output; the rest of an output's limit is for the truncation mark."""
 CHECK_SECONDS: Final = 30.0
-"""How long a check may take, unless its phase says otherwise."""
+"""Default timeout of a check."""
 CHECK_OUTPUT: Final = 8 << 10
-"""How much of the end of what a check wrote is kept."""
+"""Size of the end of a check's output that is stored."""
 ERROR_OUTPUT: Final = 2000
 GRACE_SECONDS: Final = 1.0
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
@@ -49,7 +49,7 @@ Callables = Mapping[str, Callable[..., Any]]
 
 
 def built_in_agents(callables: Callables, rules: HttpRules) -> dict[str, Agent]:
-    """The built-in agents by name, with the callables and the rules for URLs of a worker."""
+    """Build the built-in agents by name, with the callables and the rules for URLs of a worker."""
     agents: list[Agent] = [
         WorkspaceCommandAgent(),
         ScriptAgent(),
@@ -60,7 +60,7 @@ def built_in_agents(callables: Callables, rules: HttpRules) -> dict[str, Agent]:
     return {agent.spec.name: agent for agent in agents}
 
 
-# --- what a phase says ------------------------------------------------------------------------------------
+# --- the input of a phase ---------------------------------------------------------------------------------
 
 
 def _text(input: Any, name: str) -> str:
@@ -78,19 +78,22 @@ def _seconds(input: Mapping[str, Any], default: float | None) -> float | None:
 
 
 def _variables(ctx: Context, input: Mapping[str, Any]) -> dict[str, str]:
-    """The variables that a command gets beside the worker's: outputs of phases, and where it works."""
+    """Build the additional variables of a command: outputs of phases, and facts about its phase."""
     given = input.get("env")
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for name, value in (given if isinstance(given, Mapping) else {}).items():
-        known = isinstance(name, str) and _VARIABLE.fullmatch(name) and isinstance(value, str)
-        if not known or "\0" in value or name in secret_variables():
+        valid = isinstance(name, str) and _VARIABLE.fullmatch(name) and isinstance(value, str)
+        if not valid or "\0" in value or name in secret_variables():
             raise AgentError(f"{str(name)[:64]!r} cannot be a variable of a command", error="InvalidInput")
-        found[name] = value
+        variables[name] = value
     phase = ctx.phase
     if phase is not None:
-        found |= {"PERDURE_WORKFLOW_RUN_ID": phase.workflow_run_id or "", "PERDURE_PHASE": phase.label or ""}
-        found |= {"PERDURE_WORKSPACE": phase.workspace or "", "PERDURE_ITERATION": str(phase.iteration)}
-    return found
+        variables |= {
+            "PERDURE_WORKFLOW_RUN_ID": phase.workflow_run_id or "",
+            "PERDURE_PHASE": phase.label or "",
+        }
+        variables |= {"PERDURE_WORKSPACE": phase.workspace or "", "PERDURE_ITERATION": str(phase.iteration)}
+    return variables
 
 
 def _directory(ctx: Context) -> str:
@@ -101,7 +104,7 @@ def _directory(ctx: Context) -> str:
 
 
 def shell(command: str) -> list[str]:
-    """The shell that executes a command: bash, or sh where there is none."""
+    """Return the shell command line: bash, or sh if there is no bash."""
     return [shutil.which("bash") or shutil.which("sh") or "sh", "-c", command]
 
 
@@ -119,7 +122,7 @@ class WorkspaceCommandAgent:
 
     async def run(self, ctx: Context, input: Any) -> PhaseResult:
         command = _text(input, "command")
-        await _say(ctx, "bash", {"command": command})
+        await _log_call(ctx, "bash", {"command": command})
         ended = await _execute(ctx, shell(command), input, None)
         return await _result(ctx, ended)
 
@@ -136,8 +139,8 @@ class ScriptAgent:
     async def run(self, ctx: Context, input: Any) -> PhaseResult:
         script, runtime = _text(input, "script"), str(input.get("runtime") or "sh")
         interpreter, suffix = find_interpreter(runtime)
-        await _say(ctx, runtime, {"script": script})
-        # The directory is the worker's alone, and goes with the script.
+        await _log_call(ctx, runtime, {"script": script})
+        # The directory belongs only to the worker, and is deleted with the script.
         with tempfile.TemporaryDirectory(prefix="perdure-script-") as folder:
             file = Path(folder) / ("script" + suffix)
             file.write_text(script, encoding="utf-8", errors="replace")
@@ -146,7 +149,7 @@ class ScriptAgent:
 
 
 class CheckAgent:
-    """Executes the condition of a loop: it is met if the command exits with 0."""
+    """Executes the condition of a loop. The condition is met if the command exits with 0."""
 
     blocking = False
     is_process = True
@@ -156,9 +159,9 @@ class CheckAgent:
 
     async def run(self, ctx: Context, input: Any) -> PhaseResult:
         command = _text(input, "command")
-        await _say(ctx, "bash", {"command": command})
+        await _log_call(ctx, "bash", {"command": command})
         ended = await _execute(ctx, shell(command), input, CHECK_SECONDS)
-        written = _both(ended)
+        written = _join_outputs(ended)
         await ctx.tool_result(_TOOL_ID, written, is_error=bool(ended.code))
         reason = CONDITION_NOT_MET if ended.code else CONDITION_MET
         return PhaseResult(f"$ {command}\n{written[-CHECK_OUTPUT:]}", reason)
@@ -170,18 +173,18 @@ _RUNTIMES: Final[Mapping[str, tuple[str, Sequence[Sequence[str]]]]] = {
     "ts": (".ts", (("bun", "run"), ("deno", "run", "--quiet"), ("tsx",), ("ts-node",))),
     "sh": (".sh", (("bash",), ("sh",))),
 }
-"""The file and the interpreters of each runtime; the first that is installed is used."""
+"""File suffix and interpreters of each runtime; the first installed interpreter is used."""
 
 
 def find_interpreter(runtime: str) -> tuple[list[str], str]:
-    """How a script of a runtime is executed on this machine, and how its file's name ends."""
+    """Return the interpreter of a runtime on this machine, and the suffix of a script's file."""
     if runtime not in _RUNTIMES:
         raise AgentError(f"there is no runtime {runtime[:64]!r}; there are {', '.join(_RUNTIMES)}")
     suffix, candidates = _RUNTIMES[runtime]
     for program, *options in candidates:
-        found = shutil.which(program)
-        if found is not None:
-            return [found, *options], suffix
+        path = shutil.which(program)
+        if path is not None:
+            return [path, *options], suffix
     names = " or ".join(program for program, *_ in candidates)
     raise AgentError(f"a {runtime} script needs {names}, which this worker does not have")
 
@@ -189,7 +192,7 @@ def find_interpreter(runtime: str) -> tuple[list[str], str]:
 async def _execute(
     ctx: Context, argv: Sequence[str], input: Mapping[str, Any], default: float | None, *shown: str
 ) -> Captured:
-    """Execute a program in the workspace, kept apart as the worker and the phase say; it may read `shown`."""
+    """Execute a program in the workspace, confined as worker and phase require; it may read `shown`."""
     return await run_captured(
         argv,
         cwd=_directory(ctx),
@@ -200,15 +203,15 @@ async def _execute(
     )
 
 
-async def _say(ctx: Context, tool: str, input: Mapping[str, Any]) -> None:
-    """Write to the session what is executed, as the call of a tool."""
+async def _log_call(ctx: Context, tool: str, input: Mapping[str, Any]) -> None:
+    """Write what is executed to the session, as a tool call."""
     call = {"type": "tool_use", "id": _TOOL_ID, "name": tool, "input": dict(input)}
     await ctx.message("assistant", [call])
 
 
 async def _result(ctx: Context, ended: Captured) -> PhaseResult:
-    """The output of a command that exited with 0; AgentError for any other."""
-    await ctx.tool_result(_TOOL_ID, _both(ended), is_error=bool(ended.code))
+    """Return the output of a command that exited with 0; otherwise raise AgentError."""
+    await ctx.tool_result(_TOOL_ID, _join_outputs(ended), is_error=bool(ended.code))
     if not ended.code:
         return PhaseResult(ended.stdout)
     last = (ended.stderr.strip() or ended.stdout.strip())[-ERROR_OUTPUT:]
@@ -220,7 +223,7 @@ async def _result(ctx: Context, ended: Captured) -> PhaseResult:
     )
 
 
-def _both(ended: Captured) -> str:
+def _join_outputs(ended: Captured) -> str:
     return ended.stdout + (f"\n{ended.stderr}" if ended.stderr and ended.stdout else ended.stderr)
 
 
@@ -228,7 +231,7 @@ def _both(ended: Captured) -> str:
 
 
 class CallableAgent:
-    """Calls a Python function that the worker's code has registered by name. No name is ever imported."""
+    """Calls a Python function that the worker's code registered by name. No name is ever imported."""
 
     blocking = False
 
@@ -240,10 +243,10 @@ class CallableAgent:
         name = _text(input, "callable")
         function = self._callables.get(name)
         if function is None:
-            known = ", ".join(sorted(self._callables)) or "none"
-            raise AgentError(f"this worker has no callable {name[:64]!r}; it has {known}")
+            names = ", ".join(sorted(self._callables)) or "none"
+            raise AgentError(f"this worker has no callable {name[:64]!r}; it has {names}")
         given = input.get("input")
-        await _say(ctx, name, {"input": given})
+        await _log_call(ctx, name, {"input": given})
         result = await _call(function, ctx, given)
         output = safe_output(result)
         await ctx.tool_result(_TOOL_ID, output)

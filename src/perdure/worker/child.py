@@ -1,4 +1,4 @@
-"""The program of an isolated agent: executes one attempt, and exchanges JSON lines with the worker."""
+"""Program of an isolated agent: it executes one attempt, and exchanges JSON lines with the worker."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ from perdure.worker.tracing import NoTracer, follow_langchain, make_tracer, step
 T = TypeVar("T")
 
 ORPHAN_SECONDS = 5.0
-"""How long the process may continue when its worker has exited."""
+"""How long the process may continue after the worker has exited."""
 
 
 class Pipe:
-    """The connection to the worker on stdin and stdout. What the agent prints goes to stderr instead."""
+    """Connection to the worker on stdin and stdout. Output of the agent goes to stderr instead."""
 
     def __init__(self) -> None:
         self._out = os.dup(1)
@@ -61,7 +61,7 @@ class Pipe:
         self._lock = threading.Lock()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message; waits while the worker reads slowly."""
+        """Send a message; block while the worker reads slowly."""
         self.write(encode_json(message, what=f"the {message['type']} line").encode() + b"\n")
 
     def write(self, line: bytes) -> None:
@@ -70,13 +70,13 @@ class Pipe:
                 line = line[os.write(self._out, line) :]
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message, or None when the worker has exited."""
+        """Return the next message, or None after the worker has exited."""
         line = sys.stdin.buffer.readline()
         return dict(decode_json(line)) if line else None
 
 
 class LogLines(logging.Handler):
-    """A log handler that sends records to the worker's log."""
+    """Log handler that sends records to the worker's log."""
 
     def __init__(self, pipe: Pipe) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class ChildContext:
         return ChildMemory(self)
 
     def _new_recorder(self) -> SpanRecorder | None:
-        """What records spans of this attempt, if it is traced."""
+        """Create the recorder of this attempt's spans, if the attempt is traced."""
         parent = parse_traceparent(self.traceparent)
         if parent is None:
             return None
@@ -203,13 +203,13 @@ class ChildContext:
         self._log({"type": "usage", **figures})
 
     async def transcript(self, line: Mapping[str, Any]) -> bool:
-        known = find_format(line) is not None
-        if known:
+        is_known = find_format(line) is not None
+        if is_known:
             self._log({"type": "transcript", "line": line})
-        return known
+        return is_known
 
     def _log(self, message: Mapping[str, Any]) -> None:
-        """Send a line of the session, which was checked here so that the agent learns of a mistake."""
+        """Send a line of the session. It was checked here, so that the agent gets the error."""
         self._check()
         self._pipe.send(message)
 
@@ -221,9 +221,9 @@ class ChildContext:
                 with executing(key):
                     result = action()
                     self._step_results[key] = await result if inspect.isawaitable(result) else result
-                # Tasks that were started together with this one ask for their saved steps first.
+                # Tasks that started together with this one ask for their saved steps first.
                 await asyncio.sleep(0)
-            # The worker drops what was emitted before a saved step, so every one is sent.
+            # The worker drops what was emitted before a saved step, so every step is sent.
             step = {"name": name, "key": key, "result": self._step_results[key]}
             answer = await self.request(
                 {"type": "step", "traced": True, "within": enclosing_step.get(), **step}
@@ -261,17 +261,21 @@ class ChildContext:
             "quiet": quiet,
         }
         saved = await self.request({"type": "save", **saving})
-        known = {**saving, "metadata": metadata or {}, "checkpoint_id": saved["checkpoint_id"]}
+        stored = {**saving, "metadata": metadata or {}, "checkpoint_id": saved["checkpoint_id"]}
         self.checkpoint = _checkpoint(
-            {**known, "thread_id": self.thread_id, "run_id": self.run_id, "step": 0, "created_at": 0.0}
+            {**stored, "thread_id": self.thread_id, "run_id": self.run_id, "step": 0, "created_at": 0.0}
         )
         return str(saved["checkpoint_id"])
 
     async def load(self) -> Any:
-        found = self.checkpoint
-        if found is not None and found is self._first_checkpoint and found.run_id == self.run_id:
+        checkpoint = self.checkpoint
+        if (
+            checkpoint is not None
+            and checkpoint is self._first_checkpoint
+            and checkpoint.run_id == self.run_id
+        ):
             self.end_replay()
-        return None if found is None else found.values
+        return None if checkpoint is None else checkpoint.values
 
     async def interrupt(self, value: Any) -> Any:
         return (await self.request({"type": "interrupt", "value": value}))["value"]
@@ -291,8 +295,8 @@ class ChildContext:
         answer = await self.request({"type": "resources"})
         if "refused" in answer:
             raise NotSupported(answer["refused"])
-        found = answer["resources"]
-        return None if found is None else validate_resources(found)
+        resources = answer["resources"]
+        return None if resources is None else validate_resources(resources)
 
     @property
     def tracer(self) -> Any:
@@ -400,7 +404,7 @@ def _listen(pipe: Pipe, context: ChildContext, task: asyncio.Task[Any]) -> None:
 
 def main() -> NoReturn:
     """Execute the attempt that the first message describes."""
-    # Loading an agent makes much that stays; nothing is collected until it is loaded.
+    # Loading an agent creates many long-lived objects, so collection starts afterwards.
     gc.disable()
     pipe = Pipe()
     start = pipe.receive()
@@ -415,15 +419,15 @@ def main() -> NoReturn:
         traceback.print_exc()
         retriable = RetryPolicy(load_settings().job_retriable).is_retriable(error)
         failure = build_failure(error)
-        known = error if isinstance(error, AgentError) else AgentError()
+        agent_error = error if isinstance(error, AgentError) else AgentError()
         pipe.send(
             {
                 "type": "error",
                 "error": failure.error,
                 "message": failure.message,
                 "retriable": retriable,
-                "stop_reason": known.stop_reason,
-                "output": known.output,
+                "stop_reason": agent_error.stop_reason,
+                "output": agent_error.output,
             }
         )
     _exit(0)

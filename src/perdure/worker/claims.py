@@ -1,4 +1,4 @@
-"""How a worker claims: again at once while there may be more, and else when there is a hint."""
+"""Claims of a worker: repeated at once while there may be more runs, otherwise after a hint."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from perdure.worker.options import WorkerOptions
 
 
 class Lane:
-    """Slots that some agents of a worker share, so that they wait for no run of the others."""
+    """Slots that some agents of a worker share, so that they do not wait for runs of other agents."""
 
     def __init__(self, names: Callable[[], list[str]], slots: int) -> None:
         self.names = names
         """Returns the names of these agents."""
         self.slots = slots
         self.executing: set[str] = set()
-        """The attempts that occupy a slot."""
+        """Attempts that occupy a slot."""
         self.freed = asyncio.Event()
 
     def free(self) -> int:
-        """Return how many more runs it can take."""
+        """Return how many more runs the lane can take."""
         return self.slots - len(self.executing)
 
 
 class WorkerClaims:
-    """The claims of one worker, in its event loop.
+    """Claims of one worker, in its event loop.
 
-    Its claimer is there from before a claim until the worker is full: a hint that comes between two claims is
-    not lost, and a full worker takes none from the others.
+    The claimer exists from before a claim until the worker is full. So a hint between two claims is not lost,
+    and a full worker takes no hint from other workers.
     """
 
     def __init__(self, queue: RunQueue, options: WorkerOptions) -> None:
@@ -41,10 +41,10 @@ class WorkerClaims:
         self._agents: Sequence[str] = ()
 
     async def next(self, agents: Sequence[str], free: Callable[[], int]) -> list[Assignment]:
-        """As many runs of these agents as are `free` then, as soon as there are some; none after a while."""
-        options, found = self._options, None
+        """Wait for runs of these agents, and return up to `free()`; none after the polling interval."""
+        options, assignments = self._options, None
         if self._claimer is not None and agents == self._agents:
-            found = await self._claimer.next(free, options.interval)
+            assignments = await self._claimer.next(free, options.interval)
         else:
             self.close()
             self._claimer = self._queue.claimer(options.worker_id, agents, options.queues)
@@ -53,14 +53,14 @@ class WorkerClaims:
             return await self._queue.claim(
                 options.worker_id, agents, free(), options.interval, options.queues
             )
-        if found is None:
-            found = await self._claimer.claim(free())
-        if free() <= len(found):
+        if assignments is None:
+            assignments = await self._claimer.claim(free())
+        if free() <= len(assignments):
             self.close()
-        return found
+        return assignments
 
     def close(self) -> None:
-        """Watch no more; the next claim is made at once."""
+        """Stop watching for hints; the next call claims at once."""
         if self._claimer is not None:
             self._claimer.close()
             self._claimer = None

@@ -1,4 +1,4 @@
-"""The context of an agent in a worker: it calls the queue in the worker's loop."""
+"""Context of an agent in a worker. It calls the queue in the worker's loop."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ MAX_NAME = 255
 MAX_STEP_KEY = 1024
 
 ORIGIN, INPUT, RESUMES = "origin", "input", "resumes"
-"""Keys of a checkpoint's metadata that a resumed run needs: the first run, its input, and the answers."""
+"""Metadata keys of a checkpoint that a resumed run needs: the first run, its input, and the answers."""
 
 
 class RunLogger(logging.LoggerAdapter[logging.Logger]):
     """Adds the run to each line, and its ids to each record."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        known = dict(self.extra or {})
-        kwargs["extra"] = {**known, **(kwargs.get("extra") or {})}
-        return f"run {known.get('run_id')}: {msg}", kwargs
+        fields = dict(self.extra or {})
+        kwargs["extra"] = {**fields, **(kwargs.get("extra") or {})}
+        return f"run {fields.get('run_id')}: {msg}", kwargs
 
 
 class CallInControlLoop(Protocol):
@@ -95,7 +95,7 @@ class RunGraphs:
         self._check = check
         self._control = asyncio.get_running_loop()
         self.last: GraphState | None = None
-        """The last state that the graph has stored."""
+        """The last state that the graph stored."""
 
     def put(self, steps: GraphSteps) -> None:
         for self.last in steps.states[-1:]:
@@ -159,7 +159,7 @@ class AttemptMemory:
 
 
 class NewStep(NamedTuple):
-    """A step to be stored, and the step whose action called it."""
+    """Step to store, and the step whose action called it."""
 
     name: str
     body: str
@@ -186,7 +186,7 @@ class RunContext:
     ) -> None:
         run = assignment.run
         self.confinement = confinement
-        """How a process that executes the agent is kept apart."""
+        """How a process that executes the agent is confined."""
         self.run_id = run.run_id
         self.thread_id = run.thread_id
         self.assistant_id = run.assistant_id
@@ -207,7 +207,7 @@ class RunContext:
         self.tracing = tracing
         self._session = session
         self.saved: str | None = None
-        """The values that this attempt saved last, as JSON; None before the first save."""
+        """Last values that this attempt saved, as JSON; None before the first save."""
         self._assignment = assignment
         self._queue = queue
         self._store = store
@@ -231,30 +231,30 @@ class RunContext:
     # --- called by the worker
 
     async def enter(self) -> None:
-        """Start the agent, in the task that calls this."""
+        """Start the agent in the current task."""
         self._loop = asyncio.get_running_loop()
         self.tracing.enter()
         if self._replay.limit:
             self._replay.begin(await self._call_in_control_loop(self._emitted))
 
     def cancel(self, action: str) -> None:
-        """Ask the agent to stop: its next call here raises. Safe from any thread."""
+        """Ask the agent to stop: its next call to the context raises. Thread-safe."""
         self._action = action
 
     def resume_metadata(self) -> dict[str, Any]:
-        """The metadata that a checkpoint needs, so that another run can resume from it."""
+        """Return the metadata that a checkpoint needs for another run to resume from it."""
         return {ORIGIN: self._assignment.origin, INPUT: self.input, RESUMES: self._resumes}
 
     def questions(self, interrupts: Sequence[Mapping[str, Any]]) -> list[Interrupt]:
-        """The questions of an interrupt, each with an id."""
+        """Convert interrupts to questions, each with an ID."""
         origin = self._assignment.origin
         return [
-            Interrupt(id=str(each.get("id") or f"{origin}:{number}"), value=each.get("value"))
-            for number, each in enumerate(interrupts)
+            Interrupt(id=str(interrupt.get("id") or f"{origin}:{number}"), value=interrupt.get("value"))
+            for number, interrupt in enumerate(interrupts)
         ]
 
     def end_replay(self) -> None:
-        """Append what was held, and everything from now on."""
+        """End the replay: append the held events, and hold no more."""
         for event in self._replay.end():
             self.emitter.put(event)
 
@@ -298,9 +298,9 @@ class RunContext:
 
     async def transcript(self, line: Mapping[str, Any]) -> bool:
         self._check()
-        known = self._session.put_transcript(line)
+        is_known = self._session.put_transcript(line)
         await self._session.wait_for_space()
-        return known
+        return is_known
 
     async def step(self, name: str, action: Callable[[], T | Awaitable[T]]) -> T:
         self._check()
@@ -310,10 +310,10 @@ class RunContext:
             if stored is None:
                 stored = await self._execute_step(name, key, action)
             elif self._replay.expects_steps:
-                # What was emitted before a saved step is in the stream already.
+                # Events emitted before a saved step are already in the stream.
                 for event in self._replay.reach(key, current_branch()):
                     self.emitter.put(event)
-        # Decoded from JSON, as later attempts will see it.
+        # Decoded from JSON, as later attempts get it.
         return cast(T, decode_json(stored))
 
     @property
@@ -342,7 +342,7 @@ class RunContext:
         new = NewCheckpoint(
             values=values,
             next=list(next),
-            interrupts=[Interrupt(id=str(each["id"]), value=each.get("value")) for each in interrupts],
+            interrupts=[Interrupt(id=str(asked["id"]), value=asked.get("value")) for asked in interrupts],
             metadata={**resumed, **(metadata or {})},
             state=state,
             checkpoint_id=checkpoint_id,
@@ -354,18 +354,22 @@ class RunContext:
         return self._checkpoint.checkpoint_id
 
     async def load(self) -> Any:
-        found = self._checkpoint
-        if found is not None and found is self._assignment.checkpoint and found.run_id == self.run_id:
-            # The agent continues from what an earlier attempt saved.
+        checkpoint = self._checkpoint
+        if (
+            checkpoint is not None
+            and checkpoint is self._assignment.checkpoint
+            and checkpoint.run_id == self.run_id
+        ):
+            # The agent continues from the state of an earlier attempt.
             self.end_replay()
-        if found is not None and found.graph and found.values is None:
+        if checkpoint is not None and checkpoint.graph and checkpoint.values is None:
             query = CheckpointQuery(
-                thread_id=self.thread_id, checkpoint_ns="", checkpoint_id=found.checkpoint_id
+                thread_id=self.thread_id, checkpoint_ns="", checkpoint_id=checkpoint.checkpoint_id
             )
             whole = await self.graph.find(query)
             values = state_values(whole[0]) if whole else None
-            found = self._checkpoint = msgspec.structs.replace(found, values=values)
-        return None if found is None else found.values
+            checkpoint = self._checkpoint = msgspec.structs.replace(checkpoint, values=values)
+        return None if checkpoint is None else checkpoint.values
 
     @property
     def checkpoint(self) -> Checkpoint | None:
@@ -405,8 +409,8 @@ class RunContext:
         if self._store is None:
             raise NotSupported("this worker has no store to read resources from")
         store = self._store
-        found = await self._call_in_control_loop(lambda: store.get_resources_by_id(resources_id))
-        return None if found is None else found.resources
+        resources = await self._call_in_control_loop(lambda: store.get_resources_by_id(resources_id))
+        return None if resources is None else resources.resources
 
     @property
     def tracer(self) -> Any:
@@ -431,7 +435,7 @@ class RunContext:
     # --- private
 
     def _check(self) -> None:
-        """Raise if the agent is to stop; called before each effect."""
+        """Raise if the agent must stop. Called before each effect."""
         if self._action is not None:
             raise Cancelled(self._action)
         if self._lease_over():
@@ -455,7 +459,7 @@ class RunContext:
         return self._step_keys.next(name)
 
     async def _call_in_control_loop(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine in the worker's loop; it runs to its end, even if the agent is cancelled."""
+        """Run a coroutine in the worker's loop, to its end even if the agent is cancelled."""
         future = asyncio.run_coroutine_threadsafe(action(), self._control)
         try:
             return await asyncio.shield(asyncio.wrap_future(future))
@@ -463,23 +467,23 @@ class RunContext:
             raise Cancelled(self._action or "lost") from None
 
     async def _emitted(self) -> list[NewEvent]:
-        """What earlier attempts emitted after the last step that they saved."""
-        found = await retry_until(
+        """Load what earlier attempts emitted after their last saved step."""
+        events = await retry_until(
             lambda: self._queue.emitted(self._assignment.held, self._replay.after, self._replay.limit),
             what=f"events of run {self.run_id}",
             still_owned=self._still_owned,
             idempotent=True,
         )
-        return [event for event in found if event.event not in RESERVED]
+        return [event for event in events if event.event not in RESERVED]
 
     async def _execute_step(self, name: str, key: str, action: Callable[[], Any]) -> str:
-        """Execute a step and store its result; returns it as JSON."""
+        """Execute a step and store its result; return the result as JSON."""
         with executing(key):
             result = action()
             value = await result if inspect.isawaitable(result) else result
         new = NewStep(key, encode_json(value, what=f"step {name!r}"), enclosing_step.get())
         if self._replay.expects_steps:
-            # Tasks that were started together with this one ask for their saved steps first.
+            # Tasks that started together with this one ask for their saved steps first.
             await asyncio.sleep(0)
         self.end_replay()
         await self._call_in_control_loop(lambda: self._store_step(new))
@@ -487,7 +491,7 @@ class RunContext:
         return new.body
 
     async def _store_step(self, step: NewStep) -> None:
-        """Store a step no earlier than what was emitted before it."""
+        """Store a step together with, or after, the events emitted before it."""
         emitter = self.emitter
         if not emitter.is_idle:
             async with emitter.sending:
@@ -528,7 +532,7 @@ class RunContext:
             return saved
 
     def _write_failed(self, error: PerdureError, pending: list[NewEvent]) -> None:
-        """The agent may correct what was refused; after any other error the stream cannot continue."""
+        """Let the agent correct a refused write. After other errors the stream cannot continue."""
         if error.http_status < 500 and not isinstance(error, Fenced):
             self.emitter.restore(pending)
         else:
@@ -550,21 +554,21 @@ def _command(assignment: Assignment) -> dict[str, Any] | None:
 
 
 def _input_and_answers(assignment: Assignment) -> tuple[Any, list[Any]]:
-    """The input of the agent, and the answers to its earlier interrupts."""
+    """Return the input of the agent, and the answers to its earlier interrupts."""
     command = assignment.run.kwargs.command
-    found = assignment.checkpoint
-    metadata = found.metadata if found is not None else {}
-    if command is None or command.resume is msgspec.UNSET or found is None or RESUMES not in metadata:
+    checkpoint = assignment.checkpoint
+    metadata = checkpoint.metadata if checkpoint is not None else {}
+    if command is None or command.resume is msgspec.UNSET or checkpoint is None or RESUMES not in metadata:
         return assignment.run.kwargs.input, []
     resumes = list(metadata[RESUMES])
-    if found.run_id != assignment.run.run_id:
+    if checkpoint.run_id != assignment.run.run_id:
         # Otherwise an earlier attempt of this run has already stored the answer.
-        resumes.append(_answer(command.resume, found.interrupts))
+        resumes.append(_answer(command.resume, checkpoint.interrupts))
     return metadata.get(INPUT), resumes
 
 
 def _answer(resume: Any, interrupts: list[Interrupt]) -> Any:
-    """The answer; a mapping with the id of an interrupt holds the answer to it."""
+    """Return the answer. A mapping with the ID of an interrupt contains the answer to that interrupt."""
     for asked in interrupts:
         if isinstance(resume, dict) and set(resume) == {asked.id}:
             return resume[asked.id]

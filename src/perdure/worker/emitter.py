@@ -1,4 +1,4 @@
-"""Sends the events of a run and the steps of its graph to the queue, in order and in batches."""
+"""Sending of a run's events and its graph's steps to the queue, in order and in batches."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from perdure.worker.waiters import Waiters
 MAX_EVENTS = 1000
 MAX_BYTES = 1 << 20
 LINGER_SECONDS = 0.002
-"""How long a first event waits for more, so that a short run writes everything in one transaction."""
+"""Delay of a first event, so that a short run writes everything in one transaction."""
 CROWDED_SECONDS = 0.02
-"""The same while the worker executes other runs too."""
+"""Delay while the worker also executes other runs."""
 UNREAD_TIMES = 4
-"""How many times as long again it waits then, while nobody reads the events of the run."""
+"""Number of further delays while the events of the run have no readers."""
 
 ROW = 200
-"""About how many bytes a row takes besides its value."""
+"""Approximate size of a row without its value, in bytes."""
 
 
 class Emitter:
@@ -46,9 +46,9 @@ class Emitter:
         max_bytes: int = MAX_BYTES,
     ) -> None:
         self.sending = asyncio.Lock()
-        """Locked while something of this run is being written, to keep the order."""
+        """Locked during writes of this run, to keep the order."""
         self.failure: PerdureError | None = None
-        """Why nothing more can be written."""
+        """Error after which nothing more can be written."""
         self._queue = queue
         self._lease = lease
         self._still_owned = still_owned
@@ -74,16 +74,16 @@ class Emitter:
 
     @property
     def last(self) -> int | None:
-        """The number of the last event that is known to be stored."""
+        """Number of the last event known to be stored."""
         return self._last
 
     @property
     def is_idle(self) -> bool:
-        """Whether all events that were put are stored."""
+        """True if all events are stored."""
         return not self._events and not self.sending.locked()
 
     def put(self, event: NewEvent) -> None:
-        """Add an event, from any thread; it is sent after a short delay."""
+        """Add an event, from any thread. It is sent after a short delay."""
         with self._lock:
             self._events.append(event)
             self._event_bytes += len(event.body) + len(event.event)
@@ -93,7 +93,7 @@ class Emitter:
         self._control.call_soon_threadsafe(self._schedule)
 
     def begin(self, event: NewEvent) -> None:
-        """Add the first event, in the worker's loop; somebody who waits for it gets it at once."""
+        """Add the first event, in the worker's loop. Send it at once if it has readers."""
         self._events.append(event)
         self._event_bytes += len(event.body) + len(event.event)
         self._scheduled = True
@@ -103,7 +103,7 @@ class Emitter:
             self._schedule()
 
     def put_steps(self, steps: GraphSteps) -> None:
-        """Add steps of a graph, from any thread; they are written no later than the events after them."""
+        """Add steps of a graph, from any thread. They are written before or with the events after them."""
         with self._lock:
             self._steps.append(steps)
             self._step_bytes += estimate_size(steps)
@@ -113,7 +113,7 @@ class Emitter:
         self._control.call_soon_threadsafe(self._schedule)
 
     async def wait_for_space(self) -> None:
-        """Wait, in any loop, until there is space again, or until the emitter has failed or is closed."""
+        """Wait, in any loop, for space, or until the emitter has failed or is closed."""
         await self._waiters.wait_while(lambda: self.full and self.failure is None and not self._closed)
 
     def take(self) -> list[NewEvent]:
@@ -131,13 +131,13 @@ class Emitter:
         return joined(steps) if steps else None
 
     def restore(self, events: Sequence[NewEvent]) -> None:
-        """Put events back that were taken and not written."""
+        """Put back events that were taken but not written."""
         with self._lock:
             self._events[:0] = events
             self._event_bytes += sum(len(event.body) + len(event.event) for event in events)
 
     def fail(self, error: PerdureError) -> None:
-        """Refuse further writes; the first error is kept."""
+        """Refuse further writes with this error, unless there is an earlier one."""
         self.failure = self.failure or error
         self._waiters.wake()
 
@@ -151,9 +151,9 @@ class Emitter:
         self._waiters.wake()
 
     async def drain(self) -> None:
-        """Send everything that is pending, now."""
+        """Send everything that is pending now."""
         async with self.sending:
-            # Events are taken first: none may be written before the steps that led to it.
+            # Take events first: none may be written before the steps that led to it.
             events, steps = self.take(), self.take_steps()
             if (events or steps) and self.failure is None:
                 await self._append(events, steps)
@@ -167,7 +167,7 @@ class Emitter:
             self._timer = self._control.call_later(CROWDED_SECONDS, self._look, UNREAD_TIMES)
 
     def _look(self, times: int) -> None:
-        """Begin, unless nobody reads it: a run that ends soon writes everything with its end."""
+        """Begin, unless the events have no readers: a run that ends soon writes everything with its end."""
         if times and not self.full and self._queue.is_followed(self._lease) is False:
             self._timer = self._control.call_later(CROWDED_SECONDS, self._look, times - 1)
         else:
@@ -190,11 +190,11 @@ class Emitter:
                 return
 
     def wrote(self, count: int) -> None:
-        """Count events that were written together with something else."""
+        """Count events that were written with another call."""
         self._last = None if self._last is None else self._last + count
 
     async def _append(self, events: Sequence[NewEvent], steps: GraphSteps | None) -> None:
-        """Write a batch. If the last number is known, the call is idempotent and can be repeated."""
+        """Write a batch. If the last number is known, the call is idempotent and is retried."""
 
         def send() -> Coroutine[Any, Any, int]:
             if self._lease_over():
@@ -223,7 +223,7 @@ class Emitter:
 
 
 def estimate_size(steps: GraphSteps) -> int:
-    """The approximate number of bytes of steps."""
+    """Estimate the size of steps in bytes."""
     size = 0
     for put in steps.changes.puts:
         size += ROW * (1 + len(put.pieces))
@@ -238,7 +238,7 @@ def estimate_size(steps: GraphSteps) -> int:
 
 
 def joined(batches: Sequence[GraphSteps]) -> GraphSteps:
-    """All batches as one, in order. Of several versions of a state, the last one is kept."""
+    """Join batches in order. Of several versions of a state, keep the last one."""
     if len(batches) == 1:
         return batches[0]
     puts: list[GraphPut] = []
@@ -258,7 +258,7 @@ def _updated(before: GraphState, state: GraphState) -> GraphState:
 
 
 def keep_last(steps: GraphSteps) -> GraphSteps:
-    """Only the last state, with its values, for a thread from which no run continues."""
+    """Keep only the last state, with its values, for a thread from which no run continues."""
     if not steps.states or steps.states[-1].body is None:
         return steps
     return GraphSteps(states=[msgspec.structs.replace(steps.states[-1], whole=True)])

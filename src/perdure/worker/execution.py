@@ -1,4 +1,4 @@
-"""The execution of one attempt, in the worker's loop; only the agent's code runs in another loop."""
+"""Execution of one attempt, in the worker's loop. Only the agent's code runs in another loop."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ SHUTDOWN = "shutdown"
 TIMEOUT = "timeout"
 HANDED_BACK = "handed back"
 SURELY_OVER = 3.0
-"""This many lease durations after the last renewal, another worker has the run."""
+"""Lease durations after the last renewal until another worker certainly may have the run."""
 SHUTDOWN_SECONDS = 1.0
-"""How long agents may take to stop when the worker ends."""
+"""Time that agents have to stop when the worker stops."""
 LAST_SECONDS = 0.5
-"""How long an agent may take to stop when it is cancelled a second time."""
+"""Time that an agent has to stop after a second cancel."""
 
 
 class WorkerDeps(msgspec.Struct, frozen=True, kw_only=True):
-    """What all executions of a worker share."""
+    """Dependencies that all executions of a worker share."""
 
     queue: RunQueue
     agents: Agents
@@ -68,14 +68,14 @@ class WorkerDeps(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory | None = None
     spans: SpanQueue | None = None
     active: Callable[[], int] = lambda: 1
-    """How many runs the worker executes now."""
+    """Returns the number of runs that the worker executes now."""
     built_in: Mapping[str, Agent] = {}
-    """The agents that execute commands, scripts, calls and requests of phases."""
+    """Agents that execute commands, scripts, calls and requests of phases."""
     workspaces: Workspaces = Workspaces(None)
 
 
 class TimeLimit(NamedTuple):
-    """How long an attempt may take, and what says so."""
+    """Time limit of an attempt, and the setting that it comes from."""
 
     seconds: float | None
     source: str | None
@@ -85,7 +85,7 @@ NO_LIMIT: Final = TimeLimit(None, None)
 
 
 def find_limit(assignment: Assignment, spec: AgentSpec, setting: float | None) -> TimeLimit:
-    """Return the limit of an attempt: that of the run, the agent, the settings, or the agent's default."""
+    """Return the limit of an attempt: from the run, the agent, the settings, or the agent's default."""
     if assignment.timeout_seconds:
         return TimeLimit(assignment.timeout_seconds, None)
     if spec.timeout is not None:
@@ -97,21 +97,21 @@ def find_limit(assignment: Assignment, spec: AgentSpec, setting: float | None) -
 
 
 class AgentResult(msgspec.Struct, frozen=True):
-    """The return value of an agent, and the same as JSON."""
+    """Return value of an agent, also as JSON."""
 
     values: Any
     body: str
 
 
 class AttemptExecution:
-    """The execution of one attempt by this worker."""
+    """Execution of one attempt by this worker."""
 
     def __init__(self, deps: WorkerDeps, assignment: Assignment, claimed: float | None = None) -> None:
         self.assignment = assignment
         self.lease: Lease = assignment.held
         self.started = boottime()
         self.renewed = self.started if claimed is None else claimed
-        """Since when, by `boottime`, the lease certainly runs."""
+        """Time, by `boottime`, from which the lease certainly runs."""
         self.lost = False
         self.result: str | None = None
         self._deps = deps
@@ -157,17 +157,17 @@ class AttemptExecution:
 
     @property
     def stop_action(self) -> str | None:
-        """The action of the request to stop, if there was one."""
+        """Action of the request to stop, if any."""
         return self._stop_request.result() if self._stop_request.done() else None
 
     def request_stop(self, action: str) -> None:
-        """Stop: interrupt, rollback, timeout, shutdown, or the lease is lost. The first request counts."""
+        """Stop: interrupt, rollback, timeout, shutdown, or the lease is lost. The first request wins."""
         self.lost = self.lost or action == LOST
         if not self._stop_request.done():
             self._stop_request.set_result(action)
 
     def expire(self) -> None:
-        """Stop the agent because the lease expired; a report of its end that has started continues."""
+        """Stop the agent because the lease expired. A report of its end that has started continues."""
         if not self._concluding:
             self.request_stop(LOST)
 
@@ -176,9 +176,9 @@ class AttemptExecution:
         return not self.lost and boottime() - self.renewed < SURELY_OVER * lease
 
     def lease_over(self) -> bool:
-        """Whether the lease is over, as after a freeze: then this worker begins nothing more.
+        """Return whether the lease is over, for example after a freeze. Then this worker starts nothing more.
 
-        Safe from any thread.
+        Thread-safe.
         """
         if not self.lost and boottime() - self.renewed > self.assignment.lease_seconds:
             logger.warning("%s: attempt %d: the lease is over", self.name, self.assignment.attempt)
@@ -186,7 +186,7 @@ class AttemptExecution:
         return self.lost
 
     async def run(self) -> str:
-        """Execute the attempt and report its end; returns the result."""
+        """Execute the attempt and report its end; return the result."""
         run = self.assignment.run
         set_log_fields(
             run_id=run.run_id, thread_id=run.thread_id, agent=run.agent, attempt=self.assignment.attempt
@@ -235,7 +235,7 @@ class AttemptExecution:
         )
 
     def _agent(self) -> Agent:
-        """The agent of the run. Those that are built in execute phases, and nothing a caller asks for."""
+        """Return the agent of the run. Built-in agents execute only phases, never runs of callers."""
         name, deps = self.assignment.run.agent, self._deps
         return deps.built_in[name] if self._is_built_in else deps.agents[name]
 
@@ -287,7 +287,7 @@ class AttemptExecution:
             await self.context.load()
         if action in ("interrupt", "rollback"):
             async with self._emitter.sending:
-                # Steps that are on their way come back, since the run is fenced.
+                # The run is fenced, so steps that are being sent come back.
                 keeps = action == "interrupt" and isinstance(self._emitter.failure, Fenced | None)
                 graph = self._emitter.take_steps() if keeps else None
             stopped = Ending(held=self.lease, result="stopped", graph=graph)
@@ -306,7 +306,7 @@ class AttemptExecution:
         return await self._end(await self._with_report(ending, ended))
 
     async def _with_report(self, ending: Ending, ended: AgentEnd) -> Ending:
-        """The ending of a phase with what it tells; its session says how it ended, and is written first."""
+        """Add to an ending the report of its phase. The session's last lines are written first."""
         if self._phase is None:
             return ending
         reported = self._phase.report(ending, ended.error)
@@ -337,19 +337,21 @@ class AttemptExecution:
         return RETRY_BACKOFF.delay(self.assignment.attempt)
 
     def _succeeded(self, result: AgentResult | None) -> Ending:
-        known = self.context.checkpoint
-        if result is None or (result.body == self.context.saved and known is not None and not known.next):
+        checkpoint = self.context.checkpoint
+        if result is None or (
+            result.body == self.context.saved and checkpoint is not None and not checkpoint.next
+        ):
             return Ending(held=self.lease, result="success")
-        checkpoint = NewCheckpoint(values=result.values, parent_id=self.context.checkpoint_id)
+        state = NewCheckpoint(values=result.values, parent_id=self.context.checkpoint_id)
         events = [NewEvent(VALUES, result.body)] if VALUES in self.context.stream_mode else []
-        return Ending(held=self.lease, result="success", checkpoint=checkpoint, events=events)
+        return Ending(held=self.lease, result="success", checkpoint=state, events=events)
 
     def _interrupted(self, interrupted: Interrupted) -> NewCheckpoint:
-        """The checkpoint that waits for an answer, with what the agent saved last."""
-        known = self.context.checkpoint
-        ours = known if known is not None and known.run_id == self.lease.run_id else None
+        """Build the checkpoint that waits for an answer, with the agent's last saved state."""
+        checkpoint = self.context.checkpoint
+        ours = checkpoint if checkpoint is not None and checkpoint.run_id == self.lease.run_id else None
         return NewCheckpoint(
-            values=known.values if known is not None else None,
+            values=checkpoint.values if checkpoint is not None else None,
             next=(ours.next if ours is not None else None) or [self.assignment.run.agent],
             interrupts=self.context.questions(interrupted.interrupts),
             metadata={**(ours.metadata if ours is not None else {}), **self.context.resume_metadata()},
@@ -358,7 +360,7 @@ class AttemptExecution:
         )
 
     async def _end(self, ending: Ending) -> str:
-        """Report the end, together with the pending events."""
+        """Report the end together with the pending events."""
         async with self._emitter.sending:
             graph = self._remaining_steps(ending)
             events = [*self._emitter.take(), *ending.events]
@@ -376,7 +378,7 @@ class AttemptExecution:
         return ending.result
 
     def _remaining_steps(self, ending: Ending) -> GraphSteps | None:
-        """The pending steps of the graph; only the last one if the thread is deleted now."""
+        """Return the pending steps of the graph; only the last one if the thread is deleted now."""
         if self._emitter.failure is not None:
             return None
         steps = self._emitter.take_steps()
@@ -393,7 +395,7 @@ class AttemptExecution:
 
 
 def _write_error(failure: PerdureError | None) -> BaseException | None:
-    """The error of a failed write as an error of the attempt; a conflict in the stream is retried."""
+    """Convert the error of a failed write to an error of the attempt. A conflict in the stream is retried."""
     if isinstance(failure, Conflict):
         return AgentError(failure.message, error=type(failure).__name__, retriable=True)
     return failure

@@ -1,4 +1,4 @@
-"""What a worker does for servers that do not have its graphs: it describes them, and answers requests."""
+"""Descriptions of a worker's graphs, and answers to requests, for servers without the graphs."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 CONCURRENCY = 8
-"""How many requests a worker answers at the same time, beside its runs."""
+"""Number of requests that a worker answers concurrently, in addition to its runs."""
 POLL_SECONDS = 3.0
-"""How often it looks for requests, if no signal arrives."""
+"""Polling interval for requests, if no signal arrives."""
 DESCRIBE_SECONDS = 10.0
-"""How long the code of an agent may take to be described."""
+"""Time limit for describing an agent."""
 STOP_SECONDS = 1.0
-"""How long requests may take to end when the worker stops; the others are released."""
+"""Time that requests have to end when the worker stops; the others are released."""
 CANCEL_SECONDS = 0.5
 
 
@@ -60,11 +60,11 @@ class GraphRequestLoop:
             self._loops.append(asyncio.create_task(self._claim()))
 
     async def stop_claiming(self) -> None:
-        """Claim no more requests; those that it has are answered."""
+        """Stop claiming requests; claimed requests are still answered."""
         await _cancelled(self._loops)
 
     async def stop(self) -> None:
-        """Stop claiming, let requests end for a moment, and release the others."""
+        """Stop claiming, let requests end within STOP_SECONDS, and release the others."""
         await self.stop_claiming()
         if not self._answering:
             return
@@ -73,15 +73,15 @@ class GraphRequestLoop:
         await _cancelled(list(left))
         if left:
             with suppress(PerdureError):
-                # What is not released is claimed by another worker when its lease has ended.
+                # Other workers claim requests that are not released when their leases expire.
                 await self._requests.release(list(left.values()))
 
     # --- descriptions
 
     async def _describe(self) -> None:
         """Register the schemas and drawings of all agents."""
-        found = [await self._description(name) for name in self._deps.agents]
-        described = [each for each in found if each is not None]
+        results = [await self._description(name) for name in self._deps.agents]
+        described = [description for description in results if description is not None]
         try:
             await retry_until(
                 lambda: self._deps.queue.describe(described), what="describing the agents", idempotent=True
@@ -93,7 +93,7 @@ class GraphRequestLoop:
         agent = self._deps.agents[name]
         store = _store(self._deps.queue) if agent.spec.kind == GRAPH else None
         job = self._deps.loops.start(lambda: describe(agent, store), f"the description of agent {name}")
-        ended = await self._end_of(job, DESCRIBE_SECONDS)
+        ended = await self._wait_for_end(job, DESCRIBE_SECONDS)
         if ended is None or ended.error is not None:
             error = None if ended is None else ended.error
             logger.warning("agent %r cannot be described", name, exc_info=error)
@@ -101,8 +101,8 @@ class GraphRequestLoop:
         described: AgentDescription = ended.value
         return described
 
-    async def _end_of(self, job: AgentJob, seconds: float) -> AgentEnd | None:
-        """How a job ended; None if it did not within so many seconds: then it is cancelled."""
+    async def _wait_for_end(self, job: AgentJob, seconds: float) -> AgentEnd | None:
+        """Wait for a job's end; cancel the job and return None after `seconds`."""
         await asyncio.wait((job.done,), timeout=seconds)
         if not job.done.done():
             await self._stop_job(job)
@@ -153,9 +153,9 @@ class GraphRequestLoop:
             logger.error("a request could not be answered", exc_info=task.exception())
 
     async def _answer(self, assignment: GraphAssignment, claimed: float) -> None:
-        """Execute one request and send its answer, unless its caller stops waiting before.
+        """Execute one request and send its answer, unless its caller stops waiting.
 
-        `claimed` is since when, by `boottime`, it is certainly held.
+        `claimed` is the time, by `boottime`, from which the lease certainly runs.
         """
         until = claimed + assignment.seconds_left
         if boottime() >= claimed + min(assignment.seconds_left, assignment.lease_seconds):
@@ -181,7 +181,7 @@ class GraphRequestLoop:
             logger.error("%s: cannot be answered: %s: %s", name, error.code, error.message)
 
     async def _watched(self, job: AgentJob, assignment: GraphAssignment, until: float) -> AgentEnd | None:
-        """Renew the lease until the job ends; None if the lease or the deadline ended before."""
+        """Renew the lease until the job ends; None if the lease or the deadline ends first."""
         while True:
             left = min(assignment.lease_seconds / 3, until - boottime())
             await asyncio.wait((job.done,), timeout=max(left, 0.0))
@@ -221,14 +221,14 @@ class GraphRequestLoop:
         except PerdureError as refused:
             if refused.http_status >= 500:
                 raise
-            # The server does not take what the graph made, so its caller is told why.
+            # The server refuses the graph's changes, so the caller gets the reason.
             await send(None, _build_error(refused, name), None)
 
 
 async def _perform(
     deps: WorkerDeps, assignment: GraphAssignment, checkpoints: RequestGraphs, store: Any
 ) -> tuple[str, GraphSteps | None]:
-    """Execute a request in the agents' loop; gives the answer as JSON, and what it changes."""
+    """Execute a request in the agents' loop; return the answer as JSON, and the changes."""
     from perdure.langgraph.reading import GraphThread, perform
     from perdure.langgraph.wire import encode_value
 
@@ -245,7 +245,7 @@ async def _perform(
 
 
 def _build_error(error: BaseException, name: str) -> GraphError:
-    """What the caller is told; what only the graph's author understands is in the worker's log."""
+    """Build the error for the caller. Details for the graph's author are only in the worker's log."""
     if isinstance(error, PerdureError):
         return GraphError(code=error.code, message=error.message)
     logger.error("%s failed", name, exc_info=error)
@@ -256,7 +256,7 @@ def _build_error(error: BaseException, name: str) -> GraphError:
 
 
 class RequestGraphs:
-    """Implements `perdure.agents.context.GraphCheckpoints` for one request, which stores at its end."""
+    """`GraphCheckpoints` of one request, which stores its changes at its end."""
 
     def __init__(self, queue: RunQueue, assignment: GraphAssignment) -> None:
         self._queue = queue
@@ -282,7 +282,7 @@ class RequestGraphs:
 
 
 def _calling() -> CallInControlLoop:
-    """Runs coroutines in the worker's loop, which is the current one, from the agents' loop."""
+    """Return a function that runs coroutines in the current loop, the worker's, from the agents' loop."""
     control = asyncio.get_running_loop()
 
     async def call(action: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -292,7 +292,7 @@ def _calling() -> CallInControlLoop:
 
 
 def _store(queue: RunQueue) -> Any:
-    """The store that factories of graphs get."""
+    """Return the store for factories of graphs."""
     from perdure.langgraph.store import ItemStore
 
     items = RunItems(queue, _calling(), lambda: None)

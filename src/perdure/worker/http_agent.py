@@ -1,4 +1,4 @@
-"""The built-in agent of phases that send a request, under the same rules as webhooks."""
+"""Built-in agent of phases that send a request. The rules for URLs of webhooks apply."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _CALL: Final = "request"
 
 
 class HttpRules(msgspec.Struct, frozen=True):
-    """Where requests may go."""
+    """Allowed targets of requests."""
 
     allow_private: bool = False
     allowed_hosts: Sequence[str] = ()
 
 
 class HttpAgent:
-    """Sends a request, and returns the body of the answer. Redirects are not followed."""
+    """Sends a request, and returns the body of the response. Redirects are not followed."""
 
     blocking = False
 
@@ -95,26 +95,26 @@ class HttpAgent:
 
 
 async def _read(answer: aiohttp.ClientResponse) -> str:
-    """The beginning of the body as a text; what is longer than an output is not taken in."""
-    found = bytearray()
+    """Read the beginning of the body as text, up to the limit of an output."""
+    body = bytearray()
     async for chunk in answer.content.iter_chunked(64 << 10):
-        found += chunk
-        if len(found) > MAX_OUTPUT:
+        body += chunk
+        if len(body) > MAX_OUTPUT:
             break
     try:
-        return bytes(found).decode(answer.charset or "utf-8", "replace")
+        return bytes(body).decode(answer.charset or "utf-8", "replace")
     except LookupError:
-        return bytes(found).decode("utf-8", "replace")
+        return bytes(body).decode("utf-8", "replace")
 
 
 def _headers(given: Any) -> dict[str, str]:
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
     for name, value in (given if isinstance(given, Mapping) else {}).items():
         text = str(value)
-        if not _HEADER.fullmatch(str(name)) or any(each in text for each in "\r\n\0"):
+        if not _HEADER.fullmatch(str(name)) or any(character in text for character in "\r\n\0"):
             raise AgentError(f"{str(name)[:64]!r} cannot be a header of a request", error="InvalidInput")
-        found[str(name)] = text
-    return found
+        headers[str(name)] = text
+    return headers
 
 
 def _body(given: Any) -> bytes | None:

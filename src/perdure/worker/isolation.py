@@ -1,4 +1,4 @@
-"""Event loops in separate threads for the code of agents, so that no agent can block the worker."""
+"""Event loops in separate threads for the code of agents, so that no agent blocks the worker."""
 
 from __future__ import annotations
 
@@ -25,34 +25,35 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 BLOCKED_SECONDS = 1.0
-"""A loop that one callback has held for this long gets no more runs."""
+"""A loop gets no more runs after one callback has held it for this time."""
 NEW_SECONDS = 1.0
-"""A loop that is younger is not judged: agents import and load what they need in their first run."""
+"""A younger loop is not checked, because agents import and load much in their first run."""
 CLOSE_SECONDS = 2.0
 
 IDLE_SECONDS = 10.0
-"""How long a thread waits for another call before it ends."""
+"""How long an idle thread waits for another call before it ends."""
 
 Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class AgentEnd(msgspec.Struct, frozen=True):
-    """How an agent's code ended: its return value, or its exception."""
+    """End of an agent's code: its return value, or its exception."""
 
     value: Any = None
     error: BaseException | None = None
 
 
 class _Call(NamedTuple):
-    """A function to be called, and who gets its result."""
+    """Function to call, and the future for its result."""
 
     future: Future[Any]
     function: Callable[[], Any]
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """Runs each call at once, in a daemon thread of its own while it lasts, so that a call that never ends
-    blocks neither the others nor the exit. A thread whose call has ended takes another one.
+    """Executor that runs each call at once, in its own daemon thread.
+
+    A call that never ends blocks neither other calls nor the exit. Idle threads are reused.
     """
 
     def __init__(self) -> None:
@@ -79,7 +80,7 @@ class DaemonThreads(ThreadPoolExecutor):
                 try:
                     self._waiting.remove(calls)
                 except ValueError:
-                    # A call was given to this thread just now.
+                    # `submit` has just taken this thread for a call.
                     continue
                 return
             self._run(call, calls)
@@ -100,17 +101,17 @@ class DaemonThreads(ThreadPoolExecutor):
 
 
 class ThreadUsage(NamedTuple):
-    """What a thread has done so far, in seconds."""
+    """CPU usage of a thread so far, in seconds."""
 
     sleeps: bool
-    """Whether it waits for something else than a core, such as the end of a blocking call."""
+    """True if the thread waits for something other than a core, such as a blocking call."""
     on_core: float
     delay: float
-    """For how long it was ready to run, but had no core. Linux adds a delay when it has ended."""
+    """Time in which the thread was ready but had no core. Linux adds a delay only at its end."""
 
 
 def read_usage(thread: int | None) -> ThreadUsage:
-    """Return the usage of a thread by its native id; where the system does not say, it counts as asleep."""
+    """Return the usage of a thread by its native ID. Without data from the system it counts as asleep."""
     try:
         with open(f"/proc/self/task/{thread}/schedstat", encoding="ascii") as file:
             on_core, delay, _ = map(int, file.read().split())
@@ -122,7 +123,7 @@ def read_usage(thread: int | None) -> ThreadUsage:
 
 
 class _Held(NamedTuple):
-    """A callback that holds a loop: its task, when it was last seen, and how long it has held the loop."""
+    """Callback that holds a loop: its task, when it was last seen, and how long it has held the loop."""
 
     holder: object
     seen_at: float
@@ -131,7 +132,7 @@ class _Held(NamedTuple):
 
 
 class AgentLoop:
-    """An event loop in a daemon thread, for the code of agents."""
+    """Event loop in a daemon thread, for the code of agents."""
 
     _numbers = itertools.count(1)
 
@@ -142,7 +143,7 @@ class AgentLoop:
         self.retired = False
         self._unanswered = False
         self._held: _Held | None = None
-        """What held the loop when it was first seen not to respond."""
+        """Callback that holds the loop since it stopped responding."""
         self._started_at = time.monotonic()
         name = f"perdure-agents-{next(self._numbers)}"
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
@@ -165,18 +166,18 @@ class AgentLoop:
             try:
                 return self.loop.run_forever()
             except (SystemExit, KeyboardInterrupt) as error:
-                # A background task of one agent must not end the loop of the others.
+                # A background task of one agent must not end the loop of other agents.
                 logger.error("a task of an agent raised %s; its event loop continues", type(error).__name__)
 
     def call_soon(self, action: Callable[[], object]) -> None:
-        """Call a function in the loop, from any thread; a loop that has ended ignores it."""
+        """Call a function in the loop, from any thread. A closed loop ignores it."""
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(action)
 
     def look(self) -> bool:
         """Return whether one callback has held the loop for too long; ping the loop if it has responded.
 
-        Time in which the thread waits for a core is not counted: a busy machine blocks no loop.
+        Time in which the thread waits for a core does not count, so a busy machine blocks no loop.
         """
         now = time.monotonic()
         if now - self._started_at < NEW_SECONDS:
@@ -188,12 +189,12 @@ class AgentLoop:
         holder, usage = self._holder(), read_usage(self._thread.native_id)
         before = self._held
         if before is None or before.holder is not holder:
-            # Another callback runs now, so that the one before has returned.
+            # Another callback runs now, so the previous one has returned.
             self._held = _Held(holder, now, usage, 0.0)
             return False
         seconds = before.seconds + usage.on_core - before.usage.on_core
         if usage.sleeps:
-            # A blocking call: all the time counts, except what was spent waiting for a core before it.
+            # A blocking call: all the time counts, except the time it waited for a core before.
             seconds = before.seconds + max(0.0, now - before.seen_at - usage.delay + before.usage.delay)
         self._held = _Held(holder, now, usage, seconds)
         return seconds > BLOCKED_SECONDS
@@ -210,29 +211,29 @@ class AgentLoop:
         return self._thread.is_alive()
 
     def retire(self) -> None:
-        """Accept no more runs; end when the last one has ended."""
+        """Accept no more runs; end after the last one."""
         self.retired = True
         if not self.jobs:
             self.stop()
 
     def stop(self) -> None:
-        """Cancel all tasks and end, as soon as nothing blocks."""
+        """Cancel all tasks and end as soon as nothing blocks."""
         self.call_soon(self.loop.stop)
 
     def join(self, timeout: float) -> bool:
-        """Wait for the thread; returns whether it has ended."""
+        """Wait for the thread; return whether it has ended."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
 
 class AgentJob:
-    """An agent that runs in its loop. `done` is a future of the starting loop; it never has an exception."""
+    """Agent that runs in its loop. `done` is a future of the starting loop and never has an exception."""
 
     def __init__(self, home: AgentLoop, work: Work, name: str) -> None:
         self.home = home
         self.name = name
         self.heard = False
-        """Whether its loop was able to cancel it."""
+        """True if its loop was able to cancel it."""
         self._control = asyncio.get_running_loop()
         self.done: asyncio.Future[AgentEnd] = self._control.create_future()
         self._work = work
@@ -278,7 +279,7 @@ class AgentJob:
             self.done.set_result(ended)
 
     def cancel(self) -> None:
-        """Cancel the task, at its next await."""
+        """Cancel the task at its next await."""
         self.home.call_soon(self._cancel)
 
     def _cancel(self) -> None:
@@ -288,7 +289,7 @@ class AgentJob:
 
 
 class AgentLoops:
-    """The loops of a worker: one shared by all runs, or one for each run. Used from one loop only."""
+    """Loops of a worker: one shared by all runs, or one per run. Not thread-safe."""
 
     def __init__(self, *, isolated: bool = False) -> None:
         self._isolated = isolated
@@ -296,7 +297,7 @@ class AgentLoops:
         self._loops: list[AgentLoop] = []
 
     def start(self, work: Work, name: str) -> AgentJob:
-        """Run a coroutine in the loop for agents."""
+        """Run a coroutine in a loop for agents."""
         job = AgentJob(self._home(), work, name)
         if self._isolated:
             job.home.retired = True
@@ -310,12 +311,12 @@ class AgentLoops:
         return self._shared
 
     def _new(self) -> AgentLoop:
-        self._loops = [each for each in self._loops if each.alive]
+        self._loops = [loop for loop in self._loops if loop.alive]
         self._loops.append(AgentLoop())
         return self._loops[-1]
 
     def look(self) -> None:
-        """Check the shared loop; if it is blocked, the next runs get another."""
+        """Check the shared loop. If it is blocked, later runs get another loop."""
         loop = self._shared
         if loop is None or loop.retired:
             return
@@ -323,7 +324,7 @@ class AgentLoops:
             self._replace(loop)
 
     def _replace(self, blocked: AgentLoop) -> None:
-        """Retire a blocked loop; jobs that have not started move to another loop."""
+        """Retire a blocked loop. Jobs that have not started move to another loop."""
         names = sorted(job.name for job in blocked.jobs)
         blocked.retired = True
         for job in list(blocked.jobs):

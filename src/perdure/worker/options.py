@@ -1,4 +1,4 @@
-"""The options of a worker, and their defaults."""
+"""Options of a worker, with their defaults."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ STATE: Final = ("agent-sessions", "backups")
 
 
 def make_worker_id() -> str:
-    """Create a unique worker id: the host name, the process id and random digits."""
+    """Create a unique worker ID: the host name, the process ID and random digits."""
     return f"{socket.gethostname()}-{os.getpid()}-{token_hex(3)}"
 
 
 def _state_folders(workspaces: str | None) -> list[str]:
-    """Folders with state beside that of the workspaces."""
+    """Return the folder of workspaces and the other folders with state next to it."""
     return (
         [] if workspaces is None else [workspaces, *(os.path.join(workspaces, "..", name) for name in STATE)]
     )
@@ -36,56 +36,56 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     worker_id: str = msgspec.field(default_factory=make_worker_id)
     concurrency: int | None = 1
-    """Number of runs that it executes at the same time. Without one, `ASYNC_RUNS` runs of async agents, and a
-    run for each core of the others, which occupy a thread or a process."""
+    """Number of concurrent runs. None means `ASYNC_RUNS` runs of async agents, and one run per core of other
+    agents, which occupy a thread or a process."""
     heartbeat: float = 10.0
-    """Duration of a lease; leases are renewed three times as often."""
+    """Duration of a lease; leases are renewed three times per duration."""
     interval: float = 5.0
     """Polling interval when no signal arrives."""
     timeout: float | None = None
     """Timeout of an attempt, unless the run, its agent or the server sets one."""
     grace: float = 5.0
-    """How long runs may continue when the worker stops."""
+    """Time that runs have to end when the worker stops."""
     cancel_grace: float = 3.0
-    """How long a cancelled agent may take to stop before its thread is abandoned."""
+    """Time that a cancelled agent has to stop before its thread is abandoned."""
     isolated_loops: bool = False
-    """Whether each run gets its own event loop and thread."""
+    """Run each run in its own event loop and thread."""
     retriable: tuple[str, ...] = ()
     """Names of additional exception classes that are retried."""
     stats_interval: float = 60.0
     trace_sample: float = 1.0
-    """The share of runs whose attempts, steps, nodes, model and tool calls are recorded; 0 is none."""
+    """Share of runs whose attempts, steps, nodes, model and tool calls are recorded; 0 records none."""
     trace_content: bool = True
-    """Whether spans hold messages, arguments, results and the texts of errors."""
+    """Store messages, arguments, results and error texts in spans."""
 
     queues: tuple[QueueName, ...] = RUN_QUEUES
-    """The queues that it claims from: `agents` has the runs of callers, `workflows` the phases."""
+    """Queues to claim from: `agents` has the runs of callers, `workflows` the phases."""
 
     workspaces: str | None = None
-    """The folder with the working directories of workflow runs; without one, no command is executed."""
+    """Folder with the working directories of workflow runs. Without it, no command is executed."""
     http_allow_private: bool = False
-    """Whether requests of phases may go to private addresses."""
+    """Allow requests of phases to private addresses."""
     http_allowed_hosts: tuple[str, ...] = ()
-    """The hosts to which they may go; none is all."""
+    """Hosts that requests of phases may reach; empty allows all."""
 
     command_sandbox: SandboxName | None = None
-    """The sandbox of commands, scripts and checks, and of agents in processes of their own."""
+    """Sandbox of commands, scripts and checks, and of agents in their own processes."""
     command_network: bool = False
-    """Whether processes in the sandbox have a network."""
+    """Give processes in the sandbox network access."""
     command_uid: int | str | None = None
-    """The user that executes them, if the worker runs as root."""
+    """User that executes them, if the worker runs as root."""
     private_paths: tuple[str, ...] = ()
-    """Files and folders that no sandbox shows."""
+    """Files and folders that sandboxes hide."""
 
     session_log: bool = True
-    """Whether what agents say is written to sessions."""
+    """Write what agents do to sessions."""
     session_content: bool = True
-    """Whether sessions hold texts, arguments and results, or only who spoke, which tools, and usage."""
+    """Store texts, arguments and results in sessions; otherwise only roles, tools and usage."""
 
     @classmethod
     def from_settings(cls, settings: Settings, **more: Any) -> WorkerOptions:
-        """The options of the settings; arguments that are not None have precedence."""
-        found = {
+        """Build options from the settings. Arguments that are not None have precedence."""
+        defaults = {
             "heartbeat": settings.job_heartbeat,
             "interval": settings.job_interval,
             "timeout": settings.job_timeout,
@@ -105,10 +105,10 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             "session_content": settings.session_content,
         }
         given = {name: value for name, value in more.items() if value is not None}
-        return cls(**{"concurrency": settings.jobs_per_worker, **found, **given})
+        return cls(**{"concurrency": settings.jobs_per_worker, **defaults, **given})
 
     def confinement(self, *, required: bool, network: bool, workspace: str | None) -> Confinement:
-        """How the process of an attempt is kept apart; `required` and `network` are what its phase says."""
+        """Return how the process of an attempt is confined. `required` and `network` come from its phase."""
         return Confinement(
             sandbox=required or self.command_sandbox is not None,
             required=required,

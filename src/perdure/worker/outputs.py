@@ -1,4 +1,4 @@
-"""The output of a phase: what its agent returned, as a text. Pure."""
+"""Output of a phase: the text form of its agent's return value. Pure."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from perdure.sessions.transcripts.values import blocks, joined
 from perdure.threads.work import MAX_OUTPUT
 
 MARK: Final = 64
-"""Room for the mark of a text that is cut."""
+"""Room for the truncation mark."""
 _ASSISTANTS: Final = frozenset({"assistant", "ai", "AIMessage", "AIMessageChunk"})
 
 
 def format_output(values: Any) -> str:
-    """What an agent returned, as a text.
+    """Convert the return value of an agent to a text.
 
-    A text is the output itself; of an object with messages it is the last text of the assistant, of one with
-    an `output` it is that. Everything else is written as JSON.
+    A text is the output. For an object with messages it is the last text of the assistant, for an object with
+    `output` that value. Other values become JSON.
     """
     if values is None:
         return ""
     if isinstance(values, str):
         return values
     if isinstance(values, Mapping):
-        said = _last_said(values.get("messages"))
-        if said is not None:
-            return said
+        text = _find_last_text(values.get("messages"))
+        if text is not None:
+            return text
         if "output" in values:
             return format_output(values["output"])
     return encode_json(values, what="the output", nan="keep")
 
 
-def _last_said(messages: Any) -> str | None:
-    """The last text of the assistant in a list of messages, whichever library they are of."""
+def _find_last_text(messages: Any) -> str | None:
+    """Return the last text of the assistant in a list of messages of any library."""
     if not isinstance(messages, Sequence) or isinstance(messages, str):
         return None
     for message in reversed(messages):
@@ -52,13 +52,13 @@ def _field(message: Any, name: str) -> Any:
 
 
 def _text(content: Any) -> str:
-    return joined(each.get("text") for each in blocks(content) if each.get("type") in (None, "text"))
+    return joined(block.get("text") for block in blocks(content) if block.get("type") in (None, "text"))
 
 
 def format_question(interrupts: Sequence[Any]) -> str:
-    """What a phase asks a person: the first of its questions that has something to say."""
-    for each in interrupts:
-        value = _field(each, "value")
+    """Return the first question of a phase that is not empty."""
+    for interrupt in interrupts:
+        value = _field(interrupt, "value")
         if isinstance(value, Mapping) and isinstance(value.get("question"), str):
             return str(value["question"])
         if value not in (None, ""):
@@ -67,7 +67,7 @@ def format_question(interrupts: Sequence[Any]) -> str:
 
 
 def bounded(text: str) -> str:
-    """A text that every database takes, of at most 1 MiB; what is longer ends with how much is missing."""
+    """Cut a text to 1 MiB, and replace what databases refuse. A cut text ends with the missing length."""
     clean = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
     data = clean.encode("utf-8", "replace")
     if len(data) <= MAX_OUTPUT:
@@ -77,7 +77,7 @@ def bounded(text: str) -> str:
 
 
 def safe_output(values: Any) -> str:
-    """`output_of`, within bounds; what cannot be written as JSON is shown as Python shows it."""
+    """Convert the return value of an agent to a bounded text; use `repr` for a value without JSON."""
     try:
         return bounded(format_output(values))
     except InvalidInput:

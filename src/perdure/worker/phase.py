@@ -1,4 +1,4 @@
-"""What a worker does around the agent of a phase: its workspace, its session, its output and stop reason."""
+"""Work around the agent of a phase: its workspace, its session, its output and stop reason."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from perdure.worker.workspaces import Workspaces
 logger = logging.getLogger(__name__)
 
 STOPPED = "StoppedEarly"
-"""The error of a phase whose agent returned, but said that it was not done."""
+"""Error of a phase whose agent returned, but reported that it was not done."""
 _SAME = ("prompt", "previous_output", "model", "variant")
 
 
 class PhaseResult(msgspec.Struct, frozen=True):
-    """What a built-in agent returns: its output, and why it stopped."""
+    """Result of a built-in agent: its output, and why it stopped."""
 
     output: str
     stop_reason: str = SUCCESS
 
 
 def build_phase(assignment: Assignment, workspace: str | None) -> PhaseContext | None:
-    """What an agent is told of its phase: what was rendered into its input, and where it works."""
+    """Build the context of a phase for its agent: parts of its rendered input, and its workspace."""
     facts = assignment.phase
     if facts is None:
         return None
     given = assignment.run.kwargs.input
-    known: Mapping[str, Any] = given if isinstance(given, dict) else {}
-    texts = {name: known[name] for name in _SAME if isinstance(known.get(name), str)}
-    objects = {name: known[name] for name in ("context", "outputs") if isinstance(known.get(name), dict)}
-    skills = known.get("skills")
+    fields: Mapping[str, Any] = given if isinstance(given, dict) else {}
+    texts = {name: fields[name] for name in _SAME if isinstance(fields.get(name), str)}
+    objects = {name: fields[name] for name in ("context", "outputs") if isinstance(fields.get(name), dict)}
+    skills = fields.get("skills")
     return PhaseContext(
         workflow_run_id=facts.workflow_run_id,
         label=facts.label,
         iteration=facts.iteration,
-        skills=[each for each in skills if isinstance(each, str)] if isinstance(skills, list) else [],
+        skills=[skill for skill in skills if isinstance(skill, str)] if isinstance(skills, list) else [],
         workspace=workspace,
         **texts,
         **objects,
@@ -57,29 +57,29 @@ def build_phase(assignment: Assignment, workspace: str | None) -> PhaseContext |
 
 
 class PhaseWork:
-    """One attempt of a phase, beside its agent."""
+    """Work on one attempt of a phase, apart from its agent."""
 
     def __init__(self, assignment: Assignment, session: SessionWriter, workspaces: Workspaces) -> None:
         self._assignment = assignment
         self._session = session
         self._workspaces = workspaces
         self.output: str | None = None
-        """What the agent returned, as a text."""
+        """Text form of the agent's return value."""
         self.stop_reason: str | None = None
         self.answer = ""
-        """The text that a function returned, which it says as the assistant."""
+        """Text that a function returned, logged as a message of the assistant."""
         self.built_in = False
         self._speaks = False
 
     def place(self) -> str | None:
-        """Where the phase works, whether that directory exists or not."""
+        """Return the path of the workspace, which need not exist."""
         facts = self._assignment.phase
         if facts is None or facts.workflow_run_id is None:
             return None
         return self._workspaces.path(facts.workflow_run_id)
 
     def begin(self, agent: Agent, *, built_in: bool) -> None:
-        """Make the workspace, and let the session begin with the prompt."""
+        """Create the workspace, and start the session with the prompt."""
         self.built_in = built_in
         self._speaks = not built_in and agent.spec.kind != "graph"
         if self._session.meter is not None:
@@ -100,11 +100,11 @@ class PhaseWork:
                 logger.warning("run %s has no workspace", self._assignment.run.run_id, exc_info=True)
         prompt = given.get("prompt") if isinstance(given, dict) else given
         if isinstance(prompt, str) and prompt and agent.spec.kind != "graph":
-            # The messages of a graph's state have the prompt among them.
+            # The messages of a graph's state include the prompt.
             self._session.open_with(prompt)
 
     def returned(self, values: Any, last: GraphState | None) -> Any:
-        """Keep the output of an agent that has returned; gives what becomes the values of the thread."""
+        """Store the output of an agent that returned; return the values for the thread."""
         if isinstance(values, PhaseResult):
             self.output, self.stop_reason = bounded(values.output), values.stop_reason
             return None
@@ -124,13 +124,13 @@ class PhaseWork:
 
     @property
     def _has_spoken(self) -> bool:
-        """Whether the session has words of the assistant."""
+        """Whether the session has text of the assistant."""
         return self._session.meter is not None and bool(self._session.meter.text)
 
     def report(self, ending: Ending, error: BaseException | None) -> Ending:
-        """The ending with what the phase has to tell of itself."""
+        """Add the results of the phase to the ending."""
         meter = self._session.meter
-        told = None if meter is None else meter.stop_reason
+        stated = None if meter is None else meter.stop_reason
         output, reason = self.output, self.stop_reason
         if isinstance(error, Interrupted):
             output = bounded(format_question(error.interrupts))
@@ -138,13 +138,13 @@ class PhaseWork:
             output = output if error.output is None else bounded(error.output)
             reason = error.stop_reason or reason
         if ending.result == "success":
-            if told not in (None, SUCCESS) and not self.built_in:
-                failure = Failure(error=STOPPED, message=f"the agent stopped before it was done: {told}")
+            if stated not in (None, SUCCESS) and not self.built_in:
+                failure = Failure(error=STOPPED, message=f"the agent stopped before it was done: {stated}")
                 ending = Ending(held=ending.held, result="error", error=failure, checkpoint=ending.checkpoint)
-                reason = told
+                reason = stated
             reason = reason or SUCCESS
         else:
-            reason = reason or (told if told != SUCCESS else None) or FATAL
+            reason = reason or (stated if stated != SUCCESS else None) or FATAL
         message = None if ending.error is None else ending.error.message
         self._session.conclude(reason, output or "", message, answer=self.answer)
         return msgspec.structs.replace(

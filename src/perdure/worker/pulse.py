@@ -1,4 +1,4 @@
-"""Whether the process was frozen, by a signal, a debugger or the sleep of its machine."""
+"""Detection of freezes of the process, by a signal, a debugger or the sleep of its machine."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ class Pulse:
         return now
 
     def answered(self, sent: float) -> float:
-        """When an answer that is here now came at the earliest.
+        """Return the earliest time at which an answer that is here now may have arrived.
 
-        It was sent for at `sent`. Until a freeze began, it was not here; without one it came just now.
+        The request was sent at `sent`. If the process froze since then, the answer may have arrived when the
+        freeze began. Otherwise it arrived just now.
         """
         now = self._look()
         return max(sent, self._frozen) if self._thawed > sent else now

@@ -1,4 +1,4 @@
-"""The registry of a worker's agents, by name. Code fills it, never stored data."""
+"""Registry of a worker's agents, by name. It is filled by code, never from stored data."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class Agents(Mapping[str, Agent]):
     def __init__(self) -> None:
         self._agents: dict[str, Agent] = {}
         self.callables: dict[str, Callable[..., Any]] = {}
-        """The functions that phases of the type `callable` may call, by name."""
+        """Functions that phases of the type `callable` may call, by name."""
         self.handlers: dict[str, Callable[..., Any]] = {}
-        """The functions that cron files and schedules may call, by name."""
+        """Functions that cron files and schedules may call, by name."""
         self.conditions: dict[str, Callable[..., Any]] = {}
-        """The predicates that keep schedules from firing, by name."""
+        """Predicates that keep schedules from firing, by name."""
         self.not_loaded: dict[str, str] = {}
-        """Agents that files name and that could not be loaded, with the reasons."""
+        """Agents that project files name but could not be loaded, with the reasons."""
 
     def handler(self, name: str) -> Callable[[C], C]:
         """Register the decorated async function as a handler of crons, and return it unchanged.
@@ -65,12 +65,12 @@ class Agents(Mapping[str, Agent]):
     def condition(self, name: str) -> Callable[[C], C]:
         """Register the decorated predicate, and return it unchanged.
 
-        Schedules with `unless: name` do not fire while it holds.
+        Schedules with `unless: name` do not fire while the predicate is true.
         """
         return _decorator(self.register_condition, name)
 
     def register_condition(self, name: str, predicate: Callable[..., Any]) -> None:
-        """Let schedules name a predicate, which gets what is about to be started."""
+        """Let schedules name a predicate, which gets what is about to start."""
         _add(self.conditions, "condition", name, predicate)
 
     def callable(self, name: str) -> Callable[[C], C]:
@@ -91,14 +91,14 @@ class Agents(Mapping[str, Agent]):
         self, name: str | None = None, *, description: str | None = None, timeout: float | None = None
     ) -> Callable[[T], T]: ...
     def agent(self, name: Any = None, *, description: str | None = None, timeout: float | None = None) -> Any:
-        """Register the decorated object, and return it unchanged. Without a name, it has the function's.
+        """Register the decorated object, and return it unchanged. The default name is the function's.
 
-        `timeout` is how many seconds an attempt may take, if its run has no timeout of its own.
+        `timeout` limits an attempt in seconds, unless its run has its own timeout.
         """
 
         def decorate(target: T) -> T:
-            known = name if isinstance(name, str) else _get_name(target)
-            self.register(known, target, description=description, timeout=timeout)
+            agent_name = name if isinstance(name, str) else _get_name(target)
+            self.register(agent_name, target, description=description, timeout=timeout)
             return target
 
         return decorate if name is None or isinstance(name, str) else decorate(name)
@@ -115,9 +115,9 @@ class Agents(Mapping[str, Agent]):
     ) -> Agent:
         """Add an agent: a function `(ctx, input)`, a LangGraph graph or a factory of one, or a `Command`.
 
-        From another registry, the agent with the same name is taken. `is_factory` says that a function with
-        one parameter creates graphs, whatever the parameter is called. `timeout` is how many seconds an
-        attempt may take, if its run has no timeout of its own; `default_timeout`, if the server sets none.
+        From another registry, the agent with the same name is taken. `is_factory` means that a function with
+        one parameter creates graphs, independent of the parameter's name. `timeout` limits an attempt in
+        seconds, unless its run has its own timeout; `default_timeout` applies if the server sets none either.
         """
         check_not_built_in(check_name(name, "the name of an agent"))
         if name in self._agents:
@@ -152,15 +152,15 @@ class Agents(Mapping[str, Agent]):
 
     @property
     def specs(self) -> list[AgentSpec]:
-        """The specs that a worker registers, sorted by name."""
+        """Specs that a worker registers, sorted by name."""
         return [self._agents[name].spec for name in self.names]
 
     def __getitem__(self, name: str) -> Agent:
         try:
             return self._agents[name]
         except KeyError:
-            known = ", ".join(self.names) or "none"
-            raise NotFound(f"Agent {name} not found; this worker has {known}") from None
+            names = ", ".join(self.names) or "none"
+            raise NotFound(f"Agent {name} not found; this worker has {names}") from None
 
     def get(self, name: str, default: Any = None) -> Any:
         return self._agents.get(name, default)
@@ -239,11 +239,11 @@ def _takes(name: str, target: Callable[..., Any], count: int) -> bool:
 
 def _parameters(target: Any) -> list[inspect.Parameter]:
     parameters = inspect.signature(target).parameters.values()
-    return [each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    return [item for item in parameters if item.kind not in (item.VAR_POSITIONAL, item.VAR_KEYWORD)]
 
 
 def _makes_graphs(target: Any) -> bool:
-    """Whether the parameters are those of a factory of graphs: a config, a server's runtime, or both."""
+    """Return whether the parameters are those of a factory: a config, a server's runtime, or both."""
     parameters = _parameters(target)
     if len(parameters) == 1:
         return names_runtime(parameters[0]) or names_config(parameters[0])
@@ -263,6 +263,6 @@ def _count(parameters: list[inspect.Parameter]) -> str:
 
 
 def _summary(target: Any) -> str | None:
-    """The first line of a function's docstring."""
+    """Return the first line of a function's docstring."""
     text = inspect.getdoc(target) if inspect.isroutine(target) else None
     return text.strip().partition("\n")[0] or None if text else None

@@ -1,4 +1,4 @@
-"""Decides whether an error is retried, and how it is shown. Pure functions only."""
+"""Rules for retrying and showing errors. Pure functions only."""
 
 from __future__ import annotations
 
@@ -50,24 +50,24 @@ RETRIABLE: Final = (
 )
 """Temporary errors of networks and databases, as package and class.
 
-They are matched by name, so that none of these packages must be installed.
+They are matched by name, so that these packages need not be installed.
 """
 
 _ALWAYS: Final = (Retriable, ConnectionError, StorageError, asyncio.CancelledError)
 
 
 class RetryPolicy:
-    """Decides which errors are retried: the standard ones, and additional names.
+    """Decides which errors are retried: standard ones, and additional names.
 
-    A name is that of a class, alone or with its package: `MyError`, `httpx.ReadError`, `my.own.MyError`.
-    Subclasses are included.
+    A name is a class, with or without its package: `MyError`, `httpx.ReadError`, `my.own.MyError`. Subclasses
+    are included.
     """
 
     def __init__(self, more: Iterable[str] = ()) -> None:
         self._names = frozenset((*RETRIABLE, *(name.strip() for name in more if name.strip())))
 
     def is_retriable(self, error: BaseException) -> bool:
-        """Whether an error is retried; a group of errors only if all of them are."""
+        """Return whether an error is retried; a group of errors only if all of its errors are."""
         if isinstance(error, BaseExceptionGroup):
             return all(map(self.is_retriable, error.exceptions))
         if isinstance(error, AgentError):
@@ -84,7 +84,7 @@ def _list_names(kind: type) -> Iterator[str]:
 
 
 def build_failure(error: BaseException) -> Failure:
-    """An error as callers see it: its class and message, without a traceback."""
+    """Build the failure that callers see: class and message, without a traceback."""
     name = error.error if isinstance(error, AgentError) else type(error).__name__
     return Failure(error=name, message=_message(error))
 
@@ -92,7 +92,7 @@ def build_failure(error: BaseException) -> Failure:
 def _message(error: BaseException) -> str:
     try:
         text = error.public if isinstance(error, PerdureError) else str(error)
-    except Exception as broken:  # noqa: BLE001 - the agent's code makes the message
+    except Exception as broken:  # noqa: BLE001 - the agent's code builds the message
         text = f"its message cannot be read: {type(broken).__name__}"
     text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
     text = text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Sends what an agent says to its session, through the queue: in order, in batches, each line once."""
+"""Sending of session lines through the queue: in order, in batches, each line once."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ logger = logging.getLogger(__name__)
 MAX_LINES = 1000
 MAX_BYTES = 1 << 20
 MAX_LINE = 16 << 20
-"""How long a line may be before its tool result is cut, in characters."""
+"""Largest number of characters of a line; a longer one is refused."""
 LINGER_SECONDS = 0.02
-"""How long a first line waits for more."""
+"""Delay of a first line, to send more lines together."""
 MAX_RESULT = 65_536
-"""How much of the output of a phase its session shows."""
+"""Largest part of a phase's output in its session."""
 PATIENCE_SECONDS = 30.0
-"""How long a line is tried to be written; an agent never fails because of its log."""
+"""How long a write is retried. An agent never fails because of its log."""
 
 
 class _Pending(NamedTuple):
@@ -53,7 +53,7 @@ class _Pending(NamedTuple):
 
 
 class SessionWriter:
-    """The lines of one attempt. They are taken from any thread and sent from the worker's loop."""
+    """Lines of one attempt. They are added from any thread and sent from the worker's loop."""
 
     def __init__(
         self,
@@ -71,26 +71,26 @@ class SessionWriter:
         self._own: Envelope = {"runId": run.run_id}
         if assignment.attempt > 1:
             self._own["attempt"] = assignment.attempt
-        # A phase that goes on in its thread goes on in its session.
+        # A phase that continues in its thread continues in its session.
         default = run.run_id if run.temporary and assignment.phase is None else run.thread_id
         self._log = LogName(CHAT_PROJECT, default_session_id(default))
         self._cwd: str | None = None
         self.meter = None if assignment.phase is None else UsageMeter()
-        """What the attempt of a phase has taken so far."""
+        """Usage of the attempt of a phase so far."""
         self._reported: UsageReport | None = None
-        """What is known of that already."""
+        """Last reported usage."""
         self._opening: Envelope | None = None
-        """The line that comes before the first one of the attempt."""
+        """Line to write before the first one of the attempt."""
         self._began = boottime()
         self._named = False
-        """Whether the agent itself has named its session."""
+        """True if the agent has named its session."""
         self._transcribes = False
-        """Whether lines of a known tool came."""
+        """True if a known tool has written lines."""
         self._translator = TranscriptTranslator()
         self._concluded = False
-        """Whether the tool has stated its totals."""
+        """True if the tool has stated its totals."""
         self._failed = False
-        """Whether the tool has said that it failed."""
+        """True if the tool has reported a failure."""
         self._control = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._waiters = Waiters()
@@ -104,7 +104,7 @@ class SessionWriter:
 
     @property
     def session_id(self) -> str:
-        """The session that the attempt writes to."""
+        """Session that the attempt writes to."""
         return self._log.session_id
 
     @property
@@ -112,7 +112,7 @@ class SessionWriter:
         return not self._stopped and (len(self._pending) >= MAX_LINES or self._bytes >= MAX_BYTES)
 
     def open(self, id: str | None = None, cwd: str | None = None) -> str:
-        """Write to another session from now on, or to that of a working directory; returns its id."""
+        """Write to another session from now on, or to that of a working directory; return its ID."""
         session_id = self.session_id if id is None else check_session_id(id)
         self._log = LogName(self._log.project if cwd is None else build_project_name(cwd), session_id)
         self._cwd = self._cwd if cwd is None else cwd
@@ -120,21 +120,21 @@ class SessionWriter:
         return session_id
 
     def work_in(self, directory: str) -> None:
-        """Let the session be one of a working directory, unless the agent names another."""
+        """Assign the session to a working directory, unless the agent names another."""
         self._log, self._cwd = self._log._replace(project=build_project_name(directory)), directory
 
     def open_with(self, prompt: str) -> None:
-        """Let the session begin with a prompt, unless a tool that writes its own session does so itself."""
+        """Start the session with a prompt, unless a tool writes its own session with it."""
         self._opening = envelopes.message("user", prompt)
 
     def conclude(self, stop_reason: str, output: str, error: str | None, *, answer: str = "") -> None:
-        """Add how the attempt of a phase ended, as far as a tool that writes its own session has not."""
+        """Add the end of a phase's attempt, except what a tool has already written."""
         if self._transcribes:
             self._conclude_transcript(stop_reason, output, error)
             return
         if error is None:
             self._add_answer(answer)
-        # They are no news to the meter: what they tell is what it knows.
+        # The meter must not read its own totals again.
         totals = {} if self.meter is None else self.meter.totals()
         meter, self.meter = self.meter, None
         if error is not None:
@@ -145,9 +145,9 @@ class SessionWriter:
         self.meter = meter
 
     def _conclude_transcript(self, stop_reason: str, output: str, error: str | None) -> None:
-        """Add what a tool has not written that ended early: the error, and its totals.
+        """Add what a tool that ended early has not written: the error, and its totals.
 
-        The lines are those of the tool, so that its own totals are not added to them.
+        The lines have the form of the tool's own, so that its totals are not counted twice.
         """
         if error is not None and not self._failed:
             self._put_line(error_line(error))
@@ -157,7 +157,7 @@ class SessionWriter:
             self._put_line({**result, **totals, "is_error": error is not None})
 
     def _add_answer(self, answer: str) -> None:
-        """Add the answer that an agent returned, unless it is what the assistant said last."""
+        """Add the answer that an agent returned, unless it equals the assistant's last text."""
         if answer and (self.meter is None or self.meter.text != answer):
             self.put(envelopes.message("assistant", answer))
 
@@ -178,10 +178,10 @@ class SessionWriter:
         self._put({**shown, "timestamp": _now(), "sessionId": self.session_id, **place, **self._own})
 
     def put_transcript(self, record: Mapping[str, Any]) -> bool:
-        """Add a line of a known tool, translated. Gives false for a line that no known tool writes.
+        """Add a line of a known tool, translated; return False for a line of no known tool.
 
-        The session is the tool's own, unless the agent has named one. Between known lines, those of a new
-        type are added too.
+        The session is the tool's own, unless the agent named one. Lines of unknown types between known lines
+        are added too.
         """
         self._transcribes = self._transcribes or find_format(record) is not None
         if not self._transcribes:
@@ -210,8 +210,8 @@ class SessionWriter:
         return True
 
     def _open_before(self, messages: Sequence[Message]) -> None:
-        """Write the prompt before the first message, unless that is the prompt."""
-        first = next((each for each in messages if each.role != "event"), None)
+        """Write the prompt before the first message, unless that message is the prompt."""
+        first = next((message for message in messages if message.role != "event"), None)
         if first is None or self._opening is None:
             return
         opening, self._opening = self._opening, None
@@ -219,7 +219,7 @@ class SessionWriter:
             self._put_line(opening)
 
     def _put_line(self, line: Envelope) -> None:
-        """Add a line in the tool's session, with the time of a line that has none."""
+        """Add a line to the tool's session, with the current time if the line has none."""
         if not self._enabled or not self._content:
             return
         mark = {name: line[name] for name in (MARK,) if name in line}
@@ -227,7 +227,7 @@ class SessionWriter:
         self._put({**line, **common, **mark})
 
     def _follow(self, session_id: str | None, cwd: str | None) -> None:
-        """Go on in the session that a tool names, if its id can be that of one."""
+        """Continue in the session that a tool names, if its ID is valid."""
         if session_id is not None:
             self._log = self._log._replace(session_id=default_session_id(session_id))
         if cwd is not None:
@@ -245,7 +245,7 @@ class SessionWriter:
         self._begin_soon()
 
     def _begin_soon(self) -> None:
-        """Send what is pending a little later."""
+        """Send pending lines after a short delay."""
         with self._lock:
             if self._scheduled or self._stopped:
                 return
@@ -257,14 +257,14 @@ class SessionWriter:
         await self._waiters.wait_while(lambda: self.full)
 
     async def drain(self) -> None:
-        """Send everything that is pending; the attempt ends after that."""
+        """Send everything that is pending. The attempt ends after that."""
         async with self._sending:
             while batch := self._take():
                 await self._send(batch)
             await self._report()
 
     def close(self) -> None:
-        """Drop what is pending, and take nothing more."""
+        """Drop pending lines, and accept no more."""
         with self._lock:
             self._stopped = True
             self._pending, self._bytes = [], 0
@@ -285,7 +285,7 @@ class SessionWriter:
             self._task = self._control.create_task(self.drain())
 
     def _take(self) -> SessionLines | None:
-        """The next lines of one session, at most as many as a request may have."""
+        """Take the next lines of one session, at most as many as a request may have."""
         with self._lock:
             if not self._pending:
                 return None
@@ -305,7 +305,7 @@ class SessionWriter:
         return SessionLines(self._lease, log.session_id, log.project, bodies, first)
 
     async def _report(self) -> None:
-        """Tell what the attempt of a phase has taken, if that is news."""
+        """Report the usage of a phase's attempt, if it has changed."""
         if self.meter is None:
             return
         report = self.meter.report(self._lease, self.session_id)
@@ -320,7 +320,7 @@ class SessionWriter:
     async def _insist(
         self, action: Callable[[], Awaitable[list[int | PerdureError]]], what_if_not: str
     ) -> None:
-        """Send something for a while; an agent never fails because it did not arrive."""
+        """Retry a write for PATIENCE_SECONDS. An agent never fails because its log was not written."""
         until = boottime() + PATIENCE_SECONDS
 
         async def send() -> None:

@@ -1,4 +1,4 @@
-"""The spans of a worker's runs on their way to the store: in batches, off the path of the agents."""
+"""Queue of a worker's spans for the store. They are stored in batches, so that agents do not wait."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from perdure.spans import encoding as span_encoding
 from perdure.spans.records import OtelResource
 
 MAX_SPANS = 10_000
-"""How many spans may wait; more are dropped, which is logged."""
+"""Most spans in the queue; further spans are dropped, which is logged."""
 MAX_BYTES = 64 << 20
 BATCH = 500
 LINGER_SECONDS = 1.0
 """How long spans wait for others, so that a batch is worth its transactions."""
 SPAN_BYTES = 500
-"""About how many bytes a span takes besides its text."""
+"""Approximate size of a span without its texts, in bytes."""
 
 logger = logging.getLogger(__name__)
 
 
 class PendingSpan(NamedTuple):
-    """A span that waits to be stored, and its attempt."""
+    """Span to store, with its attempt."""
 
     rollout_id: str
     attempt_id: str
@@ -42,9 +42,9 @@ class PendingSpan(NamedTuple):
 
 
 class SpanQueue:
-    """Takes spans from any thread; `flush` stores them, in the worker's loop.
+    """Takes spans from any thread; `flush` stores them in the worker's loop.
 
-    With `rollouts`, the service of the store's database, they are not made records first.
+    With `rollouts`, the service of the store's database, spans are stored without building records.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class SpanQueue:
     ) -> None:
         self._store, self._rollouts = store, rollouts
         self.dropped = 0
-        """How many spans this worker could not store."""
+        """Number of spans that this worker could not store."""
         self._service = OtelResource(attributes=build_service(worker_id), schema_url="")
         self._part = span_encoding.resource_part(vars(self._service))
         self._limits = (max_spans, max_bytes)
@@ -70,7 +70,7 @@ class SpanQueue:
         self._writing = asyncio.Lock()
 
     def put(self, rollout_id: str, attempt_id: str, span: RecordedSpan) -> None:
-        """Add a span, from any thread; it is dropped if too much waits."""
+        """Add a span, from any thread. It is dropped if the queue is full."""
         size = SPAN_BYTES + sum(len(value) for value in span.attributes.values() if type(value) is str)
         with self._lock:
             if len(self._waiting) >= self._limits[0] or self._bytes + size > self._limits[1]:
@@ -80,16 +80,16 @@ class SpanQueue:
             self._waiting.append(PendingSpan(rollout_id, attempt_id, span, size))
 
     def size(self) -> int:
-        """How many spans wait to be stored."""
+        """Return the number of spans in the queue."""
         return len(self._waiting)
 
     @property
     def due(self) -> bool:
-        """Whether a batch is full, or the first of its spans has waited long enough."""
+        """True if a batch is full, or its first span has waited long enough."""
         return len(self._waiting) >= BATCH or time.monotonic() - self._flushed >= LINGER_SECONDS
 
     async def flush(self) -> None:
-        """Store what waits. While the store does not answer it goes on waiting; no failure is raised."""
+        """Store the queued spans. If the store fails, they stay in the queue; no error is raised."""
         async with self._writing:
             self._flushed = time.monotonic()
             self._report()
@@ -97,7 +97,7 @@ class SpanQueue:
                 try:
                     await self._write(batch)
                 except asyncio.CancelledError:
-                    # The worker stops: `close` stores them again, which does no harm.
+                    # The worker stops. `close` stores these spans again, which is harmless.
                     self._restore(batch)
                     raise
                 except PerdureError as error:
@@ -109,7 +109,7 @@ class SpanQueue:
                     return
 
     async def close(self, seconds: float) -> None:
-        """Store what waits, within a time; what is not stored is lost, and logged."""
+        """Store the queued spans within `seconds`. Spans that are not stored are lost, and logged."""
         try:
             async with asyncio.timeout(seconds):
                 await self.flush()
@@ -146,8 +146,10 @@ class SpanQueue:
         else:
             await self._store.add_many_spans(
                 [
-                    span_encoding.build_span(each.span, each.rollout_id, each.attempt_id, self._service)
-                    for each in batch
+                    span_encoding.build_span(
+                        pending.span, pending.rollout_id, pending.attempt_id, self._service
+                    )
+                    for pending in batch
                 ]
             )
 
@@ -155,8 +157,8 @@ class SpanQueue:
         part, forms = self._part, rollouts.forms
         assert part is not None
         rows = [
-            span_encoding.recorded_span(each.span, each.rollout_id, each.attempt_id, part, forms)
-            for each in batch
+            span_encoding.recorded_span(pending.span, pending.rollout_id, pending.attempt_id, part, forms)
+            for pending in batch
         ]
         parts = {part.hash: part.body, **forms.parts_of([row.scope_hash for row in rows])}
         for answer in await rollouts.store_span_batch(rows, parts):
@@ -164,10 +166,10 @@ class SpanQueue:
                 self._drop(answer)
 
     async def _write_each(self, batch: Sequence[PendingSpan]) -> None:
-        """Store each alone, since one of them is refused."""
-        for each in batch:
+        """Store each span separately, since the store refuses one of them."""
+        for pending in batch:
             try:
-                await self._write([each])
+                await self._write([pending])
             except PerdureError as error:
                 self._drop(error)
 
@@ -177,7 +179,7 @@ class SpanQueue:
 
 
 def build_service(worker_id: str) -> dict[str, Any]:
-    """The resource of a worker's spans; OpenTelemetry's variables add to it."""
+    """Build the resource of a worker's spans. OpenTelemetry's variables add to it."""
     pairs = (
         pair.partition("=") for pair in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",") if pair
     )

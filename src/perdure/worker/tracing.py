@@ -1,4 +1,4 @@
-"""The trace of one attempt: its own span, and those of its steps, its graph and the agent's tracer."""
+"""Trace of one attempt: its own span, and spans of its steps, its graph and the agent's tracer."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from perdure.worker.options import WorkerOptions
 from perdure.worker.span_queue import SpanQueue
 
 NUMBERS = 1_000_000
-"""How many numbers of spans each attempt has, so that those of later attempts sort after it."""
+"""Span numbers per attempt, so that spans of later attempts sort after it."""
 FAILED = frozenset({"error", "retriable", "timeout", "lost"})
-"""Results of an attempt that make its span one of an error."""
+"""Results of an attempt whose span has the status of an error."""
 
 
 class NoSpan:
-    """A span that records nothing."""
+    """Span that records nothing."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *args, **kwargs: None
@@ -44,7 +44,7 @@ class NoSpan:
 
 
 class NoTracer:
-    """A tracer that records nothing, if OpenTelemetry is not installed (`pip install 'perdure[otel]'`)."""
+    """Tracer that records nothing, for when OpenTelemetry is missing (`pip install 'perdure[otel]'`)."""
 
     def start_span(self, *args: Any, **kwargs: Any) -> NoSpan:
         return NoSpan()
@@ -55,10 +55,10 @@ class NoTracer:
 
 
 class Tracing:
-    """The trace of one attempt. What it records goes to the worker's queue of spans.
+    """Trace of one attempt, recorded to the worker's queue of spans.
 
-    Without a queue nothing is recorded. What the agent records with `ctx.tracer` is stored whether the
-    attempt is sampled or not, before the attempt ends.
+    Without a queue nothing is recorded. Spans of `ctx.tracer` are stored before the attempt ends, whether or
+    not the attempt is sampled.
     """
 
     def __init__(self, queue: SpanQueue | None, assignment: Assignment, options: WorkerOptions) -> None:
@@ -105,7 +105,7 @@ class Tracing:
     # --- in the agent's loop
 
     def enter(self) -> None:
-        """Make the attempt's span the current one of the running task, and of LangChain's calls in it."""
+        """Make the attempt's span the current span of the running task, and of LangChain's calls in it."""
         span = self._root or self._ref
         if span is not None:
             enter_span(span)
@@ -113,7 +113,7 @@ class Tracing:
             follow_langchain(self.recorder)
 
     def step(self, name: str, action: Any, *, replayed: bool) -> AbstractContextManager[object]:
-        """The span of a step while it is executed, or while its stored result is read."""
+        """Open the span of a step while the step is executed, or while its stored result is read."""
         return step_span(self.recorder, name, action, replayed=replayed)
 
     def record(self, span: RecordedSpan) -> None:
@@ -131,7 +131,7 @@ class Tracing:
 
     @property
     def tracer(self) -> Any:
-        """A tracer of OpenTelemetry, whose spans are below the current span."""
+        """OpenTelemetry tracer whose spans are below the current span."""
         if self._tracer is None:
             self._tracer = self._make()
         share_span()
@@ -149,7 +149,7 @@ class Tracing:
     # --- in the worker's loop
 
     async def store_explicit(self) -> None:
-        """Store what the agent's own tracer has recorded, so that it is there when the run ends."""
+        """Store the spans of the agent's own tracer, so that they exist when the run ends."""
         if self._explicit and self._queue is not None:
             self._explicit = False
             await self._queue.flush()
@@ -169,7 +169,7 @@ class Tracing:
 def step_span(
     recorder: SpanRecorder | None, name: str, action: Any, *, replayed: bool
 ) -> AbstractContextManager[object]:
-    """The span of a step, unless nothing is recorded or the process that made its result has done so."""
+    """Open the span of a step, unless the attempt is not traced or the step's process has recorded it."""
     if recorder is None or (isinstance(action, StepResult) and action.traced):
         return nullcontext()
     attributes: dict[str, Any] = {"perdure.step": name}
@@ -179,7 +179,7 @@ def step_span(
 
 
 class _Step:
-    """The span of a step. One whose result was made elsewhere may say when it began."""
+    """Span of a step. A step whose result comes from another process may have its own start time."""
 
     def __init__(self, recorder: SpanRecorder, name: str, attributes: dict[str, Any], action: Any) -> None:
         self._span = recorder.start(f"step {name}", attributes)
@@ -194,7 +194,7 @@ class _Step:
 
 
 def follow_langchain(recorder: SpanRecorder) -> None:
-    """Record the graphs, models and tools of LangChain in the running task, if this process has loaded it."""
+    """Record LangChain's graphs, models and tools in the running task, if LangChain is imported."""
     if "langchain_core" in sys.modules:
         from perdure.langgraph.tracing import follow
 
@@ -202,7 +202,7 @@ def follow_langchain(recorder: SpanRecorder) -> None:
 
 
 def make_tracer(take: Callable[[RecordedSpan], None], trace_id: str) -> Any:
-    """A tracer of OpenTelemetry that hands over what it records, or one that records nothing without it."""
+    """Create an OpenTelemetry tracer that passes its spans to `take`, or a no-op tracer without it."""
     try:
         from perdure.spans.otel_tracer import build_tracer
     except ModuleNotFoundError:
@@ -211,14 +211,14 @@ def make_tracer(take: Callable[[RecordedSpan], None], trace_id: str) -> Any:
 
 
 def is_sampled(trace_id: str, ratio: float, parent: bool | None) -> bool:
-    """Whether a trace is recorded: as its caller's is, or else a share of all, by the trace's id."""
+    """Return whether to record a trace: like its caller's trace, otherwise a share of all, by trace ID."""
     if ratio <= 0 or parent is not None:
         return ratio > 0 and bool(parent)
     return ratio >= 1 or int(trace_id[16:], 16) < ratio * 2**64
 
 
 def build_trace_id(run_id: str) -> str:
-    """The trace id of a run, shared by all its attempts: the run id, or a hash of it."""
+    """Build the trace ID of a run, shared by all its attempts: the run ID, or a hash of it."""
     try:
         return uuid.UUID(run_id).hex
     except ValueError:

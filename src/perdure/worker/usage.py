@@ -1,4 +1,4 @@
-"""What an attempt has taken so far, read from what it writes to its session."""
+"""Usage of an attempt so far, read from its session lines."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _REASONS: Final[Mapping[str, tuple[str, ...]]] = {
     TOOL: (TOOL,),
     UNKNOWN: (UNKNOWN,),
 }
-_MEANINGS: Final = {told: reason for reason, tolds in _REASONS.items() for told in tolds}
+_MEANINGS: Final = {stated: reason for reason, names in _REASONS.items() for stated in names}
 _EXIT = re.compile(r"error_exit_[0-9]{1,3}")
 
 
-def parse_stop_reason(told: str | None) -> str | None:
-    """The stop reason that an agent, its model or its tool means; None if it says nothing we know."""
-    if told is None:
+def parse_stop_reason(stated: str | None) -> str | None:
+    """Convert the stop reason of an agent, a model or a tool; None if it is unknown."""
+    if stated is None:
         return None
-    return told if _EXIT.fullmatch(told) else _MEANINGS.get(told)
+    return stated if _EXIT.fullmatch(stated) else _MEANINGS.get(stated)
 
 
 class UsageMeter:
@@ -39,16 +39,16 @@ class UsageMeter:
         self._turns: int | None = None
         self.api_duration_ms: int | None = None
         self.stop_reason: str | None = None
-        """Why the agent says that it stopped, if it does."""
+        """Why the agent reports that it stopped, if it does."""
         self.text = ""
         """The last text of the assistant."""
         self.counts_turns = True
-        """Whether what the assistant says is a turn: a command has none."""
+        """Count messages of the assistant as turns; a command has none."""
 
     def read(self, record: Mapping[str, Any]) -> None:
         """Count a line of the session."""
         for message in messages_of_record(record):
-            # All lines are of one attempt, also those of a tool that does not name it.
+            # All lines belong to one attempt, even if the tool names none.
             message.run_id = message.attempt = None
             self._totals.add(message)
             if message.role == "assistant" and message.text:
@@ -59,24 +59,24 @@ class UsageMeter:
             self._conclude(record)
 
     def _conclude(self, record: Mapping[str, Any]) -> None:
-        """The last line that says why the agent stopped counts; an error does so before a reason."""
+        """Read why the agent stopped; the last such line wins. An error takes precedence over a reason."""
         subtype, reason = record.get("subtype"), record.get("stop_reason")
-        told = subtype if record.get("is_error") or subtype not in (None, SUCCESS) else reason
-        known = parse_stop_reason(told if isinstance(told, str) else None)
-        if record.get("is_error") and known in (None, SUCCESS):
-            known = FATAL
-        self.stop_reason = known or self.stop_reason
+        stated = subtype if record.get("is_error") or subtype not in (None, SUCCESS) else reason
+        known_reason = parse_stop_reason(stated if isinstance(stated, str) else None)
+        if record.get("is_error") and known_reason in (None, SUCCESS):
+            known_reason = FATAL
+        self.stop_reason = known_reason or self.stop_reason
 
     @property
     def turns(self) -> int | None:
-        """How many turns there were: as the agent says, or as often as the assistant spoke."""
+        """Number of turns: as stated by the agent, otherwise of the assistant's messages."""
         spoken = self._totals.turns if self.counts_turns else 0
         return self._turns if self._turns is not None else spoken or None
 
     def totals(self) -> dict[str, Any]:
-        """The figures so far, as the last line of a session has them."""
+        """Return the totals so far, in the form of a session's last line."""
         usage = self._totals.usage
-        told = {
+        figures = {
             "num_turns": self.turns,
             "total_cost_usd": usage.cost_usd,
             "total_input_tokens": usage.input_tokens,
@@ -85,10 +85,10 @@ class UsageMeter:
             "total_cache_creation_input_tokens": usage.cache_creation_input_tokens,
             "duration_api_ms": self.api_duration_ms,
         }
-        return {name: value for name, value in told.items() if value}
+        return {name: value for name, value in figures.items() if value}
 
     def report(self, held: Lease, session_id: str) -> UsageReport:
-        """The figures so far."""
+        """Build the usage report."""
         usage = self._totals.usage
         return UsageReport(
             held=held,

@@ -1,4 +1,4 @@
-"""Tasks of any event loop that wait until something pending has been sent."""
+"""Tasks of any event loop that wait until pending data is sent."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import suppress
 
 
 class Waiters:
-    """Wakes the tasks that wait; safe from any thread."""
+    """Wakes waiting tasks. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     async def wait_while(self, condition: Callable[[], bool]) -> None:
-        """Wait, in any loop, while a condition is true; it is looked at again after each wake."""
+        """Wait, in any loop, while a condition is true. Each wake checks it again."""
         loop = asyncio.get_running_loop()
         while condition():
             future: asyncio.Future[None] = loop.create_future()

@@ -48,13 +48,13 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
 READY_RENEWALS = 4
-"""After how many periods without an answer to a renewal a worker is not ready."""
+"""Renewal periods without an answer after which a worker is not ready."""
 WATCH_SECONDS = 0.05
-"""How old a run must be before the worker listens for its cancellation."""
+"""Age of a run from which the worker watches for its cancellation."""
 GATHER_SECONDS = 0.002
-"""How long a full worker waits for more of its runs to end, to claim for all free slots at once."""
+"""How long a full worker waits for more of its runs to end, to claim for all free slots in one call."""
 LAST_CLAIM_SECONDS = 0.1
-"""How long a pending claim may take when the worker stops; its runs are handed back."""
+"""Time that a pending claim has to end when the worker stops; its runs are handed back."""
 HAND_BACK_SECONDS = 5.0
 SIGN_OFF_SECONDS = 1.0
 
@@ -62,10 +62,10 @@ SIGN_OFF_SECONDS = 1.0
 class RunWorker:
     """Executes the runs of a queue with its agents, from `start` to `stop`.
 
-    Both may be called in any event loop. The worker closes the queue when it stops.
-    `store` stores the spans of agents and reads the resources of runs; `rollouts` is the service of its
-    database, if it has one, which stores spans more quickly. `requests` are those of
-    servers that do not have its graphs. `memory` is what its agents search.
+    Both may be called in any event loop. The worker closes the queue when it stops. `store` stores the spans
+    of agents and has the resources of runs. `rollouts` is the service of the store's database, if there is
+    one; it stores spans faster. `requests` come from servers without the worker's graphs. `memory` is what
+    agents search.
     """
 
     def __init__(
@@ -118,20 +118,20 @@ class RunWorker:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it claims runs, and its queue has answered a renewal or the registration lately."""
+        """True if the worker claims runs, and its queue recently answered a renewal or the registration."""
         renewed = self._renewed
         silence = READY_RENEWALS * self._renew_period()
         return not self._stopping and renewed is not None and boottime() - renewed < silence
 
     def _make_lanes(self) -> list[Lane]:
-        """Make one lane for all agents, or one for async agents and one for those that occupy a core."""
+        """Create one lane for all agents, or one for async agents and one for agents that occupy a core."""
         agents, built_in = self._deps.agents, self._deps.built_in
         if self.options.concurrency is not None:
             return [Lane(lambda: [*agents.names, *built_in], self.options.concurrency)]
 
         def names(*, occupying: bool) -> list[str]:
-            known = {**agents, **built_in}
-            return [name for name, agent in known.items() if _occupies_core(agent) is occupying]
+            all_agents = {**agents, **built_in}
+            return [name for name, agent in all_agents.items() if _occupies_core(agent) is occupying]
 
         cores = os.cpu_count() or 1
         return [
@@ -141,18 +141,18 @@ class RunWorker:
 
     @property
     def slots(self) -> int:
-        """The number of runs that it executes at the same time."""
+        """Number of runs that the worker can execute concurrently."""
         return sum(lane.slots for lane in self._lanes if lane.names()) or self._lanes[0].slots
 
     @property
     def active(self) -> int:
-        """The number of runs that it is executing."""
+        """Number of runs that the worker is executing."""
         return len(self._executions)
 
     async def start(self) -> None:
-        """Register the agents and start claiming; retries until the queue can be reached.
+        """Register the agents and start claiming; retry until the queue is reachable.
 
-        StartRefused if commands cannot be kept apart as the options ask.
+        StartRefused if commands cannot be confined as the options require.
         """
         await asyncio.to_thread(self._check_confinement)
         await self._control.ask(self._start)
@@ -168,12 +168,12 @@ class RunWorker:
             raise StartRefused(f"{error.message} (settings command_sandbox and command_uid)") from error
 
     async def stop_claiming(self) -> None:
-        """Claim no more; what it executes continues until `stop`."""
+        """Stop claiming; claimed runs continue until `stop`."""
         self._stopping = True
         await self._control.ask(self._end_claiming)
 
     async def drain(self) -> None:
-        """Claim no more, and wait until everything that it executes has ended; `stop` is still needed."""
+        """Stop claiming, and wait until all claimed runs have ended; `stop` is still needed."""
         await self.stop_claiming()
         await self._control.ask(self._drain)
 
@@ -254,7 +254,7 @@ class RunWorker:
     async def _take(self, assignments: Sequence[Assignment], claimed: float, lane: Lane) -> None:
         self.statistics.count_claim(len(assignments))
         if self._stopping:
-            await self._hand_back([each.held for each in assignments])
+            await self._hand_back([assignment.held for assignment in assignments])
             return
         for assignment in assignments:
             execution = AttemptExecution(self._deps, assignment, claimed)
@@ -289,11 +289,11 @@ class RunWorker:
     # --- leases and controls
 
     def _renew_period(self) -> float:
-        leases = [each.assignment.lease_seconds for each in self._executions.values()]
+        leases = [execution.assignment.lease_seconds for execution in self._executions.values()]
         return min([self.options.heartbeat, *leases]) / 3
 
     async def _keep_leases(self) -> None:
-        """Wait until the leases must be renewed, then renew them; a claim may shorten the wait."""
+        """Wait until the leases must be renewed, then renew them. A claim may shorten the wait."""
         began = boottime()
         while (left := began + self._renew_period() - boottime()) > 0:
             self._claimed.clear()
@@ -302,12 +302,12 @@ class RunWorker:
         await self._renew()
 
     async def _renew(self) -> None:
-        """Renew all leases in one call; a lease that was not renewed for its whole duration is lost."""
+        """Renew all leases in one call. A lease that was not renewed for its whole duration is lost."""
         executions = list(self._executions.values())
         sent = boottime()
         try:
             async with asyncio.timeout(self._renew_period() * 2):
-                verdicts = await self._queue.renew(self.worker_id, [each.lease for each in executions])
+                verdicts = await self._queue.renew(self.worker_id, [held.lease for held in executions])
         except (PerdureError, TimeoutError) as error:
             logger.warning("cannot renew %d leases: %s: %s", len(executions), type(error).__name__, error)
         else:
@@ -321,17 +321,17 @@ class RunWorker:
                 execution.expire()
 
     def _watched(self) -> list[Lease]:
-        """What is asked about. Of a run whose lost attempt has yet to stop, the latest attempt."""
+        """Return the leases to watch for cancellation; for a run with several attempts, the latest."""
         old = boottime() - WATCH_SECONDS
         leases = {
-            each.lease.run_id: each.lease
-            for each in self._executions.values()
-            if each.started <= old and each.stop_action is None
+            execution.lease.run_id: execution.lease
+            for execution in self._executions.values()
+            if execution.started <= old and execution.stop_action is None
         }
         return list(leases.values())
 
     async def _listen(self) -> None:
-        """Wait for requests to cancel any of the runs, except those that have just started."""
+        """Wait for requests to cancel any of the runs, except runs that have just started."""
         leases = self._watched()
         if not leases:
             self._begun.clear()
@@ -362,19 +362,19 @@ class RunWorker:
             await asyncio.wait((request,), timeout=WATCH_SECONDS * 2)
 
     def _has_more(self, leases: Iterable[Lease]) -> bool:
-        known = {each.attempt_id for each in leases}
-        return any(each.attempt_id not in known for each in self._watched())
+        watched = {lease.attempt_id for lease in leases}
+        return any(lease.attempt_id not in watched for lease in self._watched())
 
     def _apply(self, verdicts: dict[str, Any], leases: Sequence[Lease]) -> None:
-        """Stop what is to stop, of what was asked about: the run may have been claimed again meanwhile."""
-        asked = {each.attempt_id for each in leases}
+        """Stop the watched attempts whose verdict says so. A run may have been claimed again meanwhile."""
+        asked = {lease.attempt_id for lease in leases}
         for execution in list(self._executions.values()):
             verdict = verdicts.get(execution.lease.run_id, "go")
             if verdict != "go" and execution.lease.attempt_id in asked:
                 execution.request_stop(verdict)
 
     async def _look(self) -> None:
-        """Check whether an agent blocks the others, and store the finished spans."""
+        """Check whether an agent blocks the event loop, and store finished spans."""
         self._deps.loops.look()
         if self._spans is not None and self._spans.due:
             await self._spans.flush()
@@ -392,10 +392,10 @@ class RunWorker:
         for execution in list(self._executions.values()):
             execution.request_stop(SHUTDOWN)
         if self._running:
-            leases = [each.assignment.lease_seconds for each in self._executions.values()]
+            leases = [execution.assignment.lease_seconds for execution in self._executions.values()]
             await asyncio.wait(self._running, timeout=max(leases, default=0.0) + HAND_BACK_SECONDS)
-        stopped = [each for each in self._executions.values() if each.result == HANDED_BACK]
-        await self._hand_back([each.lease for each in stopped])
+        stopped = [execution for execution in self._executions.values() if execution.result == HANDED_BACK]
+        await self._hand_back([execution.lease for execution in stopped])
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
@@ -409,7 +409,7 @@ class RunWorker:
             await asyncio.wait(self._running)
 
     async def _sign_off(self) -> None:
-        """Say that this worker claims no more. If nobody hears it, its silence says so later."""
+        """Deregister this worker. If that fails, missing heartbeats show later that it has stopped."""
         try:
             async with asyncio.timeout(SIGN_OFF_SECONDS):
                 await self._queue.deregister(self.worker_id)
@@ -446,12 +446,12 @@ class RunWorker:
 
 
 def _occupies_core(agent: Agent) -> bool:
-    """Return whether a run of the agent occupies a thread or a process of its own."""
+    """Return whether a run of the agent occupies its own thread or process."""
     return agent.blocking or agent.spec.kind == "command"
 
 
 async def _again(period: Callable[[], float], action: Callable[[], Awaitable[object]]) -> None:
-    """Repeat an action for ever; errors are logged."""
+    """Repeat an action forever; errors are logged."""
     while True:
         await asyncio.sleep(period())
         try:

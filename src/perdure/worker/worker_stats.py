@@ -1,4 +1,4 @@
-"""The statistics of a worker, and their regular lines in the log."""
+"""Statistics of a worker, and their periodic log lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perdure.kernel.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 QueueStats = Callable[[], Awaitable[Any]]
-"""Reads the statistics of the queue: n_pending, n_running, min_age_secs, med_age_secs."""
+"""Returns the statistics of the queue: n_pending, n_running, min_age_secs, med_age_secs."""
 
 
 class Statistics:
@@ -27,15 +27,15 @@ class Statistics:
         self.concurrency = concurrency
         self.active = 0
         self.runs: Counter[str] = Counter()
-        """The number of ended attempts, by result."""
+        """Number of ended attempts, by result."""
         self.claims: Counter[str] = Counter()
         self._metrics = metrics
         self._queue_stats = queue_stats
 
-    def count_claim(self, found: int) -> None:
-        self.claims["found" if found else "empty"] += 1
+    def count_claim(self, claimed: int) -> None:
+        self.claims["found" if claimed else "empty"] += 1
         if self._metrics is not None:
-            self._metrics.count_claim(found)
+            self._metrics.count_claim(claimed)
 
     def count_run(self, result: str) -> None:
         self.runs[result] += 1
@@ -47,7 +47,7 @@ class Statistics:
         return self.runs["lost"]
 
     def worker(self) -> dict[str, int]:
-        """The slots of the worker."""
+        """Return the slots of the worker."""
         return {
             "max": self.concurrency,
             "available": self.concurrency - self.active,

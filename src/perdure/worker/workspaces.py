@@ -1,4 +1,4 @@
-"""The directories in which the phases of workflow runs work: one for each run, on this machine."""
+"""Working directories of workflow runs on this machine, one per run."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 class Workspaces:
-    """The workspaces below a folder. A later phase, or a retry, of the same run finds the same one."""
+    """Workspaces in a folder. Later phases and retries of a run use the same workspace."""
 
     def __init__(self, root: str | os.PathLike[str] | None) -> None:
         self._root = None if root is None else Path(root).absolute()
 
     def path(self, workflow_run_id: str) -> str | None:
-        """Where the workspace of a run is, whether it exists or not; None without a folder for them."""
+        """Return the path of a run's workspace, which need not exist; None if there is no folder for them."""
         return None if self._root is None else str(self._root / _checked(workflow_run_id))
 
     def open(self, workflow_run_id: str) -> str:
-        """The workspace of a run, which is made if it is missing; AgentError if it cannot be used."""
+        """Create the workspace of a run if it is missing, and return it; AgentError if it cannot be used."""
         name = _checked(workflow_run_id)
         if self._root is None:
             raise AgentError("this worker has no folder for workspaces: set PERDURE_STATE_DIR")
@@ -33,7 +33,7 @@ class Workspaces:
             make_folder(folder, self._root)
             status = folder.lstat()
         except OSError as error:
-            raise AgentError(f"the workspace cannot be made: {error.strerror}") from error
+            raise AgentError(f"the workspace cannot be created: {error.strerror}") from error
         if not stat.S_ISDIR(status.st_mode):
             raise AgentError("the workspace is not a directory: a link has its name")
         # Root gives the workspace to the user of its commands.

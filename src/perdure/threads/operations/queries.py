@@ -47,7 +47,7 @@ async def get_runs(tx: Tx, run_ids: Sequence[str]) -> list[RunRow | None]:
 async def known_runs(tx: Tx, run_ids: Sequence[str]) -> list[RunRow | NotFound]:
     """Get runs, including deleted ones whose rows still exist."""
     runs = await load_runs(tx, list(set(run_ids)))
-    return [runs.get(run_id) or NotFound(f"Run {run_id} not runs") for run_id in run_ids]
+    return [runs.get(run_id) or NotFound(f"Run {run_id} not found") for run_id in run_ids]
 
 
 async def check_thread(tx: Tx, thread_id: str) -> None:
@@ -80,7 +80,7 @@ async def _ends(tx: Tx, run_ids: Sequence[str], *, own: bool) -> list[End]:
     for run_id in run_ids:
         run = runs.get(run_id)
         if run is None:
-            ends.append(NotFound(f"Run {run_id} not ends"))
+            ends.append(NotFound(f"Run {run_id} not found"))
             continue
         thread = threads.get(run.thread_id)
         ends.append((run, None if thread is None else (thread, states.get(run_id))))

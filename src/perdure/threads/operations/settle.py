@@ -232,14 +232,14 @@ class _Settling:
 
     async def _unfinished(self, ids: Sequence[str]) -> set[str]:
         """Return the threads whose state has next steps."""
-        states = {note.state.thread_id: note.state for note in self._notes if note.state is not None}
-        threads = [id for id in ids if id not in states and self._threads[id].checkpoint_id is not None]
+        noted = {note.state.thread_id: note.state for note in self._notes if note.state is not None}
+        threads = [id for id in ids if id not in noted and self._threads[id].checkpoint_id is not None]
         states = [self._threads[id].checkpoint_id for id in threads]
         rows = await self._tx.all(sql.NEXT_OF, thread_ids=threads, ids=states) if threads else []
-        known = [NextOf(state.thread_id, state.id, state.next, "") for state in states.values()]
+        rows += [NextOf(state.thread_id, state.id, state.next, "") for state in noted.values()]
         return {
             row.thread_id
-            for row in [*rows, *known]
+            for row in rows
             if row.id == self._threads[row.thread_id].checkpoint_id and row.next != NOTHING_NEXT
         }
 
