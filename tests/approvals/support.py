@@ -1,4 +1,4 @@
-"""What the tests of approvals share: workflow runs that wait, and a record of what they were told."""
+"""Shared by tests of approvals: workflow runs that wait, and a record of their decisions."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ AGE = (
 
 
 class Run:
-    """What a gate knows of its run."""
+    """The fields of a run that a gate reads."""
 
     def __init__(self, id: str, workflow_name: str = "build", trigger_id: str = "acme/app#7") -> None:
         self.id, self.workflow_name, self.trigger_id = id, workflow_name, trigger_id
 
 
 class Recorder:
-    """Goes on with no run: it writes into the run that it was told of a decision."""
+    """Resumer that continues no run: it records the decision in the run."""
 
     def __init__(self) -> None:
         self.decisions: list[Decision] = []
@@ -68,8 +68,8 @@ async def _open(tx: Tx, run: Run, node: str, gate: NewGate) -> str:
 
 
 async def _age(tx: Tx, seconds: float) -> None:
-    for each in AGE:
-        await tx.execute(each, age=to_micros(seconds))
+    for update in AGE:
+        await tx.execute(update, age=to_micros(seconds))
 
 
 async def _rows(tx: Tx) -> list[ApprovalRow]:
@@ -100,7 +100,7 @@ class ApprovalWorld:
         return self
 
     def as_(self, actor: str, *scopes: str) -> Approvals:
-        """The service for a caller."""
+        """Return the service for a caller."""
         allowed = frozenset(scopes or ("read", "write"))
         return self.service.acting_as(Caller(actor, allowed, self.namespace, (self.namespace,)))
 
@@ -119,7 +119,7 @@ class ApprovalWorld:
             self.clock.advance(seconds)
 
     async def settled(self, approval_id: str) -> Approval:
-        """The approval, after what was due is done."""
+        """Return the approval after handling what is due."""
         await self.timer.settle()
         return await self.service.get(approval_id)
 
@@ -127,11 +127,11 @@ class ApprovalWorld:
         return await self.storage.read(_rows, ns=self.ns)
 
     async def told(self, run_id: str) -> int:
-        """How often a run was told to go on, in transactions that were committed."""
+        """Return the number of committed decisions that a run received."""
         return await self.storage.read(_told, run_id, ns=self.ns)
 
     async def events(self) -> Sequence[str]:
-        """What was put into the outbox, in its order."""
+        """Return the events in the outbox, in order."""
         rows = await self.storage.read(_tuples, EFFECTS, ns=self.ns)
         return [body.split('"')[3] for _, _, body in rows]
 

@@ -1,4 +1,4 @@
-"""Approvals are answered once, by whoever comes first; they expire, and wait for ever otherwise."""
+"""Approvals are answered once, by the first answer; they expire if they have an expiry."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_an_approval_that_nobody_answers_expires_and_is_not_rejected(
     await approvals.pass_(61)
     expired = await approvals.settled(approval_id)
     assert (expired.status, expired.responded_by) == ("expired", None)
-    # Others in the same database may be due too, and a transaction may run twice.
+    # Other approvals in the same database may be due too, and a transaction may run twice.
     (decision,) = {each for each in approvals.recorder.decisions if each.approval_id == approval_id}
     assert await approvals.told(RUN.id) == 1
     assert decision.proceeds == (action == "approve")

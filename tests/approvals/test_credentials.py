@@ -1,4 +1,4 @@
-"""With which credential an approval was answered, and which ones its gate refuses."""
+"""Credentials with which an approval was answered, and credentials that its gate refuses."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def ask(visitor: Visitor, answer_by: str = "") -> str:
 
 
 class People:
-    """Everybody who may answer: by the credential, the headers of a request."""
+    """All kinds of callers: the request headers by credential."""
 
     def __init__(self, visitor: Visitor, token: str, headers: dict[str, dict[str, str]]) -> None:
         self.visitor, self.token_id, self.headers = visitor, token.split("_")[1], headers
@@ -60,11 +60,11 @@ class People:
             path = f"/api/v1/approvals/{approval_id}/approve"
             return await self.visitor.post(path, json={}, headers=self.headers[credential])
         path = f"/api/v1/approvals/{approval_id}/links"
-        made = await self.visitor.post(path, json={"assignee": "ann"}, headers=self.headers["key"])
-        if made.status != 201:
-            return made
+        created = await self.visitor.post(path, json={"assignee": "ann"}, headers=self.headers["key"])
+        if created.status != 201:
+            return created
         form = {"answer": "approve", "text": ""}
-        return await self.visitor.post(made.body["path"], data=form, headers={"Origin": self.visitor.url})
+        return await self.visitor.post(created.body["path"], data=form, headers={"Origin": self.visitor.url})
 
 
 async def gather(visitor: Visitor) -> People:
@@ -125,7 +125,7 @@ async def test_a_gate_refuses_the_credentials_that_it_does_not_name(visitor: Vis
             assert (answer.status, answer.body["code"]) == (403, "forbidden"), credential
             assert f"approval {approval_id} is answered by" in answer.body["detail"]
             assert (approval.status, approval.responded_with) == ("pending", None)
-            # What was refused is not answered, and can be by others.
+            # A refused answer leaves the approval pending, so that an allowed credential can answer it.
             assert (await people.answer(approval.answer_by[0], approval_id)).status == 200
 
 

@@ -1,4 +1,4 @@
-"""Gates are opened by a run that pauses, and withdrawn by one that is cancelled."""
+"""Gates are opened by runs that pause, and withdrawn by runs that are cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two who answer one approval at once, on PostgreSQL, one statement at a time, in every order."""
+"""Concurrent answers to one approval on PostgreSQL, one statement at a time, in every order."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from perdure.kernel.storage.port import Tx
 RUN = Run("run-1")
 EXPIRES = 10_000_000
 LATER = 20
-"""Seconds after which the approval of the setup has expired, in its own time."""
+"""Seconds after which the approval of the setup has expired."""
 
 
 def _link(tx: Tx) -> str:
-    """The id of the link: unique in all namespaces."""
+    """Return the id of the link, which is unique in all namespaces."""
     return f"{tx.ns:024d}"
 
 
 async def waiting(tx: Tx, given: Any, lined: bool) -> Any:
-    """A run that waits at a gate; its approval and a link to it."""
+    """Set up a run that waits at a gate, with a link to its approval."""
     await tx.execute(ADD_RUN, id=RUN.id, name=RUN.workflow_name, trigger_id=RUN.trigger_id)
     gate = NewGate(gate="g", label="plan", summary="?", expires_after=EXPIRES)
     approval_id = await gates.open_gate(tx, RUN, "plan", gate)
@@ -52,7 +52,7 @@ async def expire(tx: Tx, given: Any, lined: bool) -> Any:
 
 
 async def withdraw(tx: Tx, given: Any, lined: bool) -> Any:
-    """What a cancel does that has locked the run."""
+    """Withdraw gates as a cancel does after it has locked the run."""
     recorder = Recorder()
     await recorder.lock(tx, await approvals.get(tx, given))
     return await gates.withdraw_gates(tx, [RUN.id])

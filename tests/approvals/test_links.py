@@ -1,4 +1,4 @@
-"""Links answer an approval once, in the name of their assignee; of their secrets only hashes are stored."""
+"""Links answer an approval once, in the name of their assignee; only the hashes of secrets are stored."""
 
 from __future__ import annotations
 

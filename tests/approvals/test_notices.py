@@ -1,4 +1,4 @@
-"""The webhooks of approvals, sent to a real server: signed, retried, and once over a restart."""
+"""Approval webhooks, sent to a real server: signed, retried, and sent once over a restart."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ ASSIGNED = "assignees: [ann, bob]\n    remind_every: 0.3"
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refused notice is sent again soon."""
+    """Retry refused notices soon."""
     policy = DeliveryPolicy(retries=Retries(first=0.05, longest=0.05))
     monkeypatch.setattr(ApprovalNotices, "policy", policy)
 
 
 @asynccontextmanager
 async def serving(folder: Path, receiver: Receiver) -> AsyncIterator[Any]:
-    """What a server runs beside its HTTP, with a worker: its services."""
+    """Start a server without HTTP, with a worker. Yield its app."""
     settings = load_settings(
         {
             "database_url": f"sqlite:///{folder}/perdure.db",
@@ -54,13 +54,13 @@ async def serving(folder: Path, receiver: Receiver) -> AsyncIterator[Any]:
 
 
 def sent(receiver: Receiver, event: str) -> list[tuple[str, dict[str, Any]]]:
-    """The notices of an event that the server took in, with their ids. Each has a valid signature."""
-    found = []
-    for each in receiver.got:
-        content: Any = verify(each.body, each.headers, SECRET)
+    """Return the accepted notices of an event with their ids. Each has a valid signature."""
+    notices = []
+    for request in receiver.got:
+        content: Any = verify(request.body, request.headers, SECRET)
         if content["event"] == event:
-            found.append((each.headers["webhook-id"], content))
-    return found
+            notices.append((request.headers["webhook-id"], content))
+    return notices
 
 
 async def until(receiver: Receiver, event: str, count: int = 1) -> list[tuple[str, dict[str, Any]]]:
@@ -79,7 +79,7 @@ async def test_what_is_asked_reminded_of_and_answered_is_sent_signed_and_again_i
             run_id = await started(perdure, ASSIGNED)
             release = await asked(perdure, "release")
             (refused, first), (taken, second) = await until(receiver, "approval.requested", 2)
-            # The same notice, with links that replace those of the one that was refused.
+            # The retry is the same notice, with links that replace those of the refused one.
             assert refused == taken
             assert first["approval"] == second["approval"]
             assert second["approval"]["approval_id"] == release.approval_id
@@ -97,7 +97,7 @@ async def test_what_is_asked_reminded_of_and_answered_is_sent_signed_and_again_i
             assert "links" not in resolved
             assert (await ended(perdure, run_id)).status == "succeeded"
         async with serving(tmp_path, receiver) as perdure:
-            # Nothing is left to be sent, also not after a restart.
+            # No notice is pending after a restart.
             assert (await perdure.services.outbox.list(status="pending")).total == 0
         assert len(sent(receiver, "approval.requested")) == 2
         assert len(sent(receiver, "approval.resolved")) == 1

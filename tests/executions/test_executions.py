@@ -1,4 +1,4 @@
-"""Executions: one for each attempt of a phase, and what is known of those that callers record themselves."""
+"""Executions: one for each attempt of a phase, and executions that callers record themselves."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def seed(skill: str = "build:plan", **fields: Any) -> ExecutionSeed:
 
 
 class House:
-    """The executions of a database, with the phases that they are of and a hand on the clock."""
+    """The executions of a database, with their phases and a manual clock."""
 
     def __init__(self, url: str) -> None:
         namespace = f"test {uuid.uuid4().hex}"
@@ -57,9 +57,9 @@ class House:
 
     async def phase(self, execution: ExecutionSeed, **fields: Any) -> str:
         new = NewPhase(input="{}", agent="echo", execution=execution, **fields)
-        (made,) = await self.queue.write(self.phases.create, [new])
-        assert isinstance(made, str)
-        return made
+        (rollout_id,) = await self.queue.write(self.phases.create, [new])
+        assert isinstance(rollout_id, str)
+        return rollout_id
 
     async def take(self) -> Assignment:
         (taken,) = await self.queue.claim("w1", AGENT_NAMES, 1, 0, ["workflows"])
@@ -75,7 +75,7 @@ class House:
         await self.queue.write(cancel)
 
     async def all(self) -> list[Execution]:
-        """The oldest first."""
+        """Return all executions, the oldest first."""
         return [*reversed((await self.executions.list()).items)]
 
 
@@ -185,7 +185,7 @@ async def test_a_lost_worker_closes_its_execution_with_what_it_has_cost(house: H
 async def test_what_is_said_of_an_earlier_attempt_does_not_touch_the_execution_of_a_later_one(
     house: House,
 ) -> None:
-    """An attempt has an execution of its own: another one neither ends it nor adds to its figures."""
+    """Each attempt has its own execution: another attempt neither ends it nor adds to its figures."""
     rollout_id = await house.phase(seed(), max_attempts=2, retry_seconds=0.0)
     first = await house.take()
     await house.finish(first, result="error", error=Failure(error="ValueError", message="no such city"))
@@ -454,7 +454,7 @@ async def test_statistics_have_every_hour_and_day_and_count_by_skill_and_trigger
 
 
 async def test_an_execution_counts_in_the_hour_and_the_day_of_its_start(house: House) -> None:
-    """So that the sums of an hour are those of the executions that a list shows in it."""
+    """The sums of an hour then equal those of the executions that a list shows in it."""
     if house.storage.engine == "sqlite":
         now = await house.queue.read(_now)
         house.clock.advance((DAY - now % DAY) / 1e6 - 60.0)
@@ -522,7 +522,7 @@ def test_outcomes_and_soft_failures() -> None:
         "deferred",
         "failed",
     ]
-    # A check that was red has succeeded: it ran.
+    # A check whose condition is not met has succeeded, because it ran.
     assert get_outcome(1, "condition_not_met") == "succeeded"
     reasons = ("unknown", "error_truncated", "error_fatal", "error_exit_1", None)
     assert [is_soft(False, reason) for reason in reasons] == [True, True, False, False, False]

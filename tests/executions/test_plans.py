@@ -1,4 +1,4 @@
-"""The index that each statement of executions goes by, on fifty thousand of them and both engines."""
+"""The index that each statement of executions uses, on 50,000 executions and both engines."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ SUBJECT = Subject((sql, rollout_sql, thread_sql), LARGE, EXPECTED, SMALL | {"res
 
 
 def _rows(now: int) -> Iterator[list[tuple[Any, ...]]]:
-    """Most have ended, a few are open; each belongs to a run, a trigger and a skill."""
+    """Yield executions: most have ended, a few are open; each belongs to a run, a trigger and a skill."""
     for start in range(0, EXECUTIONS, CHUNK):
         rows = []
         for number in range(start, start + CHUNK):

@@ -1,4 +1,4 @@
-"""The messaging sessions of a namespace of its own on each engine, with the time of SQLite in hand."""
+"""Fixture: the messaging sessions of a namespace per test on each engine, with a manual clock on SQLite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of messaging share: sessions, and a worker that executes their turns on command."""
+"""Shared by tests of messaging: sessions, and a worker that executes their turns on command."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class MessagingWorld(World):
         return await self.messaging.get_or_create("slack", "general", user, **fields)
 
     async def chat(self, user: str = "ann") -> str:
-        """A session with an assistant; its id."""
+        """Create a session with an assistant. Return its id."""
         return (await self.session(user, assistant_id="echo")).session_id
 
     async def active(self) -> int:
@@ -64,6 +64,6 @@ class MessagingWorld(World):
         return await self.queue.claim(worker_id, AGENT_NAMES, limit, 0, queues=["workflows"])
 
     async def said(self, session_id: str) -> list[tuple[str, str]]:
-        """All that was said in a session."""
+        """Return all messages of a session."""
         page = await self.messaging.history(session_id)
-        return [(each.role, each.content) for each in page.items]
+        return [(message.role, message.content) for message in page.items]

@@ -1,4 +1,4 @@
-"""Two who use one session at once, on PostgreSQL, one statement at a time, in many orders."""
+"""Concurrent calls on one session on PostgreSQL, one statement at a time, in many orders."""
 
 from __future__ import annotations
 
@@ -71,19 +71,19 @@ async def cancel(tx: Tx, given: Any, lined: bool) -> Any:
 
 
 def chatting(*, sent: bool = False, claimed: bool = False) -> Operation:
-    """A session, with a message that waits for its turn, or a turn that runs."""
+    """Set up a session, optionally with a message that waits for its turn, or with a running turn."""
 
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
         await register(tx, registrations([AgentSpec(name="echo")]))
-        found: dict[str, Any] = {"session": await open_(tx, None, True)}
+        state: dict[str, Any] = {"session": await open_(tx, None, True)}
         if sent:
-            found["turn"] = await send("first")(tx, found, True)
+            state["turn"] = await send("first")(tx, state, True)
         if claimed:
             (share,) = await assign.claim_runs(tx, [Claim("w", 1)], AGENT_NAMES, [WORKFLOWS_QUEUE], KINDS)
             (run_id, attempt_id, *_), *_ = share
-            session = await sessions.get(tx, found["session"])
-            found["lease"] = Lease(run_id, session.line, attempt_id)
-        return found
+            session = await sessions.get(tx, state["session"])
+            state["lease"] = Lease(run_id, session.line, attempt_id)
+        return state
 
     return run
 

@@ -1,4 +1,4 @@
-"""One active session for each person in each place, also when many ask at once."""
+"""One active session for each person in each place, also for concurrent calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message is answered by a turn. The turns of a session run one after the other; bursts are combined."""
+"""Turns answer messages. The turns of a session run one after another; bursts are combined."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_turns_of_a_session_never_overlap_and_those_of_others_do(world: Me
     ann, bob = await world.chat(), await world.chat("bob")
     await world.messaging.send(ann, "a1")
     running = await world.take()
-    # Until it names another, the agent logs into the session of its line.
+    # Until the agent names another session, it logs to that of the line.
     chat = await world.messaging.get(ann)
     assert chat.agent_session_id == default_session_id(running.run.thread_id)
     later = [await world.messaging.send(ann, text) for text in ("a2", "a3")]

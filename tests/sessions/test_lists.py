@@ -1,4 +1,4 @@
-"""Lists of sessions: a little of both ends is read, and again only after a change."""
+"""Lists of sessions read a small part of both ends of a log, and again only after a change."""
 
 from __future__ import annotations
 
@@ -42,17 +42,16 @@ async def test_a_session_is_described_by_its_ends_and_read_again_only_after_a_ch
         sessions = perdure.sessions
         filling = [said("assistant", "x" * 500) for _ in range(300)]
         await sessions.append("usual", [said("user", "Review it."), *filling, said("assistant", "Done.")])
-        # Its first message and its last one are longer than what is read first.
+        # Its first and its last message are longer than the part that is read first.
         await sessions.append("long", [said("user", "y" * 9000), *filling, said("assistant", "z" * 9000)])
         await sessions.append("small", [said("user", "Hello."), said("assistant", "Hi.")])
 
         async def shown() -> dict[str, tuple[str | None, str | None, str | None]]:
             page = await sessions.list()
-            found = {each.session_id: each for each in page.items}
+            listed = {session.session_id: session for session in page.items}
             return {
-                name: (each.first_message, each.last_message, each.model)
+                name: (listed[name].first_message, listed[name].last_message, listed[name].model)
                 for name in ("usual", "long", "small")
-                if (each := found[name])
             }
 
         first = await shown()
@@ -67,7 +66,7 @@ async def test_a_session_is_described_by_its_ends_and_read_again_only_after_a_ch
         await sessions.append("usual", [said("assistant", "One more thing.")])
         assert (await shown())["usual"] == ("Review it.", "One more thing.", "m-1")
         assert [name for name, _ in reads] == ["usual"]
-        # Another file under the same name, as long as the one before.
+        # Another file with the same name and the same length.
         replace(tmp_path, b"Hello.", b"Adieu.")
         assert (await shown())["small"] == ("Adieu.", "Hi.", "m-1")
 

@@ -1,4 +1,4 @@
-"""Rules of sessions: what a total is, when a search is complete, how lines are sent, who hears of them."""
+"""Rules of sessions: totals, completeness of searches, batches of lines, and hints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perdure.sessions.records import Message, SessionTotals, Usage
 
 
 def total(cost: float, tokens: int, *, attempt: int) -> Message:
-    """What an attempt of a run has taken so far."""
+    """Return the usage of an attempt of a run so far."""
     usage = Usage(input_tokens=tokens, cost_usd=cost)
     return Message(role="result", usage=usage, cumulative=True, run_id="run", attempt=attempt)
 

@@ -136,7 +136,7 @@ def test_the_last_stated_total_wins_field_by_field() -> None:
     first = stated(total_input_tokens=90, total_cache_read_input_tokens=7, num_turns=9)
     totals = sum_totals(lines(said(20), first, said(1), stated(total_input_tokens=100, num_turns=3)))
     assert (totals.usage, totals.turns) == (Usage(100, 8, 7), 3)
-    # A total of zero is a total too.
+    # Zero is a valid total.
     assert sum_totals(lines(said(20), stated(total_input_tokens=0))).usage == Usage(0, 4)
     # The figures of attempts are added, whether an attempt states totals or not.
     second = said(5, runId="r-2")
@@ -165,7 +165,7 @@ def test_times_are_read_in_every_form() -> None:
 
 
 def test_broken_lines_never_raise() -> None:
-    """Lines that are torn, of other types, or have any value in any place."""
+    """Lines that are truncated, of other types, or with any value in any field."""
     chance = random.Random(3)
     values: list[object] = [None, True, -1, 1e400, "x", [], [1, None, "a"], {}, {"type": 1}, {"text": ["y"]}]
     for file in sorted(FOLDER.glob("*.jsonl")):

@@ -1,4 +1,4 @@
-"""Lines of other tools become lines of sessions: by which rules, and what is kept of the originals."""
+"""Lines of other tools become lines of sessions: the rules, and the stored originals."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def said(role: str, content: Any, **more: Any) -> dict[str, Any]:
 
 
 def plain(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The lines that are messages, without what names their originals."""
+    """Return the lines that are messages, without the references to their originals."""
     return [
         {name: value for name, value in line.items() if name != "_perdure"}
         for line in lines
@@ -172,7 +172,7 @@ async def messages(sessions: Sessions, session_id: str) -> list[Message]:
 @pytest.mark.parametrize("stem", sorted(file.stem for file in FOLDER.glob("*.jsonl")))
 async def test_originals_come_back_as_they_came(sessions: Sessions, stem: str) -> None:
     records = [record for _, record in read_objects(FOLDER / f"{stem}.jsonl")]
-    # Some lines come twice, and are two lines.
+    # Repeated lines are separate lines.
     records += records[-2:]
     await sessions.append("s", records)
     assert await stored(sessions, "s", original=True) == records
@@ -220,7 +220,7 @@ async def test_a_log_of_lines_that_were_not_translated_reads_the_same(sessions: 
     assert [(each.role, each.text) for each in raw if each.text or each.role != "assistant"] == [
         (each.role, each.text) for each in new
     ]
-    # What is in the log stays there, thoughts included.
+    # The lines in the log do not change, thoughts included.
     assert [each.reasoning for each in raw if each.reasoning] == [["A command knows."], ["Done."]]
     for session_id in ("raw", "new"):
         session = await sessions.get(session_id)
@@ -229,7 +229,7 @@ async def test_a_log_of_lines_that_were_not_translated_reads_the_same(sessions: 
 
 
 async def test_lines_of_a_writer_keep_their_numbers(sessions: Sessions) -> None:
-    """A caller that numbers its lines knows nothing of how many each becomes."""
+    """A caller that numbers its lines does not know how many lines each one becomes."""
     records = [record for _, record in read_objects(FOLDER / "codex_exec.jsonl")]
     for first in (1, 4, 1):
         await sessions.append("s", records[first - 1 :], writer="w", first=first)

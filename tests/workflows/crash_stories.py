@@ -1,4 +1,4 @@
-"""The stories of the crash matrix: together they go through every operation of the engine."""
+"""Stories of the crash matrix. Together they run every operation of the engine."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ async def settle(world: CrashWorld) -> None:
 
 
 async def hold(world: CrashWorld) -> None:
-    """A worker takes what is ready, and is never heard of again."""
+    """Let a worker claim what is ready and then send no more heartbeats."""
     assert await world.claim_phases() or world.outside.repeats
 
 
 async def hand_back(world: CrashWorld) -> None:
-    """A worker takes what is ready, and hands it back."""
-    await world.queue.hand_back([each.held for each in await world.claim_phases()])
+    """Let a worker claim what is ready and hand it back."""
+    await world.queue.hand_back([assignment.held for assignment in await world.claim_phases()])
 
 
 async def lose(world: CrashWorld) -> None:
@@ -48,7 +48,7 @@ async def lose(world: CrashWorld) -> None:
 
 
 def wait(seconds: float) -> Step:
-    """Time passes while nobody does anything."""
+    """Let time pass without any activity."""
 
     async def step(world: CrashWorld) -> None:
         await world.pass_time(seconds)
@@ -57,7 +57,7 @@ def wait(seconds: float) -> Step:
 
 
 def wish(what: str, trigger: str = "t", **options: Any) -> Step:
-    """A person wants something of a run: cancel, retry, pause or resume."""
+    """Act on a run as a person: cancel, retry, pause or resume."""
 
     async def step(world: CrashWorld) -> None:
         await getattr(world.workflows, what)(await world.run_id(trigger), **options)
@@ -73,30 +73,29 @@ def scratch(trigger: str = "t", **values: Any) -> Step:
 
 
 async def _gate(world: CrashWorld, gate: str) -> Approval:
-    found = (await world.approvals.list()).items
-    wanted = [each for each in found if each.gate == gate]
-    newest = wanted[0]
-    assert newest.status == "pending" or world.outside.repeats, found
+    approvals = (await world.approvals.list()).items
+    newest = next(approval for approval in approvals if approval.gate == gate)
+    assert newest.status == "pending" or world.outside.repeats, approvals
     return newest
 
 
 def answer(how: str, gate: str, *texts: str) -> Step:
-    """A person answers the gate with a name."""
+    """Answer the gate with this name as a person."""
 
     async def step(world: CrashWorld) -> None:
-        found = await _gate(world, gate)
-        await getattr(world.approvals, how)(found.approval_id, *texts, idempotency_key=gate + how)
+        approval = await _gate(world, gate)
+        await getattr(world.approvals, how)(approval.approval_id, *texts, idempotency_key=gate + how)
 
     return step
 
 
 def answer_by_link(gate: str) -> Step:
-    """An assignee gets a link and answers by it."""
+    """Create a link for an assignee and answer with it."""
 
     async def step(world: CrashWorld) -> None:
-        found = await _gate(world, gate)
+        approval = await _gate(world, gate)
         admin = Caller("boss", frozenset({"admin"}), world.namespace, (world.namespace,))
-        link = await world.approvals.acting_as(admin).create_link(found.approval_id, "ann")
+        link = await world.approvals.acting_as(admin).create_link(approval.approval_id, "ann")
         token = parse_link_token(link.path.removeprefix(PATH))
         assert token is not None
         await world.linked.answer(token, "approve", None)
@@ -105,7 +104,7 @@ def answer_by_link(gate: str) -> Step:
 
 
 def broken(value: bool) -> Step:
-    """Approvals cannot be settled for a while."""
+    """Make the handling of approvals fail for a while."""
 
     async def step(world: CrashWorld) -> None:
         world.outside.broken = value
@@ -149,19 +148,18 @@ async def cancel_turn(world: CrashWorld) -> None:
 
 
 async def note(world: CrashWorld) -> None:
-    """What was said elsewhere is noted, and where the agent logs."""
+    """Record a message of another system, and the session to which the agent logs."""
     session = await _session(world)
     await world.messaging.add_message(session, "user", "said elsewhere", idempotency_key="elsewhere")
     await world.messaging.set_agent_session_id(session, "agent-session")
 
 
 async def leave(world: CrashWorld) -> None:
-    found = (await world.messaging.list(active=True)).items
-    for session in found:
+    for session in (await world.messaging.list(active=True)).items:
         await world.messaging.deactivate(session.session_id)
 
 
-# --- the ledger of what is no phase -----------------------------------------------------------------------
+# --- executions without phases ----------------------------------------------------------------------------
 
 SEED: Final = ExecutionSeed(trigger_type="api", trigger_id="t", skill="own")
 
@@ -171,7 +169,7 @@ async def _own(world: CrashWorld, skill: str) -> Sequence[Any]:
 
 
 async def record(world: CrashWorld) -> None:
-    """A caller that keeps executions of its own looks first whether one is there, as after a restart."""
+    """Record executions as a caller that first looks for existing ones, as after a restart."""
     if not await _own(world, "own"):
         await world.executions.record_start(SEED)
     (row,) = await _own(world, "own")
@@ -191,9 +189,9 @@ async def record_others(world: CrashWorld) -> None:
 
 
 def past(number: int) -> WholeExecution:
-    """An execution that has ended in another harness."""
+    """Return an execution that ended in another harness."""
     started_at = number * 1_000_000
-    known: dict[str, Any] = {
+    given: dict[str, Any] = {
         "id": f"past-{number}",
         "trigger_type": "import",
         "trigger_id": "t",
@@ -204,11 +202,11 @@ def past(number: int) -> WholeExecution:
         "output_text": f"output {number}",
     }
     fields: dict[str, Any] = dict.fromkeys(WholeExecution.__struct_fields__)
-    return WholeExecution(**fields | known)
+    return WholeExecution(**fields | given)
 
 
 async def import_past(world: CrashWorld) -> None:
-    """A caller imports executions again from the start if the import was cut off."""
+    """Import executions, from the start again if the import was interrupted."""
     await world.executions.add_past([past(1), past(2)])
     figures = (await world.executions.stats()).by_skill["past"]
     assert (figures.total, figures.succeeded) == (2, 2)

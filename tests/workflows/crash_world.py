@@ -1,4 +1,4 @@
-"""A process that dies at a chosen operation, and the world that is opened again over the same database."""
+"""A process that crashes at a chosen operation, and the world that is reopened over the same database."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ from perdure.workflows.values import Config
 
 LEASE = 10.0
 POLICY = Policy(timeout=500.0, max_attempts=3, lease=LEASE, grace=5.0, linger=1000.0)
-"""Its leases are shorter than the shortest timeout, as they are by default."""
+"""Policy whose leases are shorter than the shortest timeout, as by default."""
 
 
 # --- the operations of the engine -------------------------------------------------------------------------
 
 PACKAGES: Final = ("workflows", "approvals", "messaging", "executions")
 WORKERS: Final = (assign.claim_runs, finish.finish_runs, finish.hand_back, report.sweep, claim.promote_due)
-"""What moves phases, and with them the runs."""
+"""Operations that move phases, and with them the runs."""
 _WRITES: Final = {"run": 0, "background": 0, "write": 0, "write_once": 1}
 _STORAGES: Final = ("storage", "self.storage", "self._storage")
 
 
 def operations_of(package: str) -> Iterator[Any]:
-    """Every operation that the modules of a package write with, read from their source."""
+    """Yield every operation with which the modules of a package write, read from their source."""
     folder = Path(perdure.__file__).parent / package
     for file in sorted(folder.rglob("*.py")):
         parts = [part for part in file.relative_to(folder.parent).with_suffix("").parts if part != "__init__"]
@@ -70,32 +70,32 @@ def operations_of(package: str) -> Iterator[Any]:
 
 
 def _resolved(module: Any, named: ast.expr) -> Any:
-    found: Any = module
+    resolved: Any = module
     for name in ast.unparse(named).split("."):
-        found = getattr(found, name)
-    assert inspect.iscoroutinefunction(found), ast.unparse(named)
-    return found
+        resolved = getattr(resolved, name)
+    assert inspect.iscoroutinefunction(resolved), ast.unparse(named)
+    return resolved
 
 
 def engine_operations() -> set[str]:
-    """The names of all operations of the engine."""
-    found = {name_of(each) for package in PACKAGES for each in operations_of(package)}
-    return found | {name_of(each) for each in WORKERS}
+    """Return the names of all operations of the engine."""
+    operations = [operation for package in PACKAGES for operation in operations_of(package)]
+    return {name_of(operation) for operation in (*operations, *WORKERS)}
 
 
 def name_of(operation: Any) -> str:
     return f"{operation.__module__.removeprefix('perdure.')}.{operation.__name__}"
 
 
-# --- a process that dies ----------------------------------------------------------------------------------
+# --- a crashing process -----------------------------------------------------------------------------------
 
 
 class Crash(StorageClosed):
-    """The process has died."""
+    """Raised when the process has crashed."""
 
 
 class Death(NamedTuple):
-    """Where a process dies: at the call of an operation with a number, before or after its commit."""
+    """Point of a crash: before or after the commit of an operation's call with this number."""
 
     operation: str
     number: int
@@ -103,7 +103,7 @@ class Death(NamedTuple):
 
 
 async def _undone(tx: Tx, operation: Any, *args: Any) -> Any:
-    """Everything that an operation does, and then the end of the process instead of the commit."""
+    """Run an operation, then crash before the commit."""
     await operation(tx, *args)
     flush = getattr(tx, "flush", None)
     if flush is not None:
@@ -112,14 +112,14 @@ async def _undone(tx: Tx, operation: Any, *args: Any) -> Any:
 
 
 def _called(operation: Any, args: tuple[Any, ...]) -> Any:
-    """The operation itself, without what a service puts around it."""
+    """Return the operation without the wrappers of services."""
     if operation is unless_overdue:
         return _called(args[1], args[2:])
     return args[2][0] if operation is once else operation
 
 
 class Mortal:
-    """A storage whose process dies at one of its operations; after that it answers nobody."""
+    """Storage whose process crashes at one of its operations; after that every call fails."""
 
     def __init__(self, storage: Storage, death: Death | None) -> None:
         self.storage = storage
@@ -164,20 +164,20 @@ class Mortal:
 
 @dataclass
 class Outside:
-    """What outlives the process: the clock, what phases did, and what the callers know."""
+    """State that survives the process: the clock, the effects of phases, and the callers' knowledge."""
 
     clock: ManualClock
     namespace: str
     seen: list[tuple[str, str]] = field(default_factory=list)
-    """The label and the prompt of everything that was executed."""
+    """Label and prompt of every execution."""
     broken: bool = False
-    """Whether approvals cannot be settled for now."""
+    """Whether the handling of approvals fails."""
     repeats: bool = False
-    """Whether a call is made again, since its answer was lost."""
+    """Whether a call is repeated because its answer was lost."""
 
 
 class Resumer(RunResumer):
-    """The real one, which fails while it is told to."""
+    """The real resumer, which fails while `broken` is set."""
 
     def __init__(self, outside: Outside) -> None:
         super().__init__(PHASES)
@@ -190,7 +190,7 @@ class Resumer(RunResumer):
 
 
 class CrashWorld(WorkflowWorld):
-    """Everything that a server does for workflows and chats, over a storage that may die."""
+    """The parts of a server for workflows and chats, over a storage that may crash."""
 
     def __init__(self, storage: Any, outside: Outside, cap: int) -> None:
         config = Config(assistants={"default": AGENT}, gates=("post_plan",))
@@ -208,15 +208,15 @@ class CrashWorld(WorkflowWorld):
 
     @property
     def engine(self) -> Storage:
-        """The storage itself, for what no process does."""
+        """Return the storage itself, for actions outside of any process."""
         return self.storage.storage if isinstance(self.storage, Mortal) else self.storage
 
     async def lose_leases(self) -> None:
-        """What a dead process held is given up when its lease has ended; no other time passes."""
+        """Let the leases of a crashed process expire; no other time passes."""
         await age(self.engine, LEASE + 2.0, await self.threads.ns())
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time pass in which no process does anything."""
+        """Let time pass without any process."""
         if self.storage.engine == "postgres":
             ns = await self.threads.ns()
             await self.engine.run(age_runs, seconds, ns=ns)
@@ -236,44 +236,43 @@ class CrashWorld(WorkflowWorld):
         raise AssertionError("it does not come to an end")
 
     async def execute(self, claimed: Assignment) -> None:
-        """Execute a phase. What it does depends on how often it has come to an end before."""
+        """Execute a phase. The result depends on the number of its earlier completed executions."""
         facts = claimed.phase
         label = (facts.label if facts is not None else None) or "turn"
         given = claimed.run.kwargs.input
         rows = (await self.executions.list(limit=1000)).items
         skill = "chat" if label == "turn" else label
-        known = [row for row in rows if row.skill.rpartition(":")[2] == skill]
-        ended = [row for row in known if row.finished_at and row.error not in INTERRUPTED]
-        ended = [row for row in ended if row.stop_reason != "skipped"]
+        own = [row for row in rows if row.skill.rpartition(":")[2] == skill and row.stop_reason != "skipped"]
+        ended = [row for row in own if row.finished_at and row.error not in INTERRUPTED]
         self.outside.seen.append((label, str(given.get("prompt") if isinstance(given, Mapping) else given)))
-        found = self.script.get(label, f"output of {label}")
-        if isinstance(found, tuple):
-            found = found[min(len(ended), len(found) - 1)]
-        await self.end(claimed, found if isinstance(found, Done) else Done(str(found)))
+        result = self.script.get(label, f"output of {label}")
+        if isinstance(result, tuple):
+            result = result[min(len(ended), len(result) - 1)]
+        await self.end(claimed, result if isinstance(result, Done) else Done(str(result)))
 
-    # --- what is there at the end -------------------------------------------------------------------------
+    # --- the state at the end -----------------------------------------------------------------------------
 
     async def end_state(self) -> dict[str, Any]:
-        """All rows that are not about time, ids or lost workers, and what the phases did outside."""
+        """Return all rows without times, ids and lost workers, and the effects of the phases."""
         await self.check()
-        found: dict[str, Any] = {}
+        state: dict[str, Any] = {}
         for name, query in ROWS.items():
             rows = [tuple(map(_masked, row)) for row in await self.rows(query)]
-            found[name] = sorted(rows, key=repr)
-        found["executions"] = [row for row in found["executions"] if row[-1] not in INTERRUPTED]
-        found["effects"] = sorted(set(self.outside.seen))
+            state[name] = sorted(rows, key=repr)
+        state["executions"] = [row for row in state["executions"] if row[-1] not in INTERRUPTED]
+        state["effects"] = sorted(set(self.outside.seen))
         attempts = Counter(label for (label,) in await self.rows(LABELS))
         done = Counter(label for label, _ in self.outside.seen if label != "turn")
         assert done <= attempts, f"{done} were executed, and {attempts} are known"
-        return found
+        return state
 
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22,}|[0-9a-f]{24,}")
 _NUMBER = re.compile(r'"(at|ns)": ?\d+')
 LOST: Final = "the worker that executed it stopped sending heartbeats"
-"""The error of an execution whose process has died."""
+"""Error of an execution whose process has crashed."""
 INTERRUPTED: Final = (LOST, "cancelled", "handed back by its worker")
-"""The errors of executions that did not come to an end of their own; crashes make more of them."""
+"""Errors of executions that were interrupted; crashes cause more of them."""
 
 
 def _masked(value: Any) -> Any:
@@ -327,22 +326,22 @@ LABELS: Final = statement("SELECT label FROM executions WHERE ns = :ns AND label
 # --- a story ----------------------------------------------------------------------------------------------
 
 Step = Callable[[CrashWorld], Awaitable[Any]]
-"""What somebody does. It is done again if its answer was lost; then a conflict says that it was done."""
+"""An action of a person or worker. It is repeated if its answer was lost; a conflict then means success."""
 
 
 @dataclass(frozen=True)
 class Story:
-    """What people and workers do, one thing after the other."""
+    """A sequence of actions of people and workers."""
 
     workflows: Sequence[str]
     steps: Sequence[Step]
     script: Mapping[str, Any] = field(default_factory=dict)
-    """What each label does: the same each time, or a tuple for the first, the second time and so on."""
+    """Result of each label: always the same, or a tuple with one per execution."""
     cap: int = 4
 
 
 class Told(NamedTuple):
-    """How a story ended."""
+    """Result of a story."""
 
     state: dict[str, Any]
     calls: Counter[str]
@@ -350,7 +349,7 @@ class Told(NamedTuple):
 
 
 class Teller:
-    """Tells stories on one database, each in a namespace of its own."""
+    """Runner of stories on one database, each in a namespace of its own."""
 
     def __init__(self, opens: Callable[[], Storage], clock: ManualClock) -> None:
         self._opens, self._clock = opens, clock
@@ -361,7 +360,7 @@ class Teller:
         await self._storage.close()
 
     async def tell(self, story: Story, death: Death | None = None) -> Told:
-        """Tell a story whose process dies once, and is started again."""
+        """Run a story whose process crashes once and is restarted."""
         self._stories += 1
         outside = Outside(self._clock, f"story {self._stories}")
         mortal = Mortal(self._storage, death)
@@ -389,7 +388,7 @@ class Teller:
         for text in story.workflows:
             world.add(text)
         world.script = dict(story.script)
-        # A process that starts is not what dies here.
+        # A crash during the start is not part of the matrix.
         death, storage._death = storage._death, None
         await world.begin()
         storage._death = death

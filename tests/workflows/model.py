@@ -1,6 +1,6 @@
-"""Workflow runs and their approvals in plain Python: what the engine must do, without a database.
+"""Model of workflow runs and their approvals in plain Python, without a database.
 
-Nothing of the engine is used here. Runs are small, so that everything is worked out anew at each step.
+The model uses no code of the engine. Runs are small, so each step computes the state from scratch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LEASE, WAIT, EXPIRY, QUEUED_FOR, LOST_WORKERS = 60.0, 40.0, 90.0, 3600.0, 3
 
 
 class Refused(Exception):
-    """The engine must answer with a conflict."""
+    """Raised when the engine must answer with a conflict."""
 
 
 class ModelPhase(NamedTuple):
@@ -30,7 +30,7 @@ class ModelPhase(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The same in YAML."""
+        """Return the phase as YAML."""
         fields = [f"name: {self.name}", f"depends_on: [{', '.join(self.depends_on)}]"]
         fields.append(f"trigger_rule: {self.rule}")
         if self.kind == "agent":
@@ -76,7 +76,7 @@ class ModelNode:
     due: float | None = None
     gate: ModelGate | None = None
     execution: int = 0
-    """Which execution it waits for."""
+    """Number of the execution that it waits for."""
     claim: ModelClaim | None = None
 
 
@@ -115,7 +115,7 @@ class ModelRun:
     restarts: int = 0
     gates: list[ModelGate] = field(default_factory=list)
     done: int = 0
-    """How many executions have succeeded."""
+    """Number of successful executions."""
 
     @property
     def statuses(self) -> dict[str, str]:
@@ -203,7 +203,7 @@ class Model:
         return node.claim
 
     def end(self, claim: ModelClaim, *, success: bool) -> None:
-        """The end of an execution; one that nobody waits for changes nothing."""
+        """End an execution. An end that no node waits for changes nothing."""
         if not claim.is_awaited:
             return
         claim.run.done += success
@@ -213,7 +213,7 @@ class Model:
         if claim.is_awaited:
             claim.node.claim = None
 
-    # --- what happens by itself ---------------------------------------------------------------------------
+    # --- time and due work --------------------------------------------------------------------------------
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
@@ -230,12 +230,12 @@ class Model:
             self._stop(run, "failed")
 
     def lose(self, claims: Iterable[ModelClaim]) -> None:
-        """The process of workers died: their leases end."""
+        """Expire the leases of workers whose process crashed."""
         for claim in claims:
             claim.deadline = self.now
 
     def settle(self) -> None:
-        """Do what is due until nothing is: in the order of the timer."""
+        """Do due work in the order of the timer until none is left."""
         before: Sequence[object] = ()
         while (state := [(run.status, *run.statuses.values()) for run in self.runs]) != before:
             before = state
@@ -288,10 +288,10 @@ class Model:
         return any(node.status == "failed" and not node.phase.may_fail for node in run.nodes.values())
 
     def _one_step(self, run: ModelRun) -> bool:
-        """Begin or skip one phase, if one can be."""
+        """Begin or skip one phase, if possible. Return whether something changed."""
         for node in run.nodes.values():
             before = [run.nodes[name] for name in node.phase.depends_on]
-            if node.status == "pending" and all(each.status in ENDED for each in before):
+            if node.status == "pending" and all(other.status in ENDED for other in before):
                 self._begin(run, node) if self._runs(node, before) else setattr(node, "status", "skipped")
                 return True
         if not run.held and run.count("running") < run.workflow.max_parallel:
@@ -304,7 +304,8 @@ class Model:
 
     def _runs(self, node: ModelNode, before: Sequence[ModelNode]) -> bool:
         good = [
-            each.status == "succeeded" or (each.status == "failed" and each.phase.may_fail) for each in before
+            other.status == "succeeded" or (other.status == "failed" and other.phase.may_fail)
+            for other in before
         ]
         if node.phase.rule == "all_success":
             return all(good)

@@ -1,4 +1,4 @@
-"""What tests of workflows share: a world with workflows in it, and a worker that does as it is told."""
+"""Shared by tests of workflows: a world with workflows, and a worker that follows a script."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ STATUSES = statement("SELECT status, count(*) FROM workflow_runs WHERE ns = :ns 
 
 
 def run_row(**fields: Any) -> WorkflowRunRow:
-    """A run that has just begun."""
+    """Return a run that has just begun."""
     values: dict[str, Any] = dict.fromkeys(
         WorkflowRunRow.__struct_fields__[: -len(WorkflowRunRow.__struct_defaults__)]
     )
@@ -81,7 +81,7 @@ def run_row(**fields: Any) -> WorkflowRunRow:
 
 
 def workflow(text: str) -> Workflow:
-    """A workflow from its YAML."""
+    """Return a workflow from its YAML."""
     loaded = load_text(text)
     assert not loaded.problems, loaded.problems
     assert isinstance(loaded.definition, Workflow)
@@ -89,7 +89,7 @@ def workflow(text: str) -> Workflow:
 
 
 class Done(NamedTuple):
-    """What a scripted agent does: it returns an output, fails, or asks."""
+    """Result of a scripted agent: it returns an output, fails, or asks."""
 
     output: str = ""
     success: bool = True
@@ -100,11 +100,11 @@ class Done(NamedTuple):
 
 
 Script = Mapping[str, Any]
-"""What happens to each label: a text, a Done, a list of these for each time, or a function of the input."""
+"""Result of each label: a text, a Done, a list with one per execution, or a function of the input."""
 
 
 class TestResumer:
-    """Goes on with runs when their approvals are resolved."""
+    """Resumer that continues runs when their approvals are resolved."""
 
     __test__ = False
 
@@ -119,12 +119,12 @@ class TestResumer:
 
 async def age_runs(tx: Tx, seconds: float) -> None:
     """Make the runs of a namespace, their nodes and approvals older."""
-    for each in AGE:
-        await tx.execute(each, age=to_micros(seconds))
+    for update in AGE:
+        await tx.execute(update, age=to_micros(seconds))
 
 
 class WorkflowWorld(World):
-    """Workflows, and a worker that executes their phases as a script says."""
+    """Workflows, and a worker that executes their phases by a script."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class WorkflowWorld(World):
         self.executions = Executions(storage, namespace=namespace)
         self.script: dict[str, Any] = {}
         self.seen: list[tuple[str, Any]] = []
-        """The label and the input of everything that was executed."""
+        """Label and input of every execution."""
 
     async def begin(self) -> WorkflowWorld:
         await super().begin()
@@ -162,13 +162,13 @@ class WorkflowWorld(World):
         await self.timer.settle()
 
     def add(self, text: str) -> Workflow:
-        """Add a workflow; gives it."""
-        found = workflow(text)
-        self.definitions.add(found)
-        return found
+        """Add a workflow and return it."""
+        added = workflow(text)
+        self.definitions.add(added)
+        return added
 
     async def start(self, text: str | None = None, **options: Any) -> str:
-        """Run a workflow that is given here, or the one that was added last; gives the run's id."""
+        """Run the given workflow, or the one that was added last. Return the id of the run."""
         if text is not None:
             self.add(text)
         name = options.pop("name", None) or next(reversed(self.definitions.workflows))
@@ -182,19 +182,19 @@ class WorkflowWorld(World):
         return await self.queue.claim(worker_id, (AGENT, "other", *BUILT_INS), limit, 0, QUEUES)
 
     async def execute(self, claimed: Assignment) -> None:
-        """Execute a phase as the script says."""
+        """Execute a phase by the script."""
         label = claimed.phase.label if claimed.phase is not None else None
         given = claimed.run.kwargs.input
         self.seen.append((label or "", given))
         await self.end(claimed, self._scripted(label or "", given))
 
     def _scripted(self, label: str, given: Any) -> Done:
-        found = self.script.get(label, Done(f"output of {label}"))
-        if isinstance(found, list):
-            found = found.pop(0) if found else Done(f"output of {label}")
-        if isinstance(found, Callable):  # type: ignore[arg-type]
-            found = found(given)
-        return found if isinstance(found, Done) else Done(str(found))
+        result = self.script.get(label, Done(f"output of {label}"))
+        if isinstance(result, list):
+            result = result.pop(0) if result else Done(f"output of {label}")
+        if isinstance(result, Callable):  # type: ignore[arg-type]
+            result = result(given)
+        return result if isinstance(result, Done) else Done(str(result))
 
     async def end(self, claimed: Assignment, done: Done) -> None:
         """End an attempt."""
@@ -215,21 +215,21 @@ class WorkflowWorld(World):
         )
 
     async def step(self) -> int:
-        """Do what is due, and execute what is ready once; gives how much that was."""
+        """Do due work, and execute ready phases once. Return their number."""
         await self.settle()
         claimed = await self.claim_phases()
-        for each in claimed:
-            await self.execute(each)
+        for assignment in claimed:
+            await self.execute(assignment)
         await self.settle()
         return len(claimed)
 
     async def settle(self) -> None:
-        """Do what is due, until nothing is."""
+        """Do due work until none is left."""
         while await self.timer.settle() == 0.0:
             pass
 
     async def work(self, script: Script | None = None, rounds: int = 200) -> None:
-        """Execute everything until nothing is ready."""
+        """Execute phases until none is ready."""
         self.script |= script or {}
         for _ in range(rounds):
             if not await self.step() and not await self.step():
@@ -237,32 +237,32 @@ class WorkflowWorld(World):
         raise AssertionError("it does not come to an end")
 
     async def play(self, text: str | None, script: Script | None = None, **options: Any) -> WorkflowRun:
-        """Run a workflow until nothing is ready."""
+        """Run a workflow until no phase is ready."""
         run_id = await self.start(text, **options)
         await self.work(script)
         return await self.workflows.get(run_id)
 
     @property
     def labels(self) -> list[str]:
-        """The labels of what was executed, in its order."""
+        """Return the labels of all executions, in order."""
         return [label for label, _ in self.seen]
 
     async def pending(self, run_id: str) -> Sequence[Any]:
-        """The open approvals of a run."""
+        """Return the open approvals of a run."""
         return (await self.approvals.list(workflow_run_id=run_id, status="pending")).items
 
     # --- rules --------------------------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """The stored rows keep every rule."""
+        """Check the invariants of the stored rows."""
         await super().check()
         nodes = await self.rows(NODES)
         entries = await self.rows(ENTRIES)
         gates = [run_id for (run_id,) in await self.rows(GATES)]
         maps = {
             phase.name
-            for each in self.definitions.workflows.values()
-            for phase in each.phases
+            for definition in self.definitions.workflows.values()
+            for phase in definition.phases
             if phase.type == "map"
         }
         for run_id, status, active, opened, ready, running, waiting, gated, history, _ in await self.rows(
@@ -282,5 +282,4 @@ class WorkflowWorld(World):
             assert all((row[3] == "running") == (row[4] is not None) for row in own)
             assert live or opened == 0
         counted = {status: total for status, total in await self.rows(COUNTS) if total}
-        found = {str(status): total for status, total in await self.rows(STATUSES)}
-        assert counted == found
+        assert counted == {str(status): total for status, total in await self.rows(STATUSES)}

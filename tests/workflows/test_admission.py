@@ -1,4 +1,4 @@
-"""Runs that wait for their turn: in their order, with the time that they have, and not to be paused."""
+"""Queued runs: admission in order, expiry, and refused pauses."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ ONE_PHASE = "name: w\nphases: [{name: a, prompt: a}]\n"
 
 
 async def filled(world: WorkflowWorld) -> None:
-    """Start as many runs as may run at once."""
+    """Start the maximum number of running runs."""
     world.add(ONE_PHASE)
     for number in range(4):
         await world.start(trigger_id=f"t{number}")
 
 
 async def free_a_place(world: WorkflowWorld) -> None:
-    """End one of the runs, before anybody looks who is next."""
+    """End one of the runs, before the next one is admitted."""
     (claimed,) = await world.claim_phases(1)
     await world.end(claimed, Done("done"))
 
@@ -62,7 +62,7 @@ async def test_a_run_that_waits_for_its_turn_cannot_be_paused(world: WorkflowWor
 
 
 async def test_nothing_that_is_due_happens_before_its_time(world: WorkflowWorld) -> None:
-    """Another process may have done it already, and given it another time, before the run is locked."""
+    """Another process may have changed a due time, so it is checked again under the lock of the run."""
     ns = await world.workflows.ns("write")
     await filled(world)
     queued = await world.start(trigger_id="queued")

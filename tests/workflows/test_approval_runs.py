@@ -1,4 +1,4 @@
-"""A run that waits for people: approved, replied to, rejected, expired, over a restart, and by the timer."""
+"""Runs that wait for people: approved, replied to, rejected, expired, over a restart, and by the timer."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def started(perdure: Perdure, more: str = "") -> str:
 
 
 async def asked(perdure: Perdure, gate: str) -> Approval:
-    """The approval of a gate, once the run waits for it."""
+    """Return the approval of a gate when the run waits for it."""
 
     async def look() -> Approval:
         while True:
@@ -89,7 +89,7 @@ async def test_a_run_waits_over_a_restart_and_goes_on_when_it_is_approved(tmp_pa
         await perdure.services.approvals.approve(second.approval_id)
         run = await ended(perdure, run_id)
         assert run.status == "succeeded"
-        # How long a gate waited is shown, too.
+        # The waiting time of a gate is shown too.
         assert all(node.started_at < node.ended_at for node in run.nodes)
         with pytest.raises(Conflict):
             await perdure.services.approvals.reject(second.approval_id)

@@ -1,4 +1,4 @@
-"""Commands out of a grammar of bash, with hostile values in them: a real bash executes no value."""
+"""Commands generated from a grammar of bash, with hostile values: a real bash executes no value."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_no_value_is_executed_by_a_command_of_the_grammar(text: str, scope: dict
 def test_every_command_of_the_grammar_is_understood(text: str) -> None:
     literal = templates.parse(text).render(dict.fromkeys(NAMES, "a"))
     done = subprocess.run(["bash", "-n", "-c", literal], capture_output=True, check=False)
-    # A here-document in another with the same end is no command.
+    # A nested here-document with the same end word is not a valid command.
     assume(done.returncode == 0)
     try:
         check_command(text)

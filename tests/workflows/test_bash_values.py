@@ -1,4 +1,4 @@
-"""Values in commands are never executed: a real bash shows what would be, and what is refused instead."""
+"""Values in commands are never executed: a real bash shows what it would execute, and what is refused."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ EVALUATED: dict[str, Sequence[str]] = {
     "export OPTIND={{v}}": [SUBSCRIPT],
     "for SECONDS in {{v}}; do :; done": [SUBSCRIPT],
     "read OPTIND <<< {{v}}": [SUBSCRIPT],
-    # what builtins execute or expand again
+    # arguments that builtins execute or expand again
     "mapfile -C {{v}} -c 1 x <<< y": [f"{TOUCH};"],
     "compgen -W {{v}}": [f"$({TOUCH})"],
     "compgen {{v}}": [f"-C{TOUCH};"],
@@ -261,7 +261,7 @@ EVALUATED: dict[str, Sequence[str]] = {
     "for OPTIND i\\\nn {{v}}; do :; done": [SUBSCRIPT],
     "cat <<END\nEN\\\nD\nlet {{v}}\nEND": [SUBSCRIPT],
     "cat <<-END\n\tEN\\\nD\nlet {{v}}\nEND": [SUBSCRIPT],
-    # here-documents that end elsewhere than they seem to
+    # here-documents with an unexpected end
     "cat <<A $(cat <<B\nB\nlet {{v}}\n)\nA\nB\n)": [SUBSCRIPT],
     "cat <<A; for x\nA\nin y; do :; done\nlet {{v}}\nA": [SUBSCRIPT],
     "cat <<A; case x in\nA\nx) ;; esac\nlet {{v}}\nA": [SUBSCRIPT],
@@ -269,11 +269,11 @@ EVALUATED: dict[str, Sequence[str]] = {
     "shopt -s extglob\n: @(# ) ; let {{v}}\n)": [SUBSCRIPT],
     "a[ #] ; let {{v}}": [SUBSCRIPT],
 }
-"""Commands in which bash evaluates a value, with values that show it."""
+"""Commands in which bash evaluates a value, with values that prove it."""
 
 
 def without_refusal(command: str, values: Sequence[str]) -> ShellCommand:
-    """Return what the command was before such values were refused: with each value in a quoted variable."""
+    """Return the command as it was before such values were refused: each value in a quoted variable."""
     text = command.replace("{{#if v}}", "").replace("{{#if none}}echo{{/if}}", "")
     for tag in ("{{#if !none}}", "{{/if}}"):
         text = text.replace(tag, "")
@@ -289,7 +289,7 @@ def without_refusal(command: str, values: Sequence[str]) -> ShellCommand:
 
 
 def is_expanded_already(text: str) -> bool:
-    """Return whether a value stands in a here-document or in double quotes."""
+    """Return whether a value is in a here-document or in double quotes."""
     return "<<END" in text or "<<-END" in text or 'echo "$' in text
 
 
@@ -318,7 +318,7 @@ AMBIGUOUS = {
     'echo "${x:-\'"\'}"\nlet {{v}}\necho "" }"': "let|missing|not closed",
     'echo "${x:-it\'s}" {{v}}': "single quote",
 }
-"""Commands whose parts bash finds elsewhere than a reader does, with what is said of them."""
+"""Commands that bash parses differently than a reader expects, with their refusals."""
 
 
 @pytest.mark.parametrize("command", AMBIGUOUS)
@@ -390,7 +390,7 @@ ACCEPTED = {
     "case x in\n  x) cat <<A ;;\n{{v}}\nA\n  y) ;;\nesac": "{0}",
     "echo a {{v}} > x; { cat x; } 2>&1": "a {0}",
 }
-"""Commands in which a value is data, with what they write."""
+"""Commands in which a value is data, with their output."""
 DATA = f"{SUBSCRIPT} '; {TOUCH}; \" `{TOUCH}` $({TOUCH}) * \\ ; {TOUCH}"
 
 

@@ -1,4 +1,4 @@
-"""Workflows in Python are those of files."""
+"""Workflows in Python equal those of files."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from perdure.workflows.registry import WorkflowRegistry
 
 
 def test_python_and_yaml_give_the_same_record() -> None:
-    made = workflow(
+    built = workflow(
         "w",
         phase("a", prompt="x", retry={"max_attempts": 2}),
         phase("b", type="wait", seconds=3, depends_on=["a"]),
         max_parallel=2,
     )
-    assert made == from_yaml(
+    assert built == from_yaml(
         "name: w\nmax_parallel: 2\nphases:\n  - {name: a, prompt: x, retry: {max_attempts: 2}}\n"
         "  - {name: b, type: wait, seconds: 3, depends_on: [a]}\n"
     )

@@ -1,5 +1,4 @@
-"""The crash matrix: for every operation of the engine the process dies before and after its commit, the
-database is opened again, and everything ends as it would have."""
+"""The crash matrix: crashes before and after the commit of every operation of the engine change no result."""
 
 from __future__ import annotations
 
@@ -17,22 +16,22 @@ from tests.workflows.crash_world import Death, Teller, Told, engine_operations
 from perdure.testing.clock import ManualClock
 
 SAMPLE = 12
-"""How many deaths a run on PostgreSQL takes, others every time; `./dev chaos` takes all of both engines."""
+"""Number of random crashes per run on PostgreSQL; `./dev chaos` runs all on both engines."""
 
 
 @asynccontextmanager
 async def teller(url: str) -> AsyncIterator[Teller]:
     clock, opened = ManualClock(), count()
-    # Each process makes ids of its own.
-    made = Teller(lambda: open_storage(url, clock=clock, seed=next(opened)), clock)
+    # Each process gets its own seed of ids.
+    teller = Teller(lambda: open_storage(url, clock=clock, seed=next(opened)), clock)
     try:
-        yield made
+        yield teller
     finally:
-        await made.close()
+        await teller.close()
 
 
 def rows_of(told: dict[str, Told], *, every: bool) -> Iterator[tuple[str, Death]]:
-    """Where a process dies: at each operation once, or at every call of every operation."""
+    """Yield the points of a crash: once per operation, or at every call of every operation."""
     engine = engine_operations()
     met: set[str] = set()
     for name, each in told.items():
@@ -44,7 +43,7 @@ def rows_of(told: dict[str, Told], *, every: bool) -> Iterator[tuple[str, Death]
 
 
 async def explore(url: str, *, every: bool, sample: int | None = None) -> int:
-    """Tell the stories once as they are, and once for each death; gives how many deaths there were."""
+    """Run the stories once without a crash, and once per crash. Return the number of crashes."""
     async with teller(url) as tells:
         told = {name: await tells.tell(story) for name, story in STORIES.items()}
         missing = engine_operations() - {operation for each in told.values() for operation in each.calls}

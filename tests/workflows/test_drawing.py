@@ -1,4 +1,4 @@
-"""A run as the terminal draws it, and a map that executes a command."""
+"""A run drawn in the terminal, and a map that executes a command."""
 
 from __future__ import annotations
 

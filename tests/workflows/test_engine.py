@@ -232,7 +232,7 @@ async def test_the_output_of_a_phase_is_checked(
     )
     assert (run.status, run.error) == (status, error)
     if error is not None:
-        # Its execution has failed too, so that a retry executes it again.
+        # Its execution counts as failed too, so that a retry executes it again.
         (row,) = (await world.executions.list(workflow_run_id=run.workflow_run_id)).items
         assert row.success is False
         assert (run.executions.failed, run.executions.succeeded) == (1, 0)

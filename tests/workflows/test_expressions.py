@@ -1,4 +1,4 @@
-"""Conditions: what holds, what does not, and what is refused when a file is loaded."""
+"""Conditions: which ones hold, and which ones are refused when a file is loaded."""
 
 from __future__ import annotations
 

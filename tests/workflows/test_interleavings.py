@@ -1,4 +1,4 @@
-"""Two operations of the workflow engine at once, on PostgreSQL, one statement at a time, in many orders."""
+"""Concurrent pairs of workflow operations on PostgreSQL, one statement at a time, in many orders."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ phases:
 
 
 class State(NamedTuple):
-    """What a setup has made: runs, claimed phases in the order of their labels, and the open approval."""
+    """Result of a setup: runs, claimed phases in the order of their labels, and the open approval."""
 
     runs: list[str]
     leases: list[Lease]
@@ -166,7 +166,7 @@ def admit(cap: int = 1) -> Operation:
 
 
 def node(operation: Any, name: str, *rest: Any) -> Operation:
-    """What the timer does for a node."""
+    """Return an operation of the timer on a node."""
 
     async def run(tx: Tx, given: State, lined: bool) -> Any:
         return await operation(tx, given.run, NodeKey(name), *rest, PHASES)
@@ -175,7 +175,7 @@ def node(operation: Any, name: str, *rest: Any) -> Operation:
 
 
 def of_run(operation: Any, which: int = 0) -> Operation:
-    """What the timer does for a run."""
+    """Return an operation of the timer on a run."""
 
     async def run(tx: Tx, given: State, lined: bool) -> Any:
         found = await operation(tx, given.runs[which], PHASES)
@@ -204,7 +204,7 @@ drop_queued = of_run(due.expire, 1)
 
 
 async def take(tx: Tx, given: State, lined: bool) -> None:
-    """A worker claims what is ready."""
+    """Claim what is ready as a worker."""
     (share,) = await assign.claim_runs(tx, [Claim("w", 10)], [AGENT], [WORKFLOWS_QUEUE], KINDS)
     for each in share:
         assert each.record is not None
@@ -213,14 +213,14 @@ async def take(tx: Tx, given: State, lined: bool) -> None:
 
 
 def state(*steps: Operation) -> Operation:
-    """What has happened before, one thing after the other."""
+    """Run steps one after another, and return the resulting state."""
 
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
         await register(tx, registrations([AgentSpec(name=AGENT)]))
         made = State([], [], None)
         for step in steps:
             await step(tx, made, True)
-            # What was put off is written, as at the end of a transaction.
+            # Write deferred rows, as at the end of a transaction.
             await tx.flush()  # type: ignore[attr-defined]
             made = State(await tx.all(RUNS), made.leases, await tx.one(OPEN))
         return made
@@ -298,7 +298,7 @@ PAIRS: dict[str, Pair] = {
     "pause, cancel": Pair(TWO, pause, cancel),
 }
 SAMPLE = 4
-"""Each run takes so many of the pairs, others every time; `./dev chaos` takes all."""
+"""Number of random pairs per run; `./dev chaos` runs all."""
 
 
 @pytest.mark.timeout(300)

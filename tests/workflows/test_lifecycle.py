@@ -35,7 +35,7 @@ phases:
 
 
 def with_gates(world: WorkflowWorld, *gates: str) -> None:
-    """Switch gates on."""
+    """Enable gates."""
     world.workflows = Workflows(
         world.storage,
         world.definitions,
@@ -160,9 +160,9 @@ async def test_runs_above_the_cap_wait_in_their_order(world: WorkflowWorld) -> N
 
 
 async def with_timeout(world: WorkflowWorld, *schedules: str) -> list[str]:
-    """Runs of the workflow `w` that schedules start, with half an hour to end.
+    """Start runs of the workflow `w` by schedules, with a timeout of half an hour.
 
-    On PostgreSQL the time that the test itself takes counts too: checks keep minutes away from the end.
+    On PostgreSQL the duration of the test counts too, so checks keep minutes away from the timeout.
     """
     target = WorkflowTarget(world.workflows, PHASES)
     order = FiringRequest(
@@ -194,7 +194,7 @@ async def test_a_run_with_a_timeout_fails_as_a_whole_also_while_it_waits(world: 
     assert (run.status, run.error) == ("failed", "timed out after 1800 seconds")
     assert (await world.approvals.get(gate.approval_id)).status == "withdrawn"
     assert (await world.workflows.get(ended)).status == "succeeded"
-    # A person who retries it is not bound by the time.
+    # A retry by a person has no timeout.
     await world.workflows.retry(waiting)
     await world.advance(3600.0)
     assert (await world.workflows.get(waiting)).status == "paused"
@@ -307,7 +307,7 @@ async def test_an_approval_phase_always_asks_and_other_branches_go_on(world: Wor
 
 
 async def test_a_gate_that_was_rejected_is_opened_again_by_a_retry(world: WorkflowWorld) -> None:
-    """What came before the gate is not executed again."""
+    """Phases before the gate are not executed again."""
     with_gates(world, "post_plan")
     run_id = await world.start(GATED.replace(", assignees: [ann]", ""))
     await world.work()

@@ -1,4 +1,4 @@
-"""Workflow files: what is accepted, and the line of what is not."""
+"""Workflow files: accepted content, and the line of each mistake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the history of a run says in the words of its workflow."""
+"""The history of a run with the messages of its workflow."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Any workflows, people, workers and times in any order, on the engine and on a model in plain Python.
+"""Random workflows, actions, workers and times in any order, on the engine and on a model in plain Python.
 
-The size is `PERDURE_EXAMPLES` and `PERDURE_STEPS`; `run` is the long run.
+`PERDURE_EXAMPLES` and `PERDURE_STEPS` set the size; `run` is the long run.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from perdure.testing.clock import ManualClock
 from perdure.threads.work import Assignment
 
 CAP = 2
-# Limits lie far from every sum of these, so that a slow machine changes no answer.
+# Limits differ by far from every sum of these times, so that a slow machine does not change a result.
 TIMES = (25.0, 75.0, 3700.0)
 
 picks = st.integers(0, 30)
 
 
 class Bench:
-    """An engine that gives out empty worlds."""
+    """An engine that provides empty worlds."""
 
     def __init__(self, url: str = ":memory:") -> None:
         self._url = url
@@ -43,7 +43,7 @@ class Bench:
         self._clock = ManualClock()
 
     def open(self) -> WorkflowWorld:
-        """A world without runs."""
+        """Return a world without runs."""
         if self._storage is None or self._url == ":memory:":
             self.close_storage()
             self._clock = ManualClock()
@@ -52,12 +52,12 @@ class Bench:
         return self.world()
 
     def world(self) -> WorkflowWorld:
-        """The services of a new process over the same database."""
+        """Return the services of a new process over the same database."""
         assert self._storage is not None
         world = WorkflowWorld(self._storage, self._clock, namespace=self._namespace, cap=CAP)
         world.timer.also = [DueApprovals(self._storage, TestResumer()).settle]
-        for each in WORKFLOWS:
-            world.add(each.text)
+        for definition in WORKFLOWS:
+            world.add(definition.text)
         self.do(world.begin())
         return world
 
@@ -75,7 +75,7 @@ class Bench:
 
 
 class WorkflowMachine(RuleBasedStateMachine):
-    """Each rule does one thing on both, and compares all runs."""
+    """State machine whose rules act on both and compare all runs."""
 
     bench: ClassVar[Bench]
 
@@ -132,11 +132,11 @@ class WorkflowMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """All processes die and are started again; what they executed is found lost after its lease."""
+        """Restart all processes; their executions are lost when their leases expire."""
         self.claims.clear()
         self.world = self.bench.world()
 
-    # --- what they do -------------------------------------------------------------------------------------
+    # --- actions ------------------------------------------------------------------------------------------
 
     def _do(self, work: Any) -> None:
         self.bench.do(self._compared(work))
@@ -237,7 +237,7 @@ class WorkflowMachine(RuleBasedStateMachine):
             assert Counter((each.label, each.status) for each in approvals) == gates
 
     async def _finish(self) -> None:
-        """Whatever happened, everybody comes to an end when all do what they should."""
+        """Check that every run ends when all workers and people act."""
         for _ in range(100):
             await self._compared(self._pass_time(75.0))
             for run in self.model.runs:

@@ -1,4 +1,4 @@
-"""The switch of a workflow: no row means that it is enabled, and deleting the row reverts it."""
+"""The switch of a workflow: no row means enabled, and deleting the row reverts a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The planner, on all small graphs with all rules and outcomes, against a rule written down by hand."""
+"""The planner on all small graphs with all rules and outcomes, compared with a direct implementation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def board_of(phases: list[Phase]) -> RunNodes:
 
 
 def expected(phases: list[Phase], outcomes: dict[str, str]) -> dict[str, str]:
-    """How each phase ends: worked out from the definition of the rules, in the order of the phases."""
+    """Return how each phase ends, computed from the definition of the rules in the order of the phases."""
     ended: dict[str, str] = {}
     for each in phases:
         before = [ended[name] for name in each.depends_on or []]
@@ -42,7 +42,7 @@ def expected(phases: list[Phase], outcomes: dict[str, str]) -> dict[str, str]:
 
 
 def play(board: RunNodes, outcomes: dict[str, str], *, last_first: bool = False) -> list[str]:
-    """Let every phase that becomes ready end as it should; gives the order in which they began."""
+    """End every phase that becomes ready with its outcome. Return the order in which phases began."""
     ready: list[WorkflowNodeRow] = board.begin()
     began: list[str] = []
     while ready:
@@ -58,7 +58,7 @@ def play(board: RunNodes, outcomes: dict[str, str], *, last_first: bool = False)
 
 
 def test_every_graph_of_three_phases_ends_as_its_rules_say() -> None:
-    """Each set of edges, each rule of each phase, each outcome, and two orders of ending."""
+    """All sets of edges, rules and outcomes, and 2 orders of ending."""
     edges = list(combinations(NAMES[:3], 2))
     for chosen in product([False, True], repeat=len(edges)):
         taken = [edge for edge, wanted in zip(edges, chosen, strict=True) if wanted]
@@ -111,7 +111,7 @@ def test_a_skip_goes_on_through_a_chain_and_stops_at_all_done() -> None:
 
 
 def test_only_what_an_end_touches_is_asked_for() -> None:
-    """A board that has the ended node alone names its dependents, and nothing else."""
+    """With only the ended node loaded, `needs` returns its dependents and nothing else."""
     phases = [phase("a", []), phase("b", ["a"]), phase("c", ["b"]), phase("d", [])]
     whole = board_of(phases)
     whole.begin()

@@ -1,4 +1,4 @@
-"""The index that each statement of workflow runs, nodes and approvals goes by, on filled tables."""
+"""The index that each statement of workflow runs, nodes and approvals uses on filled tables."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from perdure.workflows.timer import WorkflowTimer
 
 RUNS = 50_000
 PHASES_EACH = 3
-"""How many nodes, and entries of its history, a run has; only one run in so many has any."""
+"""Number of nodes and of history entries per run; only one run of this number has any."""
 CHUNK = 5_000
 STATUSES = ("succeeded",) * 16 + ("failed",) * 2 + ("running", "paused")
 KEY, NODE_KEY, APPROVAL_KEY = {"workflow_runs_pkey"}, {"workflow_nodes_pkey"}, {"workflow_approvals_pkey"}
@@ -82,9 +82,9 @@ EXPECTED = {
     "NEXT_DUE": {"workflow_approvals_due"},
     "FIND_LINK": {"approval_links_id"},
 }
-"""An empty set wants any index: two of them begin with the run."""
+"""An empty set allows any index, as two indexes begin with the run."""
 OTHERS = (override_sql, execution_sql, rollout_sql, thread_sql, stream_sql, messaging_sql, service_sql)
-"""Whose statements run beside them, on tables that are small here."""
+"""Modules whose statements run too, on tables that are small here."""
 SMALL_HERE = frozenset(
     {"workflow_overrides", "assistants", "rollouts", "attempts", "workers", "resources", "running"}
 )
@@ -105,7 +105,7 @@ SUBJECT = Subject(
 
 @cache
 def _blank(table: Table) -> tuple[dict[str, int], list[Any]]:
-    """Where each column of a table stands, and what a row has in it that does not say."""
+    """Return the position of each column of a table, and a row of default values."""
     empty = {"int": 0, "real": 0.0, "text": ""}
     places = {each.name: place for place, each in enumerate(table.columns)}
     return places, [
@@ -200,7 +200,7 @@ def _link(number: int, ns: int, now: int) -> tuple[Any, ...]:
 async def _fill(tx: Tx, first: int) -> None:
     assert tx.ns is not None
     numbers = range(first, first + CHUNK)
-    # Those that have ended are older, so that the newest are found among many.
+    # Ended runs are older, so that the newest are found among many.
     await tx.insert_many(tables.RUNS, [_run(number, tx.ns, tx.now) for number in numbers])
     counts = Counter((f"workflow-{number % 50}", STATUSES[number % len(STATUSES)]) for number in numbers)
     await tx.write(
@@ -227,7 +227,7 @@ async def fill(storage: Storage) -> None:
         await storage.run(_fill, first, ns=await world.workflows.ns("write"))
 
 
-# --- what they are asked for ------------------------------------------------------------------------------
+# --- calls ------------------------------------------------------------------------------------------------
 
 CHILD = "name: child\nphases:\n  - {name: inner, prompt: i}\n"
 ASKING = "name: asking\nphases:\n  - {name: ask, type: approval}\n"

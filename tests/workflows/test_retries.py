@@ -1,4 +1,4 @@
-"""What becomes of phases that are executed when their run is retried, cancelled or goes back."""
+"""Phases that are executed while their run is retried, cancelled or jumps back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIVE_PHASES = statement(
 
 
 async def live_phases(world: WorkflowWorld, run_id: str) -> list[str]:
-    """Labels of the phases of a run that are queued or executed."""
+    """Return the labels of the phases of a run that are queued or executed."""
     return [label for (label,) in await world.rows(LIVE_PHASES, run_id=run_id, statuses=sorted(NOT_ENDED))]
 
 
@@ -36,7 +36,7 @@ def label_of(claimed: Assignment) -> str:
 
 
 async def test_a_retry_stops_the_phases_that_are_still_executed(world: WorkflowWorld) -> None:
-    """No phase is executed twice at once, also where the process that cancelled the run died after that."""
+    """No phase is executed twice at once, even if the process that cancelled the run crashed afterwards."""
     run_id = await world.start(PAIR)
     before = await world.claim_phases()
     await world.storage.run(cancel, run_id, None, PHASES, ns=await world.workflows.ns("write"))
@@ -80,7 +80,7 @@ async def test_a_paused_run_that_was_cancelled_runs_after_its_retry(world: Workf
 
 
 async def test_a_success_that_the_run_did_not_wait_for_counts_as_failed(world: WorkflowWorld) -> None:
-    """Otherwise a skill would count as done for its trigger, though a retry of the run does it again."""
+    """Otherwise the skill would count as done for its trigger, although a retry executes it again."""
     run_id = await world.start("name: one\nphases: [{name: a, prompt: a}]\n", trigger_id="t")
     (claimed,) = await world.claim_phases()
     await world.storage.run(cancel, run_id, None, PHASES, ns=await world.workflows.ns("write"))
@@ -124,6 +124,6 @@ async def test_a_worker_that_came_back_and_is_lost_again_counts_again(world: Wor
     for lost in (1, 2):
         assert await world.claim_phases()
         await world.advance(100.0)
-        # On PostgreSQL the attempt is made older, so that it seems to have begun before the worker was lost.
+        # On PostgreSQL the attempt becomes older, as if it had begun before the loss of the worker.
         if lost == 1 or world.storage.engine == "sqlite":
             assert (await world.workflows.get(run_id)).restart_count == lost

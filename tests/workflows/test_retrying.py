@@ -1,4 +1,4 @@
-"""Retries from a phase on, and with the definition of the file as it is now."""
+"""Retries from a phase on, and with the current definition of the file."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ async def test_a_phase_that_starts_a_workflow_starts_a_new_one(world: WorkflowWo
     run = await again(world, run, from_phase="sub")
     assert run.status == "succeeded"
     assert run.nodes[0].child_run_id not in (None, before)
-    # The run of before stays as it ended; a retry without a phase goes on with it.
+    # The earlier run does not change; a retry without a phase would continue it.
     assert (await world.workflows.get(before)).status == "failed"
     assert world.labels == ["work", "last", "work", "last", "end"]
 
 
 async def test_a_jump_repeats_maps_and_workflows_that_are_done(world: WorkflowWorld) -> None:
-    """The items and the run of the first time counted for the second: a map waited for ever."""
+    """Items and runs of the first pass do not count for the second; otherwise a map would wait forever."""
     world.add(CHILD)
     run = await world.play(
         """
@@ -108,7 +108,7 @@ async def test_a_jump_repeats_maps_and_workflows_that_are_done(world: WorkflowWo
     assert world.labels == ["list", "each_item_1", "each_item_2", *once, "list", "each_item_1", *once]
 
 
-# --- the definition of now --------------------------------------------------------------------------------
+# --- the current definition -------------------------------------------------------------------------------
 
 
 async def test_a_retry_keeps_its_definition_unless_it_is_asked_for_the_current_one(
@@ -154,7 +154,7 @@ async def test_the_current_definition_may_add_move_and_leave_out_phases(world: W
     before = len(world.seen)
     run = await again(world, run, definition="current")
     assert run.status == "succeeded"
-    # What is done stays done, the first item of the map too; what is new is executed.
+    # Phases that are done stay done, also the first item of the map; new ones are executed.
     assert world.labels[before:] == ["new", "each_item_2", "between", "last"]
     assert world.seen[-1][1]["prompt"] == '["output of each_item_1","two"]'
     phases = [node.node for node in run.nodes if not node.item]

@@ -29,7 +29,7 @@ def test_every_field_has_a_sentence_and_every_sentence_a_field() -> None:
 
 NAMES = {each.name for each in VARIABLES}
 YOURS = {"NAME", "NAME.a.b", "PHASE", "OUTPUT_VAR"}
-"""What stands for names that a workflow gives."""
+"""Placeholders for names that a workflow chooses."""
 WORKFLOW = """
 name: all
 phases:
@@ -106,7 +106,7 @@ async def test_every_variable_of_an_input_is_in_the_reference(world: WorkflowWor
 
 
 async def _scope(world: WorkflowWorld, run_id: str, label: str | None) -> set[str]:
-    """The names that the templates of an execution see."""
+    """Return the names that the templates of an execution can read."""
     assert label is not None
     node, _, part = label.partition("_")
     kind, _, number = part.partition("_")

@@ -1,7 +1,7 @@
-"""The tables of Last Light are here by their names: columns, nullability, defaults, keys and indexes.
+"""The tables of Last Light exist by their names: columns, nullability, defaults, keys and indexes.
 
-Every key and index leads with the namespace. What differs on purpose: times are integers, and the unique
-index of active sessions has the `thread_key`, which is never null, in the place of the thread.
+Every key and index starts with the namespace. Intended differences: times are integers, and the unique index
+of active sessions has the `thread_key`, which is never null, in place of the thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BY_NAME = {table.name: table for table in TABLES}
 
 
 class Of(NamedTuple):
-    """A column of theirs: its type, whether it may be null, and its default."""
+    """A column of Last Light: its type, whether it may be null, and its default."""
 
     type: str
     null: bool = True
@@ -27,14 +27,14 @@ class Of(NamedTuple):
 TEXT, INTEGER, REAL = Of("text"), Of("int"), Of("real")
 NEEDED = Of("text", null=False)
 TIME = Of("int", null=False)
-"""A text there."""
+"""A text in Last Light."""
 WHEN = Of("int")
-"""A text there that may be null."""
+"""A text in Last Light that may be null."""
 ON = Of("int", null=False, default=1)
 
 
 class Theirs(NamedTuple):
-    """A table of theirs. An index is its columns, whether it is unique, and its condition."""
+    """A table of Last Light. An index is its columns, whether it is unique, and its condition."""
 
     columns: dict[str, Of]
     key: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The views for people who read the database with SQL: the columns and forms of the tables that they know."""
+"""The views for people who read the database with SQL, in the columns and formats that they know."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ RETRIES = """SELECT run_id, status, created_at FROM run
 WHERE status = 'pending'
 ORDER BY created_at;"""
 SWEEP = "SELECT run_id FROM run WHERE status = 'running';"
-"""The queries for troubleshooting, as LangGraph's document has them."""
+"""Queries for troubleshooting, as in LangGraph's documentation."""
 
 
 async def ask(world: World, query: str, **values: str) -> Sequence[Row]:

@@ -1,4 +1,4 @@
-"""Values in commands stay data: a real shell runs what is made of them."""
+"""Values in commands stay data: a real shell executes the results."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_braces_without_an_end_are_a_mistake_of_a_file() -> None:
 
 
 def test_parsing_takes_time_in_proportion_to_the_size() -> None:
-    """Twice the size takes about twice the time; before, it took four times as long, or seconds."""
+    """Twice the size takes about twice the time; before, it took 4 times as long, or seconds."""
     shapes = ("{{", "{{ ", "${", "{{a", "${a.output}", "{{a}}\n", "{{#if a}}{{/if}}", "$", "{", "\n{{")
     texts = [(shape * (size // len(shape))) for shape in shapes for size in (16 << 10, MAX_TEMPLATE)]
     texts += ["{{#if" + " " * (MAX_TEMPLATE - 100) + "?}}", "{{a" + " " * (MAX_TEMPLATE - 100) + "b c}}"]
@@ -148,7 +148,7 @@ def test_parsing_takes_time_in_proportion_to_the_size() -> None:
 
 
 def count_steps(shape: str, size: int) -> int:
-    """Return how many lines of Python a template of a size is parsed with."""
+    """Return the number of lines of Python that parse a template of a size."""
     steps = 0
 
     def count(_frame: FrameType, _event: str, _argument: object) -> Any:

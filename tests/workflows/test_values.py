@@ -1,4 +1,4 @@
-"""Contexts of workflow runs are decoded once if they are small."""
+"""Small contexts of workflow runs are decoded once."""
 
 from perdure.kernel.codec import encode_json
 from perdure.workflows.values import MAX_REMEMBERED, decode_context

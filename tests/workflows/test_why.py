@@ -1,4 +1,4 @@
-"""Why: what workflow runs and approvals wait for, and how they ended, on each engine."""
+"""Why workflow runs and approvals wait, and how they ended, on each engine."""
 
 from __future__ import annotations
 

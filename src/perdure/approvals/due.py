@@ -1,4 +1,4 @@
-"""Lets approvals expire and reminds of them when their time has come."""
+"""Expire approvals and send reminders when they are due."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ logger = logging.getLogger(__name__)
 
 
 class DueApprovals:
-    """Settles the approvals of every namespace that are due, each in a transaction of its own.
+    """Handler of due approvals in every namespace, each in a transaction of its own.
 
-    Any number of processes may do so at once: each approval expires once, and each reminder is sent once.
+    Any number of processes may run it at once: each approval expires once, and each reminder is sent once.
     """
 
     def __init__(self, storage: Storage, resumer: Resumer) -> None:
@@ -24,14 +24,14 @@ class DueApprovals:
         self._resumer = resumer
 
     async def settle(self) -> float | None:
-        """Settle what is due; returns the seconds until something is due again, or None."""
+        """Handle what is due. Return the seconds until the next due time, or None."""
         for ns in await self._storage.read(operations.due_namespaces):
             while await self._settle_some(ns) == DUE_ROWS:
                 pass
         return await self._storage.read(operations.until_next)
 
     async def _settle_some(self, ns: int) -> int:
-        """Settle some of a namespace; returns how many moved."""
+        """Handle some due approvals of a namespace. Return their number."""
         moved = 0
         for approval_id in await self._storage.read(operations.due, ns=ns):
             try:
@@ -40,7 +40,7 @@ class DueApprovals:
             except StorageError:
                 raise
             except Exception:
-                # It is tried again later, and must not hold up the others.
-                logger.exception("approval %s is due and cannot be settled", approval_id)
+                # Retried later, so that it does not delay the other approvals.
+                logger.exception("the due work of approval %s failed", approval_id)
                 await self._storage.run(operations.postpone, approval_id, ns=ns)
         return moved

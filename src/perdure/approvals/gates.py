@@ -1,6 +1,6 @@
-"""Gates: approvals are requested when a run pauses, and withdrawn when it is cancelled.
+"""Gates: approvals that are requested when a run pauses, and withdrawn when it is cancelled.
 
-Both are parts of a larger operation, which has locked the run and its nodes before.
+Both are parts of a larger operation that has locked the run and its nodes.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from perdure.service.callers import format_actor
 KIND: Final = "approval"
 CHANNEL: Final = "approvals"
 ANY: Final = "any"
-"""The one key of the channel: an approval was requested or resolved."""
+"""Only key of the channel: an approval was requested or resolved."""
 CONSUMER: Final = "approval"
-"""Who tells others about approvals, out of the outbox."""
+"""Outbox consumer that sends approval webhooks."""
 REQUESTED: Final = "approval.requested"
 REMINDER: Final = "approval.reminder"
 RESOLVED: Final = "approval.resolved"
 
 
 async def open_gate(tx: Tx, run: GatedRun, node: str, gate: NewGate) -> str:
-    """Request an approval for a node of a run; returns its id."""
+    """Request an approval for a node of a run. Return its id."""
     row = new_row(ids.uuid(tx.now, tx.ids), run, node, gate, tx.now)
     await tx.write(sql.ADD.of([row]))
     await tell(tx, [row], REQUESTED)
@@ -36,7 +36,7 @@ async def open_gate(tx: Tx, run: GatedRun, node: str, gate: NewGate) -> str:
 
 
 async def withdraw_gates(tx: Tx, run_ids: Sequence[str]) -> int:
-    """Withdraw the open approvals of runs that are cancelled; returns how many there were."""
+    """Withdraw the open approvals of cancelled runs. Return their number."""
     if not run_ids:
         return 0
     rows = await tx.all(sql.LOCK_OPEN_OF_RUNS, run_ids=list(run_ids))
@@ -49,8 +49,8 @@ async def withdraw_gates(tx: Tx, run_ids: Sequence[str]) -> int:
 
 
 async def tell(tx: Tx, rows: Sequence[ApprovalRow], event: str) -> None:
-    """Publish that approvals have changed, inside and outside."""
-    # What is sent is read when it is delivered.
+    """Publish changes of approvals: to the outbox, the change feed and waiting processes."""
+    # The notice has no content: the approval is read at delivery.
     body = f'{{"event": "{event}", "ns": {tx.ns}}}'
     await put_effects(tx, [NewEffect(CONSUMER, row.id, body) for row in rows])
     changes.tell(tx, KIND, [(row.id, row.status) for row in rows])

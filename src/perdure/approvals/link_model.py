@@ -1,4 +1,4 @@
-"""Links that decide an approval: their secrets, and when they are valid. Everything here is pure."""
+"""Links that decide an approval: tokens, secrets and rows. Everything here is pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perdure.approvals.model import ApprovalLink
 from perdure.kernel.clock import to_iso, to_iso_or_none
 
 PATH = "/approve/"
-"""The path of the page of a link, before its token."""
+"""Path of the page of a link, before its token."""
 ID_DIGITS = 24
 _TOKEN = re.compile(r"([0-9a-f]{24})-([A-Za-z0-9_-]{43})")
 
@@ -30,7 +30,7 @@ class ApprovalLinkRow(NamedTuple):
 
 
 class NewLink(NamedTuple):
-    """A link to be stored: of its secret only the hash is here."""
+    """A link to store, with the hash of its secret."""
 
     id: str
     approval_id: str
@@ -40,35 +40,35 @@ class NewLink(NamedTuple):
 
 
 class LinkToken(NamedTuple):
-    """What the path of a link holds: which link it is, and the hash of its secret."""
+    """Parsed token of a link: its id, and the hash of its secret."""
 
     link_id: str
     hash: str
 
 
 def encode_link_token(link_id: str, secret: str) -> str:
-    """The token of a link, as it stands in the path."""
+    """Encode the token of a link for its path."""
     return f"{link_id}-{secret}"
 
 
 def parse_link_token(text: str) -> LinkToken | None:
-    """A token that was given, or None if it is not one of ours."""
-    found = _TOKEN.fullmatch(text)
-    return None if found is None else LinkToken(found[1], hash_link_secret(found[2]))
+    """Parse a token. Return None if it is malformed."""
+    match = _TOKEN.fullmatch(text)
+    return None if match is None else LinkToken(match[1], hash_link_secret(match[2]))
 
 
 def hash_link_secret(secret: str) -> str:
-    """What is stored of a secret."""
+    """Return the hash of a secret, which is stored in its place."""
     return sha256(secret.encode()).hexdigest()
 
 
 def fits(token: LinkToken, row: ApprovalLinkRow) -> bool:
-    """Whether a token is that of a link; the time it takes tells nothing."""
+    """Return whether a token belongs to a link, in constant time."""
     return hmac.compare_digest(token.hash.encode(), row.hash.encode())
 
 
 def row_to_approval_link(row: ApprovalLinkRow) -> ApprovalLink:
-    """The record of a link."""
+    """Convert a row to the record of a link."""
     return ApprovalLink(
         link_id=row.id,
         approval_id=row.approval_id,

@@ -1,4 +1,4 @@
-"""Approvals: what they are, how they are resolved, and what a decision means. Everything here is pure."""
+"""Approvals: records, transitions and the meaning of a decision. Everything here is pure."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ PENDING, APPROVED, REJECTED, EXPIRED, WITHDRAWN = APPROVAL_STATUSES
 APPROVE, REPLY = APPROVAL_KINDS
 
 MAX_SUMMARY = 4000
-"""How many characters of a summary are kept."""
+"""Maximum length of a stored summary."""
 MAX_ARTIFACT = 64 << 10
-"""How many characters of an artifact are kept."""
+"""Maximum length of a stored artifact."""
 MAX_RESPONSE = 16 << 10
-"""The length of a reply, a reason or a comment, in UTF-8 bytes."""
+"""Maximum length of a reply, a reason or a comment, in UTF-8 bytes."""
 MAX_ASSIGNEES = 100
 MAX_NAME = 200
-"""The length of the name of an assignee, in UTF-8 bytes."""
+"""Maximum length of the name of an assignee, in UTF-8 bytes."""
 LINK_SECONDS: Final = 7 * 86_400.0
-"""How long a link is valid, where nobody says otherwise."""
+"""Default lifetime of a link."""
 MAX_LINK_SECONDS: Final = 90 * 86_400.0
 NO_REASON: Final = "no reason given"
 
@@ -54,7 +54,7 @@ APPROVAL = (
 )
 
 
-# --- what callers see -------------------------------------------------------------------------------------
+# --- records ----------------------------------------------------------------------------------------------
 
 
 class Approval(Record, kw_only=True):
@@ -66,32 +66,32 @@ class Approval(Record, kw_only=True):
     trigger_id: str
     gate: str
     label: str
-    """The label of the phase that waits."""
+    """Label of the phase that waits."""
     status: ApprovalStatus
     kind: ApprovalKind
-    """`approve` wants a yes or a no, `reply` wants a text."""
+    """`approve` asks for yes or no, `reply` asks for a text."""
     summary: str
     artifact: str | None = None
-    """What is to be looked at; a list leaves it out."""
+    """Content to review; lists leave it out."""
     assignees: list[str]
-    """Who may decide; empty is everybody who may write."""
+    """People who may decide; empty allows all callers with write access."""
     requested_by: str | None = None
     created_at: str
     expires_at: str | None = None
     on_expiry: OnExpiry
-    """What happens to the run when nobody answers in time."""
+    """Effect on the run if no person answers in time."""
     reminders: int
-    """How many reminders were sent."""
+    """Number of reminders that were sent."""
     responded_by: str | None = None
     responded_at: str | None = None
     response: str | None = None
     """The reply, the reason or the comment."""
     responded_with: Credential | None = None
-    """The credential of the answer; null if nobody answered, or a caller without one."""
+    """Credential of the answer; null without an answer, or from a caller without a credential."""
     responded_with_id: str | None = None
-    """The id of that token or link; of a login, the id of its token."""
+    """Id of that token or link; for a login, the id of its token."""
     answer_by: list[Credential] = msgspec.field(default_factory=list)
-    """The credentials that may answer; empty is every one."""
+    """Credentials that may answer; empty allows all."""
 
 
 class ApprovalPage(msgspec.Struct, kw_only=True):
@@ -116,16 +116,16 @@ class CreatedLink(ApprovalLink, kw_only=True):
     """A link with its secret, which is shown once."""
 
     path: str
-    """The path of its page. It holds the secret."""
+    """Path of its page, including the secret."""
     url: str | None = None
-    """Its address, where the server knows its own (the setting `public_url`)."""
+    """URL of its page, if the server knows its address (the setting `public_url`)."""
 
 
 # --- gates ------------------------------------------------------------------------------------------------
 
 
 class GatedRun(Protocol):
-    """What an approval needs to know of its workflow run."""
+    """Fields of a workflow run that an approval needs."""
 
     @property
     def id(self) -> str: ...
@@ -136,41 +136,41 @@ class GatedRun(Protocol):
 
 
 class Resumer(Protocol):
-    """What goes on with a run when one of its approvals is resolved."""
+    """Port that continues a run when one of its approvals is resolved."""
 
     async def lock(self, tx: Tx, approval: ApprovalRow) -> bool:
-        """Lock what `resume` changes, before the approval is locked; False if the run does not exist."""
+        """Lock what `resume` changes, before the approval is locked. Return False if the run is gone."""
         ...
 
     async def resume(self, tx: Tx, decision: Decision) -> None:
-        """Go on with the node that has waited."""
+        """Continue with the node that has waited."""
         ...
 
 
 class NewGate(msgspec.Struct, frozen=True, kw_only=True):
-    """An approval that is to be requested. Times are microseconds."""
+    """An approval to request. Times are microseconds."""
 
     gate: str
-    """The name of the gate, such as `post_architect`."""
+    """Name of the gate, such as `post_architect`."""
     label: str
-    """The label of the phase that waits, such as `plan_iter_2`."""
+    """Label of the phase that waits, such as `plan_iter_2`."""
     summary: str
-    """What is to be decided: the message of the gate, or the question of the agent."""
+    """What to decide: the message of the gate, or the question of the agent."""
     kind: ApprovalKind = "approve"
     artifact: str | None = None
-    """What is to be looked at, such as a plan."""
+    """Content to review, such as a plan."""
     requested_by: str | None = None
     assignees: Sequence[str] = ()
-    """Who may decide; empty is everybody who may write."""
+    """People who may decide; empty allows all callers with write access."""
     expires_after: int | None = None
     on_expiry: OnExpiry = "fail"
     remind_every: int | None = None
     answer_by: Sequence[Credential] = ()
-    """The credentials that may answer; empty is every one."""
+    """Credentials that may answer; empty allows all."""
 
 
 class Decision(NamedTuple):
-    """How an approval was resolved."""
+    """Resolution of an approval."""
 
     approval_id: str
     workflow_run_id: str
@@ -187,12 +187,12 @@ class Decision(NamedTuple):
 
     @property
     def proceeds(self) -> bool:
-        """Whether the run goes on."""
+        """Return whether the run continues."""
         return self.status == APPROVED or (self.status == EXPIRED and self.on_expiry == "approve")
 
     @property
     def error(self) -> str:
-        """Why the run does not go on."""
+        """Return the error of a run that does not continue."""
         if self.status == EXPIRED:
             return f"Expired: nobody answered the gate {self.gate} in time"
         return f"Rejected: {self.response or NO_REASON}"
@@ -227,20 +227,20 @@ class ApprovalRow(msgspec.Struct):
     responded_with_id: str | None
     answer_by: str | None
     artifact: str | None = None
-    """It is written with the row and read by itself: no list needs it."""
+    """Written with the row, but read separately, because lists do not need it."""
 
     @property
     def assigned(self) -> list[str]:
-        """Who may decide; empty is everybody."""
+        """Return the assignees; empty allows all callers."""
         return self.assignees.split("\n") if self.assignees else []
 
     @property
     def allowed_credentials(self) -> list[str]:
-        """The credentials that may answer; empty is every one."""
+        """Return the credentials that may answer; empty allows all."""
         return self.answer_by.split(",") if self.answer_by else []
 
     def resolve(self, event: str, now: int, response: str | None, actor: str | None) -> bool:
-        """Move on with an event; False, and nothing changes, if it is resolved already."""
+        """Apply an event. If the approval is already resolved, change nothing and return False."""
         if not APPROVAL.moves(self.status, event):
             return False
         self.status = APPROVAL.step(self.status, event)
@@ -249,7 +249,7 @@ class ApprovalRow(msgspec.Struct):
         return True
 
     def decision(self) -> Decision:
-        """How it was resolved."""
+        """Return the resolution."""
         return Decision(
             approval_id=self.id,
             workflow_run_id=self.workflow_run_id,
@@ -266,7 +266,7 @@ class ApprovalRow(msgspec.Struct):
 
 
 def new_row(id: str, run: GatedRun, node: str, gate: NewGate, now: int) -> ApprovalRow:
-    """The row of an approval that is requested now."""
+    """Build the row of a new approval."""
     expires_at = None if gate.expires_after is None else now + gate.expires_after
     return ApprovalRow(
         id=id,
@@ -299,7 +299,7 @@ def new_row(id: str, run: GatedRun, node: str, gate: NewGate, now: int) -> Appro
 
 
 def next_due(expires_at: int | None, remind_every: int | None, now: int) -> int | None:
-    """When an open approval expires or is to be reminded of, whichever comes first."""
+    """Return when an open approval expires or is due for a reminder, whichever comes first."""
     times = [expires_at] if expires_at is not None else []
     if remind_every is not None:
         times.append(now + remind_every)
@@ -307,7 +307,7 @@ def next_due(expires_at: int | None, remind_every: int | None, now: int) -> int 
 
 
 def storable(text: str, most: int) -> str:
-    """The beginning of a text that an agent wrote, in characters that every database takes."""
+    """Return the beginning of an agent's text, in characters that every database accepts."""
     cut = text if len(text) <= most else text[: most - 1] + "…"
     return cut.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
@@ -321,20 +321,20 @@ EVENTS: Final = {"approve": "approved", "reject": "rejected", "reply": "replied"
 
 
 class Resolution(msgspec.Struct, frozen=True):
-    """What somebody answers to an approval, checked."""
+    """A checked answer to an approval."""
 
     approval_id: str
     answer: Answer
     response: str | None
     everybody: bool = True
-    """Whether who answers need not be one of the assignees."""
+    """Whether callers other than the assignees may answer."""
     credential: Credential | None = None
-    """What the caller came with; None for code of this process, and for a caller without a secret."""
+    """Credential of the caller; None for code of this process, and for a caller without a secret."""
     credential_id: str | None = None
 
 
 def check_response(text: object, answer: str) -> str | None:
-    """The text of an answer: a reply needs one, others may have one."""
+    """Check the text of an answer: required for a reply, optional otherwise."""
     if text is None and answer != "reply":
         return None
     checked = check_text(text, "the reply" if answer == "reply" else "the text", max_length=MAX_RESPONSE)
@@ -344,7 +344,7 @@ def check_response(text: object, answer: str) -> str | None:
 
 
 def check_kind(row: ApprovalRow, answer: Answer) -> None:
-    """An approve gate takes approve and reject, a reply gate takes reply and reject."""
+    """Check the answer: approve or reject for an approve gate, reply or reject for a reply gate."""
     if answer == "approve" and row.kind == REPLY:
         raise InvalidInput(f"approval {row.id} asks for a reply: send a text")
     if answer == "reply" and row.kind == APPROVE:
@@ -362,24 +362,24 @@ NAMES: Final = {
 
 
 def check_credential(row: ApprovalRow, credential: Credential | None) -> None:
-    """Refuse an answer by a credential that the gate does not allow."""
+    """Refuse an answer with a credential that the gate does not allow."""
     allowed = row.allowed_credentials
     if allowed and credential not in allowed:
         raise Forbidden(
             f"approval {row.id} is answered by {' or '.join(NAMES[name] for name in allowed)}, not by "
-            f"{NAMES[credential]}: so says answer_by of the gate {row.gate}"
+            f"{NAMES[credential]}: see answer_by of the gate {row.gate}"
         )
 
 
 def already(row: ApprovalRow) -> Conflict:
-    """Why an approval cannot be resolved any more: how, when and by whom it was."""
+    """Return the conflict of a resolved approval: how, when and by whom it was resolved."""
     by = f" by {row.responded_by}" if row.responded_by else ""
     at = f" at {to_iso(row.responded_at)}" if row.responded_at is not None else ""
     return Conflict(f"approval {row.id} was {row.status}{by}{at}")
 
 
 def row_to_approval(row: ApprovalRow) -> Approval:
-    """The record of an approval."""
+    """Convert a row to the record of an approval."""
     return Approval(
         approval_id=row.id,
         workflow_run_id=row.workflow_run_id,
@@ -410,7 +410,7 @@ def row_to_approval(row: ApprovalRow) -> Approval:
 
 
 class ApprovalCursor(NamedTuple):
-    """A place in the list: after an approval that is open or not, of a time, with an id."""
+    """Position in a list: open or not, creation time, id."""
 
     open: int
     created_at: int
@@ -421,7 +421,7 @@ FIRST: Final = ApprovalCursor(1, 2**62, "")
 
 
 class ApprovalFilter(NamedTuple):
-    """Which approvals a list shows."""
+    """Filters of a list of approvals, and its page."""
 
     status: str | None
     workflow_run_id: str | None
@@ -438,6 +438,6 @@ def encode_approval_cursor(row: ApprovalRow) -> str:
 
 
 def decode_approval_cursor(cursor: str | None) -> ApprovalCursor:
-    """The place that a cursor names; the beginning without one."""
-    found = read_cursor(cursor, _APPROVALS, int, int, str)
-    return FIRST if found is None else ApprovalCursor(*found)
+    """Decode a cursor of the list; None is the beginning."""
+    parts = read_cursor(cursor, _APPROVALS, int, int, str)
+    return FIRST if parts is None else ApprovalCursor(*parts)

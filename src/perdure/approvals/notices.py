@@ -1,4 +1,4 @@
-"""Tells the approval webhook about approvals: requested, a reminder, resolved."""
+"""Send approval webhooks: requests, reminders and resolutions."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from perdure.outbox.model import Consumer, DeliveryPolicy, Effect, Undeliverable
 
 
 class _Notice(msgspec.Struct):
-    """What the outbox holds about an approval: what has happened, and the number of its namespace."""
+    """Content of the outbox about an approval: the event, and the id of its namespace."""
 
     event: str
     ns: int
 
 
 class ApprovalNotices:
-    """Sends what happens to approvals to one URL, with links for the assignees of what is pending.
+    """Outbox consumer that sends events of approvals to one URL, with links for their assignees.
 
-    Without a URL nothing is sent. Links need the address of this server, `public_url`. A notice that is sent
-    again has the same id and other links: those that were sent before no longer work.
+    Without a URL nothing is sent. Links are added to pending approvals and need the address of this server,
+    `public_url`. A notice that is sent again has the same id and new secrets in its links: the earlier links
+    no longer work.
     """
 
     name = CONSUMER
@@ -59,7 +60,7 @@ class ApprovalNotices:
         await self._sender.deliver(msgspec.structs.replace(effect, body=body))
 
     async def _links(self, effect_id: str, approval: Approval, ns: int) -> list[dict[str, Any]]:
-        """A fresh link for each assignee; none if the approval was resolved meanwhile."""
+        """Create a link for each assignee; none if the approval was resolved meanwhile."""
         if self._public_url is None or not approval.assignees:
             return []
         if approval.answer_by and "link" not in approval.answer_by:
@@ -80,5 +81,5 @@ class ApprovalNotices:
 
 
 def _link_id(effect_id: str, assignee: str) -> str:
-    """The same link for the same notice and assignee, however often it is sent."""
+    """Return an id that is the same for each delivery of a notice to an assignee."""
     return sha256(f"{effect_id}/{assignee}".encode()).hexdigest()[: link_model.ID_DIGITS]

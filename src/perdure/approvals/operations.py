@@ -28,11 +28,11 @@ from perdure.service.callers import format_actor
 from perdure.service.idempotency import keyed_as
 
 SYSTEM_ACTOR = "system"
-"""Who answers an approval from inside of this process, where nobody else is named."""
+"""Actor of an answer from this process without a named caller."""
 DUE_ROWS = 100
 POSTPONED = 60 * MICROS
 MAX_LINKS = 1000
-"""How many links an approval may have."""
+"""Maximum number of links per approval."""
 
 
 # --- resolving --------------------------------------------------------------------------------------------
@@ -40,9 +40,10 @@ MAX_LINKS = 1000
 
 @keyed_as("resolve_approval")
 async def resolve(tx: Tx, resolutions: Sequence[Resolution], resumer: Resumer) -> list[str]:
-    """Answer an approval, and go on with its run; of those who answer at once, one wins.
+    """Answer an approval and continue its run. Of concurrent answers, one wins.
 
-    It is called with one at a time: the lock of a second run would come after what the first has changed.
+    It is called with one answer at a time: a second run would have to be locked after the changes of the
+    first.
     """
     (resolution,) = resolutions
     await _resolve(tx, resolution, resumer)
@@ -52,7 +53,7 @@ async def resolve(tx: Tx, resolutions: Sequence[Resolution], resumer: Resumer) -
 async def _resolve(tx: Tx, resolution: Resolution, resumer: Resumer) -> None:
     row = await _locked(tx, resolution.approval_id, resumer)
     actor = tx.actor or SYSTEM_ACTOR
-    # An assignee is named as people know them, or by the id of their token.
+    # An assignee is a name that people use, or the id of a token.
     if not resolution.everybody and row.assigned and not {actor, format_actor(actor)} & set(row.assigned):
         raise Forbidden(f"approval {row.id} is for {', '.join(row.assigned)}; an admin may answer it too")
     check_credential(row, resolution.credential)
@@ -65,10 +66,10 @@ async def _resolve(tx: Tx, resolution: Resolution, resumer: Resumer) -> None:
 
 
 async def _locked(tx: Tx, approval_id: str, resumer: Resumer) -> ApprovalRow:
-    """The approval, locked after its run."""
-    seen = await get(tx, approval_id)
-    if not await resumer.lock(tx, seen):
-        raise NotFound(f"Workflow run {seen.workflow_run_id} not found")
+    """Return the approval, locked after its run."""
+    unlocked = await get(tx, approval_id)
+    if not await resumer.lock(tx, unlocked):
+        raise NotFound(f"Workflow run {unlocked.workflow_run_id} not found")
     row = await tx.one(sql.LOCK, id=approval_id)
     if row is None:
         raise not_found(approval_id)
@@ -85,23 +86,23 @@ async def _resume(tx: Tx, row: ApprovalRow, resumer: Resumer) -> None:
 
 
 async def due_namespaces(tx: Tx) -> list[int]:
-    """The namespaces in which an approval expires or is to be reminded of."""
+    """List the namespaces with due approvals."""
     return await tx.all(sql.DUE_NAMESPACES)
 
 
 async def until_next(tx: Tx) -> float | None:
-    """The seconds until an approval is due, or None if none will be."""
+    """Return the seconds until an approval is due, or None if there is none."""
     due_at = await tx.one(sql.NEXT_DUE)
     return None if due_at is None else max(to_seconds(due_at - tx.now), 0.0)
 
 
 async def due(tx: Tx) -> list[str]:
-    """Some approvals that are due."""
+    """List some due approvals."""
     return await tx.all(sql.DUE, n=DUE_ROWS)
 
 
 async def settle_due(tx: Tx, approval_id: str, resumer: Resumer) -> None:
-    """Let an approval expire whose time is over, or remind of it; nothing if somebody was faster."""
+    """Expire a due approval, or send its reminder. Do nothing if it is no longer due."""
     row = await _locked(tx, approval_id, resumer)
     if row.due_at is None or row.due_at > tx.now:
         return
@@ -116,7 +117,7 @@ async def settle_due(tx: Tx, approval_id: str, resumer: Resumer) -> None:
 
 
 async def postpone(tx: Tx, approval_id: str) -> None:
-    """Look at an approval again in a minute, which was due and could not be settled."""
+    """Delay a due approval that could not be handled by a minute."""
     row = await tx.one(sql.LOCK, id=approval_id)
     if row is not None and row.open:
         row.due_at = tx.now + POSTPONED
@@ -127,7 +128,7 @@ async def postpone(tx: Tx, approval_id: str) -> None:
 
 
 async def add_links(tx: Tx, links: Sequence[NewLink]) -> list[ApprovalLinkRow]:
-    """Store links of one approval, which must be pending."""
+    """Store links of one pending approval."""
     assert tx.ns is not None
     (approval_id,) = {link.approval_id for link in links}
     row = await tx.one(sql.LOCK, id=approval_id)
@@ -139,9 +140,9 @@ async def add_links(tx: Tx, links: Sequence[NewLink]) -> list[ApprovalLinkRow]:
     for link in links:
         if row.assigned and link.assignee not in row.assigned:
             raise Conflict(f"approval {row.id} is for {', '.join(row.assigned)}, not for {link.assignee}")
-    known = await tx.one(sql.COUNT_LINKS, approval_id=approval_id) or 0
-    if known + len(links) > MAX_LINKS:
-        raise Conflict(f"approval {row.id} has {known} links already, and no more than {MAX_LINKS} may be")
+    count = await tx.one(sql.COUNT_LINKS, approval_id=approval_id) or 0
+    if count + len(links) > MAX_LINKS:
+        raise Conflict(f"approval {row.id} has {count} links already; the maximum is {MAX_LINKS}")
     rows = [
         ApprovalLinkRow(
             ns=tx.ns,
@@ -161,7 +162,7 @@ async def add_links(tx: Tx, links: Sequence[NewLink]) -> list[ApprovalLinkRow]:
 
 
 async def list_links(tx: Tx, approval_id: str, limit: int, after: str) -> list[ApprovalLinkRow]:
-    """A page of the links of an approval."""
+    """List a page of the links of an approval."""
     await get(tx, approval_id)
     return await tx.all(sql.LIST_LINKS, approval_id=approval_id, limit=limit, after=after)
 
@@ -175,19 +176,19 @@ class LinkWithApproval(NamedTuple):
 
 
 async def find_link(tx: Tx, token: link_model.LinkToken) -> ApprovalLinkRow | None:
-    """The link of a token, in whichever namespace it is."""
+    """Return the link of a token, in any namespace."""
     row = await tx.one(sql.FIND_LINK, id=token.link_id)
     return row if row is not None and link_model.fits(token, row) else None
 
 
 async def show_link(tx: Tx, link: ApprovalLinkRow) -> LinkWithApproval:
-    """A link that was found, with its approval."""
+    """Return a link with its approval."""
     row = await get_whole(tx, link.approval_id)
     return LinkWithApproval(link, row, bool(row.open) and link.used_at is None and tx.wall < link.expires_at)
 
 
 async def resolve_by_link(tx: Tx, link_id: str, resolution: Resolution, resumer: Resumer) -> None:
-    """Answer an approval in the name of the link's assignee, and use the link up."""
+    """Answer an approval in the name of the link's assignee, and mark the link as used."""
     await _resolve(tx, resolution, resumer)
     link = await tx.one(sql.LOCK_LINK, id=link_id)
     if link is None or link.used_at is not None:
@@ -201,7 +202,7 @@ async def resolve_by_link(tx: Tx, link_id: str, resolution: Resolution, resumer:
 
 
 async def get(tx: Tx, approval_id: str) -> ApprovalRow:
-    """An approval without its artifact; NotFound if there is none."""
+    """Return an approval without its artifact. Raise NotFound if there is none."""
     row = await tx.one(sql.GET, id=approval_id)
     if row is None:
         raise not_found(approval_id)
@@ -209,40 +210,40 @@ async def get(tx: Tx, approval_id: str) -> ApprovalRow:
 
 
 async def get_whole(tx: Tx, approval_id: str) -> ApprovalRow:
-    """An approval, by its id or by the beginning of its id, if no other has the same."""
+    """Return an approval by its id, or by the first digits of its id if they match no other approval."""
     row = await tx.one(sql.GET, id=approval_id) or await _by_prefix(tx, approval_id)
     row.artifact = await tx.one(sql.GET_ARTIFACT, id=row.id)
     return row
 
 
 async def _by_prefix(tx: Tx, beginning: str) -> ApprovalRow:
-    # Ids are made of hexadecimal digits and dashes, which all come before a g.
-    found = await tx.all(sql.BY_PREFIX, first=beginning, last=beginning + "g")
-    if len(found) > 1:
+    # Ids consist of hexadecimal digits and dashes, which sort before "g".
+    rows = await tx.all(sql.BY_PREFIX, first=beginning, last=beginning + "g")
+    if len(rows) > 1:
         raise NotFound(f"more than one approval has an id that begins with {beginning}")
-    if not found or not beginning:
+    if not rows or not beginning:
         raise not_found(beginning)
-    return found[-1]
+    return rows[-1]
 
 
-async def search(tx: Tx, wanted: ApprovalFilter) -> list[ApprovalRow]:
-    """A page of approvals: the open ones first, then the newest first."""
-    page = {"limit": wanted.limit, **wanted.place._asdict()}
-    statuses = [wanted.status] if wanted.status is not None else list(APPROVAL_STATUSES)
-    if wanted.workflow_run_id is not None:
-        run_id = wanted.workflow_run_id
+async def search(tx: Tx, filters: ApprovalFilter) -> list[ApprovalRow]:
+    """List a page of approvals: the open ones first, then the newest first."""
+    page = {"limit": filters.limit, **filters.place._asdict()}
+    statuses = [filters.status] if filters.status is not None else list(APPROVAL_STATUSES)
+    if filters.workflow_run_id is not None:
+        run_id = filters.workflow_run_id
         return await tx.all(sql.LIST_BY_RUN, workflow_run_id=run_id, statuses=statuses, **page)
-    if wanted.trigger_id is not None:
-        trigger_id = wanted.trigger_id
+    if filters.trigger_id is not None:
+        trigger_id = filters.trigger_id
         return await tx.all(sql.LIST_BY_TRIGGER, trigger_id=trigger_id, statuses=statuses, **page)
-    if wanted.status is not None:
+    if filters.status is not None:
         page.pop("open")
-        return await tx.all(sql.LIST_BY_STATUS, status=wanted.status, **page)
+        return await tx.all(sql.LIST_BY_STATUS, status=filters.status, **page)
     return await tx.all(sql.LIST, **page)
 
 
 async def newest_open(tx: Tx, trigger_id: str, kinds: Sequence[str]) -> ApprovalRow | None:
-    """The newest open approval of a trigger, of any of these kinds."""
+    """Return the newest open approval of a trigger, of any of these kinds."""
     return await tx.one(sql.NEWEST_OPEN, trigger_id=trigger_id, kinds=list(kinds))
 
 

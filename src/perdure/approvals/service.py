@@ -1,4 +1,4 @@
-"""Approvals: what people are asked, and what they answer."""
+"""Service of the approvals of one namespace, and of links to them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LinkSeconds = Annotated[float, Meta(gt=0, le=MAX_LINK_SECONDS)]
 
 
 class Approvals(Service):
-    """The approvals of one namespace. An approval is answered once; who comes second gets a conflict."""
+    """The approvals of one namespace. An approval is answered once; a second answer is a conflict."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Approvals(Service):
         check_page(limit)
         if workflow_run_id is not None and trigger_id is not None:
             raise InvalidInput("filter by workflow_run_id or by trigger_id, not by both")
-        wanted = ApprovalFilter(
+        filters = ApprovalFilter(
             status=optional_choice(status, get_args(ApprovalStatus), "status"),
             workflow_run_id=optional_id(workflow_run_id, "workflow_run_id"),
             trigger_id=optional_id(trigger_id, "trigger_id"),
@@ -83,7 +83,7 @@ class Approvals(Service):
         )
         if not limit:
             return ApprovalPage(items=[])
-        rows = await self.read(operations.search, wanted)
+        rows = await self.read(operations.search, filters)
         after = model.encode_approval_cursor(rows[-1]) if len(rows) == limit else None
         return ApprovalPage(items=[model.row_to_approval(row) for row in rows], next=after)
 
@@ -95,12 +95,12 @@ class Approvals(Service):
         kinds = APPROVAL_KINDS if chosen is None else (chosen,)
         row = await self.read(operations.newest_open, trigger, kinds)
         if row is None:
-            raise NotFound(f"nothing of the trigger {trigger} waits for an answer")
+            raise NotFound(f"trigger {trigger} has no pending approval")
         return model.row_to_approval(row)
 
     @call(GET("/approvals/{approval_id}"), scope="read", errors=(NotFound,))
     async def get(self, approval_id: Id) -> Approval:
-        """Get an approval by its id, or by the first digits of its id if no other approval has them."""
+        """Get an approval by its id, or by the first digits of its id if they match no other approval."""
         return model.row_to_approval(
             await self.read(operations.get_whole, check_id(approval_id, "approval_id"))
         )
@@ -111,7 +111,7 @@ class Approvals(Service):
     async def approve(
         self, approval_id: Id, *, comment: str | None = None, idempotency_key: str | None = None
     ) -> Approval:
-        """Approve: the run goes on. The caller is recorded as who did it."""
+        """Approve: the run continues. The caller is recorded."""
         return await self._resolve(approval_id, "approve", comment, idempotency_key)
 
     @call(POST("/approvals/{approval_id}/reject"), scope="write", errors=(NotFound, Conflict, Forbidden))
@@ -123,7 +123,7 @@ class Approvals(Service):
 
     @call(POST("/approvals/{approval_id}/reply"), scope="write", errors=(NotFound, Conflict, Forbidden))
     async def reply(self, approval_id: Id, text: str, *, idempotency_key: str | None = None) -> Approval:
-        """Answer an approval that asks for a reply: the run goes on with the text."""
+        """Answer an approval that asks for a reply: the run continues with the text."""
         return await self._resolve(approval_id, "reply", text, idempotency_key)
 
     async def _resolve(self, approval_id: str, answer: Answer, text: object, key: str | None) -> Approval:
@@ -147,7 +147,7 @@ class Approvals(Service):
 
     @call(GET("/approvals/{approval_id}/links"), scope="read", errors=(NotFound,))
     async def links(self, approval_id: Id, *, limit: Limit = 100, after: str = "") -> Links:
-        """List the links of an approval, without their secrets; `after` is the last id of the page before."""
+        """List the links of an approval without secrets; `after` is the last id of the previous page."""
         check_page(limit)
         checked = check_id(approval_id, "approval_id")
         rows = await self.read(operations.list_links, checked, limit, check_id(after, "after"))
@@ -164,8 +164,8 @@ class Approvals(Service):
     ) -> CreatedLink:
         """Create a link with which an assignee answers once, without a token.
 
-        Its secret is shown here once, and never again. Whoever has the link acts in the assignee's name, so
-        it needs the scope `admin`.
+        The secret is shown only in this answer. A holder of the link acts in the assignee's name, so the call
+        needs the scope `admin`.
         """
         if isinstance(expires_in, bool) or not 0 < expires_in <= MAX_LINK_SECONDS:
             raise InvalidInput(
@@ -173,9 +173,9 @@ class Approvals(Service):
             )
         checked = check_id(approval_id, "approval_id")
         link_id = self.storage.ids.hex(link_model.ID_DIGITS)
-        new, chances = new_links(checked, {link_id: assignee}, expires_in)
+        new, link_secrets = new_links(checked, {link_id: assignee}, expires_in)
         (row,) = await self.write(operations.add_links, new)
-        path = build_link_path(row, chances)
+        path = build_link_path(row, link_secrets)
         url = None if self.public_url is None else self.public_url + path
         return CreatedLink(**structs.asdict(link_model.row_to_approval_link(row)), path=path, url=url)
 
@@ -183,42 +183,42 @@ class Approvals(Service):
 def new_links(
     approval_id: str, assignees: Mapping[str, str], expires_in: float = LINK_SECONDS
 ) -> tuple[Sequence[NewLink], Mapping[str, str]]:
-    """Links for assignees by the links' ids, and the secret of each, which is stored nowhere."""
-    chances = {link_id: secrets.token_urlsafe(32) for link_id in assignees}
+    """Build links for assignees by link id. Return them and their secrets, which are not stored."""
+    link_secrets = {link_id: secrets.token_urlsafe(32) for link_id in assignees}
     new = [
         NewLink(
             link_id,
             approval_id,
             check_name(assignee, "assignee", max_length=MAX_NAME),
-            link_model.hash_link_secret(chances[link_id]),
+            link_model.hash_link_secret(link_secrets[link_id]),
             to_micros(expires_in),
         )
         for link_id, assignee in assignees.items()
     ]
-    return new, chances
+    return new, link_secrets
 
 
-def build_link_path(row: ApprovalLinkRow, chances: Mapping[str, str]) -> str:
-    """The path of a link, with its secret."""
-    return link_model.PATH + link_model.encode_link_token(row.id, chances[row.id])
+def build_link_path(row: ApprovalLinkRow, link_secrets: Mapping[str, str]) -> str:
+    """Build the path of a link, with its secret."""
+    return link_model.PATH + link_model.encode_link_token(row.id, link_secrets[row.id])
 
 
 class LinkedApprovals:
-    """What a link reaches: its approval, in whichever namespace it is, and nothing else."""
+    """Access of a link to its approval, in any namespace, and to nothing else."""
 
     def __init__(self, storage: Storage, resumer: Resumer) -> None:
         self._storage = storage
         self._resumer = resumer
 
     async def find(self, token: LinkToken) -> LinkWithApproval | None:
-        """The link of a token with its approval, or None if there is none."""
+        """Return the link of a token with its approval, or None if there is none."""
         link = await self._storage.read(operations.find_link, token)
         if link is None:
             return None
         return await self._storage.read(operations.show_link, link, ns=link.ns)
 
     async def answer(self, token: LinkToken, answer: Answer, text: object) -> LinkWithApproval:
-        """Answer in the name of the link's assignee, and use the link up."""
+        """Answer in the name of the link's assignee, and mark the link as used."""
         link = await self._storage.read(operations.find_link, token)
         if link is None:
             raise NotFound("this link does not exist")
@@ -232,6 +232,6 @@ class LinkedApprovals:
         await self._storage.run(
             operations.resolve_by_link, link.id, resolution, self._resumer, ns=link.ns, actor=link.assignee
         )
-        found = await self.find(token)
-        assert found is not None
-        return found
+        answered = await self.find(token)
+        assert answered is not None
+        return answered

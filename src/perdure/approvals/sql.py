@@ -1,4 +1,4 @@
-"""The SQL of approvals and their links, written once for both engines."""
+"""SQL of approvals and their links, written once for both engines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perdure.kernel.storage.dialect import BulkInsert, BulkUpdate, name_statemen
 
 # Add approvals.
 ADD = BulkInsert(APPROVALS, ApprovalRow)
-# Write back approvals that have moved.
+# Write back changed approvals.
 MOVE = BulkUpdate(
     APPROVALS,
     ApprovalRow,
@@ -28,7 +28,7 @@ MOVE = BulkUpdate(
 )
 # An approval.
 GET = statement("SELECT {columns} FROM workflow_approvals WHERE ns = :ns AND id = :id", row=ApprovalRow)
-# What is to be looked at for an approval.
+# The artifact of an approval.
 GET_ARTIFACT = statement("SELECT artifact FROM workflow_approvals WHERE ns = :ns AND id = :id", row=str)
 # Lock an approval.
 LOCK = statement(
@@ -51,7 +51,7 @@ OPEN_OF_RUN = statement(
     """,
     row=ApprovalRow,
 )
-# Approvals whose ids begin alike: a few, to tell whether there is one alone.
+# Approvals by the first digits of their ids; 2 rows show that several match.
 BY_PREFIX = statement(
     """
     SELECT {columns} FROM workflow_approvals
@@ -107,11 +107,11 @@ NEWEST_OPEN = statement(
     row=ApprovalRow,
 )
 
-# The namespaces in which approvals expire or are to be reminded of.
+# The namespaces with due approvals.
 DUE_NAMESPACES = statement("SELECT DISTINCT {plain:ns} FROM workflow_approvals WHERE due_at <= :now", row=int)
-# When the next approval of all namespaces expires or is to be reminded of.
+# The next due time of all namespaces.
 NEXT_DUE = statement("SELECT min(due_at) FROM workflow_approvals WHERE due_at > 0", row=int)
-# Some approvals that are due, those first that have waited longest.
+# Some due approvals, the longest due first.
 DUE = statement(
     """
     SELECT id FROM workflow_approvals
@@ -120,20 +120,20 @@ DUE = statement(
     row=str,
 )
 
-# Add links; one that is sent again gets another secret, as long as nobody has used it.
+# Add links. A link that is sent again gets a new secret unless it was used.
 ADD_LINKS = BulkInsert(
     LINKS,
     ApprovalLinkRow,
     on_conflict="UPDATE SET hash = excluded.hash, expires_at = excluded.expires_at "
     "WHERE approval_links.used_at IS NULL",
 )
-# A link, in whichever namespace it is.
+# A link, in any namespace.
 FIND_LINK = statement("SELECT {columns} FROM approval_links WHERE id = :id", row=ApprovalLinkRow)
 # Lock a link.
 LOCK_LINK = statement(
     "SELECT {columns} FROM approval_links WHERE ns = :ns AND id = :id {lock}", row=ApprovalLinkRow
 )
-# Use a link up, once.
+# Mark a link as used, once.
 USE_LINK = statement(
     "UPDATE approval_links SET used_at = :now WHERE ns = :ns AND id = :id AND used_at IS NULL"
 )
@@ -145,7 +145,7 @@ LIST_LINKS = statement(
     """,
     row=ApprovalLinkRow,
 )
-# How many links an approval has.
+# The number of links of an approval.
 COUNT_LINKS = statement(
     "SELECT count(*) FROM approval_links WHERE ns = :ns AND approval_id = :approval_id", row=int
 )

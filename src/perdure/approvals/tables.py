@@ -1,4 +1,4 @@
-"""The tables of approvals and of the links that decide them."""
+"""Tables of approvals and of the links that decide them."""
 
 from perdure.kernel.storage.schema import ForeignKey, Index, Table, integer, text
 
@@ -45,7 +45,7 @@ APPROVALS = Table(
     deadlines=("due_at", "expires_at"),
     foreign_keys=(ForeignKey(("ns", "workflow_run_id"), "workflow_runs"),),
 )
-"""Each approval. `open` is 1 while it is pending; `due_at` is set while something is to happen by itself."""
+"""Each approval. `open` is 1 while it is pending; `due_at` is the time of its next reminder or its expiry."""
 
 LINKS = Table(
     "approval_links",
@@ -66,6 +66,6 @@ LINKS = Table(
     ),
     foreign_keys=(ForeignKey(("ns", "approval_id"), "workflow_approvals"),),
 )
-"""Links that decide an approval in the name of an assignee. Of their secrets only the hashes are stored."""
+"""Links that decide an approval in the name of an assignee. Only the hashes of their secrets are stored."""
 
 TABLES = (APPROVALS, LINKS)

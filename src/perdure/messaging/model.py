@@ -1,4 +1,4 @@
-"""The rules of messaging sessions and their rows. Everything here is pure."""
+"""Rules and rows of messaging sessions. Everything here is pure."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from perdure.kernel.errors import InvalidInput
 from perdure.messaging.records import ChatMessage, MessagingSession, Role
 
 MAX_CONTENT: Final = 256 << 10
-"""How long a message is, in UTF-8 bytes."""
+"""Maximum length of a message, in UTF-8 bytes."""
 MAX_HISTORY: Final = 50
-"""How many messages are looked back at, where nobody says otherwise."""
+"""Default number of earlier messages in a history."""
 IDLE_SECONDS: Final = 1800.0
-"""After how long without a message a session is over, where nobody says otherwise."""
+"""Default time without a message after which a session ends."""
 MAX_TURN: Final = 512 << 10
-"""How long the messages of one turn are together, each with a thousand characters more than it has."""
+"""Maximum total length of the messages of one turn; each counts with 1,000 additional characters."""
 LATEST: Final = 2**62
 LAST_SECOND: Final = 250_000_000_000.0
 CUT: Final = "\n…[truncated]".encode()
 
 SESSIONS, MESSAGES = "messaging sessions", "messages"
-"""The lists that cursors name."""
+"""Lists that cursors belong to."""
 
 
 class ConversationKey(msgspec.Struct, frozen=True):
-    """Whose conversation, and where."""
+    """Key of a conversation: platform, channel, thread, user."""
 
     platform: str
     channel_id: str
@@ -39,12 +39,12 @@ class ConversationKey(msgspec.Struct, frozen=True):
 
     @property
     def thread_key(self) -> str:
-        """The thread as it stands in the unique index, which knows no null."""
+        """Return the thread as stored in the unique index, which has no null."""
         return self.thread_id or ""
 
     @property
     def trigger_id(self) -> str:
-        """What the executions of its turns say that they were triggered by."""
+        """Return the trigger of the executions of its turns."""
         return ":".join((self.platform, self.channel_id, self.thread_id or self.user_id))
 
 
@@ -76,7 +76,7 @@ class MessagingSessionRow(msgspec.Struct):
 
 
 class OldSession(NamedTuple):
-    """A session, and when its last message came."""
+    """A session, and the time of its last message."""
 
     last_activity_at: int
     id: str
@@ -96,7 +96,7 @@ class MessageRow(NamedTuple):
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message to be added, checked."""
+    """A checked message to add."""
 
     role: Role
     content: str
@@ -106,7 +106,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionCursor(NamedTuple):
-    """A place in a list by time: before what has this time and id."""
+    """Position in a list of sessions: last activity and id."""
 
     at: int
     id: str
@@ -116,7 +116,7 @@ FIRST: Final = SessionCursor(LATEST, "")
 
 
 def check_key(platform: object, channel_id: object, thread_id: object, user_id: object) -> ConversationKey:
-    """The key of a session. An empty thread is none."""
+    """Check the key of a session. An empty thread counts as none."""
     thread = None if thread_id is None or thread_id == "" else check_name(thread_id, "thread_id")
     return ConversationKey(
         check_name(platform, "platform"),
@@ -134,7 +134,7 @@ def check_content(value: object) -> str:
 
 
 def check_sent_at(value: object) -> int | None:
-    """The platform's time of a message, in epoch seconds, as microseconds."""
+    """Check the platform's time of a message in epoch seconds. Return it in microseconds."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < LAST_SECOND:
@@ -143,7 +143,7 @@ def check_sent_at(value: object) -> int | None:
 
 
 def storable(text: str) -> str:
-    """What an agent said as the content of a message: bounded, in characters that every database takes."""
+    """Return an agent's text as the content of a message: of limited length, accepted by every database."""
     plain = text.replace("\0", "\ufffd").encode("utf-8", "replace")
     if len(plain) <= MAX_CONTENT:
         return plain.decode()
@@ -151,19 +151,19 @@ def storable(text: str) -> str:
 
 
 def decode_session_cursor(cursor: str | None) -> SessionCursor:
-    """The place that a cursor names; the newest end without one."""
-    found = read_cursor(cursor, SESSIONS, int, str)
-    return FIRST if found is None else SessionCursor(*found)
+    """Decode a cursor of a list of sessions; None is the newest session."""
+    parts = read_cursor(cursor, SESSIONS, int, str)
+    return FIRST if parts is None else SessionCursor(*parts)
 
 
 def decode_message_cursor(cursor: str | None) -> tuple[int, int]:
-    """The time and the id of the message that a cursor names."""
+    """Decode a cursor of messages to the time and the id of a message."""
     at, id = read_cursor(cursor, MESSAGES, int, int) or (LATEST, MAX_ROWS)
     return at, id
 
 
 def row_to_session(row: MessagingSessionRow) -> MessagingSession:
-    """The record of a session."""
+    """Convert a row to the record of a session."""
     return MessagingSession(
         session_id=row.id,
         platform=row.platform,
@@ -181,16 +181,15 @@ def row_to_session(row: MessagingSessionRow) -> MessagingSession:
 
 
 def extract_question(interrupts: str | None) -> Any:
-    """What an agent asks, from the interrupts of its thread: of one, its value."""
+    """Return the question of an agent from the interrupts of its thread: the value of a single one."""
     if interrupts is None:
         return None
-    found = decode_json(interrupts)
-    asked = [each.get("value") if isinstance(each, dict) else each for each in found]
-    return asked.pop() if len(asked) == 1 else asked
+    values = [item.get("value") if isinstance(item, dict) else item for item in decode_json(interrupts)]
+    return values[0] if len(values) == 1 else values
 
 
 def row_to_message(row: MessageRow) -> ChatMessage:
-    """The record of a message."""
+    """Convert a row to the record of a message."""
     return ChatMessage(
         message_id=row.id,
         session_id=row.session_id,

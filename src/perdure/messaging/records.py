@@ -1,4 +1,4 @@
-"""What callers see of messaging sessions. Times are ISO 8601."""
+"""Records of messaging sessions, as callers get them. Times are ISO 8601."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ class MessagingSession(Record, kw_only=True):
 
     session_id: str
     platform: str
-    """Where it takes place, such as `slack` or `cli`."""
+    """Platform of the conversation, such as `slack` or `cli`."""
     channel_id: str
     thread_id: str | None = None
     user_id: str
     assistant_id: str | None = None
-    """The assistant that answers, if one does."""
+    """Assistant that answers, if there is one."""
     agent_session_id: str | None = None
-    """The session in which the agent's messages and tool calls are logged."""
+    """Session to which the agent's messages and tool calls are logged."""
     created_at: str
     last_activity_at: str
     message_count: int
     active: bool
-    """Whether messages go on in it; one that was idle for too long, or was reset, is not active."""
+    """Whether it takes more messages; it ends after a long idle time or a reset."""
     question: Any = None
-    """What the assistant has asked: the next message answers it."""
+    """Question of the assistant, which the next message answers."""
 
 
 class SessionPage(msgspec.Struct, kw_only=True):
@@ -52,32 +52,32 @@ class ChatMessage(Record, kw_only=True):
     timestamp: str
     platform_message_id: str | None = None
     turn_id: str | None = None
-    """The turn that answers it, or that wrote it."""
+    """Turn that answers it, or that wrote it."""
 
 
 class ChatMessagePage(msgspec.Struct, kw_only=True):
-    """The newest messages before a place, the oldest of them first. `next` is the cursor of those before."""
+    """The newest messages before a cursor, in ascending order. `next` is the cursor of earlier ones."""
 
     items: list[ChatMessage]
     next: str | None = None
 
 
 class SentMessage(Record, kw_only=True):
-    """A message that was sent to an assistant. The turn that answers it is a run: it can be streamed."""
+    """A message sent to an assistant. The turn that answers it is a run and can be streamed."""
 
     message: ChatMessage
     turn_id: str
 
 
 class TurnEnd(Record, kw_only=True):
-    """How a turn ended."""
+    """Result of a turn."""
 
     turn_id: str
     session_id: str
     status: str
     """`success`, `error`, `timeout` or `interrupted`."""
     message: ChatMessage | None = None
-    """What the assistant answered."""
+    """Answer of the assistant."""
     question: Any = None
-    """What the assistant asks: the next message answers it."""
+    """Question of the assistant, which the next message answers."""
     error: str | None = None

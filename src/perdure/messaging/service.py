@@ -1,4 +1,4 @@
-"""The messaging sessions of one namespace."""
+"""Service of the messaging sessions of one namespace."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Settle = Annotated[float, Meta(ge=0, le=MAX_SETTLE)]
 
 
 class TurnRuns(Protocol):
-    """The runs that turns are: what waits for them and reads their streams."""
+    """Access to the runs of turns: waiting for them and reading their streams."""
 
     async def join_run(self, run_id: str, timeout: float | None = None) -> Any: ...
     def stream_run(self, run_id: str) -> AsyncGenerator[Burst, None]: ...
@@ -60,10 +60,10 @@ class TurnRuns(Protocol):
 
 
 class Messaging(Service):
-    """Conversations with people: one active session for each person in each channel or thread.
+    """Conversations with people: one active session per person and channel or thread.
 
-    A message that is sent is answered by a turn of the session's assistant. The turns of a session run one
-    after the other; messages that come while one runs are answered together by the next.
+    A sent message is answered by a turn of the session's assistant. The turns of a session run one after
+    another; messages that arrive during a turn are answered together by the next one.
     """
 
     def __init__(
@@ -82,13 +82,13 @@ class Messaging(Service):
         self.idle = to_micros(idle)
 
     def acting_as(self, caller: Caller) -> Self:
-        """The same service for a caller, with the caller's runs."""
+        """Return the same service for a caller, with the caller's runs."""
         sibling = super().acting_as(caller)
         sibling.runs = self.runs.acting_as(caller)
         return sibling
 
     def in_namespace(self, namespace: str) -> Self:
-        """The same service in another namespace."""
+        """Return the same service in another namespace."""
         sibling = super().in_namespace(namespace)
         sibling.runs = self.runs.in_namespace(namespace)
         return sibling
@@ -103,10 +103,10 @@ class Messaging(Service):
         thread_id: str | None = None,
         assistant_id: str | None = None,
     ) -> MessagingSession:
-        """Get the active session of a person in a channel or thread, or begin one.
+        """Get the active session of a person in a channel or thread, or create one.
 
-        A session that was idle for too long (the setting `chat_idle_timeout`) is ended, and another begins.
-        So it is when another assistant is named.
+        A session that was idle for too long (the setting `chat_idle_timeout`) is ended, and a new one
+        created. The same happens if another assistant is named.
         """
         key = model.check_key(platform, channel_id, thread_id, user_id)
         assistant = optional_id(assistant_id, "assistant_id")
@@ -133,9 +133,9 @@ class Messaging(Service):
     async def find_thread(
         self, platform: str, channel_id: str, thread_id: str, *, include_stale: bool = False
     ) -> MessagingSession:
-        """Find the most recently used active session of a thread, whoever it is with.
+        """Find the most recently used active session of a thread, of any person.
 
-        With `include_stale` also one that was idle for too long.
+        With `include_stale`, also find a session that was idle for too long.
         """
         row = await self._of_thread(platform, channel_id, thread_id, include_stale)
         if row is None:
@@ -143,7 +143,7 @@ class Messaging(Service):
         return model.row_to_session(row)
 
     async def has_active_thread(self, platform: str, channel_id: str, thread_id: str) -> bool:
-        """Whether somebody has an active session in a thread."""
+        """Return whether a thread has an active session."""
         return await self._of_thread(platform, channel_id, thread_id, include_stale=False) is not None
 
     async def _of_thread(
@@ -160,18 +160,18 @@ class Messaging(Service):
 
     @call(GET("/messaging/sessions/{session_id}"), scope="read", errors=(NotFound,))
     async def get(self, session_id: Id) -> MessagingSession:
-        """Get a session by its id, or by the first digits of its id if no other session has them."""
+        """Get a session by its id, or by the first digits of its id if they match no other session."""
         return model.row_to_session(await self.read(operations.get, check_id(session_id, "session_id")))
 
     @call(POST("/messaging/sessions/{session_id}/end"), scope="write", errors=(NotFound,), repeatable=True)
     async def deactivate(self, session_id: Id) -> MessagingSession:
-        """End a session: the person's next message begins another, without a memory of this one."""
+        """End a session: the person's next message begins another one without a memory of this one."""
         row = await self.write(operations.deactivate, check_id(session_id, "session_id"))
         return model.row_to_session(row)
 
     @call(PUT("/messaging/sessions/{session_id}/agent-session"), scope="write", errors=(NotFound,))
     async def set_agent_session_id(self, session_id: Id, agent_session_id: str | None) -> MessagingSession:
-        """Note in which session the agent logs what it says and does."""
+        """Record the session to which the agent logs its messages and tool calls."""
         row = await self.write(
             operations.set_agent_session_id,
             check_id(session_id, "session_id"),
@@ -185,17 +185,17 @@ class Messaging(Service):
     async def history(
         self, session_id: Id, *, limit: Limit = MAX_HISTORY, cursor: str | None = None
     ) -> ChatMessagePage:
-        """List the newest messages of a session, the oldest of them first.
+        """List the newest messages of a session, in ascending order.
 
-        `next` of a page is the cursor of the messages before it.
+        `next` of a page is the cursor of earlier messages.
         """
         check_page(limit)
         at, before = model.decode_message_cursor(cursor)
         checked = check_id(session_id, "session_id")
         rows = await self.read(operations.history, checked, at, before, limit)
         first = next(iter(rows), None) if limit and len(rows) == limit else None
-        before_these = None if first is None else write_cursor(model.MESSAGES, first.timestamp, first.id)
-        return ChatMessagePage(items=[model.row_to_message(row) for row in rows], next=before_these)
+        after = None if first is None else write_cursor(model.MESSAGES, first.timestamp, first.id)
+        return ChatMessagePage(items=[model.row_to_message(row) for row in rows], next=after)
 
     @call(POST("/messaging/sessions/{session_id}/transcript"), scope="write", status=201, errors=(NotFound,))
     async def add_message(
@@ -207,7 +207,7 @@ class Messaging(Service):
         platform_message_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> ChatMessage:
-        """Record a message that was said elsewhere, without an answer to it."""
+        """Record a message of another system, without an answer to it."""
         message = NewMessage(
             role=check_choice(role, ROLES, "role"),
             content=model.check_content(content),
@@ -240,8 +240,8 @@ class Messaging(Service):
     ) -> SentMessage:
         """Send a message to the assistant of a session, without waiting for its answer.
 
-        Messages that come before its turn has begun are answered together, in the order of `sent_at`, the
-        platform's time in epoch seconds. `settle_seconds` lets a turn wait for more of them.
+        Messages sent before its turn starts are answered together, in the order of `sent_at`, the platform's
+        time in epoch seconds. `settle_seconds` lets a turn wait for more messages.
         """
         message = NewMessage(
             role="user",
@@ -297,7 +297,7 @@ class Messaging(Service):
     async def stream(
         self, session_id: Id, content: str, *, idempotency_key: str | None = None
     ) -> AsyncGenerator[Burst, None]:
-        """Send a message and stream the events of its turn, in bursts, until its end."""
+        """Send a message and stream the events of its turn, in bursts, until it ends."""
         sent = await self.send(session_id, content, idempotency_key=idempotency_key)
         async for burst in self.runs.stream_run(sent.turn_id):
             yield burst
@@ -308,7 +308,7 @@ class Messaging(Service):
         errors=(NotFound, Conflict),
     )
     async def cancel_turn(self, session_id: Id, turn_id: Id) -> MessagingSession:
-        """Cancel a turn. Conflict if it has ended."""
+        """Cancel a turn. Raise Conflict if it has ended."""
         session = await self.get(session_id)
         await self.write(turns.cancel, session.session_id, check_id(turn_id, "turn_id"), self.phases)
         return await self.get(session.session_id)

@@ -1,4 +1,4 @@
-"""The SQL of messaging sessions, written once for both engines."""
+"""SQL of messaging sessions, written once for both engines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ADD_SESSION = statement(
 GET_SESSION = statement(
     "SELECT {columns} FROM messaging_sessions WHERE ns = :ns AND id = :id", row=MessagingSessionRow
 )
-# Sessions whose ids begin alike: a few, to tell whether there is one alone.
+# Sessions by the first digits of their ids; 2 rows show that several match.
 BY_PREFIX = statement(
     """
     SELECT {columns} FROM messaging_sessions
@@ -73,7 +73,7 @@ LIST_SESSIONS = statement(
     """,
     row=MessagingSessionRow,
 )
-# A page of the sessions that are active, or are not, the most recently used first.
+# A page of the active or ended sessions, the most recently used first.
 LIST_BY_ACTIVE = statement(
     """
     SELECT {columns} FROM messaging_sessions
@@ -82,7 +82,7 @@ LIST_BY_ACTIVE = statement(
     """,
     row=MessagingSessionRow,
 )
-# The most recently used active session of a thread, whoever it is with.
+# The most recently used active session of a thread, of any person.
 OF_THREAD = statement(
     """
     SELECT {columns} FROM messaging_sessions
@@ -93,7 +93,7 @@ OF_THREAD = statement(
     row=MessagingSessionRow,
 )
 
-# Sessions whose last message is from before a time, and of which no turn is open, after a place.
+# Sessions without an open turn whose last message is older than a time, after a cursor.
 OLD_SESSIONS = statement(
     """
     SELECT s.last_activity_at, s.id FROM messaging_sessions AS s
@@ -120,7 +120,7 @@ DROP_MESSAGES = statement(
 )
 # Delete the executions of turns.
 DROP_EXECUTIONS = statement("DELETE FROM executions WHERE ns = :ns AND rollout_id {among:ids}")
-# Delete the sums of a chat that has no executions any more.
+# Delete the sums of a chat that has no more executions.
 DROP_CHAT = statement(
     """
     DELETE FROM chat_threads WHERE ns = :ns AND trigger_id = :trigger_id
@@ -136,7 +136,7 @@ ADD_MESSAGES = BulkInsert(MESSAGES, MessageRow, on_conflict="NOTHING")
 GET_MESSAGE = statement(
     "SELECT {columns} FROM messaging_messages WHERE ns = :ns AND id = :id", row=MessageRow
 )
-# The newest messages of a session before a place.
+# The newest messages of a session before a cursor.
 LIST_MESSAGES = statement(
     """
     SELECT {columns} FROM messaging_messages

@@ -1,4 +1,4 @@
-"""The tables of messaging sessions and their messages."""
+"""Tables of messaging sessions and their messages."""
 
 from perdure.kernel.storage.schema import ForeignKey, Index, Table, integer, text
 
@@ -39,10 +39,10 @@ SESSIONS = Table(
         Index("messaging_sessions_line", ("ns", "line"), unique=True),
     ),
 )
-"""Each session: a person's conversation in a place. `thread_key` is the thread, or an empty text.
+"""Each session: a person's conversation in a channel or thread. `thread_key` is the thread, or an empty text.
 
-`line` is the thread of perdure in which its turns run, one after the other. `pending_turn` is the turn that
-has not begun, which takes whatever messages come until then; `question` is what the last turn asked.
+`line` is the thread of perdure in which its turns run, one after another. `pending_turn` is the turn that has
+not started, which takes all new messages; `question` is the question of the last turn.
 """
 
 MESSAGES = Table(
@@ -65,6 +65,6 @@ MESSAGES = Table(
     ),
     foreign_keys=(ForeignKey(("ns", "session_id"), "messaging_sessions"),),
 )
-"""Each message. `turn` is the turn that took it, or that wrote it; `sent_at` is the platform's own time."""
+"""Each message. `turn` is the turn that answers or wrote it; `sent_at` is the platform's own time."""
 
 TABLES = (SESSIONS, MESSAGES)

@@ -1,1 +1,1 @@
-"""Agent sessions: what agents said and did, as it is logged and as it is read."""
+"""Agent sessions: logs of the messages and tool calls of agents, written and read."""

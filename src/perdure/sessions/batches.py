@@ -1,4 +1,4 @@
-"""Lines in batches that one append takes, also over HTTP."""
+"""Batches of lines for one append, also over HTTP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BATCH_BYTES = 1 << 20
 
 
 def in_batches(lines: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[list[dict[str, Any]]]:
-    """Lines in their order, each given with its length; a line that is longer than a batch is one alone."""
+    """Yield batches of lines, each given with its length. A line longer than a batch is sent separately."""
     batch: list[dict[str, Any]] = []
     size = 0
     for length, record in lines:

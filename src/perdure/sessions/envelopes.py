@@ -1,4 +1,4 @@
-"""What an agent says as lines of its session, in the envelope of Claude Code and its SDK. Pure."""
+"""Lines of a session in the envelope of Claude Code and its SDK. Pure."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Envelope = dict[str, Any]
 def message(
     role: object, content: object, *, model: str | None = None, usage: Mapping[str, Any] | None = None
 ) -> Envelope | None:
-    """A message of a user, of the assistant or of the system; None if the assistant says nothing."""
-    role = check_choice(role, ROLES, "role (results of tools are told with tool_result)")
+    """Build a message of a user, the assistant or the system; None for an empty message of the assistant."""
+    role = check_choice(role, ROLES, "role (use tool_result for results of tools)")
     given = _content(content)
     if role == "system":
         return {"type": "system", "subtype": "message", "content": given}
     if role == "user":
         return {"type": "user", "message": {"role": "user", "content": given}}
     blocks = [{"type": "text", "text": given}] if isinstance(given, str) else given
-    blocks = [each for each in blocks if each.get("text") != ""]
+    blocks = [block for block in blocks if block.get("text") != ""]
     if not blocks and not usage:
         return None
     body: Envelope = {"role": "assistant", "content": blocks}
@@ -43,7 +43,7 @@ def message(
 
 
 def tool_result(id: object, content: object, *, is_error: bool = False) -> Envelope:
-    """The result of a tool. What is neither text nor blocks is written as JSON."""
+    """Build the result of a tool. Content that is neither text nor blocks is written as JSON."""
     if not isinstance(content, str) and not _are_blocks(content):
         content = encode_json(content, what="the content of a tool result")
     block: Envelope = {
@@ -65,31 +65,31 @@ def result(
     stop_reason: str | None = None,
     **tokens: int | None,
 ) -> Envelope:
-    """What an attempt has taken so far. A later one of the same attempt replaces it."""
+    """Build the usage of an attempt so far. A later one of the same attempt replaces it."""
     unknown = sorted(set(tokens) - set(TOKENS))
     if unknown:
         raise InvalidInput(f"usage has no {unknown[0]!r}; it has cost_usd, {', '.join(TOKENS)}")
     if cost_usd is not None and (not is_number(cost_usd) or cost_usd < 0):
         raise InvalidInput("cost_usd must be a number that is not negative")
-    told: Envelope = {
+    figures: Envelope = {
         "num_turns": turns,
         "duration_ms": duration_ms,
         "duration_api_ms": api_duration_ms,
         **{f"total_{name}": tokens.get(name) for name in TOKENS},
     }
-    for name, count in told.items():
+    for name, count in figures.items():
         if count is not None:
             check_number(count, name.removeprefix("total_"))
-    told["total_cost_usd"] = cost_usd
-    told["stop_reason"] = None if stop_reason is None else check_text(stop_reason, "stop_reason")
-    known = {name: value for name, value in told.items() if value is not None}
-    if not known:
+    figures["total_cost_usd"] = cost_usd
+    figures["stop_reason"] = None if stop_reason is None else check_text(stop_reason, "stop_reason")
+    given = {name: value for name, value in figures.items() if value is not None}
+    if not given:
         raise InvalidInput("usage needs at least one figure, such as cost_usd or input_tokens")
-    return {"type": "result", "subtype": "success", **known}
+    return {"type": "result", "subtype": "success", **given}
 
 
 def without_content(line: Envelope) -> Envelope:
-    """The line without texts, arguments and results: who said something, which tools, which usage."""
+    """Return a line without texts, arguments and results; roles, tool names and usage are kept."""
     if line["type"] == "result":
         return {name: value for name, value in line.items() if name != "result"}
     if "error" in line:
@@ -100,7 +100,7 @@ def without_content(line: Envelope) -> Envelope:
         return line
     body = line["message"]
     content = body["content"]
-    kept = "" if isinstance(content, str) else [_without_content(each) for each in content]
+    kept = "" if isinstance(content, str) else [_without_content(block) for block in content]
     return {**line, "message": {**body, "content": kept}}
 
 
@@ -125,7 +125,7 @@ def _content(content: object) -> Any:
 
 def _are_blocks(content: object) -> bool:
     return isinstance(content, Sequence) and all(
-        isinstance(each, Mapping) and isinstance(each.get("type"), str) for each in content
+        isinstance(block, Mapping) and isinstance(block.get("type"), str) for block in content
     )
 
 

@@ -1,4 +1,4 @@
-"""How sessions are described and searched. Everything here is pure."""
+"""Descriptions of sessions, and search in their messages. Everything here is pure."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from perdure.sessions.records import Message, SessionTotals, Usage
 from perdure.sessions.transcripts.reading import messages_in
 
 DESCRIBED_LINES = 200
-"""How many lines of the beginning, and of the end, of a long session a list reads."""
+"""Maximum number of lines at each end of a long session that a list reads."""
 FEW_BYTES = 4 << 10
-"""How much of the beginning, and of the end, of a long session a list reads first."""
+"""Size of the part at each end of a long session that a list reads first."""
 SNIPPET = 160
-"""How many characters of a message a list or a search shows."""
+"""Length of the part of a message that a list or a search shows."""
 
 Scope = Literal["messages", "errors", "all"]
 SCOPES: tuple[Scope, ...] = ("messages", "errors", "all")
 
 
 class SubAgent(msgspec.Struct, kw_only=True):
-    """A sub-agent of a session. `name` is what its messages are read by."""
+    """A sub-agent of a session. Its messages are read by `name`."""
 
     name: str
     size: int
@@ -32,7 +32,7 @@ class SubAgent(msgspec.Struct, kw_only=True):
 
 
 class Session(msgspec.Struct, kw_only=True):
-    """A session of an agent. Times are in epoch seconds; `messages` is None where a list did not count."""
+    """A session of an agent. Times are in epoch seconds; `messages` is None if a list did not count them."""
 
     session_id: str
     project: str
@@ -52,7 +52,7 @@ class Session(msgspec.Struct, kw_only=True):
 
 
 class MessagePage(msgspec.Struct, kw_only=True):
-    """Messages of a session. Read on with `after`; `end` is true if there was nothing more."""
+    """Messages of a session. Continue with `after`; `end` is true if there are no more messages."""
 
     items: list[Message]
     after: int
@@ -60,7 +60,7 @@ class MessagePage(msgspec.Struct, kw_only=True):
 
 
 class LinePage(msgspec.Struct, kw_only=True):
-    """Lines of a session as they were written. Read on with `after`."""
+    """Stored lines of a session. Continue with `after`."""
 
     items: list[str]
     after: int
@@ -68,20 +68,20 @@ class LinePage(msgspec.Struct, kw_only=True):
 
 
 class LogPosition(msgspec.Struct, kw_only=True):
-    """The position after the lines that were appended."""
+    """Position after the appended lines."""
 
     after: int
 
 
 class Blob(msgspec.Struct, kw_only=True):
-    """The whole content of a tool result that is cut in its session."""
+    """Full content of a tool result that is cut in its session."""
 
     digest: str
     content: str
 
 
 class MessageMatch(msgspec.Struct, kw_only=True):
-    """A message that has the words of a search."""
+    """A message that contains the words of a search."""
 
     session_id: str
     project: str
@@ -92,49 +92,49 @@ class MessageMatch(msgspec.Struct, kw_only=True):
 
 
 class Matches(msgspec.Struct, kw_only=True):
-    """What a search found. `complete` is false if it stopped before it had read everything."""
+    """Result of a search. `complete` is false if it stopped before it had read everything."""
 
     items: list[MessageMatch]
     complete: bool
 
 
 def described(edges: Edges) -> Session:
-    """A session in a list, by the beginning and the end of its log."""
-    session = _of_log(edges.info)
+    """Describe a session in a list, from the beginning and the end of its log."""
+    session = _from_log(edges.info)
     if edges.whole:
-        _tell(session, list(messages_in((*edges.first, *edges.last))), whole=True)
+        _describe(session, list(messages_in((*edges.first, *edges.last))), whole=True)
     else:
-        _tell(session, [*_beginning(edges.first), *_ending(edges.last)], whole=False)
+        _describe(session, [*_beginning(edges.first), *_ending(edges.last)], whole=False)
     return session
 
 
-def is_told(session: Session) -> bool:
-    """Whether a list can say of a session what it says of most."""
-    edges = session.first_message and session.last_message and session.model
-    return session.messages is not None or bool(edges)
+def is_described(session: Session) -> bool:
+    """Return whether the description of a session has the usual fields."""
+    has_edges = session.first_message and session.last_message and session.model
+    return session.messages is not None or bool(has_edges)
 
 
 def _beginning(lines: Sequence[Line]) -> list[Message]:
-    """The first messages, up to one of a user."""
-    found: list[Message] = []
+    """Return the first messages, up to one of a user."""
+    messages: list[Message] = []
     for message in messages_in(lines[:DESCRIBED_LINES]):
-        found.append(message)
+        messages.append(message)
         if message.role == "user" and message.text:
             break
-    return found
+    return messages
 
 
 def _ending(lines: Sequence[Line]) -> list[Message]:
-    """The last messages, from one of an assistant that names its model."""
-    found: list[Message] = []
+    """Return the last messages, from one of an assistant that names its model."""
+    messages: list[Message] = []
     for line in reversed(lines[-DESCRIBED_LINES:]):
-        found[:0] = messages_in([line])
-        if any(each.role == "assistant" and each.text and each.model for each in found):
+        messages[:0] = messages_in([line])
+        if any(message.role == "assistant" and message.text and message.model for message in messages):
             break
-    return found
+    return messages
 
 
-def _of_log(info: LogInfo) -> Session:
+def _from_log(info: LogInfo) -> Session:
     return Session(
         session_id=info.name.session_id,
         project=info.name.project,
@@ -145,7 +145,7 @@ def _of_log(info: LogInfo) -> Session:
     )
 
 
-def _tell(session: Session, messages: Sequence[Message], *, whole: bool) -> None:
+def _describe(session: Session, messages: Sequence[Message], *, whole: bool) -> None:
     times = [message.time for message in messages if message.time is not None]
     if times:
         session.started_at, session.updated_at = min(times), max(times)
@@ -165,7 +165,7 @@ def _count(session: Session, totals: SessionTotals) -> None:
 
 
 def counted(session: Session, totals: SessionTotals) -> Session:
-    """A session with the sums over all its messages."""
+    """Add the sums over all messages to a session."""
     _count(session, totals)
     return session
 
@@ -178,7 +178,7 @@ def sum_totals(messages: Iterable[Message]) -> SessionTotals:
 
 
 def snippet(text: str, words: str = "") -> str | None:
-    """The part of a text that a list shows: its beginning, or what is around the words."""
+    """Return the part of a text that a list shows: its beginning, or the text around the words."""
     flat = " ".join(text.split())
     at = flat.lower().find(words.lower()) if words else 0
     start = max(0, at - SNIPPET // 4)
@@ -189,7 +189,7 @@ def snippet(text: str, words: str = "") -> str | None:
 
 
 def matching(name: LogName, messages: Iterable[Message], words: str, scope: Scope) -> Iterator[MessageMatch]:
-    """The messages that have the words, whatever their case."""
+    """Yield the messages that contain the words, without regard to case."""
     wanted = words.lower()
     for message in messages:
         if not _in_scope(message, scope) or wanted not in message.text.lower():

@@ -1,4 +1,4 @@
-"""Messages of sessions in one form, whichever tool wrote them."""
+"""Messages of sessions in one form, independent of the tool that wrote them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Role = Literal["user", "assistant", "tool", "system", "result", "event"]
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Tokens and cost. What is not known is 0, or None for the cost."""
+    """Tokens and cost. An unknown value is 0, or None for the cost."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -23,7 +23,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
         return self != NO_USAGE
 
     def __add__(self, other: Usage) -> Usage:
-        costs = [each.cost_usd for each in (self, other) if each.cost_usd is not None]
+        costs = [usage.cost_usd for usage in (self, other) if usage.cost_usd is not None]
         return Usage(
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,
@@ -39,7 +39,7 @@ TURNS: Final = "turns"
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """A tool that the assistant calls. `input` is an object, or the text of one that is not JSON."""
+    """A tool call of the assistant. `input` is an object, or a text that is not JSON."""
 
     id: str
     name: str
@@ -47,11 +47,10 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A message of a session. `event` is the role of a line that is no message.
+    """A message of a session. A line that is no message has the role `event`.
 
-    `time` is in epoch seconds. `usage` is that of this message alone, unless `cumulative`: then it is that of
-    the session so far, or of the attempt that tells it. Lines with the same `message_id` are parts of one
-    message.
+    `time` is in epoch seconds. `usage` is that of this message, or with `cumulative` that of the session so
+    far or of the attempt that states it. Lines with the same `message_id` are parts of one message.
     """
 
     role: Role
@@ -73,14 +72,14 @@ class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
     cwd: str | None = None
     run_id: str | None = None
     attempt: int | None = None
-    """The run that said it, and its attempt, from the second on."""
+    """Run and attempt (from the second on) that wrote it."""
     blob: str | None = None
-    """The digest of the whole content of a tool result that is cut here."""
+    """Digest of the full content of a tool result that is cut here."""
     kind: str | None = None
-    """The type of a line that is no message, such as `summary`."""
+    """Type of a line that is no message, such as `summary`."""
     position: int = 0
     after: int = 0
-    """The place of its line in the log, and the place to read on from."""
+    """Position of its line in the log, and position at which to continue reading."""
 
 
 class _Source:
@@ -119,7 +118,7 @@ class SessionTotals:
             self.messages += 1
         self.tool_calls += len(message.tool_calls)
         self.model = message.model or self.model
-        # An attempt states its own usage, a tool that of its session.
+        # An attempt states its own usage; a tool states the usage of its session.
         key = "/".join((message.agent_id or "", message.run_id or "", str(message.attempt or 1)))
         source = self._sources.get(key) or self._sources.setdefault(key, _Source())
         usage = message.usage
@@ -138,7 +137,7 @@ class SessionTotals:
     @property
     def turns(self) -> int:
         """Number of turns: as stated, otherwise the number of the assistant's messages."""
-        return sum(int(each.stated.get(TURNS, each.turns)) for each in self._sources.values())
+        return sum(int(source.stated.get(TURNS, source.turns)) for source in self._sources.values())
 
     @property
     def usage(self) -> Usage:

@@ -1,4 +1,4 @@
-"""The sessions of one namespace: what agents said and did, line by line."""
+"""Service of the sessions of one namespace: logs of the messages and tool calls of agents."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from perdure.sessions.model import (
     SubAgent,
     counted,
     described,
-    is_told,
+    is_described,
     matching,
 )
 from perdure.sessions.records import SessionTotals
@@ -64,12 +64,12 @@ from perdure.sessions.transcripts.reading import messages_in, translated
 
 _SESSIONS = "sessions"
 POLL_SECONDS = 0.04
-"""How often a log is looked at by a reader that waits for it to grow."""
+"""Interval at which a waiting reader checks its log."""
 MAX_WAIT = 30.0
 SEARCHED_BYTES = 64 << 20
-"""How much one search reads."""
+"""Maximum size that one search reads."""
 COUNTED_BYTES = 256 << 20
-"""How much of a session is read to sum it up."""
+"""Maximum size of a session whose usage is summed."""
 SEARCH_PAGE = 4 << 20
 
 Project = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -82,7 +82,7 @@ Words = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
 def _place(info: LogInfo) -> tuple[int, str, str]:
-    """Where a session stands in a list: the latest changed first."""
+    """Return the position of a session in a list: the latest changed first."""
     return (-info.updated_at, info.name.project, info.name.session_id)
 
 
@@ -110,28 +110,30 @@ class Sessions(Service):
         place = read_cursor(cursor, _SESSIONS, int, str, str)
         ns = await self.ns()
         logs = sorted(await self.log.logs(ns, project=project), key=_place)
-        found = logs if place is None else logs[bisect_right(logs, place, key=_place) :]
-        shown = found[offset : offset + limit]
+        rest = logs if place is None else logs[bisect_right(logs, place, key=_place) :]
+        shown = rest[offset : offset + limit]
         after = write_cursor(_SESSIONS, *_place(shown[-1])) if shown and len(shown) == limit else None
         items = await self._describe(ns, shown)
         return PaginatedResult(items=items, limit=limit, offset=offset, total=len(logs), next=after)
 
     async def _describe(self, ns: int, infos: Sequence[LogInfo]) -> Sequence[Session]:
-        """Sessions in a list. One that has not changed since it was listed is not read again.
+        """Describe sessions in a list. A session that has not changed since it was listed is not read again.
 
-        A little of both ends of a log is enough for most; the others are read once more.
+        A small part of both ends of a log is enough for most sessions; the others are read once more.
         """
-        known = {info.name: self._described.get(ns, info) for info in infos}
-        new = [info.name for info in infos if known[info.name] is None]
+        sessions = {info.name: self._described.get(ns, info) for info in infos}
+        new = [info.name for info in infos if sessions[info.name] is None]
         for size in (FEW_BYTES, EDGE_BYTES):
             edges = await self.log.edges(ns, new, size=size) if new else []
-            found = [(each.info, described(each)) for each in edges if each is not None]
-            for info, session in found:
-                if size == EDGE_BYTES or is_told(session):
+            read = [(edge.info, described(edge)) for edge in edges if edge is not None]
+            for info, session in read:
+                if size == EDGE_BYTES or is_described(session):
                     self._described.put(ns, info, session)
-                    known[info.name] = session
-            new = [info.name for info, _ in found if known[info.name] is None]
-        return [structs.replace(each, sub_agents=[]) for each in known.values() if each is not None]
+                    sessions[info.name] = session
+            new = [info.name for info, _ in read if sessions[info.name] is None]
+        return [
+            structs.replace(session, sub_agents=[]) for session in sessions.values() if session is not None
+        ]
 
     @call(GET("/sessions/search"), scope="read")
     async def search(
@@ -144,21 +146,21 @@ class Sessions(Service):
     ) -> Matches:
         """Find messages by their text, the latest sessions first.
 
-        It reads at most 64 MiB; `complete` is false if there was more.
+        A search reads at most 64 MiB; `complete` is false if there was more.
         """
         words = check_text(query, "query")
         check_choice(scope, SCOPES, "scope")
         check_page(limit)
         ns = await self.ns()
-        found: list[MessageMatch] = []
+        matches: list[MessageMatch] = []
         read = 0
         for info in await self.log.logs(ns, project=project):
             async for lines in self._pages(ns, info.name):
-                found += matching(info.name, messages_in(lines.lines), words, scope)
+                matches += matching(info.name, messages_in(lines.lines), words, scope)
                 read += sum(len(line.body) for line in lines.lines)
-                if len(found) >= limit or read > SEARCHED_BYTES:
-                    return Matches(items=found[:limit], complete=False)
-        return Matches(items=found, complete=True)
+                if len(matches) >= limit or read > SEARCHED_BYTES:
+                    return Matches(items=matches[:limit], complete=False)
+        return Matches(items=matches, complete=True)
 
     @call(GET("/sessions/{session_id}"), scope="read", errors=(NotFound, Conflict))
     async def get(self, session_id: Id, *, project: Project | None = None) -> Session:
@@ -174,8 +176,8 @@ class Sessions(Service):
                     totals.add(message)
         session = counted(described(edges), totals)
         session.sub_agents = [
-            SubAgent(name=each.name.subpath, size=each.size, updated_at=each.updated_at / 1e6)
-            for each in await self.log.sub_agents(ns, name)
+            SubAgent(name=info.name.subpath, size=info.size, updated_at=info.updated_at / 1e6)
+            for info in await self.log.sub_agents(ns, name)
         ]
         return session
 
@@ -191,13 +193,13 @@ class Sessions(Service):
         events: bool = False,
         wait: Wait = 0.0,
     ) -> MessagePage:
-        """Read messages after a position; with `wait`, wait so many seconds for new ones.
+        """Read messages after a position; with `wait`, wait up to this many seconds for new ones.
 
         Lines that are no messages are left out, unless `events` is true.
         """
         lines = await self._read(session_id, project, sub_agent, after, limit, wait)
-        found = [each for each in messages_in(lines.lines) if events or each.role != "event"]
-        return MessagePage(items=found, after=lines.reached, end=lines.reached >= lines.end)
+        items = [message for message in messages_in(lines.lines) if events or message.role != "event"]
+        return MessagePage(items=items, after=lines.reached, end=lines.reached >= lines.end)
 
     @call(GET("/sessions/{session_id}/lines"), scope="read", errors=(NotFound, Conflict))
     async def lines(
@@ -211,19 +213,19 @@ class Sessions(Service):
         wait: Wait = 0.0,
         original: bool = False,
     ) -> LinePage:
-        """Read lines as they are stored, after a position.
+        """Read stored lines after a position.
 
-        With `original`, read them as they came: a line of another tool before it was translated, and a line
-        with a long tool result before that was cut.
+        With `original`, read them as received: a line of another tool before its translation, and a line with
+        a long tool result before it was cut.
         """
         lines = await self._read(session_id, project, sub_agent, after, limit, wait)
         if original:
             return await self._originals(lines)
-        items = [each.body.decode("utf-8", "replace") for each in lines.lines]
+        items = [line.body.decode("utf-8", "replace") for line in lines.lines]
         return LinePage(items=items, after=lines.reached, end=lines.reached >= lines.end)
 
     async def _originals(self, lines: Lines) -> LinePage:
-        """Lines as they came. The page ends early where they become too long."""
+        """Return lines as received. The page ends early if they become too long."""
         ns = await self.ns()
         items: builtins.list[str] = []
         reached, size = lines.reached, 0
@@ -240,12 +242,12 @@ class Sessions(Service):
 
     @call(GET("/sessions/{session_id}/blobs/{digest}"), scope="read", errors=(NotFound, Conflict))
     async def blob(self, session_id: Id, digest: Digest, *, project: Project | None = None) -> Blob:
-        """Get the whole content of a tool result that was cut, by the digest in `blob` of its message."""
+        """Get the full content of a tool result that was cut, by the digest in `blob` of its message."""
         ns, _ = await self._find(session_id, project)
-        found = await self.log.get_blob(ns, digest)
-        if found is None:
+        content = await self.log.get_blob(ns, digest)
+        if content is None:
             raise NotFound(f"Blob {digest} of session {session_id} not found")
-        return Blob(digest=digest, content=found.decode("utf-8", "replace"))
+        return Blob(digest=digest, content=content.decode("utf-8", "replace"))
 
     # --- writing
 
@@ -263,9 +265,10 @@ class Sessions(Service):
     ) -> LogPosition:
         """Append lines to a session, which begins with its first line.
 
-        The project is that of the working directory, or that of chats. Lines of a `writer` are numbered from
-        `first` on: one that is sent twice is written once. Lines of Codex, pi and the OpenAI Agents SDK are
-        translated; one of a `writer` that would become several is kept as it is, and translated when read.
+        By default the project is that of the working directory, or that of chats. Lines of a `writer` are
+        numbered from `first` on, and a line that is sent twice is written once. Lines of Codex, pi and the
+        OpenAI Agents SDK are translated. A line of a `writer` that would become several lines is stored
+        unchanged, and translated when read.
         """
         name = check_name(LogName(_project(project, cwd), session_id, sub_agent))
         bodies = [encode_line(line) for line in translated(map(_checked, lines), numbered=bool(writer))]
@@ -275,21 +278,21 @@ class Sessions(Service):
         )
         return LogPosition(after=after)
 
-    # --- inner
+    # --- helpers
 
     async def _find(self, session_id: str, project: str | None, sub_agent: str = "") -> tuple[int, LogName]:
-        """The log of a session, whose project need not be named if it is in one alone."""
+        """Return the log of a session. The project may be omitted if only one project has the session."""
         ns = await self.ns()
         if project is None:
-            found = await self.log.find(ns, session_id)
-            if not found:
+            infos = await self.log.find(ns, session_id)
+            if not infos:
                 raise _missing(session_id)
-            if len(found) > 1:
-                names = ", ".join(info.name.project for info in found)
+            if len(infos) > 1:
+                names = ", ".join(info.name.project for info in infos)
                 raise Conflict(
                     f"Session {session_id} is in several projects: {names}. Name one with `project`"
                 )
-            project = next(iter(found)).name.project
+            project = infos[0].name.project
         return ns, check_name(LogName(project, session_id, sub_agent))
 
     async def _read(
@@ -305,7 +308,7 @@ class Sessions(Service):
                 raise _missing(session_id)
             return [read] if read.lines or not wait else []
 
-        found = await until(
+        pages = await until(
             self.storage.signals,
             CHANNEL,
             [hint_key(ns, name)],
@@ -313,7 +316,7 @@ class Sessions(Service):
             timeout=min(wait, MAX_WAIT),
             poll=POLL_SECONDS,
         )
-        return next(iter(found), Lines([], after, after))
+        return next(iter(pages), Lines([], after, after))
 
     async def _pages(self, ns: int, name: LogName) -> AsyncIterator[Lines]:
         after = 0

@@ -269,7 +269,7 @@ QUEUED = statement(
 # The namespaces in which runs wait to be admitted.
 QUEUED_NAMESPACES = statement("SELECT DISTINCT ns FROM workflow_runs WHERE queued_at IS NOT NULL", row=int)
 
-# --- due work -----------------------------------------------------------------------------------------------
+# --- due work ---------------------------------------------------------------------------------------------
 
 # Runs with work due now, in all namespaces.
 DUE_RUNS = statement(

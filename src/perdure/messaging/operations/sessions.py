@@ -26,16 +26,16 @@ KIND = "messaging_session"
 
 
 class OpenedSession(NamedTuple):
-    """A session, and whether it has just begun."""
+    """A session, and whether it is new."""
 
     row: MessagingSessionRow
     created: bool
 
 
 async def get_or_create(tx: Tx, key: ConversationKey, assistant: str | None, idle: int) -> OpenedSession:
-    """The active session of a key; a new one if it has none, or none that was used within `idle`.
+    """Return the active session of a key; create one if none was used within `idle`.
 
-    Whoever asks at once for the same key gets the same session. Another assistant gets a new one.
+    Concurrent calls with the same key get the same session. Another assistant gets a new session.
     """
     where = {"platform": key.platform, "channel_id": key.channel_id, "user_id": key.user_id}
     row = await tx.one(sql.LOCK_ACTIVE, thread_key=key.thread_key, **where)
@@ -56,7 +56,7 @@ async def get_or_create(tx: Tx, key: ConversationKey, assistant: str | None, idl
     if not added:
         winner = await tx.one(sql.LOCK_ACTIVE, thread_key=key.thread_key, **where)
         if winner is None:
-            raise Conflict("the session was created and ended by others meanwhile; try again")
+            raise Conflict("the session was created and ended by another caller meanwhile; try again")
         return OpenedSession(winner, False)
     changes.tell(tx, KIND, [(session_id, "active")])
     await audit(tx, "create_messaging_session", [session_id])
@@ -64,7 +64,7 @@ async def get_or_create(tx: Tx, key: ConversationKey, assistant: str | None, idl
 
 
 async def deactivate(tx: Tx, session_id: str) -> MessagingSessionRow:
-    """End a session: the next message of its key begins another. One that has ended stays as it is."""
+    """End a session; the next message of its key begins another. An ended session does not change."""
     row = await lock(tx, session_id)
     if row.active:
         row.active = 0
@@ -74,7 +74,7 @@ async def deactivate(tx: Tx, session_id: str) -> MessagingSessionRow:
 
 
 async def set_agent_session_id(tx: Tx, session_id: str, agent_session_id: str | None) -> MessagingSessionRow:
-    """Note in which session the agent logs what it says and does."""
+    """Record the session to which the agent logs its messages and tool calls."""
     row = await lock(tx, session_id)
     row.agent_session_id = agent_session_id
     await _save(tx, row, "updated")
@@ -88,7 +88,7 @@ async def _save(tx: Tx, row: MessagingSessionRow, status: str) -> None:
 
 
 async def lock(tx: Tx, session_id: str) -> MessagingSessionRow:
-    """A session, locked; NotFound if there is none."""
+    """Lock a session. Raise NotFound if there is none."""
     row = await tx.one(sql.LOCK_SESSION, id=session_id)
     if row is None:
         raise not_found(session_id)
@@ -100,9 +100,9 @@ async def lock(tx: Tx, session_id: str) -> MessagingSessionRow:
 
 @keyed_as("add_message")
 async def add(tx: Tx, additions: Sequence[tuple[str, NewMessage]]) -> list[int | NotFound]:
-    """Add messages to sessions; answers each with its id.
+    """Add messages to sessions. Return the id of each.
 
-    Rows of sessions are locked in the order of their ids, whichever order the messages come in.
+    The rows of sessions are locked in the order of their ids, not of the messages.
     """
     rows: dict[str, MessagingSessionRow | NotFound] = {}
     for session_id in sorted({session_id for session_id, _ in additions}):
@@ -110,11 +110,11 @@ async def add(tx: Tx, additions: Sequence[tuple[str, NewMessage]]) -> list[int |
         rows[session_id] = not_found(session_id) if row is None else row
     answers: list[int | NotFound] = []
     for session_id, message in additions:
-        found = rows[session_id]
-        if isinstance(found, NotFound):
-            answers.append(found)
+        session = rows[session_id]
+        if isinstance(session, NotFound):
+            answers.append(session)
         else:
-            (added,) = await append(tx, found, [message])
+            (added,) = await append(tx, session, [message])
             answers.append(added.id)
     changed = [row for row in rows.values() if isinstance(row, MessagingSessionRow)]
     if changed:
@@ -124,9 +124,9 @@ async def add(tx: Tx, additions: Sequence[tuple[str, NewMessage]]) -> list[int |
 
 
 async def append(tx: Tx, session: MessagingSessionRow, messages: Sequence[NewMessage]) -> list[MessageRow]:
-    """Add messages to a session that is locked, and count them; `save` writes the session.
+    """Add messages to a locked session, and count them; `save` writes the session.
 
-    The id of a message is its time; where another message has the same, it takes the next that is free.
+    The id of a message is its time, or the next free id if another message has the same time.
     """
     added: list[MessageRow] = []
     for message in messages:
@@ -151,7 +151,7 @@ async def append(tx: Tx, session: MessagingSessionRow, messages: Sequence[NewMes
 
 
 async def save(tx: Tx, sessions: Sequence[MessagingSessionRow]) -> None:
-    """Write sessions that messages were added to."""
+    """Write sessions to which messages were added."""
     await tx.update_many(sql.SAVE, list(sessions))
     changes.tell(tx, KIND, [(row.id, "active" if row.active else "ended") for row in sessions])
 
@@ -160,21 +160,21 @@ async def save(tx: Tx, sessions: Sequence[MessagingSessionRow]) -> None:
 
 
 async def get(tx: Tx, session_id: str) -> MessagingSessionRow:
-    """A session, by its id or by the beginning of its id, if no other has the same."""
+    """Return a session by its id, or by the first digits of its id if they match no other session."""
     row = await tx.one(sql.GET_SESSION, id=session_id)
     if row is not None:
         return row
-    # Ids are made of hexadecimal digits and dashes, which all come before a g.
-    found = await tx.all(sql.BY_PREFIX, first=session_id, last=session_id + "g")
-    if len(found) > 1:
+    # Ids consist of hexadecimal digits and dashes, which sort before "g".
+    rows = await tx.all(sql.BY_PREFIX, first=session_id, last=session_id + "g")
+    if len(rows) > 1:
         raise NotFound(f"more than one session has an id that begins with {session_id}")
-    if not found or not session_id:
+    if not rows or not session_id:
         raise not_found(session_id)
-    return found[-1]
+    return rows[-1]
 
 
 async def search(tx: Tx, active: bool | None, place: SessionCursor, limit: int) -> list[MessagingSessionRow]:
-    """A page of sessions, the most recently used first."""
+    """List a page of sessions, the most recently used first."""
     page = {"limit": limit, **place._asdict()}
     if active is None:
         return await tx.all(sql.LIST_SESSIONS, **page)
@@ -184,14 +184,14 @@ async def search(tx: Tx, active: bool | None, place: SessionCursor, limit: int) 
 async def of_thread(
     tx: Tx, platform: str, channel_id: str, thread_id: str, idle: int | None
 ) -> MessagingSessionRow | None:
-    """The most recently used active session of a thread; with `idle`, only if it was used within that."""
+    """Return the most recently used active session of a thread; with `idle`, only if used within it."""
     since = 0 if idle is None else tx.now - idle
     where = {"platform": platform, "channel_id": channel_id, "thread_key": thread_id}
     return await tx.one(sql.OF_THREAD, since=since, **where)
 
 
 async def get_message(tx: Tx, message_id: int) -> MessageRow:
-    """A message by its id."""
+    """Return a message by its id."""
     row = await tx.one(sql.GET_MESSAGE, id=message_id)
     if row is None:
         raise NotFound(f"Message {message_id} not found")
@@ -199,7 +199,7 @@ async def get_message(tx: Tx, message_id: int) -> MessageRow:
 
 
 async def history(tx: Tx, session_id: str, at: int, before: int, limit: int) -> list[MessageRow]:
-    """The newest messages of a session before a place, the oldest of them first."""
+    """List the newest messages of a session before a cursor, in ascending order."""
     session = await get(tx, session_id)
     rows = await tx.all(sql.LIST_MESSAGES, session_id=session.id, at=at, id=before, limit=limit)
     return rows[::-1]

@@ -1,7 +1,7 @@
 """Operations on turns: messages that are sent to an assistant, and its answers.
 
 A turn is a phase without a workflow run, in the line of its session, so that the turns of a session run one
-after the other. A turn that has not begun takes every message that comes until then.
+after another. A turn that has not started takes every new message.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from perdure.service.idempotency import keyed_as
 
 SKILL = "chat"
 STREAM_MODE = '["messages-tuple","custom"]'
-"""The pieces of messages, and what the agent emits."""
+"""Chunks of messages, and events that the agent emits."""
 LOST_WORKERS = 3
-"""How many workers a turn may lose before it fails: a person who was not answered does not ask again."""
+"""Number of workers that a turn may lose before it fails, because a person rarely asks again."""
 LATER = 100
-"""How many messages for later turns are looked past."""
+"""Number of messages of later turns that are skipped."""
 
 
 class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that is sent to the assistant of a session, encoded for what may become of it."""
+    """A message to the assistant of a session, encoded for a new turn and for an answer to a question."""
 
     session_id: str
     message: NewMessage
     pointer: str
-    """The stored input of a turn, as JSON: whose messages it answers."""
+    """Stored input of a turn, as JSON: the session whose messages it answers."""
     reply: str
-    """The message as JSON, for a turn that has asked a question."""
+    """The message as JSON, for a turn that asked a question."""
     delay: int = 0
-    """Microseconds that a turn waits for more messages before it begins."""
+    """Microseconds that a turn waits for more messages before it starts."""
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -54,25 +54,25 @@ class Sent(msgspec.Struct, frozen=True):
 
 @keyed_as("send_message", Sent)
 async def send(tx: Tx, turns: Sequence[NewTurn], phases: PhaseStarter) -> list[Sent]:
-    """Add a message to a session, and let a turn answer it: the one that has not begun, or a new one.
+    """Add a message to a session, and assign it to the turn that has not started, or to a new one.
 
-    It is called with one at a time. The line is locked first: others who send wait, and no turn of the
-    session begins or ends meanwhile, so that what the session says of its turns holds.
+    It is called with one message at a time. The line is locked first: concurrent senders wait, and no turn of
+    the session starts or ends meanwhile, so the session's fields about its turns stay valid.
     """
     (turn,) = turns
-    seen = await get(tx, turn.session_id)
-    await lock_lines(tx, [seen.line])
-    seen = await get(tx, seen.id)
-    if not seen.active:
-        raise Conflict(f"session {seen.id} has ended; begin another one")
+    before = await get(tx, turn.session_id)
+    await lock_lines(tx, [before.line])
+    before = await get(tx, before.id)
+    if not before.active:
+        raise Conflict(f"session {before.id} has ended; begin another one")
     size = len(turn.message.content) + 1000
-    full = (seen.pending_size or 0) + size > MAX_TURN
-    turn_id = None if full or seen.question is not None else seen.pending_turn
+    full = (before.pending_size or 0) + size > MAX_TURN
+    turn_id = None if full or before.question is not None else before.pending_turn
     begins = turn_id is None
     if turn_id is None:
-        turn_id = await _begin(tx, seen, turn, phases)
-    session = await lock(tx, seen.id)
-    if seen.question is not None:
+        turn_id = await _begin(tx, before, turn, phases)
+    session = await lock(tx, before.id)
+    if before.question is not None:
         session.question = None
     elif begins:
         session.pending_turn, session.pending_size = turn_id, size
@@ -87,9 +87,9 @@ async def send(tx: Tx, turns: Sequence[NewTurn], phases: PhaseStarter) -> list[S
 
 
 async def _begin(tx: Tx, session: MessagingSessionRow, turn: NewTurn, phases: PhaseStarter) -> str:
-    """Enqueue a turn; one that answers a question goes on where the agent asked it."""
+    """Enqueue a turn. A turn that answers a question continues where the agent asked it."""
     if session.assistant is None:
-        raise Conflict(f"session {session.id} has no assistant that could answer")
+        raise Conflict(f"session {session.id} has no assistant")
     asked = session.question is not None
     phase = NewPhase(
         input=turn.pointer,
@@ -109,7 +109,7 @@ async def _begin(tx: Tx, session: MessagingSessionRow, turn: NewTurn, phases: Ph
 
 
 async def cancel(tx: Tx, session_id: str, turn_id: str, phases: PhaseStarter) -> None:
-    """Cancel a turn of a session; Conflict if it has ended."""
+    """Cancel a turn of a session. Raise Conflict if it has ended."""
     session = await get(tx, session_id)
     if not await tx.all(sql.OF_TURN, session_id=session.id, turn=turn_id):
         raise NotFound(f"Turn {turn_id} of session {session.id} not found")
@@ -120,24 +120,24 @@ async def cancel(tx: Tx, session_id: str, turn_id: str, phases: PhaseStarter) ->
     await audit(tx, "cancel_turn", [turn_id])
 
 
-# --- what a turn does when it moves -----------------------------------------------------------------------
+# --- listener ---------------------------------------------------------------------------------------------
 
 
 async def on_claimed(tx: Tx, starts: Sequence[AttemptStart]) -> None:
-    """A turn begins: messages that come from now on are for the next one."""
+    """Mark turns as started: later messages go to the next turn."""
     turns = {start.line: start.rollout_id for start in starts if start.parent is None and start.line}
     sessions = await _locked(tx, list(turns))
-    begun = [session for session in sessions if session.pending_turn == turns[session.line]]
-    for session in begun:
+    started = [session for session in sessions if session.pending_turn == turns[session.line]]
+    for session in started:
         session.pending_turn = session.pending_size = None
         session.agent_session_id = session.agent_session_id or default_session_id(session.line)
-    if begun:
-        await tx.update_many(sql.SAVE, begun)
+    if started:
+        await tx.update_many(sql.SAVE, started)
 
 
 async def on_ended(tx: Tx, ended: Sequence[EndedRollout]) -> None:
-    """A turn has ended: its output becomes a message, and what it asks is the session's question."""
-    turns = {each.line: each for each in ended if each.parent is None and each.line}
+    """Store the output of ended turns as messages, and their interrupts as the sessions' questions."""
+    turns = {turn.line: turn for turn in ended if turn.parent is None and turn.line}
     sessions = await _locked(tx, list(turns))
     for session in sessions:
         turn = turns[session.line]
@@ -156,7 +156,7 @@ async def on_ended(tx: Tx, ended: Sequence[EndedRollout]) -> None:
 
 
 def _keep_agent_session(session: MessagingSessionRow, report: PhaseReport | None) -> None:
-    """Note the session in which the agent logs: the one that it has named, or that of the line."""
+    """Record the session to which the agent logs, if it names another than that of the line."""
     named = None if report is None else report.session_id
     if named is not None and named != default_session_id(session.line):
         session.agent_session_id = named
@@ -173,16 +173,16 @@ CHAT = Listener(on_claimed=on_claimed, on_ended=on_ended)
 
 
 class TurnMessages(NamedTuple):
-    """What a turn is to answer, and what was said before it, both in their order."""
+    """Messages that a turn answers, and the messages before them, both in order."""
 
     sent: list[MessageRow]
     before: list[MessageRow]
 
 
 async def messages_of_turn(tx: Tx, session_id: str, turn_id: str, history: int) -> TurnMessages:
-    """The messages that a turn answers, in the order in which they were sent, and those before them.
+    """Return the messages that a turn answers, in sending order, and the messages before them.
 
-    An earlier turn may have answered after they were sent; messages for later turns are left out.
+    The latter include answers of earlier turns that came later; messages for later turns are left out.
     """
     session = await get(tx, session_id)
     rows = await tx.all(sql.OF_TURN, session_id=session.id, turn=turn_id)
@@ -199,7 +199,7 @@ def _send_order(row: MessageRow) -> tuple[int, int]:
 
 
 async def answer_of_turn(tx: Tx, session_id: str, turn_id: str) -> list[MessageRow]:
-    """What a turn has said."""
+    """Return the messages that a turn has written."""
     session = await get(tx, session_id)
     rows = await tx.all(sql.OF_TURN, session_id=session.id, turn=turn_id)
     return [row for row in rows if row.role == "assistant"]

@@ -1,1 +1,1 @@
-"""Transcripts of agents, in the formats of the tools that write them, as messages of one form."""
+"""Transcripts of agents, converted from the formats of their tools to messages of one form."""

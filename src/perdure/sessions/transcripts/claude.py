@@ -1,4 +1,4 @@
-"""Claude Code and the Claude Agent SDK: stored transcripts and `stream-json`; and our own envelopes."""
+"""Claude Code and the Claude Agent SDK: stored transcripts and `stream-json`; also perdure's envelopes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def recognises(kind: str, record: Mapping[str, Any]) -> bool:
 
 
 def messages(record: Mapping[str, Any]) -> list[Message]:
-    """The messages of a line; a line of another type is an event."""
+    """Return the messages of a line; a line of another type is an event."""
     common = _common(record)
     kind = record.get("type")
     if kind == "result":
@@ -81,7 +81,7 @@ def _common(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _texts(content: Any) -> str:
-    return joined(each.get("text") for each in blocks(content) if each.get("type") == "text")
+    return joined(block.get("text") for block in blocks(content) if block.get("type") == "text")
 
 
 def _assistant(message: Mapping[str, Any], common: dict[str, Any]) -> list[Message]:
@@ -93,9 +93,9 @@ def _assistant(message: Mapping[str, Any], common: dict[str, Any]) -> list[Messa
             text=_texts(parts),
             reasoning=thoughts(parts),
             tool_calls=[
-                tool_call(each.get("id"), each.get("name"), each.get("input"))
-                for each in parts
-                if each.get("type") == "tool_use"
+                tool_call(part.get("id"), part.get("name"), part.get("input"))
+                for part in parts
+                if part.get("type") == "tool_use"
             ],
             model=parse_text(message.get("model")),
             usage=parse_usage(usage, cost_usd=usage.get("cost_usd")),
@@ -106,30 +106,30 @@ def _assistant(message: Mapping[str, Any], common: dict[str, Any]) -> list[Messa
 
 
 def _user(record: Mapping[str, Any], message: Mapping[str, Any], common: dict[str, Any]) -> list[Message]:
-    """What a user said, and the results of tools, each a message of its own."""
+    """Return the messages of a user's line: the results of tools, each a message, and the text."""
     parts = blocks(message.get("content", record.get("content")))
-    found = [
+    messages = [
         Message(
             role="tool",
-            text=shown(each.get("content")),
-            tool_call_id=parse_text(each.get("tool_use_id")),
-            is_error=bool(each.get("is_error")),
-            blob=parse_text(each.get("blob")),
+            text=shown(part.get("content")),
+            tool_call_id=parse_text(part.get("tool_use_id")),
+            is_error=bool(part.get("is_error")),
+            blob=parse_text(part.get("blob")),
             **common,
         )
-        for each in parts
-        if each.get("type") == "tool_result"
+        for part in parts
+        if part.get("type") == "tool_result"
     ]
     text = _texts(parts)
-    if text or not found:
+    if text or not messages:
         hidden = bool(record.get("isMeta"))
         kind = "meta" if hidden else None
-        found.append(Message(role="event" if hidden else "user", kind=kind, text=text, **common))
-    return found
+        messages.append(Message(role="event" if hidden else "user", kind=kind, text=text, **common))
+    return messages
 
 
 def _system(record: Mapping[str, Any], common: dict[str, Any]) -> Message:
-    """A line of the system; the first of a stream tells the session, its model and its directory."""
+    """Return the message of a system line; the first of a stream has the session, model and directory."""
     text = shown(record.get("content"))
     return Message(
         role="system" if text else "event",
@@ -143,7 +143,7 @@ def _system(record: Mapping[str, Any], common: dict[str, Any]) -> Message:
 
 def _result(record: Mapping[str, Any], common: dict[str, Any]) -> Message:
     totals = read_totals(record)
-    # The `usage` of Claude Code is that of its main loop, which its messages have too.
+    # The `usage` of Claude Code covers its main loop, whose messages state it too.
     usage = parse_usage(record.get("usage")) or parse_usage(totals) or Usage()
     return Message(
         role="result",
@@ -159,7 +159,7 @@ def _result(record: Mapping[str, Any], common: dict[str, Any]) -> Message:
 
 def read_totals(record: Mapping[str, Any]) -> dict[str, float]:
     """Return the totals that a result line states."""
-    told: dict[str, Any] = {name: record.get(f"total_{name}") for name in USAGE_FIELDS}
-    told[TURNS] = record.get("num_turns")
-    known = {name: value for name, value in told.items() if is_number(value) and value >= 0}
-    return {name: value if name == "cost_usd" else int(value) for name, value in known.items()}
+    stated: dict[str, Any] = {name: record.get(f"total_{name}") for name in USAGE_FIELDS}
+    stated[TURNS] = record.get("num_turns")
+    totals = {name: value for name, value in stated.items() if is_number(value) and value >= 0}
+    return {name: value if name == "cost_usd" else int(value) for name, value in totals.items()}

@@ -43,7 +43,7 @@ def recognises(kind: str, record: Mapping[str, Any]) -> bool:
 
 
 def lines(record: Mapping[str, Any], transcript: TranscriptState) -> list[SessionLine]:
-    """Return the lines of a record; none for one that says nothing."""
+    """Return the lines of a record; none for a record without content."""
     kind = str(record.get("type"))
     if kind in STORED:
         return _stored(kind, mapping(record.get("payload")), transcript)
@@ -51,17 +51,17 @@ def lines(record: Mapping[str, Any], transcript: TranscriptState) -> list[Sessio
 
 
 def _totals(value: Any) -> list[SessionLine]:
-    """The totals of a session. Codex counts what was cached among the input."""
-    told = mapping(value)
-    cached = count(told.get("cached_input_tokens"))
+    """Return the totals of a session. Codex includes cached tokens in the input tokens."""
+    stated = mapping(value)
+    cached = count(stated.get("cached_input_tokens"))
     usage = Usage(
-        max(0, count(told.get("input_tokens")) - cached),
-        count(told.get("output_tokens")),
+        max(0, count(stated.get("input_tokens")) - cached),
+        count(stated.get("output_tokens")),
         cached,
-        count(told.get("cache_write_input_tokens")),
+        count(stated.get("cache_write_input_tokens")),
     )
     figures = msgspec.structs.asdict(usage)
-    return [result_line(figures)] if told else []
+    return [result_line(figures)] if stated else []
 
 
 def _said(transcript: TranscriptState, text: str) -> list[SessionLine]:
@@ -87,7 +87,7 @@ def _streamed(kind: str, record: Mapping[str, Any], transcript: TranscriptState)
             transcript.session_id = parse_text(record.get("thread_id"))
             return []
         case "turn.completed":
-            # It has the totals of the thread, not those of the turn.
+            # The usage is that of the whole thread, not of the turn.
             return _totals(record.get("usage"))
         case "turn.failed" | "error":
             failure = mapping(record.get("error"))
@@ -136,13 +136,13 @@ def _stored(kind: str, payload: Mapping[str, Any], transcript: TranscriptState) 
             totals = _totals(mapping(payload.get("info")).get("total_token_usage"))
             return totals or [event_line(inner)]
         case _:
-            # Messages come twice, as events and as response items.
+            # Messages are stored twice: as events and as response items.
             return [event_line(inner or kind)]
 
 
 def _response(payload: Mapping[str, Any], kind: str, transcript: TranscriptState) -> list[SessionLine]:
     if kind == "message":
-        text = joined(each.get("text") for each in blocks(payload.get("content")))
+        text = joined(block.get("text") for block in blocks(payload.get("content")))
         role = parse_text(payload.get("role"))
         if role == "user":
             return [user_line(text)]
@@ -158,8 +158,8 @@ def _response(payload: Mapping[str, Any], kind: str, transcript: TranscriptState
     if kind in ("function_call_output", "custom_tool_call_output"):
         output = payload.get("output")
         inner = mapping(output)
-        told = shown(inner.get("output", inner.get("content", output)))
+        text = shown(inner.get("output", inner.get("content", output)))
         failed = mapping(inner.get("metadata")).get("exit_code") not in (None, 0)
         failed = failed or inner.get("success") is False
-        return [tool_result_line(parse_text(payload.get("call_id")), told, is_error=failed)]
+        return [tool_result_line(parse_text(payload.get("call_id")), text, is_error=failed)]
     return [event_line(kind)]

@@ -1,4 +1,4 @@
-"""Transcripts in files of other tools: which session they are of, and their lines."""
+"""Transcripts in files of other tools: their sessions and lines."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from perdure.kernel.errors import InvalidInput
 from perdure.sessions.transcripts.reading import TranscriptTranslator, parse_messages
 
 LONG_LINE = 3 << 19
-"""Length of a record that is too long for a request beside its translation."""
+"""Length from which a record and its translation do not fit into one request."""
 FIRST_LINES = 50
-"""How many lines are read to find out the session and its directory."""
+"""Number of lines that are read to find the session and its directory."""
 UNREADABLE = "unreadable"
 _NOT_IN_ID = re.compile(r"[^A-Za-z0-9_-]+")
 _SUB_AGENT = re.compile(r"agent-[A-Za-z0-9_-]+")
 
 
 def find_name(file: Path, *, project: str | None = None, session_id: str | None = None) -> LogName:
-    """The log of a transcript: by what its first lines say, else by the name of the file."""
+    """Return the log of a transcript, from its first lines or else from the name of the file."""
     with file.open("rb") as lines:
         first = [
             message
             for line in islice(lines, FIRST_LINES)
             for message in parse_messages(line.strip() or b"{}")
         ]
-    told = next((message.session_id for message in first if message.session_id), None)
+    named = next((message.session_id for message in first if message.session_id), None)
     cwd = next((message.cwd for message in first if message.cwd), None)
-    found_project = project or (CHAT_PROJECT if cwd is None else build_project_name(cwd))
-    found_id = session_id or told or _NOT_IN_ID.sub("-", file.stem)
-    if _SUB_AGENT.fullmatch(file.stem) and session_id is None and told is not None:
-        return check_name(LogName(found_project, told, "subagents/" + file.stem))
-    return check_name(LogName(found_project, found_id[:128]))
+    log_project = project or (CHAT_PROJECT if cwd is None else build_project_name(cwd))
+    log_id = session_id or named or _NOT_IN_ID.sub("-", file.stem)
+    if _SUB_AGENT.fullmatch(file.stem) and session_id is None and named is not None:
+        return check_name(LogName(log_project, named, "subagents/" + file.stem))
+    return check_name(LogName(log_project, log_id[:128]))
 
 
 def read_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The lines of a session that a file becomes, each with about its length.
+    """Yield the session lines of a file, each with its approximate length.
 
-    A record that is too long to be sent beside its translation is left as it is.
+    A record that does not fit into a request together with its translation stays unchanged.
     """
     translator = TranscriptTranslator()
     for length, record in read_objects(file):
@@ -54,7 +54,7 @@ def read_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read_objects(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The JSON objects of a file, each with the length of its line. A line that is none is kept as text."""
+    """Yield the JSON objects of a file, each with the length of its line. Other lines are kept as text."""
     with file.open("rb") as lines:
         for line in lines:
             text = line.strip()

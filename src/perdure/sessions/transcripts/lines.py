@@ -17,18 +17,18 @@ MAX_SUBTYPE: Final = 200
 
 
 class TranscriptState(msgspec.Struct):
-    """What earlier lines of a transcript said that later ones need."""
+    """Values of earlier lines of a transcript that later lines need."""
 
     session_id: str | None = None
     model: str | None = None
     stop_reason: str | None = None
     time: str | None = None
     thinking: bool = False
-    """Whether thoughts are kept; the lines of a session have none."""
+    """Whether thoughts are kept; stored lines of a session have none."""
 
 
 def user_line(content: Any) -> SessionLine:
-    """Return what a user says."""
+    """Build the line of a user's message."""
     return {"type": "user", "message": {"role": "user", "content": content}}
 
 
@@ -39,10 +39,10 @@ def assistant_line(
     usage: Mapping[str, Any] | None = None,
     id: str | None = None,
 ) -> SessionLine:
-    """Return what the assistant says, with the tools that it calls."""
+    """Build the line of an assistant's message, with its tool calls."""
     message: SessionLine = {"role": "assistant", "content": [*content]}
-    known = {"id": id, "model": model, "usage": usage}
-    return {"type": "assistant", "message": message | {name: each for name, each in known.items() if each}}
+    more = {"id": id, "model": model, "usage": usage}
+    return {"type": "assistant", "message": message | {name: value for name, value in more.items() if value}}
 
 
 def text_block(text: str) -> SessionLine:
@@ -50,8 +50,8 @@ def text_block(text: str) -> SessionLine:
 
 
 def thinking_blocks(transcript: TranscriptState, thoughts: Sequence[str]) -> list[SessionLine]:
-    """Return thoughts as blocks, if they are kept."""
-    return [{"type": "thinking", "thinking": each} for each in thoughts] if transcript.thinking else []
+    """Build blocks of thoughts, if they are kept."""
+    return [{"type": "thinking", "thinking": thought} for thought in thoughts] if transcript.thinking else []
 
 
 def tool_use_block(id: str, name: str, input: Any) -> SessionLine:
@@ -59,13 +59,13 @@ def tool_use_block(id: str, name: str, input: Any) -> SessionLine:
 
 
 def tool_result_line(id: str | None, content: Any, *, is_error: bool) -> SessionLine:
-    """Return the result of a tool."""
+    """Build the line of a tool's result."""
     block: SessionLine = {"type": "tool_result", "tool_use_id": id or "", "content": content}
     return user_line([block | {"is_error": True} if is_error else block])
 
 
 def error_line(error: str) -> SessionLine:
-    """Return an error, which is a message of the assistant."""
+    """Build the line of an error, which is a message of the assistant."""
     body = {"role": "assistant", "content": [text_block(error)]}
     return {"type": "assistant", "isApiErrorMessage": True, "error": error, "message": body}
 
@@ -73,17 +73,17 @@ def error_line(error: str) -> SessionLine:
 def result_line(
     usage: Mapping[str, Any], *, turns: int | None = None, stop_reason: str | None = None
 ) -> SessionLine:
-    """Return the totals that a tool states."""
-    told = {"num_turns": turns, **{f"total_{name}": value for name, value in usage.items()}}
-    told["stop_reason"] = stop_reason
-    known = {name: value for name, value in told.items() if value is not None}
-    return {"type": "result", "subtype": "success", **known}
+    """Build the line of the totals that a tool states."""
+    stated = {"num_turns": turns, **{f"total_{name}": value for name, value in usage.items()}}
+    stated["stop_reason"] = stop_reason
+    totals = {name: value for name, value in stated.items() if value is not None}
+    return {"type": "result", "subtype": "success", **totals}
 
 
 def event_line(kind: str, **more: Any) -> SessionLine:
-    """Return a line that is no message: its original says what happened."""
-    known = {name: value for name, value in more.items() if value is not None}
-    return {"type": "system", "subtype": kind[:MAX_SUBTYPE], **known}
+    """Build a line that is no message; the stored original has the details."""
+    fields = {name: value for name, value in more.items() if value is not None}
+    return {"type": "system", "subtype": kind[:MAX_SUBTYPE], **fields}
 
 
 def known_figures(usage: Usage | None) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def known_figures(usage: Usage | None) -> dict[str, Any]:
 
 
 def iso_time(value: Any) -> str | None:
-    """Return a time of another tool as ISO 8601 in UTC; None if it is none."""
+    """Convert a time of another tool to ISO 8601 in UTC. Return None if it is not a time."""
     seconds = parse_time(value)
     if seconds is None:
         return None

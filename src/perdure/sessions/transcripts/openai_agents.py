@@ -37,7 +37,7 @@ def recognises(kind: str, record: Mapping[str, Any]) -> bool:
 
 
 def lines(record: Mapping[str, Any], transcript: TranscriptState) -> list[SessionLine]:
-    """Return the lines of a record; none for one that says nothing."""
+    """Return the lines of a record; none for a record without content."""
     return _span(record) if _is_trace(record) else _item(record, transcript)
 
 
@@ -58,7 +58,7 @@ def _item(record: Mapping[str, Any], transcript: TranscriptState) -> list[Sessio
     if kind == "reasoning":
         thoughts = thinking_blocks(transcript, summaries(record.get("summary")))
         return [assistant_line(thoughts)] if thoughts else [event_line(kind)]
-    text = joined(each.get("text") for each in blocks(record.get("content")))
+    text = joined(block.get("text") for block in blocks(record.get("content")))
     match record.get("role"):
         case "user":
             return [user_line(text)]
@@ -76,7 +76,7 @@ def _span(record: Mapping[str, Any]) -> list[SessionLine]:
     id = parse_text(record.get("id"))
     failure = mapping(record.get("error"))
     if kind == "generation":
-        text = joined(shown(each.get("content")) for each in blocks(data.get("output")))
+        text = joined(shown(block.get("content")) for block in blocks(data.get("output")))
         usage = known_figures(parse_usage(data.get("usage")))
         content = [text_block(text)] if text else []
         return [assistant_line(content, model=parse_text(data.get("model")), usage=usage, id=id)]

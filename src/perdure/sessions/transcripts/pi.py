@@ -67,7 +67,7 @@ def recognises(kind: str, record: Mapping[str, Any]) -> bool:
 
 
 def lines(record: Mapping[str, Any], transcript: TranscriptState) -> list[SessionLine]:
-    """Return the lines of an event; none for one that says nothing."""
+    """Return the lines of an event; none for an event without content."""
     kind = str(record.get("type"))
     message = mapping(record.get("message"))
     match kind:
@@ -75,23 +75,23 @@ def lines(record: Mapping[str, Any], transcript: TranscriptState) -> list[Sessio
             transcript.session_id = parse_text(record.get("id"))
             return [event_line(kind, cwd=parse_text(record.get("cwd")))]
         case "message_end":
-            # The results of tools have events of their own.
+            # Results of tools have their own events.
             return [] if message.get("role") == "toolResult" else _message(message, transcript)
         case "message":
             parent = parse_text(record.get("parentId"))
             more = {} if parent is None else {"parentUuid": parent}
             return [line | more for line in _message(message, transcript)]
         case "tool_execution_end":
-            told = next((record[name] for name in ("result", "output", "error") if name in record), None)
+            outcome = next((record[name] for name in ("result", "output", "error") if name in record), None)
             failed = bool(record.get("isError"))
-            return [tool_result_line(parse_text(record.get("toolCallId")), _result(told), is_error=failed)]
+            return [tool_result_line(parse_text(record.get("toolCallId")), _result(outcome), is_error=failed)]
         case "usage_snapshot":
             return [_snapshot(mapping(record.get("stats")), transcript)]
         case "fatal_error":
             failure = record.get("error", record.get("message"))
             named = mapping(failure)
-            told = parse_text(named.get("message")) or parse_text(named.get("name")) or shown(failure)
-            return [error_line(told or "fatal error")]
+            text = parse_text(named.get("message")) or parse_text(named.get("name")) or shown(failure)
+            return [error_line(text or "fatal error")]
         case "model_change":
             transcript.model = parse_text(record.get("modelId"))
             return [event_line(kind, model=transcript.model)]
@@ -100,13 +100,13 @@ def lines(record: Mapping[str, Any], transcript: TranscriptState) -> list[Sessio
 
 
 def _result(value: Any) -> str:
-    """The text of a tool's result, whose content may be blocks."""
+    """Return the text of a tool's result, whose content may be blocks."""
     content = mapping(value).get("content")
-    return shown(value) if content is None else joined(each.get("text") for each in blocks(content))
+    return shown(value) if content is None else joined(block.get("text") for block in blocks(content))
 
 
 def _snapshot(stats: Mapping[str, Any], transcript: TranscriptState) -> SessionLine:
-    """The totals of a session. pi counts what is left after a compaction: a zero is not a total."""
+    """Return the totals of a session. pi counts from the last compaction, so a zero is not a total."""
     figures = known_figures(parse_usage(stats.get("tokens"), cost_usd=stats.get("cost")))
     turns = count(stats.get("assistantMessages")) or None
     return result_line(figures, turns=turns, stop_reason=transcript.stop_reason)
@@ -114,7 +114,7 @@ def _snapshot(stats: Mapping[str, Any], transcript: TranscriptState) -> SessionL
 
 def _message(message: Mapping[str, Any], transcript: TranscriptState) -> list[SessionLine]:
     parts = blocks(message.get("content"))
-    text = joined(each.get("text") for each in parts if each.get("type") == "text")
+    text = joined(part.get("text") for part in parts if part.get("type") == "text")
     role = message.get("role")
     if role == "user":
         return [user_line(text)]
@@ -126,16 +126,16 @@ def _message(message: Mapping[str, Any], transcript: TranscriptState) -> list[Se
         return [event_line(parse_text(role) or "message", detail=detail)]
     transcript.stop_reason = parse_text(message.get("stopReason"))
     failure = parse_text(message.get("errorMessage"))
-    content = [*thinking_blocks(transcript, thoughts(parts)), *_said(parts)]
-    told = mapping(message.get("usage"))
-    usage = known_figures(parse_usage(told, cost_usd=cost(mapping(told.get("cost")).get("total"))))
+    content = [*thinking_blocks(transcript, thoughts(parts)), *_blocks(parts)]
+    stated = mapping(message.get("usage"))
+    usage = known_figures(parse_usage(stated, cost_usd=cost(mapping(stated.get("cost")).get("total"))))
     model = parse_text(message.get("model")) or transcript.model
-    said = [assistant_line(content, model=model, usage=usage)] if content or usage else []
-    return said if failure is None else [*said, error_line(failure)]
+    messages = [assistant_line(content, model=model, usage=usage)] if content or usage else []
+    return messages if failure is None else [*messages, error_line(failure)]
 
 
-def _said(parts: list[Mapping[str, Any]]) -> list[SessionLine]:
-    """The texts and the tool calls of a message, in their order."""
+def _blocks(parts: list[Mapping[str, Any]]) -> list[SessionLine]:
+    """Return the texts and the tool calls of a message, in order."""
     content: list[SessionLine] = []
     for part in parts:
         text = parse_text(part.get("text")) if part.get("type") == "text" else None

@@ -1,4 +1,4 @@
-"""Lines of any known transcript as lines of a session, and as messages.
+"""Convert lines of any known transcript to lines of a session, and to messages.
 
 Each line is recognised by its own shape.
 """
@@ -22,7 +22,7 @@ Translates = Callable[[Mapping[str, Any], TranscriptState], list[SessionLine]]
 
 
 class TranscriptFormat(NamedTuple):
-    """A format of transcripts. Lines of the first one are those of a session already."""
+    """A format of transcripts. `lines` is None if its lines are session lines already."""
 
     name: str
     recognises: Recognises
@@ -35,34 +35,34 @@ FORMATS: tuple[TranscriptFormat, ...] = (
     TranscriptFormat("pi", pi.recognises, pi.lines),
     TranscriptFormat("openai-agents", openai_agents.recognises, openai_agents.lines),
 )
-"""The most specific first; what OpenAI stores has few marks of its own."""
+"""The most specific format comes first; items of the OpenAI SDK have few characteristic fields."""
 
 MAX_TORN = 200
 DELTAS = frozenset({"stream_event", "message_update", "tool_execution_update", "item.updated"})
-"""Lines that repeat a part of what a later line tells as a whole."""
+"""Types of lines that repeat a part of a later line."""
 
 
 def find_format(record: Mapping[str, Any]) -> str | None:
     """Return the name of the format that a line is in, or None."""
-    known = _format(record)
-    return None if known is None else known.name
+    format_ = _format(record)
+    return None if format_ is None else format_.name
 
 
 def is_foreign(record: Mapping[str, Any]) -> bool:
-    """Whether a line is in the format of another tool, and not yet one of a session."""
-    known = _format(record)
-    return known is not None and known.lines is not None
+    """Return whether a line is in the format of another tool and not yet a session line."""
+    format_ = _format(record)
+    return format_ is not None and format_.lines is not None
 
 
 def _format(record: Mapping[str, Any]) -> TranscriptFormat | None:
     kind = parse_text(record.get("type")) or ""
-    return next((each for each in FORMATS if each.recognises(kind, record)), None)
+    return next((format_ for format_ in FORMATS if format_.recognises(kind, record)), None)
 
 
 class TranscriptTranslator:
-    """Translates the lines of one transcript, in their order, into lines of a session.
+    """Translator of the lines of one transcript, in order, to session lines.
 
-    Lines of Claude Code, and those of no known format, are left as they are.
+    Lines of Claude Code, and lines of unknown formats, stay unchanged.
     """
 
     def __init__(self, *, thinking: bool = False) -> None:
@@ -70,16 +70,18 @@ class TranscriptTranslator:
 
     @property
     def session_id(self) -> str | None:
-        """The session that the transcript names."""
+        """Return the session that the transcript names."""
         return self._transcript.session_id
 
     def translate(self, record: Mapping[str, Any]) -> list[SessionLine]:
         """Return the lines of a record: at least one, without its original."""
-        known = _format(record)
-        if known is None or known.lines is None:
+        format_ = _format(record)
+        if format_ is None or format_.lines is None:
             return [dict(record)]
         transcript = self._transcript
-        lines = known.lines(record, transcript) or [event_line(parse_text(record.get("type")) or known.name)]
+        lines = format_.lines(record, transcript) or [
+            event_line(parse_text(record.get("type")) or format_.name)
+        ]
         message = record.get("message")
         times = (record.get("timestamp"), record.get("started_at"))
         inner = message.get("timestamp") if isinstance(message, Mapping) else None
@@ -90,9 +92,9 @@ class TranscriptTranslator:
         return [line | shared for line in lines]
 
     def translate_named(self, record: Mapping[str, Any]) -> list[SessionLine]:
-        """Return the lines of a record, the first of which carries its original to the log.
+        """Return the lines of a record; the first one carries its original to the log.
 
-        None for a line that is one of a session already, and for one too deep to stand within another.
+        Return none for a line that is a session line already, or that is nested too deep to be embedded.
         """
         if not is_foreign(record):
             return []
@@ -110,7 +112,7 @@ class TranscriptTranslator:
 def translated(records: Iterable[Mapping[str, Any]], *, numbered: bool = False) -> Iterator[SessionLine]:
     """Translate the lines of a transcript, each with its original.
 
-    If the lines are `numbered` already, one that would become several is left as it is.
+    With `numbered`, a line that would become several stays unchanged.
     """
     translator = TranscriptTranslator()
     for record in records:
@@ -119,7 +121,7 @@ def translated(records: Iterable[Mapping[str, Any]], *, numbered: bool = False) 
 
 
 def parse_messages(body: bytes | str) -> list[Message]:
-    """The messages of one line. What is not understood is an event, and nothing raises."""
+    """Parse the messages of one line. Unknown content becomes an event; no error is raised."""
     try:
         record = decode_json(body)
     except InvalidInput:
@@ -131,19 +133,19 @@ def parse_messages(body: bytes | str) -> list[Message]:
 
 
 def messages_of_record(record: Mapping[str, Any]) -> list[Message]:
-    """The messages of a line that is decoded already; one of another tool is translated first."""
-    known = _format(record)
-    if known is None:
+    """Return the messages of a decoded line; a line of another tool is translated first."""
+    format_ = _format(record)
+    if format_ is None:
         kind = parse_text(record.get("type")) or ""
         return [Message(role="event", kind=kind[:MAX_TORN] or "unknown")]
-    if known.lines is None:
+    if format_.lines is None:
         return claude.messages(record)
     lines = TranscriptTranslator(thinking=True).translate(record)
     return [message for line in lines for message in claude.messages(line)]
 
 
 def messages_in(lines: Iterable[Line]) -> Iterator[Message]:
-    """The messages of lines, each with the place of its line."""
+    """Yield the messages of lines, each with the position of its line."""
     for line in lines:
         for message in parse_messages(line.body):
             message.position, message.after = line.position, line.after

@@ -1,4 +1,4 @@
-"""Reading values out of records that anybody may have written: nothing raises, nothing is trusted."""
+"""Read values from untrusted records of other tools: nothing raises, nothing is trusted."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ NOTHING: Mapping[str, Any] = {}
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """The value if it is an object, or an object that is written as JSON; else an empty one."""
+    """Return a value that is an object, or an object encoded as JSON; otherwise an empty object."""
     if isinstance(value, str) and value.startswith("{"):
         value = parsed(value)
     return value if isinstance(value, Mapping) else NOTHING
 
 
 def parsed(text: str) -> Any:
-    """What a text says as JSON, or the text itself."""
+    """Return a text decoded as JSON, or the text itself."""
     try:
         return decode_json(text)
     except InvalidInput:
@@ -30,19 +30,20 @@ def parsed(text: str) -> Any:
 
 
 def parse_text(value: Any) -> str | None:
-    """A string with something in it, or None."""
+    """Return a string that is not empty, or None."""
     return value if isinstance(value, str) and value else None
 
 
 def blocks(content: Any) -> list[Mapping[str, Any]]:
-    """The blocks of a content, which may be a text."""
+    """Return the blocks of a content, which may be a text."""
     if isinstance(content, str):
         return [_text_block(content)] if content else []
     if isinstance(content, Mapping):
         return [content]
     if isinstance(content, Iterable):
         return [
-            each if isinstance(each, Mapping) else {"type": "text", "text": shown(each)} for each in content
+            block if isinstance(block, Mapping) else {"type": "text", "text": shown(block)}
+            for block in content
         ]
     return []
 
@@ -52,17 +53,17 @@ def _text_block(text: str) -> Mapping[str, Any]:
 
 
 def thoughts(parts: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The reasoning in blocks of type `thinking`."""
+    """Return the reasoning in blocks of type `thinking`."""
     return [
         text
-        for each in parts
-        if each.get("type") == "thinking" and (text := parse_text(each.get("thinking")))
+        for part in parts
+        if part.get("type") == "thinking" and (text := parse_text(part.get("thinking")))
     ]
 
 
 def summaries(value: Any) -> list[str]:
-    """The texts of the summary of a reasoning."""
-    return [text for each in blocks(value) if (text := parse_text(each.get("text")))]
+    """Return the texts of the summary of a reasoning."""
+    return [text for block in blocks(value) if (text := parse_text(block.get("text")))]
 
 
 def is_number(value: Any) -> bool:
@@ -74,13 +75,13 @@ def joined(parts: Iterable[Any]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as text: strings as they are, blocks by their text, all else as JSON."""
+    """Convert a value to text: strings unchanged, blocks by their text, other values as JSON."""
     if isinstance(value, str):
         return value
     if value is None:
         return ""
-    if isinstance(value, list) and all(isinstance(each, Mapping) and "text" in each for each in value):
-        return joined(each["text"] for each in value)
+    if isinstance(value, list) and all(isinstance(block, Mapping) and "text" in block for block in value):
+        return joined(block["text"] for block in value)
     try:
         return encode_json(value)
     except InvalidInput:
@@ -93,7 +94,7 @@ def tool_call(id: Any, name: Any, input: Any) -> ToolCall:
 
 
 def parse_time(value: Any) -> float | None:
-    """A time in epoch seconds, from ISO-8601 or from a number of seconds or milliseconds."""
+    """Parse a time in ISO 8601, seconds or milliseconds to epoch seconds."""
     if isinstance(value, str):
         try:
             read = datetime.fromisoformat(value.replace("Z", "+00:00"))
@@ -111,7 +112,7 @@ def parse_time(value: Any) -> float | None:
 
 
 def count(value: Any) -> int:
-    """A number of tokens; 0 for anything else."""
+    """Return a number of tokens; 0 for any other value."""
     return max(0, int(value)) if is_number(value) else 0
 
 
@@ -120,13 +121,13 @@ def cost(value: Any) -> float | None:
 
 
 def parse_usage(value: Any, *, cost_usd: Any = None) -> Usage | None:
-    """Usage as Anthropic and most others spell it; None if nothing is told."""
-    told = mapping(value)
+    """Parse usage in the spelling of Anthropic and most other tools. Return None if there is none."""
+    stated = mapping(value)
     usage = Usage(
-        count(told.get("input_tokens", told.get("input"))),
-        count(told.get("output_tokens", told.get("output"))),
-        count(told.get("cache_read_input_tokens", told.get("cacheRead"))),
-        count(told.get("cache_creation_input_tokens", told.get("cacheWrite"))),
+        count(stated.get("input_tokens", stated.get("input"))),
+        count(stated.get("output_tokens", stated.get("output"))),
+        count(stated.get("cache_read_input_tokens", stated.get("cacheRead"))),
+        count(stated.get("cache_creation_input_tokens", stated.get("cacheWrite"))),
         cost(cost_usd),
     )
     return usage or None

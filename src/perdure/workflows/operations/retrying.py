@@ -147,7 +147,7 @@ async def _with_definition(
     return replaced, changed & replaced.board.unfinished()
 
 
-# --- stopping and locking---------------------------------------------------------------------------------
+# --- stopping and locking ---------------------------------------------------------------------------------
 
 
 async def _stop_phases(tx: Tx, run_ids: Sequence[str], phases: PhaseStarter) -> None:
