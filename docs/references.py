@@ -19,7 +19,7 @@ from perdure.kernel.config import PREFIX, SECRETS, VARIABLES, Settings
 from perdure.runtime.app import build_app
 from perdure.server.http.routes import Call, Route
 from perdure.server.native.metrics import list_families
-from perdure.server.native.run_metrics import known_of_runs
+from perdure.server.native.run_metrics import read_run_metrics
 from perdure.server.native.wire import MetricsQuery
 from perdure.server.table import ROUTES
 from perdure.service.callers import Caller
@@ -417,7 +417,7 @@ async def _families() -> list[Family]:
         request = Request({"type": "http", "method": "GET", "path": "/metrics", "headers": []})
         call = Call(request, app, Caller("docs", frozenset({"admin"}), app.namespace, None), {}, "docs")
         call.query = MetricsQuery(aliases=True)
-        metrics = await list_families(call, await known_of_runs(call))
+        metrics = await list_families(call, await read_run_metrics(call))
         # What is collected does not know its labels if nothing was counted; its collector does.
         collectors = app.metrics.registry._names_to_collectors
         families = [

@@ -73,7 +73,7 @@ def test_each_line_is_a_message_and_commands_are_obeyed(server: Server) -> None:
     assert [line for line in lines if line.startswith("You said")] == ["You said: hello", "You said: again"]
     assert "you> hello" in lines
     assert "A new session began." in lines
-    assert lines[-1] == "Nothing was said yet."
+    assert lines[-1] == "No messages yet."
     assert "there is no command /nothing" in ended.stderr
 
 

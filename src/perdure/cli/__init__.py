@@ -79,7 +79,7 @@ PANELS: dict[str, dict[str, str]] = {
         "completion": COMMANDS + "completion:completion",
     },
 }
-"""Where each command stands, in the order and in the panels of the help."""
+"""The module and function of each command, in the order and panels of the help."""
 
 app = typer.Typer(
     cls=lazy_group(PANELS),
@@ -105,14 +105,14 @@ def root(
         ),
     ] = False,
 ) -> None:
-    """Options of the command itself."""
+    """Declare the options of the command itself."""
 
 
 def main() -> None:
-    """Run the command; a known error is one line with its code, and exit code 1 or 4."""
+    """Run the command. A known error is one line with its code, and the exit code is 1 or 4."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A character that the terminal does not have is replaced.
+            # Replace characters that the terminal does not support.
             stream.reconfigure(errors="replace")
     use_quick_params()
     if "_PERDURE_COMPLETE" in os.environ:
@@ -130,7 +130,7 @@ def main() -> None:
         message = f"{error.message.rstrip('.') if hint else error.message}{hint}"
         _fail(error.code, message, NOT_FOUND if isinstance(error, NotFound) else 1)
     except OSError as error:
-        # Buffered output would fail once more at exit.
+        # Otherwise, flushing the buffered output would fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _fail("system error", str(error), 1)
     sys.exit(code if isinstance(code, int) else 0)

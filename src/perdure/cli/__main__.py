@@ -1,4 +1,4 @@
-"""`python -m perdure.cli` is `perdure`."""
+"""Entry point of `python -m perdure.cli`."""
 
 from perdure.cli import main
 

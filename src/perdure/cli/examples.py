@@ -1,4 +1,4 @@
-"""An example of each command, which its help and the reference show."""
+"""An example of each command, for its help and the reference."""
 
 from __future__ import annotations
 

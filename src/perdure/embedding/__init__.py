@@ -1,1 +1,1 @@
-"""perdure inside a program: the database, a worker, and optionally a server for its page and command."""
+"""perdure embedded in a program: the database, a worker, and optionally a server for the page and command."""

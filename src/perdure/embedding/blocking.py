@@ -1,7 +1,6 @@
-"""perdure without `await`: every call is executed in an event loop of a thread, and waited for.
+"""perdure without `await`: a thread's event loop executes every call, and the caller waits for it.
 
-It is the portal of `LightningStoreThreaded`. Methods are found by their names, so that there is one copy of
-each: what the async object has, the blocking one has too.
+Methods are looked up by name on the async object, so the blocking object has all of them without copies.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ async def _next(items: AsyncIterator[Any]) -> Any:
 
 
 class _Opened(Blocking):
-    """A blocking object that is used with `with`."""
+    """A blocking object for `with`."""
 
     def __enter__(self) -> Self:
         try:
@@ -92,7 +91,7 @@ class _Opened(Blocking):
         self.close()
 
     def close(self) -> None:
-        """Close it, and end its thread; a second call does nothing."""
+        """Close the object and end its thread; further calls do nothing."""
         portal, self._portal = self._portal, Background("perdure-closed")
         self._portal.close()
         try:
@@ -102,7 +101,7 @@ class _Opened(Blocking):
 
 
 class Perdure(_Opened):
-    """`perdure.Perdure` without `await`, to be used with `with`: the same arguments and the same methods.
+    """`perdure.Perdure` without `await`, for `with`: the same arguments and the same methods.
 
     ```python
     with Perdure("memory:", agents=agents) as perdure:
@@ -119,10 +118,10 @@ class Perdure(_Opened):
 class PerdureClient(_Opened):
     """`perdure.PerdureClient` without `await`: the same arguments and the same methods.
 
-    It may be used with `with`, or closed with `close`.
+    Use it with `with`, or close it with `close`.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         portal = Background("perdure-blocking")
-        made = portal.wait(partial(_called, AsyncPerdureClient, args, options))
-        super().__init__(cast(AsyncPerdureClient, made), portal)
+        client = portal.wait(partial(_called, AsyncPerdureClient, args, options))
+        super().__init__(cast(AsyncPerdureClient, client), portal)

@@ -1,4 +1,4 @@
-"""perdure inside a program: a database, and a worker for the program's agents."""
+"""perdure embedded in a program: a database, and a worker for the program's agents."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from perdure.worker.registry import Agents
 
 
 class Perdure:
-    """Threads and runs on a database that this process opens, to be used with `async with`.
+    """Threads and runs on a database that this process opens, for `async with`.
 
-    With `agents` a worker in this process executes their runs. Without a URL the database is the one that the
-    environment and `perdure.toml` name. `options` are settings, such as `job_timeout`. Webhooks are delivered
-    while it is open; `consumers` deliver what else the outbox holds. `handlers` are functions that cron files
-    and schedules call by name, and `conditions` are predicates that keep schedules from firing, beside those
-    of the agents. `perdure.sync` has the same without `await`.
+    With `agents`, a worker in this process executes their runs. Without a URL, the environment and
+    `perdure.toml` name the database. `options` are settings, such as `job_timeout`. Webhooks are delivered
+    while it is open; `consumers` deliver other effects of the outbox. `handlers` are functions that cron
+    files and schedules call by name, and `conditions` are predicates that prevent schedules from firing, in
+    addition to those of the agents. `perdure.sync` has the same class without `await`.
 
-    `serve` is a port on 127.0.0.1 (0 takes a free one) where this process serves the database while it is
-    open: the dashboard, the API and the command reach it there. `asgi` is the same for a web app to mount.
+    `serve` is a port on 127.0.0.1 (0 takes a free one) where this process serves the dashboard and the API
+    while it is open, also for the command. `asgi` is the same server for a web app to mount.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Perdure:
             await running.aclose()
 
     def _bind_port(self, stack: AsyncExitStack) -> tuple[ServedPort | None, StoreOptions]:
-        """Bind the port of `serve`; the lock of a SQLite file names its URL for other processes."""
+        """Bind the port of `serve`. The lock of a SQLite file names its URL for other processes."""
         if self._serve is None:
             return None, {}
         port = ServedPort(self._serve)
@@ -113,7 +113,7 @@ class Perdure:
 
     @property
     def url(self) -> str | None:
-        """The URL at which `serve` serves the database, such as http://127.0.0.1:4747, or None."""
+        """The URL of the server of `serve`, such as http://127.0.0.1:4747, or None."""
         return self._url
 
     @property
@@ -150,22 +150,22 @@ class Perdure:
 
     @property
     def items(self) -> Items:
-        """Items: values beyond a thread, by namespace and key."""
+        """Items: values by namespace and key, independent of threads."""
         return self.services.items
 
     @property
     def sessions(self) -> Sessions:
-        """Sessions: what agents said and did, line by line."""
+        """Sessions: transcripts of agents, line by line."""
         return self.services.sessions
 
     @property
     def memory(self) -> Memory:
-        """Memory: what happened, in the order of its time, and the search over it."""
+        """Memory: events in order of their time, and the search over them."""
         return self.services.memory
 
     @property
     def schedules(self) -> Schedules:
-        """Schedules; they fire while this is open."""
+        """Schedules, which fire while this is open."""
         return self.services.schedules
 
     @property
@@ -183,7 +183,7 @@ class Perdure:
         return await self.services.diagnostics.why(id)
 
     async def stats(self) -> dict[str, Any]:
-        """Queue depth, workers, connection pools and undelivered webhooks."""
+        """Return queue depth, workers, connection pools and undelivered webhooks."""
         return await self.services.diagnostics.stats()
 
     async def run(self, assistant: str, input: Any = None, **options: Unpack[RunOptions]) -> RunEnd:
@@ -202,5 +202,5 @@ class Perdure:
     def stream_bursts(
         self, assistant: str, input: Any = None, **options: Unpack[RunOptions]
     ) -> AsyncGenerator[Burst, None]:
-        """The same in bursts: all events that were written together."""
+        """Run an assistant and stream its events in bursts: events that were written together."""
         return self.threads.stream(asking.run_request(assistant, input, options))

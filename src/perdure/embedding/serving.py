@@ -34,7 +34,7 @@ class ServedPort:
         return HttpService(app, http, drain=drain_seconds(app.settings))
 
     def close(self) -> None:
-        """Close the port; a second call does nothing."""
+        """Close the port; further calls do nothing."""
         self._socket.close()
 
 
@@ -65,7 +65,7 @@ class MountableApp:
         await application(scope, receive, send)
 
     async def end_streams(self) -> None:
-        """End endless responses, before the database is closed."""
+        """End endless responses before the database is closed."""
         if self._stopping is not None:
             self._stopping.set()
         self._stopping = self._built = None
@@ -85,7 +85,7 @@ class MountableApp:
         return self._built[1]
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Accept the lifespan of a server that serves nothing else; `Perdure` is opened by its program."""
+        """Accept the lifespan of a server that serves only this app; the program itself opens `Perdure`."""
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()

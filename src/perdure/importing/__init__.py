@@ -1,1 +1,1 @@
-"""Data of other systems, brought into a perdure database: what is there already is left as it is."""
+"""Imports from other systems into a perdure database; existing data stays unchanged."""

@@ -15,11 +15,11 @@ from perdure.memory.service import Memory
 EVENTS: Final = "events"
 PAGE: Final = 200
 MAX_PAGE: Final = 10_000
-"""Number of events with one time that are read."""
+"""Maximum events with the same time."""
 
 
 class EventSource(Protocol):
-    """What is read of a daemon."""
+    """The part of a daemon's API that an import uses."""
 
     async def get_events(self, *, from_ms: int = 0, to_ms: int, limit: int = 100) -> EventPage: ...
 
@@ -36,7 +36,7 @@ async def import_events(source: EventSource, memory: Memory, report: ImportRepor
             return
         last = page.items[-1].timestamp_ms
         if last > begin:
-            # Events with the time of the last one come again, and are known by their ids.
+            # Events with the time of the last one are returned again, and skipped by their ids.
             begin, limit = last, PAGE
             seen = {event.event_id for event in page.items if event.timestamp_ms == last}
         elif limit < MAX_PAGE:
@@ -53,9 +53,9 @@ async def _import(events: list[MemoryEvent], memory: Memory, report: ImportRepor
     for start in range(0, len(events), PAGE):
         part = [_new(event) for event in events[start : start + PAGE]]
         if report.dry_run:
-            known = await _known(memory, part)
-            count.present += known
-            count.added += len(part) - known
+            present = await _count_existing(memory, part)
+            count.present += present
+            count.added += len(part) - present
             continue
         try:
             answers = await memory.ingest_many(part)
@@ -71,6 +71,6 @@ def _new(event: MemoryEvent) -> NewMemoryEvent:
     return NewMemoryEvent(**msgspec.structs.asdict(event))
 
 
-async def _known(memory: Memory, events: list[NewMemoryEvent]) -> int:
-    """Count the events that are there."""
+async def _count_existing(memory: Memory, events: list[NewMemoryEvent]) -> int:
+    """Count the events that exist already."""
     return len(await memory.find_known([event.event_id for event in events]))

@@ -17,11 +17,11 @@ CHECKPOINTS: Final = "checkpoints"
 WRITES: Final = "writes"
 TASKS: Final = "__pregel_tasks"
 WITHOUT_SENDS: Final = 4
-"""Format of checkpoints from which on tasks that were sent are a value of their own."""
+"""Format since which sent tasks are a value of their own in checkpoints."""
 
 
 class SourceWrite(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task wrote after a checkpoint, as its saver stored it."""
+    """A task's write after a checkpoint, as its saver stored it."""
 
     task_id: str
     task_path: str
@@ -41,12 +41,12 @@ class SourceCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any]
     writes: list[SourceWrite]
     next: list[str] = msgspec.field(default_factory=list)
-    """The nodes that run after it, as far as the checkpoint says."""
+    """The nodes that run after it, if the checkpoint names them."""
     refusal: str | None = None
 
 
 Store = Callable[[SourceCheckpoint, GraphChanges], Awaitable[None]]
-"""Stores a checkpoint that is new, with its writes."""
+"""Stores a new checkpoint with its writes."""
 
 
 async def import_checkpoints(
@@ -55,32 +55,32 @@ async def import_checkpoints(
     report: ImportReport,
     store: Store | None = None,
 ) -> None:
-    """Import checkpoints with their writes; those of a thread come in their order.
+    """Import checkpoints with their writes; those of a thread arrive in order.
 
-    A checkpoint that is there is left as it is. Bytes are copied; nothing in them is revived or executed.
-    `store` stores them in place of `graphs`.
+    An existing checkpoint is not changed. Bytes are copied; nothing in them is revived or executed. `store`
+    stores them in place of `graphs`.
     """
     sent: set[tuple[str, str]] = set()
     place: tuple[str, str] | None = None
     tasks: dict[str, bool] = {}
-    async for found in source:
-        if place != (found.thread_id, found.checkpoint_ns):
-            place, sent, tasks = (found.thread_id, found.checkpoint_ns), set(), {}
-        tasks[found.checkpoint_id] = any(write.channel == TASKS for write in found.writes)
+    async for checkpoint in source:
+        if place != (checkpoint.thread_id, checkpoint.checkpoint_ns):
+            place, sent, tasks = (checkpoint.thread_id, checkpoint.checkpoint_ns), set(), {}
+        tasks[checkpoint.checkpoint_id] = any(write.channel == TASKS for write in checkpoint.writes)
         count = report.count(CHECKPOINTS)
         count.found += 1
-        split, refusal = found.split, found.refusal
-        if split is not None and split.format < WITHOUT_SENDS and tasks.get(found.parent_id or ""):
+        split, refusal = checkpoint.split, checkpoint.refusal
+        if split is not None and split.format < WITHOUT_SENDS and tasks.get(checkpoint.parent_id or ""):
             refusal = "tasks wait in its parent in a form of early releases: run the graph once more first"
         if split is None or refusal is not None:
-            report.refuse(CHECKPOINTS, found.checkpoint_id, refusal or "it cannot be read")
+            report.refuse(CHECKPOINTS, checkpoint.checkpoint_id, refusal or "it cannot be read")
             continue
-        if await _is_present(graphs, found):
+        if await _is_present(graphs, checkpoint):
             count.present += 1
             continue
         count.added += 1
-        report.count(WRITES).found += len(found.writes)
-        report.count(WRITES).added += len(found.writes)
+        report.count(WRITES).found += len(checkpoint.writes)
+        report.count(WRITES).added += len(checkpoint.writes)
         pieces = [
             Piece(channel=channel, version=str(split.versions[channel]), value=value)
             for channel, value in split.values.items()
@@ -89,47 +89,47 @@ async def import_checkpoints(
         sent |= {(piece.channel, piece.version) for piece in pieces}
         if not report.dry_run:
             try:
-                changes = _changes(found, split, pieces)
-                await (graphs.put(changes) if store is None else store(found, changes))
+                changes = _changes(checkpoint, split, pieces)
+                await (graphs.put(changes) if store is None else store(checkpoint, changes))
             except InvalidInput as error:
                 count.added -= 1
-                report.refuse(CHECKPOINTS, found.checkpoint_id, error.message)
+                report.refuse(CHECKPOINTS, checkpoint.checkpoint_id, error.message)
 
 
-async def _is_present(graphs: StoredCheckpoints, found: SourceCheckpoint) -> bool:
+async def _is_present(graphs: StoredCheckpoints, checkpoint: SourceCheckpoint) -> bool:
     query = CheckpointQuery(
-        thread_id=found.thread_id,
-        checkpoint_ns=found.checkpoint_ns,
-        checkpoint_id=found.checkpoint_id,
+        thread_id=checkpoint.thread_id,
+        checkpoint_ns=checkpoint.checkpoint_ns,
+        checkpoint_id=checkpoint.checkpoint_id,
         limit=1,
     )
     return bool(await graphs.find(query))
 
 
-def _changes(found: SourceCheckpoint, split: SplitCheckpoint, pieces: list[Piece]) -> GraphChanges:
-    run_id = found.metadata.get("run_id")
+def _changes(checkpoint: SourceCheckpoint, split: SplitCheckpoint, pieces: list[Piece]) -> GraphChanges:
+    run_id = checkpoint.metadata.get("run_id")
     put = GraphPut(
-        thread_id=found.thread_id,
-        checkpoint_ns=found.checkpoint_ns,
-        checkpoint_id=found.checkpoint_id,
-        parent_id=found.parent_id,
+        thread_id=checkpoint.thread_id,
+        checkpoint_ns=checkpoint.checkpoint_ns,
+        checkpoint_id=checkpoint.checkpoint_id,
+        parent_id=checkpoint.parent_id,
         run_id=run_id if isinstance(run_id, str) and run_id else None,
         checkpoint=split.rest,
-        metadata=found.metadata,
+        metadata=checkpoint.metadata,
         versions=split.versions,
         pieces=pieces,
     )
     writes = [
         GraphWrite(
-            thread_id=found.thread_id,
-            checkpoint_ns=found.checkpoint_ns,
-            checkpoint_id=found.checkpoint_id,
+            thread_id=checkpoint.thread_id,
+            checkpoint_ns=checkpoint.checkpoint_ns,
+            checkpoint_id=checkpoint.checkpoint_id,
             task_id=write.task_id,
             task_path=write.task_path,
             idx=write.idx,
             channel=write.channel,
             value=write.value,
         )
-        for write in found.writes
+        for write in checkpoint.writes
     ]
     return GraphChanges(puts=[put], writes=writes)

@@ -21,7 +21,7 @@ from perdure.threads.service import Threads
 logger = logging.getLogger(__name__)
 
 BRANCH: Final = "branch:to:"
-"""What the channels begin with that lead to nodes."""
+"""Prefix of the channels that lead to nodes."""
 INTERRUPT: Final = "__interrupt__"
 EMPTY: Final = "empty"
 """Form of a channel without a value."""
@@ -87,21 +87,21 @@ class _ThreadRow(NamedTuple):
 
 async def check_tables(fetch: Fetch, *names: str) -> None:
     """Refuse a database without the tables of a source."""
-    known = {name for (name,) in await fetch(_TABLES, list(names))}
-    missing = [name for name in names if name not in known]
+    existing = {name for (name,) in await fetch(_TABLES, list(names))}
+    missing = [name for name in names if name not in existing]
     if missing:
         raise InvalidInput(f"the database has no table {missing[0]!r}; is it that of another program?")
 
 
 async def read_postgres_checkpoints(fetch: Fetch) -> AsyncIterator[SourceCheckpoint]:
-    """Read the checkpoints of a database, those of each thread in their order."""
+    """Read the checkpoints of a database, those of each thread in order."""
     place = ("", "")
     while True:
         places = await fetch(_PLACES, *place, PAGE)
         for thread_id, checkpoint_ns in places:
             place = thread_id, checkpoint_ns
-            async for found in _of_place(fetch, thread_id, checkpoint_ns):
-                yield found
+            async for checkpoint in _of_place(fetch, thread_id, checkpoint_ns):
+                yield checkpoint
         if len(places) < PAGE:
             return
 
@@ -137,16 +137,18 @@ async def _checkpoint(
         parent_id=row.parent_id or None,
         split=SplitCheckpoint(rest=split.rest, versions=split.versions, values=values, format=split.format),
         metadata=_object(row.metadata),
-        writes=[_write(_WriteRow._make(each)) for each in writes],
+        writes=[_write(_WriteRow._make(write)) for write in writes],
         next=_next_nodes(checkpoint),
     )
 
 
 def _next_nodes(checkpoint: dict[str, Any]) -> list[str]:
-    """Return the nodes to which the last step of a graph has led."""
+    """Return the next nodes after the last step of a graph."""
     updated = checkpoint.get("updated_channels")
-    channels = [each for each in updated if isinstance(each, str)] if isinstance(updated, list) else []
-    return [each.removeprefix(BRANCH) for each in channels if each.startswith(BRANCH)]
+    channels = (
+        [channel for channel in updated if isinstance(channel, str)] if isinstance(updated, list) else []
+    )
+    return [channel.removeprefix(BRANCH) for channel in channels if channel.startswith(BRANCH)]
 
 
 def _write(row: _WriteRow) -> SourceWrite:
@@ -176,7 +178,7 @@ async def _is_thread(threads: Threads, thread_id: str) -> bool:
 
 
 async def import_threads(fetch: Fetch, threads: Threads, report: ImportReport) -> None:
-    """Import the threads of a LangGraph server with their metadata. Its runs are counted: they have ended."""
+    """Import the threads of a LangGraph server with their metadata. Count its runs, which have ended."""
     after = ""
     count = report.count(THREADS)
     while True:
@@ -208,24 +210,24 @@ class ThreadStates:
         self._graphs, self._threads = graphs, threads
         self._serde = strict_serializer()
 
-    async def store(self, found: SourceCheckpoint, changes: GraphChanges) -> None:
-        """Store a checkpoint, as a state unless the thread is missing or has gone on meanwhile.
+    async def store(self, source: SourceCheckpoint, changes: GraphChanges) -> None:
+        """Store a checkpoint, as a state unless the thread is missing or has continued in the meantime.
 
-        Conflict while the thread is busy.
+        Raise Conflict while the thread is busy.
         """
-        latest = await self._latest(found.thread_id) if not found.checkpoint_ns else None
-        if latest is None or latest >= found.checkpoint_id:
+        latest = await self._latest(source.thread_id) if not source.checkpoint_ns else None
+        if latest is None or latest >= source.checkpoint_id:
             await self._graphs.put(changes)
             return
         state = GraphState(
-            checkpoint_id=found.checkpoint_id,
-            parent_id=found.parent_id,
-            next=found.next,
-            interrupts=[shown for write in found.writes for shown in self._interrupts(write)],
-            metadata=found.metadata,
+            checkpoint_id=source.checkpoint_id,
+            parent_id=source.parent_id,
+            next=source.next,
+            interrupts=[shown for write in source.writes for shown in self._interrupts(write)],
+            metadata=source.metadata,
         )
         steps = GraphSteps(changes=changes, states=[state])
-        await self._threads.update_graph(found.thread_id, steps, latest or None)
+        await self._threads.update_graph(source.thread_id, steps, latest or None)
 
     async def _latest(self, thread_id: str) -> str | None:
         """Return the newest state of a thread, an empty text if it has none, and None without a thread."""
@@ -236,7 +238,7 @@ class ThreadStates:
         return "" if state is None else state.checkpoint_id
 
     def _interrupts(self, write: SourceWrite) -> list[dict[str, Any]]:
-        """Return what a task asks, as plain data. What the codec does not allow is left out."""
+        """Return the questions of a task as plain data. Types that the codec does not allow are left out."""
         if write.channel != INTERRUPT:
             return []
         try:
@@ -244,4 +246,4 @@ class ThreadStates:
         except (NotImplementedError, ValueError) as error:
             logger.warning("a question of task %s cannot be read: %s", write.task_id, error)
             return []
-        return [{**each, "task_id": write.task_id} for each in interrupts_in(asked)]
+        return [{**question, "task_id": write.task_id} for question in interrupts_in(asked)]

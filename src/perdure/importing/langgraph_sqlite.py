@@ -47,7 +47,7 @@ class _WriteRow(NamedTuple):
 
 @contextlib.contextmanager
 def open_foreign_sqlite(file: Path) -> Iterator[apsw.Connection]:
-    """Open the SQLite file of another program to read it."""
+    """Open the SQLite file of another program for reading."""
     if not file.is_file():
         raise NotFound(f"file {file} not found")
     connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
@@ -60,7 +60,7 @@ def open_foreign_sqlite(file: Path) -> Iterator[apsw.Connection]:
 
 
 async def read_sqlite_checkpoints(file: Path) -> AsyncIterator[SourceCheckpoint]:
-    """Read the checkpoints of a file, those of each thread in their order."""
+    """Read the checkpoints of a file, those of each thread in order."""
     with open_foreign_sqlite(file) as connection:
         if len(connection.execute(_TABLES).fetchall()) != 2:
             raise InvalidInput(f"{file} has no tables of langgraph-checkpoint-sqlite")
@@ -71,7 +71,7 @@ async def read_sqlite_checkpoints(file: Path) -> AsyncIterator[SourceCheckpoint]
                 row = _CheckpointRow._make(values)
                 key = (thread_id, checkpoint_ns, row.checkpoint_id)
                 rows = map(_WriteRow._make, connection.execute(writes, key))
-                yield _checkpoint(thread_id, checkpoint_ns, row, [_write(each) for each in rows])
+                yield _checkpoint(thread_id, checkpoint_ns, row, [_write(write) for write in rows])
 
 
 def _checkpoint(
@@ -95,7 +95,7 @@ def _checkpoint(
 
 
 def _metadata(value: bytes | str | None) -> dict[str, Any]:
-    """The metadata of a checkpoint; early releases stored it in other forms, which are left out."""
+    """Return the metadata of a checkpoint. Early releases used other forms, which are left out."""
     try:
         metadata = {} if value is None else decode_json(value)
     except InvalidInput:

@@ -25,7 +25,7 @@ EXECUTIONS: Final = "executions"
 SESSIONS: Final = "sessions"
 OVERRIDES: Final = "workflow_overrides"
 NOT_IMPORTED: Final = ("workflow_runs", "workflow_approvals", "cron_overrides", "messaging_sessions")
-"""Tables that are counted alone: their rows are the state of a harness that runs elsewhere."""
+"""Tables that are only counted: their rows are the state of a harness that runs elsewhere."""
 WRITER: Final = "import"
 BATCH: Final = 200
 MAX_OUTPUT: Final = 1 << 20
@@ -44,17 +44,17 @@ _COUNTS: Final = {
 async def import_database(
     file: Path, executions: Executions, overrides: WorkflowOverrides, report: ImportReport
 ) -> None:
-    """Import executions that have ended, and switches of workflows; count what stays behind."""
+    """Import ended executions and workflow switches; count data that is not imported."""
     with open_foreign_sqlite(file) as connection:
         tables = {name for (name,) in connection.execute(_TABLES)}
         if EXECUTIONS not in tables:
             raise InvalidInput(f"{file} has no table 'executions'; is it a Last Light database?")
         source = _executions(connection, report)
         while rows := [*islice(source, BATCH)]:
-            known = await executions.find_known([row.id for row in rows])
+            existing = await executions.find_known([row.id for row in rows])
             count = report.count(EXECUTIONS)
-            count.present += len(known)
-            count.added += len({row.id for row in rows} - known)
+            count.present += len(existing)
+            count.added += len({row.id for row in rows} - existing)
             if not report.dry_run:
                 await executions.add_past(rows)
         if OVERRIDES in tables:
@@ -83,7 +83,7 @@ async def _import_overrides(
 
 
 def _executions(connection: apsw.Connection, report: ImportReport) -> Iterator[WholeExecution]:
-    """The executions that have ended; open ones belong to the harness that executes them."""
+    """Yield the ended executions; open ones belong to the harness that executes them."""
     columns = [name for (name,) in connection.execute(_COLUMNS)]
     for values in connection.execute(_EXECUTIONS):
         row = dict(zip(columns, values, strict=True))
@@ -147,7 +147,7 @@ def _cut(value: object) -> str | None:
 
 
 def _micros(value: object) -> int:
-    """Return a time of Last Light, which is text in ISO 8601."""
+    """Convert a time of Last Light, which is text in ISO 8601."""
     try:
         time = datetime.fromisoformat(str(value).replace("Z", "+00:00"))
         return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1_000_000)
@@ -214,7 +214,7 @@ async def _line_count(sessions: Sessions, name: LogName) -> int:
 
 
 def _log_name(path: Path) -> LogName:
-    """The log of a file below `projects/`: of a session, or of a sub-agent in the folder of one."""
+    """Return the log name of a file below `projects/`: a session, or a sub-agent in its folder."""
     parts: Sequence[str] = path.with_suffix("").parts
     if len(parts) < 2:
         raise InvalidInput("a session must be in the folder of a project")

@@ -1,4 +1,4 @@
-"""What an import found, and what became of it."""
+"""The result of an import: counts and refusals."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 import msgspec
 
 MAX_REFUSALS: Final = 100
-"""Number of refusals that a report names."""
+"""Maximum refusals in a report."""
 
 
 class ImportCount(msgspec.Struct, kw_only=True):
-    """Numbers of one kind of data in a source."""
+    """Counts of one kind of data in a source."""
 
     kind: str
     found: int = 0
@@ -21,7 +21,7 @@ class ImportCount(msgspec.Struct, kw_only=True):
 
 
 class ImportRefusal(msgspec.Struct, frozen=True):
-    """Something that was not imported, and why."""
+    """A record that was not imported, and the reason."""
 
     kind: str
     id: str
@@ -29,7 +29,7 @@ class ImportRefusal(msgspec.Struct, frozen=True):
 
 
 class ImportReport(msgspec.Struct, kw_only=True):
-    """An import; in a dry run, `added` is what would be added."""
+    """An import; in a dry run, `added` counts what would be added."""
 
     source: str
     dry_run: bool = False
@@ -37,15 +37,15 @@ class ImportReport(msgspec.Struct, kw_only=True):
     refusals: list[ImportRefusal] = []
 
     def count(self, kind: str) -> ImportCount:
-        """Return the numbers of a kind."""
-        known = next((each for each in self.counts if each.kind == kind), None)
-        if known is None:
-            known = ImportCount(kind=kind)
-            self.counts.append(known)
-        return known
+        """Return the counts of a kind."""
+        count = next((entry for entry in self.counts if entry.kind == kind), None)
+        if count is None:
+            count = ImportCount(kind=kind)
+            self.counts.append(count)
+        return count
 
     def refuse(self, kind: str, id: str, reason: str) -> None:
-        """Count something that cannot be imported; the first ones are named."""
+        """Count a record that cannot be imported, and keep the first ones with their reasons."""
         self.count(kind).refused += 1
         if len(self.refusals) < MAX_REFUSALS:
             self.refusals.append(ImportRefusal(kind, id, reason))

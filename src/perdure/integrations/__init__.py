@@ -1,1 +1,1 @@
-"""What runs inside other people's programs."""
+"""Integrations that run inside other programs."""

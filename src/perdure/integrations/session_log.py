@@ -1,4 +1,4 @@
-"""One log of a session, as the integrations with other SDKs read and write it."""
+"""The log of a session, for integrations with other SDKs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = 1000
 
 
 class SessionLog:
-    """Reads and appends the lines of a session; a request that is sent twice adds them once."""
+    """Reads and appends the lines of a session; a repeated request adds its lines once."""
 
     def __init__(self, sessions: Sessions, session_id: str, project: str | None, sub_agent: str = "") -> None:
         self._sessions = sessions
@@ -36,9 +36,9 @@ class SessionLog:
             self._next += len(batch)
 
     async def read(self, after: int = 0) -> AsyncIterator[tuple[list[dict[str, Any]], int]]:
-        """The lines as they came, after a position, page by page, each page with the position after it.
+        """Yield the original lines after a position, page by page, each page with the position after it.
 
-        A session that does not exist has no page. The half line of a crash is left out.
+        A missing session has no page. The incomplete line of a crash is left out.
         """
         while True:
             try:

@@ -112,7 +112,9 @@ async def running(components: Sequence[Component]) -> AsyncIterator[None]:
 async def stop_in_phases(
     components: Sequence[Component], seconds_left: Callable[[StopPhase], float] | None = None
 ) -> list[tuple[str, Exception]]:
-    """Stop components phase by phase, those of one phase concurrently. Return the failures with their names.
+    """Stop components phase by phase, those of a phase concurrently. Return failures by component.
+
+    `seconds_left` returns the remaining time of a phase; steps that take longer are cancelled.
     """
     steps = [(get_component_name(component), get_steps(component)) for component in reversed(components)]
     failures: list[tuple[str, Exception]] = []

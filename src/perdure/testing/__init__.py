@@ -1,1 +1,1 @@
-"""For tests of perdure and of what is built on it: servers, clocks, faults, the contract suite."""
+"""Helpers to test perdure and programs built on it: servers, clocks, faults, the contract suite."""

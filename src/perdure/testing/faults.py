@@ -1,6 +1,6 @@
 """Faults below the store: a disk that fails the N-th write, and a connection that fails the N-th statement.
 
-A sweep arms a fault at 1, 2, 3 … and runs the same scenario each time, until one run does not meet it.
+A sweep runs the same scenario with a fault at 1, 2, 3 …, until a run does not reach the fault.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ FULL = apsw.SQLITE_FULL
 IOERR = apsw.SQLITE_IOERR
 
 Manner = Literal["refused", "rolled back", "answer lost"]
-"""How a statement fails: it is not run; its whole transaction is rolled back, as SQLite itself does on a full
-disk; or it is run and its answer lost."""
+"""How a statement fails: it is not executed; its whole transaction is rolled back, as SQLite itself does on
+a full disk; or it is executed and its answer is lost."""
 
 
 class Fault:
-    """Fails the call with the number `at`, counted from 1; 0 fails none. `code` is one of SQLite's."""
+    """Fails the call with the number `at`, counted from 1; 0 fails none. `code` is an SQLite error code."""
 
     def __init__(self, at: int = 0, code: int = FULL, manner: Manner = "refused") -> None:
         self.at = at
@@ -32,7 +32,7 @@ class Fault:
         self.met: str | None = None
 
     def comes(self, what: str) -> bool:
-        """Count a call; true if it is the one to fail."""
+        """Count a call. Return True if it must fail."""
         self.calls += 1
         if self.calls == self.at:
             self.met = what
@@ -53,7 +53,7 @@ class _FaultyFile(apsw.VFSFile):
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - SQLite's name
         if self._disk.fault.comes(f"write of {len(data)} bytes to the {self._name}"):
-            # A disk that fails may have written a part.
+            # A failing disk may have written a part.
             super().xWrite(bytes(data)[: len(data) // 2], offset)
             raise self._disk.fault.error()
         super().xWrite(data, offset)
@@ -73,9 +73,9 @@ _names = itertools.count()
 
 
 class FaultyDisk(apsw.VFS):
-    """A VFS under SQLite's own; pass its `name` to a storage, and put faults into `fault`.
+    """A VFS on top of SQLite's own. Pass its `name` to a storage, and put faults into `fault`.
 
-    It offers no shared memory, so that connections opened while it is in use hold the file alone.
+    It has no shared memory, so connections opened while it is in use lock the file exclusively.
     """
 
     def __init__(self) -> None:
@@ -100,9 +100,9 @@ def _hold_alone(connection: apsw.Connection) -> None:
 
 
 class FaultyStatements:
-    """While it is in use, connections that are opened fail the statement that `fault` says.
+    """Fails the statement that `fault` selects, in connections opened while it is in use.
 
-    `only` chooses which statements count, such as COMMIT alone.
+    `only` chooses the statements that count, such as only COMMIT.
     """
 
     def __init__(self, only: Callable[[str], bool] = lambda sql: True) -> None:
@@ -139,7 +139,7 @@ class FaultyStatements:
 
 
 def sweep(scenario: Callable[[int], Fault], most: int = 2000) -> Iterator[Fault]:
-    """Run a scenario with its fault at 1, 2, 3 …; the last one, which comes not in its way, ends it."""
+    """Run a scenario with its fault at 1, 2, 3 …, and stop after the first run that does not reach it."""
     for at in range(1, most):
         fault = scenario(at)
         yield fault

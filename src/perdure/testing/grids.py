@@ -1,4 +1,4 @@
-"""A grid of cases as one test: for rules so cheap that a test of its own for each case would cost more."""
+"""A grid of cases as one test, for rules so cheap that a test per case would cost more."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Test = Callable[..., Any]
 
 
 def every(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Test], Test]:
-    """Like `pytest.mark.parametrize`, but one test that runs the cases in turn; a failure names its case.
+    """Run the cases in turn in one test, like `pytest.mark.parametrize` otherwise; a failure names its case.
 
-    The cases share their fixtures, so the test must not depend on what an earlier case left behind.
+    The cases share their fixtures, so the test must not depend on the state after an earlier case.
     """
     keys = (names,) if isinstance(names, str) else names
     given = [dict(zip(keys, case if len(keys) > 1 else (case,), strict=True)) for case in cases]
@@ -41,9 +41,9 @@ def every(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Test]
                     raise
 
         chosen: Any = run_async if inspect.iscoroutinefunction(test) else run
-        # Pytest takes every parameter in the signature for a fixture.
+        # Pytest treats every parameter in the signature as a fixture.
         signature = inspect.signature(test)
-        left = [each for name, each in signature.parameters.items() if name not in keys]
+        left = [parameter for name, parameter in signature.parameters.items() if name not in keys]
         chosen.__signature__ = signature.replace(parameters=left)
         result: Test = chosen
         return result

@@ -1,7 +1,8 @@
 """Processes that tests start: ended by pid, with their children, even if the test run itself is killed.
 
-Run as a program, this module is a guard: it reads the pids of its parent's servers from stdin, and when the
-parent closes the pipe or dies, ends those still alive and removes their directory. Standard library only.
+Run as a program, this module is a guard: it reads the pids of its parent's servers from stdin. When the
+parent closes the pipe or dies, the guard ends those still alive and removes their directory. It uses only the
+standard library.
 """
 
 import atexit
@@ -21,38 +22,38 @@ _GUARD_SECONDS = 0.5
 
 
 def alive(pid: int) -> bool:
-    """Whether a process still runs: one that waits to be reaped does not."""
-    return any(each == pid and not state.startswith("Z") for each, _, state in _processes(pid))
+    """Return whether a process still runs; a zombie does not."""
+    return any(number == pid and not state.startswith("Z") for number, _, state in _processes(pid))
 
 
 def kill_tree(pid: int, seconds: float = 30.0) -> None:
     """SIGKILL a process that we started and its children, and wait until they are gone."""
     if not alive(pid):
         return
-    # Stopped, it can neither fork nor reap: the pids of its children stay theirs until all are killed.
+    # A stopped process can neither fork nor reap, so no pid of a child is reused before all are killed.
     os.kill(pid, signal.SIGSTOP)
     tree = [*_children(pid), pid]
-    for each in tree:
-        _signal(each, signal.SIGKILL)
+    for member in tree:
+        _signal(member, signal.SIGKILL)
     if not _wait_until(lambda: not any(map(alive, tree)), seconds):
         raise TimeoutError(f"Processes {tree} did not end.")
 
 
 class Guard:
-    """Ends the processes it is told of, and removes their directory, when this process closes it or dies."""
+    """Ends registered processes, and removes their directory, when this process closes it or dies."""
 
     def __init__(self, directory: Path) -> None:
         command = [sys.executable, "-I", __file__, str(os.getpid()), str(directory)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
     def watch(self, pid: int) -> None:
-        """Tell the guard of a process whose command line names the directory."""
+        """Register a process whose command line names the directory."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"%d\n" % pid)
         self._process.stdin.flush()
 
     def close(self, seconds: float = 30.0) -> None:
-        """Let the guard end what is left, and wait for it."""
+        """Let the guard end the remaining processes, and wait for it."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(seconds)
@@ -63,7 +64,7 @@ _orphanage: tuple[int, subprocess.Popen[bytes]] | None = None
 
 
 def end_with_us(pid: int) -> None:
-    """Have a process that we started ended when this process ends, even if it is killed."""
+    """Register a process that we started, so that it ends with this process, even if this is killed."""
     global _orphanage
     if _orphanage is None or _orphanage[0] != os.getpid():
         command = [sys.executable, "-I", __file__, str(os.getpid())]
@@ -83,7 +84,7 @@ def _end_orphans(owner: int, guard: subprocess.Popen[bytes]) -> None:
 
 
 def _started(pid: int) -> str:
-    """When a process was started, which tells it from a later one with its pid; empty if there is none."""
+    """Return the start time of a process, which identifies it beside its pid; empty if there is none."""
     if _HAS_PROC:
         try:
             return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -96,17 +97,17 @@ def _started(pid: int) -> str:
 
 
 def _children(pid: int) -> list[int]:
-    return [each for each, parent, _ in _processes() if parent == pid]
+    return [pid_of_child for pid_of_child, parent, _ in _processes() if parent == pid]
 
 
 def _processes(pid: int | None = None) -> Iterator[tuple[int, int, str]]:
-    """The pid, parent's pid and state of one process or of all."""
+    """Yield the pid, parent's pid and state of one process or of all."""
     if not _HAS_PROC:
         yield from _listed_processes()
         return
     for entry in [Path(f"/proc/{pid}")] if pid else Path("/proc").glob("[0-9]*"):
         try:
-            # The name, in parentheses, may itself hold spaces and parentheses.
+            # The name, in parentheses, may itself contain spaces and parentheses.
             state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
         except (FileNotFoundError, ProcessLookupError):
             continue
@@ -150,10 +151,10 @@ def _command_line(pid: int) -> str:
 
 
 def _received(parent: int) -> bytes:
-    """What the parent says until it closes the pipe or dies."""
+    """Read what the parent sends until it closes the pipe or dies."""
     received = b""
     while True:
-        # A process forked by the parent holds the pipe open too, so that its end alone would not tell.
+        # A process forked by the parent also holds the pipe open, so its end does not always close the pipe.
         orphaned = os.getppid() != parent
         if select.select([sys.stdin], [], [], 0 if orphaned else _GUARD_SECONDS)[0]:
             chunk = os.read(sys.stdin.fileno(), 4096)
@@ -167,7 +168,7 @@ def _received(parent: int) -> bytes:
 
 def _guard(parent: int, directory: str) -> None:
     for pid in map(int, _received(parent).split()):
-        # A pid may have been given to another process since: ours names the directory in its command line.
+        # A pid may have been reused since; our process names the directory in its command line.
         if directory in _command_line(pid):
             _end(pid, signal.SIGQUIT)
     shutil.rmtree(directory, ignore_errors=True)

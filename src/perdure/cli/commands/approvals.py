@@ -1,4 +1,4 @@
-"""`perdure approval`: what waits for a person, and the answers to it."""
+"""`perdure approval`: approvals that wait for a person, and their answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EMPTY = """Nothing waits for an answer. A workflow asks for one in a phase of th
     - {name: release, type: approval}"""
 COLUMNS = ("approval_id", "status", "workflow", "gate", "asked", "question")
 SHORT = 18
-"""How many characters of an id a table shows: the first thirteen are its time."""
+"""Number of characters of an id in a table; the first 13 are its time."""
 
 app = CommandGroup("Show what waits for a person, and answer it.")
 
@@ -59,14 +59,14 @@ async def list_approvals(
         raise typer.BadParameter("give --all or --status, not both")
     wanted = None if all_ else chosen or "pending"
     async with context.connect() as connection:
-        found = await pages(
+        approvals = await pages(
             lambda limit, cursor: connection.approvals.list(
                 status=wanted, workflow_run_id=run, trigger_id=trigger, limit=limit, cursor=cursor
             ),
             limit,
         )
     filtered = chosen is not None or run is not None or trigger is not None
-    listing(context, found, COLUMNS, _row, noun="approvals", empty=EMPTY, filtered=filtered)
+    listing(context, approvals, COLUMNS, _row, noun="approvals", empty=EMPTY, filtered=filtered)
 
 
 def _row(approval: Approval) -> tuple[Any, ...]:
@@ -127,7 +127,7 @@ async def show_approval(context: CommandContext, approval_id: IdArgument) -> Non
 
 
 def _ways(approval: Approval) -> tuple[str, str]:
-    """The commands that answer an approval."""
+    """Return the commands that answer an approval."""
     short = _short(approval.approval_id)
     first = f"reply {short} 'TEXT'" if approval.kind == "reply" else f"approve {short}"
     return first, f"reject {short} --reason 'TEXT'"
@@ -141,8 +141,8 @@ async def approve(
 ) -> None:
     """Approve what waits, so that its run goes on."""
     async with context.connect() as connection:
-        found = await _id(connection, approval_id)
-        approval = await connection.approvals.approve(found, comment=comment)
+        full_id = await _id(connection, approval_id)
+        approval = await connection.approvals.approve(full_id, comment=comment)
     _answered(context, approval, "the run goes on")
 
 
@@ -154,8 +154,8 @@ async def reject(
 ) -> None:
     """Reject what waits: its run fails, with the reason in its error."""
     async with context.connect() as connection:
-        found = await _id(connection, approval_id)
-        approval = await connection.approvals.reject(found, reason=reason)
+        full_id = await _id(connection, approval_id)
+        approval = await connection.approvals.reject(full_id, reason=reason)
     _answered(context, approval, "the run fails")
 
 
@@ -167,8 +167,8 @@ async def reply(
 ) -> None:
     """Answer a question with a text: the run goes on with it."""
     async with context.connect() as connection:
-        found = await _id(connection, approval_id)
-        approval = await connection.approvals.reply(found, reply)
+        full_id = await _id(connection, approval_id)
+        approval = await connection.approvals.reply(full_id, reply)
     _answered(context, approval, "the run goes on")
 
 
@@ -179,18 +179,18 @@ async def create_link(
     assignee: Annotated[str, typer.Argument(metavar="ASSIGNEE", help="Who answers.", show_default=False)],
     expires: Annotated[float | None, duration("How long it is valid (default: 7d)", "--expires")] = None,
 ) -> None:
-    """Create a link with which somebody answers once, without a token."""
+    """Create a link with which a person answers once, without a token."""
     async with context.connect() as connection:
-        found = await _id(connection, approval_id)
+        full_id = await _id(connection, approval_id)
         options = {} if expires is None else {"expires_in": expires}
-        link = await connection.approvals.create_link(found, assignee, **options)
+        link = await connection.approvals.create_link(full_id, assignee, **options)
         session = connection.session
     address = link.url or (link.path if session is None else session.base_url.rstrip("/") + link.path)
     context.answer(link, address)
 
 
 async def _id(connection: CommandConnection, beginning: str) -> str:
-    """The id that begins like this."""
+    """Return the id that begins with these characters."""
     return (await connection.approvals.get(beginning)).approval_id
 
 

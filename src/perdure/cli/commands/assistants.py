@@ -57,14 +57,14 @@ async def list_assistants(
     """List assistants."""
     wanted = parse_metadata(metadata)
     async with context.connect() as connection:
-        found = await pages(
+        assistants = await pages(
             lambda limit, cursor: connection.assistants.search(
                 agent=agent, metadata=wanted, limit=limit, cursor=cursor
             ),
             limit,
         )
     filtered = agent is not None or wanted is not None
-    listing(context, found, COLUMNS, _row, noun="assistants", empty=EMPTY, filtered=filtered)
+    listing(context, assistants, COLUMNS, _row, noun="assistants", empty=EMPTY, filtered=filtered)
 
 
 def _row(assistant: Assistant) -> tuple[Any, ...]:
@@ -105,10 +105,10 @@ async def show_assistant(context: CommandContext, assistant_id: IdArgument) -> N
 async def show_graph(context: CommandContext, assistant_id: IdArgument) -> None:
     """Show the nodes and edges of an assistant's graph, by its server or a worker that has it."""
     async with context.connect() as connection:
-        found = await connection.graphs.drawing(assistant_id)
-    names = ", ".join(str(node.get("id")) for node in found.nodes)
-    edges = [(each.get("source"), each.get("target"), each.get("conditional")) for each in found.edges]
-    showing(context, found, (("nodes", names),), ("from", "to", "conditional"), edges)
+        graph = await connection.graphs.drawing(assistant_id)
+    names = ", ".join(str(node.get("id")) for node in graph.nodes)
+    edges = [(edge.get("source"), edge.get("target"), edge.get("conditional")) for edge in graph.edges]
+    showing(context, graph, (("nodes", names),), ("from", "to", "conditional"), edges)
 
 
 @app.client_command("schemas")
@@ -183,11 +183,11 @@ async def update_assistant(
 async def list_versions(context: CommandContext, assistant_id: IdArgument, limit: LimitOption = 20) -> None:
     """List the versions of an assistant, newest first."""
     async with context.connect() as connection:
-        found = await pages(
+        versions = await pages(
             lambda limit, cursor: connection.assistants.versions(assistant_id, limit=limit, cursor=cursor),
             limit,
         )
-    listing(context, found, VERSION_COLUMNS, _version_row, noun="versions", empty="No versions.")
+    listing(context, versions, VERSION_COLUMNS, _version_row, noun="versions", empty="No versions.")
 
 
 def _version_row(assistant: Assistant) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from perdure.kernel.pages import ListPart
     from perdure.service.audit import AuditEntry
 
-EMPTY = """The audit is empty. Each change through a server is written down here: who, what, which object."""
+EMPTY = """The audit is empty. It records each change through a server: who, what, which object."""
 COLUMNS = ("when", "actor", "action", "object", "count", "namespace")
 
 
@@ -37,9 +37,9 @@ async def audit(
             page = await connection.access.query_audit(actor=actor, action=action, limit=limit, before=before)
             return ListPart(page.items, None if page.before is None else str(page.before))
 
-        found = await pages(read, limit)
+        entries = await pages(read, limit)
     filtered = actor is not None or action is not None
-    listing(context, found, COLUMNS, _row, noun="entries", empty=EMPTY, filtered=filtered)
+    listing(context, entries, COLUMNS, _row, noun="entries", empty=EMPTY, filtered=filtered)
 
 
 def _row(entry: AuditEntry) -> tuple[Any, ...]:

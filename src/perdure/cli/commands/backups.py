@@ -32,8 +32,10 @@ async def backup(
     if target.exists() and not overwrite:
         raise typer.BadParameter(f"{target} exists; choose another name, or add --overwrite")
     with _Progress(context) as progress:
-        made = await make_backup(database, target, load_settings(), progress.show)
-    context.answer(made, f"Backed up to {made.path} ({_size(made)}). Check it: perdure db verify {target}")
+        created = await make_backup(database, target, load_settings(), progress.show)
+    context.answer(
+        created, f"Backed up to {created.path} ({_size(created)}). Check it: perdure db verify {target}"
+    )
 
 
 async def restore(
@@ -53,14 +55,14 @@ async def restore(
             "name the database to restore to with --database, such as sqlite:///perdure.db"
         )
     database = context.target.database
-    found = describe(file)
+    backup = describe(file)
     refuse_live(database)
     if await holds_data(database) and not yes:
-        made = datetime.fromtimestamp(found.created_at, UTC).isoformat(timespec="seconds")
-        confirm(f"Replace everything in {mask_url(database)} by the backup of {made}?")
+        moment = datetime.fromtimestamp(backup.created_at, UTC).isoformat(timespec="seconds")
+        confirm(f"Replace everything in {mask_url(database)} by the backup of {moment}?")
     done = await restore_backup(file, database, load_settings())
     kept = f" What was there is kept: {', '.join(done.kept)}." if done.kept else ""
-    context.answer(done, f"Restored {done.database} from {file} (made by perdure {found.version}).{kept}")
+    context.answer(done, f"Restored {done.database} from {file} (made by perdure {backup.version}).{kept}")
 
 
 async def verify(
@@ -71,21 +73,21 @@ async def verify(
 ) -> None:
     """Check the integrity of a database or a backup (exit code 1 if something is wrong)."""
     if file is not None:
-        found = await _verify_backup(context, file)
+        verification = await _verify_backup(context, file)
     else:
         async with context.connect() as connection:
-            found = await connection.upkeep.verify()
+            verification = await connection.upkeep.verify()
     if context.as_json:
-        context.output.document(found)
+        context.output.document(verification)
     else:
-        rows = [(each.check, "ok" if each.ok else each.sentence) for each in found.items]
+        rows = [(item.check, "ok" if item.ok else item.sentence) for item in verification.items]
         context.output.table(("check", "result"), rows)
-    if not found.ok:
+    if not verification.ok:
         raise typer.Exit(1)
 
 
 async def _verify_backup(context: CommandContext, file: Path) -> Verification:
-    """Check a copy of a backup, opened as a database."""
+    """Verify a copy of a backup, opened as a database."""
     from tempfile import TemporaryDirectory
 
     from perdure.cli.shell.target import CommandTarget
@@ -100,7 +102,7 @@ async def _verify_backup(context: CommandContext, file: Path) -> Verification:
 
 
 async def get_database_url(context: CommandContext) -> str:
-    """The database of the command: that of --database, or that of the server, if it is on this machine."""
+    """Return the database of --database, or of the server if its database is on this machine."""
     if context.target.database is not None:
         return context.target.database
     from perdure.kernel.config import load_settings
@@ -123,13 +125,13 @@ async def get_database_url(context: CommandContext) -> str:
     )
 
 
-def _size(made: Backup) -> str:
-    files = f", {made.session_files} files of session logs" if made.session_files else ""
-    return f"{made.bytes / 1e6:.1f} MB{files}"
+def _size(backup: Backup) -> str:
+    files = f", {backup.session_files} files of session logs" if backup.session_files else ""
+    return f"{backup.bytes / 1e6:.1f} MB{files}"
 
 
 class _Progress:
-    """Shows on a terminal how far a backup came."""
+    """Progress of a backup on a terminal."""
 
     def __init__(self, context: CommandContext) -> None:
         self._shown = context.output.console.is_terminal and not context.as_json

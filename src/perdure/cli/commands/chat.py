@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 PLATFORM = "cli"
 SHOWN_BEFORE = 6
-"""How many messages of a session that goes on are shown first."""
+"""Number of messages shown first when a session continues."""
 EXPLAIN_SECONDS = 4.0
-"""After how long without a word it is said what a turn waits for."""
+"""Silence after which the reason of a waiting turn is shown."""
 HELP = """/history [N]  show the last N messages (20)
 /reset        begin a new session, without a memory of this one
 /help         show this
@@ -82,14 +82,14 @@ def _parse_text(message: str) -> str:
 
 
 async def _lines() -> AsyncIterator[str]:
-    """The lines of stdin, read in a thread so that answers stream meanwhile."""
+    """Yield the lines of stdin. Read them in a thread, so that answers stream in the meantime."""
     while line := await asyncio.to_thread(sys.stdin.readline):
         yield line.rstrip("\n")
 
 
 @dataclass
 class _Answer:
-    """What has been printed of an answer."""
+    """The printed part of an answer."""
 
     text: str = ""
 
@@ -98,7 +98,7 @@ class _Answer:
 
 
 class ChatSession:
-    """A session with an assistant, and how it looks."""
+    """A session with an assistant, and its display."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class ChatSession:
         return self._session
 
     async def open(self, *, new: bool = False) -> None:
-        """Go on with the session of this person and assistant, or begin one."""
+        """Continue the session of this person and assistant, or start one."""
         if not await assistant_exists(self._connection.assistants, self._assistant):
             raise NotFound(f"Assistant {self._assistant} not found")
         session = await self._get()
@@ -170,7 +170,7 @@ class ChatSession:
                 return
 
     async def hear(self, line: str) -> bool:
-        """Do what a line says; true if it is the last."""
+        """Execute a line. Return True if it is the last one."""
         word, _, rest = line.strip().partition(" ")
         if not word:
             return False
@@ -199,9 +199,9 @@ class ChatSession:
             self._context.output.line({"session_id": self.session.session_id, "messages": page.items})
             return
         if not page.items:
-            self._context.output.print("Nothing was said yet.")
-        for each in page.items:
-            self._show_message(each)
+            self._context.output.print("No messages yet.")
+        for message in page.items:
+            self._show_message(message)
 
     def _show_message(self, message: ChatMessage) -> None:
         from rich.text import Text
@@ -218,7 +218,7 @@ class ChatSession:
     # --- turns ------------------------------------------------------------------------------------------
 
     async def say(self, content: str) -> None:
-        """Send a message and print the answer as it is written. Ctrl-C cancels the turn."""
+        """Send a message and print the answer as it arrives. Ctrl-C cancels the turn."""
         sent = await self._messaging.send(self.session.session_id, content)
         with _interrupts() as interrupted:
             streaming = asyncio.ensure_future(self._stream(sent.turn_id))
@@ -237,7 +237,7 @@ class ChatSession:
             await self._messaging.cancel_turn(self.session.session_id, turn_id)
 
     async def _stream(self, turn_id: str) -> _Answer:
-        """Print what a turn says, piece by piece, until its end."""
+        """Print the text of a turn, piece by piece, until its end."""
         answer = _Answer()
         explaining = asyncio.ensure_future(self._explain_later(turn_id))
         try:
@@ -250,7 +250,7 @@ class ChatSession:
         return answer
 
     async def _explain_later(self, turn_id: str) -> None:
-        """Say what a turn waits for, if nothing comes for a while."""
+        """Print why a turn waits, if it stays silent for a while."""
         await asyncio.sleep(EXPLAIN_SECONDS)
         why = await self._connection.diagnostics.why(turn_id)
         if not self._context.as_json:
@@ -271,10 +271,10 @@ class ChatSession:
             self._context.output.console.print(Text(f"{self._assistant}> ", style="bold green"), end="")
 
     async def _end(self, turn_id: str, shown: _Answer) -> None:
-        """Print what the stream has not shown, and how the turn ended."""
+        """Print the rest that was not streamed, and how the turn ended."""
         end = await self._connection.threads.join_run(turn_id)
         self._session = await self._messaging.get(self.session.session_id)
-        said = await self._said(turn_id)
+        answer = await self._said(turn_id)
         status = end.run.status
         error = None if end.run.error is None else end.run.error.message
         if status in ("error", "timeout"):
@@ -285,7 +285,7 @@ class ChatSession:
                     "session_id": self.session.session_id,
                     "turn_id": turn_id,
                     "status": status,
-                    "message": said,
+                    "message": answer,
                     "question": self.session.question,
                     "error": error,
                 }
@@ -293,8 +293,8 @@ class ChatSession:
             return
         if shown.text:
             self._context.output.print("")
-        if said is not None and said.strip() != shown.text.strip():
-            self._show_whole(said)
+        if answer is not None and answer.strip() != shown.text.strip():
+            self._show_whole(answer)
         if status == "interrupted":
             warn("cancelled")
         elif error is not None or status in ("error", "timeout"):
@@ -302,18 +302,20 @@ class ChatSession:
         if self.session.question is not None and not sys.stdin.isatty():
             self._show_question(self.session.question)
 
-    def _show_whole(self, said: str) -> None:
+    def _show_whole(self, answer: str) -> None:
         self._begin_answer()
-        self._context.output.print(printable(said))
+        self._context.output.print(printable(answer))
 
     async def _said(self, turn_id: str) -> str | None:
         page = await self._messaging.history(self.session.session_id, limit=20)
-        found = [each for each in page.items if each.turn_id == turn_id and each.role == "assistant"]
-        return found[-1].content if found else None
+        answers = [
+            message for message in page.items if message.turn_id == turn_id and message.role == "assistant"
+        ]
+        return answers[-1].content if answers else None
 
 
 def get_piece(event: StreamEvent) -> str:
-    """The text that an event adds to an answer: a piece of a message, or a text that the agent emits."""
+    """Return the text that an event adds to an answer: part of a message, or text that the agent emits."""
     from perdure.kernel.codec import decode_json
 
     name = event.event.partition("|")[0]
@@ -331,19 +333,19 @@ def _is_answer(message: Any) -> bool:
 
 
 def _text_in(data: Any) -> str:
-    """A text, or that of an object with one."""
+    """Return a text, or the text of an object that has one."""
     if isinstance(data, str):
         return data
     if not isinstance(data, dict):
         return ""
-    found = next((data[name] for name in ("content", "text", "token", "delta") if name in data), "")
-    if isinstance(found, list):
-        return "".join(_text_in(block) for block in found)
-    return found if isinstance(found, str) else ""
+    value = next((data[name] for name in ("content", "text", "token", "delta") if name in data), "")
+    if isinstance(value, list):
+        return "".join(_text_in(block) for block in value)
+    return value if isinstance(value, str) else ""
 
 
 def _ask(prompt: str) -> str:
-    """A line from the terminal. Ctrl-C ends the wait for it, not the program."""
+    """Read a line from the terminal. Ctrl-C ends the read, not the program."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return input(prompt)
@@ -353,7 +355,7 @@ def _ask(prompt: str) -> str:
 
 @contextmanager
 def _interrupts() -> Iterator[asyncio.Event]:
-    """An event that Ctrl-C sets meanwhile."""
+    """Yield an event that Ctrl-C sets."""
     loop, pressed = asyncio.get_running_loop(), asyncio.Event()
     before = signal.getsignal(signal.SIGINT)
     loop.add_signal_handler(signal.SIGINT, pressed.set)

@@ -74,11 +74,11 @@ async def list_crons(
     filtered = any(value is not None for value in wanted.values())
     wanted["origin"] = None if everything else ["api", "file"]
     async with context.connect() as connection:
-        found = await pages(
+        crons = await pages(
             lambda limit, cursor: connection.schedules.search(**wanted, limit=limit, cursor=cursor),
             limit,
         )
-    listing(context, found, COLUMNS, _row, noun="crons", empty=EMPTY, filtered=filtered)
+    listing(context, crons, COLUMNS, _row, noun="crons", empty=EMPTY, filtered=filtered)
 
 
 def _row(schedule: Schedule) -> tuple[Any, ...]:
@@ -133,7 +133,7 @@ async def show_cron(context: CommandContext, cron_id: IdArgument, limit: LimitOp
 
 
 def firing_row(firing: Firing) -> tuple[Any, ...]:
-    """The row of a firing in a table of them."""
+    """Build the table row of a firing."""
     return (
         _timestamp(firing.due_at),
         firing.source if firing.actor is None else f"{firing.source} by {firing.actor}",
@@ -238,7 +238,7 @@ async def trigger_cron(context: CommandContext, cron_id: IdArgument) -> None:
 
 
 def print_fired(context: CommandContext, firing: Firing, noun: str, name: str) -> None:
-    """Print what came of a firing by hand; the exit code is 1 if it could not start anything."""
+    """Print the result of a manual firing. Exit with code 1 if it could not start anything."""
     if firing.skipped is not None:
         message = f"{noun} {name} was skipped ({firing.skipped}): what it started before has not ended."
     elif firing.started_id is None:

@@ -18,12 +18,12 @@ app = CommandGroup("Back up, restore, check and export a database; delete old da
 async def stats(context: CommandContext) -> None:
     """Show the rows of each kind of data, and the size of the database."""
     async with context.connect() as connection:
-        found = await connection.upkeep.stats()
+        statistics = await connection.upkeep.stats()
     if context.as_json:
-        context.output.document(found)
+        context.output.document(statistics)
         return
-    context.output.print(f"{found.database} ({found.engine}): {found.bytes / 1e6:.1f} MB")
-    context.output.table(("data", "rows"), [(each.kind, each.rows) for each in found.items])
+    context.output.print(f"{statistics.database} ({statistics.engine}): {statistics.bytes / 1e6:.1f} MB")
+    context.output.table(("data", "rows"), [(item.kind, item.rows) for item in statistics.items])
 
 
 @app.client_command("gc")
@@ -40,24 +40,24 @@ async def gc(
     ] = None,
 ) -> None:
     """Delete what is older than the settings `retention_…` keep it. The server does so every hour."""
-    ages = dict(_age(each) for each in older_than or ())
+    ages = dict(_age(given) for given in older_than or ())
     deleted: Counter[str] = Counter()
     async with context.connect() as connection:
         while True:
             report = await connection.upkeep.gc(dry_run=dry_run, older_than=ages or None)
-            deleted.update({each.kind: each.deleted for each in report.items})
+            deleted.update({item.kind: item.deleted for item in report.items})
             if report.complete or dry_run:
                 break
             warn(f"deleted {deleted.total():,} so far, going on")
-    for each in report.items:
-        each.deleted = deleted[each.kind]
+    for item in report.items:
+        item.deleted = deleted[item.kind]
     if context.as_json:
         context.output.document(report)
         return
     columns = ("data", "older than", "would be deleted" if dry_run else "deleted")
     rows = [
-        (each.kind, "kept" if each.days is None else human_duration(each.days * 86_400), each.deleted)
-        for each in report.items
+        (item.kind, "kept" if item.days is None else human_duration(item.days * 86_400), item.deleted)
+        for item in report.items
     ]
     context.output.table(columns, rows)
     if not report.complete:

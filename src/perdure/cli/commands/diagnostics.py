@@ -34,7 +34,7 @@ COUNTED = {
     "total_span_bytes": "size of the spans",
     "name": "store",
 }
-"""What the statistics of a namespace count, in words: rollouts of other kinds are runs and phases."""
+"""Descriptions of a namespace's statistics. Runs and phases are rollouts of other kinds."""
 NOT_CHECKED = "not checked: pip install 'perdure[grpc]'"
 
 
@@ -48,8 +48,8 @@ async def why(
 ) -> None:
     """Show why a run, thread, rollout or anything else with an ID is waiting, or how it ended."""
     async with context.connect() as connection:
-        found = await connection.diagnostics.why(id)
-    context.answer(found, found.sentence)
+        reason = await connection.diagnostics.why(id)
+    context.answer(reason, reason.sentence)
 
 
 @client_command
@@ -71,8 +71,8 @@ async def stats(
     async with context.connect() as connection:
         number = 0
         while True:
-            found = await connection.diagnostics.stats()
-            _show(context, found, several=count != 1, first=number == 0)
+            statistics = await connection.diagnostics.stats()
+            _show(context, statistics, several=count != 1, first=number == 0)
             number += 1
             if number == count:
                 return
@@ -80,15 +80,15 @@ async def stats(
 
 
 async def _history(context: CommandContext, seconds: float) -> None:
-    """The queues over time, a line for each step of each queue."""
+    """Print the queues over time, a line for each step of each queue."""
     async with context.connect() as connection:
-        found = await connection.diagnostics.queue_history(since=max(time.time() - seconds, 0.0))
+        history = await connection.diagnostics.queue_history(since=max(time.time() - seconds, 0.0))
     if context.as_json:
-        context.output.document(found)
+        context.output.document(history)
         return
     listing(
         context,
-        found.items,
+        history.items,
         (
             "time",
             "queue",
@@ -133,13 +133,13 @@ async def usage(
 
     async with context.connect() as connection:
         begin = None if since is None else max(time.time() - since, 0.0)
-        found = await connection.diagnostics.usage(by=parse_choice(by, USAGE_BY, "--by"), since=begin)
+        usage = await connection.diagnostics.usage(by=parse_choice(by, USAGE_BY, "--by"), since=begin)
     if context.as_json:
-        context.output.document(found)
+        context.output.document(usage)
         return
     listing(
         context,
-        usage_sums(found.items),
+        usage_sums(usage.items),
         (by, "steps", "errors", "time", "input", "cached", "output", "cost"),
         lambda row: row,
         noun="steps",
@@ -148,7 +148,7 @@ async def usage(
 
 
 def usage_sums(points: Sequence[UsagePoint]) -> list[tuple[Any, ...]]:
-    """A row for each name, the one that cost or read most first."""
+    """Build a row for each name, the highest cost or input first."""
     by_name: dict[str, list[UsagePoint]] = {}
     for point in points:
         by_name.setdefault(point.name, []).append(point)
@@ -169,26 +169,29 @@ def usage_sums(points: Sequence[UsagePoint]) -> list[tuple[Any, ...]]:
     ]
 
 
-def _show(context: CommandContext, found: Mapping[str, Any], *, several: bool, first: bool) -> None:
+def _show(context: CommandContext, statistics: Mapping[str, Any], *, several: bool, first: bool) -> None:
     if context.as_json:
-        (context.output.line if several else context.output.document)(found)
+        (context.output.line if several else context.output.document)(statistics)
         return
     if context.output.console.is_terminal and not first:
         context.output.console.clear()
     elif not first:
         context.output.print("")
-    context.output.show(stats_table(found))
+    context.output.show(stats_table(statistics))
 
 
-def stats_table(found: Mapping[str, Any]) -> Table:
-    """Statistics, a line for each subject."""
-    webhooks = found["outbox"]
-    rows = [("runs", f"{found['n_pending']} pending, {found['n_running']} running")]
-    if found["min_age_secs"] is not None:
-        oldest, median = human_duration(found["min_age_secs"]), human_duration(found["med_age_secs"] or 0.0)
+def stats_table(statistics: Mapping[str, Any]) -> Table:
+    """Build a table of statistics, a line for each subject."""
+    webhooks = statistics["outbox"]
+    rows = [("runs", f"{statistics['n_pending']} pending, {statistics['n_running']} running")]
+    if statistics["min_age_secs"] is not None:
+        oldest, median = (
+            human_duration(statistics["min_age_secs"]),
+            human_duration(statistics["med_age_secs"] or 0.0),
+        )
         rows.append(("waiting time", f"oldest {oldest}, median {median}"))
-    rows.append(("workers", _workers(found["workers"])))
-    for name, pool in found["pools"].items():
+    rows.append(("workers", _workers(statistics["workers"])))
+    for name, pool in statistics["pools"].items():
         used, limit = pool["in_use_connections"], pool["max_connections"]
         rows.append((f"{name} pool", f"{used} of {limit} in use, {pool['idle_connections']} idle"))
     rows.append(("webhooks", f"{webhooks['pending']} pending, {webhooks['dead']} dead"))
@@ -231,7 +234,7 @@ async def health(
 
 
 def _fact(name: str, value: Any) -> str | None:
-    """A fact of a server as people read it; empty ones are left out."""
+    """Format a fact of a server for people; return None for empty ones."""
     if name == "uptime":
         return human_duration(value)
     if name.endswith("_bytes"):
@@ -240,7 +243,7 @@ def _fact(name: str, value: Any) -> str | None:
 
 
 async def _get_health(context: CommandContext, service: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a server or database says of itself, over HTTP and over gRPC, and its statistics."""
+    """Return the health of a server or database, over HTTP and gRPC, and its statistics."""
     async with context.connect() as connection:
         facts = await connection.health()
         address = await connection.grpc_address()
@@ -255,7 +258,7 @@ async def _get_health(context: CommandContext, service: str) -> tuple[dict[str, 
 
 
 async def _grpc_health(context: CommandContext, address: str, service: str) -> str:
-    """The status of a gRPC server, or why there is none."""
+    """Return the status of a gRPC server, or why it has none."""
     try:
         from perdure.client.grpc import GrpcMemory
     except ModuleNotFoundError:

@@ -47,8 +47,8 @@ async def export(
     """
     from perdure.retention.exports import ExportKind
 
-    known = (*get_args(ExportKind), SPANS)
-    chosen = [parse_choice(each, known, "KIND") for each in kinds]
+    choices = (*get_args(ExportKind), SPANS)
+    chosen = [parse_choice(kind, choices, "KIND") for kind in kinds]
     start = 0.0 if since is None else time.time() - since
     counts: dict[str, int] = {}
     async with context.connect() as connection:
@@ -69,19 +69,19 @@ async def export(
             json.dumps({"exported": counts, "file": None if output is None else str(output)}), err=True
         )
     else:
-        said = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        typer.echo(f"Exported {said}{'' if output is None else f' to {output}'}.", err=True)
+        summary = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        typer.echo(f"Exported {summary}{'' if output is None else f' to {output}'}.", err=True)
 
 
 @contextmanager
 def _opened(output: Path | None) -> Iterator[TextIO]:
-    """The file, which has its name once it is complete; or stdout."""
+    """Open stdout, or a file that gets its name only after it is complete."""
     if output is None:
         yield sys.stdout
         return
     from perdure.kernel.storage.sqlite_backup import new_file
 
-    with new_file(output) as made, made.open("w", encoding="utf-8") as file:
+    with new_file(output) as path, path.open("w", encoding="utf-8") as file:
         yield file
         file.flush()
 

@@ -33,14 +33,14 @@ async def find(
     """Find what an ID, or the beginning of one, belongs to (exit code 4 if nothing)."""
     from perdure.diagnostics.finding import Kind
 
-    kinds = parse_choices([each.replace("-", "_") for each in kind or ()], get_args(Kind), "--kind")
+    kinds = parse_choices([name.replace("-", "_") for name in kind or ()], get_args(Kind), "--kind")
     async with context.connect() as connection:
-        found = await connection.diagnostics.find(id, kind=kinds, limit=limit)
+        matches = await connection.diagnostics.find(id, kind=kinds, limit=limit)
     empty = "Nothing is stored yet." if id == LAST else f"Nothing has an ID that begins with {id}."
-    listing(context, found, COLUMNS, _row, noun="ids", empty=empty)
-    if not found:
+    listing(context, matches, COLUMNS, _row, noun="ids", empty=empty)
+    if not matches:
         raise typer.Exit(NOT_FOUND)
 
 
-def _row(found: IdMatch) -> tuple[Any, ...]:
-    return found.kind.replace("_", " "), found.id, found.status, ago(found.time), found.title
+def _row(match: IdMatch) -> tuple[Any, ...]:
+    return match.kind.replace("_", " "), match.id, match.status, ago(match.time), match.title

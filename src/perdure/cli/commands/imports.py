@@ -31,7 +31,7 @@ DryOption = Annotated[bool, flag("--dry-run", help="Count what would be added, a
 async def _importing(
     context: CommandContext, source: str, dry_run: bool
 ) -> AsyncIterator[tuple[Services, ImportReport]]:
-    """The services to import with, and the report, which is shown in the end."""
+    """Yield the services for the import and the report, and print the report at the end."""
     from perdure.importing.records import ImportReport
 
     report = ImportReport(source=source, dry_run=dry_run)
@@ -41,8 +41,8 @@ async def _importing(
         context.output.document(report)
         return
     listing(context, report.counts, COLUMNS, _row, noun="kinds", empty=EMPTY)
-    for each in report.refusals:
-        context.output.print(f"{each.kind} {each.id}: {each.reason}")
+    for refusal in report.refusals:
+        context.output.print(f"{refusal.kind} {refusal.id}: {refusal.reason}")
     if dry_run:
         context.output.print("Nothing was added: this was a dry run.")
 

@@ -54,14 +54,14 @@ async def list_items(
     """List items, last updated first."""
     wanted = parse_object(filter, "--filter")
     async with context.connect() as connection:
-        found = await pages(
+        items = await pages(
             lambda limit, cursor: connection.items.search(
                 _labels(place), filter=wanted, query=query, limit=limit, refresh_ttl=False, cursor=cursor
             ),
             limit,
         )
     filtered = bool(place or wanted or query)
-    listing(context, found, COLUMNS, _row, noun="items", empty=EMPTY, filtered=filtered)
+    listing(context, items, COLUMNS, _row, noun="items", empty=EMPTY, filtered=filtered)
 
 
 def _row(item: Item) -> tuple[Any, ...]:
@@ -127,7 +127,7 @@ async def list_namespaces(
 ) -> None:
     """List the namespaces of items; in a filter, the label * matches any."""
     async with context.connect() as connection:
-        found = await pages(
+        namespaces = await pages(
             lambda limit, cursor: connection.items.list_namespaces(
                 prefix=_labels(prefix),
                 suffix=_labels(suffix),
@@ -138,6 +138,6 @@ async def list_namespaces(
             limit,
         )
     empty = "No namespaces match." if prefix or suffix else EMPTY
-    context.answer({"namespaces": found}, "\n".join(map(".".join, found)) or empty)
+    context.answer({"namespaces": namespaces}, "\n".join(map(".".join, namespaces)) or empty)
     if not context.as_json:
-        more_hint(context, len(found), None, "namespaces", more=found.more)
+        more_hint(context, len(namespaces), None, "namespaces", more=namespaces.more)

@@ -35,7 +35,7 @@ EMPTY = """Memory is empty. Store an event, then search for it:
   perdure memory search sqlite
 
 `perdure dev` also remembers what its agents do."""
-EMPTY_TOC = """The table of contents is empty. It is made of events, a minute or so after they come:
+EMPTY_TOC = """The table of contents is empty. It is built from events, about a minute after they arrive:
 
   perdure memory ingest "We chose SQLite for the first release" --session notes
   perdure memory browse"""
@@ -45,7 +45,7 @@ CONTINUE = '{"continue":true}'
 MIB = 1 << 20
 
 REBUILT = (("days", "days"), ("built", "nodes"), ("failed", "failed"), ("indexed", "texts in the index"))
-"""What a rebuild counts, and the words for it."""
+"""Counts of a rebuild, and their words."""
 
 app = CommandGroup("Search and browse what agents did (values by key are in `perdure item`).")
 
@@ -83,10 +83,10 @@ async def ingest(
             answers += await connection.memory.ingest_many(events[start : start + 1000])
         await connection.finish_memory()
     created = sum(answer.created for answer in answers)
-    known = len(answers) - created
+    present = len(answers) - created
     noun = "event" if created == 1 else "events"
     context.answer(
-        {"items": answers}, f"Stored {created} {noun}{f', {known} known before' if known else ''}."
+        {"items": answers}, f"Stored {created} {noun}{f', {present} known before' if present else ''}."
     )
 
 
@@ -157,25 +157,25 @@ async def search(
     if since is not None:
         filters["since_ms"] = max(0, int((time.time() - since) * 1000))
     async with context.connect() as connection:
-        found = await connection.memory.search(query, **filters)
+        result = await connection.memory.search(query, **filters)
     if context.as_json:
-        context.output.document(found)
-    elif not found.items:
-        context.output.print("Nothing matches. Try fewer or other words." if found.documents else EMPTY)
+        context.output.document(result)
+    elif not result.items:
+        context.output.print("Nothing matches. Try fewer or other words." if result.documents else EMPTY)
     else:
-        for place, hit in enumerate(found.items if kind else _distinct(found.items), 1):
+        for place, hit in enumerate(result.items if kind else _distinct(result.items), 1):
             _print_hit(context, place, hit)
 
 
 def _distinct(hits: Sequence[SearchHit]) -> list[SearchHit]:
-    """Without summaries of nothing but events that others tell of, as a year and month of one day."""
-    told = {event.event_id for hit in hits if hit.kind == "event" for event in hit.events}
+    """Drop summaries whose events all appear in earlier hits, such as the year and month of one day."""
+    shown_ids = {event.event_id for hit in hits if hit.kind == "event" for event in hit.events}
     shown = []
     for hit in hits:
         cited = {event.event_id for event in hit.events}
-        if hit.kind == "event" or not cited or cited - told:
+        if hit.kind == "event" or not cited or cited - shown_ids:
             shown.append(hit)
-            told |= cited
+            shown_ids |= cited
     return shown
 
 
@@ -204,17 +204,17 @@ async def browse(
     """List the table of contents: years, and below a node its months, weeks, days or segments."""
     async with context.connect() as connection:
         if node_id is None:
-            found = await pages(
+            nodes = await pages(
                 lambda limit, cursor: connection.memory.toc_root(limit=limit, cursor=cursor), limit
             )
         else:
             page = await connection.memory.browse(node_id, limit=min(limit, PAGE_SIZE))
-            found = CommandResults(page.items, more=page.has_more)
+            nodes = CommandResults(page.items, more=page.has_more)
             if not page.items:
                 # A segment has nothing below it; an unknown node is an error here.
                 await connection.memory.get_node(node_id)
     listing(
-        context, found, TOC_COLUMNS, _node_row, noun="nodes", empty=EMPTY_TOC, filtered=node_id is not None
+        context, nodes, TOC_COLUMNS, _node_row, noun="nodes", empty=EMPTY_TOC, filtered=node_id is not None
     )
 
 
@@ -268,12 +268,12 @@ async def expand(
 ) -> None:
     """Show the events behind a line of a summary, and what was said around them."""
     async with context.connect() as connection:
-        found = await connection.memory.expand_grip(grip_id, events_before=before, events_after=after)
+        grip = await connection.memory.expand_grip(grip_id, events_before=before, events_after=after)
     if context.as_json:
-        context.output.document(found)
+        context.output.document(grip)
         return
-    marked = [(event, ">") for event in found.excerpt_events]
-    around = [(event, " ") for event in found.events_before], [(event, " ") for event in found.events_after]
+    marked = [(event, ">") for event in grip.excerpt_events]
+    around = [(event, " ") for event in grip.events_before], [(event, " ") for event in grip.events_after]
     rows = [_event_row(event, mark) for event, mark in (*around[0], *marked, *around[1])]
     context.output.table(("", "time", "role", "text"), rows)
 
@@ -289,17 +289,17 @@ def _event_row(event: MemoryEvent, mark: str) -> tuple[Any, ...]:
 async def stats(context: CommandContext) -> None:
     """Show how much memory holds."""
     async with context.connect() as connection:
-        found = await connection.memory.stats()
+        statistics = await connection.memory.stats()
     rows = (
-        ("Path", found.path),
-        ("Events", f"{found.events}"),
-        ("TOC Nodes", f"{found.toc_nodes}"),
-        ("Grips", f"{found.grips}"),
-        ("Outbox", f"{found.outbox}"),
-        ("Disk Usage", f"{found.disk_bytes / MIB:.2f} MB"),
+        ("Path", statistics.path),
+        ("Events", f"{statistics.events}"),
+        ("TOC Nodes", f"{statistics.toc_nodes}"),
+        ("Grips", f"{statistics.grips}"),
+        ("Outbox", f"{statistics.outbox}"),
+        ("Disk Usage", f"{statistics.disk_bytes / MIB:.2f} MB"),
     )
     if context.as_json:
-        context.output.document(found)
+        context.output.document(statistics)
         return
     for name, value in rows:
         context.output.print(f"{name + ':':<12}{value}")
@@ -319,16 +319,16 @@ async def rebuild(
 
 
 def _rebuilt(job: Job) -> str:
-    """What a rebuild did, as a sentence."""
-    found = job.result
-    if not isinstance(found, dict):
+    """Describe the result of a rebuild in a sentence."""
+    result = job.result
+    if not isinstance(result, dict):
         return f"The rebuild is {job.status}: {job.error}"
-    counts = [_counted(found.get(name, 0), word) for name, word in REBUILT]
+    counts = [_counted(result.get(name, 0), word) for name, word in REBUILT]
     return f"Rebuilt: {', '.join(counts)}."
 
 
 def _counted(count: int, words: str) -> str:
-    """`1 day`, `2 days`."""
+    """Format a count: `1 day`, `2 days`."""
     first, _, rest = words.partition(" ")
     return " ".join(filter(None, (str(count), first.removesuffix("s") if count == 1 else first, rest)))
 

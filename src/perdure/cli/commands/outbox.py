@@ -47,7 +47,7 @@ async def list_entries(
 
     chosen = optional_choice(state, EFFECT_STATES, "--state")
     async with context.connect() as connection:
-        found = await pages(
+        entries = await pages(
             lambda limit, cursor: connection.outbox.list(
                 status=DEAD if dead else None,
                 state=chosen,
@@ -58,8 +58,8 @@ async def list_entries(
             ),
             limit,
         )
-    filtered = dead or any(each is not None for each in (state, consumer, subject))
-    listing(context, found, COLUMNS, _row, noun="entries", empty=EMPTY, filtered=filtered)
+    filtered = dead or any(option is not None for option in (state, consumer, subject))
+    listing(context, entries, COLUMNS, _row, noun="entries", empty=EMPTY, filtered=filtered)
 
 
 def _row(entry: Effect) -> tuple[Any, ...]:

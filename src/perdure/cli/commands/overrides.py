@@ -41,26 +41,28 @@ NameArgument = Annotated[str, name_argument("NAME", "Name of the workflow or cro
 async def list_overrides(context: CommandContext) -> None:
     """List the overrides of workflows and crons."""
     async with context.connect() as connection:
-        found = [*await _workflows(connection), *await _crons(connection)]
-    listing(context, found, COLUMNS, _row, noun="overrides", empty=EMPTY)
+        overrides = [*await _workflows(connection), *await _crons(connection)]
+    listing(context, overrides, COLUMNS, _row, noun="overrides", empty=EMPTY)
 
 
 async def _workflows(connection: CommandConnection) -> list[dict[str, Any]]:
-    found: list[WorkflowOverride] = []
-    while len(page := await connection.workflow_overrides.list(limit=PAGE, after=_last(found))) == PAGE:
-        found += page
-    return [{"kind": "workflow", "schedule": None, **each.model_dump()} for each in (*found, *page)]
+    overrides: list[WorkflowOverride] = []
+    while len(page := await connection.workflow_overrides.list(limit=PAGE, after=_last(overrides))) == PAGE:
+        overrides += page
+    return [
+        {"kind": "workflow", "schedule": None, **override.model_dump()} for override in (*overrides, *page)
+    ]
 
 
 async def _crons(connection: CommandConnection) -> list[dict[str, Any]]:
-    found: list[CronOverride] = []
-    while len(page := await connection.schedules.overrides(limit=PAGE, after=_last(found))) == PAGE:
-        found += page
-    return [{"kind": "cron", **each.model_dump()} for each in (*found, *page)]
+    overrides: list[CronOverride] = []
+    while len(page := await connection.schedules.overrides(limit=PAGE, after=_last(overrides))) == PAGE:
+        overrides += page
+    return [{"kind": "cron", **override.model_dump()} for override in (*overrides, *page)]
 
 
-def _last(found: list[Any]) -> str:
-    return found[-1].name if found else ""
+def _last(overrides: list[Any]) -> str:
+    return overrides[-1].name if overrides else ""
 
 
 def _row(override: dict[str, Any]) -> tuple[Any, ...]:

@@ -26,8 +26,8 @@ app = CommandGroup("List, pause and resume queues.")
 async def list_queues(context: CommandContext) -> None:
     """List the queues in which something waits, and those that are paused."""
     async with context.connect() as connection:
-        found = await connection.rollouts.queues()
-    listing(context, found, COLUMNS, _row, noun="queues", empty=EMPTY)
+        queues = await connection.rollouts.queues()
+    listing(context, queues, COLUMNS, _row, noun="queues", empty=EMPTY)
 
 
 def _row(queue: QueueState) -> tuple[Any, ...]:
@@ -40,13 +40,13 @@ def _row(queue: QueueState) -> tuple[Any, ...]:
 async def pause_queue(context: CommandContext, queue: QueueArgument) -> None:
     """Pause a queue: nothing is claimed from it. What is executed goes on."""
     async with context.connect() as connection:
-        found = await connection.workers.pause_queue(queue)
-    context.answer(found, f"{queue} is paused; resume it with `perdure queue resume {queue}`")
+        state = await connection.workers.pause_queue(queue)
+    context.answer(state, f"{queue} is paused; resume it with `perdure queue resume {queue}`")
 
 
 @app.client_command("resume")
 async def resume_queue(context: CommandContext, queue: QueueArgument) -> None:
     """Resume a queue that is paused."""
     async with context.connect() as connection:
-        found = await connection.workers.resume_queue(queue)
-    context.answer(found, f"{queue} is resumed")
+        state = await connection.workers.resume_queue(queue)
+    context.answer(state, f"{queue} is resumed")

@@ -35,8 +35,13 @@ async def list_resources(context: CommandContext, limit: LimitOption = 20) -> No
     listing(context, page, COLUMNS, _row, noun="resources", empty=EMPTY, document=plain)
 
 
-def _row(found: ResourcesUpdate) -> tuple[Any, ...]:
-    return found.resources_id, found.version, ago(found.update_time), ", ".join(found.resources)
+def _row(resources: ResourcesUpdate) -> tuple[Any, ...]:
+    return (
+        resources.resources_id,
+        resources.version,
+        ago(resources.update_time),
+        ", ".join(resources.resources),
+    )
 
 
 @app.client_command("show")
@@ -45,11 +50,13 @@ async def show_resources(context: CommandContext, resources_id: ResourcesArgumen
     async with context.connect() as connection:
         store = connection.store
         latest = resources_id == "latest"
-        found = await (store.get_latest_resources() if latest else store.get_resources_by_id(resources_id))
-    if found is None:
+        resources = await (
+            store.get_latest_resources() if latest else store.get_resources_by_id(resources_id)
+        )
+    if resources is None:
         raise NotFound("no resources yet" if latest else f"resources {resources_id} not found")
-    head = f"{found.resources_id}, version {found.version}, updated {ago(found.update_time)}"
-    context.answer(plain(found), "\n".join((head, "", *format_resources(found))))
+    head = f"{resources.resources_id}, version {resources.version}, updated {ago(resources.update_time)}"
+    context.answer(plain(resources), "\n".join((head, "", *format_resources(resources))))
 
 
 @app.client_command("diff")
@@ -97,9 +104,9 @@ def _print_diff(context: CommandContext, diff: list[str]) -> None:
         context.output.show(Text(line, style=styles.get(line[:1], "")))
 
 
-def plain(found: ResourcesUpdate) -> dict[str, Any]:
-    """Resources with their API keys masked."""
-    document = found.model_dump(mode="json")
+def plain(resources: ResourcesUpdate) -> dict[str, Any]:
+    """Return resources with masked API keys."""
+    document = resources.model_dump(mode="json")
     for resource in document["resources"].values():
         for name in HIDDEN_FIELDS:
             if resource.get(name):
@@ -107,10 +114,10 @@ def plain(found: ResourcesUpdate) -> dict[str, Any]:
     return document
 
 
-def format_resources(found: ResourcesUpdate) -> list[str]:
-    """Resources line by line; a template keeps its own lines, so that a diff shows the changed ones."""
+def format_resources(resources: ResourcesUpdate) -> list[str]:
+    """Format resources line by line. A template keeps its lines, so that a diff shows changed lines."""
     lines = []
-    for name, resource in sorted(plain(found)["resources"].items()):
+    for name, resource in sorted(plain(resources)["resources"].items()):
         lines.append(f"[{name}]")
         for key, value in resource.items():
             text = value if isinstance(value, str) else _compact(value)

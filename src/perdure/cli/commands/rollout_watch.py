@@ -1,4 +1,4 @@
-"""`perdure rollout watch`: prints changes. The server's feed is a hint to look; what is printed is read."""
+"""`perdure rollout watch`: prints changes. The server's feed is only a hint; the rollouts are read."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 MAX_WATCHED = 1000
-"""How many unfinished rollouts are watched at once."""
+"""Maximum unfinished rollouts that are watched at once."""
 
 UNFINISHED: tuple[RolloutStatus, ...] = tuple(
-    each for each in ROLLOUT_STATUSES if each not in ("succeeded", "failed", "cancelled")
+    status for status in ROLLOUT_STATUSES if status not in ("succeeded", "failed", "cancelled")
 )
 
 
@@ -52,7 +52,7 @@ def build_status_change(rollout: Rollout, now: float) -> StatusChange:
 
 
 class RolloutWatch:
-    """The watched rollouts: the given ones, or all unfinished ones."""
+    """The watched rollouts: given ones, or all unfinished ones."""
 
     def __init__(self, connection: CommandConnection, rollout_ids: Sequence[str] = ()) -> None:
         self._connection = connection
@@ -72,37 +72,41 @@ class RolloutWatch:
         return self.ended == self.total
 
     def counts(self) -> dict[str, int]:
-        """The number of rollouts for each status."""
+        """Count rollouts by status."""
         return dict(sorted(Counter(rollout.status for rollout in self._known.values()).items()))
 
     async def changes(self) -> list[StatusChange]:
-        """The changes since the last call."""
+        """Return the changes since the last call."""
         now = time.time()
-        found = [each for each in await self._read() if self._is_new(each)]
-        self._known.update((each.rollout_id, each) for each in found)
-        return [build_status_change(each, now) for each in found]
+        changed = [rollout for rollout in await self._read() if self._is_new(rollout)]
+        self._known.update((rollout.rollout_id, rollout) for rollout in changed)
+        return [build_status_change(rollout, now) for rollout in changed]
 
     def _is_new(self, rollout: Rollout) -> bool:
-        known = self._known.get(rollout.rollout_id)
-        return known is None or build_status_change(known, 0) != build_status_change(rollout, 0)
+        previous = self._known.get(rollout.rollout_id)
+        return previous is None or build_status_change(previous, 0) != build_status_change(rollout, 0)
 
     async def _read(self) -> Iterable[Rollout]:
         store = self._connection.store
         if self._ids:
-            found = await store.query_rollouts(rollout_id_in=self._ids, sort_by="start_time")
-            missing = set(self._ids) - {each.rollout_id for each in found}
+            rollouts = await store.query_rollouts(rollout_id_in=self._ids, sort_by="start_time")
+            missing = set(self._ids) - {rollout.rollout_id for rollout in rollouts}
             if missing:
                 raise NotFound(f"rollout {min(missing)} not found")
-            return found
+            return rollouts
         live = await store.query_rollouts(status_in=UNFINISHED, sort_by="start_time", limit=MAX_WATCHED)
-        seen = {each.rollout_id for each in live}
-        gone = [each for each, last in self._known.items() if each not in seen and not is_finished(last)]
+        seen = {rollout.rollout_id for rollout in live}
+        gone = [
+            rollout_id
+            for rollout_id, last in self._known.items()
+            if rollout_id not in seen and not is_finished(last)
+        ]
         ended = await store.query_rollouts(rollout_id_in=gone, sort_by="start_time") if gone else ()
         return (*ended, *live)
 
 
 class Printer:
-    """Prints changes, one JSON document or text a line, with a progress bar below them on a terminal."""
+    """Prints changes as JSON lines or text lines, on a terminal with a progress bar below them."""
 
     def __init__(self, output: Output, watching: RolloutWatch) -> None:
         self._output = output
@@ -160,7 +164,7 @@ async def watch(
     follow: bool = False,
     timeout: float | None = None,
 ) -> int:
-    """Print every change until all rollouts have ended, or until Ctrl-C; gives the exit code."""
+    """Print every change until all rollouts have ended, or until Ctrl-C. Return the exit code."""
     watching = RolloutWatch(connection, rollout_ids)
     try:
         async with asyncio.timeout(timeout):

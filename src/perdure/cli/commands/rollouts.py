@@ -38,10 +38,10 @@ EMPTY = """No rollouts yet. Try:
 
   perdure rollout enqueue '{"question": 1}'"""
 COLUMNS = ("rollout_id", "status", "attempt", "worker", "started", "reward", "input")
-NOBODY = ("no_worker", "no_agent")
-"""The rules by which a rollout waits for somebody who is not there."""
+NO_TAKER = ("no_worker", "no_agent")
+"""Rules by which a rollout waits for a missing worker or agent."""
 FIGURES_A_CALL = 100
-"""How many ids fit the URL of one request."""
+"""Maximum ids that fit the URL of one request."""
 PATH_COLUMNS = ("status", "since", "for", "attempt", "worker", "cause")
 PAIR_COLUMNS = ("", "left", "right", "differences")
 ATTEMPT_COLUMNS = ("attempt", "attempt_id", "status", "worker", "started", "last heartbeat")
@@ -63,9 +63,9 @@ def _statuses(given: Sequence[str] | None) -> list[RolloutStatus] | None:
 
 
 async def attempt_ids(connection: CommandConnection, given: Mapping[str, Any], start: str) -> list[str]:
-    """The attempts of a rollout, the newest first."""
+    """List the attempts of a rollout, newest first."""
     attempts = await connection.store.query_attempts(given["rollout_id"])
-    return [each.attempt_id for each in reversed(list(attempts))]
+    return [attempt.attempt_id for attempt in reversed(list(attempts))]
 
 
 @app.client_command("list")
@@ -92,12 +92,12 @@ async def list_rollouts(
             page = await connection.store.query_rollouts(
                 status_in=statuses, sort_by="start_time", sort_order="desc", limit=limit
             )
-        found = CommandResults([each for each in page if each.start_time >= start], page.total)
-        figures = await _figures(connection, [each.rollout_id for each in found])
+        rollouts = CommandResults([rollout for rollout in page if rollout.start_time >= start], page.total)
+        figures = await _figures(connection, [rollout.rollout_id for rollout in rollouts])
     filtered = statuses is not None or since is not None
     listing(
         context,
-        found,
+        rollouts,
         COLUMNS,
         lambda rollout: _row(rollout, figures.get(rollout.rollout_id)),
         noun="rollouts",
@@ -109,17 +109,17 @@ async def list_rollouts(
 
 
 async def _figures(connection: CommandConnection, rollout_ids: Sequence[str]) -> dict[str, RolloutFigures]:
-    """Tokens and rewards of rollouts; a server with a store that is not ours has none."""
+    """Return tokens and rewards of rollouts; a third-party store has none."""
     from perdure.errors import NotSupported
 
-    found: list[RolloutFigures] = []
+    figures: list[RolloutFigures] = []
     try:
         for start in range(0, len(rollout_ids), FIGURES_A_CALL):
             some = list(rollout_ids[start : start + FIGURES_A_CALL])
-            found += await connection.rollouts.figures(rollout_id=some)
+            figures += await connection.rollouts.figures(rollout_id=some)
     except NotSupported:
         return {}
-    return {each.rollout_id: each for each in found}
+    return {figure.rollout_id: figure for figure in figures}
 
 
 def _document(rollout: Rollout, figures: RolloutFigures | None) -> Any:
@@ -141,7 +141,7 @@ def _row(rollout: Rollout, figures: RolloutFigures | None) -> tuple[Any, ...]:
 
 
 def last_error(spans: Iterable[Span]) -> str | None:
-    """The error of the latest span that failed."""
+    """Return the error of the latest failed span."""
     failed = [span for span in spans if span.status.status_code == "ERROR"]
     if not failed:
         return None
@@ -150,7 +150,7 @@ def last_error(spans: Iterable[Span]) -> str | None:
 
 
 async def find(store: LightningStore, rollout_id: str) -> Rollout:
-    """The rollout, or NotFound."""
+    """Return the rollout. Raise NotFound if it does not exist."""
     from perdure.errors import NotFound
 
     rollout = await store.get_rollout_by_id(rollout_id)
@@ -174,7 +174,7 @@ async def show_rollout(context: CommandContext, rollout_id: IdArgument) -> None:
         try:
             why: str | None = (await connection.diagnostics.why(rollout_id)).sentence
         except NotSupported:
-            # The server may have a store that is not ours, which knows no reasons.
+            # A server with a third-party store knows no reasons.
             why = None
     error = last_error(latest) if attempts and attempts[-1].status != "succeeded" else None
     rows = (
@@ -223,7 +223,7 @@ async def show_path(context: CommandContext, rollout_id: IdArgument) -> None:
         ("rollout", path.rollout_id),
         ("kind", path.kind),
         ("status", path.status),
-        *(("not known", each) for each in path.unknown),
+        *(("not known", text) for text in path.unknown),
     )
     showing(context, path, rows, PATH_COLUMNS, map(_path_row, path.items))
 
@@ -250,22 +250,23 @@ async def compare_attempts(
 ) -> None:
     """Compare two attempts of a rollout, run or phase, span by span."""
     async with context.connect() as connection:
-        found = await connection.diagnostics.compare(rollout_id, left=left, right=right, limit=limit)
+        comparison = await connection.diagnostics.compare(rollout_id, left=left, right=right, limit=limit)
     rows = (
-        ("left", f"attempt {found.left.sequence_id}, {found.left.status}"),
-        ("right", f"attempt {found.right.sequence_id}, {found.right.status}"),
-        ("result", found.sentence),
+        ("left", f"attempt {comparison.left.sequence_id}, {comparison.left.status}"),
+        ("right", f"attempt {comparison.right.sequence_id}, {comparison.right.status}"),
+        ("result", comparison.sentence),
     )
-    only = left is None and right is None and found.left.attempt_id == found.right.attempt_id
+    only = left is None and right is None and comparison.left.attempt_id == comparison.right.attempt_id
     if only and not context.as_json:
         context.output.print(f"{rollout_id} has one attempt only: there is nothing to compare it with.")
         return
-    showing(context, found, rows, PAIR_COLUMNS, map(_pair_row, found.items))
+    showing(context, comparison, rows, PAIR_COLUMNS, map(_pair_row, comparison.items))
 
 
 def _pair_row(pair: Pair) -> tuple[Any, ...]:
     differences = ", ".join(
-        f"{each.field}: {shorten(each.left, 30)} / {shorten(each.right, 30)}" for each in pair.differences
+        f"{difference.field}: {shorten(difference.left, 30)} / {shorten(difference.right, 30)}"
+        for difference in pair.differences
     )
     return pair.kind, pair.left and pair.left.name, pair.right and pair.right.name, differences
 
@@ -327,20 +328,20 @@ async def _change(
     async with context.connect() as connection:
         change = connection.rollouts.retry if retry else connection.rollouts.cancel
         chosen = await _choose(connection.store, rollout_ids, statuses)
-        ready = [each for each in chosen if is_finished(each) == retry]
+        ready = [rollout for rollout in chosen if is_finished(rollout) == retry]
         if len(chosen) == 1 and not ready:
             raise Conflict(f"rollout {chosen[0].rollout_id} {reason}: it is {chosen[0].status}")
         if len(ready) > 1 and not yes:
             confirm(f"{'Retry' if retry else 'Cancel'} {len(ready)} rollouts?")
-        changed, unchanged = [], [each.rollout_id for each in chosen if each not in ready]
-        for each in ready:
+        changed, unchanged = [], [rollout.rollout_id for rollout in chosen if rollout not in ready]
+        for rollout in ready:
             try:
-                changed.append(await change(each.rollout_id))
+                changed.append(await change(rollout.rollout_id))
             except Conflict:
                 # Its status has changed since it was read.
-                unchanged.append(each.rollout_id)
-    document = [{"rollout_id": each.rollout_id, "status": each.status} for each in changed]
-    lines = [f"{each.rollout_id} is {each.status}" for each in changed]
+                unchanged.append(rollout.rollout_id)
+    document = [{"rollout_id": rollout.rollout_id, "status": rollout.status} for rollout in changed]
+    lines = [f"{rollout.rollout_id} is {rollout.status}" for rollout in changed]
     lines += [f"{rollout_id} {reason}" for rollout_id in unchanged]
     context.answer({"changed": document, "unchanged": unchanged}, "\n".join(lines) or "No rollouts match.")
 
@@ -349,7 +350,7 @@ async def _choose(
     store: LightningStore, rollout_ids: Sequence[str] | None, statuses: Sequence[RolloutStatus] | None
 ) -> list[Rollout]:
     if rollout_ids:
-        return [await find(store, each) for each in dict.fromkeys(rollout_ids)]
+        return [await find(store, rollout_id) for rollout_id in dict.fromkeys(rollout_ids)]
     return list(await store.query_rollouts(status_in=statuses, sort_by="start_time"))
 
 
@@ -412,10 +413,10 @@ async def enqueue_rollouts(
             "retry_condition": retry_on or [],
         },
     }
-    requests = [_request({**options, "input": each}) for each in inputs]
+    requests = [_request({**options, "input": input}) for input in inputs]
     async with context.connect(create=True) as connection:
         queued = list(await connection.store.enqueue_many_rollouts(requests))
-        ids = [each.rollout_id for each in queued]
+        ids = [rollout.rollout_id for rollout in queued]
         context.answer(queued[0] if len(queued) == 1 else queued, "\n".join(ids))
         if wait:
             await _warn_of_nobody(connection, ids)
@@ -423,15 +424,15 @@ async def enqueue_rollouts(
 
 
 async def _warn_of_nobody(connection: CommandConnection, rollout_ids: Sequence[str]) -> None:
-    """Say on stderr that nobody is alive who would take the first of these rollouts."""
+    """Warn on stderr if no live worker would claim the first of these rollouts."""
     from perdure.errors import NotFound, NotSupported
 
     try:
         why = await connection.diagnostics.why(rollout_ids[0])
     except (NotFound, NotSupported, IndexError):
-        # A store that is not ours knows no reasons.
+        # A third-party store knows no reasons.
         return
-    if why.rule in NOBODY:
+    if why.rule in NO_TAKER:
         warn(why.sentence)
 
 

@@ -144,7 +144,7 @@ async def create_run(
 
 
 def parse_strategy(strategy: str) -> MultitaskStrategy:
-    """The value of --strategy."""
+    """Parse --strategy."""
     from perdure.threads.records import MULTITASK_STRATEGIES
 
     return parse_choice(strategy, MULTITASK_STRATEGIES, "--strategy")
@@ -184,7 +184,7 @@ async def list_runs(
     chosen = optional_choice(status, RUN_STATUSES, "--status")
     start = 0.0 if since is None else time.time() - since
     async with context.connect() as connection:
-        found = await pages(
+        runs = await pages(
             lambda limit, cursor: connection.threads.list_runs(
                 status=chosen, thread_id=thread, limit=limit, cursor=cursor
             ),
@@ -192,7 +192,7 @@ async def list_runs(
             lambda run: run.created_at >= start,
         )
     filtered = status is not None or thread is not None or since is not None
-    listing(context, found, COLUMNS, _row, noun="runs", empty=EMPTY, filtered=filtered, hint=since is None)
+    listing(context, runs, COLUMNS, _row, noun="runs", empty=EMPTY, filtered=filtered, hint=since is None)
 
 
 def _row(run: Run) -> tuple[Any, ...]:
@@ -205,7 +205,7 @@ def _row(run: Run) -> tuple[Any, ...]:
 
 
 def _took(run: Run) -> str | None:
-    """How long a run took from its creation to its end, or how long it has been there."""
+    """Return how long a run took from its creation to its end, or until now."""
     if run.attempt == 0:
         return None
     return human_duration(max((run.ended_at or time.time()) - run.created_at, 0.0))
@@ -255,7 +255,7 @@ async def show_run(context: CommandContext, run_id: IdArgument) -> None:
 
 
 async def _count_spans(connection: CommandConnection, run_id: str) -> tuple[int | None, str | None]:
-    """Return how many spans a run has, and their trace; nothing if they were deleted."""
+    """Return the number of a run's spans and their trace, or None if they were deleted."""
     from perdure.errors import SpansEvicted
 
     try:
@@ -266,7 +266,7 @@ async def _count_spans(connection: CommandConnection, run_id: str) -> tuple[int 
 
 
 async def _kept_trace(connection: CommandConnection, trace_id: str | None) -> str | None:
-    """Return the rollout that has spans of a trace which belong to no attempt."""
+    """Return the rollout with the spans of a trace that belong to no attempt."""
     if trace_id is None:
         return None
     kept = await connection.store.get_rollout_by_id(f"ro-{trace_id}")
@@ -304,10 +304,10 @@ async def _watch(
     try:
         async with asyncio.timeout(timeout):
             async for burst in connection.threads.stream_run(run_id, after):
-                for each in burst:
-                    status = _end_status(each) or status
-                    if not only or each.event in only:
-                        _print_event(context, each)
+                for entry in burst:
+                    status = _end_status(entry) or status
+                    if not only or entry.event in only:
+                        _print_event(context, entry)
     except TimeoutError:
         return _timed_out(run_id, timeout)
     return _exit_code(status)
@@ -369,7 +369,7 @@ async def _wait(
 
 
 def _print_question(context: CommandContext, end: RunEnd) -> None:
-    questions = ", ".join(shorten(each.value, 200) for each in end.interrupts)
+    questions = ", ".join(shorten(interrupt.value, 200) for interrupt in end.interrupts)
     context.output.print(f"Paused. The agent asks: {questions}")
     context.output.print("Answer with:")
     context.output.print(
@@ -400,7 +400,7 @@ async def cancel_runs(
         threads = connection.threads
         if run_ids and (wait or len(run_ids) == 1):
             ids = dict.fromkeys(run_ids)
-            cancelled = [await threads.cancel_run(each, action=how, wait=wait) for each in ids]
+            cancelled = [await threads.cancel_run(run_id, action=how, wait=wait) for run_id in ids]
         else:
             cancelled = await threads.cancel_runs(run_ids=run_ids or None, status=chosen, action=how)
     print_cancelled(context, cancelled)
@@ -427,16 +427,16 @@ async def retry_run(
 
 
 def cancel_action(action: str) -> CancelAction:
-    """The value of --action."""
+    """Parse --action."""
     from perdure.threads.records import CANCEL_ACTIONS
 
     return parse_choice(action, CANCEL_ACTIONS, "--action")
 
 
 def print_cancelled(context: CommandContext, cancelled: Sequence[Run]) -> None:
-    """Print the runs that were cancelled, with their new status."""
-    changed = [{"run_id": each.run_id, "status": each.status} for each in cancelled]
-    lines = [f"{each.run_id} is {each.status}" for each in cancelled]
+    """Print cancelled runs with their new status."""
+    changed = [{"run_id": run.run_id, "status": run.status} for run in cancelled]
+    lines = [f"{run.run_id} is {run.status}" for run in cancelled]
     context.answer({"changed": changed}, "\n".join(lines) or "No runs match.")
 
 

@@ -21,7 +21,7 @@ EMPTY = """No jobs registered. A cron with a name is listed here:
   perdure cron create greet '0 9 * * MON-FRI' '{"name": "Ann"}' --name greeting"""
 WIDTHS = (20, 12, 20, 20, 10, 10)
 NARROW = (20, 8, 16, 16, 5, 6)
-"""The columns on a terminal that is not wide enough for the others."""
+"""Column widths of a terminal that is too narrow for the others."""
 RULE = "─"
 HEADER = ("JOB", "STATUS", "LAST RUN", "NEXT RUN", "RUNS", "ERRORS")
 
@@ -51,7 +51,7 @@ async def show_status(context: CommandContext) -> None:
 
 
 def status_lines(status: SchedulerStatus, widths: Sequence[int] = WIDTHS) -> list[str]:
-    """The status as a table of fixed columns."""
+    """Format the status as a table of fixed columns."""
     lines = [f"Scheduler: {'RUNNING' if status.scheduler_running else 'STOPPED'}", ""]
     if not status.jobs:
         return [*lines, EMPTY]
@@ -107,8 +107,8 @@ async def trigger_job(context: CommandContext, job: JobArgument) -> None:
 async def show_history(context: CommandContext, job: JobArgument, limit: LimitOption = 20) -> None:
     """List the latest firings of a job, newest first: what they started, and how it ended."""
     async with context.connect() as connection:
-        found = await pages(
+        firings = await pages(
             lambda limit, cursor: connection.schedules.firings(job, limit=limit, cursor=cursor), limit
         )
     empty = f"Job {job} has not fired yet. To run it now: perdure scheduler trigger {job}"
-    listing(context, found, FIRING_COLUMNS, firing_row, noun="firings", empty=empty)
+    listing(context, firings, FIRING_COLUMNS, firing_row, noun="firings", empty=empty)

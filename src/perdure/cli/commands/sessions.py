@@ -1,4 +1,4 @@
-"""`perdure session`: what agents said and did."""
+"""`perdure session`: messages and actions of agents."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ EMPTY = """No sessions yet. Import a transcript of Claude Code, Codex, pi or the
 COLUMNS = ("session_id", "project", "model", "messages", "updated", "first message")
 TAIL_SECONDS = 20.0
 RAW_LINES = 50
-"""Number of lines that tell whether a session was imported without translation."""
+"""Number of lines that show whether a session was imported without translation."""
 IMPORT = "import"
-"""The writer of imported lines: a file that is imported again adds what is new in it."""
+"""Writer of imported lines; importing a file again adds only its new lines."""
 
 app = CommandGroup("List, show, follow, search, import and export agent sessions.")
 
@@ -49,10 +49,10 @@ async def list_sessions(
 ) -> None:
     """List sessions, latest first."""
     async with context.connect() as connection:
-        found = await pages(
+        sessions = await pages(
             lambda limit, cursor: connection.sessions.list(project=project, limit=limit, cursor=cursor), limit
         )
-    listing(context, found, COLUMNS, _row, noun="sessions", empty=EMPTY, filtered=project is not None)
+    listing(context, sessions, COLUMNS, _row, noun="sessions", empty=EMPTY, filtered=project is not None)
 
 
 def _row(session: Session) -> tuple[Any, ...]:
@@ -95,21 +95,21 @@ async def show_session(
 async def _messages(
     sessions: Sessions, session: Session, sub_agent: str, events: bool, limit: int
 ) -> list[Message]:
-    found: list[Message] = []
+    messages: list[Message] = []
     after = 0
-    while len(found) < limit:
+    while len(messages) < limit:
         page = await sessions.messages(
             session.session_id, project=session.project, sub_agent=sub_agent, after=after, events=events
         )
-        found += page.items
+        messages += page.items
         after = page.after
         if page.end:
             break
-    return found[:limit]
+    return messages[:limit]
 
 
 async def _complete(sessions: Sessions, session: Session, messages: list[Message]) -> None:
-    """Give cut tool results their whole content."""
+    """Load the whole content of truncated tool results."""
     for message in messages:
         if message.blob is not None:
             blob = await sessions.blob(session.session_id, message.blob, project=session.project)
@@ -136,12 +136,12 @@ def _facts(session: Session) -> tuple[tuple[str, Any], ...]:
         ("cost", cost),
         ("started", ago(session.started_at)),
         ("updated", ago(session.updated_at)),
-        ("sub-agents", ", ".join(each.name for each in session.sub_agents) or None),
+        ("sub-agents", ", ".join(agent.name for agent in session.sub_agents) or None),
     )
 
 
 def _print(context: CommandContext, message: Message) -> None:
-    """A message as `role: text`, with the tools that it calls."""
+    """Print a message as `role: text`, with its tool calls."""
     label = message.role if message.kind is None else f"{message.role} ({message.kind})"
     if message.is_error:
         label += ", error"
@@ -152,8 +152,8 @@ def _print(context: CommandContext, message: Message) -> None:
         context.output.print(f"{label}, thinking: {thought}")
     if message.text or not (message.tool_calls or message.reasoning):
         context.output.print(f"{label}: {message.text}")
-    for each in message.tool_calls:
-        context.output.print(f"{label} calls {each.name}: {shorten(each.input, 200)}")
+    for call in message.tool_calls:
+        context.output.print(f"{label} calls {call.name}: {shorten(call.input, 200)}")
 
 
 @app.client_command("tail")
@@ -198,13 +198,15 @@ async def search_sessions(
 
     chosen = parse_choice(scope, SCOPES, "--scope")
     async with context.connect() as connection:
-        found = await connection.sessions.search(query, scope=chosen, project=project, limit=min(limit, 1000))
+        result = await connection.sessions.search(
+            query, scope=chosen, project=project, limit=min(limit, 1000)
+        )
     if context.as_json:
-        context.output.document(found)
+        context.output.document(result)
         return
     columns = ("session_id", "role", "when", "text")
-    listing(context, found.items, columns, _match_row, noun="messages", empty=EMPTY, filtered=True)
-    if not found.complete:
+    listing(context, result.items, columns, _match_row, noun="messages", empty=EMPTY, filtered=True)
+    if not result.complete:
         context.output.print("There may be more: use --limit, --project or a rarer word.")
 
 
@@ -257,9 +259,9 @@ async def import_sessions(
 
 
 async def _has_untranslated(sessions: Sessions, name: LogName) -> bool:
-    """Whether the lines of a session are those of another tool, as 0.5.0 imported them.
+    """Return whether a session has untranslated lines of another tool, as 0.5.0 imported them.
 
-    What is new in its file is added in the same way, so that its lines keep their numbers.
+    New lines of its file are then imported the same way, so that lines keep their numbers.
     """
     from perdure.kernel.errors import NotFound
     from perdure.sessions.transcripts.files import LONG_LINE

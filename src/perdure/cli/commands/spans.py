@@ -26,14 +26,14 @@ EMPTY = "No spans yet. Workers add them, or any OpenTelemetry exporter that send
 SHOWN_DIGITS = 8
 SPAN_DIGITS = 16
 MOST_SPANS = 10_000
-"""How many spans are looked through for one."""
+"""Maximum spans that are searched for one span."""
 LONGEST_ATTRIBUTE = 2000
 
 app = CommandGroup("Show spans.")
 
 
 async def span_ids(connection: CommandConnection, given: Mapping[str, Any], start: str) -> list[str]:
-    """The spans of a rollout or trace, the one that began last first."""
+    """List the spans of a rollout or trace, latest start first."""
     if len(start) == SPAN_DIGITS:
         return [start]
     spans = await _spans_like(connection, given["id"], start)
@@ -64,7 +64,7 @@ async def list_spans(
         return
     if attempt is not None:
         shown = {span.attempt_id for span in page} | {attempt}
-        attempts = [each for each in attempts if each.attempt_id in shown]
+        attempts = [attempt for attempt in attempts if attempt.attempt_id in shown]
     context.output.console.print(trace_tree(rollout, attempts, page.items))
     if not page.total:
         context.output.print(EMPTY)
@@ -112,7 +112,7 @@ async def show_span(
 
 
 def print_messages(context: CommandContext, messages: Sequence[SpanMessage]) -> None:
-    """Print what models were asked and said, and what tools answered."""
+    """Print the prompts, answers and tool results of models."""
     from rich.text import Text
 
     if not messages:
@@ -122,23 +122,23 @@ def print_messages(context: CommandContext, messages: Sequence[SpanMessage]) -> 
         line = Text(message.role, style="bold")
         if message.name:
             line.append(f" {message.name}", style="dim")
-        said = [shorten(message.text, LONGEST_ATTRIBUTE)] if message.text else []
-        said += [f"{call.name}({shorten(call.arguments, LONGEST_ATTRIBUTE)})" for call in message.calls]
-        line.append("  " + "  ".join(said), style="red" if message.failed else "")
+        parts = [shorten(message.text, LONGEST_ATTRIBUTE)] if message.text else []
+        parts += [f"{call.name}({shorten(call.arguments, LONGEST_ATTRIBUTE)})" for call in message.calls]
+        line.append("  " + "  ".join(parts), style="red" if message.failed else "")
         context.output.console.print(line)
 
 
 async def _find_span(connection: CommandConnection, id: str, span_id: str) -> Span:
     from perdure.errors import NotFound
 
-    found = [span for span in await _spans_like(connection, id, span_id) if span.span_id == span_id]
-    if not found:
+    matches = [span for span in await _spans_like(connection, id, span_id) if span.span_id == span_id]
+    if not matches:
         raise NotFound(f"{id}: no span has the ID {span_id}")
-    return found[0]
+    return matches[0]
 
 
 async def _spans_like(connection: CommandConnection, id: str, start: str) -> Sequence[Span]:
-    """Spans of a rollout or a trace, those whose ids begin so among them."""
+    """Return spans of a rollout or a trace, including those whose ids begin with `start`."""
     if await connection.store.get_rollout_by_id(id) is not None:
         page = await connection.store.query_spans(id, span_id_contains=start or None, limit=MOST_SPANS)
         return page.items
@@ -162,7 +162,7 @@ def _took(span: Span) -> str | None:
 
 
 def _print_event(context: CommandContext, span: Span, event: Event) -> None:
-    """An event, when it happened, and what it says; the stack of an exception as it is."""
+    """Print an event with its time and message; the stack trace of an exception stays unchanged."""
     when = ""
     if event.timestamp is not None and span.start_time is not None:
         when = f" after {span_duration(event.timestamp - span.start_time)}"
@@ -177,7 +177,7 @@ def _print_event(context: CommandContext, span: Span, event: Event) -> None:
 
 
 def trace_tree(rollout: Rollout, attempts: Sequence[Attempt], spans: Sequence[Span]) -> Tree:
-    """A rollout with its attempts, and the spans of each below it."""
+    """Build the tree of a rollout with its attempts, and the spans of each."""
     from rich.text import Text
     from rich.tree import Tree
 
@@ -190,7 +190,7 @@ def trace_tree(rollout: Rollout, attempts: Sequence[Attempt], spans: Sequence[Sp
 
 
 def _title(task: Any) -> str:
-    """The input of a rollout in a few words."""
+    """Summarize the input of a rollout in a few words."""
     question = task.get("question") if isinstance(task, Mapping) else None
     return f"question: {shorten(question)}" if isinstance(question, str) else shorten(task)
 
@@ -211,13 +211,13 @@ def _attempt_line(attempt: Attempt) -> Text:
 
 
 def add_spans(tree: Tree, spans: Sequence[Span]) -> None:
-    """Add each span below its parent; a span whose parent never arrived is a root."""
+    """Add each span below its parent; a span with an unknown parent becomes a root."""
     ordered = sorted(spans, key=lambda span: (span.start_time or 0.0, span.sequence_id))
-    known = {span.span_id for span in spans}
+    span_ids_here = {span.span_id for span in spans}
     children: dict[str | None, list[Span]] = {}
     for span in ordered:
-        children.setdefault(span.parent_id if span.parent_id in known else None, []).append(span)
-    # Spans in a cycle are below no root: the first of them becomes one.
+        children.setdefault(span.parent_id if span.parent_id in span_ids_here else None, []).append(span)
+    # Spans in a cycle have no root, so the first of them becomes one.
     placed: set[int] = set()
     for root in (*children.get(None, []), *ordered):
         waiting = deque([(tree, root)])
@@ -250,5 +250,5 @@ def _span_line(span: Span) -> Text:
 
 
 def span_duration(seconds: float) -> str:
-    """A duration in milliseconds, or in seconds from one second on."""
+    """Format a duration in milliseconds, or in seconds from one second on."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"

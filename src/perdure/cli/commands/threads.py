@@ -38,7 +38,7 @@ EMPTY = """No threads yet. A thread keeps the state of the runs on it:
   perdure run create greet '{"name": "Ann"}' --thread my-thread --wait"""
 NO_STATE = "No state yet: no run has saved one."
 ROLES = {"human": "user", "ai": "assistant"}
-"""The roles of messages under the names that people know."""
+"""Roles of messages, by LangChain's names."""
 SHOWN_MESSAGES = 50
 LONGEST_MESSAGE = 2000
 COLUMNS = ("thread_id", "status", "created", "updated", "metadata")
@@ -88,14 +88,14 @@ async def list_threads(
     chosen = optional_choice(status, THREAD_STATUSES, "--status")
     wanted = parse_metadata(metadata)
     async with context.connect() as connection:
-        found = await pages(
+        threads = await pages(
             lambda limit, cursor: connection.threads.search_threads(
                 status=chosen, metadata=wanted, limit=limit, cursor=cursor, values=context.as_json
             ),
             limit,
         )
     filtered = status is not None or wanted is not None
-    listing(context, found, COLUMNS, _row, noun="threads", empty=EMPTY, filtered=filtered)
+    listing(context, threads, COLUMNS, _row, noun="threads", empty=EMPTY, filtered=filtered)
 
 
 def _row(thread: Thread) -> tuple[Any, ...]:
@@ -130,9 +130,9 @@ async def show_thread(context: CommandContext, thread_id: IdArgument) -> None:
 
 
 async def checkpoint_ids(connection: CommandConnection, given: Mapping[str, Any], start: str) -> list[str]:
-    """The checkpoints of a thread, the newest first, as far as one answer holds them."""
+    """List the checkpoints of a thread, newest first, from one response."""
     states = await connection.threads.history(given["thread_id"], limit=MOST_CHECKPOINTS, values=False)
-    return [each.checkpoint_id for each in states]
+    return [state.checkpoint_id for state in states]
 
 
 @app.client_command("state")
@@ -159,7 +159,7 @@ async def show_state(
         ("run", state.run_id),
         ("parent", state.parent_id),
         ("next", ", ".join(state.next) or None),
-        ("questions", [each.value for each in state.interrupts] or None),
+        ("questions", [interrupt.value for interrupt in state.interrupts] or None),
         ("metadata", state.metadata or None),
         ("values", _without_messages(state.values)),
         ("messages", messages_text(state.values)),
@@ -168,11 +168,11 @@ async def show_state(
 
 
 def messages_text(values: Any) -> str | None:
-    """The messages of a thread, each `role: text`; None if its values have none."""
-    found = values.get("messages") if isinstance(values, dict) else None
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+    """Format the messages of a thread as `role: text`; None if its values have no messages."""
+    messages = values.get("messages") if isinstance(values, dict) else None
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         return None
-    return "\n".join(f"{_role(each)}: {_text(each)}" for each in found[-SHOWN_MESSAGES:]) or None
+    return "\n".join(f"{_role(message)}: {_text(message)}" for message in messages[-SHOWN_MESSAGES:]) or None
 
 
 def _role(message: dict[str, Any]) -> str:
@@ -183,7 +183,7 @@ def _role(message: dict[str, Any]) -> str:
 def _text(message: dict[str, Any]) -> str:
     content = message.get("content")
     if isinstance(content, list):
-        parts = [each.get("text") if isinstance(each, dict) else each for each in content]
+        parts = [part.get("text") if isinstance(part, dict) else part for part in content]
         content = " ".join(str(part) for part in parts if part)
     calls = [call.get("name") for call in message.get("tool_calls") or () if isinstance(call, dict)]
     called = f" [calls {', '.join(map(str, calls))}]" if calls else ""
@@ -193,14 +193,14 @@ def _text(message: dict[str, Any]) -> str:
 
 
 def _without_messages(values: Any) -> Any:
-    """The values that are not shown as messages."""
+    """Return the values that are not shown as messages."""
     if messages_text(values) is None:
         return values
     return {name: value for name, value in values.items() if name != "messages"} or None
 
 
 def _document(state: Checkpoint) -> dict[str, Any]:
-    """A state without its serialised form, which only the agent can read."""
+    """Return a state without its serialised form, which only the agent can read."""
     return state.model_dump(mode="json", exclude={"state"})
 
 

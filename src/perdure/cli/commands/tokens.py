@@ -75,7 +75,7 @@ async def create_token(
 
 
 def _has_key() -> bool:
-    """Whether the servers of this directory have an API key."""
+    """Return whether the settings of this directory have an API key."""
     from perdure.kernel.config import load_settings
 
     return load_settings().api_key is not None
@@ -85,10 +85,10 @@ def _has_key() -> bool:
 async def list_tokens(context: CommandContext, limit: LimitOption = 100) -> None:
     """List tokens, oldest first, including expired and revoked ones."""
     async with context.connect() as connection:
-        found = await pages(
+        tokens = await pages(
             lambda limit, cursor: connection.access.list_tokens(limit=limit, cursor=cursor), limit
         )
-    listing(context, found, COLUMNS, _row, noun="tokens", empty=EMPTY)
+    listing(context, tokens, COLUMNS, _row, noun="tokens", empty=EMPTY)
 
 
 def _row(token: Token) -> tuple[Any, ...]:

@@ -22,10 +22,10 @@ EMPTY = """No traces yet. A worker traces the runs that it executes:
   perdure run create greet '{"name": "Ann"}'"""
 COLUMNS = ("trace", "name", "started", "took", "spans", "failed", "tokens")
 SHOWN_DIGITS = 16
-"""How many digits of a trace's id a table shows: the first twelve of a run's trace are its time."""
+"""Number of digits of a trace's id in a table; the first 12 of a run's trace are its time."""
 LONGEST_NAME = 22
 MOST_PAGES = 100
-"""How many pages one search reads; each looks through up to 100 traces."""
+"""Maximum pages of one search; each searches up to 100 traces."""
 
 app = CommandGroup("List, search and show traces.")
 
@@ -71,7 +71,7 @@ async def search_traces(
         "until": _start(until),
         "attribute": attribute,
     }
-    await _list(context, wanted, limit, filtered=any(each for each in wanted.values()))
+    await _list(context, wanted, limit, filtered=any(wanted.values()))
 
 
 def _start(seconds: float | None) -> float | None:
@@ -80,8 +80,8 @@ def _start(seconds: float | None) -> float | None:
 
 async def _list(context: CommandContext, wanted: dict[str, Any], limit: int, *, filtered: bool) -> None:
     async with context.connect() as connection:
-        found, searched = await _find(connection, wanted, limit)
-    listing(context, found, COLUMNS, _row, noun="traces", empty=EMPTY, filtered=filtered)
+        traces, searched = await _find(connection, wanted, limit)
+    listing(context, traces, COLUMNS, _row, noun="traces", empty=EMPTY, filtered=filtered)
     if searched is not None:
         context.output.print(f"Looked through the attributes of {searched} traces.")
 
@@ -89,20 +89,20 @@ async def _list(context: CommandContext, wanted: dict[str, Any], limit: int, *, 
 async def _find(
     connection: CommandConnection, wanted: dict[str, Any], limit: int
 ) -> tuple[CommandResults[Trace], int | None]:
-    """Up to `limit` traces, and how many were looked through for attributes."""
-    found: list[Trace] = []
+    """Return up to `limit` traces, and the number of traces whose attributes were searched."""
+    traces: list[Trace] = []
     searched: int | None = None
     cursor = None
     for _ in range(MOST_PAGES):
-        size = PAGE_SIZE if wanted.get("attribute") else min(PAGE_SIZE, limit - len(found))
+        size = PAGE_SIZE if wanted.get("attribute") else min(PAGE_SIZE, limit - len(traces))
         page = await connection.traces.list(**wanted, limit=size, cursor=cursor)
-        found += page.items
+        traces += page.items
         cursor = page.next
         if page.searched is not None:
             searched = (searched or 0) + page.searched
-        if cursor is None or len(found) >= limit:
+        if cursor is None or len(traces) >= limit:
             break
-    return CommandResults(found[:limit], more=cursor is not None or len(found) > limit), searched
+    return CommandResults(traces[:limit], more=cursor is not None or len(traces) > limit), searched
 
 
 def _row(trace: Trace) -> tuple[Any, ...]:

@@ -29,8 +29,8 @@ app = CommandGroup("List, save and delete saved views of the dashboard.")
 async def list_views(context: CommandContext) -> None:
     """List the saved views of the namespace, and the caller's own."""
     async with context.connect() as connection:
-        found = await connection.access.list_views()
-    listing(context, found, COLUMNS, _row, noun="views", empty=EMPTY)
+        views = await connection.access.list_views()
+    listing(context, views, COLUMNS, _row, noun="views", empty=EMPTY)
 
 
 def _row(view: SavedView) -> tuple[Any, ...]:

@@ -38,14 +38,14 @@ async def list_webhooks(
 
     chosen = optional_choice(status, EFFECT_STATUSES, "--status")
     async with context.connect() as connection:
-        found = await pages(
+        webhooks = await pages(
             lambda limit, cursor: connection.outbox.list(
                 status=chosen, consumer=CONSUMER, subject=run, limit=limit, cursor=cursor
             ),
             limit,
         )
     filtered = status is not None or run is not None
-    listing(context, found, COLUMNS, _row, noun="webhooks", empty=EMPTY, filtered=filtered)
+    listing(context, webhooks, COLUMNS, _row, noun="webhooks", empty=EMPTY, filtered=filtered)
 
 
 def _row(webhook: Effect) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""`perdure worker`: runs a worker, or lists the workers."""
+"""`perdure worker`: runs a worker, lists and drains workers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def list_workers(
 
 
 def _row(worker: WorkerDetails) -> tuple[Any, ...]:
-    held = [each.rollout_id for each in worker.held]
+    held = [rollout.rollout_id for rollout in worker.held]
     agents = (worker.heartbeat_stats or {}).get("agents")
     return (
         worker.worker_id,
@@ -77,12 +77,12 @@ async def drain_worker(
     """Let a worker claim no more; it finishes what it executes."""
     async with context.connect() as connection:
         workers = connection.workers
-        found = await (workers.undrain(worker_id) if undo else workers.drain(worker_id))
-    left = f"; it executes {len(found.held)} more" if found.held and not undo else ""
-    context.answer(found, f"{worker_id} is {_status(found)}{left}")
+        worker = await (workers.undrain(worker_id) if undo else workers.drain(worker_id))
+    left = f"; it executes {len(worker.held)} more" if worker.held and not undo else ""
+    context.answer(worker, f"{worker_id} is {_status(worker)}{left}")
 
 
 def _some(names: list[str]) -> str | None:
-    """The first of some names, and how many more there are."""
+    """Format the first names, and the number of the others."""
     first = ", ".join(names[:SHOWN])
     return f"{first} and {len(names) - SHOWN} more" if len(names) > SHOWN else first or None

@@ -34,7 +34,7 @@ NO_RUNS = """No workflow runs yet. `perdure workflow list --files` shows what ca
 NO_WORKFLOWS = """No workflows. Put a YAML file into workflows/ beside perdure.toml and reload the server.
 docs/workflows.md shows one; `perdure workflow validate` checks it."""
 BY = ("status", "workflow", "phase", "day", "hour")
-"""What `stats` counts by."""
+"""Subjects by which `stats` counts."""
 FIGURES = ("executions", "succeeded", "skipped", "deferred", "failed", "mean", "cost", "tokens")
 COLUMNS = ("run_id", "workflow", "status", "phase", "trigger", "started", "cost")
 
@@ -80,9 +80,9 @@ async def list_runs(
 
     if files:
         async with context.connect() as connection:
-            found = await connection.workflows.list()
+            workflows = await connection.workflows.list()
         columns = ("workflow", "state", "phases", "description")
-        listing(context, found, columns, _workflow_row, noun="workflows", empty=NO_WORKFLOWS)
+        listing(context, workflows, columns, _workflow_row, noun="workflows", empty=NO_WORKFLOWS)
         return
     chosen = parse_choices(status, RUN_STATUSES, "--status")
     async with context.connect() as connection:
@@ -136,33 +136,33 @@ async def stats(
             raise typer.BadParameter("--last needs --by workflow, phase, day or hour")
         await _runs_by_status(context, workflow)
         return
-    found: list[tuple[str, ExecutionFigures]]
+    rows: list[tuple[str, ExecutionFigures]]
     async with context.connect() as connection:
         executions = connection.executions
         if chosen == "hour":
             hours = await executions.hourly_stats(hours=last or 24, workflow=workflow)
-            found = [(each.at, each) for each in hours]
+            rows = [(hour.at, hour) for hour in hours]
         elif chosen == "day":
             days = await executions.daily_stats(days=last or 30, workflow=workflow)
-            found = [(each.at, each) for each in days]
+            rows = [(day.at, day) for day in days]
         elif chosen == "workflow":
-            found = list((await executions.stats_by_workflow(days=last or 30)).items())
+            rows = list((await executions.stats_by_workflow(days=last or 30)).items())
         else:
-            found = list((await executions.stats_by_skill(days=last or 30)).items())
+            rows = list((await executions.stats_by_skill(days=last or 30)).items())
     if chosen in ("day", "hour") and not context.as_json:
-        # What was before the first one says nothing.
-        found = list(dropwhile(lambda each: not each[1].total, found)) or found[-1:]
+        # Skip the empty time before the first execution.
+        rows = list(dropwhile(lambda row: not row[1].total, rows)) or rows[-1:]
     if workflow is not None and chosen in ("workflow", "phase"):
-        found = [each for each in found if each[0].partition(":")[0] == workflow]
+        rows = [row for row in rows if row[0].partition(":")[0] == workflow]
     listing(
         context,
-        found,
+        rows,
         (chosen, *FIGURES),
-        lambda each: _figures_row(*each),
+        lambda row: _figures_row(*row),
         noun="executions",
         empty=NO_RUNS,
         filtered=workflow is not None,
-        document=lambda each: {chosen: each[0], **_figures(each[1])},
+        document=lambda row: {chosen: row[0], **_figures(row[1])},
     )
 
 
@@ -170,12 +170,12 @@ async def _runs_by_status(context: CommandContext, workflow: str | None) -> None
     from perdure.workflows.model import RUN_STATUSES
 
     async with context.connect() as connection:
-        found = await connection.workflows.counts()
+        rows = await connection.workflows.counts()
     listing(
         context,
-        [each for each in found if workflow in (None, each.workflow_name)],
+        [row for row in rows if workflow in (None, row.workflow_name)],
         ("workflow", *RUN_STATUSES),
-        lambda each: (printable(each.workflow_name), *(each.counts.get(name) for name in RUN_STATUSES)),
+        lambda row: (printable(row.workflow_name), *(row.counts.get(name) for name in RUN_STATUSES)),
         noun="workflow runs",
         empty=NO_RUNS,
         filtered=workflow is not None,
@@ -304,19 +304,20 @@ async def diff_runs(
     async with context.connect() as connection:
         workflows = connection.workflows
         left, right = await workflows.get(run_id), await workflows.get(other_id)
-        found = await workflows.diff(left.workflow_run_id, right.workflow_run_id)
+        difference = await workflows.diff(left.workflow_run_id, right.workflow_run_id)
     if context.as_json:
-        context.output.document(found)
+        context.output.document(difference)
         return
-    if not found.same_definition:
+    if not difference.same_definition:
         context.output.print("The runs were started with different definitions.")
-    if not found.differences:
+    if not difference.differences:
         context.output.print("The runs do not differ.")
         return
     rows = [
-        (printable(each.path), shorten(each.left, 40), shorten(each.right, 40)) for each in found.differences
+        (printable(change.path), shorten(change.left, 40), shorten(change.right, 40))
+        for change in difference.differences
     ]
-    context.output.table(("value", found.left[:SHORT], found.right[:SHORT]), rows)
+    context.output.table(("value", difference.left[:SHORT], difference.right[:SHORT]), rows)
 
 
 # --- one run ----------------------------------------------------------------------------------------------

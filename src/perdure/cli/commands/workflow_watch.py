@@ -35,7 +35,7 @@ MARKS = {
     "skipped": "↷",
     "cancelled": "■",
 }
-"""How a phase is marked in a drawing."""
+"""Marks of phases in a drawing."""
 NODE_STYLES = {**STYLES, "ready": "cyan", "waiting": "magenta", "skipped": "dim", "pending": "dim"}
 
 
@@ -47,7 +47,7 @@ async def follow(
     *,
     stop_at_gates: bool = False,
 ) -> int:
-    """Follow a run until it ends, or until it waits for a person; gives the exit code."""
+    """Follow a run until it ends, or until it waits for a person. Return the exit code."""
     stops = (*ENDED, "paused") if stop_at_gates else ENDED
     try:
         async with asyncio.timeout(timeout), hints(connection, ("workflow_run",), run_id) as hint:
@@ -64,16 +64,16 @@ async def follow(
 
 
 def print_gates(context: CommandContext, run: WorkflowRun) -> None:
-    """Say which approvals a run waits for."""
-    for each in run.nodes:
-        if each.approval_id is not None and each.status == "waiting":
-            context.output.print(f"\nWaits for a person: perdure approval show {each.approval_id[:SHORT]}")
+    """Print the approvals that a run waits for."""
+    for node in run.nodes:
+        if node.approval_id is not None and node.status == "waiting":
+            context.output.print(f"\nWaits for a person: perdure approval show {node.approval_id[:SHORT]}")
 
 
 async def _follow(
     context: CommandContext, connection: CommandConnection, run_id: str, hint: Hints, stops: Collection[str]
 ) -> WorkflowRun:
-    """Draw a run again and again on a terminal, or print each change on a line."""
+    """Redraw a run on a terminal, or print each change on a line."""
     from rich.live import Live
 
     run = await connection.workflows.get(run_id)
@@ -81,7 +81,7 @@ async def _follow(
     console = context.output.console
     live = None
     if console.is_terminal and not context.as_json:
-        # What runs is drawn with how long it has run, also while nothing changes.
+        # Redraw without changes too, because running phases show their duration.
         live = Live(console=console, refresh_per_second=REDRAWS_A_SECOND, get_renderable=lambda: drawing(run))
         live.start()
     try:
@@ -100,7 +100,7 @@ async def _follow(
 
 
 class _Changes:
-    """Prints what has changed in a run since it was printed last, a line each."""
+    """Prints the changes of a run since the last print, one line each."""
 
     def __init__(self, context: CommandContext) -> None:
         self._context = context
@@ -108,10 +108,10 @@ class _Changes:
 
     def print(self, run: WorkflowRun) -> None:
         now: dict[str, tuple[str, str | None]] = {
-            _name(each): (each.status, None if each.label == each.node else each.label) for each in run.nodes
+            _name(node): (node.status, None if node.label == node.node else node.label) for node in run.nodes
         }
         now["run"] = (run.status, None)
-        errors = {_name(each): each.error for each in run.nodes if each.status == "failed"}
+        errors = {_name(node): node.error for node in run.nodes if node.status == "failed"}
         for name, (status, label) in now.items():
             if self._seen.get(name) != (status, label):
                 self._line(run.workflow_run_id, name, status, label, errors.get(name))
@@ -138,13 +138,13 @@ def _name(node: NodeInfo) -> str:
 
 
 def drawing(run: WorkflowRun) -> Text:
-    """A run as a tree of its phases: each below the one that it waits for last."""
+    """Draw a run as a tree of its phases, each below its last dependency."""
     from rich.text import Text
 
     cost = f"  ${run.total_cost_usd:.2f}" if run.total_cost_usd else ""
     ended = seconds_of_or_none(run.finished_at) or time.time()
-    phases = [each for each in run.nodes if not each.item]
-    done = sum(each.status in NODES_ENDED for each in phases)
+    phases = [phase for phase in run.nodes if not phase.item]
+    done = sum(phase.status in NODES_ENDED for phase in phases)
     lines = [
         Text.assemble(
             (printable(run.workflow_name), "bold"),
@@ -157,7 +157,7 @@ def drawing(run: WorkflowRun) -> Text:
     ]
     if run.error:
         lines.append(Text(printable(run.error.partition("\n")[0]), style="red"))
-    edges = {each.node: each.depends_on for each in phases}
+    edges = {phase.node: phase.depends_on for phase in phases}
     depths = compute_depths(list(edges), edges)
     for node in run.nodes:
         depth = depths.get(node.node, 0)
@@ -167,7 +167,7 @@ def drawing(run: WorkflowRun) -> Text:
 
 
 def _error_lines(node: NodeInfo, depth: int) -> list[Text]:
-    """The end of an error that is too long for the line of its phase, such as what a command wrote."""
+    """Return the last lines of an error that does not fit the line of its phase, such as command output."""
     from rich.text import Text
 
     if node.error is None or ("\n" not in node.error and len(node.error) <= ERROR_WIDTH):
@@ -177,23 +177,23 @@ def _error_lines(node: NodeInfo, depth: int) -> list[Text]:
 
 
 def _last_lines(error: str) -> list[str]:
-    """The last lines of an error, as they are shown."""
+    """Return the last lines of an error, formatted."""
     return [shorten(printable(line), ERROR_LINE_WIDTH) for line in error.strip().splitlines()[-ERROR_LINES:]]
 
 
 def compute_depths(names: Sequence[str], edges: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """How many phases come before each one at least, one after the other; a line of them has no depth."""
+    """Return the minimum number of phases before each phase; a simple chain has no depths."""
     chain = all(list(edges.get(name, ())) == list(names[:at][-1:]) for at, name in enumerate(names))
     if chain:
         return {}
     depths: dict[str, int] = {}
     for name in names:
-        depths[name] = max((depths.get(each, 0) + 1 for each in edges.get(name, ())), default=0)
+        depths[name] = max((depths.get(before, 0) + 1 for before in edges.get(name, ())), default=0)
     return depths
 
 
 def _lasted(node: NodeInfo) -> str:
-    """How long a phase took; of one that was tried again the last attempt, and all of them."""
+    """Format the duration of a phase; after retries, of the last attempt and of all."""
     began = seconds_of_or_none(node.started_at)
     if began is None:
         return ""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from perdure.workflows.loading import LoadedFile
 
 FOLDERS = ("workflows", "crons")
-"""Where files are looked for if none is named."""
+"""Folders that are searched by default."""
 NOTHING = """No workflow files here. Name files or folders, or put them into workflows/ and crons/:
 
   perdure workflow validate examples/workflows"""
@@ -41,21 +41,21 @@ async def validate(context: CommandContext, files: FilesArgument = None) -> None
 
     places = files or [Path(name) for name in FOLDERS]
     loaded = [
-        each for place in places for each in ([load_file(place)] if place.is_file() else load_folder(place))
+        file for place in places for file in ([load_file(place)] if place.is_file() else load_folder(place))
     ]
-    named = sorted({name for each in loaded for name, _ in each.assistants})
+    named = sorted({name for file in loaded for name, _ in file.assistants})
     online = context.target.is_given
     if named and online:
         async with context.connect() as connection:
             missing = {name for name in named if not await assistant_exists(connection.assistants, name)}
-        loaded = [_without(each, missing) for each in loaded]
+        loaded = [_without(file, missing) for file in loaded]
     if context.as_json:
-        context.output.document({"items": [_document(each) for each in loaded]})
+        context.output.document({"items": [_document(file) for file in loaded]})
     elif not loaded:
         context.output.print(NOTHING)
     else:
         _report(context.output, loaded, [] if online else named)
-    if any(each.problems for each in loaded) or (files and not loaded):
+    if any(file.problems for file in loaded) or (files and not loaded):
         raise typer.Exit(1)
 
 
@@ -68,21 +68,21 @@ def _document(loaded: LoadedFile) -> dict[str, Any]:
     return {
         "file": loaded.file,
         "name": None if loaded.definition is None else loaded.definition.name,
-        "problems": [each._asdict() for each in loaded.problems],
-        "warnings": [each._asdict() for each in loaded.warnings],
+        "problems": [problem._asdict() for problem in loaded.problems],
+        "warnings": [warning._asdict() for warning in loaded.warnings],
     }
 
 
 def _report(output: Output, loaded: list[LoadedFile], unchecked: Sequence[str]) -> None:
-    for each in loaded:
-        for problem in each.problems:
+    for file in loaded:
+        for problem in file.problems:
             output.print(f"error: {problem}")
-        for warning in each.warnings:
+        for warning in file.warnings:
             output.print(f"note: {warning}")
     if unchecked:
         names = printable(", ".join(unchecked))
         output.print(f"note: --url or --database looks up the assistants that phases name: {names}")
-    wrong = sum(1 for each in loaded if each.problems)
+    wrong = sum(1 for file in loaded if file.problems)
     good = len(loaded) - wrong
     valid = "1 file is valid" if good == 1 else f"{good} files are valid"
     output.print(f"{valid}, {wrong} {'has' if wrong == 1 else 'have'} mistakes.")

@@ -15,11 +15,11 @@ from perdure.rollouts.records import AttemptStatus
 
 WORKERS = ("worker-1", "worker-2")
 QUEUE = "demo"
-"""Their own queue, so that they never claim other work."""
+"""The demo's own queue, so that its workers never claim other work."""
 MAX_ATTEMPTS = 3
 SILENCE_SECONDS = 1.0
 MODEL = "gpt-4o-mini"
-"""The model that simulated calls name, so that they have a price. None is called."""
+"""The model of simulated calls, which gives them a price. No model is called."""
 CONFIG = RolloutConfig(
     max_attempts=MAX_ATTEMPTS,
     unresponsive_seconds=SILENCE_SECONDS,
@@ -50,7 +50,7 @@ class DemoPlan:
 
     @property
     def pace(self) -> float:
-        """Scales the duration of a step, so that more rollouts do not take longer."""
+        """Factor for the duration of a step, so that more rollouts do not take longer."""
         return min(1.0, 24 / self.rollouts)
 
     def inputs(self) -> list[dict[str, object]]:
@@ -63,7 +63,7 @@ class DemoPlan:
         return attempt == 1 and number == self.rollouts // 4
 
     def chance(self, number: int, attempt: int) -> random.Random:
-        """The random numbers of one attempt: the same for a seed, whichever worker claims it."""
+        """Return the random numbers of one attempt: the same for a seed, on any worker."""
         return random.Random(f"{self.seed}/{number}/{attempt}")  # noqa: S311 - no secret
 
 
@@ -97,7 +97,7 @@ class DemoWorker:
         self.tally = DemoTally()
 
     async def work(self) -> None:
-        """Claim rollouts; an empty queue is polled, since a retry may enter it."""
+        """Claim rollouts, and poll an empty queue, because a retry may enter it."""
         while not self.ended.is_set():
             claimed = await self.store.dequeue_rollout(self.worker_id, queue=QUEUE)
             if claimed is None:
@@ -135,7 +135,7 @@ class DemoWorker:
         self.say(f"{claimed.rollout_id} failed at attempt {attempt}: {next_step}")
 
     async def _fall_silent(self, claimed: AttemptedRollout) -> None:
-        """Send no heartbeat until the watchdog has given up the attempt."""
+        """Send no heartbeat until the watchdog has ended the attempt."""
         self.tally.silent += 1
         self.say(f"{self.worker_id} stops sending heartbeats during {claimed.rollout_id}")
         while await self._is_running(claimed):
@@ -155,7 +155,7 @@ class DemoWorker:
 
 
 class DemoTrace:
-    """The steps of one attempt, each of which records a span."""
+    """The steps of one attempt; each records a span."""
 
     def __init__(
         self, store: LightningStore, claimed: AttemptedRollout, chance: random.Random, pace: float

@@ -1,4 +1,4 @@
-"""The agents that `perdure dev --demo` has: a scripted guide to talk to, a writer, and one that fails."""
+"""The agents of `perdure dev --demo`: a scripted guide, a writer, and one that fails."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AGENTS = Agents()
 
 @dataclass
 class GuideConversation:
-    """What a caller says to the guide."""
+    """Messages of a caller to the guide."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
 
@@ -41,21 +41,23 @@ async def guide(ctx: Context, input: GuideConversation) -> dict[str, Any]:
     """Answer word by word. The conversation is the state of the thread."""
     state = await ctx.load() or {}
     given = input.messages if ctx.command is None else []
-    told = [_named(each, f"{ctx.run_id}-{number}") for number, each in enumerate(given)]
-    messages = [*state.get("messages", ()), *told]
-    if told:
+    new_messages = [_named(message, f"{ctx.run_id}-{number}") for number, message in enumerate(given)]
+    messages = [*state.get("messages", ()), *new_messages]
+    if new_messages:
         await ctx.save({"messages": messages}, next=(GUIDE,))
-    question = next((str(each["content"]) for each in reversed(messages) if each["role"] == "user"), "")
-    if told:
+    question = next(
+        (str(message["content"]) for message in reversed(messages) if message["role"] == "user"), ""
+    )
+    if new_messages:
         await ctx.message("user", question)
     answer = await _answer(ctx, question, messages)
-    said = {"id": f"{ctx.run_id}-answer", "role": "assistant", "content": answer}
-    await _stream(ctx, said, messages)
-    return {"messages": [*messages, said]}
+    reply = {"id": f"{ctx.run_id}-answer", "role": "assistant", "content": answer}
+    await _stream(ctx, reply, messages)
+    return {"messages": [*messages, reply]}
 
 
 def _named(message: dict[str, Any], id: str) -> dict[str, Any]:
-    """A message with an id and a role, as the page and clients of LangGraph send it."""
+    """Return a message with an id and a role, as the page and LangGraph clients send it."""
     role = message.get("role") or {"human": "user", "ai": "assistant"}.get(str(message.get("type")), "user")
     return {"id": message.get("id") or id, "role": role, "content": message.get("content", "")}
 
@@ -65,27 +67,27 @@ async def _answer(ctx: Context, question: str, messages: Sequence[dict[str, Any]
     if _ASKING in asked:
         day = await ctx.interrupt(QUESTION)
         return f"Then you leave on {day} at 9:14 and are back at 20:46. I keep this on the thread."
-    found = next((text for word, text in _ANSWERS.items() if word in asked), _OTHERWISE)
-    before = [str(each["content"]) for each in messages[:-1] if each["role"] == "user"]
-    return f"{found} Before, you asked: {before[-1]!r}." if before else found
+    text = next((text for word, text in _ANSWERS.items() if word in asked), _OTHERWISE)
+    before = [str(message["content"]) for message in messages[:-1] if message["role"] == "user"]
+    return f"{text} Before, you asked: {before[-1]!r}." if before else text
 
 
-async def _stream(ctx: Context, said: dict[str, Any], messages: Sequence[dict[str, Any]]) -> None:
+async def _stream(ctx: Context, reply: dict[str, Any], messages: Sequence[dict[str, Any]]) -> None:
     start = time.time()
-    words = str(said["content"]).split(" ")
+    words = str(reply["content"]).split(" ")
     for number, word in enumerate(words):
-        piece = {"type": "AIMessageChunk", "id": said["id"], "content": (" " if number else "") + word}
+        piece = {"type": "AIMessageChunk", "id": reply["id"], "content": (" " if number else "") + word}
         await ctx.emit([piece, {"langgraph_node": GUIDE}], event="messages")
         await asyncio.sleep(_WORD_SECONDS)
     usage = {"input_tokens": 40 + 25 * len(messages), "output_tokens": 2 * len(words)}
-    await ctx.message("assistant", said["content"], model=MODEL, usage=usage)
-    _record_call(ctx, start, messages, said["content"], usage)
+    await ctx.message("assistant", reply["content"], model=MODEL, usage=usage)
+    _record_call(ctx, start, messages, reply["content"], usage)
 
 
 def _record_call(
     ctx: Context, start: float, messages: Sequence[dict[str, Any]], answer: str, usage: dict[str, int]
 ) -> None:
-    """The span of a simulated model call."""
+    """Record the span of a simulated model call."""
     attributes: dict[str, Any] = {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": MODEL,
@@ -113,7 +115,7 @@ async def write(ctx: Context, input: Any) -> str:
 
 @AGENTS.agent(FORECAST, description="Fails, and says why.")
 async def forecast(ctx: Context, input: Any) -> None:
-    """Fail like a tool that does not know a place."""
+    """Fail like a tool with an unknown place."""
     start = time.time()
     await asyncio.sleep(0.05)
     place = input.get("place", "Vienna") if isinstance(input, dict) else "Vienna"

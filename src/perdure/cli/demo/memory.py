@@ -1,4 +1,4 @@
-"""What the demo's agents did, as memory has it: stored as events, and asked for."""
+"""Memory of the demo: its rollouts stored as events, and a search."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SHOWN = 3
 
 
 class DemoWork(NamedTuple):
-    """A rollout of the demo, and its attempts."""
+    """A rollout of the demo with its attempts."""
 
     rollout: Rollout
     attempts: Sequence[Attempt]
 
 
 async def recall(storage: Storage, namespace: str, works: Sequence[DemoWork]) -> list[SearchHit]:
-    """Store what was asked and what came of it, summarise it, and ask what the agents did today."""
+    """Store the questions and results, summarize them, and search for today's work of the agents."""
     memory = Memory(storage, namespace=namespace)
     events = [event for work in works for event in _events(work)]
     for start in range(0, len(events), 500):
@@ -48,10 +48,10 @@ def _events(work: DemoWork) -> list[NewMemoryEvent]:
     rollout, attempts = work
     asked, ended = int(rollout.start_time * 1000), int((rollout.end_time or rollout.start_time) * 1000)
     question = str(dict(rollout.input).get("question", rollout.input))
-    worker = next((each.worker_id for each in reversed(attempts) if each.worker_id), "a worker")
+    worker = next((attempt.worker_id for attempt in reversed(attempts) if attempt.worker_id), "a worker")
     many = f"{len(attempts)} attempts" if len(attempts) != 1 else "1 attempt"
     became = "answered" if rollout.status == "succeeded" else "could not answer"
-    told = (
+    lines = (
         ("user", asked, question),
         ("assistant", ended, f"The agent of {worker} {became} {question!r} after {many}: {rollout.status}."),
     )
@@ -65,12 +65,12 @@ def _events(work: DemoWork) -> list[NewMemoryEvent]:
             text=text,
             agent=worker if role == "assistant" else None,
         )
-        for role, time, text in told
+        for role, time, text in lines
     ]
 
 
 def answer_lines(hits: Sequence[SearchHit]) -> list[str]:
-    """What memory answers, each with the events behind it."""
+    """Format the answer of memory, each line with its events."""
     lines = ["", f"Memory, asked {QUESTION!r}:"]
     for hit in hits:
         lines += [f"  - {hit.text}", f"    events: {', '.join(event.event_id for event in hit.events[:2])}"]

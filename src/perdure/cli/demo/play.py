@@ -36,12 +36,12 @@ from perdure.memory.records import SearchHit
 WATCHDOG_SECONDS = 0.2
 EVENTS_SHOWN = 5
 REMEMBERED = 100
-"""How many rollouts the demo stores in memory."""
+"""Number of rollouts that the demo stores in memory."""
 
 
 @dataclass(frozen=True)
 class DemoDatabase:
-    """The database and namespace of the demo."""
+    """Database and namespace of the demo."""
 
     url: str
     namespace: str
@@ -75,7 +75,7 @@ class DemoReport:
     works: list[DemoWork]
     """The first rollouts with their attempts, for memory."""
     recalled: list[SearchHit] = field(default_factory=list)
-    """What memory answers, if it was asked."""
+    """The search results of memory, if it was searched."""
 
 
 def run(database: str | None, rollouts: int, seed: int, *, as_json: bool, no_color: bool) -> None:
@@ -95,7 +95,7 @@ def run(database: str | None, rollouts: int, seed: int, *, as_json: bool, no_col
 
 
 def _place(database: str | None) -> DemoDatabase:
-    """A new file; or the given database, in which the demo uses its own namespace."""
+    """Return a new file, or the given database with a namespace for the demo."""
     if database is not None:
         return DemoDatabase(database, f"demo-{secrets.token_hex(3)}", None)
     path = Path(tempfile.mkdtemp(prefix="perdure-demo-")) / "demo.db"
@@ -109,7 +109,7 @@ def _screen(console: Console) -> Screen:
 
 @contextmanager
 def _stopped_cleanly(console: Console, place: DemoDatabase) -> Iterator[None]:
-    """On Ctrl-C, print where the data is."""
+    """Print the location of the data at Ctrl-C."""
     try:
         yield
     except KeyboardInterrupt:
@@ -120,7 +120,7 @@ def _stopped_cleanly(console: Console, place: DemoDatabase) -> Iterator[None]:
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Log errors alone: on a terminal a line between those of the table or of the JSON spoils both."""
+    """Log only errors, because other log lines would break the table or the JSON."""
     log, handler = logging.getLogger("perdure"), logging.StreamHandler()
     handler.setLevel(logging.ERROR)
     log.addHandler(handler)
@@ -147,7 +147,7 @@ async def play(store: LightningStore, plan: DemoPlan, console: Console) -> DemoR
 
 
 class Demo:
-    """The rollouts, the workers that run them, and the screen that shows both."""
+    """The rollouts, the workers that run them, and the screen."""
 
     def __init__(self, store: LightningStore, plan: DemoPlan, screen: Screen) -> None:
         self._store = store
@@ -156,7 +156,7 @@ class Demo:
         self._started = time.monotonic()
         self._events: deque[DemoEvent] = deque(maxlen=EVENTS_SHOWN)
         self._ended = asyncio.Event()
-        self._workers = [DemoWorker(store, each, plan, self._say, self._ended) for each in WORKERS]
+        self._workers = [DemoWorker(store, worker_id, plan, self._say, self._ended) for worker_id in WORKERS]
         self._ids: list[str] = []
         self._before: Mapping[str, Any] = {}
 
@@ -177,7 +177,7 @@ class Demo:
 
     async def _enqueue(self) -> None:
         requests = [
-            EnqueueRolloutRequest(input=each, config=CONFIG, queue=QUEUE) for each in self._plan.inputs()
+            EnqueueRolloutRequest(input=input, config=CONFIG, queue=QUEUE) for input in self._plan.inputs()
         ]
         rollouts = await self._store.enqueue_many_rollouts(requests)
         self._ids = [rollout.rollout_id for rollout in rollouts]
@@ -216,14 +216,16 @@ class Demo:
         return ours.counted
 
     async def _worker_lines(self) -> tuple[WorkerLine, ...]:
-        known = {worker.worker_id: worker for worker in await self._store.query_workers()}
+        workers = {worker.worker_id: worker for worker in await self._store.query_workers()}
         return tuple(
-            WorkerLine(worker.worker_id, *_find_database(known.get(worker.worker_id)), **asdict(worker.tally))
+            WorkerLine(
+                worker.worker_id, *_worker_state(workers.get(worker.worker_id)), **asdict(worker.tally)
+            )
             for worker in self._workers
         )
 
     async def report(self) -> DemoReport:
-        """The result as the store has it; the trace is that of the rollout whose worker went silent."""
+        """Read the result from the store, with the trace of the rollout that lost its heartbeats."""
         silent = self._ids[self._plan.rollouts // 4]
         rollout = await self._store.get_rollout_by_id(silent)
         assert rollout is not None
@@ -241,20 +243,23 @@ class Demo:
         )
 
     async def _works(self) -> list[DemoWork]:
-        found = await self._store.query_rollouts(rollout_id_in=self._ids[:REMEMBERED])
-        return [DemoWork(each, list(await self._store.query_attempts(each.rollout_id))) for each in found]
+        rollouts = await self._store.query_rollouts(rollout_id_in=self._ids[:REMEMBERED])
+        return [
+            DemoWork(rollout, list(await self._store.query_attempts(rollout.rollout_id)))
+            for rollout in rollouts
+        ]
 
     def _added(self, statistics: Mapping[str, Any]) -> dict[str, int]:
         names = ("total_attempts", "total_spans")
         return {name: statistics[name] - self._before.get(name, 0) for name in names}
 
 
-def _find_database(worker: Any) -> tuple[str, str | None]:
+def _worker_state(worker: Any) -> tuple[str, str | None]:
     return ("unknown", None) if worker is None else (worker.status, worker.current_rollout_id)
 
 
 def report_document(plan: DemoPlan, report: DemoReport) -> dict[str, Any]:
-    """The report as JSON."""
+    """Build the report as JSON."""
     progress = asdict(report.progress)
     return {
         "seed": plan.seed,
@@ -272,7 +277,7 @@ def report_document(plan: DemoPlan, report: DemoReport) -> dict[str, Any]:
 
 
 def print_report(console: Console, report: DemoReport) -> None:
-    """The report as text."""
+    """Print the report as text."""
     console.print(summary(report.progress, report.added), soft_wrap=not console.is_terminal)
     console.print(trace_tree(report.rollout, report.attempts, report.spans))
     if report.recalled:

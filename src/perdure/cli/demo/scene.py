@@ -1,4 +1,4 @@
-"""What `perdure dev --demo` does besides its rollouts, so that every screen shows something."""
+"""The part of `perdure dev --demo` beyond rollouts, so that every screen shows data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WORKFLOW = "demo-release"
 SCHEDULE = "demo-morning"
 SECONDS = 10.0
-"""How long the demo waits for the runs of its assistant."""
+"""Maximum seconds for the runs of the demo's assistant."""
 _LOOK_SECONDS = 0.05
 _DEFINITION = f"""
 name: {WORKFLOW}
@@ -43,24 +43,24 @@ TALKS = (
     ("How does a retry work?", "And what about memory?"),
     ("Plan a trip to the sea.",),
 )
-"""What a person says to the guide; the last question is left open."""
+"""Messages of a person to the guide; the last question stays open."""
 
 
 def load_workflow(services: Services) -> None:
-    """Let the server have the demo's workflow."""
+    """Add the demo's workflow to the server."""
     definition = load_text(_DEFINITION, WORKFLOW).definition
     assert isinstance(definition, Workflow)
     services.definitions.add(definition)
 
 
 async def play_scene(services: Services) -> list[str]:
-    """Talk to the guide, let a run fail and a workflow wait for a person; gives commands to go on with."""
+    """Talk to the guide, fail a run, and let a workflow wait for a person. Return commands to try next."""
     load_workflow(services)
     with _quietly():
         for talk in TALKS:
             thread = await services.threads.create_thread()
-            for said in talk:
-                message = {"role": "user", "content": said}
+            for text in talk:
+                message = {"role": "user", "content": text}
                 await _run(services, GUIDE, thread.thread_id, {"messages": [message]})
         thread = await services.threads.create_thread()
         failed = await _run(services, FORECAST, thread.thread_id, {"place": "Atlantis"})
@@ -76,7 +76,7 @@ async def play_scene(services: Services) -> list[str]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without the log of runs: one of them fails on purpose, and its trace would stand amid the report."""
+    """Silence the log of runs, because one of them fails on purpose and would disturb the report."""
     log = logging.getLogger(execution.__name__)
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -94,8 +94,8 @@ async def _run(services: Services, agent: str, thread_id: str, input: object) ->
 
 
 async def _schedule(services: Services) -> None:
-    """Once a database: the demo may be run again."""
-    if not any(each.name == SCHEDULE for each in (await services.schedules.search(limit=1000)).items):
+    """Create the schedule unless an earlier demo on the database did."""
+    if not any(schedule.name == SCHEDULE for schedule in (await services.schedules.search(limit=1000)).items):
         payload = {"input": {"messages": [{"role": "user", "content": "What about memory?"}]}}
         await services.schedules.create(
             "0 7 * * 1-5", name=SCHEDULE, assistant_id=GUIDE, timezone="Europe/Vienna", payload=payload
@@ -103,7 +103,7 @@ async def _schedule(services: Services) -> None:
 
 
 async def _until_it_waits(services: Services, workflow_run_id: str) -> None:
-    """Wait for the approval; give up after a while, since a demo is no test."""
+    """Wait for the approval; give up after a while, because a demo is not a test."""
     for _ in range(round(SECONDS / _LOOK_SECONDS)):
         if (await services.workflows.get(workflow_run_id)).waiting_approvals:
             return

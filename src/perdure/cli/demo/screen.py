@@ -1,4 +1,4 @@
-"""How the demo is shown: its progress on a terminal or in plain lines, and a summary."""
+"""Display of the demo: its progress on a terminal or in plain lines, and a summary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TITLE = "perdure demo: a queue, two workers that fail sometimes, and a watchdog"
 
 @dataclass(frozen=True)
 class DemoEvent:
-    """Something that happened, and the seconds since the start."""
+    """An event, with the seconds since the start."""
 
     seconds: float
     text: str
@@ -28,7 +28,7 @@ class DemoEvent:
 
 @dataclass(frozen=True)
 class WorkerLine:
-    """A worker: its status and rollout as the store knows them, and how its attempts ended."""
+    """A worker: its status and rollout in the store, and how its attempts ended."""
 
     worker_id: str
     status: str
@@ -59,7 +59,7 @@ class DemoProgress:
 
 
 class Screen(Protocol):
-    """Shows the demo; `seconds` is the interval between two updates."""
+    """Shows the demo; `seconds` is the interval between updates."""
 
     seconds: float
 
@@ -80,7 +80,7 @@ class LiveScreen:
         self._live = Live(console=console, auto_refresh=False)
 
     def say(self, event: DemoEvent) -> None:
-        """Nothing to do: the table shows the last events."""
+        """Do nothing; the table shows the last events."""
 
     def show(self, progress: DemoProgress) -> None:
         self._live.update(progress_view(progress), refresh=True)
@@ -120,11 +120,11 @@ class PlainScreen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing to restore."""
+        """Do nothing; there is nothing to restore."""
 
 
 def progress_view(progress: DemoProgress) -> RenderableType:
-    """The live table."""
+    """Build the live table."""
     return Group(
         Text(TITLE, style="bold"),
         Text(),
@@ -158,7 +158,7 @@ def _worker_table(workers: Sequence[WorkerLine]) -> Table:
 
 
 def summary(progress: DemoProgress, statistics: Mapping[str, Any]) -> Text:
-    """The summary at the end."""
+    """Build the summary at the end."""
     text = Text("\n")
     text.append(f"{progress.succeeded} of {progress.total} rollouts succeeded", style="bold green")
     if progress.failed:

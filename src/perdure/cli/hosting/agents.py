@@ -1,4 +1,4 @@
-"""The agents that a command line and the files of this directory name; `perdure agents` lists them."""
+"""The agents of a command line and of this directory's files; `perdure agents` lists them."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def agents(given: AgentsOption = None, as_json: JsonOption = False, no_color: No
     include(loaded.agents, given or ())
     output = Output(as_json=as_json, no_color=no_color)
     if as_json:
-        failures = [each._asdict() for each in loaded.failures]
+        failures = [failure._asdict() for failure in loaded.failures]
         output.document({"agents": loaded.agents.specs, "failures": failures})
     elif len(loaded.agents):
-        rows = [(each.name, each.kind, each.description) for each in loaded.agents.specs]
+        rows = [(spec.name, spec.kind, spec.description) for spec in loaded.agents.specs]
         output.table(("agent", "kind", "description"), rows)
     elif not loaded.failures:
         output.print(EMPTY.rstrip())
@@ -65,7 +65,7 @@ def agents(given: AgentsOption = None, as_json: JsonOption = False, no_color: No
 
 
 def load_quietly(settings: Settings) -> LoadedAgents[Agents]:
-    """The agents of the settings; failures are part of the result, and are not logged."""
+    """Load the agents of the settings without logging; the result contains the failures."""
     from perdure.agents.loading import load_agents
     from perdure.worker.registry import Agents
 
@@ -81,20 +81,20 @@ def gather_agents(settings: Settings, given: Sequence[str]) -> Agents:
 def gather(
     settings: Settings, given: Sequence[str], place: str | os.PathLike[str] = "."
 ) -> LoadedAgents[Agents]:
-    """The same, with the agents that failed to load; `place` is the directory of the project."""
+    """Load all agents, with those that failed; `place` is the directory of the project."""
     from perdure.agents.loading import load_agents
     from perdure.agents.sections import unsupported
     from perdure.worker.registry import Agents
 
     loaded = load_agents(Agents(), settings, place)
-    for each in unsupported(place):
-        warn(each)
+    for section in unsupported(place):
+        warn(section)
     include(loaded.agents, given)
     return loaded
 
 
 def gather_handlers(settings: Settings) -> Agents:
-    """Load the handlers and conditions of crons that the settings name; failures are logged."""
+    """Load the cron handlers and conditions that the settings name; failures are logged."""
     from perdure.agents.loading import load_handlers
     from perdure.worker.registry import Agents
 

@@ -1,4 +1,4 @@
-"""A server in the background: how it is started from a terminal, and how it reports that it is ready."""
+"""A background server: its start from a terminal, and its report that it is ready."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from perdure.runtime.process import ServiceProcess
 
 KILL_SECONDS = 10.0
-"""How long a server that took too long to start may take to stop, before it is killed."""
+"""Maximum seconds for a slow server to stop before it is killed."""
 LAST_LINES = 10
-"""How many lines of the log are shown of a server that ended without a word."""
+"""Number of log lines shown for a server that ended without a report."""
 MAX_MESSAGE = 1 << 20
 
 
 class StartOrder(msgspec.Struct, kw_only=True):
-    """What the command tells the server that it starts."""
+    """The command's order for the server that it starts."""
 
     log_file: str | None = None
     options: dict[str, Any] = {}
     secrets: dict[str, str] = {}
-    """Variables with secrets, which stand in no environment that `/proc` shows."""
+    """Variables with secrets, which must not be in the environment, because `/proc` shows that."""
 
 
 # --- in the server ----------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ class DaemonHost:
         return (self,)
 
     def join(self, process: ServiceProcess) -> None:
-        process.on_status(self._tell)
+        process.on_status(self._write_status)
         process.before_forced_end(self._file.remove)
         if process.reloads is not None and self._log_file is not None:
             process.reloads.add("log file", self._reopen_log)
@@ -85,12 +85,12 @@ class DaemonHost:
         own = {"status": RUNNING, "pid": os.getpid(), "pid_file": str(self._file.path)}
         self._report.ready({**own, **facts, "log_file": self._log_file})
 
-    def _tell(self, status: str) -> None:
+    def _write_status(self, status: str) -> None:
         if self._taken:
             self._file.write_status(status)
 
     async def _reopen_log(self, settings: Settings) -> str | None:
-        """Write to the file of the log's name, which is another one if the log was rotated."""
+        """Reopen the log by its name, because the file may have been rotated."""
         assert self._log_file is not None
         file = _open_log(Path(self._log_file))
         before = os.fstat(2)
@@ -115,7 +115,7 @@ class DaemonHost:
 
 
 class StartReport:
-    """Tells whoever started this server that it is ready, or why it is not."""
+    """Reports to the starter of this server that it is ready, or why it is not."""
 
     def __init__(self, *, as_json: bool, descriptor: int | None = None) -> None:
         self._as_json = as_json
@@ -124,7 +124,7 @@ class StartReport:
             self._connection.set_inheritable(False)
 
     def order(self) -> StartOrder:
-        """What the command that started this server says of its start."""
+        """Read the order of the command that started this server."""
         if self._connection is None:
             return StartOrder()
         return msgspec.json.decode(_received(self._connection), type=StartOrder)
@@ -138,7 +138,7 @@ class StartReport:
 
     @contextmanager
     def failures(self) -> Iterator[None]:
-        """Report what keeps the server from starting."""
+        """Report errors that prevent the start."""
         try:
             yield
         except PerdureError as error:
@@ -172,7 +172,7 @@ def start_in_background(
     log_file: str | None,
     timeout: float,
 ) -> Started:
-    """Start a server in a session of its own, and wait until it is ready; raises why it is not.
+    """Start a server in its own session, and wait until it is ready. Raise the reason if it fails.
 
     `arguments` are those of `perdure start --foreground`; settings are passed in the environment.
     """
@@ -191,7 +191,7 @@ def start_in_background(
             finally:
                 os.close(file)
         order = StartOrder(log_file=str(log), options=options, secrets=secrets)
-        # A server that has ended already is found out below.
+        # A server that has already ended is detected below.
         with suppress(ConnectionError):
             ours.sendall(msgspec.json.encode(order))
             ours.shutdown(socket.SHUT_WR)
@@ -232,7 +232,7 @@ def _open_log(path: Path) -> int:
 
 
 def _answer(connection: socket.socket, timeout: float) -> dict[str, Any] | None:
-    """What the server reports; None if it ended without a word."""
+    """Read the report of the server; None if it ended without one."""
     connection.settimeout(timeout)
     try:
         received = _received(connection)
@@ -244,7 +244,7 @@ def _answer(connection: socket.socket, timeout: float) -> dict[str, Any] | None:
 
 
 def _received(connection: socket.socket) -> bytes:
-    """All that the other side sends."""
+    """Receive everything that the other side sends."""
     data = b""
     while len(data) < MAX_MESSAGE and (part := connection.recv(MAX_MESSAGE)):
         data += part
@@ -261,7 +261,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _failure(message: dict[str, Any] | None, code: int, lines: Sequence[str], log: Path) -> PerdureError:
-    """What to raise for a server that did not start."""
+    """Build the error for a server that did not start."""
     if message is not None:
         return error_named(message["error"], message["message"]) or StartRefused(message["message"])
     how = f"signal {signal.Signals(-code).name}" if code < 0 else f"code {code}"

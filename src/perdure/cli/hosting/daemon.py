@@ -1,4 +1,4 @@
-"""`perdure start`, `stop`, `status` and `restart`: a server in the background, one for each database."""
+"""`perdure start`, `stop`, `status` and `restart`: a background server, one for each database."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 START_SECONDS = 60.0
 STOP_MARGIN = 10.0
-"""How much longer than a server may take to stop the command waits for it."""
+"""Additional seconds that the command waits beyond the stop time of a server."""
 POLL_SECONDS = 0.05
 PROBE_SECONDS = 3.0
 
@@ -91,35 +91,36 @@ def check_stopped(settings: Settings) -> None:
     """Refuse to start a second server for a database."""
     from perdure.runtime.pid_file import find_daemon
 
-    found = find_daemon(settings.database_url)
-    if found.is_running and found.record is not None:
-        at = f" at {found.record.url}" if found.record.url else ""
+    daemon = find_daemon(settings.database_url)
+    if daemon.is_running and daemon.record is not None:
+        at = f" at {daemon.record.url}" if daemon.record.url else ""
         raise StartRefused(
-            f"perdure is already {found.status} for {found.record.database}: process {found.record.pid}{at}. "
+            f"perdure is already {daemon.status} for {daemon.record.database}: "
+            f"process {daemon.record.pid}{at}. "
             "Use `perdure restart` to restart it, or `perdure stop` to stop it."
         )
-    if found.owner is not None:
-        raise StartRefused(f"{_owned(settings, found)}; stop it first, or use it")
+    if daemon.owner is not None:
+        raise StartRefused(f"{_owned(settings, daemon)}; stop it first, or use it")
 
 
-def _owned(settings: Settings, found: Daemon) -> str:
+def _owned(settings: Settings, daemon: Daemon) -> str:
     from perdure.kernel.config import mask_url
 
-    assert found.owner is not None
-    at = f", which serves it at {found.owner.url}" if found.owner.url else ""
-    owner = f"process {found.owner.pid}{at} and was not started with `perdure start`"
+    assert daemon.owner is not None
+    at = f", which serves it at {daemon.owner.url}" if daemon.owner.url else ""
+    owner = f"process {daemon.owner.pid}{at} and was not started with `perdure start`"
     return f"{mask_url(settings.database_url)} is in use by {owner}"
 
 
 def given(options: ServeOptions) -> dict[str, Any]:
-    """The options that were given, except the database. Port 0 is given too, although 0 equals False."""
-    found = {
+    """Return the given options, except the database. Port 0 counts as given, although 0 equals False."""
+    options_given = {
         name: value
         for name, value in asdict(options).items()
         if value is not None and value is not False and value != []
     }
-    found.pop("database", None)
-    return found
+    options_given.pop("database", None)
+    return options_given
 
 
 def _start(
@@ -139,7 +140,7 @@ def _start(
 
 
 def _arguments(options: ServeOptions) -> list[str]:
-    """What is not passed in the environment, as the settings are."""
+    """Build the arguments that are not passed in the environment, as settings are."""
     arguments = ["--workers", str(options.workers or 1)]
     if options.no_worker:
         arguments.append("--no-worker")
@@ -180,23 +181,23 @@ def stop(
     from perdure.runtime.pid_file import find_daemon
 
     settings = ServeOptions(database=database).load_settings()
-    found = find_daemon(settings.database_url)
+    daemon = find_daemon(settings.database_url)
     output = Output(as_json=as_json)
-    if not found.is_running or found.record is None:
-        _refuse_stop(settings, found, output)
+    if not daemon.is_running or daemon.record is None:
+        _refuse_stop(settings, daemon, output)
         raise typer.Exit(NOT_FOUND)
-    stopped = _stop(found.record, timeout, force=force)
+    stopped = _stop(daemon.record, timeout, force=force)
     if as_json:
         output.document(stopped)
     else:
         output.print(_stopped_text(stopped))
 
 
-def _refuse_stop(settings: Settings, found: Daemon, output: Output) -> None:
+def _refuse_stop(settings: Settings, daemon: Daemon, output: Output) -> None:
     from perdure.kernel.config import mask_url
 
-    if found.owner is not None:
-        warn(f"{_owned(settings, found)}; stop it where it was started")
+    if daemon.owner is not None:
+        warn(f"{_owned(settings, daemon)}; stop it where it was started")
         raise typer.Exit(1)
     if output.as_json:
         output.document({"status": "stopped", "pid": None, "database": mask_url(settings.database_url)})
@@ -225,7 +226,7 @@ def _stopped_text(stopped: dict[str, Any]) -> str:
 
 
 def _end(pid: int, number: int, seconds: float) -> bool:
-    """Send a signal to a process, and wait until it has ended; gives whether it has."""
+    """Send a signal to a process, and wait until it ends. Return whether it has ended."""
     from perdure.kernel.file_lock import is_alive
 
     if hasattr(os, "pidfd_open"):
@@ -269,21 +270,21 @@ def status(
         raise typer.Exit(NOT_FOUND)
 
 
-def _status(settings: Settings, found: Daemon) -> dict[str, Any]:
+def _status(settings: Settings, daemon: Daemon) -> dict[str, Any]:
     from perdure.kernel.config import mask_url
     from perdure.runtime.pid_file import DaemonFiles
 
-    facts: dict[str, Any] = {"status": found.status, "database": mask_url(settings.database_url)}
-    record = found.record
-    if found.is_running and record is not None:
+    facts: dict[str, Any] = {"status": daemon.status, "database": mask_url(settings.database_url)}
+    record = daemon.record
+    if daemon.is_running and record is not None:
         names = ("pid", "url", "grpc_port", "workers", "agents", "started_at", "log_file", "directory")
         facts |= {name: getattr(record, name) for name in names}
         facts["pid_file"] = str(DaemonFiles.of(settings.database_url).pid)
         facts["daemon"] = True
-    elif found.owner is not None:
-        facts |= {"status": "running", "pid": found.owner.pid, "url": found.owner.url, "daemon": False}
+    elif daemon.owner is not None:
+        facts |= {"status": "running", "pid": daemon.owner.pid, "url": daemon.owner.url, "daemon": False}
     else:
-        facts["crashed_pid"] = found.crashed_pid
+        facts["crashed_pid"] = daemon.crashed_pid
         facts["log_file"] = None if record is None else record.log_file
         return facts
     facts["health"] = _health(facts["url"])
@@ -291,7 +292,7 @@ def _status(settings: Settings, found: Daemon) -> dict[str, Any]:
 
 
 def _health(url: str | None) -> str | None:
-    """What the server's health check says; None of a process that serves nothing."""
+    """Return the result of the server's health check; None for a process without a server."""
     import json
     import urllib.error
     import urllib.request
@@ -357,15 +358,15 @@ def restart(
     """
     from perdure.runtime.pid_file import find_daemon
 
-    found = find_daemon(options.load_settings().database_url)
-    record = found.record
+    daemon = find_daemon(options.load_settings().database_url)
+    record = daemon.record
     if record is not None:
         options, log_file = _as_before(options, log_file, record)
-    # What is wrong with the settings is found before anything is stopped.
+    # Find errors in the settings before anything is stopped.
     settings = options.load_settings()
     output = Output(as_json=as_json, no_color=no_color)
     stopped = None
-    if record is not None and found.is_running:
+    if record is not None and daemon.is_running:
         stopped = _stop(record, None, force=force)
         output.print(_stopped_text(stopped))
     check_stopped(settings)
@@ -375,19 +376,19 @@ def restart(
 def _as_before(
     options: ServeOptions, log_file: str | None, record: DaemonRecord
 ) -> tuple[ServeOptions, str | None]:
-    """The options of the last start, in its directory; those that are given now win."""
+    """Return the options of the last start, in its directory, with the given ones in place of them."""
     before = dict(record.options)
     log_file = log_file or before.pop("log_file", None)
     database = options.database
     if os.path.realpath(record.directory) != os.path.realpath("."):
         database = _absolute(options.load_settings().database_url)
         os.chdir(record.directory)
-    known = {name: value for name, value in before.items() if name in asdict(options)}
-    return replace(ServeOptions(**{**known, **given(options)}), database=database), log_file
+    previous = {name: value for name, value in before.items() if name in asdict(options)}
+    return replace(ServeOptions(**{**previous, **given(options)}), database=database), log_file
 
 
 def _absolute(database_url: str) -> str:
-    """The URL of the same database from any directory."""
+    """Return the URL of the same database for any directory."""
     from perdure.runtime.stores import sqlite_file
 
     file = sqlite_file(database_url)

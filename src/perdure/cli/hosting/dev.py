@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 OTLP_GRPC_PORT = 4317
 MEMORY_PORT = 50051
-"""Where clients of agent-memory look for it."""
+"""Default port of agent-memory clients."""
 RUN_LOG = "perdure.worker.execution"
-"""The logger that says when runs start and end."""
+"""The logger of the starts and ends of runs."""
 DEMO_AGENTS = "perdure.cli.demo.assistant:AGENTS"
 PAGE = "/ui/"
 """The path of the dashboard."""
@@ -48,7 +48,7 @@ NOT_SUPPORTED = {
     "a Studio finds the server by its own `baseUrl` parameter",
     "--grpc-port with --no-grpc": "give one of them",
 }
-"""Options of `langgraph dev` and combinations that are refused, with what to do instead."""
+"""Refused options of `langgraph dev` and combinations, with alternatives."""
 
 
 def dev(
@@ -143,7 +143,7 @@ def dev(
     protect_process(settings)
     logs.configure(settings)
     if log_level is None and settings.log_level == "warning":
-        # The log of a development server shows its runs, and otherwise what needs attention.
+        # A development server logs its runs, and otherwise only warnings and errors.
         logging.getLogger(RUN_LOG).setLevel(logging.INFO)
     output = Output(as_json=as_json or settings.log_json, no_color=no_color)
     with server.listen(settings, any_port=settings.sources["port"] == "default") as listening:
@@ -161,7 +161,7 @@ def dev(
         show = Show(app, url, output, DemoPlan(rollouts, seed), place, loaded.agents)
         show.stays = not demo or not (_is_unattended() if once is None else once)
         if not no_reload:
-            worker = next(each for each in services if isinstance(each, EmbeddedWorker))
+            worker = next(service for service in services if isinstance(service, EmbeddedWorker))
             code = project.ProjectCode(app, worker, loaded, place, named)
             services.append(project.FileWatch(app, code, show.reloaded))
             show.reloads = True
@@ -172,7 +172,7 @@ def dev(
 
 
 class DevSettings(NamedTuple):
-    """Settings of a server with everything enabled, why gRPC is not, and whether its port was chosen here."""
+    """Settings of a server with everything enabled, why gRPC is off, and whether its port was chosen here."""
 
     settings: Settings
     grpc_note: str
@@ -199,7 +199,7 @@ def _settings(given: dict[str, Any], *, no_grpc: bool = False) -> DevSettings:
 
 
 def _grpc_port(host: str) -> tuple[int | None, str]:
-    """Choose a port for gRPC, or return why there is none."""
+    """Choose a port for gRPC, or return why gRPC is off."""
     from perdure.cli.hosting.server import load_grpc_server
     from perdure.kernel.errors import InvalidInput
     from perdure.server.http.server import is_free
@@ -208,7 +208,7 @@ def _grpc_port(host: str) -> tuple[int | None, str]:
         load_grpc_server()
     except InvalidInput as error:
         return None, f"disabled: {error.message}"
-    # Another server on this machine may have both.
+    # Another server on this machine may use both ports.
     return next((port for port in (OTLP_GRPC_PORT, MEMORY_PORT) if is_free(host, port)), 0), ""
 
 
@@ -228,7 +228,7 @@ def _is_unattended() -> bool:
 
 
 class Show:
-    """What `dev` prints, and the demo that it runs."""
+    """Prints the output of `dev`, and runs the demo."""
 
     def __init__(self, app: App, url: str, output: Output, plan: Any, place: Path, agents: Agents) -> None:
         self._app = app
@@ -289,7 +289,7 @@ class Show:
             self._output.print("\nTry, in another terminal:\n" + "\n".join(self._snippets()) + "\n")
 
     def _client(self) -> str:
-        """The client that fits this project."""
+        """Return the client that fits this project."""
         if self._place.exists() or any(spec.kind == "graph" for spec in self._agents.specs):
             return f'langgraph_sdk.get_client(url="{self._url}")'
         if self._agents:
@@ -297,7 +297,7 @@ class Show:
         return f'perdure.LightningStoreClient("{self._url}") or agentlightning\'s'
 
     def reloaded(self, files: Sequence[Path], report: ReloadReport) -> None:
-        """Print what a reload has changed, and what could not be loaded."""
+        """Print the changes of a reload, and what could not be loaded."""
         from perdure.cli.shell.output import warn
 
         if self._output.as_json:
@@ -326,14 +326,14 @@ class Show:
         return lines
 
     def _first_run(self) -> str:
-        """The first agent, and an input for it."""
+        """Return the first agent with an input for it."""
         spec = self._agents.specs[0]
         fields = (spec.input_schema or {}).get("properties") or {}
         given = {"messages": [{"role": "user", "content": "Hello"}]} if "messages" in fields else {}
         return f"{spec.name} '{json.dumps(given)}'"
 
     async def play(self) -> None:
-        """Run the demo against the server, over HTTP; then keep serving, or let the server stop."""
+        """Run the demo against the server over HTTP; then keep serving, or let the server stop."""
         from perdure.cli.demo.memory import recall
         from perdure.cli.demo.play import play
         from perdure.cli.demo.scene import play_scene
@@ -358,7 +358,7 @@ class Show:
         print_report(self._output.console, report)
         if self.stays:
             where = "\nThe server is still running; stop it with Ctrl-C. Try, in another terminal:"
-            lines = [*self._snippets(report.rollout.rollout_id), *(f"  {each}" for each in commands)]
+            lines = [*self._snippets(report.rollout.rollout_id), *(f"  {command}" for command in commands)]
             self._output.print("\n".join((where, *lines)))
         else:
             self._output.print("\nThe server stops now. Use --stay to keep it running.")

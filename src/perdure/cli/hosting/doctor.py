@@ -51,13 +51,13 @@ async def doctor(
 
     given = {"database_url": context.target.database, "namespace": context.target.namespace}
     settings = load_settings({name: value for name, value in given.items() if value is not None})
-    checks = [each async for each in _checks(settings, context)]
+    checks = [check async for check in _checks(settings, context)]
     if context.as_json:
-        found = {"settings": _shown(settings), "versions": list_versions(PACKAGES)}
-        context.output.document({**found, "checks": checks})
+        facts = {"settings": _shown(settings), "versions": list_versions(PACKAGES)}
+        context.output.document({**facts, "checks": checks})
     else:
         _print(context, settings, checks, all_)
-    if any(each.state == "failed" for each in checks):
+    if any(check.state == "failed" for check in checks):
         raise typer.Exit(1)
 
 
@@ -78,9 +78,9 @@ def _print(
 ) -> None:
     _print_checks(context, checks)
     rows = [
-        (name, each["source"], None if each["value"] in ((), {}, "") else each["value"])
-        for name, each in _shown(settings).items()
-        if with_defaults or each["source"] != "default"
+        (name, setting["source"], None if setting["value"] in ((), {}, "") else setting["value"])
+        for name, setting in _shown(settings).items()
+        if with_defaults or setting["source"] != "default"
     ]
     context.output.print("")
     if rows:
@@ -128,7 +128,7 @@ async def _checks(settings: Settings, context: CommandContext) -> AsyncIterator[
 
 
 def _agent_checks(settings: Settings) -> Iterator[DoctorCheck]:
-    """The agents of `perdure.toml` and `langgraph.json`, and sections that are not supported."""
+    """Check the agents of `perdure.toml` and `langgraph.json`, and report unsupported sections."""
     from perdure.agents.http_section import load_http
     from perdure.agents.loading import GRAPHS_FILE
     from perdure.agents.sections import unsupported
@@ -140,8 +140,8 @@ def _agent_checks(settings: Settings) -> Iterator[DoctorCheck]:
     for failure in loaded.failures:
         yield DoctorCheck(f"agent {failure.agent}" if failure.agent else GRAPHS_FILE, "failed", str(failure))
     yield from _auth()
-    for each in (*unsupported(), *load_items().failures, *load_http().failures):
-        yield DoctorCheck(GRAPHS_FILE, "note", each)
+    for problem in (*unsupported(), *load_items().failures, *load_http().failures):
+        yield DoctorCheck(GRAPHS_FILE, "note", problem)
 
 
 def _auth() -> Iterator[DoctorCheck]:
@@ -260,15 +260,15 @@ async def _redis(settings: Settings) -> DoctorCheck:
 
 
 async def _findings(context: CommandContext) -> list[DoctorCheck]:
-    """What a server that was named finds of its own."""
+    """Return the findings of the server that the command line names."""
     if context.target.url is None or context.target.database is not None:
         return []
     try:
         async with context.connect() as connection:
-            found = await connection.diagnostics.doctor()
+            report = await connection.diagnostics.doctor()
     except PerdureError as error:
         return [DoctorCheck("server checks", "note", error.message)]
-    return [DoctorCheck(f"server {each.name}", each.state, each.found) for each in found.items]
+    return [DoctorCheck(f"server {item.name}", item.state, item.found) for item in report.items]
 
 
 async def _server(context: CommandContext) -> DoctorCheck:
@@ -280,7 +280,7 @@ async def _server(context: CommandContext) -> DoctorCheck:
         async with CommandTarget(url, target.token, target.namespace).open() as connection:
             health = await connection.health()
     except PerdureError as error:
-        # A server is only expected where --url names one.
+        # A server is required only if --url names one.
         return DoctorCheck("server", "failed" if target.url else "note", f"{error.code}: {error.message}")
     return DoctorCheck("server", "ok", f"{url} is {health.get('status', 'ready')}")
 

@@ -22,16 +22,16 @@ HIDDEN = "***"
 SHORTEST_SECRET = 4
 """Shorter secrets would match parts of ordinary words."""
 QUIET = ("uvicorn.error", "asyncio")
-"""Loggers of which only warnings are shown."""
+"""Loggers that log only warnings and errors."""
 
 _WARNING = re.compile(r"perdure: |[\d-]{10} [\d:]{8} (?:WARNING|ERROR|CRITICAL) +[^\s:]+: ")
-"""How a line begins that a command prints, or the log of a file has, about something that is wrong."""
+"""Start of a line about a problem, printed by a command or logged to a file."""
 
 _IS = r"""['"]?\s*[:=,]\s*(?:b?['"])?"""
 _VALUE = r"""[^\s'",;&}\]]+"""
 _SCHEME = r"(?:(?:bearer|basic)\s+)?+"
 _NO_SCHEME_ALONE = r"(?!(?:bearer|basic)(?:[^\w.~+/=-]|$))"
-"""Help that only names the scheme holds no secret."""
+"""A text that only names the scheme contains no secret."""
 _RULES = (
     (re.compile(r"\b(pd[rl]_[0-9a-f]{16}_)[A-Za-z0-9_-]+"), rf"\1{HIDDEN}"),
     (re.compile(rf"(?i)(authorization{_IS}{_SCHEME}){_NO_SCHEME_ALONE}{_VALUE}"), rf"\1{HIDDEN}"),
@@ -43,12 +43,12 @@ _RULES = (
 
 
 class Redaction:
-    """Masks secrets in a text: the known ones, and anything that looks like one."""
+    """Masks secrets in a text: known ones, and text that looks like one."""
 
     def __init__(self, secrets: Iterable[str | None] = ()) -> None:
-        known = {secret for secret in secrets if secret and len(secret) >= SHORTEST_SECRET}
-        # The longest first, since one secret may contain another.
-        self._secrets = sorted(known, key=len, reverse=True)
+        long_enough = {secret for secret in secrets if secret and len(secret) >= SHORTEST_SECRET}
+        # Replace the longest first, because one secret may contain another.
+        self._secrets = sorted(long_enough, key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
         for secret in self._secrets:
@@ -95,8 +95,8 @@ class JsonFormatter(logging.Formatter):
 
 def find_warning(line: str) -> str | None:
     """Return the message of a warning or error in a line of a log file; None if the line has none."""
-    if found := _WARNING.match(line):
-        return line[found.end() :]
+    if match := _WARNING.match(line):
+        return line[match.end() :]
     try:
         entry = json.loads(line)
     except ValueError:
@@ -106,12 +106,12 @@ def find_warning(line: str) -> str | None:
 
 
 def list_secrets(settings: Settings) -> list[str | None]:
-    """The secrets in the settings."""
+    """Return the secrets in the settings."""
     return [settings.api_key, *_passwords(settings.database_url)]
 
 
 def _passwords(url: str) -> list[str]:
-    """The password of a URL, quoted and unquoted."""
+    """Return the password of a URL, quoted and unquoted."""
     try:
         password = urlsplit(url).password
     except ValueError:
@@ -120,10 +120,10 @@ def _passwords(url: str) -> list[str]:
 
 
 async def reload(settings: Settings) -> str | None:
-    """Log in the format and level of these settings from now on; gives what has changed."""
+    """Use the log format and level of these settings. Return a description of the change."""
     root = logging.getLogger()
     before = [(root.level, type(handler.formatter)) for handler in root.handlers]
-    streams = [each.stream for each in root.handlers if isinstance(each, logging.StreamHandler)]
+    streams = [logged.stream for logged in root.handlers if isinstance(logged, logging.StreamHandler)]
     handler = configure(settings, *streams[:1])
     if before == [(root.level, type(handler.formatter))]:
         return None
@@ -138,7 +138,7 @@ def configure(settings: Settings, stream: TextIO | None = None) -> logging.Handl
     handler.setFormatter(JsonFormatter(redaction) if settings.log_json else plain)
     handler.addFilter(LogFields())
     if settings.log_json:
-        # A collector of JSON takes no other lines.
+        # A collector of JSON lines does not accept other lines.
         logging.captureWarnings(True)
         sys.excepthook = _log_uncaught
     root = logging.getLogger()

@@ -1,10 +1,10 @@
-"""Keeps the secrets of a server from other processes of its user: its commands, and its isolated agents.
+"""Hides the secrets of a server from other processes of its user: its commands and isolated agents.
 
-Linux shows the environment that a process was started with in `/proc/PID/environ`, also after a variable was
-removed. A server, a worker and a supervisor overwrite it, and hand secrets on through sockets. They forbid
-debuggers, because these read memory. Only the command does this: programs that embed perdure are not changed.
+Linux shows the initial environment of a process in `/proc/PID/environ`, even after a variable was removed. A
+server, a worker and a supervisor overwrite it, and pass secrets through sockets. They forbid debuggers,
+because these read memory. Only the command does this; programs that embed perdure are not changed.
 
-This makes an attack harder. A process of the same user still writes the files of that user.
+This makes an attack harder. A process of the same user can still write the files of that user.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEAD_BYTES: Final = 4
 MAX_SECRETS: Final = 1 << 20
 _MASK: Final = b"***"
 _START_OF_ARGUMENTS: Final = 45
-"""The field of `/proc/self/stat` with the address of the arguments, counted after the name of the program."""
+"""Index in `/proc/self/stat` of the arguments' address, counted after the program's name."""
 
 
 def protect_process(settings: Settings) -> None:
@@ -45,9 +45,9 @@ def protect_process(settings: Settings) -> None:
 
 
 def hide_environment() -> None:
-    """Overwrite what `/proc/self/environ` shows; the variables keep their values for this process."""
+    """Overwrite the content of `/proc/self/environ`; the variables keep their values for this process."""
     blocks = _find_blocks()
-    # The values move to the heap first, where `getenv` and child processes find them.
+    # First move the values to the heap, where `getenv` and child processes find them.
     for name, value in list(os.environb.items()):
         os.putenv(name, value)
     ctypes.memset(blocks.environment, 0, blocks.environment_end - blocks.environment)
@@ -58,7 +58,7 @@ def hide_environment() -> None:
 
 
 class _Blocks(NamedTuple):
-    """Addresses of the arguments and of the environment that this process was started with."""
+    """Addresses of this process's initial arguments and environment."""
 
     arguments: int
     arguments_end: int
@@ -71,12 +71,12 @@ def _find_blocks() -> _Blocks:
         fields = file.read().rpartition(")")[2].split()
     blocks = _Blocks(*map(int, fields[_START_OF_ARGUMENTS : _START_OF_ARGUMENTS + 4]))
     if not 0 < blocks.arguments <= blocks.arguments_end <= blocks.environment <= blocks.environment_end:
-        raise ValueError("/proc/self/stat does not say where it is")
+        raise ValueError("/proc/self/stat has no valid addresses")
     return blocks
 
 
 def mask_arguments(block: bytes) -> bytes:
-    """Mask the passwords in arguments that are separated by NUL, each of which keeps its length."""
+    """Mask the passwords in arguments separated by NUL, and keep the length of each argument."""
     return b"\0".join(_mask_argument(argument) for argument in block.split(b"\0"))
 
 
@@ -98,14 +98,14 @@ def _forbid_dumps() -> None:
 
 
 class SplitEnvironment(NamedTuple):
-    """An environment for a process, and the secrets that it gets through a socket."""
+    """The environment of a process, and the secrets that it receives through a socket."""
 
     open: dict[str, str]
     secrets: dict[str, str]
 
 
 def split_environment(environment: Mapping[str, str]) -> SplitEnvironment:
-    """Take the secrets out of an environment."""
+    """Separate the secrets from an environment."""
     names = secret_variables()
     secrets = {name: value for name, value in environment.items() if name in names}
     return SplitEnvironment({k: v for k, v in environment.items() if k not in secrets}, secrets)
@@ -118,7 +118,7 @@ def encode_secrets(secrets: Mapping[str, str]) -> bytes:
 
 
 def receive_secrets(descriptor: int) -> None:
-    """Read the secrets that the supervisor sends first, and set them as variables of this process."""
+    """Receive the secrets from the supervisor, and set them as variables of this process."""
     connection = socket.socket(fileno=descriptor)
     try:
         size = int.from_bytes(_read_exactly(connection, HEAD_BYTES), "big")

@@ -1,4 +1,4 @@
-"""The project of `perdure dev`: its code and files, loaded at the start and again when a file changes."""
+"""The project of `perdure dev`: its code and files, loaded at the start and after changes."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from perdure.workflows.definition_files import list_folders
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
-"""How often the files are looked at."""
+"""Interval of checking the files."""
 SETTLE_SECONDS = 0.1
-"""How long the files must not change before they are loaded: editors write in several steps."""
+"""Files must be unchanged for this time before they are loaded, because editors write in several steps."""
 AGENTS = "agents"
-"""The name of the project's code among what is reloaded."""
+"""The name of the project's code in reload reports."""
 
 Shown = Callable[[Sequence[Path], ReloadReport], None]
 
 
 class _Code(NamedTuple):
-    """What was loaded anew."""
+    """The newly loaded code."""
 
     agents: Agents
     auth: GraphAuth | None
@@ -47,10 +47,10 @@ class _Code(NamedTuple):
 
 
 class ProjectCode:
-    """Loads the project's code again into a running server.
+    """Reloads the project's code in a running server.
 
-    Runs that have begun end with the code that they began with. If an agent that is in service cannot be
-    loaded, all of the old code stays.
+    Runs finish with the code that they started with. If an active agent cannot be loaded, all of the old code
+    stays.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class ProjectCode:
     def _stamps(self) -> Stamps:
         files = {*self._imported.now(), *list_project_files(self._place), config_file().resolve()}
         if self._broken:
-            # What keeps it from being loaded may be in a file that was not imported.
+            # The cause of the failure may be in a file that was not imported.
             files.update(files_below({self._place.parent, *map(Path, PROJECT.folders)}))
         return read_stamps(files)
 
     def changes(self) -> dict[Path, Stamp | None]:
-        """The files that have changed since the code was loaded, as they are now."""
+        """Return the files that have changed since the code was loaded, with their current stamps."""
         now = self._stamps()
         if not self._broken:
             # Agents import further files while they run.
@@ -88,7 +88,7 @@ class ProjectCode:
         return {path: stamp for path, stamp in now.items() if self._known.get(path) != stamp}
 
     async def reload(self, settings: Settings) -> str | None:
-        """Load the code again if a file of it has changed; gives what has changed in one sentence."""
+        """Load the code again if one of its files has changed. Return a description of the change."""
         async with self._lock:
             changed = self.changes()
             if not changed:
@@ -101,12 +101,12 @@ class ProjectCode:
                 self._broken = True
                 raise
             finally:
-                # What changes while it is loaded is loaded next.
+                # A file that changes during the load is loaded next time.
                 self._known = {**self._stamps(), **before, **changed}
             return await self._put_into_service(code)
 
     def _load(self, settings: Settings, changed: Iterable[Path]) -> _Code:
-        failed_before = {(each.agent, each.source) for each in self._failures}
+        failed_before = {(failure.agent, failure.source) for failure in self._failures}
         with imported_anew(changed):
             loaded = load_agents(Agents(), settings, self._place)
             include(loaded.agents, self._given)
@@ -128,7 +128,7 @@ class ProjectCode:
         return _Code(loaded.agents, auth, http_app, loaded.failures)
 
     def _was_loaded(self, failure: LoadFailure) -> bool:
-        """Whether what fails now is in service; without an agent it is a whole file, or a handler."""
+        """Return whether a failed agent is active. Failures without an agent concern a file or a handler."""
         return failure.agent is None or failure.agent in self._worker.agents
 
     async def _put_into_service(self, code: _Code) -> str:
@@ -144,7 +144,7 @@ class ProjectCode:
         parts = [", ".join(name for name in code.agents if name in before)]
         parts += [f"new: {', '.join(new)}"] if new else []
         parts += [f"gone: {', '.join(gone)}"] if gone else []
-        parts += [f"not loaded: {each}" for each in code.failures]
+        parts += [f"not loaded: {failure}" for failure in code.failures]
         if self._worker.draining:
             parts.append(f"{_count(self._worker.draining)} with the old code")
         return "; ".join(part for part in parts if part) or "none"
@@ -165,7 +165,7 @@ def _count(runs: int) -> str:
 
 
 class FileWatch:
-    """Reloads what a process can read again as soon as a file of the project changes."""
+    """Reloads a process's configuration and code when a file of the project changes."""
 
     def __init__(self, app: App, code: ProjectCode, shown: Shown) -> None:
         self._app = app
@@ -196,10 +196,10 @@ class FileWatch:
                 self._shown(sorted(changed), await self._app.reloads.run())
 
     def _changes(self) -> Stamps:
-        now, known = self._definition_files(), self._definitions
+        now, before = self._definition_files(), self._definitions
         return {
             **self._code.changes(),
-            **{path: now.get(path) for path in {*now, *known} if now.get(path) != known.get(path)},
+            **{path: now.get(path) for path in {*now, *before} if now.get(path) != before.get(path)},
         }
 
     def _definition_files(self) -> Stamps:
@@ -212,7 +212,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def project_place(config: str | None) -> Path:
-    """The `langgraph.json` of the project: the one that was named, or the one of the working directory."""
+    """Return the project's `langgraph.json`: the named one, or that of the working directory."""
     if config is None:
         return graphs_file(".")
     path = Path(config).resolve()

@@ -1,4 +1,4 @@
-"""`perdure serve`: a server in the foreground, in one process or several."""
+"""`perdure serve`: a server in the foreground, in one or several processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SUPERVISOR_SECONDS = 5.0
-"""How much longer than its processes a supervisor may take to stop."""
+"""Additional seconds for the supervisor to stop after its processes."""
 
 ServedDatabase = Annotated[
     str | None,
@@ -58,7 +58,7 @@ NoAuthOption = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """The options of `serve`, which `start` and `restart` have too; None, False and [] are not given."""
+    """Options of `serve`, `start` and `restart`; None, False and [] mean not given."""
 
     database: str | None = None
     host: str | None = None
@@ -73,7 +73,7 @@ class ServeOptions:
     log_level: str | None = None
 
     def load_settings(self) -> Settings:
-        """The settings; these options win."""
+        """Load the settings; these options have precedence."""
         from perdure.cli.hosting.server import settings_from
 
         return settings_from(
@@ -113,7 +113,7 @@ def serve_options(
     cors_origin: CorsOption = None,
     log_level: LogLevelOption = None,
 ) -> ServeOptions:
-    """The options of a server."""
+    """Collect the options of a server."""
     return ServeOptions(**locals())
 
 
@@ -135,23 +135,23 @@ def serve(
 
 
 class Host(Protocol):
-    """What hosts a server: it learns what the server prints at its start, and joins its process."""
+    """The host of a server: it prints the start report, and joins the process."""
 
     def announce(self, facts: dict[str, Any]) -> None:
-        """The server is ready."""
+        """Report that the server is ready."""
         ...
 
     def components(self) -> Sequence[Component]:
-        """What starts once the database is open."""
+        """Return components that start after the database is open."""
         ...
 
     def join(self, process: ServiceProcess) -> None:
-        """The process is about to run."""
+        """Join the process before it runs."""
         ...
 
 
 class Terminal:
-    """Prints what a server says at its start."""
+    """Prints the start report of a server."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -163,7 +163,7 @@ class Terminal:
         return ()
 
     def join(self, process: ServiceProcess) -> None:
-        """Nothing is to be known of it."""
+        """Do nothing; the terminal does not need the process."""
 
 
 def serve_with(
@@ -175,9 +175,9 @@ def serve_with(
     named: Sequence[str] | None = None,
     host: Host | None = None,
 ) -> None:
-    """Serve in this process, or in several below it; `more` makes further services of the server.
+    """Serve in this process, or in several child processes; `more` builds further services of the server.
 
-    `named` are agents of the command line, besides those of the settings; None executes no runs.
+    `named` are agents of the command line, in addition to those of the settings; None executes no runs.
     """
     from perdure.cli.hosting import logs, server
     from perdure.cli.hosting.process_secrets import protect_process
@@ -204,19 +204,19 @@ def serve_with(
         process = server.HttpServerProcess(app, listening, services)
         host.join(process)
 
-        def tell() -> None:
+        def announce_start() -> None:
             closed, grpc_port = process.key_needed, next(iter(app.grpc_ports), None)
             agents_here = agents.names if agents else []
             host.announce(
                 {**list_facts(settings, url, closed), "grpc_port": grpc_port, "agents": agents_here}
             )
 
-        process.when_running(tell)
+        process.when_running(announce_start)
         server.run(process)
 
 
 def agents_for(settings: Settings, named: Sequence[str] | None) -> Agents:
-    """The agents whose runs this process executes, and the handlers of crons; None executes no runs."""
+    """Load the agents that this process executes, and the handlers of crons; None executes no runs."""
     return gather_handlers(settings) if named is None else gather_agents(settings, named)
 
 
@@ -249,7 +249,7 @@ def _supervise(
     from perdure.runtime.process import ServiceProcess
     from perdure.runtime.reloads import Reloads
 
-    # What prevents the start is printed once, and not by every process.
+    # Check once here, so that errors are not printed by every process.
     closed = asyncio.run(server.check(settings))
     agents = agents_for(settings, named)
     facts = {**list_facts(settings, url, closed, workers), "agents": agents.names if agents else []}
@@ -260,7 +260,7 @@ def _supervise(
     secret = server.Administration(url, settings)
     reloads = Reloads(settings)
     reloads.add("log level", logs.reload, settings=logs.SETTINGS)
-    # Each of them says what needs a restart.
+    # Each process reports which settings need a restart.
     reloads.add("server processes", supervisor.reload, settings=settings.sources)
     process = ServiceProcess(
         [*host.components(), secret, supervisor],
@@ -275,7 +275,7 @@ def _supervise(
 
 
 def list_facts(settings: Settings, url: str, closed: bool, workers: int = 1) -> dict[str, Any]:
-    """What a server prints when it has started."""
+    """Build the start report of a server."""
     from perdure.kernel.config import mask_url
 
     return {
@@ -297,12 +297,12 @@ def _callers(settings: Settings, closed: bool) -> str:
 
 
 def announce(facts: dict[str, Any], *, as_json: bool) -> None:
-    """Print what a server says at its start."""
+    """Print the start report of a server."""
     typer.echo(json.dumps(facts) if as_json else "\n".join(start_lines(facts)))
 
 
 def start_lines(facts: dict[str, Any]) -> list[str]:
-    """What a server says at its start, in lines."""
+    """Format the start report of a server as lines."""
     several = f" with {facts['workers']} processes" if facts["workers"] > 1 else ""
     lines = [f"perdure is listening on {facts['url']}{several}", f"  database   {facts['database']}"]
     if facts["grpc_port"] is not None:

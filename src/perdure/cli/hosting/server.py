@@ -1,4 +1,4 @@
-"""A server in the foreground: its settings, its store, its services, and a graceful shutdown."""
+"""A server in the foreground: settings, store, services, and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EXIT_SECONDS = 2.0
-"""How long the interpreter may take to end after everything was stopped."""
+"""Maximum seconds for the interpreter to end after everything was stopped."""
 GRPC_PACKAGES = {"grpc_health": "grpcio-health-checking", "grpc_reflection": "grpcio-reflection"}
-"""Packages that gRPC needs besides grpcio, by what they are imported as."""
+"""Packages that gRPC needs besides grpcio, by import name."""
 EXIT_CODES: dict[int | None, int] = {2: 130, 1: 129}
-"""The exit codes after Ctrl-C, and after the terminal was closed; SIGTERM leaves with 0."""
+"""Exit codes after Ctrl-C, and after the terminal was closed; SIGTERM exits with 0."""
 
 
 def settings_from(explicit: Mapping[str, Any], api_key_file: str | None = None) -> Settings:
-    """The settings; options of the command line win. An option that was not given is None."""
+    """Load the settings; options of the command line have precedence. None means not given."""
     given = {
         name: value
         for name, value in explicit.items()
@@ -64,7 +64,7 @@ def settings_from(explicit: Mapping[str, Any], api_key_file: str | None = None) 
 
 
 def listen(settings: Settings, *, any_port: bool = False) -> socket.socket:
-    """Bind the port; if it is in use, take a free one or explain how to choose another."""
+    """Bind the port. If it is in use, take a free one or explain how to choose another."""
     try:
         return bind(settings.host, settings.port)
     except StartRefused as refusal:
@@ -76,7 +76,7 @@ def listen(settings: Settings, *, any_port: bool = False) -> socket.socket:
 
 
 def build_url(settings: Settings, listening: socket.socket) -> str:
-    """The URL of a socket, as a client on this machine would write it."""
+    """Build the URL of a socket for a client on this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104
     port = listening.getsockname()[1]
     scheme = "http" if settings.tls_cert_file is None else "https"
@@ -84,7 +84,7 @@ def build_url(settings: Settings, listening: socket.socket) -> str:
 
 
 def open_app(settings: Settings, url: str | None = None, place: str | os.PathLike[str] = ".") -> App:
-    """The app for the database of the settings; `url` is the URL of its server.
+    """Open the app for the database of the settings; `url` is the URL of its server.
 
     `place` is the directory of the project's `langgraph.json`, or that file.
     """
@@ -96,7 +96,7 @@ def open_app(settings: Settings, url: str | None = None, place: str | os.PathLik
 
 
 def lifetime_here(place: str | os.PathLike[str] = ".") -> Lifetime | None:
-    """The TTL of threads in the `langgraph.json` of a directory."""
+    """Load the TTL of threads from the `langgraph.json` of a directory."""
     try:
         ttl = load_thread_ttl(place)
     except InvalidInput as error:
@@ -105,10 +105,10 @@ def lifetime_here(place: str | os.PathLike[str] = ".") -> Lifetime | None:
 
 
 def auth_here(place: str | os.PathLike[str] = ".") -> GraphAuth | None:
-    """The custom auth in the `langgraph.json` of a directory; an error in it refuses the start."""
+    """Load custom auth from the `langgraph.json` of a directory; an error refuses the start."""
     try:
-        found = load_auth(place)
-        return None if found is None else GraphAuth(found)
+        auth = load_auth(place)
+        return None if auth is None else GraphAuth(auth)
     except ModuleNotFoundError as error:
         raise StartRefused("custom auth needs langgraph_sdk: pip install 'perdure[langgraph]'") from error
     except InvalidInput as error:
@@ -116,7 +116,7 @@ def auth_here(place: str | os.PathLike[str] = ".") -> GraphAuth | None:
 
 
 def items_here(place: str | os.PathLike[str] = ".") -> ItemSetup:
-    """The settings of items in the `langgraph.json` of a directory; failures are printed."""
+    """Load the item settings from the `langgraph.json` of a directory; failures are printed."""
     setup = load_items(place)
     for failure in setup.failures:
         warn(failure)
@@ -124,7 +124,7 @@ def items_here(place: str | os.PathLike[str] = ".") -> ItemSetup:
 
 
 def http_here(place: str | os.PathLike[str] = ".") -> HttpSection:
-    """The sections `http` and `webhooks` in the `langgraph.json` of a directory; failures are printed."""
+    """Load the sections `http` and `webhooks` of a directory's `langgraph.json`; failures are printed."""
     section = load_http(place)
     for failure in section.failures:
         warn(failure)
@@ -140,10 +140,10 @@ def build_services(
     further_ports: Sequence[int] = (),
     any_grpc_port: bool = False,
 ) -> list[Component]:
-    """What runs along with the HTTP server; `shared` if other processes take the same ports.
+    """Build the components that run with the HTTP server; `shared` if other processes use the same ports.
 
-    Without agents nothing is executed, or phases alone if `without_agents`. gRPC is also served on
-    `further_ports`, if they are free; with `any_grpc_port` it takes a free port if its own is in use.
+    Without agents nothing is executed, or only phases if `without_agents`. gRPC also listens on those
+    `further_ports` that are free; with `any_grpc_port` it takes a free port if its own is in use.
     """
     components = build_components(app, agents if agents or without_agents else None)
     if agents is not None:
@@ -158,7 +158,7 @@ def build_services(
 
 
 def load_grpc_server() -> type[GrpcServer]:
-    """Import the gRPC server; InvalidInput names the package that is missing or does not fit the others."""
+    """Import the gRPC server. Raise InvalidInput for a missing or incompatible package."""
     install = "pip install 'perdure[grpc]'"
     try:
         from perdure.server.grpc.server import GrpcServer
@@ -168,13 +168,13 @@ def load_grpc_server() -> type[GrpcServer]:
         package = next((name for prefix, name in GRPC_PACKAGES.items() if error.name == prefix), "grpcio")
         raise InvalidInput(f"gRPC needs {package}: {install}") from error
     except (ImportError, RuntimeError, AttributeError, TypeError) as error:
-        # Generated code refuses releases of grpcio and protobuf that are older than itself.
+        # Generated code refuses older releases of grpcio and protobuf.
         raise InvalidInput(f"gRPC cannot be loaded ({error_text(error)}): {install} --upgrade") from error
     return GrpcServer
 
 
 class ServedDatabase:
-    """The database of a server: it must let a server start, and is closed when everything else has ended."""
+    """The database of a server: checked before the start, and closed after everything else has ended."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -182,7 +182,7 @@ class ServedDatabase:
 
     async def start(self) -> None:
         await self._app.check_start()
-        # Fails here, with one line, if the database does not answer.
+        # If the database does not answer, this fails with one line.
         self.key_needed = await needs_key(self._app)
 
     async def stop(self) -> None:
@@ -193,7 +193,7 @@ class ServedDatabase:
 
 
 class Administration:
-    """Lets the command on this machine in, by a secret in a file, while the server runs."""
+    """Admits the command on this machine while the server runs, by a secret in a file."""
 
     def __init__(self, url: str, settings: Settings, app: App | None = None) -> None:
         self._app = app
@@ -211,7 +211,7 @@ class Administration:
         self.remove()
 
     def remove(self) -> None:
-        """Remove the file, also at a forced end."""
+        """Remove the file; a forced end does this too."""
         self._secret.remove()
 
     def stop_steps(self) -> Mapping[StopPhase, Step]:
@@ -219,12 +219,12 @@ class Administration:
 
 
 def wants_local_secret(settings: Settings) -> bool:
-    """Whether a server writes a local secret: not if the command can use the API key."""
+    """Return whether a server writes a local secret; by default only if there is no API key."""
     return {"on": True, "off": False}.get(settings.local_secret, settings.api_key is None)
 
 
 class Lifeline:
-    """A socket to the supervisor: reports that this process is ready, and ends it with the supervisor."""
+    """A socket to the supervisor: reports that this process is ready, and stops it after the supervisor."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -239,16 +239,16 @@ class Lifeline:
         logger.warning("the supervisor has ended; stopping")
 
     async def stop(self) -> None:
-        """Nothing runs."""
+        """Do nothing; nothing runs."""
 
 
 async def needs_key(app: App) -> bool:
-    """Whether a caller needs a key or a token."""
+    """Return whether a caller needs a key or a token."""
     return not app.settings.insecure_no_auth and await app.has_keys()
 
 
 async def check(settings: Settings) -> bool:
-    """Check that a server can start on the database; gives whether callers need a key."""
+    """Check that a server can start on the database. Return whether callers need a key."""
     app = open_app(settings)
     try:
         await app.check_start()
@@ -258,7 +258,7 @@ async def check(settings: Settings) -> bool:
 
 
 class HttpServerProcess(ServiceProcess):
-    """The process of a server: its database, its services, its HTTP server; `last` starts when it answers."""
+    """The process of a server: database, services, HTTP server; `last` starts after the server answers."""
 
     def __init__(
         self, app: App, listening: socket.socket, services: Sequence[Component], *last: Component
@@ -275,8 +275,8 @@ class HttpServerProcess(ServiceProcess):
             [self._database, loopback, *services, server, *last],
             timeout=settings.seconds_to_stop,
             reloads=app.reloads,
-            # Its supervisor sends one, and whoever signals all processes of a group another one.
-            forced_by_second_signal=not any(isinstance(each, Lifeline) for each in last),
+            # A stop of a whole process group also signals the supervisor, which sends a second signal.
+            forced_by_second_signal=not any(isinstance(component, Lifeline) for component in last),
         )
         for service in services:
             if isinstance(service, Administration):
@@ -284,17 +284,17 @@ class HttpServerProcess(ServiceProcess):
 
     @property
     def key_needed(self) -> bool:
-        """Whether callers need a key or a token; known once it has started."""
+        """Whether callers need a key or a token; known after the start."""
         return self._database.key_needed
 
 
 def run(process: ServiceProcess, work: Work | None = None) -> None:
-    """Run a process until it stops: after SIGTERM the exit code is 0, after Ctrl-C 130."""
+    """Run a process until it stops. The exit code is 0 after SIGTERM, 130 after Ctrl-C."""
     settle_garbage_collector()
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(process.run(work))
     if process.signal is not None:
-        # Threads of agents may keep the interpreter from ending.
+        # Threads of agents may block the end of the interpreter.
         process.guard(EXIT_SECONDS)
     code = EXIT_CODES.get(process.signal, 0) or int(process.failed)
     if code:
@@ -302,7 +302,7 @@ def run(process: ServiceProcess, work: Work | None = None) -> None:
 
 
 def check_process_count(settings: Settings) -> None:
-    """Refuse several processes where only one may open the database."""
+    """Refuse several processes if only one may open the database."""
     if not settings.database_url.startswith(("postgresql://", "postgres://")):
         raise InvalidInput(
             "more than one server process needs PostgreSQL: SQLite and memory belong to one process. "

@@ -1,4 +1,4 @@
-"""`perdure store`: a server with the flags of `agl store`, so that scripts need to change one word only."""
+"""`perdure store`: a server with the flags of `agl store`, so that scripts change only one word."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def store(
 
 
 def get_backend_url(backend: str | None) -> str | None:
-    """The database URL of a backend; None is that of the settings."""
+    """Return the database URL of a backend; None uses the settings."""
     if backend is None:
         return None
     if backend == "sqlite":

@@ -1,4 +1,4 @@
-"""Several server processes on one socket: started, restarted when they die, and stopped together."""
+"""Several server processes on one socket: started, restarted after they die, and stopped together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 READY = b"r"
 GRPC_VARIABLE = PREFIX + "GRPC_PORT"
 KILL_SECONDS = 2.0
-"""How much longer than a process may take to stop it is waited for, before it is killed."""
+"""Additional seconds for a process to stop before it is killed."""
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 30.0
 STEADY_SECONDS = 10.0
@@ -33,7 +33,7 @@ Spawn = Callable[[int, socket.socket], "asyncio.Future[asyncio.subprocess.Proces
 
 
 def build_environment(settings: Settings, environment: Environment) -> dict[str, str]:
-    """The environment of a process. Arguments are passed here, where other users cannot read them."""
+    """Build the environment of a process. It carries the arguments, because other users cannot read it."""
     ours = dict(environment)
     for name, value in arguments_of(settings).items():
         for variable in VARIABLES.get(name, (PREFIX + name.upper(),)):
@@ -50,7 +50,7 @@ def _as_text(value: object) -> str:
 
 
 class SupervisedServer:
-    """One server process, which is replaced when it dies."""
+    """A server process that is replaced when it dies."""
 
     def __init__(self, number: int, spawn: Spawn, greeting: bytes) -> None:
         self.number = number
@@ -77,7 +77,7 @@ class SupervisedServer:
                 await asyncio.wait_for(stopping.wait(), pause)
 
     async def _live(self) -> int:
-        """Start a process and wait until it ends; it ends too when our end of the socket closes."""
+        """Start a process and wait until it ends. It also ends when our end of the socket closes."""
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
@@ -92,7 +92,7 @@ class SupervisedServer:
                 self.process = None
 
     async def _greet(self, connection: socket.socket) -> None:
-        """Send the secrets, which stand in no environment, and wait until the process is ready."""
+        """Send the secrets, which are in no environment, and wait until the process is ready."""
         connection.setblocking(False)
         loop = asyncio.get_running_loop()
         with suppress(ConnectionError):
@@ -129,7 +129,7 @@ class Supervisor:
 
     @property
     def pids(self) -> list[int]:
-        return [each.process.pid for each in self._processes if each.process is not None]
+        return [server.process.pid for server in self._processes if server.process is not None]
 
     def _spawn(self, number: int, lifeline: socket.socket) -> asyncio.Future[asyncio.subprocess.Process]:
         # The gRPC port is not shared: it belongs to the first process.
@@ -152,12 +152,12 @@ class Supervisor:
 
     async def start(self) -> None:
         """Start the processes, and wait until all of them answer."""
-        self._keeping = [asyncio.ensure_future(each.keep(self._stopping)) for each in self._processes]
-        for each in self._processes:
-            await each.ready.wait()
+        self._keeping = [asyncio.ensure_future(server.keep(self._stopping)) for server in self._processes]
+        for server in self._processes:
+            await server.ready.wait()
 
     async def reload(self, settings: Settings) -> str | None:
-        """Let the processes reload; each of them says in the log what has changed."""
+        """Let the processes reload; each logs its changes."""
         self._signal(signal.SIGHUP)
         return f"sent to {len(self.pids)} processes"
 
@@ -166,7 +166,7 @@ class Supervisor:
         self._signal(signal.SIGKILL)
 
     async def stop(self) -> None:
-        """Stop the processes, and wait until they have ended; those that take too long are killed."""
+        """Stop the processes, and wait until they have ended; kill those that take too long."""
         self._stopping.set()
         if not self._keeping:
             return
@@ -181,5 +181,5 @@ class Supervisor:
         await asyncio.gather(*self._keeping)
 
     def _signal(self, number: int) -> None:
-        for each in self._processes:
-            each.signal(number)
+        for server in self._processes:
+            server.signal(number)

@@ -104,9 +104,9 @@ def start(
     )
     protect_process(settings)
     logs.configure(settings)
-    found = gather_agents(settings, agents or ())
+    loaded = gather_agents(settings, agents or ())
     queues = _queues(queue)
-    if not len(found) and queues != ("workflows",):
+    if not len(loaded) and queues != ("workflows",):
         typer.echo(f"perdure: {EMPTY}", err=True, nl=False)
         raise typer.Exit(1)
     place = url if database is None else None
@@ -115,7 +115,7 @@ def start(
 
         place = DEFAULT_URL
     more = {"worker_id": name, "queues": queues}
-    opened = _remote(settings, found, place, token, more) if place else _direct(settings, found, more)
+    opened = _remote(settings, loaded, place, token, more) if place else _direct(settings, loaded, more)
     worker, services, port = opened
     if place and settings.sources["job_max_retries"] != "default":
         logging.getLogger(__name__).warning(NO_ATTEMPTS_HERE)
@@ -124,12 +124,12 @@ def start(
     process = ServiceProcess([*services, worker], timeout=settings.seconds_to_stop, reloads=reloads)
 
     says_json = as_json or settings.log_json
-    process.when_running(lambda: _announce(settings, found, place, worker, port, as_json=says_json))
+    process.when_running(lambda: _announce(settings, loaded, place, worker, port, as_json=says_json))
     run(process)
 
 
 def _queues(given: list[str] | None) -> tuple[str, ...] | None:
-    """The queues that were asked for; None is the default."""
+    """Check the given queues; None means the default."""
     from perdure.threads.encoding import check_queues
 
     return None if not given else check_queues(given)
@@ -138,7 +138,7 @@ def _queues(given: list[str] | None) -> tuple[str, ...] | None:
 def _remote(
     settings: Settings, agents: Agents, url: str, token: str | None, more: dict[str, Any]
 ) -> tuple[RunWorker, list[Component], WorkerPort | None]:
-    """A worker for the server at a URL, and what it needs."""
+    """Build a worker for the server at a URL, with its components."""
     from perdure.client.lightning import LightningStoreClient
     from perdure.client.run_queue import RemoteRunQueue
     from perdure.kernel.metrics import Metrics
@@ -171,7 +171,7 @@ def _remote(
 def _port(
     worker: RunWorker, settings: Settings, metrics: Metrics, tally: Tally | None = None
 ) -> WorkerPort | None:
-    """The port for probes and metrics, if the settings have one."""
+    """Build the port for probes and metrics, if the settings have one."""
     from perdure.server.worker_port import WorkerPort
 
     if settings.metrics_port is None:
@@ -182,7 +182,7 @@ def _port(
 def _direct(
     settings: Settings, agents: Agents, more: dict[str, Any]
 ) -> tuple[RunWorker, list[Component], WorkerPort | None]:
-    """A worker on a database that this process opens, and what it needs."""
+    """Build a worker on a database that this process opens, with its components."""
     from perdure.cli.hosting.server import items_here
     from perdure.langgraph.loopback import InProcess, Loopback
     from perdure.runtime.app import App
@@ -206,13 +206,13 @@ def _direct(
 
 
 class _TokenCheck:
-    """Refuses the start of a worker without a token that allows it to work. It waits for no server."""
+    """Refuses to start a worker without a suitable token. It does not wait for the server."""
 
     def __init__(self, url: str, token: str | None, namespace: str | None) -> None:
         self._url, self._token, self._namespace = url, token, namespace
 
     async def start(self) -> None:
-        """Ask the server who the worker is."""
+        """Ask the server for the scopes of the token."""
         from perdure.cli.shell.remote import Remote
         from perdure.kernel.errors import PerdureError, StartRefused, Unauthorized
         from perdure.service.callers import allows
@@ -223,7 +223,7 @@ class _TokenCheck:
         except Unauthorized as error:
             raise StartRefused(f"{error.message.rstrip('.')}. {SCOPE_HINT}") from None
         except PerdureError:
-            # It cannot be reached yet, or the token only allows to work.
+            # The server cannot be reached yet, or the token allows only the work itself.
             return
         finally:
             await connection.close()
@@ -231,17 +231,17 @@ class _TokenCheck:
             raise StartRefused(f"this token has the scopes {', '.join(caller.scopes)} only. {SCOPE_HINT}")
 
     async def stop(self) -> None:
-        """Nothing is open."""
+        """Do nothing; nothing is open."""
 
 
 class _Open:
-    """What is open from the beginning, and closed when the worker has ended."""
+    """A resource that is already open, and closed after the worker has ended."""
 
     def __init__(self, close: Step) -> None:
         self._close = close
 
     async def start(self) -> None:
-        """It is open."""
+        """Do nothing; the resource is open."""
 
     async def stop(self) -> None:
         await self._close()

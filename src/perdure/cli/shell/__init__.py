@@ -1,1 +1,1 @@
-"""What commands share: options, arguments, output and connections."""
+"""Shared by commands: options, arguments, output and connections."""

@@ -1,4 +1,4 @@
-"""How commands read their arguments: JSON, files, lines of stdin, choices, and confirmations."""
+"""Arguments of commands: JSON, files, lines of stdin, choices, and confirmations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ C = TypeVar("C", bound=str)
 
 
 def parse_json(text: str, what: str) -> Any:
-    """A JSON value."""
+    """Parse a JSON value."""
     from perdure.errors import InvalidInput
     from perdure.kernel.codec import decode_json
 
@@ -26,17 +26,17 @@ def parse_json(text: str, what: str) -> Any:
 
 
 def parse_object(text: str | None, what: str) -> dict[str, Any] | None:
-    """A JSON object; None if nothing was given."""
+    """Parse a JSON object; None means not given."""
     if text is None:
         return None
-    found = parse_json(text, what)
-    if not isinstance(found, dict):
+    value = parse_json(text, what)
+    if not isinstance(value, dict):
         raise typer.BadParameter(f"{what} must be a JSON object, such as '{{\"key\": 1}}'")
-    return found
+    return value
 
 
 def read_inputs(text: str) -> list[Any]:
-    """The values of INPUT: JSON, `@FILE`, or with `-` one value a line of stdin."""
+    """Read the values of INPUT: JSON, `@FILE`, or with `-` one value per line of stdin."""
     if text == "-":
         return [
             parse_json(line, f"line {number}") for number, line in enumerate(sys.stdin, 1) if line.strip()
@@ -45,7 +45,7 @@ def read_inputs(text: str) -> list[Any]:
 
 
 def read_input(text: str, what: str = "INPUT") -> Any:
-    """One JSON value, or the one in `@FILE`."""
+    """Read one JSON value, directly or from `@FILE`."""
     if text.startswith("@"):
         try:
             text = Path(text[1:]).read_text(encoding="utf-8")
@@ -55,21 +55,21 @@ def read_input(text: str, what: str = "INPUT") -> Any:
 
 
 def parse_metadata(terms: Sequence[str] | None) -> dict[str, Any] | None:
-    """Metadata to filter by, each `key:value`, or a JSON object."""
-    found: dict[str, Any] = {}
+    """Parse metadata to filter by: `key:value` terms or JSON objects."""
+    metadata: dict[str, Any] = {}
     for term in terms or ():
         key, colon, text = term.partition(":")
         if term.startswith("{"):
-            found.update(parse_object(term, "--metadata") or {})
+            metadata.update(parse_object(term, "--metadata") or {})
         elif key and colon:
-            found[key] = text
+            metadata[key] = text
         else:
             raise typer.BadParameter("--metadata must be key:value or a JSON object")
-    return found or None
+    return metadata or None
 
 
 def parse_choice(value: str, choices: Sequence[C], option: str) -> C:
-    """One of the choices."""
+    """Check that a value is one of the choices, and return it."""
     for choice in choices:
         if choice == value:
             return choice
@@ -79,17 +79,17 @@ def parse_choice(value: str, choices: Sequence[C], option: str) -> C:
 
 
 def optional_choice(value: str | None, choices: Sequence[C], option: str) -> C | None:
-    """One of the choices; None if nothing was given."""
+    """Check that a value is one of the choices; None means not given."""
     return None if value is None else parse_choice(value, choices, option)
 
 
 def parse_choices(values: Sequence[str] | None, choices: Sequence[C], option: str) -> list[C] | None:
-    """Some of the choices; None if nothing was given."""
-    return [parse_choice(each, choices, option) for each in values] if values else None
+    """Check that values are among the choices; None means not given."""
+    return [parse_choice(value, choices, option) for value in values] if values else None
 
 
 def confirm(question: str) -> None:
-    """Ask on a terminal; without one, --yes is required."""
+    """Ask for confirmation on a terminal; without one, --yes is required."""
     if not sys.stdin.isatty():
         raise typer.BadParameter(f"{question} Cannot ask for confirmation without a terminal; add --yes")
     typer.confirm(question, abort=True, err=True)

@@ -1,4 +1,4 @@
-"""Hints from the server's feed of changes, for commands that follow something: they read it again."""
+"""Hints from the server's change feed, after which a following command reads again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POLL_SECONDS = 1.0
 LONGEST_POLL = 10.0
 SHORTEST_POLL = 0.1
 DIRECT_SECONDS = 0.25
-"""How often a database is read that this process has opened: it has no feed."""
+"""Poll interval for a database that this process has opened, because it has no feed."""
 
 
 class Hints:
@@ -28,14 +28,14 @@ class Hints:
         self._seconds = POLL_SECONDS
 
     async def wait(self) -> None:
-        """Wait for a hint, or until the poll interval is over; then a moment, so that some come together."""
+        """Wait for a hint or the poll interval; then wait shortly, so that several hints are joined."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), self._seconds)
         await asyncio.sleep(SHORTEST_POLL)
         self._changed.clear()
 
     async def listen(self, connection: CommandConnection) -> None:
-        """Read the feed of changes, if the server has one."""
+        """Read the change feed, if the server has one."""
         if connection.session is None:
             self._seconds = DIRECT_SECONDS
             return
@@ -43,14 +43,14 @@ class Hints:
             try:
                 async for line in connection.session.lines(CHANGES):
                     if self._seconds != LONGEST_POLL:
-                        # What has changed before the feed began is not in it.
+                        # Changes before the start of the feed are not in it.
                         self._changed.set()
                     self._seconds = LONGEST_POLL
                     self._read_line(line)
             except (NotFound, UnknownRoute, MethodNotAllowed, NotSupported):
                 return
             except PerdureError:
-                # Reading what is watched fails in the same way, and reports it.
+                # The command's own read fails in the same way, and reports the error.
                 pass
             self._seconds = POLL_SECONDS
             await asyncio.sleep(POLL_SECONDS)
@@ -73,11 +73,11 @@ class Hints:
 async def hints(
     connection: CommandConnection, kinds: Collection[str], object_id: str | None = None
 ) -> AsyncIterator[Hints]:
-    """Hints from the server while the block lasts: about everything of some kinds, or about one object."""
-    found = Hints(kinds, object_id)
-    listening = asyncio.ensure_future(found.listen(connection))
+    """Yield hints from the server: about all objects of some kinds, or about one object."""
+    hints_ = Hints(kinds, object_id)
+    listening = asyncio.ensure_future(hints_.listen(connection))
     try:
-        yield found
+        yield hints_
     finally:
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)

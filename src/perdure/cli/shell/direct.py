@@ -60,22 +60,22 @@ class Direct:
 
     @property
     def own_services(self) -> Services:
-        """The services on the database, without a server between."""
+        """The services of the database, without a server."""
         return self._services
 
     @property
     def graphs(self) -> AgentGraphs:
-        """Only a server asks workers for their graphs."""
+        """Raise NotSupported, because only a server asks workers for their graphs."""
         raise NotSupported("graphs are read by a server, which asks its workers: use --url")
 
     async def finish_memory(self) -> None:
-        """Index what was ingested, since no server does."""
+        """Index ingested events, because no server does."""
         services = self._services
         work = MemoryWork(services.storage, self._settings, services.memory.vectors)
         await work.indexer.index(await services.memory.ns("write"))
 
     async def finish_job(self, job_id: str) -> Job:
-        """Do a job of memory in this process."""
+        """Execute a memory job in this process."""
         services = self._services
         work = MemoryWork(services.storage, self._settings, services.memory.vectors)
         work.jobs.register(services.job_registry)
@@ -92,5 +92,5 @@ class Direct:
         return {"database": self._url, **await self._acting.health()}
 
     async def grpc_address(self) -> str | None:
-        """A database has none."""
+        """Return None; a database has no gRPC address."""
         return None

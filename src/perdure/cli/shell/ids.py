@@ -1,4 +1,4 @@
-"""IDs on the command line: whole ones, their first characters, and `last`; and what shells offer for them."""
+"""IDs on the command line: whole ids, their first characters, and `last`; and their completion in shells."""
 
 from __future__ import annotations
 
@@ -18,161 +18,163 @@ if TYPE_CHECKING:
 
 LAST = "last"
 SHOWN = 8
-"""How many candidates an ambiguous beginning names."""
+"""Number of candidates listed for an ambiguous beginning."""
 OFFERED = 50
-"""How many ids a shell offers."""
+"""Maximum ids that a shell offers."""
 MOST_NAMES = 1000
-"""How many assistants are looked through."""
+"""Maximum assistants that are searched."""
 QUEUES = ("default", "agents", "workflows")
 """Queues that every server has."""
 BEGINNING = re.compile(r"[0-9a-f][0-9a-f-]{3,34}")
-"""What can be the beginning of an assistant's id; a whole one is a UUID of 36 characters."""
+"""Possible beginning of an assistant's id; a whole id is a UUID of 36 characters."""
 COMPLETION_SECONDS = 1.0
-"""How long a shell waits for a server."""
+"""Maximum seconds that a shell waits for a server."""
 ROLLOUTS: tuple[Kind, ...] = ("rollout", "run", "phase", "job")
-"""What is a rollout."""
+"""Kinds that are rollouts."""
 EXPLAINED: tuple[Kind, ...] = (
     *ROLLOUTS,
     *("thread", "attempt", "workflow_run", "approval", "schedule", "assistant", "session", "trace", "span"),
     *("memory_node", "memory_event", "memory_grip", "worker", "effect", "resources", "token"),
 )
-"""What `perdure why` explains."""
+"""Kinds that `perdure why` explains."""
 SINGULAR = {"resources": "version of resources", "effect": "entry of the outbox"}
-"""Kinds with another word for one of them."""
+"""Kinds with a special singular."""
 BY_ITSELF: tuple[Kind, ...] = (
     *("job", "phase", "attempt", "session", "trace", "span", "worker", "effect"),
     *("memory_node", "memory_event", "memory_grip"),
 )
-"""What comes without anybody: the last thing that somebody did is none of it."""
+"""Kinds that the server creates by itself, so `last` skips them."""
 KINDS = "id_kinds"
-"""The attribute of an argument or option that says of which kinds its ids are."""
+"""Attribute of an argument or option: the kinds of its ids."""
 UNLESS = "unless"
-"""The attribute that names the option with which an id is taken as it is."""
+"""Attribute: the option with which an id is not resolved."""
 AMONG = "among"
-"""The attribute with the function that gives the ids of which one is meant, the newest first."""
+"""Attribute: the function that lists the possible ids, newest first."""
 LOOKS = "looks"
-"""The attribute with the function that tells whether a text looks like the beginning of an id."""
+"""Attribute: the function that checks whether a text can be the beginning of an id."""
 Among = Callable[[CommandConnection, Mapping[str, Any], str], Awaitable[Sequence[str]]]
-"""Gets the connection, what the command was given, and the beginning of an id."""
+"""Lists ids from the connection, the command's arguments, and the beginning of an id."""
 
 
 class Ambiguous(InvalidInput):
-    """Several ids begin with what was given."""
+    """Raised if several ids begin with the given text."""
 
 
 def id_argument(metavar: str, *kinds: Kind, help: str | None = None) -> Any:
-    """An argument that takes ids of these kinds."""
+    """Build an argument that takes ids of these kinds."""
     about = help or "ID, its first characters, or `last`."
-    made = typer.Argument(metavar=metavar, help=about, show_default=False, autocompletion=_completer(kinds))
-    setattr(made, KINDS, kinds)
-    return made
+    argument = typer.Argument(
+        metavar=metavar, help=about, show_default=False, autocompletion=_completer(kinds)
+    )
+    setattr(argument, KINDS, kinds)
+    return argument
 
 
 def id_option(metavar: str, help: str, *names: str, kinds: Sequence[Kind], unless: str | None = None) -> Any:
-    """An option that takes ids of these kinds; with the option `unless` it takes a new one."""
-    made = typer.Option(*names, metavar=metavar, help=help, autocompletion=_completer(kinds))
-    setattr(made, KINDS, tuple(kinds))
-    setattr(made, UNLESS, unless)
-    return made
+    """Build an option that takes ids of these kinds; with the option `unless` it takes a new id."""
+    option = typer.Option(*names, metavar=metavar, help=help, autocompletion=_completer(kinds))
+    setattr(option, KINDS, tuple(kinds))
+    setattr(option, UNLESS, unless)
+    return option
 
 
 def part_argument(metavar: str, help: str, among: Among) -> Any:
-    """An argument that takes the id of a part, such as a span of a trace."""
-    made = typer.Argument(
+    """Build an argument that takes the id of a part, such as a span of a trace."""
+    argument = typer.Argument(
         metavar=metavar, help=help, show_default=False, autocompletion=_part_completer(among)
     )
-    setattr(made, AMONG, among)
-    return made
+    setattr(argument, AMONG, among)
+    return argument
 
 
 def part_option(metavar: str, help: str, *names: str, among: Among) -> Any:
-    """An option that takes the id of a part, such as an attempt of a rollout."""
-    made = typer.Option(*names, metavar=metavar, help=help, autocompletion=_part_completer(among))
-    setattr(made, AMONG, among)
-    return made
+    """Build an option that takes the id of a part, such as an attempt of a rollout."""
+    option = typer.Option(*names, metavar=metavar, help=help, autocompletion=_part_completer(among))
+    setattr(option, AMONG, among)
+    return option
 
 
 # --- from what was typed to an id -------------------------------------------------------------------------
 
 
 def to_resolve(given: Mapping[str, Any], parameters: Mapping[str, Any]) -> bool:
-    """Whether something that was given may be the beginning of an id."""
+    """Return whether an argument may be the beginning of an id."""
     return any(given[name] and getattr(info, LOOKS, bool)(given[name]) for name, info in parameters.items())
 
 
 def list_id_kinds(hints: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a command that take ids."""
-    found = {}
+    """Return the parameters of a command that take ids."""
+    parameters = {}
     for name, hint in hints.items():
-        info = next((each for each in get_args(hint) if hasattr(each, KINDS) or hasattr(each, AMONG)), None)
+        info = next((part for part in get_args(hint) if hasattr(part, KINDS) or hasattr(part, AMONG)), None)
         if info is not None:
-            found[name] = info
-    return found
+            parameters[name] = info
+    return parameters
 
 
 async def resolve_all(
     connection: CommandConnection, given: Mapping[str, Any], parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What a command was given, with whole ids. With --yes only whole ids and `last` are taken."""
-    found = dict(given)
+    """Return the command's arguments with whole ids. With --yes only whole ids and `last` are accepted."""
+    resolved = dict(given)
     whole = bool(given.get("yes"))
-    # A part is looked for in what it belongs to, whose id is therefore taken before.
-    for name, info in sorted(parameters.items(), key=lambda each: hasattr(each[1], AMONG)):
+    # Resolve parts last, because they need the resolved id of their owner.
+    for name, info in sorted(parameters.items(), key=lambda item: hasattr(item[1], AMONG)):
         value, unless = given.get(name), getattr(info, UNLESS, None)
         if unless is not None and given.get(unless):
             continue
         if hasattr(info, AMONG):
             if value and getattr(info, LOOKS, bool)(value):
-                found[name] = await _resolve_part(connection, value, info, found)
+                resolved[name] = await _resolve_part(connection, value, info, resolved)
         elif isinstance(value, str):
-            found[name] = await resolve(connection, value, getattr(info, KINDS), whole=whole)
+            resolved[name] = await resolve(connection, value, getattr(info, KINDS), whole=whole)
         elif value:
             kinds = getattr(info, KINDS)
-            found[name] = [await resolve(connection, each, kinds, whole=whole) for each in value]
-    return found
+            resolved[name] = [await resolve(connection, text, kinds, whole=whole) for text in value]
+    return resolved
 
 
 async def resolve(
     connection: CommandConnection, text: str, kinds: Sequence[Kind], *, whole: bool = False
 ) -> str:
-    """The id that begins with a text. What nothing is known of stays: the command reports it."""
+    """Return the id that begins with a text. Return an unknown text unchanged."""
     if not text or (whole and text != LAST):
         return text
     if text == LAST:
-        kinds = [each for each in kinds if each not in BY_ITSELF] or kinds
+        kinds = [kind for kind in kinds if kind not in BY_ITSELF] or kinds
     try:
-        found = await connection.diagnostics.find(text, kind=list(kinds), limit=SHOWN + 1)
+        matches = await connection.diagnostics.find(text, kind=list(kinds), limit=SHOWN + 1)
     except (NotFound, NotSupported, InvalidInput):
-        # A server of an earlier release knows whole ids only.
+        # A server of an earlier release supports only whole ids.
         return text
     if text == LAST:
-        newest = max(found, key=lambda each: each.time or 0.0, default=None)
+        newest = max(matches, key=lambda match: match.time or 0.0, default=None)
         if newest is None:
             raise NotFound(f"there is no {_format_kinds(kinds)} yet")
         return _id(newest)
-    exact = [each for each in found if text in (each.id, _id(each))]
-    if exact or len(found) == 1:
-        return _id(next(iter(exact or found)))
-    if len(found) > 1:
-        raise Ambiguous(_ambiguous(text, found))
+    exact = [match for match in matches if text in (match.id, _id(match))]
+    if exact or len(matches) == 1:
+        return _id(next(iter(exact or matches)))
+    if len(matches) > 1:
+        raise Ambiguous(_ambiguous(text, matches))
     return await _own_assistant(connection, text) if "assistant" in kinds else text
 
 
 async def _own_assistant(connection: CommandConnection, agent: str) -> str:
-    """The id of the assistant that an agent got by itself; the text if there is no such agent."""
-    found = await connection.assistants.search(agent=agent, limit=MOST_NAMES)
-    return next((each.assistant_id for each in found.items if each.system), agent)
+    """Return the id of an agent's own assistant, or the text if there is no such agent."""
+    page = await connection.assistants.search(agent=agent, limit=MOST_NAMES)
+    return next((assistant.assistant_id for assistant in page.items if assistant.system), agent)
 
 
 async def _resolve_part(connection: CommandConnection, text: str, info: Any, given: Mapping[str, Any]) -> str:
-    """The id of a part that begins with a text; what no part has stays, and the command reports it."""
+    """Return the id of a part that begins with a text. An unknown text is returned unchanged."""
     among: Among = getattr(info, AMONG)
     ids = await among(connection, given, "" if text == LAST else text)
     if text == LAST:
         if not ids:
             raise NotFound(f"there is no {info.metavar.removesuffix('_ID').lower()} yet")
         return ids[0]
-    matching = [each for each in ids if each.startswith(text)]
+    matching = [id for id in ids if id.startswith(text)]
     if text in matching or not matching:
         return text
     if len(matching) > 1:
@@ -181,23 +183,23 @@ async def _resolve_part(connection: CommandConnection, text: str, info: Any, giv
     return matching[0]
 
 
-def _id(found: IdMatch) -> str:
-    return found.title if found.kind == "schedule" and found.title else found.id
+def _id(match: IdMatch) -> str:
+    return match.title if match.kind == "schedule" and match.title else match.id
 
 
 def _format_kinds(kinds: Sequence[Kind]) -> str:
     if len(kinds) > len(ROLLOUTS):
         return "newest one: nothing is stored"
-    return " or ".join(SINGULAR.get(each, each.replace("_", " ")) for each in kinds)
+    return " or ".join(SINGULAR.get(kind, kind.replace("_", " ")) for kind in kinds)
 
 
-def _ambiguous(text: str, found: Sequence[IdMatch]) -> str:
-    # A schedule is called by its name elsewhere; here it is listed because of its id.
+def _ambiguous(text: str, matches: Sequence[IdMatch]) -> str:
+    # Elsewhere a schedule is shown by its name; here its id matched.
     named = ", ".join(
-        f"{each.kind.replace('_', ' ')} {each.id if each.id.startswith(text) else _id(each)}"
-        for each in found[:SHOWN]
+        f"{match.kind.replace('_', ' ')} {match.id if match.id.startswith(text) else _id(match)}"
+        for match in matches[:SHOWN]
     )
-    more = " and more" if len(found) > SHOWN else ""
+    more = " and more" if len(matches) > SHOWN else ""
     return f"{text!r} is the beginning of several ids: {named}{more}; give more characters"
 
 
@@ -209,7 +211,7 @@ Offer = tuple[str, str]
 def completer(
     ask: Callable[[CommandConnection, str], Awaitable[Sequence[Offer]]],
 ) -> Callable[..., list[Offer]]:
-    """A function that offers what a server has; without a server it offers nothing."""
+    """Build a function that completes from the server's data; without a server it offers nothing."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[Offer]:
         target = CommandTarget(*(ctx.params.get(name) for name in ("url", "token", "namespace")))
@@ -219,7 +221,7 @@ def completer(
                 return await ask(connection, incomplete)
 
         try:
-            return [each for each in asyncio.run(offers()) if each[0].startswith(incomplete)]
+            return [offer for offer in asyncio.run(offers()) if offer[0].startswith(incomplete)]
         except (PerdureError, OSError, TimeoutError):
             return []
 
@@ -230,7 +232,7 @@ def _part_completer(among: Among) -> Callable[..., list[Offer]]:
     def complete(ctx: typer.Context, incomplete: str) -> list[Offer]:
         async def ask(connection: CommandConnection, incomplete: str) -> list[Offer]:
             ids = await among(connection, ctx.params, incomplete)
-            return [(each, "") for each in ids[:OFFERED]]
+            return [(id, "") for id in ids[:OFFERED]]
 
         return completer(ask)(ctx, incomplete)
 
@@ -239,40 +241,42 @@ def _part_completer(among: Among) -> Callable[..., list[Offer]]:
 
 def _completer(kinds: Sequence[Kind]) -> Callable[..., list[Offer]]:
     async def ask(connection: CommandConnection, incomplete: str) -> list[Offer]:
-        found = await connection.diagnostics.find(
+        matches = await connection.diagnostics.find(
             incomplete,
             kind=list(kinds),
             limit=OFFERED,
         )
-        offers = [(_id(each), _about(each)) for each in found]
+        offers = [(_id(match), _about(match)) for match in matches]
         return [*offers, (LAST, "the newest")] if not incomplete else offers
 
     return completer(ask)
 
 
-def _about(found: IdMatch) -> str:
-    parts = (found.kind.replace("_", " "), found.title, found.status)
-    return " ".join(part for part in parts if part and part != _id(found))
+def _about(match: IdMatch) -> str:
+    parts = (match.kind.replace("_", " "), match.title, match.status)
+    return " ".join(part for part in parts if part and part != _id(match))
 
 
 async def _agents(connection: CommandConnection, incomplete: str) -> list[Offer]:
     page = await connection.assistants.search(limit=MOST_NAMES)
-    return list({each.agent: "agent" for each in page.items}.items())
+    return list({assistant.agent: "agent" for assistant in page.items}.items())
 
 
 async def _assistants(connection: CommandConnection, incomplete: str) -> list[Offer]:
     page = await connection.assistants.search(limit=MOST_NAMES)
-    offers = {each.agent: "agent" for each in page.items}
-    return [*offers.items(), *((each.assistant_id, each.name) for each in page.items)]
+    offers = {assistant.agent: "agent" for assistant in page.items}
+    return [*offers.items(), *((assistant.assistant_id, assistant.name) for assistant in page.items)]
 
 
 async def _workflows(connection: CommandConnection, incomplete: str) -> list[Offer]:
-    return [(each.name, each.description or "workflow") for each in await connection.workflows.list()]
+    return [
+        (workflow.name, workflow.description or "workflow") for workflow in await connection.workflows.list()
+    ]
 
 
 async def _queues(connection: CommandConnection, incomplete: str) -> list[Offer]:
-    found = {each.queue: f"{each.ready} ready" for each in await connection.rollouts.queues()}
-    return list({**dict.fromkeys(QUEUES, "queue"), **found}.items())
+    queues = {queue.queue: f"{queue.ready} ready" for queue in await connection.rollouts.queues()}
+    return list({**dict.fromkeys(QUEUES, "queue"), **queues}.items())
 
 
 complete_agent = completer(_agents)
@@ -284,17 +288,22 @@ complete_thread = _completer(["thread"])
 
 
 async def _assistant_ids(connection: CommandConnection, given: Mapping[str, Any], start: str) -> list[str]:
-    """The ids of assistants, and the names of agents, which are taken as they are."""
+    """List the ids of assistants and the names of agents, which are not resolved."""
     page = await connection.assistants.search(limit=MOST_NAMES)
-    return [*(each.assistant_id for each in page.items), *(each.agent for each in page.items)]
+    return [
+        *(assistant.assistant_id for assistant in page.items),
+        *(assistant.agent for assistant in page.items),
+    ]
 
 
 def assistant_argument() -> Any:
-    """An argument that takes the name of an agent, or the id of an assistant."""
-    made = part_argument("ASSISTANT", "Agent name, or assistant ID or its first characters.", _assistant_ids)
-    made.autocompletion = complete_assistant
-    setattr(made, LOOKS, lambda given: given == LAST or BEGINNING.fullmatch(given) is not None)
-    return made
+    """Build an argument that takes the name of an agent, or the id of an assistant."""
+    argument = part_argument(
+        "ASSISTANT", "Agent name, or assistant ID or its first characters.", _assistant_ids
+    )
+    argument.autocompletion = complete_assistant
+    setattr(argument, LOOKS, lambda given: given == LAST or BEGINNING.fullmatch(given) is not None)
+    return argument
 
 
 AssistantArgument = Annotated[str, assistant_argument()]
@@ -304,7 +313,7 @@ ThreadFilter = Annotated[
 
 
 async def assistant_exists(assistants: Assistants, name: str) -> bool:
-    """Whether there is an assistant of this id, or an agent of this name."""
+    """Return whether an assistant has this id, or an agent this name."""
     from perdure.assistants.model import system_id
 
     for assistant_id in (name, system_id(name)):

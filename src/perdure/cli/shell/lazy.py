@@ -1,4 +1,4 @@
-"""Groups whose commands are loaded and built when they are used: each command pays for itself alone."""
+"""Command groups that load each command when it is used, so that a command costs no other's import."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WRAPPED = re.compile(r"(?<!\n)\n(?!\n)")
 
 
 class LazyCommands(MutableMapping[str, Any]):
-    """Commands by name, each made when it is first asked for."""
+    """Commands by name, each built at its first use."""
 
     def __init__(self, makers: Mapping[str, Maker]) -> None:
         self._makers = dict(makers)
@@ -52,12 +52,12 @@ class LazyCommands(MutableMapping[str, Any]):
 
 
 def _load(name: str, panel: str, place: str) -> Any:
-    """The command or the group that stands at a place."""
+    """Load the command or group at a place."""
     module, _, attribute = place.partition(":")
-    found = getattr(import_module(module), attribute)
-    if not isinstance(found, typer.Typer):
-        return _command(CommandInfo(name, callback=found, rich_help_panel=panel), name)
-    without_commands = copy(found)
+    loaded = getattr(import_module(module), attribute)
+    if not isinstance(loaded, typer.Typer):
+        return _command(CommandInfo(name, callback=loaded, rich_help_panel=panel), name)
+    without_commands = copy(loaded)
     without_commands.registered_commands = []
     group = get_group_from_info(
         TyperInfo(
@@ -72,7 +72,7 @@ def _load(name: str, panel: str, place: str) -> Any:
         rich_markup_mode="rich",
     )
     makers = {
-        _name(each): partial(_command, each, f"{name} {_name(each)}") for each in found.registered_commands
+        _name(info): partial(_command, info, f"{name} {_name(info)}") for info in loaded.registered_commands
     }
     commands = LazyCommands(makers)
     commands.update(group.commands)
@@ -87,7 +87,7 @@ def _name(info: CommandInfo) -> str:
 def _command(info: CommandInfo, path: str) -> Any:
     described = copy(info)
     described.cls, described.epilog = _Command, _example(path)
-    # A terminal wraps a paragraph by its own width.
+    # A terminal wraps paragraphs to its own width.
     described.help = _WRAPPED.sub(" ", getdoc(info.callback) or "")
     return get_command_from_info(described, pretty_exceptions_short=True, rich_markup_mode="rich")
 
@@ -97,7 +97,7 @@ def _example(path: str) -> str | None:
 
 
 class _Command(TyperCommand):
-    """A command whose help does not show a type for --help, as if it took a value, nor ranges of numbers, for
+    """A command whose help shows no type for --help, which takes no value, and no ranges of numbers, for
     which a terminal has no room."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -111,7 +111,7 @@ class _Command(TyperCommand):
 
 
 class _Group(TyperGroup):
-    """A group with the same help."""
+    """A group whose help shows no type for --help."""
 
     def get_help_option(self, ctx: Any) -> Any:
         return _without_type(super().get_help_option(ctx))
@@ -124,7 +124,7 @@ def _without_type(option: Any) -> Any:
 
 
 def lazy_group(panels: Mapping[str, Mapping[str, str]]) -> type[TyperGroup]:
-    """The class of a group with these commands: for each panel of its help, where each command stands."""
+    """Build the class of a group of commands: for each panel of its help, the place of each command."""
     makers = {
         name: partial(_load, name, panel, place)
         for panel, own in panels.items()

@@ -1,4 +1,4 @@
-"""The options that commands share, and the decorator that gives them to a command."""
+"""Options shared by commands, and the decorator that adds them to a command."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ ClientCommand = Callable[Concatenate["CommandContext", P], Coroutine[Any, Any, N
 CONNECTION = "CommandConnection"
 OUTPUT = "Output"
 ALIASES = {"list": ("ls",), "show": ("get",), "delete": ("rm",)}
-"""Every group accepts these short names; its help shows the long ones."""
+"""Every group accepts these short names; its help shows only the long ones."""
 NO_HELP = Default(None)
-"""The help of a group is that of its callback."""
+"""The help of a group comes from its callback."""
 
 
 def flag(*names: str, help: str, panel: str | None = None) -> Any:
-    """An option without a value. Its type is hidden: `--wait <bool>` looks as if it took one."""
+    """Build an option without a value. Its type is hidden: `--wait <bool>` looks as if it took one."""
     return typer.Option(*names, metavar="", help=help, rich_help_panel=panel)
 
 
@@ -41,7 +41,7 @@ def text(
     variable: str | None = None,
     complete: Callable[..., Any] | None = None,
 ) -> Any:
-    """An option with a text; one with an environment variable is about the connection."""
+    """Build an option with a text; one with an environment variable concerns the connection."""
     return typer.Option(
         *names,
         metavar=metavar,
@@ -53,17 +53,17 @@ def text(
 
 
 def name_argument(metavar: str, help: str, complete: Callable[..., Any]) -> Any:
-    """An argument with a name that shells complete."""
+    """Build an argument with a name that shells complete."""
     return typer.Argument(metavar=metavar, help=help, show_default=False, autocompletion=complete)
 
 
 def number(help: str, *names: str, min: int | None = None, max: int | None = None) -> Any:
-    """An option with a whole number."""
+    """Build an option with a whole number."""
     return typer.Option(*names, metavar="N", min=min, max=max, help=help)
 
 
 def duration(help: str, *names: str) -> Any:
-    """An option with a duration, such as 30s or 10m."""
+    """Build an option with a duration, such as 30s or 10m."""
     return typer.Option(
         *names, parser=parse_duration, metavar="DURATION", help=f"{help}, such as 30s, 10m or 2h."
     )
@@ -116,7 +116,7 @@ CorsOption = Annotated[
 
 
 class CommandContext:
-    """What a client command works with: the target of its requests, and its output."""
+    """The context of a client command: the target of its requests, and its output."""
 
     def __init__(self, target: CommandTarget, output: Output) -> None:
         self.target = target
@@ -129,9 +129,9 @@ class CommandContext:
 
     @asynccontextmanager
     async def connect(self, *, create: bool = False) -> AsyncIterator[CommandConnection]:
-        """Connect to the server or database; `create` makes a database file that does not exist.
+        """Connect to the server or database; `create` creates a missing database file.
 
-        Within a connection it gives that one.
+        Within a connection, yield that connection.
         """
         if self._connection is not None:
             yield self._connection
@@ -144,7 +144,7 @@ class CommandContext:
                 self._connection = None
 
     def answer(self, document: Any, message: str) -> None:
-        """Print a document with --json, else a message."""
+        """Print a document with --json, otherwise a message."""
         if self.as_json:
             self.output.document(document)
         else:
@@ -167,26 +167,27 @@ def _common(
 def with_options(
     make: Callable[..., T], *, first: bool = False
 ) -> Callable[[Callable[Concatenate[T, P], None]], Callable[..., None]]:
-    """Give a command the options of `make`: what that makes of them is the command's first parameter.
+    """Add the options of `make` to a command. The result of `make` becomes its first parameter.
 
-    Options of the same name are the command's own. With `first`, those of `make` come first in the help.
+    The command's own options replace those of the same name. With `first`, those of `make` come first in the
+    help.
     """
 
     def add(function: Callable[Concatenate[T, P], None]) -> Callable[..., None]:
         own = list(inspect.signature(function).parameters.values())[1:]
-        own_names = {each.name for each in own}
-        shared = [each for each in _parameters(make) if each.name not in own_names]
+        own_names = {parameter.name for parameter in own}
+        shared = [parameter for parameter in _parameters(make) if parameter.name not in own_names]
 
         @wraps(function)
         def run(**given: Any) -> None:
-            made = make(**{each.name: given[each.name] for each in shared})
-            function(made, **{name: given[name] for name in own_names})  # type: ignore[call-arg]
+            first_argument = make(**{parameter.name: given[parameter.name] for parameter in shared})
+            function(first_argument, **{name: given[name] for name in own_names})  # type: ignore[call-arg]
 
         hints = get_type_hints(function, include_extras=True)
-        typed = [each.replace(annotation=hints[each.name]) for each in own]
+        typed = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
         parameters = [*shared, *typed] if first else [*typed, *shared]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         del run.__wrapped__
         return run
 
@@ -194,16 +195,16 @@ def with_options(
 
 
 def client_command(function: ClientCommand[P]) -> Callable[..., None]:
-    """Make a command of a coroutine function: its first parameter is the context, whose options it gets."""
+    """Build a command from a coroutine function, whose first parameter is the context."""
 
-    taken = list_id_kinds(get_type_hints(function, include_extras=True))
+    id_parameters = list_id_kinds(get_type_hints(function, include_extras=True))
 
     async def call(context: CommandContext, given: dict[str, Any]) -> None:
-        if not to_resolve(given, taken):
+        if not to_resolve(given, id_parameters):
             await function(context, **given)  # type: ignore[call-arg]
             return
         async with context.connect() as connection:
-            await function(context, **await resolve_all(connection, given, taken))  # type: ignore[call-arg]
+            await function(context, **await resolve_all(connection, given, id_parameters))  # type: ignore[call-arg]
 
     @wraps(function)
     def run(context: CommandContext, /, **given: Any) -> None:
@@ -218,7 +219,7 @@ def client_command(function: ClientCommand[P]) -> Callable[..., None]:
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     hints = get_type_hints(function, include_extras=True)
     parameters = inspect.signature(function).parameters.values()
-    return [each.replace(annotation=hints[each.name]) for each in parameters]
+    return [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
 
 
 class CommandGroup(typer.Typer):

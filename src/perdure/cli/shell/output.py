@@ -1,4 +1,4 @@
-"""How commands print: tables and sentences for people, JSON for programs."""
+"""Output of commands: tables and sentences for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ STYLES = {
     "expired": "magenta",
     "withdrawn": "dim",
 }
-"""The style of every status."""
+"""Styles of all statuses."""
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 GAP = 2
-"""How many spaces are between columns."""
+"""Spaces between columns."""
 LEAST_CELL = 6
-"""To how many characters a column that has no ids is cut, if its name is not longer."""
+"""Minimum width of a truncated column without ids, if its name is not longer."""
 WHOLE_CELL = 24
-"""A column up to this width, such as a time, a status or a schedule, is shown whole or not at all."""
+"""A column up to this width, such as a time, a status or a schedule, is never truncated, only left out."""
 TEXTS = ("error", "last error", "question", "title", "description", "input", "text", "differences")
-"""Columns that are cut rather than left out, however short they are."""
+"""Columns that are truncated instead of left out, even if they are short."""
 LEAST_TEXT = 14
 _ID = re.compile(
     r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?:ro|at|rs)-[0-9a-f]+|[0-9a-f]{16}|[0-9a-f]{32}|[0-9A-Z]{26}"
@@ -71,7 +71,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)?")
 
 
 def make_console(*, no_color: bool = False, quiet: bool = False) -> Console:
-    """A console on stdout, which wraps lines on a terminal only."""
+    """Build a console on stdout that wraps lines only on a terminal."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else PIPE_WIDTH
@@ -96,13 +96,13 @@ class Output:
         typer.echo(encode_wire(value).decode())
 
     def print(self, text: str) -> None:
-        """Print text, unless --json is set; on a terminal sentences are wrapped, commands and data not."""
+        """Print text, unless --json is set. On a terminal, wrap sentences, but not commands and data."""
         for line in text.split("\n"):
             whole = not self.console.is_terminal or line.startswith("  ")
             self.console.print(line, markup=False, soft_wrap=whole)
 
     def item(self, mark: str, text: str) -> None:
-        """Print an item of a list, unless --json is set; on a terminal its lines stand below each other."""
+        """Print an item of a list, unless --json is set. On a terminal, wrapped lines are aligned."""
         from rich.text import Text
 
         lines = [Text(text)]
@@ -112,7 +112,7 @@ class Output:
             self.console.print(f"{' ' * len(mark) if number else mark}{line}", markup=False, soft_wrap=True)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Print a table that fits the terminal, unless --json is set. Elsewhere nothing is cut."""
+        """Print a table that fits the terminal, unless --json is set. Elsewhere nothing is truncated."""
         if self.console.is_terminal:
             self.show(make_table(columns, rows, self.console.width))
         elif not self.as_json:
@@ -154,7 +154,7 @@ def warn(text: str) -> None:
 
 
 def wants_json() -> bool:
-    """Whether the command line has --json."""
+    """Return whether the command line has --json."""
     return "--json" in sys.argv[1:]
 
 
@@ -173,9 +173,9 @@ def print_error(code: str, message: str, exit_code: int) -> None:
 
 
 def make_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], width: int | None = None) -> Table:
-    """A table without lines; a missing value is a dash.
+    """Build a table without lines; a missing value is a dash.
 
-    In a given width ids stay whole: other columns are cut, and the last ones are left out if need be.
+    With a width, ids stay whole: other columns are truncated, and the last ones are left out if necessary.
     """
     from rich.table import Table
     from rich.text import Text
@@ -195,7 +195,7 @@ def _cells(rows: Iterable[Sequence[Any]]) -> list[list[str]]:
 
 
 def _plain_lines(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
-    """A table as text, without spaces at the ends of lines."""
+    """Format a table as text, without trailing spaces."""
     lines = [list(columns), *_cells(rows)]
     widths = [max(map(len, column)) + GAP for column in zip(*lines, strict=True)]
     return ["".join(map(str.ljust, line, widths)).rstrip() for line in lines]
@@ -204,35 +204,35 @@ def _plain_lines(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[
 def _column_widths(
     columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
 ) -> dict[int, int]:
-    """The columns that fit, and how wide each is."""
+    """Return the columns that fit, with the width of each."""
     from rich.cells import cell_len
 
     parts = [[name, *(row[number] for row in rows)] for number, name in enumerate(columns)]
-    found = {number: max(map(cell_len, cells)) for number, cells in enumerate(parts)}
+    widths = {number: max(map(cell_len, cells)) for number, cells in enumerate(parts)}
     if width is None:
-        return found
-    least = {number: _least(parts[number], wide) for number, wide in found.items()}
+        return widths
+    least = {number: _least(parts[number], wide) for number, wide in widths.items()}
     empty = [number for number, cells in enumerate(parts) if number and set(cells[1:]) == {"-"}]
-    for number in (*empty, *sorted(set(found) - set(empty), reverse=True)):
-        fits = sum(least[each] + GAP for each in found) - GAP <= width
-        if number and (not fits or (number in empty and sum(found.values()) + GAP * len(found) > width)):
-            del found[number]
+    for number in (*empty, *sorted(set(widths) - set(empty), reverse=True)):
+        fits = sum(least[kept] + GAP for kept in widths) - GAP <= width
+        if number and (not fits or (number in empty and sum(widths.values()) + GAP * len(widths) > width)):
+            del widths[number]
     for number, cells in enumerate(parts):
-        # What is small may still fit where something large did not.
-        kept = [*found, number]
-        if number not in (*found, *empty) and sum(least[each] + GAP for each in kept) - GAP <= width:
-            found[number] = max(map(cell_len, cells))
-    found = dict(sorted(found.items()))
-    while sum(found.values()) + GAP * (len(found) - 1) > width:
-        widest = max(found, key=lambda number: found[number] - least[number])
-        if found[widest] <= least[widest]:
+        # A narrow column may still fit where a wide one did not.
+        candidates = [*widths, number]
+        if number not in (*widths, *empty) and sum(least[kept] + GAP for kept in candidates) - GAP <= width:
+            widths[number] = max(map(cell_len, cells))
+    widths = dict(sorted(widths.items()))
+    while sum(widths.values()) + GAP * (len(widths) - 1) > width:
+        widest = max(widths, key=lambda number: widths[number] - least[number])
+        if widths[widest] <= least[widest]:
             break
-        found[widest] -= 1
-    return found
+        widths[widest] -= 1
+    return widths
 
 
 def _least(cells: Sequence[str], wide: int) -> int:
-    """How narrow a column may be shown."""
+    """Return the minimum width of a column."""
     name = cells[0]
     if name in TEXTS:
         return min(wide, LEAST_TEXT)
@@ -246,7 +246,7 @@ def _has_ids(cells: Sequence[str]) -> bool:
 
 
 def facts_table(rows: Iterable[tuple[str, Any]]) -> Table:
-    """The properties of one thing, a line each; missing values are left out."""
+    """Build a table of the properties of one thing, a line each; missing values are left out."""
     from rich.table import Table
     from rich.text import Text
 
@@ -263,7 +263,7 @@ def _fact_text(value: Any) -> str:
 
 
 def shorten(value: Any, longest: int = LONGEST_CELL) -> str:
-    """A value as JSON that fits a cell."""
+    """Format a value as JSON that fits a cell."""
     from perdure.kernel.codec import encode_wire
 
     text = value if isinstance(value, str) else encode_wire(value).decode()
@@ -272,29 +272,29 @@ def shorten(value: Any, longest: int = LONGEST_CELL) -> str:
 
 
 def printable(text: str) -> str:
-    """What somebody else wrote, without characters that would move the cursor or change the terminal."""
+    """Replace characters that would move the cursor or change the terminal, in text from others."""
     return _CONTROL.sub("\ufffd", text)
 
 
 def tokens_text(input_tokens: int, output_tokens: int) -> str | None:
-    """Tokens read and written, such as `812 in, 96 out`; None if there are none."""
+    """Format input and output tokens, such as `812 in, 96 out`; None if there are none."""
     return f"{input_tokens} in, {output_tokens} out" if input_tokens or output_tokens else None
 
 
 def cost_text(cost: float | None) -> str | None:
-    """A cost in US dollars, such as `$0.0123`; None if it is not known."""
+    """Format a cost in US dollars, such as `$0.0123`; None if it is unknown."""
     return None if cost is None else f"${cost:,.4f}" if cost < 1 else f"${cost:,.2f}"
 
 
 def ago(then: float | None, now: float | None = None) -> str | None:
-    """The time since `then`, such as `30 s ago`."""
+    """Format the time since `then`, such as `30 s ago`."""
     if then is None:
         return None
     return f"{human_duration((time.time() if now is None else now) - then)} ago"
 
 
 def in_time(then: float | None, now: float | None = None) -> str | None:
-    """The time until `then`, such as `in 30 s`; `now` if it has come."""
+    """Format the time until `then`, such as `in 30 s`; `now` if it is over."""
     if then is None:
         return None
     left = then - (time.time() if now is None else now)
@@ -302,13 +302,13 @@ def in_time(then: float | None, now: float | None = None) -> str | None:
 
 
 def error_text(error: Any) -> str | None:
-    """The error of a run or a thread in one line."""
+    """Format the error of a run or a thread in one line."""
     return None if error is None else f"{error.error}: {error.message}"
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from `90`, `30s`, `10m`, `1h`, `2d` or `1w`."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
+    """Parse seconds from `90`, `30s`, `10m`, `1h`, `2d` or `1w`."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
         raise typer.BadParameter(f"{text!r} is not a duration; write 30s, 10m, 1h, 2d or 1w")
-    return float(found[1]) * _UNITS[found[2] or "s"]
+    return float(match[1]) * _UNITS[match[2] or "s"]

@@ -1,5 +1,5 @@
-"""Values of options and arguments without pydantic, which typer loads for them: that takes longer than most
-commands."""
+"""Values of options and arguments without pydantic, because loading it, as typer does, takes longer than
+most commands."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typer._coercion import RuntimeParam, TypeDescriptor, build_runtime_param
 
 @dataclass(frozen=True)
 class QuickParam(RuntimeParam):
-    """Takes texts, whole numbers, flags and lists of texts as they are.
+    """Accepts texts, whole numbers, flags and lists of texts unchanged.
 
-    Typer gets what is left, so that what it refuses is refused in its words.
+    Other values go to typer, so that its own messages report errors.
     """
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
@@ -22,13 +22,13 @@ class QuickParam(RuntimeParam):
             return () if param.multiple or param.nargs == -1 else None
         info = self.parameter_info
         if info.parser is not None:
-            # A default is no text, and is what the parser would make of one.
+            # A default is not a text, and already has the parser's type.
             return info.parser(value) if isinstance(value, str) else value
         if self.annotation is int and isinstance(value, str) and value.isdecimal():
             return self.coerce(int(value), param, ctx)
         if self._is_plain(value):
             return value
-        if self.annotation == list[str] and all(type(each) is str for each in value):
+        if self.annotation == list[str] and all(type(item) is str for item in value):
             return list(value)
         return build_runtime_param(param.type_descriptor).coerce(value, param=param, ctx=ctx)
 
@@ -44,7 +44,7 @@ class QuickParam(RuntimeParam):
 
 
 def use_quick_params() -> None:
-    """Let all commands of this process take plain values as they are."""
+    """Let all commands of this process accept plain values unchanged."""
     vars(typer.core)["build_runtime_param"] = _quick_param
 
 

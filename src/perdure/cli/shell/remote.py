@@ -1,4 +1,4 @@
-"""The connection of client commands to a server. Each service is loaded when a command asks for it."""
+"""The connection of client commands to a server. Each service is loaded at its first use."""
 
 from __future__ import annotations
 
@@ -48,31 +48,31 @@ if TYPE_CHECKING:
 READY = "/readyz"
 INFO = "/info"
 JOB_SECONDS = 0.1
-"""How often the server is asked whether a job has ended."""
+"""Poll interval for the end of a job."""
 PATIENCE_SECONDS = 600.0
-"""How long a stream, a wait or a create whose answer was lost tries to reach a server that is away."""
+"""How long a stream, a wait or a retried create waits for a server that is away."""
 AWAY = "server away, reconnecting"
 Document = dict[str, Any]
 S = TypeVar("S", bound="Service")
 
 
 class _Transport(HttpTransport):
-    """Loads what streams and waits with the first call that does."""
+    """Loads the senders of streams and waits at the first such call."""
 
     def send(self, endpoint: Endpoint, arguments: dict[str, Any]) -> Any:
         if endpoint.by_hand and not self.senders:
             from perdure.client.streaming import ThreadSenders
 
-            self.senders = dict(ThreadSenders(PATIENCE_SECONDS, _tell_away).by_method())
+            self.senders = dict(ThreadSenders(PATIENCE_SECONDS, _warn_away).by_method())
         return super().send(endpoint, arguments)
 
     async def exchange(self, endpoint: Endpoint, arguments: dict[str, Any], **options: Any) -> Answer:
-        """Send one request. If its answer was lost, repeat it with its idempotency key."""
+        """Send one request. If its response was lost, repeat it with its idempotency key."""
         if not endpoint.shape.keyed:
             return await super().exchange(endpoint, arguments, **options)
         if arguments.get(KEY) is None:
             arguments = {**arguments, KEY: uuid4().hex}
-        outage = Outage(self.session, PATIENCE_SECONDS, _tell_away)
+        outage = Outage(self.session, PATIENCE_SECONDS, _warn_away)
         while True:
             try:
                 return await super().exchange(endpoint, arguments, **options)
@@ -82,12 +82,12 @@ class _Transport(HttpTransport):
                 await outage.pause(error)
 
 
-def _tell_away() -> None:
+def _warn_away() -> None:
     warn(AWAY)
 
 
 class Remote:
-    """A connection to a server. Requests are not retried, since a person is waiting."""
+    """A connection to a server. Requests are not retried, because a person waits."""
 
     def __init__(self, url: str, token: str | Callable[[], str | None] | None, namespace: str | None) -> None:
         self._url = url
@@ -180,7 +180,7 @@ class Remote:
 
     @property
     def own_services(self) -> Services:
-        """An import writes past the server."""
+        """Raise NotSupported, because an import bypasses the server."""
         raise NotSupported(
             "an import writes to the database itself: give it with --database, without its server"
         )
@@ -252,10 +252,10 @@ class Remote:
         return self._over(Jobs)
 
     async def finish_memory(self) -> None:
-        """The server indexes what was ingested."""
+        """Do nothing; the server indexes ingested events."""
 
     async def finish_job(self, job_id: str) -> Job:
-        """Wait until the server has done a job."""
+        """Wait until the server has finished a job."""
         from perdure.rollouts.model import ENDED
 
         while True:
@@ -268,7 +268,7 @@ class Remote:
         return dict((await self.session.request("GET", READY)).json())
 
     async def grpc_address(self) -> str | None:
-        """Where the server is reached over gRPC; None if it is not, or is of an earlier release."""
+        """Return the gRPC address of the server; None if it has none, or if its release is too old."""
         try:
             ports = (await self.session.request("GET", INFO)).json().get("grpc_ports")
         except PerdureError:

@@ -1,4 +1,4 @@
-"""How commands list, show and delete things: pages, tables, JSON, empty lists and confirmations."""
+"""Lists, single objects and deletions in commands: pages, tables, JSON, empty lists and confirmations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 PAGE_SIZE = 1000
-"""How many results one request may have."""
+"""Maximum results of one request."""
 
 
 class ListedPage(Protocol[T_co]):
@@ -27,11 +27,11 @@ class ListedPage(Protocol[T_co]):
 
 
 Fetch = Callable[[int, str | None], Awaitable[ListedPage[T] | ListPart[T]]]
-"""Gives a page by its limit and cursor."""
+"""Fetches a page by its limit and cursor."""
 
 
 class CommandResults(list[T]):
-    """What a command lists: how many there are in all, where it is known, and whether there may be more."""
+    """Results of a list command: the total, if known, and whether there may be more."""
 
     def __init__(self, items: Iterable[T], total: int | None = None, *, more: bool = False) -> None:
         super().__init__(items)
@@ -39,22 +39,22 @@ class CommandResults(list[T]):
 
 
 async def pages(fetch: Fetch[T], limit: int, keep: Callable[[T], bool] | None = None) -> CommandResults[T]:
-    """Up to `limit` results, fetched in pages, up to the first that `keep` refuses."""
-    found: list[T] = []
+    """Fetch up to `limit` results in pages, until `keep` refuses one."""
+    results: list[T] = []
     cursor = None
     while True:
-        page = await fetch(min(PAGE_SIZE, limit - len(found)), cursor)
+        page = await fetch(min(PAGE_SIZE, limit - len(results)), cursor)
         items = page if isinstance(page, ListPart) else page.items
-        kept = [each for each in items if keep is None or keep(each)]
-        found += kept
+        kept = [item for item in items if keep is None or keep(item)]
+        results += kept
         cursor = page.next
-        if cursor is None or len(kept) < len(items) or len(found) >= limit:
-            return CommandResults(found, getattr(page, "total", None), more=cursor is not None)
+        if cursor is None or len(kept) < len(items) or len(results) >= limit:
+            return CommandResults(results, getattr(page, "total", None), more=cursor is not None)
 
 
 def listing(
     context: CommandContext,
-    found: Sequence[T],
+    results: Sequence[T],
     columns: Sequence[str],
     row: Callable[[T], Sequence[Any]],
     *,
@@ -64,27 +64,27 @@ def listing(
     document: Callable[[T], Any] | None = None,
     hint: bool = True,
 ) -> None:
-    """Print a list as a table, or as JSON; an empty one explains how to begin, or that nothing matches.
+    """Print a list as a table or as JSON. An empty list explains how to start, or that nothing matches.
 
-    `noun` is in the plural. `document` makes the JSON of an item where it is not the item itself. Without
-    `hint`, the total is not that of this list, and is not printed.
+    `noun` is plural. `document` builds the JSON of an item, by default the item itself. Set `hint` to False
+    if the total is not that of this list.
     """
-    total, more = getattr(found, "total", None), getattr(found, "more", False)
+    total, more = getattr(results, "total", None), getattr(results, "more", False)
     if context.as_json:
-        items = list(found) if document is None else [document(each) for each in found]
+        items = list(results) if document is None else [document(item) for item in results]
         context.output.document({"items": items} if total is None else {"items": items, "total": total})
-    elif not found:
+    elif not results:
         context.output.print(f"No {noun} match." if filtered else empty)
     else:
-        context.output.table(columns, map(row, found))
+        context.output.table(columns, map(row, results))
         if hint:
-            more_hint(context, len(found), total, noun, more=more)
+            more_hint(context, len(results), total, noun, more=more)
 
 
 def more_hint(
     context: CommandContext, shown: int, total: int | None, noun: str, *, more: bool = False
 ) -> None:
-    """Print how many there are if not all are shown, or that there may be more."""
+    """Print the total if not all results are shown, or that there may be more."""
     if total is not None and total > shown:
         context.output.print(f"Showing {shown} of {total} {noun}. Use --limit to show more.")
     elif total is None and more:
@@ -98,7 +98,7 @@ def showing(
     columns: Sequence[str] = (),
     details: Iterable[Sequence[Any]] = (),
 ) -> None:
-    """Print one thing, a property a line, or its JSON; `details` is a table below it, if it has rows."""
+    """Print one thing, a property a line, or its JSON. `details` are rows of a table below it."""
     if context.as_json:
         context.output.document(document)
         return
@@ -118,7 +118,7 @@ async def removing(
     yes: bool,
     along: str = "",
 ) -> None:
-    """Delete one thing after a confirmation; `along` names what is deleted with it."""
+    """Delete one thing after a confirmation; `along` names other things that are deleted with it."""
     if not yes:
         confirm(f"Delete {noun} {id}{f' with {along}' if along else ''}?")
     async with context.connect() as connection:

@@ -40,7 +40,7 @@ DEFAULT_URL = "http://127.0.0.1:4747"
 
 
 class CommandConnection(Protocol):
-    """What client commands need of a server or a database."""
+    """The operations of a server or a database that client commands use."""
 
     @property
     def store(self) -> LightningStore: ...
@@ -113,7 +113,7 @@ class CommandTarget:
 
     @asynccontextmanager
     async def open(self, *, create: bool = False) -> AsyncIterator[CommandConnection]:
-        """Connect; `create` makes a database file that does not exist."""
+        """Connect; `create` creates a missing database file."""
         connection = self._direct(create) if self.database is not None else self._remote()
         try:
             yield connection
@@ -136,7 +136,7 @@ class CommandTarget:
 
 
 def actor() -> str:
-    """The user, as the audit log names them."""
+    """Return the user's name for the audit log."""
     try:
         return f"cli:{getpass.getuser()}"
     except (KeyError, OSError):

@@ -1,4 +1,4 @@
-"""Times that services give as ISO 8601."""
+"""Times in ISO 8601, as services return them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import datetime
 
 
 def parse_moment(moment: str) -> float:
-    """A time in epoch seconds."""
+    """Convert a time to epoch seconds."""
     return datetime.fromisoformat(moment).timestamp()
 
 

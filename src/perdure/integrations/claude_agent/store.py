@@ -1,4 +1,4 @@
-"""A session store for the Claude Agent SDK: its transcripts are sessions of perdure."""
+"""A session store for the Claude Agent SDK: its transcripts are perdure sessions."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from perdure.sessions.model import Session
 from perdure.sessions.service import Sessions
 
 MAX_OPEN = 256
-"""How many sessions are remembered, with what is known of them."""
+"""Maximum sessions whose state is kept in memory."""
 MAX_KNOWN = 10_000
-"""How many entries of a session are remembered by their uuid, to leave out those that are sent again."""
+"""Maximum entries of a session remembered by uuid, to skip entries that are sent again."""
 
 Entry = dict[str, Any]
 
 
 class PerdureSessionStore:
-    """Give it to the SDK: `ClaudeAgentOptions(session_store=PerdureSessionStore(perdure.sessions))`.
+    """Session store for the SDK: `ClaudeAgentOptions(session_store=PerdureSessionStore(perdure.sessions))`.
 
-    `sessions` is that of `Perdure` or of `PerdureClient`. Sessions are append-only, so that there is no
-    `delete`: the SDK treats it as not supported. An entry is known by its uuid, and is loaded once.
+    `sessions` belongs to `Perdure` or `PerdureClient`. Sessions are append-only, so there is no `delete`; the
+    SDK treats it as not supported. An entry is identified by its uuid and loaded once.
     """
 
     def __init__(self, sessions: Sessions) -> None:
@@ -39,53 +39,53 @@ class PerdureSessionStore:
             await self._transcript(key).append(entries)
 
     async def load(self, key: Mapping[str, str]) -> list[Entry] | None:
-        """All entries of a transcript, or None if there are none."""
+        """Return all entries of a transcript, or None if there are none."""
         return await self._transcript(key).load()
 
     async def list_sessions(self, project_key: str) -> list[dict[str, Any]]:
-        """The sessions of a project, with the times of their last change in epoch milliseconds."""
+        """List the sessions of a project, with the times of their last change in epoch milliseconds."""
         return [
-            {"session_id": each.session_id, "mtime": _millis(each)}
-            for each in await self._listed(project_key)
+            {"session_id": session.session_id, "mtime": _millis(session)}
+            for session in await self._listed(project_key)
         ]
 
     async def list_session_summaries(self, project_key: str) -> list[dict[str, Any]]:
-        """The SDK's summaries of sessions; of each, only what is new since the last call is read."""
-        found = []
-        for each in await self._listed(project_key):
-            key = {"project_key": project_key, "session_id": each.session_id}
+        """Return the SDK's summaries of sessions. Read only new entries since the last call."""
+        summaries = []
+        for session in await self._listed(project_key):
+            key = {"project_key": project_key, "session_id": session.session_id}
             summary = await self._transcript(key).summary()
             if summary is not None:
-                found.append({**summary, "mtime": _millis(each)})
-        return found
+                summaries.append({**summary, "mtime": _millis(session)})
+        return summaries
 
     async def list_subkeys(self, key: Mapping[str, str]) -> list[str]:
-        """The sub-agents of a session."""
+        """List the sub-agents of a session."""
         name = _parse_log_name(key)
         try:
             session = await self._sessions.get(name.session_id, project=name.project)
         except NotFound:
             return []
-        return [each.name for each in session.sub_agents]
+        return [agent.name for agent in session.sub_agents]
 
     async def _listed(self, project_key: str) -> list[Session]:
         project = _build_project_name(project_key)
-        found: list[Session] = []
+        sessions: list[Session] = []
         while True:
-            page = await self._sessions.list(project=project, limit=PAGE, offset=len(found))
-            found += page.items
-            if len(found) >= page.counted or not page.items:
-                return found
+            page = await self._sessions.list(project=project, limit=PAGE, offset=len(sessions))
+            sessions += page.items
+            if len(sessions) >= page.counted or not page.items:
+                return sessions
 
     def _transcript(self, key: Mapping[str, str]) -> _Transcript:
         name = _parse_log_name(key)
-        found = self._open.get(name)
-        if found is None:
-            found = self._open[name] = _Transcript(self._sessions, name, dict(key))
+        transcript = self._open.get(name)
+        if transcript is None:
+            transcript = self._open[name] = _Transcript(self._sessions, name, dict(key))
             if len(self._open) > MAX_OPEN:
                 self._open.popitem(last=False)
         self._open.move_to_end(name)
-        return found
+        return transcript
 
 
 class _Summed(NamedTuple):
@@ -96,32 +96,32 @@ class _Summed(NamedTuple):
 
 
 class _Transcript:
-    """One transcript, and what was written to it here."""
+    """A transcript, and the entries written to it here."""
 
     def __init__(self, sessions: Sessions, name: LogName, key: dict[str, str]) -> None:
         self._log = SessionLog(sessions, name.session_id, name.project, name.subpath)
         self._key = key
-        self._known: OrderedDict[str, None] = OrderedDict()
+        self._seen: OrderedDict[str, None] = OrderedDict()
         self._summed = _Summed()
         self._lock = asyncio.Lock()
 
     async def append(self, entries: Sequence[Entry]) -> None:
         async with self._lock:
-            new = [each for each in entries if each.get("uuid") not in self._known]
+            new = [entry for entry in entries if entry.get("uuid") not in self._seen]
             await self._log.append(new)
-            self._known |= {each["uuid"]: None for each in new if isinstance(each.get("uuid"), str)}
-            while len(self._known) > MAX_KNOWN:
-                self._known.popitem(last=False)
+            self._seen |= {entry["uuid"]: None for entry in new if isinstance(entry.get("uuid"), str)}
+            while len(self._seen) > MAX_KNOWN:
+                self._seen.popitem(last=False)
 
     async def load(self) -> list[Entry] | None:
         entries: list[Entry] = []
-        known: set[Any] = set()
+        seen: set[Any] = set()
         async for lines, _ in self._log.read():
             for entry in lines:
                 uuid = entry.get("uuid")
-                if uuid is None or uuid not in known:
+                if uuid is None or uuid not in seen:
                     entries.append(entry)
-                    known.add(uuid)
+                    seen.add(uuid)
         return entries or None
 
     async def summary(self) -> dict[str, Any] | None:
@@ -143,7 +143,7 @@ def _parse_log_name(key: Mapping[str, str]) -> LogName:
 
 
 def _build_project_name(project_key: str) -> str:
-    """The project of a key. What cannot be one gets a name that no other key has."""
+    """Return the project of a key. An invalid name gets a unique replacement."""
     try:
         return check_project(project_key)
     except InvalidInput:

@@ -1,4 +1,4 @@
-"""Memory as a tool: a model searches what happened, and gets the events behind each result."""
+"""Memory as a tool: a model searches past events, and gets the events behind each result."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ DESCRIPTION = (
 )
 MOST = 50
 CITED = 5
-"""How many events a result names to the model; the artifact has all of them."""
+"""Maximum events per result for the model; the artifact contains all of them."""
 
 
 class HasMemory(Protocol):
-    """What has a memory: a `Perdure`, a `PerdureClient`, the context of a run."""
+    """An object with a memory: a `Perdure`, a `PerdureClient`, the context of a run."""
 
     @property
     def memory(self) -> Any: ...
 
 
 class SearchMemoryInput(BaseModel):
-    """What a model may ask of memory."""
+    """The arguments of a memory search by a model."""
 
     query: str = Field(
         description='Words to look for, "phrases", prefix* and -excluded words.',
@@ -52,7 +52,7 @@ class MemoryTool(BaseTool):
     """A LangChain tool that searches memory.
 
     Without a source it searches the memory of the run that calls it, for graphs that perdure executes.
-    Elsewhere `source` is a `Perdure`, a `PerdureClient`, or something with a method `search`, such as a
+    Elsewhere `source` is a `Perdure`, a `PerdureClient`, or an object with a method `search`, such as a
     `GrpcMemory`. The model gets a text with citations; the artifact of the message is the `SearchResult`.
     """
 
@@ -72,22 +72,22 @@ class MemoryTool(BaseTool):
 
     def _run(self, query: str, **given: Any) -> tuple[str, SearchResult]:
         if self._source is not None:
-            return self._portal.wait(lambda: self._found(self._source, query, **given))
+            return self._portal.wait(lambda: self._search(self._source, query, **given))
         served = memory_of_run()
         if served is None:
             raise ToolException(_NO_MEMORY)
-        found: tuple[str, SearchResult] = served.wait(lambda: self._found(served.memory, query, **given))
-        return found
+        result: tuple[str, SearchResult] = served.wait(lambda: self._search(served.memory, query, **given))
+        return result
 
     async def _arun(self, query: str, **given: Any) -> tuple[str, SearchResult]:
         if self._source is not None:
-            return await self._found(self._source, query, **given)
+            return await self._search(self._source, query, **given)
         served = memory_of_run()
         if served is None:
             raise ToolException(_NO_MEMORY)
-        return await self._found(served.memory, query, **given)
+        return await self._search(served.memory, query, **given)
 
-    async def _found(
+    async def _search(
         self,
         memory: MemorySearch,
         query: str,
@@ -99,7 +99,7 @@ class MemoryTool(BaseTool):
         limit: int = 5,
     ) -> tuple[str, SearchResult]:
         try:
-            found: SearchResult = await memory.search(
+            result: SearchResult = await memory.search(
                 query,
                 mode=self.mode,
                 agent=agent,
@@ -110,20 +110,20 @@ class MemoryTool(BaseTool):
             )
         except PerdureError as error:
             raise ToolException(f"memory could not be searched: {error.public}") from error
-        return told(found), found
+        return format_result(result), result
 
 
 _NO_MEMORY = "there is no memory here: perdure does not execute this graph, and the tool has no source"
 
 
-def told(found: SearchResult) -> str:
-    """What a search found, as a model reads it: each result with its time, its agent and its events."""
-    if not found.items:
+def format_result(result: SearchResult) -> str:
+    """Format a search result for a model: each hit with its time, agent and events."""
+    if not result.items:
         return "Memory has nothing about that."
-    return "\n\n".join(_told(number, hit) for number, hit in enumerate(found.items, 1))
+    return "\n\n".join(_format_hit(number, hit) for number, hit in enumerate(result.items, 1))
 
 
-def _told(number: int, hit: SearchHit) -> str:
+def _format_hit(number: int, hit: SearchHit) -> str:
     time = datetime.fromtimestamp(hit.timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
     about = [time, hit.kind, *([f"agent {hit.agent}"] if hit.agent else [])]
     cited = ", ".join(event.event_id for event in hit.events[:CITED])

@@ -1,4 +1,4 @@
-"""A database for a LangGraph program: named and opened here, or given and already open."""
+"""The database of a LangGraph program: opened here by name, or passed in open."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ T = TypeVar("T")
 
 
 class StoreHolder(Protocol):
-    """A `Perdure`, or anything else that has an open store."""
+    """A `Perdure`, or another object with an open store."""
 
     @property
     def store(self) -> DatabaseLightningStore: ...
 
 
 Database = DatabaseLightningStore | StoreHolder | Storage
-"""A database that is open."""
+"""An open database."""
 
 Place = str | os.PathLike[str] | Database
-"""A file, the URL of a database, or a database that is open."""
+"""A file, the URL of a database, or an open database."""
 
 
 _lock = threading.Lock()
 _shared: dict[tuple[int, str], tuple[DatabaseLightningStore, int]] = {}
-"""The databases opened here, by name, each with its number of users: a file has one owner."""
+"""Databases opened here by name, with their number of users, because a file has one owner."""
 
 
 def _acquire(place: str) -> DatabaseLightningStore:
     key = _key(place)
     with _lock:
-        # Nothing is claimed here, so no watchdog is needed.
+        # These users claim nothing, so no watchdog is needed.
         store, holders = _shared.get(key) or (open_store(place, watchdog_interval=None), 0)
         if place not in MEMORY_URLS:
             _shared[key] = (store, holders + 1)
@@ -46,7 +46,7 @@ def _acquire(place: str) -> DatabaseLightningStore:
 
 
 def _release(place: str) -> bool:
-    """Give up a database; True if nobody else uses it."""
+    """Release a database. Return True if it has no other users."""
     key = _key(place)
     with _lock:
         store, holders = _shared.pop(key, (None, 1))
@@ -69,7 +69,7 @@ def _key(place: str) -> tuple[int, str]:
 
 
 class OpenedDatabase:
-    """An open database, and one thread through which callers without an event loop reach it.
+    """An open database, and one thread through which callers without an event loop use it.
 
     Closing it closes the database only if it was opened here. A database that is named twice is opened once,
     and closed by the last of its users.
@@ -97,7 +97,7 @@ class OpenedDatabase:
         self._portal.close()
 
     def close(self) -> None:
-        """The same, for callers without an event loop."""
+        """End the thread and close the database, for callers without an event loop."""
         own, self._own = self._own, None
         if own is not None and _release(self._name):
             self._portal.wait(own.close)

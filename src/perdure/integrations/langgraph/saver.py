@@ -1,4 +1,4 @@
-"""A LangGraph checkpointer that keeps its checkpoints in a perdure database, in pieces."""
+"""A LangGraph checkpointer that stores its checkpoints in a perdure database, in pieces."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from perdure.langgraph.codec import (
 from perdure.langgraph.revival import Name, StrictSerializer, own_types, strict_serializer
 
 PAGE = 50
-"""So many checkpoints are read at once by a listing."""
+"""Number of checkpoints per read of a list."""
 
 
 class PerdureSaver(BaseCheckpointSaver[str]):
-    """Keeps the checkpoints of LangGraph graphs in SQLite or PostgreSQL, for async and for sync programs.
+    """Stores the checkpoints of LangGraph graphs in SQLite or PostgreSQL, for async and for sync programs.
 
-    `place` is a file, the URL of a database, or what has one open: a `Perdure`, a store, a storage. A list
-    that grows costs what is added to it, so that a conversation grows with its messages. Besides LangGraph's
-    own types, these come back from the database: pydantic models, dataclasses, enums and named tuples of the
-    program's own code and of `packages`, as far as they are imported, and the types in `allowed`: classes, or
-    their module and name. Everything else stays plain data, and no stored name imports anything.
+    `place` is a file, the URL of a database, or an object with an open database: a `Perdure`, a store, a
+    storage. A growing list costs only what is added to it, so a conversation grows with its messages. Besides
+    LangGraph's own types, these types are revived: pydantic models, dataclasses, enums and named tuples of
+    the program's own code and of `packages`, if they are imported, and the types in `allowed`: classes, or
+    their module and name. Other values stay plain data, and no stored name imports anything.
 
         saver = PerdureSaver("agents.db")
         graph = builder.compile(checkpointer=saver)
@@ -78,19 +78,19 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         packages: Iterable[str] = (),
         serde: SerializerProtocol | None = None,
     ) -> Self:
-        """A saver on the database of a URL: `sqlite:///path`, `postgresql://host/database` or `memory:`."""
+        """Open a saver by URL: `sqlite:///path`, `postgresql://host/database` or `memory:`."""
         return cls(url, namespace=namespace, allowed=allowed, packages=packages, serde=serde)
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> BaseCheckpointSaver[str]:
-        """The same saver, which gives back these types too."""
-        made = super().with_allowlist(extra_allowlist)
-        if isinstance(made, PerdureSaver) and made is not self:
-            made._codec = GraphCodec(made.serde)
-        return made
+        """Return a saver that also revives these types."""
+        saver = super().with_allowlist(extra_allowlist)
+        if isinstance(saver, PerdureSaver) and saver is not self:
+            saver._codec = GraphCodec(saver.serde)
+        return saver
 
     @property
     def _reader(self) -> GraphCodec:
-        """The codec, which gives back all types of the program that are imported by now."""
+        """The codec, which revives all types of the program that are imported by now."""
         own = own_types()
         if own is not self._own and isinstance(self.serde, StrictSerializer):
             self._own = own
@@ -100,11 +100,11 @@ class PerdureSaver(BaseCheckpointSaver[str]):
     # --- opening and closing ----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close what was opened here."""
+        """Close the database if it was opened here."""
         self._opened.close()
 
     async def aclose(self) -> None:
-        """Close what was opened here."""
+        """Close the database if it was opened here."""
         await self._opened.aclose()
 
     def __enter__(self) -> Self:
@@ -123,7 +123,7 @@ class PerdureSaver(BaseCheckpointSaver[str]):
     ) -> None:
         await self.aclose()
 
-    # --- keeping ----------------------------------------------------------------------------------------
+    # --- storing ----------------------------------------------------------------------------------------
 
     async def aput(
         self,
@@ -132,12 +132,12 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Keep a checkpoint after the one in `config`. It is durable when this returns."""
+        """Store a checkpoint after the one in `config`. It is durable when this returns."""
         given = (config, checkpoint, metadata, new_versions)
         try:
             await self._graphs.put(GraphChanges(puts=[self._codec.put(*given)]))
         except Conflict:
-            # What a list was based on has been removed meanwhile: everything is written whole.
+            # The base of a list has been removed in the meantime, so everything is written whole.
             self._codec.forget()
             await self._graphs.put(GraphChanges(puts=[self._codec.put(*given)]))
         thread_id, namespace, _ = parse_config(config)
@@ -146,19 +146,19 @@ class PerdureSaver(BaseCheckpointSaver[str]):
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Keep what a task has written after the checkpoint in `config`."""
+        """Store the writes of a task after the checkpoint in `config`."""
         await self._graphs.put(GraphChanges(writes=self._codec.writes(config, writes, task_id, task_path)))
 
     def get_next_version(self, current: str | None, channel: None) -> str:
-        """The version after `current`, unlike any other."""
+        """Return a unique version after `current`."""
         return next_version(current)
 
     # --- reading ----------------------------------------------------------------------------------------
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """The checkpoint that `config` names, or the newest of its thread and namespace."""
-        found = await self._graphs.find(query_one(config))
-        return self._reader.read(found[0]) if found else None
+        """Return the checkpoint that `config` names, or the newest of its thread and namespace."""
+        tuples = await self._graphs.find(query_one(config))
+        return self._reader.read(tuples[0]) if tuples else None
 
     async def alist(
         self,
@@ -168,16 +168,16 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """The checkpoints of a thread, or of all, the newest first."""
+        """List the checkpoints of a thread, or of all threads, newest first."""
         pages = _Pages(self._graphs, build_query(config, filter=filter, before=before, limit=limit))
-        while found := await pages.next():
-            for each in found:
-                yield self._reader.read(each, remember=False)
+        while page := await pages.next():
+            for stored in page:
+                yield self._reader.read(stored, remember=False)
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """What the ancestors of a checkpoint say of channels that are kept as changes."""
+        """Return the history of channels that are stored as changes, from the ancestors of a checkpoint."""
         if not channels:
             return {}
         return self._reader.history(await self._graphs.delta(query_delta(config, channels)))
@@ -185,19 +185,19 @@ class PerdureSaver(BaseCheckpointSaver[str]):
     # --- removing and copying ---------------------------------------------------------------------------
 
     async def adelete_thread(self, thread_id: str) -> None:
-        """Remove everything that was kept in a thread."""
+        """Delete all data of a thread."""
         await self._graphs.delete_threads([str(thread_id)])
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Remove the checkpoints of these runs. Those of later runs stay readable."""
+        """Delete the checkpoints of these runs. Those of later runs stay readable."""
         await self._graphs.delete_runs([str(run_id) for run_id in run_ids])
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Give a thread that has nothing yet all checkpoints of another one."""
+        """Copy all checkpoints of a thread to a thread without checkpoints."""
         await self._graphs.copy_thread(str(source_thread_id), str(target_thread_id))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Remove all of these threads (`delete`), or all but the newest of each namespace (`keep_latest`)."""
+        """Delete these threads (`delete`), or all but the newest of each namespace (`keep_latest`)."""
         await self._graphs.prune([str(thread_id) for thread_id in thread_ids], check_strategy(strategy))
 
     # --- for programs without an event loop -------------------------------------------------------------
@@ -209,17 +209,17 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """As `aput`."""
+        """Block on `aput`."""
         return self._opened.wait(lambda: self.aput(config, checkpoint, metadata, new_versions))
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """As `aput_writes`."""
+        """Block on `aput_writes`."""
         self._opened.wait(lambda: self.aput_writes(config, writes, task_id, task_path))
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """As `aget_tuple`."""
+        """Block on `aget_tuple`."""
         return self._opened.wait(lambda: self.aget_tuple(config))
 
     def list(
@@ -230,37 +230,37 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """As `alist`."""
+        """Block on `alist`."""
         pages = _Pages(self._graphs, build_query(config, filter=filter, before=before, limit=limit))
-        while found := self._opened.wait(pages.next):
-            for each in found:
-                yield self._reader.read(each, remember=False)
+        while page := self._opened.wait(pages.next):
+            for stored in page:
+                yield self._reader.read(stored, remember=False)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """As `aget_delta_channel_history`."""
+        """Block on `aget_delta_channel_history`."""
         return self._opened.wait(lambda: self.aget_delta_channel_history(config=config, channels=channels))
 
     def delete_thread(self, thread_id: str) -> None:
-        """As `adelete_thread`."""
+        """Block on `adelete_thread`."""
         self._opened.wait(lambda: self.adelete_thread(thread_id))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """As `adelete_for_runs`."""
+        """Block on `adelete_for_runs`."""
         self._opened.wait(lambda: self.adelete_for_runs(run_ids))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """As `acopy_thread`."""
+        """Block on `acopy_thread`."""
         self._opened.wait(lambda: self.acopy_thread(source_thread_id, target_thread_id))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """As `aprune`."""
+        """Block on `aprune`."""
         self._opened.wait(lambda: self.aprune(thread_ids, strategy=strategy))
 
 
 class _Pages:
-    """A listing in parts. Checkpoints of one id, which several namespaces may have, are never parted."""
+    """A list in pages. Checkpoints with the same id, in several namespaces, stay on one page."""
 
     def __init__(self, graphs: StoredCheckpoints, query: CheckpointQuery) -> None:
         self._graphs = graphs
@@ -270,13 +270,13 @@ class _Pages:
         self._is_last = query.limit == 0
 
     async def next(self) -> Sequence[GraphTuple]:
-        """The next part; nothing at the end."""
+        """Return the next page; an empty one at the end."""
         whole: Sequence[GraphTuple] = ()
         while not whole and not self._is_last:
             asked = self._size if self._left is None else min(self._left, self._size)
-            found = await self._graphs.find(structs.replace(self._query, limit=asked))
-            self._is_last = len(found) < asked or asked == self._left
-            whole = found if self._is_last else _without_last(found)
+            tuples = await self._graphs.find(structs.replace(self._query, limit=asked))
+            self._is_last = len(tuples) < asked or asked == self._left
+            whole = tuples if self._is_last else _without_last(tuples)
             self._size *= 1 if whole else 2
         if whole:
             self._query = structs.replace(self._query, before=whole[-1].checkpoint_id)
@@ -284,5 +284,5 @@ class _Pages:
         return whole
 
 
-def _without_last(found: Sequence[GraphTuple]) -> Sequence[GraphTuple]:
-    return [each for each in found if each.checkpoint_id != found[-1].checkpoint_id]
+def _without_last(tuples: Sequence[GraphTuple]) -> Sequence[GraphTuple]:
+    return [stored for stored in tuples if stored.checkpoint_id != tuples[-1].checkpoint_id]

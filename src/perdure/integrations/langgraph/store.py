@@ -15,11 +15,11 @@ from perdure.langgraph.store import ItemStore
 
 
 class PerdureStore(ItemStore):
-    """What agents remember beyond a thread, in a perdure database.
+    """The long-term memory of agents as a LangGraph store, in a perdure database.
 
-    `place` is a file, the URL of a database, or something that has one open, such as a `Perdure`. Use it with
-    `with` or `async with`, or close it; a database that was given open stays open. `ttl` says how long items
-    last, and `index` how they are searched by meaning, as for LangGraph's other stores.
+    `place` is a file, the URL of a database, or an object with an open database, such as a `Perdure`. Use it
+    with `with` or `async with`, or close it; a database that was passed in open stays open. `ttl` is the
+    lifetime of items, and `index` configures the search by meaning, as for LangGraph's other stores.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class PerdureStore(ItemStore):
         super().__init__(self.items.run, self._opened.wait, ttl)
 
     def sweep_ttl(self) -> int:
-        """Remove what has expired now; gives how much it was. It is out of sight in any case."""
+        """Delete expired items now, and return their number. They are invisible in any case."""
         return self._opened.wait(self.items.expire)
 
     async def asweep_ttl(self) -> int:
-        """The same, for callers with an event loop."""
+        """Delete expired items now, for callers with an event loop."""
         return await self.items.expire()
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class PerdureStore(ItemStore):
         self._opened.close()
 
     async def aclose(self) -> None:
-        """The same, for callers with an event loop."""
+        """Close the database, if it was opened here, for callers with an event loop."""
         await self._opened.aclose()
 
     def __enter__(self) -> Self:

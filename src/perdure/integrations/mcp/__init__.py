@@ -1,1 +1,1 @@
-"""perdure as tools of the Model Context Protocol, for coding agents: what the extra `mcp` adds."""
+"""perdure as tools of the Model Context Protocol for coding agents, part of the extra `mcp`."""

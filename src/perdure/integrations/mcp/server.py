@@ -1,4 +1,4 @@
-"""A server of the Model Context Protocol over the tools, by the official SDK (1.24 or newer, and 2)."""
+"""An MCP server for the tools, with the official SDK (1.24 or newer, and 2)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INSTRUCTIONS = (
 )
 
 SDK: Final = int(version("mcp").split(".")[0])
-"""The major release of the SDK that is installed."""
+"""The major release of the installed SDK."""
 
 ListTools = Callable[[], types.ListToolsResult]
 CallTool = Callable[[str, dict[str, Any] | None], Awaitable[types.CallToolResult]]
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 def build_server(holder: Holder, scopes: frozenset[str] | None = None) -> Server[Any]:
-    """Build a server whose tools work on these services, as far as the scopes of the caller allow."""
+    """Build a server whose tools use these services, limited by the caller's scopes."""
 
     def list_tools() -> types.ListToolsResult:
         return types.ListToolsResult(tools=[_describe(tool) for tool in tools_for(scopes)])
@@ -94,7 +94,7 @@ def _server_of_sdk_2(list_tools: ListTools, call_tool: CallTool) -> Server[Any]:
 
 
 def _describe(tool: Tool) -> types.Tool:
-    # Both releases of the SDK read the names of the wire; their Python names differ.
+    # Both releases of the SDK read the wire names; their Python names differ.
     return types.Tool.model_validate(
         {
             "name": tool.name,
@@ -122,13 +122,13 @@ async def serve_stdio(holder: Holder) -> None:
 
 
 class McpResponse(Response):
-    """Answers one request over streamable HTTP, without a session. Its body was read and bounded before."""
+    """Answers one request over streamable HTTP without a session. Its body was read and limited before."""
 
     def __init__(self, server: Server[Any], body: bytes) -> None:
         super().__init__()
         self.raw_headers = []
         self._request_body = body
-        # Early releases of SDK 1 have no bound of their own.
+        # Early releases of SDK 1 have no limit.
         bounded = "max_request_body_size" in signature(StreamableHTTPSessionManager).parameters
         bound: dict[str, Any] = {"max_request_body_size": max(len(body), 1)} if bounded else {}
         self._manager = StreamableHTTPSessionManager(server, json_response=True, stateless=True, **bound)
@@ -137,13 +137,13 @@ class McpResponse(Response):
         unread = [self._request_body]
 
         async def receive_body() -> Message:
-            """Return the body that was read already, and then what the client sends."""
+            """Return the body that was already read, then the client's messages."""
             if unread:
                 return {"type": "http.request", "body": unread.pop(), "more_body": False}
             return await receive()
 
         async def send_with_headers(message: Message) -> None:
-            """Add our headers where the SDK has set none."""
+            """Add our headers that the SDK has not set."""
             if message["type"] == "http.response.start":
                 theirs = list(message.get("headers") or ())
                 present = {name for name, _ in theirs}

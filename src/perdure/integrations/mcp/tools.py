@@ -21,7 +21,7 @@ LEFT_OUT: Final = frozenset({"self", "idempotency_key"})
 
 
 class Holder(Protocol):
-    """What has the services: those of a caller in this process, or a connection to a server."""
+    """An object with the services: those of a caller in this process, or a connection to a server."""
 
     @property
     def memory(self) -> Memory: ...
@@ -34,7 +34,7 @@ class Holder(Protocol):
 
 
 class Tool:
-    """A method of a service that an agent may call."""
+    """A service method that an agent may call."""
 
     def __init__(self, name: str, service: type[Any], holder: str, method: str) -> None:
         self.name = name
@@ -52,9 +52,9 @@ class Tool:
     @property
     def schema(self) -> dict[str, Any]:
         """The JSON schema of its arguments."""
-        made = msgspec.json.schema(_arguments(self.endpoint.function))
-        parts = made.pop("$defs")
-        main: dict[str, Any] = parts.pop(made["$ref"].rpartition("/")[2])
+        schema = msgspec.json.schema(_arguments(self.endpoint.function))
+        parts = schema.pop("$defs")
+        main: dict[str, Any] = parts.pop(schema["$ref"].rpartition("/")[2])
         main.pop("title", None)
         return {**main, "$defs": parts} if parts else main
 
@@ -72,7 +72,7 @@ class Tool:
 
 @cache
 def _arguments(function: Callable[..., Any]) -> type[msgspec.Struct]:
-    """The parameters of a method as a struct."""
+    """Build a struct from the parameters of a method."""
     hints = get_type_hints(function, include_extras=True)
     fields: list[Any] = []
     for name, parameter in signature(function).parameters.items():
@@ -104,12 +104,12 @@ TOOLS: Final[Mapping[str, Tool]] = {
 
 
 def tools_for(scopes: frozenset[str] | None) -> list[Tool]:
-    """The tools that these scopes allow; None if another server decides."""
+    """Return the tools that these scopes allow; None allows all, because another server decides."""
     return [tool for tool in TOOLS.values() if scopes is None or allows(scopes, tool.endpoint.scope)]
 
 
 def tool_named(name: str, scopes: frozenset[str] | None) -> Tool:
-    """A tool by its name; NotFound or Forbidden if the caller has none of it."""
+    """Return a tool by name. Raise NotFound or Forbidden if it is not available to the caller."""
     tool = TOOLS.get(name)
     if tool is None:
         raise NotFound(f"there is no tool {name[:64]!r}")

@@ -1,4 +1,4 @@
-"""A session for the OpenAI Agents SDK: its items are lines of a session of perdure."""
+"""A session for the OpenAI Agents SDK: its items are lines of a perdure session."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Item = dict[str, Any]
 
 
 class PerdureSession:
-    """Give it to the SDK: `Runner.run(agent, input, session=PerdureSession("s-1", perdure.sessions))`.
+    """Session for the SDK: `Runner.run(agent, input, session=PerdureSession("s-1", perdure.sessions))`.
 
-    `sessions` is that of `Perdure` or of `PerdureClient`. The log is append-only: an item that is popped, and
-    all that are cleared, stay in it, followed by a line that says so.
+    `sessions` belongs to `Perdure` or `PerdureClient`. The log is append-only: popped and cleared items stay
+    in it, followed by a line that marks them.
     """
 
     def __init__(
@@ -35,14 +35,14 @@ class PerdureSession:
     ) -> None:
         self.session_id = check_session_id(session_id)
         self.session_settings = session_settings
-        """The SDK's settings of a session; `limit` is how many items are read by default."""
+        """The SDK's session settings; `limit` is the default number of items to read."""
         self._log = SessionLog(sessions, session_id, project)
         self._lock = asyncio.Lock()
         self._items: list[Item] = []
         self._after = 0
 
     async def get_items(self, limit: int | None = None) -> list[Item]:
-        """The items in their order, or the latest `limit` of them."""
+        """Return the items in order, or the latest `limit` of them."""
         async with self._lock:
             await self._read()
             if limit is None:
@@ -76,7 +76,7 @@ class PerdureSession:
                 await self._log.append([{"type": CLEARED}])
 
     async def _read(self) -> None:
-        """Read what is new, and apply it."""
+        """Read new lines, and apply them."""
         async for lines, after in self._log.read(self._after):
             for line in lines:
                 kind = line.get("type")

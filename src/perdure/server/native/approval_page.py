@@ -68,7 +68,7 @@ HEADERS: Final = {
 TEXTS: Final = {
     "approved": "It was approved.",
     "rejected": "It was rejected.",
-    "expired": "It expired before it was answered.",
+    "expired": "It expired without an answer.",
     "withdrawn": "It is no longer needed: its workflow run was cancelled.",
 }
 

@@ -1,6 +1,6 @@
 """The contract that every LightningStore must pass, as a pytest suite.
 
-In a test module, make the two fixtures and import the suite:
+In a test module, define the two fixtures and import the suite:
 
     from perdure.testing.contract import *
 
@@ -8,9 +8,9 @@ In a test module, make the two fixtures and import the suite:
     async def store(): ...      # an open LightningStore in an empty database or namespace
 
     @pytest.fixture
-    def harness(store): ...     # a Harness: `await harness.advance(seconds)` lets time pass for that store
+    def harness(store): ...     # a Harness: `await harness.advance(seconds)` moves the store's time
 
-Open the store with a short `watchdog_interval`: one trap is that time runs out although nobody calls.
+Open the store with a short `watchdog_interval`, because one trap is a timeout without any call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attempts: new ones, what is reported about them, and how that moves their rollout."""
+"""Attempts: new ones, reports about them, and their effect on the rollout."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class TestUpdateAttempt(Contract):
 
 
 def expected_rollout(status: AttemptStatus, retried: bool, attempts_left: bool) -> RolloutStatus:
-    """The contract's rule for what the latest attempt's status makes of its rollout."""
+    """Return the rollout status that the contract requires for the status of the latest attempt."""
     if status in RETRIABLE:
         return "requeuing" if retried and attempts_left else "failed"
     outcome: dict[Any, RolloutStatus] = {
@@ -266,7 +266,7 @@ class TestPropagation(Contract):
 
 
 class TestOlderAttempts(Contract):
-    """Only the latest attempt speaks for the rollout."""
+    """Only the latest attempt changes the rollout."""
 
     @every("status", ATTEMPT_STATUSES)
     async def test_its_reports_leave_the_rollout_alone(

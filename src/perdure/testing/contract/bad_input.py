@@ -1,4 +1,4 @@
-"""Bad input: a clear error, and nothing changed."""
+"""Bad input: a clear error, and no change."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BAD_OPTIONS: list[dict[str, Any]] = [
 
 
 class Loop(dict[str, Any]):
-    """A dictionary that holds itself."""
+    """A dictionary that contains itself."""
 
     def __init__(self) -> None:
         super().__init__(me=self)
@@ -62,12 +62,12 @@ NUL, SURROGATE = "a\x00b", "a\ud800b"
 
 
 async def totals(store: LightningStore) -> dict[str, Any]:
-    """How much there is of everything."""
+    """Count everything in the store."""
     return {k: v for k, v in (await store.statistics()).items() if k.startswith("total_")}
 
 
 class TestBadPages(Contract):
-    """Queries that cannot be asked."""
+    """Invalid queries."""
 
     @every("options", BAD_OPTIONS)
     @every("query", QUERIES)
@@ -262,7 +262,7 @@ class TestBadText(Contract):
 
 
 class TestBadRecords(Contract):
-    """Records refuse what the contract's refuse."""
+    """Records refuse the same values as the contract's."""
 
     @every(
         "fields",

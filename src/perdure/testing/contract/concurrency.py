@@ -137,7 +137,7 @@ class TestManyCallers(Contract):
 
 
 class TestManyThreads(Contract):
-    """A store that says it is safe for threads is; any other is made so by `LightningStoreThreaded`."""
+    """A store that claims to be thread-safe is; `LightningStoreThreaded` makes others safe."""
 
     def shared(self, store: LightningStore) -> LightningStore:
         return store if store.capabilities.get("thread_safe") else LightningStoreThreaded(store)

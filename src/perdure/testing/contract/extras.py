@@ -37,18 +37,18 @@ __all__ = [
 
 
 async def now_of(store: LightningStore) -> float:
-    """The store's own time in epoch seconds."""
+    """Return the store's own time in epoch seconds."""
     return (await new_rollout(store)).start_time
 
 
 def sibling(store: LightningStore, namespace: str | None = None) -> LightningStore:
-    """The same database, seen from another namespace, or from a new one."""
+    """Return the same database in another namespace, by default a new one."""
     opened: LightningStore = cast(Any, store).in_namespace(namespace or f"other {uuid.uuid4().hex}")
     return opened
 
 
 class TestNamespaces(Contract):
-    """Two namespaces of one database know nothing of each other."""
+    """Two namespaces of one database do not see each other."""
 
     async def test_queues_are_apart(self, store: LightningStore) -> None:
         other = sibling(store)
@@ -124,7 +124,7 @@ class TestNamespaces(Contract):
 
 
 class TestNamedQueues(Contract):
-    """A queue is a name; nobody has to make it."""
+    """A queue is only a name and needs no creation."""
 
     async def test_a_claim_takes_from_its_queue_only(self, store: LightningStore) -> None:
         plain = await store.enqueue_rollout("plain")
@@ -170,7 +170,7 @@ class TestNamedQueues(Contract):
 
 
 class TestPriority(Contract):
-    """The highest first; among equals, first in, first out."""
+    """Highest priority first; equal priorities are first in, first out."""
 
     async def test_order(self, store: LightningStore) -> None:
         priorities = [0, 5, -1, 5, 0, 10]
@@ -247,7 +247,7 @@ class TestNotBefore(Contract):
 
 
 class TestIdempotencyKey(Contract):
-    """The same key twice is one rollout."""
+    """The same key twice gives one rollout."""
 
     async def test_second_enqueue_gives_the_first_rollout(self, store: LightningStore) -> None:
         first = await store.enqueue_rollout("task", idempotency_key="k")
@@ -292,7 +292,7 @@ class TestIdempotencyKey(Contract):
 
 
 class TestRepeatedCalls(Contract):
-    """A call that is repeated with its key gives the first answer again, and changes nothing."""
+    """A call repeated with its key returns the first result again, and changes nothing."""
 
     async def test_start_rollout(self, store: LightningStore) -> None:
         first = await store.start_rollout("task", worker_id="w", idempotency_key="k")

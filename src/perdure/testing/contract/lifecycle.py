@@ -56,7 +56,7 @@ CREATORS = ["start_rollout", "enqueue_rollout", "enqueue_many_rollouts"]
 
 
 async def create(store: LightningStore, creator: str, input: Any = "task", **fields: Any) -> Rollout:
-    """A rollout made by one of the three calls that make them."""
+    """Create a rollout by one of the three calls that create rollouts."""
     if creator == "start_rollout":
         return await store.start_rollout(input, **fields)
     if creator == "enqueue_rollout":
@@ -66,7 +66,7 @@ async def create(store: LightningStore, creator: str, input: Any = "task", **fie
 
 @pytest.mark.parametrize("creator", CREATORS)
 class TestEveryCreator(Contract):
-    """What holds for a new rollout whichever call made it."""
+    """Properties of a new rollout, for every call that creates one."""
 
     @every("input", INPUTS)
     async def test_input_comes_back_as_it_was_given(
@@ -140,7 +140,7 @@ class TestEveryCreator(Contract):
 
 
 class TestStartRollout(Contract):
-    """A rollout started by its own runner never passes through the queue."""
+    """A rollout started by its own runner never enters the queue."""
 
     async def test_rollout_and_first_attempt_are_preparing(self, store: LightningStore) -> None:
         started = await store.start_rollout("task")
@@ -221,7 +221,7 @@ class TestEnqueue(Contract):
 
 
 class TestDequeue(Contract):
-    """Claiming: first in, first out, and never a rollout that is no longer waiting."""
+    """Claims: first in, first out, and never a rollout that no longer waits."""
 
     async def test_empty_queue_gives_none(self, store: LightningStore) -> None:
         assert await store.dequeue_rollout() is None

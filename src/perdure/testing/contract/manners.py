@@ -1,4 +1,4 @@
-"""How stores and their records behave: snapshots, copies, counts, capabilities."""
+"""Behaviour of stores and their records: snapshots, copies, counts, capabilities."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = ["TestPages", "TestRecords", "TestStore"]
 
 
 async def one_of_each(store: LightningStore) -> dict[str, Any]:
-    """A record of every kind, as the store gives it."""
+    """Return a record of every kind from the store."""
     started = await new_rollout(store, worker_id="w")
     await store.add_span(make_span(started, attributes={"k": [1, 2]}))
     resources = await store.add_resources({"p": PromptTemplate(template="x", engine="poml")})
@@ -131,7 +131,7 @@ class TestRecords(Contract):
 
 
 class TestPages(Contract):
-    """The result of a query is a sequence that knows what was asked."""
+    """The result of a query is a sequence with the parameters of its page."""
 
     async def page(self, store: LightningStore) -> PaginatedResult[Any]:
         for i in range(4):
@@ -160,7 +160,7 @@ class TestPages(Contract):
 
 
 class TestStore(Contract):
-    """What a store says of itself."""
+    """A store's description of itself."""
 
     async def test_is_a_lightning_store(self, store: LightningStore) -> None:
         assert isinstance(store, LightningStore)

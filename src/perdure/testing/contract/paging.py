@@ -1,4 +1,4 @@
-"""Sorting and paging, the same for every query: the tables and the checks that the query modules share."""
+"""Sorting and paging, equal for all queries: the tables and checks that the query modules share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGES = [(-1, 0), (-1, 2), (0, 0), (1, 0), (2, 1), (3, 3), (100, 0), (2, 4), (5,
 
 
 def sort_value(item: Any, field: str) -> Any:
-    """The contract's rule: a missing time comes last, anything else that is missing is empty or zero."""
+    """Return the contract's sort key: a missing time is last, other missing values are empty or zero."""
     value = getattr(item, field)
     if value is not None:
         return value
@@ -28,7 +28,7 @@ def sort_value(item: Any, field: str) -> Any:
 
 
 async def check_sorted(query: Query, items: Sequence[Any], fields: Iterable[str]) -> None:
-    """The query gives all items, ordered by each of the fields in both orders."""
+    """Check that the query returns all items, ordered by each of the fields in both orders."""
     for field, order in product(fields, ORDERS):
         result = await query(sort_by=field, sort_order=order)
         values = [sort_value(item, field) for item in result]
@@ -39,7 +39,7 @@ async def check_sorted(query: Query, items: Sequence[Any], fields: Iterable[str]
 
 
 async def check_page(query: Query, items: Sequence[Any], limit: int, offset: int, **options: Any) -> None:
-    """The page is the slice, and says what was asked and how many there are in all."""
+    """Check that the page is the right slice, with its parameters and the total."""
     result = await query(limit=limit, offset=offset, **options)
     end = len(items) if limit == -1 else offset + limit
     assert list(result) == list(items[offset:end]), (limit, offset)
@@ -47,7 +47,7 @@ async def check_page(query: Query, items: Sequence[Any], limit: int, offset: int
 
 
 async def check_pages_join(query: Query, fields: Iterable[str | None], size: int = 2) -> None:
-    """Pages read one after another show every item once, in the order of the whole."""
+    """Check that consecutive pages contain every item once, in order."""
     for field, order in product(fields, ORDERS):
         options = {"sort_order": order} if field is None else {"sort_by": field, "sort_order": order}
         whole = await query(**options)

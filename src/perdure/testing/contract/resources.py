@@ -140,7 +140,7 @@ class TestResources(Contract):
 
 
 async def mixed_resources(store: LightningStore) -> list[ResourcesUpdate]:
-    """Five bundles, in the order of their creation."""
+    """Create five bundles, in order."""
     ids = ("set-b", "set-a", "other_1", "SET-c", "set-d")
     for resources_id in ids:
         await store.update_resources(resources_id, prompt(resources_id))

@@ -1,4 +1,4 @@
-"""T3: an attempt held for silent is believed when it speaks again, while it is still the latest."""
+"""T3: a report from an attempt marked unresponsive revives it while it is still the latest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["TestOlderAttemptSpeaks", "TestRevival"]
 async def silent(
     store: LightningStore, harness: Harness, retried: bool, worker_id: str | None = None
 ) -> AttemptedRollout:
-    """A rollout whose only attempt the watchdog holds for unresponsive."""
+    """Create a rollout whose only attempt the watchdog has marked unresponsive."""
     condition: tuple[AttemptStatus, ...] = ("unresponsive",) if retried else ()
     config = retrying(*condition, unresponsive_seconds=10)
     started = await new_rollout(store, config, worker_id)
@@ -122,7 +122,7 @@ class TestRevival(Contract):
 
 
 class TestOlderAttemptSpeaks(Contract):
-    """An attempt that has been replaced may live on, but speaks for nobody."""
+    """A replaced attempt may live on, but does not change its rollout."""
 
     @pytest.mark.parametrize("status", ["preparing", "unresponsive"])
     async def test_it_runs_and_nothing_else_moves(

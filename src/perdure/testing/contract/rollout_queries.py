@@ -44,7 +44,7 @@ MIXED: list[tuple[RolloutStatus, str | None, str | None]] = [
 
 
 async def mixed_rollouts(store: LightningStore) -> list[Rollout]:
-    """Five rollouts, in the order of their creation."""
+    """Create five rollouts, in order."""
     ids: list[str] = []
     for status, mode, resources_id in MIXED:
         queued = await store.enqueue_rollout("task", mode=mode, resources_id=resources_id)  # type: ignore[arg-type]
@@ -54,7 +54,7 @@ async def mixed_rollouts(store: LightningStore) -> list[Rollout]:
 
 
 async def mixed_attempts(store: LightningStore, harness: Harness) -> tuple[str, list[Attempt]]:
-    """A rollout with five attempts that differ in every field."""
+    """Create a rollout with five attempts that differ in every field."""
     started = await new_rollout(store, worker_id="b")
     await finish(store, started, "failed")
     for worker_id in ("a", None, "C", "b"):
@@ -69,7 +69,7 @@ async def mixed_attempts(store: LightningStore, harness: Harness) -> tuple[str, 
 
 
 class TestQueryRollouts(Contract):
-    """What a query shows, its order and its pages."""
+    """Results of a query, their order and pages."""
 
     async def test_empty_store(self, store: LightningStore) -> None:
         result = await store.query_rollouts()
@@ -115,7 +115,7 @@ class TestQueryRollouts(Contract):
 
 
 class TestRolloutFilters(Contract):
-    """Which rollouts match."""
+    """Filters of rollouts."""
 
     async def test_by_each_status(self, store: LightningStore) -> None:
         for target in ROLLOUT_STATUSES:

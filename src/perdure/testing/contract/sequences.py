@@ -14,7 +14,7 @@ __all__ = ["TestSequenceIds", "TestSequencesInParallel"]
 
 
 class TestSequenceIds(Contract):
-    """Numbers given out, and numbers that spans bring along."""
+    """Numbers that the store assigns, and numbers that spans bring along."""
 
     async def test_counts_from_one(self, store: LightningStore) -> None:
         started = await new_rollout(store)
@@ -91,7 +91,7 @@ class TestSequenceIds(Contract):
 
 
 class TestSequencesInParallel(Contract):
-    """The same number is never given out twice."""
+    """The same number is never assigned twice."""
 
     async def test_single_requests(self, store: LightningStore) -> None:
         started = await new_rollout(store)

@@ -46,7 +46,7 @@ PAIRS: list[tuple[dict[str, Any], list[int], list[int]]] = [
 
 
 async def mixed_spans(store: LightningStore) -> tuple[AttemptedRollout, list[Span]]:
-    """An attempt with five spans that differ in every field, in the order of their sequence ids."""
+    """Create an attempt with five spans that differ in every field, in order of their sequence ids."""
     started = await new_rollout(store)
     parent = f"{0xF0:016x}"
     values: list[dict[str, Any]] = [
@@ -63,7 +63,7 @@ async def mixed_spans(store: LightningStore) -> tuple[AttemptedRollout, list[Spa
 
 
 class TestQuerySpans(Contract):
-    """Which attempt's spans, in which order, on which page."""
+    """Spans of an attempt, their order and pages."""
 
     async def test_unknown_rollout_has_none(self, store: LightningStore) -> None:
         for attempt_id in (None, "latest", "at-missing"):
@@ -120,7 +120,7 @@ class TestQuerySpans(Contract):
 
 
 class TestSpanFilters(Contract):
-    """Which spans match."""
+    """Filters of spans."""
 
     async def test_one_filter(self, store: LightningStore) -> None:
         started, spans = await mixed_spans(store)

@@ -1,4 +1,4 @@
-"""Adding spans: what is stored, what is refused, and what a span says about its attempt."""
+"""Adding spans: stored and refused spans, and the effect of a span on its attempt."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class TestAddSpan(Contract):
 
 
 class TestSpanRoundTrip(Contract):
-    """Everything a span carries comes back."""
+    """Every field of a span is returned."""
 
     @every("body", BODIES)
     async def test_body_comes_back_as_it_was_given(self, store: LightningStore, body: str) -> None:

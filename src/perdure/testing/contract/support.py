@@ -1,4 +1,4 @@
-"""What the contract's modules share: the harness a store's owner provides, short ways to reach a state."""
+"""Shared by the contract's modules: the harness of a store, and helpers to reach a state."""
 
 from __future__ import annotations
 
@@ -66,26 +66,26 @@ RETRIABLE: tuple[AttemptStatus, ...] = ("failed", "timeout", "unresponsive")
 ENDED: tuple[AttemptStatus, ...] = ("failed", "succeeded")
 
 PATIENCE = 20.0
-"""Seconds within which anything that must happen has happened, on the slowest machine."""
+"""Seconds within which an expected event must happen, on the slowest machine."""
 
 _span_numbers = itertools.count(1)
 
 
 class Harness(Protocol):
-    """The hand on the clock: lets `seconds` pass for everything the store holds."""
+    """Control over the clock: moves time for all data of the store."""
 
     async def advance(self, seconds: float) -> None:
-        """Make every deadline `seconds` nearer, at once."""
+        """Move all deadlines nearer by `seconds`, at once."""
 
 
 class Contract:
-    """Base of the suite's classes: each test is a coroutine that takes the fixtures `store` and `harness`."""
+    """Base of the suite's classes: each test is a coroutine with the fixtures `store` and `harness`."""
 
     pytestmark = pytest.mark.asyncio
 
 
 async def soon(awaitable: Awaitable[T]) -> T:
-    """The awaitable's result, which must come within the suite's patience."""
+    """Return the awaitable's result, which must come within the suite's patience."""
     async with asyncio.timeout(PATIENCE):
         return await awaitable
 
@@ -93,24 +93,24 @@ async def soon(awaitable: Awaitable[T]) -> T:
 async def new_rollout(
     store: LightningStore, config: RolloutConfig | None = None, worker_id: str | None = None
 ) -> AttemptedRollout:
-    """A rollout that has just been started, with its first attempt."""
+    """Start a rollout and return it with its first attempt."""
     return await store.start_rollout({"task": "contract"}, config=config, worker_id=worker_id)
 
 
 def retrying(*statuses: AttemptStatus, max_attempts: int = 3, **limits: float) -> RolloutConfig:
-    """A config that retries on the given attempt statuses."""
+    """Build a config that retries on these attempt statuses."""
     return RolloutConfig(max_attempts=max_attempts, retry_condition=list(statuses), **limits)
 
 
 async def claim(store: LightningStore, worker_id: str | None = None) -> AttemptedRollout:
-    """The next rollout of the queue, which must not be empty."""
+    """Claim the next rollout of the queue, which must not be empty."""
     claimed = await store.dequeue_rollout(worker_id)
     assert claimed is not None, "the queue is empty"
     return claimed
 
 
 async def drain(store: LightningStore) -> list[str]:
-    """The ids of everything in the default queue, in order; the queue is empty afterwards."""
+    """Claim everything in the default queue, and return the ids in order."""
     ids: list[str] = []
     while (claimed := await store.dequeue_rollout()) is not None:
         ids.append(claimed.rollout_id)
@@ -118,26 +118,26 @@ async def drain(store: LightningStore) -> list[str]:
 
 
 async def rollout_of(store: LightningStore, rollout_id: str) -> Rollout:
-    """The rollout as it stands, which must exist."""
+    """Return a rollout, which must exist."""
     rollout = await store.get_rollout_by_id(rollout_id)
     assert rollout is not None, rollout_id
     return rollout
 
 
 async def latest(store: LightningStore, rollout_id: str) -> Attempt:
-    """The rollout's latest attempt, which must exist."""
+    """Return the rollout's latest attempt, which must exist."""
     attempt = await store.get_latest_attempt(rollout_id)
     assert attempt is not None, rollout_id
     return attempt
 
 
 async def attempts_of(store: LightningStore, rollout_id: str) -> list[Attempt]:
-    """The rollout's attempts, oldest first."""
+    """Return the rollout's attempts, oldest first."""
     return list(await store.query_attempts(rollout_id))
 
 
 async def worker_of(store: LightningStore, worker_id: str) -> Worker:
-    """The worker as it stands, which must exist; reading it runs no watchdog."""
+    """Return a worker, which must exist; reading it runs no watchdog."""
     worker = await store.get_worker_by_id(worker_id)
     assert worker is not None, worker_id
     return worker
@@ -151,7 +151,7 @@ async def finish(
 
 
 def make_span(started: AttemptedRollout | Attempt, sequence_id: int = 1, **fields: Any) -> Span:
-    """A span of the attempt with an id of its own; `fields` replace or add to the defaults."""
+    """Build a span of the attempt with its own id; `fields` replace or extend the defaults."""
     attempt = started.attempt if isinstance(started, AttemptedRollout) else started
     number = next(_span_numbers)
     values: dict[str, Any] = {
@@ -176,7 +176,7 @@ def make_span(started: AttemptedRollout | Attempt, sequence_id: int = 1, **field
 
 
 def otel_span(name: str = "otel", **attributes: Any) -> ReadableSpan:
-    """A finished span as the OpenTelemetry SDK hands it to an exporter."""
+    """Build a finished span, as the OpenTelemetry SDK passes it to an exporter."""
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter

@@ -1,4 +1,4 @@
-"""Where the original loses work: each of its known traps, closed."""
+"""Situations in which the original loses work: each known trap is closed."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class TestLateSpan(Contract):
     async def test_first_span_after_an_explicit_requeue_runs(
         self, store: LightningStore, status: RolloutStatus
     ) -> None:
-        """T7: an attempt that was preparing speaks for the first time, so it is running after all."""
+        """T7: a preparing attempt that sends its first span is running."""
         started = await new_rollout(store)
         await store.update_rollout(started.rollout_id, status=status)
         await store.add_span(make_span(started))
@@ -181,7 +181,7 @@ class TestCancelledIsSticky(Contract):
 
 
 class TestEndTime(Contract):
-    """T4: an end time says that the rollout has ended, and nothing else."""
+    """T4: an end time means that the rollout has ended, and nothing else."""
 
     @pytest.mark.parametrize("target", ["queuing", "requeuing", "preparing", "running"])
     @pytest.mark.parametrize("ended", TERMINAL)
@@ -220,7 +220,7 @@ class TestEndTime(Contract):
 
 
 class TestRepeatedReport(Contract):
-    """The same report twice is one report."""
+    """A repeated report counts once."""
 
     @pytest.mark.parametrize("status", ["succeeded", "failed"])
     async def test_times_are_kept(
@@ -253,7 +253,7 @@ class TestRepeatedReport(Contract):
 
 
 class TestWaitersOfARequeue(Contract):
-    """T4: a rollout that was finished once and is queued again is waited for."""
+    """T4: waiters wait for a rollout that has finished and is queued again."""
 
     @pytest.mark.parametrize("ended", TERMINAL)
     async def test_keep_waiting(self, store: LightningStore, ended: RolloutStatus) -> None:
@@ -268,7 +268,7 @@ class TestWaitersOfARequeue(Contract):
 
 
 class TestWatchdogOfItsOwn(Contract):
-    """T9: time runs out although nobody calls."""
+    """T9: timeouts fire without any call."""
 
     @pytest.mark.parametrize("limits", [{"timeout_seconds": 10}, {"unresponsive_seconds": 10}], ids=str)
     async def test_ends_a_rollout_that_someone_waits_for(

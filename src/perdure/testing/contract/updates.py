@@ -1,4 +1,4 @@
-"""Explicit updates of a rollout: what is told is set, and queue, end time and waiters follow."""
+"""Explicit updates of a rollout: the given fields are set, and queue, end time and waiters follow."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ALL = ("input", "mode", "resources_id", "status", "config", "metadata")
 
 
 class TestUpdateRollout(Contract):
-    """Field by field."""
+    """Updates field by field."""
 
     @every(("field", "value"), FIELDS)
     async def test_sets_one_field_and_keeps_the_others(
@@ -148,7 +148,7 @@ class TestTransitions(Contract):
 
 
 class TestRequeue(Contract):
-    """An explicit return to the queue is one entry, whatever happened before."""
+    """An explicit return to the queue adds one entry, in every state."""
 
     @pytest.mark.parametrize("status", QUEUED)
     async def test_next_claim_is_the_next_attempt(self, store: LightningStore, status: RolloutStatus) -> None:

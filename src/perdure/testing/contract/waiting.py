@@ -28,12 +28,12 @@ __all__ = ["TestWaiters", "TestWaiting"]
 
 
 def waiter(store: LightningStore, *rollout_ids: str) -> asyncio.Task[list[Rollout]]:
-    """A task that waits for the rollouts, however long it takes."""
+    """Start a task that waits for the rollouts without a timeout."""
     return asyncio.create_task(store.wait_for_rollouts(rollout_ids=list(rollout_ids), timeout=None))
 
 
 class TestWaiting(Contract):
-    """What a wait returns, and when."""
+    """Result and duration of a wait."""
 
     async def test_nothing_to_wait_for(self, store: LightningStore) -> None:
         assert list(await soon(store.wait_for_rollouts(rollout_ids=[], timeout=None))) == []
@@ -90,7 +90,7 @@ class TestWaiting(Contract):
 
 
 class TestWaiters(Contract):
-    """Waiters that are there when it happens."""
+    """Waiters that wait when the event happens."""
 
     @pytest.mark.parametrize("status", ["succeeded", "failed"])
     async def test_woken_by_a_report(self, store: LightningStore, status: str) -> None:

@@ -1,4 +1,4 @@
-"""The watchdog: attempts that take too long or fall silent."""
+"""The watchdog: attempts that take too long or stop sending heartbeats."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CALLS: dict[str, Call] = {
 
 
 class TestWatchdogRuns(Contract):
-    """It runs before the calls that the contract names."""
+    """The watchdog runs before the calls that the contract names."""
 
     @pytest.mark.parametrize("call", CALLS)
     async def test_before_the_call(self, store: LightningStore, harness: Harness, call: str) -> None:
@@ -63,7 +63,7 @@ class TestWatchdogRuns(Contract):
     async def test_the_call_itself_sees_the_effect(self, store: LightningStore, harness: Harness) -> None:
         started = await new_rollout(store, retrying("timeout", timeout_seconds=10))
         await harness.advance(11)
-        # The watchdog's timer may hold the rollout at this moment, and a claim passes over what is held.
+        # The watchdog's timer may lock the rollout at this moment, and a claim skips locked rows.
         claimed = await store.dequeue_rollout() or await claim(store)
         assert (claimed.rollout_id, claimed.attempt.sequence_id) == (started.rollout_id, 2)
 
@@ -75,7 +75,7 @@ class TestWatchdogRuns(Contract):
 
 
 class TestTimeout(Contract):
-    """`timeout_seconds` counts from the attempt's start, whatever it does meanwhile."""
+    """`timeout_seconds` counts from the attempt's start, regardless of heartbeats."""
 
     async def test_not_before_its_time(self, store: LightningStore, harness: Harness) -> None:
         started = await new_rollout(store, RolloutConfig(timeout_seconds=1000))
@@ -226,7 +226,7 @@ class TestSilence(Contract):
 
 
 class TestWatchdogRetries(Contract):
-    """What it ends is retried like anything else."""
+    """Attempts that the watchdog ends are retried like others."""
 
     @pytest.mark.parametrize("status", ["timeout", "unresponsive"])
     async def test_until_the_attempts_are_used_up(

@@ -1,4 +1,4 @@
-"""Workers: their status is derived from what they hold, their heartbeats are their own."""
+"""Workers: their status follows from the attempts they hold, their heartbeats are their own."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def holding(worker: Worker) -> tuple[str | None, str | None]:
 
 
 class TestWorkerHeartbeat(Contract):
-    """`update_worker` says that the worker lives, and nothing else."""
+    """`update_worker` records a sign of life, and nothing else."""
 
     async def test_unknown_worker_is_none(self, store: LightningStore) -> None:
         assert await store.get_worker_by_id("nobody") is None
@@ -194,7 +194,7 @@ class TestWorkerStatus(Contract):
 
 
 class TestWorkerHolds(Contract):
-    """An attempt's end frees a worker only from that attempt."""
+    """The end of an attempt frees a worker only from that attempt."""
 
     @pytest.mark.parametrize("status", ["succeeded", "failed", "timeout", "unresponsive"])
     async def test_end_of_an_attempt_it_no_longer_holds(
@@ -223,7 +223,7 @@ class TestWorkerHolds(Contract):
 
 
 async def mixed_workers(store: LightningStore, harness: Harness) -> list[Worker]:
-    """Five workers that differ in every field, in the order of their creation."""
+    """Create five workers that differ in every field, in order."""
     await store.update_worker("b-2", {"a": 1})
     await store.dequeue_rollout("a-1")
     await new_rollout(store, worker_id="C-3")
