@@ -31,21 +31,14 @@ class Counted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._storage, name)
 
-    async def read(self, operation: Operation[..., Any], /, *args: Any, ns: int | None = None) -> Any:
+    async def read(self, operation: Operation[..., Any], /, *args: Any, **options: Any) -> Any:
         self.reads += 1
-        return await self._storage.read(operation, *args, ns=ns)
+        return await self._storage.read(operation, *args, **options)
 
-    async def run(
-        self,
-        operation: Operation[..., Any],
-        /,
-        *args: Any,
-        ns: int | None = None,
-        actor: str | None = None,
-    ) -> Any:
+    async def run(self, operation: Operation[..., Any], /, *args: Any, **options: Any) -> Any:
         if self.full:
             raise errors.StorageFull()
-        return await self._storage.run(operation, *args, ns=ns, actor=actor)
+        return await self._storage.run(operation, *args, **options)
 
 
 def uncached(store: DatabaseLightningStore) -> AccessHelper:

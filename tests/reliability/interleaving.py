@@ -19,8 +19,8 @@ from perdure.kernel.errors import PerdureError
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.storage.postgres_connection import CONTENDED
 from perdure.kernel.storage.postgres_tx import PostgresTx, written
-from perdure.rollouts.operations.conditions import LinesNeeded
 from perdure.rollouts.operations.spans import CareNeeded
+from perdure.service.conditions import Unmet
 
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 NAMESPACE = "INSERT INTO namespaces VALUES ($1, $2, 0) ON CONFLICT DO NOTHING"
@@ -145,7 +145,7 @@ class Actor:
             self.answer = repr(_plain(await written(self.operation(tx, self.given, self.lined), tx)))
             await self._gate.execute("COMMIT")
             return True
-        except (LinesNeeded, CareNeeded):
+        except (Unmet, CareNeeded):
             self.lined = True
         except PerdureError as error:
             # A refusal is an answer, and leaves nothing behind.

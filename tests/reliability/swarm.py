@@ -23,7 +23,7 @@ from tests.support.simulation import (
 
 from perdure import AttemptedRollout, RolloutConfig, errors
 from perdure.kernel.storage.port import Tx
-from perdure.kernel.storage.sqlite_tx import SqliteTx, drive
+from perdure.kernel.storage.sqlite_tx import SqliteTx, finish
 from perdure.rollouts.model import LIVE, PREPARING, TASK, AttemptEnd, EndedRollout, Kinds, RolloutKind
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.records import AttemptStatus
@@ -191,7 +191,7 @@ class Swarm:
             return
         self._changes = connection.total_changes()
         self.commits += 1
-        wrong = drive(broken_rules(SqliteTx(connection, 1, 0, self.database.inline.ids)))
+        wrong = finish(broken_rules(SqliteTx(connection, 1, 0, self.database.inline.ids)))
         if wrong:
             raise Broken("; ".join(wrong))
         rows = connection.execute("SELECT id, status FROM rollouts").fetchall()

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import asyncpg
 
 from perdure.kernel.storage import dialect
 from perdure.kernel.storage.dialect import BulkUpdate, Statement, Write
-from perdure.kernel.storage.port import Operation, Storage, Tx
+from perdure.kernel.storage.port import Check, Operation, Storage, Tx
 from perdure.kernel.storage.postgres import PostgresStorage
 from perdure.kernel.storage.postgres_connection import by_key
 from perdure.kernel.storage.postgres_tx import BEGIN_WRITE
@@ -137,8 +137,11 @@ class Plans:
         async def explained(tx: Tx, operation: Operation[..., Any], *args: Any) -> Any:
             return await operation(_ExplainingTx(tx, self), *args)
 
-        def lane(operation: Operation[..., Any], /, *args: Any, **options: Any) -> Any:
-            return call(explained, operation, *args, **options)
+        def lane(
+            operation: Operation[..., Any], /, *args: Any, before: Sequence[Check] = (), **options: Any
+        ) -> Any:
+            checks = [partial(explained, operation=check) for check in before]
+            return call(explained, operation, *args, before=checks, **options)
 
         return lane
 

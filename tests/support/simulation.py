@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import random
 import selectors
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from perdure.kernel.clock import Clock, to_micros
 from perdure.kernel.ids import Ids
 from perdure.kernel.signals.local import LocalSignals
 from perdure.kernel.signals.port import Hint, Signals
-from perdure.kernel.storage.port import Engine, Operation, Result, inside_operation, refuse_nested
+from perdure.kernel.storage.port import Check, Engine, Operation, Result, inside_operation, refuse_nested
 from perdure.kernel.storage.schema import Schema, Table
 from perdure.kernel.storage.sqlite_engine import MEMORY, SqliteEngine, WriterJob
 from perdure.kernel.tally import Tally
@@ -139,8 +139,9 @@ class InlineStorage:
         *args: Any,
         ns: int | None = None,
         actor: str | None = None,
+        before: Sequence[Check] = (),
     ) -> Result:
-        job = WriterJob(operation, args, ns, actor)
+        job = WriterJob(operation, args, ns, actor, before)
         self.commit([job])
         result: Result = _answer(job)
         return result
@@ -281,9 +282,10 @@ class SimulatedStorage:
         *args: Any,
         ns: int | None = None,
         actor: str | None = None,
+        before: Sequence[Check] = (),
     ) -> Result:
         refuse_nested()
-        job = WriterJob(operation, args, ns, actor)
+        job = WriterJob(operation, args, ns, actor, before)
         await self._travel()
         if self._chance.random() < self.faults.error_before:
             raise errors.StorageUnavailable(f"{self.name}: cut off before the commit")

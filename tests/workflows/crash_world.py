@@ -26,7 +26,6 @@ from perdure.kernel.storage.port import Storage, Tx
 from perdure.messaging.inputs import TurnInputs
 from perdure.messaging.service import Messaging
 from perdure.rollouts.operations import claim, report
-from perdure.rollouts.operations.conditions import unless_overdue
 from perdure.runs.operations import finish
 from perdure.runs.queue import RunQueue
 from perdure.runtime.phases import ComposedInputs
@@ -113,8 +112,6 @@ async def _undone(tx: Tx, operation: Any, *args: Any) -> Any:
 
 def _called(operation: Any, args: tuple[Any, ...]) -> Any:
     """Return the operation without the wrappers of services."""
-    if operation is unless_overdue:
-        return _called(args[1], args[2:])
     return args[2][0] if operation is once else operation
 
 

@@ -30,11 +30,12 @@ from perdure.kernel.storage.port import Tx
 from perdure.outbox.model import DEAD, PENDING
 from perdure.outbox.operations import list_effects
 from perdure.rollouts.model import CANCELLED, ENDED, LIVE, QUEUED, Kinds, decode_limits
-from perdure.rollouts.operations.conditions import watched
+from perdure.rollouts.operations.conditions import NOT_OVERDUE
 from perdure.rollouts.operations.holds import QUEUE, WORKER, held, holds
 from perdure.rollouts.operations.overview import Depth, queues_here
 from perdure.schedules.operations.queries import find as find_schedule
 from perdure.schedules.rows import ScheduleRow
+from perdure.service.conditions import requires
 from perdure.service.namespaces import list_namespaces
 from perdure.threads.model import RUN, RUN_KINDS
 from perdure.threads.operations.queries import QueueStats, check_thread
@@ -197,7 +198,7 @@ async def _audit_match(tx: Tx, time: int, about: Sequence[str], actions: Sequenc
 # --- the path of a rollout --------------------------------------------------------------------------------
 
 
-@watched
+@requires(NOT_OVERDUE)
 async def find_path(tx: Tx, id: str, kinds: Kinds) -> PathRows | None:
     """What is stored of the path of a rollout, a run or a phase."""
     row = await tx.one(sql.GET_ROLLOUT, id=id)
@@ -307,7 +308,7 @@ class StatsRows(NamedTuple):
     outbox: dict[str, int]
 
 
-@watched
+@requires(NOT_OVERDUE)
 async def stats(tx: Tx) -> StatsRows:
     """The statistics of this namespace."""
     outbox: dict[str, int] = {}
@@ -330,7 +331,7 @@ class NamespaceCondition(NamedTuple):
     drained: list[str]
 
 
-@watched
+@requires(NOT_OVERDUE)
 async def condition(tx: Tx) -> NamespaceCondition:
     """What waits, who works, and what is held back."""
     _, queues = await queues_here(tx)

@@ -21,7 +21,7 @@ from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql as rollouts_sql
 from perdure.rollouts.model import ATTEMPT, CANCELLED, ENDED, LIVE, SUCCEEDED, Kinds, reported, set_to
 from perdure.rollouts.operations.claim import Claim, claim
-from perdure.rollouts.operations.conditions import watched
+from perdure.rollouts.operations.conditions import NOT_OVERDUE
 from perdure.rollouts.operations.enqueue import NewRollout, enqueue
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.rollouts.operations.remove import remove_rollouts
@@ -30,6 +30,7 @@ from perdure.rollouts.operations.work import LockedRollouts
 from perdure.rollouts.operations.workers import WorkerChanges
 from perdure.rollouts.rows import HeartbeatRow
 from perdure.service.audit import add_entry
+from perdure.service.conditions import requires
 from perdure.threads.operations.graphs import Steps
 from perdure.threads.operations.settle import load_threads
 from perdure.threads.operations.states import change_graph, latest_states
@@ -64,7 +65,7 @@ class ClaimedRequest(NamedTuple):
     now: int
 
 
-@watched
+@requires(NOT_OVERDUE)
 async def claim_requests(
     tx: Tx, claims: Sequence[Claim], agents: Sequence[str], kinds: Kinds
 ) -> list[list[ClaimedRequest]]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Self
+from collections.abc import Awaitable, Callable
+from typing import Self
 
 from perdure.kernel.retry import Backoff, retry_until
 from perdure.kernel.signals.port import find_carrier
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations import claim, queries, report
-from perdure.rollouts.operations.conditions import LinesNeeded, SweepDue, unless_overdue
 from perdure.rollouts.operations.report import WatchdogSweep
 from perdure.rollouts.operations.work import ENDED_CHANNEL, ended_key
-from perdure.service.base import Access, Service, keyed
+from perdure.service.base import Service
 from perdure.service.callers import Caller
+from perdure.service.conditions import Unmet
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Watchdog:
     async def _sweep_some(self, ns: int, patient: bool) -> WatchdogSweep:
         try:
             return await self.storage.run(report.sweep, self.kinds, patient, False, ns=ns)
-        except LinesNeeded:
+        except Unmet:
             return await self.storage.run(report.sweep, self.kinds, patient, True, ns=ns)
 
     async def poll_ends(self) -> None:
@@ -99,10 +99,7 @@ class Watchdog:
 
 
 class WatchedService(Service):
-    """Service whose operations may need a watchdog sweep or locked lines first.
-
-    See `watched` and `locks_lines` in `operations.conditions`.
-    """
+    """Service with a watchdog, for operations that require `NOT_OVERDUE` (see `operations.conditions`)."""
 
     def __init__(
         self,
@@ -128,25 +125,6 @@ class WatchedService(Service):
             caller=other.caller,
             watchdog=other.watchdog,
         )
-
-    async def _transact(
-        self, access: Access, call: tuple[Any, ...], *, keys: Sequence[str] | None = None
-    ) -> Any:
-        operation = call[0]
-        if not getattr(operation, "locks_lines", False):
-            return await self._run_watched(access, operation, keyed(call, keys))
-        try:
-            return await self._run_watched(access, operation, keyed((*call, False), keys))
-        except LinesNeeded:
-            return await self._run_watched(access, operation, keyed((*call, True), keys))
-
-    async def _run_watched(self, access: Access, operation: Any, call: tuple[Any, ...]) -> Any:
-        if getattr(operation, "watched", False):
-            try:
-                return await self._in_transaction(access, (unless_overdue, self.kinds, *call))
-            except SweepDue:
-                await self.watchdog.sweep()
-        return await self._in_transaction(access, call)
 
     def release_later(self, release: Callable[[], Awaitable[None]]) -> None:
         """Release a claim in the background, because its caller was cancelled during the claim.

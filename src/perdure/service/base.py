@@ -12,8 +12,9 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
 from perdure.kernel.checks import check_text
 from perdure.kernel.errors import NotSupported
 from perdure.kernel.merge import Merger
-from perdure.kernel.storage.port import Operation, Storage, Tx
+from perdure.kernel.storage.port import Check, Operation, Storage, Tx
 from perdure.service.callers import Caller, format_actor
+from perdure.service.conditions import Condition, Unmet
 from perdure.service.endpoints import Endpoint, endpoints
 from perdure.service.idempotency import answer_type, decode_answers, get_action, once
 from perdure.service.namespaces import ensure_namespace, find_namespace
@@ -22,6 +23,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 S = TypeVar("S", bound="Service")
 Access = Literal["read", "write"]
+Transact = Callable[..., Awaitable[Any]]
+"""Runs a call of an operation, as `Service._transact` does."""
 
 NO_NAMESPACE = -1
 """Number of a namespace that does not exist; no row has this number."""
@@ -121,16 +124,30 @@ class Service:
     ) -> Any:
         """Run one operation, `call` with its arguments, in one transaction; with `keys`, run each item once.
 
-        Every `read` and `write` uses this method, so a subclass can override it to wrap the transaction.
+        The conditions of the operation are checked in the transaction, before the operation. If one does not
+        hold, it is met and the operation runs again.
         """
-        return await self._in_transaction(access, keyed(call, keys))
-
-    async def _in_transaction(self, access: Access, call: tuple[Any, ...]) -> Any:
         ns = self._number or await self.ns(access)
-        if access == "read":
-            return await self.storage.read(*call, ns=ns)
-        actor = None if self.caller is None else self.caller.actor
-        return await self.storage.run(*call, ns=ns, actor=actor)
+        conditions: Sequence[Condition] = getattr(call[0], "conditions", ())
+        met: tuple[Condition, ...] = ()
+        while True:
+            before: list[Check] = []
+            arguments = call
+            for condition in conditions:
+                if condition.is_parameter:
+                    arguments = (*arguments, condition in met)
+                elif condition not in met and (check := condition.get_check(self)):
+                    before.append(check)
+            try:
+                if access == "read":
+                    return await self.storage.read(*arguments, ns=ns, before=before)
+                actor = None if self.caller is None else self.caller.actor
+                return await self.storage.run(*keyed(arguments, keys), ns=ns, actor=actor, before=before)
+            except Unmet as unmet:
+                if unmet.condition in met:
+                    raise
+                await unmet.condition.meet(self)
+                met = (*met, unmet.condition)
 
     def read_one(
         self, operation: Operation[..., Sequence[T | Exception]], item: Any, *rest: Any
@@ -154,16 +171,18 @@ class Service:
         rows: int = 1,
         size: int = 0,
         undelivered: Callable[[T], None] | None = None,
+        transact: Transact | None = None,
     ) -> Awaitable[T]:
         """Run an operation on a list for one item, merged with concurrent calls.
 
         A key that was used before returns its first answer. The operation must answer item by item; the
         arguments after the item are equal in all merged calls. `rows` and `size` (bytes) bound a batch.
-        `undelivered` receives the answer if the caller was cancelled meanwhile.
+        `undelivered` receives the answer if the caller was cancelled meanwhile. `transact` runs the batch if
+        more than the operation belongs to its transaction.
         """
         if key is not None:
             check_text(key, "idempotency_key")
-        batch = partial(self._write_batch, operation, rest, key is not None)
+        batch = partial(self._write_batch, transact or self._transact, operation, rest, key is not None)
         future = self._merger.call(
             (operation, key is not None, *rest),
             batch,
@@ -177,6 +196,7 @@ class Service:
 
     async def _write_batch(
         self,
+        transact: Transact,
         operation: Operation[..., Sequence[Any]],
         rest: tuple[Any, ...],
         keyed: bool,
@@ -184,7 +204,7 @@ class Service:
     ) -> Sequence[Any]:
         keys = [key for key, _ in calls] if keyed else None
         items = [item for _, item in calls]
-        answers: Sequence[Any] = await self._transact("write", (operation, items, *rest), keys=keys)
+        answers: Sequence[Any] = await transact("write", (operation, items, *rest), keys=keys)
         return decode_answers(answers, answer_type(operation)) if keyed else answers
 
     @classmethod

@@ -336,7 +336,14 @@ class Threads(RunEnds):
         await unpack_for(self, new.thread_id, new.checkpoint_id)
         size = len(new.kwargs) + len(new.metadata)
         with self._naming_not_loaded([new]):
-            created = await self.write_once(idempotency_key, create.create_runs, new, self.kinds, size=size)
+            created = await self.write_once(
+                idempotency_key,
+                create.create_runs,
+                new,
+                self.kinds,
+                size=size,
+                transact=self.create_and_claim,
+            )
         if isinstance(created, Created):
             return row_to_run(created.record)
         (run_id,) = created

@@ -17,7 +17,7 @@ from perdure.kernel.storage.port import Storage
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.claim import Claim
 from perdure.rollouts.watchdog import WatchedService
-from perdure.service.base import Access
+from perdure.service.base import Access, keyed
 from perdure.service.callers import Caller
 from perdure.streams.service import Streams
 from perdure.threads.model import GATHER_SECONDS
@@ -153,10 +153,7 @@ class WaitingClaims:
 
 
 class ClaimingService(WatchedService):
-    """Service whose operations with `claims_at_once` also claim for workers that wait in this process.
-
-    See `claims_at_once` in `operations.assign`.
-    """
+    """Service that creates runs, and claims them at once for workers that wait in this process."""
 
     gather_seconds = GATHER_SECONDS
 
@@ -165,15 +162,17 @@ class ClaimingService(WatchedService):
         self.streams = streams
         self.waiting_claims = WaitingClaims()
 
-    async def _run_watched(self, access: Access, operation: Any, call: tuple[Any, ...]) -> Any:
-        may_claim = getattr(operation, "claims_at_once", False)
-        taken = self.waiting_claims.take(self.namespace) if may_claim else {}
+    async def create_and_claim(
+        self, access: Access, call: tuple[Any, ...], *, keys: Sequence[str] | None = None
+    ) -> Any:
+        """Run an operation that creates runs, and claim for waiting workers in the same transaction."""
+        taken = self.waiting_claims.take(self.namespace)
         if not taken:
-            return await super()._run_watched(access, operation, call)
+            return await self._transact(access, call, keys=keys)
         shares: Sequence[Share] = [()] * len(taken)
-        claiming = (claim_at_once, tuple(taken.values()), self.kinds, *call)
+        claiming = (claim_at_once, tuple(taken.values()), self.kinds, *keyed(call, keys))
         try:
-            answers, shares, begun = await super()._run_watched(access, operation, claiming)
+            answers, shares, begun = await self._transact(access, claiming)
             for appended in begun:
                 self.streams.offer(await self.ns(), *appended)
         finally:

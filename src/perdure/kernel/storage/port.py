@@ -131,6 +131,8 @@ class Tx(Protocol):
 
 
 Operation = Callable[Concatenate[Tx, P], Coroutine[Any, Any, Result]]
+Check = Callable[[Tx], Coroutine[Any, Any, None]]
+"""Part of a transaction that runs before its operation, and raises if the operation must not run."""
 
 
 class Storage(Protocol):
@@ -150,14 +152,20 @@ class Storage(Protocol):
         *args: Any,
         ns: int | None = None,
         actor: str | None = None,
+        before: Sequence[Check] = (),
     ) -> Awaitable[Result]:
-        """Run a writing operation as `actor`; return its result once it is durable."""
+        """Run a writing operation as `actor`, after the checks; return its result once it is durable."""
         ...
 
     def read(
-        self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None
+        self,
+        operation: Operation[..., Result],
+        /,
+        *args: Any,
+        ns: int | None = None,
+        before: Sequence[Check] = (),
     ) -> Awaitable[Result]:
-        """Run a reading operation on one consistent snapshot."""
+        """Run a reading operation on one consistent snapshot, after the checks."""
         ...
 
     def background(

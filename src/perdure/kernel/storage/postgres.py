@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ from perdure.kernel.retry import Backoff
 from perdure.kernel.signals.port import Signals, find_carrier
 from perdure.kernel.signals.postgres import PostgresSignals
 from perdure.kernel.storage import ddl
-from perdure.kernel.storage.port import Engine, Operation, Result, inside_operation, refuse_nested
+from perdure.kernel.storage.port import Check, Engine, Operation, Result, inside_operation, refuse_nested
 from perdure.kernel.storage.postgres_connection import (
     CONTENDED,
     LOST,
@@ -62,6 +62,7 @@ class _Call:
     args: tuple[Any, ...]
     ns: int | None
     actor: str | None = None
+    before: Sequence[Check] = ()
     write: bool = False
     started: bool = False
 
@@ -109,26 +110,34 @@ class PostgresStorage:
         *args: Any,
         ns: int | None = None,
         actor: str | None = None,
+        before: Sequence[Check] = (),
     ) -> Result:
-        refuse_nested()
-        result: Result = await self._owned(_Call(operation, args, ns, actor, write=True))
+        result: Result = await self._submit(_Call(operation, args, ns, actor, before, write=True))
         return result
 
-    async def read(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Result:
-        refuse_nested()
-        result: Result = await self._owned(_Call(operation, args, ns))
+    async def read(
+        self,
+        operation: Operation[..., Result],
+        /,
+        *args: Any,
+        ns: int | None = None,
+        before: Sequence[Check] = (),
+    ) -> Result:
+        result: Result = await self._submit(_Call(operation, args, ns, before=before))
         return result
 
     background = run
 
-    async def _owned(self, call: _Call) -> Any:
-        """Run a call. Cancelling the caller ends a read, and drops a write that waits for a connection.
+    def _submit(self, call: _Call) -> Coroutine[Any, Any, Any]:
+        """Run a call in the driver's thread.
 
-        A write that has started continues.
+        Cancelling the caller ends a read, and drops a write that waits for a connection. A write that has
+        started continues.
         """
+        refuse_nested()
         if self._closed:
             raise errors.StorageClosed()
-        return await self.timers.ask(
+        return self.timers.ask(
             partial(self._until_deadline, call), started=lambda: call.write and call.started
         )
 
@@ -181,6 +190,8 @@ class PostgresStorage:
                     tx = PostgresTx(
                         connection, call.ns, row[0], self.ids, answers, self.signals.wanted, call.actor
                     )
+                    for check in call.before:
+                        await check(tx)
                     result = await drive(call.operation(tx, *call.args), tx)
             except BaseException as error:
                 await _abandon(connection, error)

@@ -24,7 +24,7 @@ from perdure.kernel.ids import Ids, RandomIds
 from perdure.kernel.signals.local import LocalSignals
 from perdure.kernel.signals.port import Signals
 from perdure.kernel.storage.ownership import Ownership
-from perdure.kernel.storage.port import Engine, Operation, Result, inside_operation, refuse_nested
+from perdure.kernel.storage.port import Check, Engine, Operation, Result, inside_operation, refuse_nested
 from perdure.kernel.storage.schema import Schema, Table
 from perdure.kernel.storage.sqlite_backup import check_file
 from perdure.kernel.storage.sqlite_engine import MEMORY, Running, SqliteEngine, WriterJob, translate
@@ -184,9 +184,9 @@ class SqliteReader:
 
     __slots__ = ("connection", "running")
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: apsw.Connection, path: str) -> None:
         self.connection = connection
-        self.running = Running()
+        self.running = Running(path)
 
 
 class SqliteStorage:
@@ -245,8 +245,10 @@ class SqliteStorage:
         *args: Any,
         ns: int | None = None,
         actor: str | None = None,
+        before: Sequence[Check] = (),
     ) -> Result:
-        result: Result = await self._submit(WriterJob(operation, args, ns, actor), background=False)
+        job = WriterJob(operation, args, ns, actor, before)
+        result: Result = await self._submit(job, background=False)
         return result
 
     async def background(
@@ -263,9 +265,17 @@ class SqliteStorage:
         self._writer.submit(call, background=background)
         return call.future
 
-    async def read(self, operation: Operation[..., Result], /, *args: Any, ns: int | None = None) -> Result:
+    async def read(
+        self,
+        operation: Operation[..., Result],
+        /,
+        *args: Any,
+        ns: int | None = None,
+        before: Sequence[Check] = (),
+    ) -> Result:
         """Run a reading operation; if the caller is cancelled, its statement is interrupted."""
-        job = WriterJob(operation, args, ns, writes=False, deadline=time.monotonic() + self._timeout)
+        deadline = time.monotonic() + self._timeout
+        job = WriterJob(operation, args, ns, before=before, writes=False, deadline=deadline)
         try:
             if self._engine.in_memory:
                 result: Result = await self._submit(job, background=False)
@@ -307,7 +317,7 @@ class SqliteStorage:
             reader.connection.close(True)
 
     def _new_reader(self) -> SqliteReader:
-        reader = SqliteReader(self._engine.connect())
+        reader = SqliteReader(self._engine.connect(), self.path)
         if not self._engine.check_file():
             reader.connection.close()
             raise errors.StorageUnavailable(self._engine.lost, public=self._engine.lost)

@@ -7,8 +7,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from perdure.kernel.ids import Ids
 from perdure.kernel.signals.port import Hint, Wanted, nobody_wants
 from perdure.kernel.storage import ddl, dialect, fulltext
 from perdure.kernel.storage.ownership import Identity, get_identity, open_private
+from perdure.kernel.storage.port import Check
 from perdure.kernel.storage.schema import (
     LARGE_TABLE_ROWS,
     META,
@@ -29,7 +29,7 @@ from perdure.kernel.storage.schema import (
     Schema,
     Table,
 )
-from perdure.kernel.storage.sqlite_tx import SqliteTx, drive
+from perdure.kernel.storage.sqlite_tx import SqliteTx, finish, refuse_suspended
 from perdure.kernel.tally import Tally, TallyEntry
 
 logger = logging.getLogger(__name__)
@@ -69,6 +69,9 @@ _ERRORS: tuple[tuple[type[Exception], type[errors.StorageError]], ...] = (
 
 def translate(error: BaseException, path: str) -> BaseException:
     """Translate a SQLite error to a perdure error; return other errors unchanged."""
+    if isinstance(error, RuntimeError) and "event loop" in str(error):
+        # The writer thread has no event loop: the operation awaited something that needs one.
+        return errors.SuspendedOperation()
     if not isinstance(error, apsw.Error | UnicodeDecodeError):
         return error
     kind = next((ours for theirs, ours in _ERRORS if isinstance(error, theirs)), errors.StorageError)
@@ -85,6 +88,7 @@ class WriterJob:
     args: tuple[Any, ...]
     ns: int | None
     actor: str | None = None
+    before: Sequence[Check] = ()
     writes: bool = True
     now: int = 0
     deadline: float = math.inf
@@ -104,26 +108,42 @@ class WriterJob:
 class Running:
     """The job that a connection runs. Any thread may interrupt it; no other job is affected."""
 
-    __slots__ = ("_connection", "_lock", "closed", "job")
+    __slots__ = ("_connection", "_lock", "_path", "closed", "job")
 
-    def __init__(self) -> None:
+    def __init__(self, path: str) -> None:
+        self._path = path
         self.job: WriterJob | None = None
         self.closed = False
         self._connection: apsw.Connection | None = None
         self._lock = threading.Lock()
 
-    def run(self, job: WriterJob, tx: SqliteTx) -> Any:
-        """Run a job to its end and return its result; for a stopped job, raise the reason."""
+    def run(self, job: WriterJob, tx: SqliteTx) -> None:
+        """Run a job to its end, and store its result or error; the error of a stopped job is the reason.
+
+        A transaction on SQLite never suspends, so an operation must not either.
+        """
         self._connection, self.job = tx.connection, job
+        job.error, job.hints, job.notes = None, tx.hints, tx.notes
         try:
             if self.closed or job.stopped is not None:
                 raise job.stopped or errors.StorageClosed()
-            result = drive(job.operation(tx, *job.args))
+            for check in job.before:
+                finish(check(tx))
+            operation = job.operation(tx, *job.args)
+            try:
+                operation.send(None)
+            except StopIteration as stop:
+                job.result = stop.value
+            else:
+                refuse_suspended(operation)
             tx.finish()
-            return result
         except apsw.InterruptError as error:
-            raise job.stopped or error from error
+            job.error = job.stopped or translate(error, self._path)
+        except BaseException as error:  # noqa: BLE001 - raised to the caller
+            job.error = translate(error, self._path)
         finally:
+            if job.error is not None:
+                job.hints = {}
             with self._lock:
                 self.job = None
 
@@ -165,7 +185,7 @@ class SqliteEngine:
         self.wants: Wanted = nobody_wants
         self.degraded: str | None = None
         self.missing_indexes: list[tuple[Table, Index]] = []
-        self.running = Running()
+        self.running = Running(path)
         self.tally = Tally()
         self._timeout = timeout
         self._broken = False
@@ -298,11 +318,13 @@ class SqliteEngine:
         """Build an index deferred at open; if it fails, the next open tries again."""
         # Unlike callers' writes, it does not delay a close.
         job = WriterJob(_create_index, (table, index), None, writes=False)
-        try:
-            self.running.run(job, SqliteTx(self.connection, None, 0, self.ids))
+        self.running.run(job, SqliteTx(self.connection, None, 0, self.ids))
+        if job.error is None:
             self.missing_indexes.remove((table, index))
-        except (apsw.Error, errors.StorageClosed) as error:
-            self.degraded = f"{self.path}: the index {index.name} was not built: {error}"
+        elif isinstance(job.error, errors.StorageError):
+            self.degraded = f"{self.path}: the index {index.name} was not built: {job.error}"
+        else:
+            raise job.error
 
     # --- operations -------------------------------------------------------------------------------------
 
@@ -317,7 +339,15 @@ class SqliteEngine:
         try:
             self._reopen()
             self._follow_wall_clock()
-            self._run_group(jobs)
+            self.connection.execute("BEGIN IMMEDIATE")
+            # Without savepoints, for which SQLite would copy every changed page.
+            for job in jobs:
+                changes = self.connection.total_changes()
+                self.running.run(job, self._begin(job))
+                self._end(job)
+                if job.error is not None and self._is_spoiled(job, changes):
+                    self._run_guarded(jobs)
+                    break
         except BaseException as error:  # noqa: BLE001 - raised to the caller
             self._fail(jobs, error)
             return {}
@@ -335,38 +365,47 @@ class SqliteEngine:
         self.clock.follow(micros)
         logger.warning("the wall clock was set %.1f s ahead; deadlines were moved with it", micros / MICROS)
 
-    def _run_group(self, jobs: Sequence[WriterJob]) -> None:
-        """Run the jobs in one transaction; restart it without the jobs that broke it."""
-        run, left = self._run, jobs
+    def _begin(self, job: WriterJob) -> SqliteTx:
+        """Create the transaction of a job's next run."""
+        if not job.writes:
+            # A reading job must not write, also on the writing connection.
+            self.connection.execute("PRAGMA query_only = ON")
+        job.now = job.now or self.clock.now()
+        job.deadline = time.monotonic() + self._timeout
+        wall = self.clock.wall(job.now)
+        return SqliteTx(self.connection, job.ns, job.now, self.ids, self.wants, job.actor, wall)
+
+    def _end(self, job: WriterJob) -> None:
+        """Raise the error of a job that ended the transaction, unless the job was stopped."""
+        if not job.writes:
+            self.connection.execute("PRAGMA query_only = OFF")
+        if not self.connection.in_transaction and (job.error is None or job.error is not job.stopped):
+            raise job.error or errors.StorageUnavailable(f"{self.path}: transaction lost")
+
+    def _is_spoiled(self, job: WriterJob, changes: int) -> bool:
+        """Return whether a failed job left writes in the transaction, ended it, or should be tried again."""
+        spoiled = job.hit_taken_id or self.connection.total_changes() != changes
+        return spoiled or not self.connection.in_transaction
+
+    def _run_guarded(self, jobs: Sequence[WriterJob]) -> None:
+        """Run the jobs anew, each in a savepoint; restart the transaction without the jobs that broke it."""
         while True:
-            self.connection.execute("BEGIN IMMEDIATE")
-            if all(run(job) for job in left):
-                return
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
-            run, left = self._run_guarded, [job for job in jobs if job.error is None or job.hit_taken_id]
+            left = [job for job in jobs if job.error is None or job.hit_taken_id]
+            self.connection.execute("BEGIN IMMEDIATE")
+            if all(self._run_in_savepoint(job) for job in left):
+                return
 
-    def _run(self, job: WriterJob) -> bool:
-        """Run a job without a savepoint, for which SQLite would copy every changed page.
-
-        Return False if it failed after a write, or should be tried again. The jobs that have not failed then
-        run again, each in a savepoint.
-        """
-        before = self.connection.total_changes()
-        self._try(job)
-        if job.error is None:
-            return True
-        spoiled = job.hit_taken_id or self.connection.total_changes() != before
-        return self.connection.in_transaction and not spoiled
-
-    def _run_guarded(self, job: WriterJob) -> bool:
+    def _run_in_savepoint(self, job: WriterJob) -> bool:
         """Run a job in a savepoint, so that its failure undoes only its own writes; retry a taken random id.
 
         Return False if the transaction was lost, as after an interrupted write.
         """
         for _ in range(TRIES):
             self.connection.execute("SAVEPOINT operation")
-            self._try(job)
+            self.running.run(job, self._begin(job))
+            self._end(job)
             if not self.connection.in_transaction:
                 return False
             if job.error is not None:
@@ -375,24 +414,6 @@ class SqliteEngine:
             if not job.hit_taken_id:
                 break
         return True
-
-    def _try(self, job: WriterJob) -> None:
-        """Run a job once and store its result or error.
-
-        An error that ended the transaction fails the group, unless the job was stopped.
-        """
-        job.now = job.now or self.clock.now()
-        job.deadline = time.monotonic() + self._timeout
-        wall = self.clock.wall(job.now)
-        tx = SqliteTx(self.connection, job.ns, job.now, self.ids, self.wants, job.actor, wall)
-        job.error, job.hints, job.notes = None, tx.hints, tx.notes
-        try:
-            with nullcontext() if job.writes else _query_only(self.connection):
-                job.result = self.running.run(job, tx)
-        except BaseException as error:  # noqa: BLE001 - raised to the caller
-            job.error, job.hints = translate(error, self.path), {}
-        if not self.connection.in_transaction and (job.error is None or job.error is not job.stopped):
-            raise job.error or errors.StorageUnavailable(f"{self.path}: transaction lost")
 
     def _commit(self, jobs: Sequence[WriterJob]) -> dict[Hint, int]:
         try:
@@ -452,15 +473,10 @@ class SqliteEngine:
     def read(self, job: WriterJob, connection: apsw.Connection, running: Running) -> None:
         """Run a reading job on one snapshot of `connection`."""
         connection.execute("BEGIN")
-        try:
-            now = self.clock.now()
-            tx = SqliteTx(connection, job.ns, now, self.ids, wall=self.clock.wall(now))
-            job.result = running.run(job, tx)
-        except BaseException as error:  # noqa: BLE001 - raised to the caller
-            job.error = translate(error, self.path)
-        finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+        now = self.clock.now()
+        running.run(job, SqliteTx(connection, job.ns, now, self.ids, wall=self.clock.wall(now)))
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
     def close(self) -> None:
         self.connection.close(True)
@@ -480,16 +496,6 @@ class _immediate:  # noqa: N801 - reads as a statement
             self._connection.execute("COMMIT")
         elif self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
-
-
-@contextmanager
-def _query_only(connection: apsw.Connection) -> Iterator[None]:
-    """Refuse writes in a reading job, also on the writing connection."""
-    connection.execute("PRAGMA query_only = ON")
-    try:
-        yield
-    finally:
-        connection.execute("PRAGMA query_only = OFF")
 
 
 def _refuse(jobs: Sequence[WriterJob], error: BaseException) -> None:

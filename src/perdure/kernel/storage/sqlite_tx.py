@@ -1,9 +1,9 @@
-"""A transaction on SQLite, and the function that runs an operation in it."""
+"""A transaction on SQLite."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import apsw
 
@@ -18,16 +18,17 @@ from perdure.kernel.storage.totals import TotalChanges
 from perdure.kernel.tally import TallyEntry
 
 
-def drive(operation: Coroutine[Any, Any, Any]) -> Any:
-    """Run an operation to its end. Its transaction never suspends, so the operation must not either."""
+def finish(operation: Coroutine[Any, Any, Any]) -> Any:
+    """Run an operation to its end and return its result. It must not suspend."""
     try:
         operation.send(None)
     except StopIteration as stop:
         return stop.value
-    except RuntimeError as error:
-        if "event loop" in str(error):
-            raise errors.SuspendedOperation() from error
-        raise
+    return refuse_suspended(operation)
+
+
+def refuse_suspended(operation: Coroutine[Any, Any, Any]) -> NoReturn:
+    """Raise SuspendedOperation for an operation that awaited something other than its transaction."""
     operation.close()
     raise errors.SuspendedOperation()
 

@@ -26,7 +26,7 @@ from perdure.rollouts.model import (
     Kinds,
 )
 from perdure.rollouts.operations import holds, lines
-from perdure.rollouts.operations.conditions import locks_lines, watched
+from perdure.rollouts.operations.conditions import LINES_LOCKED, NOT_OVERDUE
 from perdure.rollouts.operations.enqueue import new_attempt
 from perdure.rollouts.operations.report import save_all
 from perdure.rollouts.operations.work import (
@@ -41,6 +41,7 @@ from perdure.rollouts.operations.work import (
 from perdure.rollouts.operations.workers import WorkerChanges
 from perdure.rollouts.rows import AttemptRow, ClaimedRollout, ClaimedRow, LineRow, ReturnedRow
 from perdure.service.audit import audit
+from perdure.service.conditions import requires
 from perdure.service.idempotency import keyed_as
 
 _PLACE = attrgetter("kind", "queued_as", "status")
@@ -59,7 +60,7 @@ class Claim:
     limit: int
 
 
-@watched
+@requires(NOT_OVERDUE)
 @keyed_as("dequeue_rollout", list[ClaimedRollout])
 async def claim_rollouts(
     tx: Tx, claims: Sequence[Claim], queue: str, kind: str, kinds: Kinds
@@ -273,8 +274,7 @@ async def promote_due(tx: Tx) -> None:
         tx.hint(READY_CHANNEL, ready_key(row.queue, row.agent))
 
 
-@watched
-@locks_lines
+@requires(NOT_OVERDUE, LINES_LOCKED)
 async def release_rollouts(
     tx: Tx, claimed: Sequence[tuple[str, str]], kinds: Kinds, lined: bool = False
 ) -> None:
@@ -318,8 +318,7 @@ async def release_rollouts(
     await audit(tx, "release_rollout", [rollout_id + "/" + attempt_id for rollout_id, attempt_id in claimed])
 
 
-@watched
-@locks_lines
+@requires(NOT_OVERDUE, LINES_LOCKED)
 @keyed_as("start_attempt", ClaimedRollout)
 async def start_attempts(
     tx: Tx, requests: Sequence[tuple[str, str | None]], kind: str, kinds: Kinds, lined: bool = False

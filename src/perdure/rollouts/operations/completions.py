@@ -15,7 +15,7 @@ from perdure.kernel.storage.port import Tx
 from perdure.rollouts import completion_sql as sql
 from perdure.rollouts.completion_sql import CompletedRollout
 from perdure.rollouts.model import LIVE, ROLLOUT, RUNNING, SUCCEEDED, Kinds, compute_outcome, reported
-from perdure.rollouts.operations.conditions import LinesNeeded
+from perdure.rollouts.operations.conditions import LINES_LOCKED
 from perdure.rollouts.operations.work import (
     ENDED_CHANNEL,
     ENDED_IN_QUEUE,
@@ -27,6 +27,7 @@ from perdure.rollouts.operations.work import (
 )
 from perdure.rollouts.operations.workers import WorkerAttempt, WorkerChanges
 from perdure.rollouts.rows import AttemptRecordRow
+from perdure.service.conditions import Unmet
 
 _STATUS = ROLLOUT.step(RUNNING, reported(SUCCEEDED))
 _OUTCOME = compute_outcome(SUCCEEDED, SUCCEEDED)
@@ -38,7 +39,7 @@ async def complete(
 ) -> dict[str, AttemptRecordRow] | None:
     """Complete attempts, given by their rollouts; return them by their rollouts, too.
 
-    Return None, with nothing written, if no rollout is live and outside lines. Raise `LinesNeeded` if only
+    Return None, with nothing written, if no rollout is live and outside lines. Raise `Unmet(LINES_LOCKED)` if only
     some are, or if an attempt is not live or not the latest of its rollout.
     """
     ids = sorted(attempts)
@@ -48,14 +49,14 @@ async def complete(
     if not rollouts:
         return None
     if len(rollouts) < len(attempts):
-        raise LinesNeeded
+        raise Unmet(LINES_LOCKED)
     views: list[AttemptRecordRow] = []
     # Most attempts are the first of their rollout, so that this is usually one statement.
     for number in sorted({row.attempts for row in rollouts}):
         ids = sorted([row.id for row in rollouts if row.attempts == number])
         views += await tx.all(sql.COMPLETE_ATTEMPTS, ids=ids, number=number, live=_LIVE, status=SUCCEEDED)
     if len(views) < len(attempts) or any(attempts[row.rollout_id] not in (row.id, LATEST) for row in views):
-        raise LinesNeeded
+        raise Unmet(LINES_LOCKED)
     workers = WorkerChanges(tx, kinds)
     for row in views:
         if row.worker_id:

@@ -1,46 +1,48 @@
-"""Preconditions of operations: a sweep of the watchdog, and the locks of lines.
-
-The decorators mark the operation; `WatchedService` reads the marks.
-"""
+"""Conditions of operations on rollouts: no attempt is overdue, and the locks of lines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Final
 
-from perdure.kernel.storage.port import Operation, Result, Tx
+from perdure.kernel.storage.port import Check, Tx
 from perdure.rollouts import sql, tables
 from perdure.rollouts.model import Kinds
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class SweepDue(Exception):
-    """An attempt is overdue: run the watchdog, then run the operation again."""
+from perdure.service.conditions import Unmet
 
 
-class LinesNeeded(Exception):
-    """A rollout is in a line, whose lock comes first, or has changed since it was read without a lock. The
-    operation must run again with all locks."""
+class NoOverdueAttempts:
+    """No attempt is overdue; otherwise the watchdog sweeps first."""
+
+    is_parameter = False
+
+    def get_check(self, service: Any) -> Check:
+        return partial(_check_overdue, kinds=service.kinds)
+
+    async def meet(self, service: Any) -> None:
+        await service.watchdog.sweep()
 
 
-def watched(operation: F) -> F:
-    """Mark an operation that needs overdue attempts to be ended first."""
-    operation.watched = True  # type: ignore[attr-defined]
-    return operation
+class LocksOfLines:
+    """The locks of lines, which come before all others.
 
-
-def locks_lines(operation: F) -> F:
-    """Mark an operation whose last parameter says whether to lock lines first; most rollouts have none.
-
-    It is called without locks of lines, and again with them if it raises `LinesNeeded`.
+    Most rollouts are in no line. So the operation runs without these locks, and again with them if it finds a
+    rollout in a line, or one that changed after it was read without a lock.
     """
-    operation.locks_lines = True  # type: ignore[attr-defined]
-    return operation
+
+    is_parameter = True
+
+    def get_check(self, service: Any) -> None:
+        return None
+
+    async def meet(self, service: Any) -> None:
+        """Do nothing: the operation locks the lines when it runs again."""
 
 
-async def unless_overdue(tx: Tx, kinds: Kinds, operation: Operation[..., Result], *args: Any) -> Result:
-    """Run an operation, or raise `SweepDue` if an attempt of these kinds is overdue."""
+NOT_OVERDUE: Final = NoOverdueAttempts()
+LINES_LOCKED: Final = LocksOfLines()
+
+
+async def _check_overdue(tx: Tx, kinds: Kinds) -> None:
     if await tx.probe(tables.OVERDUE) and await tx.all(sql.HAS_OVERDUE, kinds=kinds.names()):
-        raise SweepDue
-    return await operation(tx, *args)
+        raise Unmet(NOT_OVERDUE)

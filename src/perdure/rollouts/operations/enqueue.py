@@ -22,7 +22,7 @@ from perdure.rollouts.model import (
     compute_deadline,
     decode_limits,
 )
-from perdure.rollouts.operations.conditions import watched
+from perdure.rollouts.operations.conditions import NOT_OVERDUE
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.rollouts.operations.work import ATTEMPTS_TOTAL, READY_CHANNEL, add_counts, add_total, ready_key
 from perdure.rollouts.operations.workers import WorkerChanges
@@ -36,6 +36,7 @@ from perdure.rollouts.rows import (
     RolloutRow,
 )
 from perdure.service.audit import audit
+from perdure.service.conditions import requires
 from perdure.service.idempotency import keyed_as
 
 _stored = attrgetter(*(name for name in get_columns(ClaimedRow) if name != "more"))
@@ -94,7 +95,7 @@ class ClaimAtOnce:
         return False
 
 
-@watched
+@requires(NOT_OVERDUE)
 async def enqueue_rollouts(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[RolloutRecordRow]:
     """Enqueue the requests of callers."""
     rows = await enqueue(tx, requests, kinds)
@@ -225,7 +226,7 @@ def count_new(tx: Tx, rows: Sequence[NewRolloutRow]) -> None:
     add_counts(tx, counts)
 
 
-@watched
+@requires(NOT_OVERDUE)
 @keyed_as("start_rollout", ClaimedRollout)
 async def start_rollouts(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[ClaimedRollout]:
     """Start rollouts without the queue, each with its first attempt."""
@@ -248,7 +249,7 @@ async def start_rollouts(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -
     return [ClaimedRollout(row.view, attempt.view) for row, attempt in zip(rows, attempts, strict=True)]
 
 
-@watched
+@requires(NOT_OVERDUE)
 async def start_missing(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[ClaimedRollout]:
     """Start rollouts with given ids, except those that exist."""
     named = {request.rollout_id: request for request in requests}

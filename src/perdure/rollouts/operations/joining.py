@@ -17,7 +17,7 @@ from perdure.kernel.storage.port import Tx
 from perdure.rollouts import joining_sql as sql
 from perdure.rollouts.joining_sql import KeptTraceRow
 from perdure.rollouts.model import FAILED, KEPT_TRACE, LIVE, RUNNING, SUCCEEDED, Kinds, compute_outcome
-from perdure.rollouts.operations.conditions import locks_lines
+from perdure.rollouts.operations.conditions import LINES_LOCKED
 from perdure.rollouts.operations.enqueue import NewRollout, count_new, new_attempt, new_row
 from perdure.rollouts.operations.model_calls import AttemptKey
 from perdure.rollouts.operations.report import set_status
@@ -25,6 +25,7 @@ from perdure.rollouts.operations.spans import Adding, CareNeeded
 from perdure.rollouts.operations.work import ATTEMPTS_TOTAL, ROLLOUT_ENDED, add_total
 from perdure.rollouts.rows import AttemptRow, NewRolloutRow
 from perdure.service.audit import audit
+from perdure.service.conditions import requires
 from perdure.spans.encoding import call_row
 from perdure.spans.prices import Prices
 from perdure.spans.rows import ModelCallRow, NewSpan
@@ -75,7 +76,7 @@ class TraceFamily(msgspec.Struct, frozen=True):
     request: NewRollout | None
 
 
-@locks_lines
+@requires(LINES_LOCKED)
 async def add_otlp_spans(
     tx: Tx,
     named: Sequence[NewSpan],

@@ -22,10 +22,11 @@ from perdure.kernel.storage.filters import (
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
 from perdure.rollouts.model import ENDED, LIVE
-from perdure.rollouts.operations.conditions import watched
+from perdure.rollouts.operations.conditions import NOT_OVERDUE
 from perdure.rollouts.operations.work import ATTEMPTS_TOTAL, BYTES_TOTAL, SPANS_TOTAL
 from perdure.rollouts.records import ROLLOUT_STATUSES
 from perdure.rollouts.rows import AttemptRecordRow, HeldAttemptRow, ResourcesRow, RolloutRecordRow, WorkerRow
+from perdure.service.conditions import requires
 from perdure.spans import sql as span_sql
 from perdure.spans.rows import RolloutFiguresRow, SpanRecordRow
 
@@ -152,7 +153,7 @@ async def _page(tx: Tx, listing: Listing[V], clause: Clause, order: SortOrder, q
 # --- rollouts ---------------------------------------------------------------------------------------------
 
 
-@watched
+@requires(NOT_OVERDUE)
 async def query_rollouts(
     tx: Tx, query: Query, kind: str
 ) -> tuple[Page[RolloutRecordRow], Mapping[str, AttemptRecordRow]]:
@@ -162,7 +163,7 @@ async def query_rollouts(
     return (rows, total), await _latest(tx, attempted, [kind])
 
 
-@watched
+@requires(NOT_OVERDUE)
 async def query_children(
     tx: Tx, query: Query, parent: str, kinds: Sequence[str]
 ) -> tuple[Page[RolloutRecordRow], Mapping[str, AttemptRecordRow]]:
@@ -223,7 +224,7 @@ async def _latest(tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]) -> d
     return {row.rollout_id: row for row in rows}
 
 
-@watched
+@requires(NOT_OVERDUE)
 async def get_rollouts(
     tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]
 ) -> list[LatestRollout | None]:
@@ -233,7 +234,7 @@ async def get_rollouts(
     return [LatestRollout(rows[id], attempts.get(id)) if id in rows else None for id in rollout_ids]
 
 
-@watched
+@requires(NOT_OVERDUE)
 async def get_ended(tx: Tx, rollout_ids: Sequence[str]) -> list[LatestRollout]:
     """Return the given rollouts that have ended."""
     rows = await tx.all(sql.GET_ENDED, ids=list(rollout_ids), ended=sorted(ENDED))
@@ -258,7 +259,7 @@ async def ended_among(tx: Tx, rollout_ids: Sequence[str]) -> list[str]:
 # --- attempts, spans, resources, workers ------------------------------------------------------------------
 
 
-@watched
+@requires(NOT_OVERDUE)
 async def query_attempts(
     tx: Tx, rollout_id: str, query: Query, kinds: Sequence[str]
 ) -> Page[AttemptRecordRow]:
@@ -268,7 +269,7 @@ async def query_attempts(
     return await _page(tx, sql.LIST_ATTEMPTS, Clause("TRUE", {"rollout_id": rollout_id}), order, query)
 
 
-@watched
+@requires(NOT_OVERDUE)
 async def query_spans(
     tx: Tx, rollout_id: str, attempt_id: str | None, query: Query, kinds: Sequence[str]
 ) -> tuple[Page[SpanRecordRow], Mapping[str, bytes]]:
@@ -324,7 +325,7 @@ async def get_version(tx: Tx, resources_id: str, version: int) -> ResourcesRow |
     return await tx.one(sql.GET_VERSION, id=resources_id, version=version)
 
 
-@watched
+@requires(NOT_OVERDUE)
 async def query_workers(tx: Tx, query: Query) -> Page[WorkerRow]:
     order = WORKERS.order(query.sort_by, query.sort_order)
     clause = where(WORKER_FIELDS, query.conditions, query.logic)

@@ -26,12 +26,13 @@ from perdure.rollouts.model import (
     set_to,
 )
 from perdure.rollouts.operations.completions import complete
-from perdure.rollouts.operations.conditions import locks_lines, watched
+from perdure.rollouts.operations.conditions import LINES_LOCKED, NOT_OVERDUE
 from perdure.rollouts.operations.lines import leave
 from perdure.rollouts.operations.work import LockedRollouts
 from perdure.rollouts.operations.workers import WorkerChanges
 from perdure.rollouts.rows import AttemptRecordRow, AttemptRow, RolloutBodies, RolloutRecordRow, RolloutRow
 from perdure.service.audit import audit
+from perdure.service.conditions import requires
 
 SWEEP_ROWS = 500
 
@@ -47,8 +48,7 @@ class AttemptReport(msgspec.Struct, frozen=True):
     metadata: str | UnsetType | None = UNSET
 
 
-@watched
-@locks_lines
+@requires(NOT_OVERDUE, LINES_LOCKED)
 async def report_attempts(
     tx: Tx, reports: Sequence[AttemptReport], kind: str, kinds: Kinds, lined: bool = False
 ) -> list[AttemptRecordRow | NotFound]:
@@ -161,8 +161,7 @@ class RolloutChange(msgspec.Struct, frozen=True):
         )
 
 
-@watched
-@locks_lines
+@requires(NOT_OVERDUE, LINES_LOCKED)
 async def change_rollouts(
     tx: Tx, changes: Sequence[RolloutChange], kind: str, kinds: Kinds, lined: bool = False
 ) -> list[RolloutRecordRow | NotFound | Conflict]:

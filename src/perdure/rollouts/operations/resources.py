@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from perdure.kernel import changes, ids
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import sql
-from perdure.rollouts.operations.conditions import watched
+from perdure.rollouts.operations.conditions import NOT_OVERDUE
 from perdure.rollouts.rows import ResourcesRow, ResourcesVersionRow
 from perdure.service.audit import audit
+from perdure.service.conditions import requires
 from perdure.service.idempotency import keyed_as
 
 
@@ -24,7 +25,7 @@ async def add_resources(tx: Tx, bodies: Sequence[str]) -> list[ResourcesRow]:
     return rows
 
 
-@watched
+@requires(NOT_OVERDUE)
 async def update_resources(tx: Tx, resources_id: str, body: str) -> ResourcesRow:
     """Store the next version of a bundle, which becomes the latest; an unknown id is created."""
     row = await _replace(tx, resources_id, body)

@@ -12,13 +12,14 @@ from perdure.kernel.storage.dialect import Write
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts import joining_sql, sql
 from perdure.rollouts.model import ATTEMPT, Kinds, span_event
-from perdure.rollouts.operations.conditions import locks_lines
+from perdure.rollouts.operations.conditions import LINES_LOCKED
 from perdure.rollouts.operations.model_calls import count_calls_once
 from perdure.rollouts.operations.remove import delete_spans
 from perdure.rollouts.operations.work import BYTES_TOTAL, SPANS_TOTAL, LockedRollouts, add_total
 from perdure.rollouts.removal_sql import OldRollout
 from perdure.rollouts.rows import AttemptRow, HeartbeatRow
 from perdure.service.audit import audit
+from perdure.service.conditions import requires
 from perdure.spans import sql as span_sql
 from perdure.spans.prices import Prices
 from perdure.spans.rows import ModelCallRow, NewSpan, PartRow, SpanCounterRow, SpanRow
@@ -39,7 +40,7 @@ class CareNeeded(Exception):
     """A span is stored already, its attempt is not, or another transaction has its rollout locked."""
 
 
-@locks_lines
+@requires(LINES_LOCKED)
 async def add_spans(
     tx: Tx,
     calls: Sequence[Sequence[NewSpan]],

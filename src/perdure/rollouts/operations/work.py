@@ -32,10 +32,11 @@ from perdure.rollouts.model import (
     compute_outcome,
     reported,
 )
-from perdure.rollouts.operations.conditions import LinesNeeded
+from perdure.rollouts.operations.conditions import LINES_LOCKED
 from perdure.rollouts.rows import AttemptRow as AttemptRow
 from perdure.rollouts.rows import RolloutCountRow, TotalRow
 from perdure.rollouts.rows import RolloutRow as RolloutRow
+from perdure.service.conditions import Unmet
 
 LATEST = "latest"
 """Alias of the latest attempt of a rollout."""
@@ -85,7 +86,7 @@ class LockedRollouts:
             self.holders.update(await self.tx.all(sql.LOCK_LINES_OF, ids=wanted))
         for rollout in await self.tx.all(sql.LOAD_ROLLOUTS, ids=wanted, kinds=list(kinds)):
             if rollout.line is not None and not lined:
-                raise LinesNeeded
+                raise Unmet(LINES_LOCKED)
             self.rollouts[rollout.id] = rollout
             self.attempts[rollout.id] = []
         if self.rollouts:

@@ -21,11 +21,12 @@ from perdure.rollouts.model import (
     Kinds,
     reported,
 )
-from perdure.rollouts.operations.conditions import watched
+from perdure.rollouts.operations.conditions import NOT_OVERDUE
 from perdure.rollouts.operations.report import save_all
 from perdure.rollouts.operations.work import AttemptRow, LockedRollouts, RolloutRow
 from perdure.rollouts.operations.workers import WorkerChanges
 from perdure.service.audit import audit
+from perdure.service.conditions import requires
 from perdure.streams.model import NewEvent
 from perdure.streams.operations import StreamAppend, append
 from perdure.threads import sql
@@ -79,7 +80,7 @@ class RunFinish(msgspec.Struct, frozen=True):
     api_duration_ms: int | None = None
 
 
-@watched
+@requires(NOT_OVERDUE)
 async def finish_runs(
     tx: Tx, endings: Sequence[RunFinish], kinds: Kinds
 ) -> list[Finished | Fenced | Conflict]:

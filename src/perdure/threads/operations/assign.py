@@ -13,12 +13,13 @@ from perdure.rollouts import claim_sql
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations import holds
 from perdure.rollouts.operations.claim import Claim, begin_attempts, claim
-from perdure.rollouts.operations.conditions import watched
+from perdure.rollouts.operations.conditions import NOT_OVERDUE
 from perdure.rollouts.operations.enqueue import ClaimAtOnce
 from perdure.rollouts.operations.work import READY_CHANNEL, ready_key
 from perdure.rollouts.rows import ClaimedRollout, ClaimedRow
 from perdure.rollouts.tables import DUE, HELD, OVERDUE
 from perdure.service.audit import audit
+from perdure.service.conditions import requires
 from perdure.service.idempotency import is_used, keyed_as
 from perdure.streams.model import Head
 from perdure.streams.operations import AppendedEvents, StreamAppend, append, heads
@@ -96,7 +97,7 @@ class WaitingClaimRequest(NamedTuple):
     """True if the worker understands `begun`, and then does not announce the start again."""
 
 
-@watched
+@requires(NOT_OVERDUE)
 @keyed_as("claim_run")
 async def claim_runs(
     tx: Tx,
@@ -144,12 +145,7 @@ async def _give(
     ]
 
 
-def claims_at_once(operation: F) -> F:
-    """Mark an operation that creates runs, so that `claim_at_once` claims in the same transaction."""
-    operation.claims_at_once = True  # type: ignore[attr-defined]
-    return operation
-
-
+@requires(NOT_OVERDUE)
 async def claim_at_once(
     tx: Tx,
     requests: Sequence[WaitingClaimRequest],

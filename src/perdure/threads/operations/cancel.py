@@ -8,11 +8,12 @@ from perdure.executions.model import PHASE
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import CANCELLED, ENDED, LIVE, Kinds, set_to
-from perdure.rollouts.operations.conditions import watched
+from perdure.rollouts.operations.conditions import NOT_OVERDUE
 from perdure.rollouts.operations.report import save_all
 from perdure.rollouts.operations.work import LockedRollouts, RolloutRow
 from perdure.rollouts.operations.workers import WorkerChanges
 from perdure.service.audit import audit
+from perdure.service.conditions import requires
 from perdure.threads import sql
 from perdure.threads.model import RUN, run_status
 from perdure.threads.operations.settle import RunEndReport
@@ -27,7 +28,7 @@ def control_key(ns: int | None, run_id: str) -> str:
     return str(ns) + "/" + run_id
 
 
-@watched
+@requires(NOT_OVERDUE)
 async def cancel_runs(
     tx: Tx, run_ids: Sequence[str], action: CancelAction, grace: int, kinds: Kinds
 ) -> list[str | NotFound | Conflict]:

@@ -14,18 +14,18 @@ from perdure.kernel.errors import Conflict, NotFound, PerdureError
 from perdure.kernel.storage.labels import put_labels
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import Kinds
-from perdure.rollouts.operations.conditions import watched
+from perdure.rollouts.operations.conditions import NOT_OVERDUE
 from perdure.rollouts.operations.enqueue import ClaimAtOnce, NewRollout, enqueue
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.rollouts.operations.report import save_all
 from perdure.rollouts.operations.work import LockedRollouts
 from perdure.rollouts.operations.workers import WorkerChanges
 from perdure.service.audit import audit
+from perdure.service.conditions import requires
 from perdure.service.idempotency import keyed_as
 from perdure.streams.model import NewEvent
 from perdure.threads import sql
 from perdure.threads.model import AGENTS_QUEUE, OF_PHASES, RUN, SINGLE, TEMPORARY
-from perdure.threads.operations.assign import claims_at_once
 from perdure.threads.operations.cancel import end_now
 from perdure.threads.operations.lifetimes import set_lifetimes
 from perdure.threads.operations.remove import THREAD, purge_threads
@@ -79,8 +79,7 @@ class NewRun(msgspec.Struct, frozen=True):
     """Trace of the caller."""
 
 
-@watched
-@claims_at_once
+@requires(NOT_OVERDUE)
 @keyed_as("create_run")
 async def create_runs(
     tx: Tx, requests: Sequence[NewRun], kinds: Kinds, taking: ClaimAtOnce | None = None
@@ -110,7 +109,7 @@ async def _create(
     return [creation.answers[number] for number in range(len(requests))]
 
 
-@watched
+@requires(NOT_OVERDUE)
 async def create_all(tx: Tx, requests: Sequence[NewRun], kinds: Kinds) -> list[Created[RunRow]]:
     """Create all of the runs, or none."""
     answers = await _create(tx, requests, kinds)

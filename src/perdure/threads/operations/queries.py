@@ -16,7 +16,8 @@ from perdure.kernel.pages import PaginatedResult
 from perdure.kernel.storage.filters import Clause, Listing, SortOrder, given, where
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import ENDED, LIVE, QUEUED
-from perdure.rollouts.operations.conditions import watched
+from perdure.rollouts.operations.conditions import NOT_OVERDUE
+from perdure.service.conditions import requires
 from perdure.threads import sql
 from perdure.threads.model import ROLLBACK, RUN, list_rollout_statuses
 from perdure.threads.operations.settle import load_runs, load_threads
@@ -37,7 +38,7 @@ RUNS = "runs"
 """Name of the list in cursors."""
 
 
-@watched
+@requires(NOT_OVERDUE)
 async def get_runs(tx: Tx, run_ids: Sequence[str]) -> list[RunRow | None]:
     """Get visible runs; None for others."""
     runs = await load_runs(tx, run_ids)
@@ -156,7 +157,7 @@ class RunPage(NamedTuple):
     next: str | None
 
 
-@watched
+@requires(NOT_OVERDUE)
 async def list_runs(tx: Tx, search: RunSearch) -> RunPage:
     """List a page of runs, the newest first."""
     return await (_all_runs(tx, search) if search.thread_id is None else _thread_runs(tx, search))
@@ -244,7 +245,7 @@ class QueueStats(msgspec.Struct, frozen=True):
     med_age_secs: float | None
 
 
-@watched
+@requires(NOT_OVERDUE)
 async def stats(tx: Tx) -> QueueStats:
     counts = {row.name: int(row.total) for row in await tx.all(sql.COUNT_RUNS, kind=RUN)}
     pending = sum(counts.get(status, 0) for status in QUEUED)
