@@ -1,7 +1,7 @@
 """Idempotency keys: take a key, store the answer, return the stored answer of a repeated call.
 
-An operation takes its keys in sorted order before any other lock, so that transactions don't wait for keys in
-opposite orders.
+An operation takes its keys in sorted order before any other lock, so that no transaction waits for a key
+while it holds other locks.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ class Listing(Generic[R_co]):
         asked: bool,
         **bound: Any,
     ) -> int | None:
-        """Return the number of all rows, from the last page or by a count; None unless `asked`.
+        """Return the number of all rows if the page shows it or it is `asked` for, otherwise None.
 
         A count takes time linear to the number of rows.
         """
