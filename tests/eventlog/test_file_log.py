@@ -398,7 +398,7 @@ async def test_an_append_waits_until_a_file_is_deleted_and_begins_another(
 
     def look(path: Path, missing_ok: bool = False) -> None:
         # It must not be written to the file that is about to be deleted.
-        waits.append(log._opened((1, NAME)).lock.locked())
+        waits.append(log._get_open_file((1, NAME)).lock.locked())
         unlink(path, missing_ok)
 
     monkeypatch.setattr(Path, "unlink", look)

@@ -14,7 +14,7 @@ from tests.kernel.support import NS, THINGS, in_thread, put_and_hint, soon, unti
 from perdure import PostgresLightningStore
 from perdure.kernel.signals.local import LocalSignals
 from perdure.kernel.signals.port import Signals, Watch
-from perdure.kernel.signals.postgres import PAYLOAD_BYTES, _payloads
+from perdure.kernel.signals.postgres import PAYLOAD_BYTES, _build_payloads
 from perdure.kernel.storage.postgres import PostgresStorage
 from perdure.rollouts.store import DatabaseLightningStore
 
@@ -179,12 +179,12 @@ async def test_what_is_watched(hub: Signals) -> None:
 
 def test_payloads_stay_below_the_servers_limit() -> None:
     hints = [("things", f"{number:050}") for number in range(1000)]
-    payloads = list(_payloads("origin", hints))
+    payloads = list(_build_payloads("origin", hints))
     assert max(len(payload.encode()) for payload in payloads) < 8000
     assert len(payloads) < 15
-    assert list(_payloads("origin", [])) == []
+    assert list(_build_payloads("origin", [])) == []
     wide = [("things", "ü😀" * 100) for _ in range(100)]
-    assert max(len(payload.encode()) for payload in _payloads("origin", wide)) < 8000
+    assert max(len(payload.encode()) for payload in _build_payloads("origin", wide)) < 8000
     assert PAYLOAD_BYTES < 8000
 
 

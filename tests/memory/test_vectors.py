@@ -226,7 +226,7 @@ def test_the_nearest_are_found_exactly(monkeypatch: pytest.MonkeyPatch, numpy: b
 
 def test_hashed_vectors_are_near_where_words_are_alike() -> None:
     one, same, other = (
-        Embedder(hashed)._checked(each)
+        Embedder(hashed)._check(each)
         for each in hashed(["deploying services", "deployed service", "a red apple"])
     )
     near = nearness(one, [packed(same), packed(other)])

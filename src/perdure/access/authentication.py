@@ -65,7 +65,7 @@ class Authentication:
         token, now = model.row_to_token(match.row), to_seconds(match.now)
         if not model.is_live(token, now):
             return None
-        await self._note_use(token, match.now)
+        await self._record_use(token, match.now)
         return token, None if token.expire_time is None else token.expire_time - now
 
     async def _find_tokens(self, token_ids: Sequence[str]) -> Sequence[TokenMatch | None]:
@@ -89,7 +89,7 @@ class Authentication:
     async def _find_logins(self, login_ids: Sequence[str]) -> Sequence[LoginMatch | None]:
         return await self.storage.read(operations.find_logins, login_ids, ns=SYSTEM)
 
-    async def _note_use(self, token: Token, now: int) -> None:
+    async def _record_use(self, token: Token, now: int) -> None:
         """Record the use of a token about once a minute."""
         if token.last_used_time is None or to_seconds(now - USE_MICROS) >= token.last_used_time:
             await self._write_use(operations.use_token, token.token_id, USE_MICROS)
@@ -210,8 +210,7 @@ class _Answer(NamedTuple, Generic[T]):
 class _Cache(Generic[T]):
     """The last answers by hash of the secret: at most `CACHE_SIZE` right and as many wrong ones.
 
-    Wrong secrets cannot displace right ones. An expired right answer stays, so that its secret can be looked
-    up again without a limit.
+    Wrong secrets cannot displace right ones. The secret of an expired right answer needs no limit.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -114,21 +114,21 @@ def new_token(
     expires_in: Any,
 ) -> NewToken:
     """Check the arguments of a new token."""
-    allowed = _check_scopes(_texts(scopes, "scopes"))
-    reached = _check_namespaces(_texts(namespaces, "namespaces"))
+    allowed = _check_scopes(_check_texts(scopes, "scopes"))
+    reached = _check_namespaces(_check_texts(namespaces, "namespaces"))
     return NewToken(
         token_id=token_id,
         hash=hash_secret(secret),
         name=check_name(name, "name", max_length=MAX_NAME),
         scopes=allowed,
         namespaces=reached,
-        lifetime=None if expires_in is None else _lifetime(expires_in),
+        lifetime=None if expires_in is None else _check_lifetime(expires_in),
         encoded_scopes=encode_json(allowed),
         encoded_namespaces=encode_json(reached),
     )
 
 
-def _texts(values: Any, what: str) -> tuple[str, ...]:
+def _check_texts(values: Any, what: str) -> tuple[str, ...]:
     if isinstance(values, str) or not isinstance(values, Collection) or not values:
         raise InvalidInput(f"{what} must be a list of at least one name")
     return tuple(dict.fromkeys(check_name(value, what, max_length=MAX_NAME) for value in values))
@@ -147,7 +147,7 @@ def _check_namespaces(namespaces: tuple[str, ...]) -> tuple[str, ...]:
     return (EVERY_NAMESPACE,) if EVERY_NAMESPACE in namespaces else namespaces
 
 
-def _lifetime(seconds: Any) -> int:
+def _check_lifetime(seconds: Any) -> int:
     number = isinstance(seconds, int | float) and not isinstance(seconds, bool) and isfinite(seconds)
     if not number or not 0 < seconds <= MAX_LIFETIME:
         raise InvalidInput(f"expires_in must be a number of seconds above 0, not {seconds!r}")

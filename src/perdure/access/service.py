@@ -120,7 +120,7 @@ class Access(Service):
             raise Forbidden("a token cannot reach further than the one that creates it")
         # With an API key, callers needed a secret before, and the key administers tokens.
         has_key = self._acting.credential is not None and self._acting.actor == KEY
-        added = await self._change(operations.create_token, token, without_admin or has_key)
+        added = await self._run_change(operations.create_token, token, without_admin or has_key)
         first = added.first and not has_key
         return CreatedToken(**structs.asdict(model.row_to_token(added.row)), secret=secret, first=first)
 
@@ -147,7 +147,7 @@ class Access(Service):
             (match,) = await self.storage.read(operations.find_tokens, [token_id], ns=SYSTEM)
             if match is None or not self._reaches(model.row_to_token(match.row).namespaces):
                 raise NotFound(f"Token {token_id} not found")
-        return model.row_to_token(await self._change(operations.revoke_token, token_id))
+        return model.row_to_token(await self._run_change(operations.revoke_token, token_id))
 
     # --- logins -----------------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class Access(Service):
         """End the login with this secret: in this process at once, in other processes within seconds."""
         login_id = parse_login_id(secret)
         if login_id is not None:
-            await self._change(operations.end_login, login_id, model.hash_secret(secret))
+            await self._run_change(operations.end_login, login_id, model.hash_secret(secret))
 
     # --- saved views --------------------------------------------------------------------------------------
 
@@ -189,8 +189,7 @@ class Access(Service):
     ) -> SavedView:
         """Save the view of a screen under a name, for all callers of the namespace or only for the caller.
 
-        It replaces a view with the same screen and name. There are at most 200 shared views, and 200 per
-        caller.
+        It replaces a view with the same screen and name. At most 200 views are shared, and 200 per caller.
         """
         check_name(name, "name", max_length=MAX_VIEW_NAME)
         check_name(screen, "screen", max_length=MAX_SCREEN)
@@ -210,7 +209,7 @@ class Access(Service):
         """Owner of the caller's own views."""
         return str(self._acting.actor)
 
-    async def _change(self, operation: Operation[..., T], *args: Any) -> T:
+    async def _run_change(self, operation: Operation[..., T], *args: Any) -> T:
         try:
             return await self.storage.run(operation, *args, ns=SYSTEM, actor=self._acting.actor)
         finally:

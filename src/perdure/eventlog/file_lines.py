@@ -72,7 +72,7 @@ def read_page(descriptor: int, begin: int, end: int, limit: int, max_bytes: int)
     for line in _complete_lines(descriptor, begin, end):
         reached = line.after
         if line.body:
-            lines.append(_without_stamp(line))
+            lines.append(_remove_stamp(line))
             size += len(line.body)
         if len(lines) >= limit or size >= max_bytes:
             break
@@ -113,7 +113,7 @@ def plain_line(body: bytes) -> bytes:
     return body + b"\n" if unstamped(body)[0] is body else body[:-1] + _NO_ATTEMPT
 
 
-def _without_stamp(line: Line) -> Line:
+def _remove_stamp(line: Line) -> Line:
     body = unstamped(line.body)[0]
     return line if body is line.body else Line(line.position, line.after, body)
 

@@ -110,22 +110,22 @@ class FileEventLog:
         return await self._call(self.read_now, ns, name, after, limit, max_bytes)
 
     async def edges(self, ns: int, names: Sequence[LogName], *, size: int = EDGE_BYTES) -> list[Edges | None]:
-        return await self._call(lambda: [self._edges(ns, name, size) for name in names])
+        return await self._call(lambda: [self._read_edges(ns, name, size) for name in names])
 
     async def logs(self, ns: int, *, project: str | None = None) -> list[LogInfo]:
         return await self._call(self._logs, ns, project)
 
     async def sub_agents(self, ns: int, name: LogName) -> list[LogInfo]:
-        return await self._call(self._sub_agents, ns, check_name(name))
+        return await self._call(self._list_sub_agents, ns, check_name(name))
 
     async def find(self, ns: int, session_id: str) -> list[LogInfo]:
         return await self._call(self._find, ns, check_session_id(session_id))
 
     async def starting(self, ns: int, prefix: str, limit: int) -> list[LogInfo]:
-        return await self._call(self._starting, ns, prefix, limit)
+        return await self._call(self._list_starting, ns, prefix, limit)
 
     async def idle(self, ns: int, seconds: float, after: LogInfo | None, limit: int) -> list[LogInfo]:
-        return await self._call(self._idle, ns, seconds, after, limit)
+        return await self._call(self._list_idle, ns, seconds, after, limit)
 
     async def remove(self, ns: int, name: LogName, seconds: float) -> bool:
         return await self._call(self._remove, ns, check_name(name), seconds)
@@ -167,7 +167,7 @@ class FileEventLog:
         key = ns, check_name(name)
         check_append(bodies, attempt_id, first)
         while True:
-            file = self._opened(key)
+            file = self._get_open_file(key)
             with file.lock:
                 if file.closed:
                     continue
@@ -191,7 +191,7 @@ class FileEventLog:
                 file.lock.release()
         return closed
 
-    def _opened(self, key: tuple[int, LogName]) -> _OpenFile:
+    def _get_open_file(self, key: tuple[int, LogName]) -> _OpenFile:
         with self._lock:
             if self._closed:
                 raise StorageClosed()
@@ -200,13 +200,13 @@ class FileEventLog:
                 self._open.move_to_end(key)
                 return existing
             file = self._open[key] = _OpenFile(self.path_of(*key), self.root)
-            oldest = self._oldest(key) if len(self._open) > max_open_files() else None
+            oldest = self._take_oldest(key) if len(self._open) > max_open_files() else None
         if oldest is not None:
             with oldest.lock:
                 oldest.close()
         return file
 
-    def _oldest(self, but: tuple[int, LogName]) -> _OpenFile | None:
+    def _take_oldest(self, but: tuple[int, LogName]) -> _OpenFile | None:
         """Remove the least recently used file. A file in use stays, because its lock would block."""
         for key, file in self._open.items():
             if key != but and not file.lock.locked():
@@ -219,7 +219,7 @@ class FileEventLog:
         self, ns: int, name: LogName, after: int = 0, limit: int = PAGE_LINES, max_bytes: int = PAGE_BYTES
     ) -> Lines | None:
         """Read in this thread; see `read`."""
-        with self._reading(self.path_of(ns, check_name(name))) as descriptor:
+        with self._open_for_reading(self.path_of(ns, check_name(name))) as descriptor:
             if descriptor is None:
                 return None
             size = os.fstat(descriptor).st_size
@@ -227,12 +227,12 @@ class FileEventLog:
             after = after if after <= size else 0
             return read_page(descriptor, after, size, limit, max_bytes)
 
-    def _edges(self, ns: int, name: LogName, wanted: int) -> Edges | None:
+    def _read_edges(self, ns: int, name: LogName, wanted: int) -> Edges | None:
         path = self.path_of(ns, check_name(name))
-        with self._reading(path) as descriptor:
+        with self._open_for_reading(path) as descriptor:
             if descriptor is None:
                 return None
-            info = _info(name, os.fstat(descriptor))
+            info = _build_info(name, os.fstat(descriptor))
             edge = wanted if info.size > 2 * EDGE_BYTES else EDGE_BYTES
             head = read_page(descriptor, 0, min(info.size, edge), PAGE_LINES, edge).lines
             head = head or read_page(descriptor, 0, info.size, 1, edge).lines
@@ -245,35 +245,35 @@ class FileEventLog:
             return Edges(info, head, tail.lines, whole)
 
     def _logs(self, ns: int, project: str | None) -> list[LogInfo]:
-        projects = self._projects(ns)
+        projects = self._get_projects(ns)
         wanted = None if project is None else check_project(project)
-        names = [folder for folder in _folders(projects) if wanted in (None, folder)]
+        names = [folder for folder in _list_folders(projects) if wanted in (None, folder)]
         logs = [info for folder in names for info in _logs(projects / folder, folder)]
         return sorted(logs, key=lambda info: info.updated_at, reverse=True)
 
-    def _sub_agents(self, ns: int, name: LogName) -> list[LogInfo]:
-        folder = self._projects(ns) / name.project / name.session_id
+    def _list_sub_agents(self, ns: int, name: LogName) -> list[LogInfo]:
+        folder = self._get_projects(ns) / name.project / name.session_id
         logs = []
-        for path in () if folder.is_symlink() else _files_below(folder):
+        for path in () if folder.is_symlink() else _list_files(folder):
             subpath = path.relative_to(folder).as_posix().removesuffix(SUFFIX)
             with contextlib.suppress(InvalidInput, OSError):
                 sub_agent = check_name(LogName(name.project, name.session_id, subpath))
-                logs.append(_info(sub_agent, path.lstat()))
+                logs.append(_build_info(sub_agent, path.lstat()))
         return logs
 
     def _find(self, ns: int, session_id: str) -> list[LogInfo]:
         logs = []
-        projects = self._projects(ns)
-        for project in _folders(projects):
+        projects = self._get_projects(ns)
+        for project in _list_folders(projects):
             with contextlib.suppress(OSError):
                 status = (projects / project / (session_id + SUFFIX)).lstat()
                 if stat.S_ISREG(status.st_mode):
-                    logs.append(_info(LogName(project, session_id), status))
+                    logs.append(_build_info(LogName(project, session_id), status))
         return logs
 
-    def _starting(self, ns: int, prefix: str, limit: int) -> list[LogInfo]:
-        projects = self._projects(ns)
-        logs = [info for name in _folders(projects) for info in _logs(projects / name, name, prefix)]
+    def _list_starting(self, ns: int, prefix: str, limit: int) -> list[LogInfo]:
+        projects = self._get_projects(ns)
+        logs = [info for name in _list_folders(projects) for info in _logs(projects / name, name, prefix)]
         return sorted(logs, key=lambda info: (info.name.session_id, info.name.project))[:limit]
 
     # --- blobs
@@ -294,49 +294,49 @@ class FileEventLog:
             for digest in [*new]:
                 with contextlib.suppress(FileNotFoundError):
                     # Count it as stored now, because the line that names it is written later.
-                    os.utime(self._blob(ns, digest))
+                    os.utime(self._get_blob_path(ns, digest))
                     del new[digest]
-        with _storage_errors():
-            drafts = {self._blob(ns, digest): self._draft(ns, digest) for digest in new}
+        with _translate_errors():
+            drafts = {self._get_blob_path(ns, digest): self._get_draft(ns, digest) for digest in new}
             for draft, content in zip(drafts.values(), new.values(), strict=True):
-                with _descriptor(draft, _APPEND | os.O_CREAT | os.O_TRUNC) as descriptor:
+                with _open_descriptor(draft, _APPEND | os.O_CREAT | os.O_TRUNC) as descriptor:
                     write_all(descriptor, content)
             for path, draft in drafts.items():
                 if self._sync:
-                    with _descriptor(draft, _READ) as descriptor:
+                    with _open_descriptor(draft, _READ) as descriptor:
                         os.fsync(descriptor)
                 draft.replace(path)
             for folder in {path.parent for path in drafts} if self._sync else ():
                 sync_folder(folder)
 
-    def _draft(self, ns: int, digest: str) -> Path:
+    def _get_draft(self, ns: int, digest: str) -> Path:
         """Return the draft file of a blob, in the blob's folder."""
-        path = self._blob(ns, digest)
+        path = self._get_blob_path(ns, digest)
         make_folder(path.parent, self.root)
         return path.with_name(f"{digest}.{os.getpid()}.{threading.get_ident()}")
 
     def _get_blob(self, ns: int, digest: str) -> bytes | None:
-        with self._reading(self._blob(ns, digest)) as descriptor:
+        with self._open_for_reading(self._get_blob_path(ns, digest)) as descriptor:
             return None if descriptor is None else read_bytes(descriptor, 0, os.fstat(descriptor).st_size)
 
     # --- deleting
 
-    def _idle(self, ns: int, seconds: float, after: LogInfo | None, limit: int) -> list[LogInfo]:
-        before, idle = _micros_ago(seconds), []
+    def _list_idle(self, ns: int, seconds: float, after: LogInfo | None, limit: int) -> list[LogInfo]:
+        before, idle = _get_micros_ago(seconds), []
         for info in sorted(self._logs(ns, None), key=get_idle_cursor):
             if info.updated_at < before and get_idle_cursor(info) > get_idle_cursor(after):
-                if all(sub_agent.updated_at < before for sub_agent in self._sub_agents(ns, info.name)):
+                if all(sub_agent.updated_at < before for sub_agent in self._list_sub_agents(ns, info.name)):
                     idle.append(info)
                 if len(idle) == limit:
                     break
         return idle
 
     def _remove(self, ns: int, name: LogName, seconds: float) -> bool:
-        before = _micros_ago(seconds)
-        names = [info.name for info in self._sub_agents(ns, name)]
+        before = _get_micros_ago(seconds)
+        names = [info.name for info in self._list_sub_agents(ns, name)]
         if not all(self._remove_file((ns, log), before) for log in (*names, name)):
             return False
-        folder = self._projects(ns) / name.project / name.session_id
+        folder = self._get_projects(ns) / name.project / name.session_id
         for parent, _, _ in os.walk(folder, topdown=False) if not folder.is_symlink() else ():
             with contextlib.suppress(OSError):
                 Path(parent).rmdir()
@@ -346,13 +346,13 @@ class FileEventLog:
         """Delete a file that has not changed since a time. A waiting append creates a new one."""
         path = self.path_of(*key)
         while True:
-            file = self._opened(key)
+            file = self._get_open_file(key)
             with file.lock:
                 if file.closed:
                     continue
-                if path.exists() and _changed_at(path) >= before:
+                if path.exists() and _get_change_time(path) >= before:
                     return False
-                with _storage_errors(), contextlib.suppress(FileNotFoundError):
+                with _translate_errors(), contextlib.suppress(FileNotFoundError):
                     path.unlink()
                     sync_folder(path.parent)
                 # Only now may an append open a new file at the path.
@@ -360,19 +360,19 @@ class FileEventLog:
                 return True
 
     def _drop_blobs(self, ns: int, seconds: float) -> int:
-        before, draft = _micros_ago(seconds), _micros_ago(max(seconds, DRAFT_SECONDS))
+        before, draft = _get_micros_ago(seconds), _get_micros_ago(max(seconds, DRAFT_SECONDS))
         old = {
             path.name: path
-            for path in (self._of_namespace(ns) / "blobs").glob("*/*")
-            if _changed_at(path) < (before if "." not in path.name else draft)
+            for path in (self._get_namespace_folder(ns) / "blobs").glob("*/*")
+            if _get_change_time(path) < (before if "." not in path.name else draft)
         }
-        for log in _files_below(self._projects(ns)) if old else ():
+        for log in _list_files(self._get_projects(ns)) if old else ():
             for digest in _read_digests(log):
                 old.pop(digest, None)
         dropped = 0
         for path in old.values():
-            with self._blob_lock, _storage_errors():
-                if _changed_at(path) < before:
+            with self._blob_lock, _translate_errors():
+                if _get_change_time(path) < before:
                     path.unlink()
                     dropped += 1
         return dropped
@@ -381,19 +381,19 @@ class FileEventLog:
 
     def path_of(self, ns: int, name: LogName) -> Path:
         """Return the file of a log."""
-        folder = self._projects(ns) / name.project
+        folder = self._get_projects(ns) / name.project
         if name.subpath:
             return folder / name.session_id / (name.subpath + SUFFIX)
         return folder / (name.session_id + SUFFIX)
 
-    def _projects(self, ns: int) -> Path:
-        return self._of_namespace(ns) / "projects"
+    def _get_projects(self, ns: int) -> Path:
+        return self._get_namespace_folder(ns) / "projects"
 
-    def _blob(self, ns: int, digest: str) -> Path:
-        return self._of_namespace(ns) / "blobs" / digest[:2] / digest
+    def _get_blob_path(self, ns: int, digest: str) -> Path:
+        return self._get_namespace_folder(ns) / "blobs" / digest[:2] / digest
 
     @contextlib.contextmanager
-    def _reading(self, path: Path) -> Iterator[int | None]:
+    def _open_for_reading(self, path: Path) -> Iterator[int | None]:
         """Open a regular file; None if the path has none, or leads through a link."""
         with contextlib.ExitStack() as stack:
             try:
@@ -402,7 +402,7 @@ class FileEventLog:
                 descriptor = self._enter(stack, path)
             except OSError as error:
                 if error.errno not in ABSENT:
-                    with _storage_errors():
+                    with _translate_errors():
                         raise
                 yield None
                 return
@@ -412,12 +412,12 @@ class FileEventLog:
         """Open a file for reading. Without a free descriptor, close idle files."""
         while True:
             try:
-                return stack.enter_context(_descriptor(path, _READ))
+                return stack.enter_context(_open_descriptor(path, _READ))
             except OSError as error:
                 if error.errno not in NO_DESCRIPTORS or not self._close_idle():
                     raise
 
-    def _of_namespace(self, ns: int) -> Path:
+    def _get_namespace_folder(self, ns: int) -> Path:
         return self.root if ns == 1 else self.root / "namespaces" / str(ns)
 
 
@@ -437,7 +437,7 @@ class _OpenFile:
 
     def append(self, bodies: Sequence[bytes], attempt_id: str, first: int, *, sync: bool) -> int:
         try:
-            with _storage_errors():
+            with _translate_errors():
                 return self._append(bodies, attempt_id, first, sync=sync)
         except BaseException:
             # The write may have left half a line: the next append opens the file again and checks.
@@ -447,7 +447,7 @@ class _OpenFile:
     def _append(self, bodies: Sequence[bytes], attempt_id: str, first: int, *, sync: bool) -> int:
         descriptor = self._open()
         if attempt_id:
-            lines = self._stamped(descriptor, bodies, attempt_id, first)
+            lines = self._stamp(descriptor, bodies, attempt_id, first)
         else:
             lines = [plain_line(body) for body in bodies]
         if lines:
@@ -459,7 +459,7 @@ class _OpenFile:
             _sync(descriptor)
         return os.fstat(descriptor).st_size
 
-    def _stamped(self, descriptor: int, bodies: Sequence[bytes], attempt_id: str, first: int) -> list[bytes]:
+    def _stamp(self, descriptor: int, bodies: Sequence[bytes], attempt_id: str, first: int) -> list[bytes]:
         """Build the lines that the log lacks, each with its attempt and its number."""
         if attempt_id not in self._last:
             self._last[attempt_id] = last_number(descriptor, attempt_id.encode())
@@ -500,7 +500,7 @@ class _OpenFile:
 
 
 @contextlib.contextmanager
-def _storage_errors() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Raise file system errors as StorageUnavailable; the log has the details."""
     try:
         yield
@@ -526,7 +526,7 @@ def max_open_files() -> int:
 
 
 @contextlib.contextmanager
-def _descriptor(path: Path, flags: int) -> Iterator[int]:
+def _open_descriptor(path: Path, flags: int) -> Iterator[int]:
     descriptor = os.open(path, flags, 0o600)
     try:
         yield descriptor
@@ -538,13 +538,13 @@ def _sync(descriptor: int) -> None:
     getattr(os, "fdatasync", os.fsync)(descriptor)
 
 
-def _files_below(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     """Return the log files below a folder, in order; skip folders deleted meanwhile."""
     paths = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
     return sorted(path for path in paths if path.suffix == SUFFIX)
 
 
-def _folders(parent: Path) -> list[str]:
+def _list_folders(parent: Path) -> list[str]:
     """Return the folders of projects, without links."""
     with contextlib.suppress(OSError), os.scandir(parent) as entries:
         return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
@@ -562,7 +562,7 @@ def _logs(folder: Path, project: str, prefix: str = "") -> list[LogInfo]:
             with contextlib.suppress(InvalidInput, OSError):
                 name = LogName(project, check_session_id(session_id))
                 if entry.is_file(follow_symlinks=False) and not _is_sub_agent(entry):
-                    logs.append(_info(name, entry.stat(follow_symlinks=False)))
+                    logs.append(_build_info(name, entry.stat(follow_symlinks=False)))
     return logs
 
 
@@ -570,20 +570,20 @@ def _is_sub_agent(entry: os.DirEntry[str]) -> bool:
     """Return whether Claude Code wrote the file for a sub-agent, according to its first line."""
     if not entry.name.startswith(SUB_AGENT):
         return False
-    with _descriptor(Path(entry.path), _READ) as descriptor:
+    with _open_descriptor(Path(entry.path), _READ) as descriptor:
         return _SIDECHAIN.search(read_bytes(descriptor, 0, FIRST_BYTES).partition(b"\n")[0]) is not None
 
 
-def _info(name: LogName, status: os.stat_result) -> LogInfo:
+def _build_info(name: LogName, status: os.stat_result) -> LogInfo:
     created = min(status.st_ctime_ns, status.st_mtime_ns)
     return LogInfo(name, status.st_size, created // 1000, status.st_mtime_ns // 1000, status.st_ino)
 
 
-def _micros_ago(seconds: float) -> int:
+def _get_micros_ago(seconds: float) -> int:
     return int((time.time() - seconds) * 1_000_000)
 
 
-def _changed_at(path: Path) -> int:
+def _get_change_time(path: Path) -> int:
     """Return when a file was changed; a missing file counts as just changed."""
     try:
         return path.lstat().st_mtime_ns // 1000
@@ -593,7 +593,7 @@ def _changed_at(path: Path) -> int:
 
 def _read_digests(path: Path) -> Iterator[str]:
     """Yield all possible blob names in a log."""
-    with contextlib.suppress(OSError), _descriptor(path, _READ) as descriptor:
+    with contextlib.suppress(OSError), _open_descriptor(path, _READ) as descriptor:
         if os.fstat(descriptor).st_size:
             with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:
                 yield from digests_in(content)

@@ -96,8 +96,8 @@ class EventLog(Protocol):
     ) -> int:
         """Append JSON objects, one per line; return the position after them once they are durable.
 
-        With an attempt, the lines are numbered within it from `first` on. Lines that the attempt has already
-        written are skipped.
+        With an attempt, its lines are numbered from `first` on; lines that it has already written are
+        skipped.
         """
         ...
 

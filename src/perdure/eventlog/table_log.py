@@ -57,10 +57,7 @@ def _bind_name(name: LogName) -> dict[str, Any]:
 async def append(
     tx: Tx, name: LogName, bodies: Sequence[tuple[str, int]], attempt_id: str | None, first: int
 ) -> int:
-    """Append lines to a log and return its last position; skip lines that the attempt has written.
-
-    Each body is passed with its size in bytes.
-    """
+    """Append lines, given with their sizes, unless the attempt has written them; return the last position."""
     head = await tx.one(sql.LOCK_LOG, **_bind_name(name))
     last = 0
     if attempt_id is not None and head is not None:
@@ -147,10 +144,7 @@ async def idle_logs(tx: Tx, age: int, after: tuple[int, str, str], limit: int) -
 
 
 async def remove_some(tx: Tx, name: LogName, age: int) -> bool | None:
-    """Delete some last lines of an unchanged session, or in the end the heads of its logs.
-
-    Return whether the session is deleted; None if it changed within `age` microseconds.
-    """
+    """Delete the last lines of a session, or in the end its logs; True if it is gone, None if it changed."""
     heads = await tx.all(sql.LOCK_SESSION, session_id=name.session_id, project=name.project)
     if any(head.updated_at >= tx.now - age for head in heads):
         return None
@@ -202,7 +196,7 @@ class TableEventLog:
         self, ns: int, name: LogName, bodies: Sequence[bytes], *, attempt_id: str = "", first: int = 1
     ) -> int:
         check_append(bodies, attempt_id, first)
-        texts = [(_text(body), len(body)) for body in bodies]
+        texts = [(_decode_text(body), len(body)) for body in bodies]
         return await self._storage.run(append, check_name(name), texts, attempt_id or None, first, ns=ns)
 
     async def read(
@@ -218,13 +212,13 @@ class TableEventLog:
         if page is None:
             return None
         head, rows = page
-        lines = _lines(rows)
+        lines = _to_lines(rows)
         reached = lines[-1].after if lines else min(after, head.last_seq)
         return Lines(lines, reached, head.last_seq)
 
     async def edges(self, ns: int, names: Sequence[LogName], *, size: int = EDGE_BYTES) -> list[Edges | None]:
         edges = await self._storage.read(read_edges, [check_name(name) for name in names], size, ns=ns)
-        return [None if edge is None else _edges(*edge) for edge in edges]
+        return [None if edge is None else _build_edges(*edge) for edge in edges]
 
     async def logs(self, ns: int, *, project: str | None = None) -> list[LogInfo]:
         wanted = None if project is None else check_project(project)
@@ -291,18 +285,19 @@ class TableEventLog:
         """Do nothing: another component owns the database."""
 
 
-def _text(body: bytes) -> str:
+def _decode_text(body: bytes) -> str:
     try:
         return body.decode()
     except UnicodeDecodeError:
         raise InvalidInput("a line of the log must be UTF-8") from None
 
 
-def _lines(rows: Sequence[NumberedBody]) -> list[Line]:
+def _to_lines(rows: Sequence[NumberedBody]) -> list[Line]:
     return [Line(row.seq, row.seq, row.body.encode()) for row in rows]
 
 
-def _edges(head: LogRow, first: list[NumberedBody], last: list[NumberedBody]) -> Edges:
+def _build_edges(head: LogRow, first: list[NumberedBody], last: list[NumberedBody]) -> Edges:
     reached = first[-1].seq if first else 0
     whole = not last or (last[0].seq == reached + 1 and last[-1].seq == head.last_seq)
-    return Edges(head.info, _lines(first), _lines(last), whole and (bool(last) or reached == head.last_seq))
+    whole = whole and (bool(last) or reached == head.last_seq)
+    return Edges(head.info, _to_lines(first), _to_lines(last), whole)

@@ -92,7 +92,7 @@ def _keep(blobs: dict[str, bytes], content: bytes) -> str:
 def _cut_results(line: dict[str, Any], blobs: dict[str, bytes]) -> bool:
     """Cut long tool results; each cut result names its blob."""
     cut = False
-    for block in _tool_results(line):
+    for block in _find_tool_results(line):
         content = block.get("content")
         text = content if isinstance(content, str) else _extract_text(content)
         whole = content if isinstance(content, str) else encode_json(content)
@@ -109,7 +109,7 @@ def cut_text(text: str) -> str:
     return text if left_out <= 0 else f"{text[:MAX_SHOWN]}\n…[truncated {left_out} chars]"
 
 
-def _tool_results(line: Any) -> list[dict[str, Any]]:
+def _find_tool_results(line: Any) -> list[dict[str, Any]]:
     message = line.get("message") if isinstance(line, dict) else None
     content = message.get("content") if isinstance(message, dict) else None
     blocks = content if isinstance(content, list) else []

@@ -51,7 +51,7 @@ class Background:
             if self._closed or os.getpid() != self._pid:
                 coroutine.close()
                 return
-            asyncio.run_coroutine_threadsafe(coroutine, self._started()).add_done_callback(_log_failure)
+            asyncio.run_coroutine_threadsafe(coroutine, self._ensure_loop()).add_done_callback(_log_failure)
 
     async def ask(
         self, action: Callable[[], Coroutine[Any, Any, T]], *, started: Callable[[], bool] | None = None
@@ -94,7 +94,7 @@ class Background:
                 raise StorageClosed()
             if os.getpid() != self._pid:
                 raise StorageClosed(f"opened by process {self._pid}; a forked process must open its own")
-            loop = self._started()
+            loop = self._ensure_loop()
             return loop, asyncio.run_coroutine_threadsafe(_contained(action), loop)
 
     def every(self, seconds: float, action: Callable[[], Awaitable[object]]) -> None:
@@ -114,7 +114,7 @@ class Background:
             except Exception:
                 logger.exception("a periodic action failed; retrying in %s s", seconds)
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    def _ensure_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = new_loop() if self._busy else asyncio.new_event_loop()
             self._thread = threading.Thread(
@@ -148,7 +148,9 @@ class Background:
         thread.join()
 
 
-async def _contained(action: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T | None, BaseException | None]:
+async def _contained(
+    action: Callable[[], Coroutine[Any, Any, T]],
+) -> tuple[T | None, BaseException | None]:
     """Return SystemExit and KeyboardInterrupt for the caller to raise; in a task they would end the loop."""
     try:
         return await action(), None

@@ -27,31 +27,31 @@ def tell(tx: Tx, kind: str, changed: Iterable[tuple[str, str]], *, ns: int | Non
     """
     if tx.wants(CHANNEL):
         for name, status in changed:
-            tx.hint(CHANNEL, _key(tx.ns if ns is None else ns, kind, status, name))
+            tx.hint(CHANNEL, _build_key(tx.ns if ns is None else ns, kind, status, name))
 
 
 def publish(signals: Signals, ns: int, kind: str, id: str, status: str) -> None:
     """Publish a changed object that no transaction wrote."""
     if signals.wanted(CHANNEL):
-        signals.publish([(CHANNEL, _key(ns, kind, status, id))])
+        signals.publish([(CHANNEL, _build_key(ns, kind, status, id))])
 
 
-def _key(ns: int | None, kind: str, status: str, id: str) -> str:
+def _build_key(ns: int | None, kind: str, status: str, id: str) -> str:
     # The id comes last, because it may contain a slash.
     return "/".join((str(ns), kind, status, id))
 
 
 def follow(signals: Signals, namespaces: Collection[int] | None, limit: int) -> Stream:
     """Follow the changes of namespaces, or of all; at most `limit` unread changes are kept."""
-    return signals.follow(CHANNEL, "" if namespaces is None else tuple(map(_prefix, namespaces)), limit)
+    return signals.follow(CHANNEL, "" if namespaces is None else tuple(map(_build_prefix, namespaces)), limit)
 
 
 def changed_in(namespaces: Collection[int], keys: Iterable[str]) -> list[str]:
     """Return the keys of a stream that are changes of these namespaces."""
-    return [key for key in keys if key.startswith(tuple(map(_prefix, namespaces)))]
+    return [key for key in keys if key.startswith(tuple(map(_build_prefix, namespaces)))]
 
 
-def _prefix(ns: int) -> str:
+def _build_prefix(ns: int) -> str:
     return str(ns) + "/"
 
 

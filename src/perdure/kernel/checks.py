@@ -50,12 +50,12 @@ def check_text(value: object, what: str, *, max_length: int = MAX_TEXT) -> str:
         raise InvalidInput(f"{what} must be a string, not {type(value).__name__}")
     if "\0" in value:
         raise InvalidInput(f"{what} must not contain NUL characters")
-    if _utf8_length(value, what) > max_length:
+    if _count_utf8_bytes(value, what) > max_length:
         raise InvalidInput(f"{what} must be at most {max_length} bytes long")
     return value
 
 
-def _utf8_length(value: str, what: str) -> int:
+def _count_utf8_bytes(value: str, what: str) -> int:
     if value.isascii():
         return len(value)
     try:
@@ -70,7 +70,7 @@ def optional_text(value: object, what: str, *, max_length: int = MAX_TEXT) -> st
 
 def check_texts(values: object, what: str) -> list[str]:
     """Check a list of strings; a single string is refused."""
-    return [check_text(value, what) for value in _listed(values, what)]
+    return [check_text(value, what) for value in _check_list(values, what)]
 
 
 def check_name(value: object, what: str, *, max_length: int = MAX_ID) -> str:
@@ -99,7 +99,7 @@ def optional_ids(values: Sequence[object] | None, what: str) -> list[str] | None
 
 def optional_id_filter(values: object, what: str) -> list[str] | None:
     """Check the ids of a filter; None matches any id."""
-    return None if values is None else [check_id(value, what) for value in _filter_list(values, what)]
+    return None if values is None else [check_id(value, what) for value in _check_filter_list(values, what)]
 
 
 # --- choices ----------------------------------------------------------------------------------------------
@@ -119,17 +119,17 @@ def optional_choice(value: object, choices: Sequence[C], what: str) -> C | None:
 
 def check_choices(values: object, choices: Sequence[C], what: str) -> list[C]:
     """Check a list of choices for a filter; a single string is refused."""
-    return [check_choice(value, choices, what) for value in _filter_list(values, what)]
+    return [check_choice(value, choices, what) for value in _check_filter_list(values, what)]
 
 
-def _listed(values: object, what: str) -> Iterable[object]:
+def _check_list(values: object, what: str) -> Iterable[object]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise BadQuery(f"{what} must be a list, not {type(values).__name__}")
     return values
 
 
-def _filter_list(values: object, what: str) -> list[object]:
-    listed = list(_listed(values, what))
+def _check_filter_list(values: object, what: str) -> list[object]:
+    listed = list(_check_list(values, what))
     if len(listed) > MAX_FILTER_CHOICES:
         raise InvalidInput(f"{what} has {len(listed)} values; a filter takes at most {MAX_FILTER_CHOICES}")
     return listed

@@ -24,8 +24,7 @@ class Clock(Protocol):
     def now(self) -> int:
         """Return the time in microseconds, later than that of every earlier call.
 
-        A step of the wall clock does not move this clock. After a step back it is slower until the wall clock
-        has caught up.
+        A step of the wall clock does not move this clock; after a step back it runs slower for a while.
         """
         ...
 
@@ -49,15 +48,15 @@ class SystemClock:
     """
 
     def __init__(self) -> None:
-        self._read = _steady()
-        self._offset = _wall() - self._read
+        self._read = _read_steady_clock()
+        self._offset = _read_wall_clock() - self._read
         self._last = 0
         self._lock = threading.Lock()
 
     def now(self) -> int:
         with self._lock:
-            steady = _steady()
-            ahead = steady + self._offset - _wall()
+            steady = _read_steady_clock()
+            ahead = steady + self._offset - _read_wall_clock()
             if ahead > STEP:
                 self._offset -= min((steady - self._read) // SLOWING, ahead)
             self._read = steady
@@ -65,11 +64,11 @@ class SystemClock:
             return self._last
 
     def wall(self, now: int) -> int:
-        wall = _wall()
+        wall = _read_wall_clock()
         return wall if abs(wall - now) > STEP else now
 
     def behind(self) -> int:
-        ahead = _wall() - _steady() - self._offset
+        ahead = _read_wall_clock() - _read_steady_clock() - self._offset
         return ahead if ahead > STEP else 0
 
     def follow(self, micros: int) -> None:
@@ -77,11 +76,11 @@ class SystemClock:
             self._offset += micros
 
 
-def _wall() -> int:
+def _read_wall_clock() -> int:
     return time.time_ns() // 1000
 
 
-def _steady() -> int:
+def _read_steady_clock() -> int:
     return boottime_ns() // 1000
 
 

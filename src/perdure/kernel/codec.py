@@ -124,12 +124,12 @@ def _encode(value: Any, nan: str) -> str:
     try:
         data = _encoder.encode(value)
     except UnicodeEncodeError:
-        return _encode(_without_surrogates(_plain(value)), nan)
+        return _encode(_replace_all_surrogates(_to_plain(value)), nan)
     if not _is_suspect(value, data) or not _has_non_finite(value):
         return data.decode()
     if nan == "reject":
         raise ValueError("NaN and Infinity are not JSON")
-    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(_to_plain(value), ensure_ascii=False, separators=(",", ":"))
 
 
 def _decode_with_literals(text: str | bytes) -> Any:
@@ -141,7 +141,7 @@ def _decode_with_literals(text: str | bytes) -> Any:
         raise InvalidInput(f"the text is not JSON: {error}") from error
 
 
-def _other(value: Any) -> Any:
+def _encode_other(value: Any) -> Any:
     """Convert a type unknown to msgspec to one that it encodes."""
     if isinstance(value, EncodedByFields):
         return vars(value)
@@ -158,17 +158,17 @@ def _other(value: Any) -> Any:
     raise TypeError(f"objects of type {type(value).__name__} are not supported")
 
 
-_encoder = msgspec.json.Encoder(enc_hook=_other)
+_encoder = msgspec.json.Encoder(enc_hook=_encode_other)
 _raw = msgspec.json.Decoder(msgspec.Raw)
 
 encode_wire = _encoder.encode
 """Encode as JSON bytes, without checks: for stored values and for answers."""
 
-_packer = msgspec.msgpack.Encoder(enc_hook=_other)
+_packer = msgspec.msgpack.Encoder(enc_hook=_encode_other)
 
 
-def _plain(value: Any) -> Any:
-    return msgspec.to_builtins(value, builtin_types=_BYTES, str_keys=True, enc_hook=_other)
+def _to_plain(value: Any) -> Any:
+    return msgspec.to_builtins(value, builtin_types=_BYTES, str_keys=True, enc_hook=_encode_other)
 
 
 def _is_suspect(value: Any, data: bytes) -> bool:
@@ -213,23 +213,23 @@ def _has_non_finite(value: Any) -> bool:
 def _next_level(level: list[Any]) -> list[Any]:
     below: list[Any] = []
     for item in [item for item in level if type(item) not in _SCALARS]:
-        inside = item if type(item) in _CONTAINERS else _fields_or_plain(item)
+        inside = item if type(item) in _CONTAINERS else _get_children(item)
         below += inside
         if type(inside) is dict:
             below += inside.values()
     return below
 
 
-def _fields_or_plain(item: Any) -> Collection[Any]:
+def _get_children(item: Any) -> Collection[Any]:
     if isinstance(item, EncodedByFields):
         return vars(item)
     if isinstance(item, msgspec.Struct):
         return msgspec.structs.astuple(item)
-    plain = _plain(item)
+    plain = _to_plain(item)
     return plain if type(plain) in _CONTAINERS else (plain,)
 
 
-def _without_surrogates(plain: Any) -> Any:
+def _replace_all_surrogates(plain: Any) -> Any:
     """Replace the lone surrogates in a tree built by `_plain`, in place."""
     root = [plain]
     pending: list[Any] = [root]

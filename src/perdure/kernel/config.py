@@ -248,12 +248,12 @@ def load_settings(
     """
     environment = os.environ if environment is None else environment
     raws = {
-        **_in_file(environment, Path(directory or ".")),
-        **_in_environment(environment),
-        **_in_arguments(explicit or {}),
+        **_read_config_file(environment, Path(directory or ".")),
+        **_read_environment(environment),
+        **_read_arguments(explicit or {}),
     }
-    values = {name: _value(name, raw) for name, raw in raws.items()}
-    sources = {name: raws[name].source if name in raws else "default" for name in _types()}
+    values = {name: _convert_value(name, raw) for name, raw in raws.items()}
+    sources = {name: raws[name].source if name in raws else "default" for name in _get_types()}
     return Settings(**values, sources=MappingProxyType(sources))
 
 
@@ -269,47 +269,47 @@ def reload_settings(settings: Settings) -> Settings:
 
 
 @cache
-def _types() -> dict[str, Any]:
+def _get_types() -> dict[str, Any]:
     hints = get_type_hints(Settings, include_extras=True)
     return {name: hints[name] for name in Settings.__struct_fields__ if name != "sources"}
 
 
-def _in_arguments(explicit: Mapping[str, Any]) -> dict[str, _Found]:
-    unknown = sorted(set(explicit) - set(_types()))
+def _read_arguments(explicit: Mapping[str, Any]) -> dict[str, _Found]:
+    unknown = sorted(set(explicit) - set(_get_types()))
     if unknown:
-        raise InvalidInput(f"unknown setting {unknown[0]!r}; known are {', '.join(_types())}")
+        raise InvalidInput(f"unknown setting {unknown[0]!r}; known are {', '.join(_get_types())}")
     return {
         name: _Found(value, ARGUMENT)
         for name, value in explicit.items()
-        if value is not None or type(None) in get_args(_types()[name])
+        if value is not None or type(None) in get_args(_get_types()[name])
     }
 
 
-def _in_environment(environment: Mapping[str, str]) -> dict[str, _Found]:
+def _read_environment(environment: Mapping[str, str]) -> dict[str, _Found]:
     raws: dict[str, _Found] = {}
-    for name in _types():
+    for name in _get_types():
         for variable in VARIABLES.get(name, (PREFIX + name.upper(),)):
-            raw = _variable(environment, variable, secret=name in SECRETS)
+            raw = _read_variable(environment, variable, secret=name in SECRETS)
             if raw is not None and name not in raws:
                 raws[name] = raw
     return raws
 
 
-def _variable(environment: Mapping[str, str], variable: str, *, secret: bool) -> _Found | None:
+def _read_variable(environment: Mapping[str, str], variable: str, *, secret: bool) -> _Found | None:
     value = environment.get(variable)
     path = environment.get(variable + "_FILE") if secret else None
     if value and path:
         raise InvalidInput(f"{variable} and {variable}_FILE are both set; set only one of them")
     if path:
-        return _Found(_secret_in(Path(path), variable + "_FILE"), f"environment {variable}_FILE", text=True)
+        return _Found(_read_secret(Path(path), variable + "_FILE"), f"environment {variable}_FILE", text=True)
     return _Found(value, f"environment {variable}", text=True) if value else None
 
 
-def _secret_in(path: Path, variable: str) -> str:
+def _read_secret(path: Path, variable: str) -> str:
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"{variable}: cannot read {path}: {_reason(error)}") from None
+        raise InvalidInput(f"{variable}: cannot read {path}: {_get_reason(error)}") from None
 
 
 def config_file(
@@ -320,22 +320,22 @@ def config_file(
     return Path(directory or ".") / (environment.get(FILE_VARIABLE) or FILE_NAME)
 
 
-def _in_file(environment: Mapping[str, str], directory: Path) -> dict[str, _Found]:
+def _read_config_file(environment: Mapping[str, str], directory: Path) -> dict[str, _Found]:
     path = config_file(environment, directory)
     if not environment.get(FILE_VARIABLE) and not path.exists():
         return {}
-    table = _table(path)
-    unknown = sorted(set(table) - set(_types()))
+    table = _read_table(path)
+    unknown = sorted(set(table) - set(_get_types()))
     if unknown:
-        raise InvalidInput(f"{path}: unknown setting {unknown[0]!r}; known are {', '.join(_types())}")
+        raise InvalidInput(f"{path}: unknown setting {unknown[0]!r}; known are {', '.join(_get_types())}")
     return {name: _Found(value, f"file {path}") for name, value in table.items()}
 
 
-def _table(path: Path) -> dict[str, Any]:
+def _read_table(path: Path) -> dict[str, Any]:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot read {path}: {_reason(error)}") from None
+        raise InvalidInput(f"cannot read {path}: {_get_reason(error)}") from None
     stray = sorted(set(content) - {TABLE})
     if stray:
         raise InvalidInput(f"{path}: {stray[0]!r} is unknown; settings belong in the table [{TABLE}]")
@@ -345,29 +345,29 @@ def _table(path: Path) -> dict[str, Any]:
     return table
 
 
-def _reason(error: OSError | ValueError) -> str:
+def _get_reason(error: OSError | ValueError) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8"
     return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)
 
 
-def _detail(error: Exception, kind: Any) -> str:
+def _describe(error: Exception, kind: Any) -> str:
     if isinstance(error, msgspec.ValidationError):
         text, steps = parse_place(error)
         return build_detail(text, steps, kind)
     return str(error)
 
 
-def _value(name: str, source_value: _Found) -> Any:
-    kind = _types()[name]
-    raw = _from_text(source_value.value, kind) if isinstance(source_value.value, str) else source_value.value
+def _convert_value(name: str, source_value: _Found) -> Any:
+    kind = _get_types()[name]
+    raw = _parse_text(source_value.value, kind) if isinstance(source_value.value, str) else source_value.value
     try:
         value = msgspec.convert(raw, kind, strict=not source_value.text)
         if isinstance(value, str):
             check_text(value, name, max_length=MAX_URL if name in SECRETS else MAX_TEXT)
     except (msgspec.ValidationError, InvalidInput) as error:
         shown = "" if name in SECRETS else f" {source_value.value!r}:"
-        detail = MAP_FORM if kind == Mapping[str, str] and source_value.text else _detail(error, kind)
+        detail = MAP_FORM if kind == Mapping[str, str] and source_value.text else _describe(error, kind)
         raise InvalidInput(f"{name} from {source_value.source}:{shown} {detail}") from None
     if name not in SECRETS or value is None:
         return value
@@ -377,7 +377,7 @@ def _value(name: str, source_value: _Found) -> Any:
 MAP_FORM = "write it as name=value,name=value"
 
 
-def _pairs(text: str) -> dict[str, str] | str:
+def _parse_pairs(text: str) -> dict[str, str] | str:
     """Parse `name=value,name=value`; return any other text unchanged, which then fails the type check."""
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
     if any(not name.strip() or not value.strip() for name, _, value in pairs):
@@ -385,12 +385,12 @@ def _pairs(text: str) -> dict[str, str] | str:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _from_text(text: str, kind: Any) -> Any:
+def _parse_text(text: str, kind: Any) -> Any:
     """Parse a choice, boolean, list, map or None from text."""
     if kind == tuple[str, ...]:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     if kind == Mapping[str, str]:
-        return _pairs(text)
+        return _parse_pairs(text)
     choices = [choice for choice in get_args(kind) if isinstance(choice, str)]
     if choices:
         return next((choice for choice in choices if choice.lower() == text.strip().lower()), text)

@@ -42,19 +42,19 @@ def check_expression(value: object) -> str:
     """Return a cron expression if it is valid; otherwise raise InvalidCron."""
     expression = check_text(value, "schedule", max_length=MAX_EXPRESSION)
     try:
-        CronSim(_fields(expression), _EPOCH)
+        CronSim(_expand_name(expression), _EPOCH)
     except CronSimError as error:
-        raise InvalidCron(f"Invalid cron expression: {expression!r}: {_reason(error)}. {_HELP}") from None
+        raise InvalidCron(f"Invalid cron expression: {expression!r}: {_describe(error)}. {_HELP}") from None
     return expression
 
 
-def _reason(error: CronSimError) -> str:
+def _describe(error: CronSimError) -> str:
     """Return CronSim's message with a small first letter, such as `bad minute`."""
     text = str(error)
     return text[:1].lower() + text[1:]
 
 
-def _fields(expression: str) -> str:
+def _expand_name(expression: str) -> str:
     return NAMED.get(expression.strip().lower(), expression)
 
 
@@ -63,11 +63,11 @@ def check_timezone(value: object) -> str | None:
     if value is None:
         return None
     name = check_text(value, "timezone", max_length=MAX_EXPRESSION)
-    _zone(name)
+    _get_zone(name)
     return name
 
 
-def _zone(name: str | None) -> tzinfo:
+def _get_zone(name: str | None) -> tzinfo:
     if name is None:
         return UTC
     try:
@@ -81,39 +81,39 @@ def _zone(name: str | None) -> tzinfo:
 def next_time(expression: str, timezone: str | None, after: int) -> int | None:
     """Return the first time after `after`, or None if there is none within 50 years."""
     try:
-        start = (_EPOCH + timedelta(microseconds=after)).astimezone(_zone(timezone))
-        rule = CronSim(_fields(expression), start)
+        start = (_EPOCH + timedelta(microseconds=after)).astimezone(_get_zone(timezone))
+        rule = CronSim(_expand_name(expression), start)
         in_every_hour = rule.parts[-4].startswith("*")
         for moment in rule:
-            time = _micros(moment)
+            time = _to_micros(moment)
             # In a repeated hour the wall clock may be behind the time.
             if time > after:
                 if in_every_hour and moment.utcoffset() != start.utcoffset():
-                    return _after_change(expression, start, moment)
+                    return _find_time_after_change(expression, start, moment)
                 return time
     except OverflowError:
         return None
     return None
 
 
-def _after_change(expression: str, start: datetime, after_change: datetime) -> int:
+def _find_time_after_change(expression: str, start: datetime, after_change: datetime) -> int:
     """Return the next time if the clocks change before it.
 
     If the clocks change by half an hour, CronSim skips the minutes right after the change.
     """
     zone, offset = after_change.tzinfo, after_change.utcoffset()
     assert offset is not None
-    for moment in CronSim(_fields(expression), start.astimezone(fixed_offset(offset))):
+    for moment in CronSim(_expand_name(expression), start.astimezone(fixed_offset(offset))):
         if moment >= after_change or moment.astimezone(zone).utcoffset() == offset:
-            return min(_micros(moment), _micros(after_change))
-    return _micros(after_change)
+            return min(_to_micros(moment), _to_micros(after_change))
+    return _to_micros(after_change)
 
 
 @lru_cache(maxsize=4096)
 def explain(expression: str) -> str:
     """Describe an expression in English."""
-    return CronSim(_fields(expression), _EPOCH).explain()
+    return CronSim(_expand_name(expression), _EPOCH).explain()
 
 
-def _micros(time: datetime) -> int:
+def _to_micros(time: datetime) -> int:
     return (time.astimezone(UTC) - _EPOCH) // timedelta(seconds=1) * MICROS

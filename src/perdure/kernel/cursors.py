@@ -40,16 +40,16 @@ def read_cursor(cursor: object, what: str, *kinds: Any) -> tuple[Any, ...] | Non
     try:
         decoded = msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=list[Value])
     except (ValueError, msgspec.MsgspecError):
-        raise _foreign(text) from None
+        raise _build_error(text) from None
     if len(decoded) != len(kinds) + 1 or decoded[0] != crc32(what.encode()):
-        raise _foreign(text)
+        raise _build_error(text)
     values = tuple(decoded[1:])
-    if not all(_is_one(value, kind) for value, kind in zip(values, kinds, strict=True)):
-        raise _foreign(text)
+    if not all(_is_valid(value, kind) for value, kind in zip(values, kinds, strict=True)):
+        raise _build_error(text)
     return values
 
 
-def _is_one(value: Value, kind: Any) -> bool:
+def _is_valid(value: Value, kind: Any) -> bool:
     if not isinstance(value, kind):
         return False
     if isinstance(value, str):
@@ -57,7 +57,7 @@ def _is_one(value: Value, kind: Any) -> bool:
     return not isinstance(value, int) or -LAST <= value <= LAST
 
 
-def _foreign(cursor: str) -> InvalidInput:
+def _build_error(cursor: str) -> InvalidInput:
     return InvalidInput(
         f"invalid cursor {cursor[:64]!r}; pass the `next` value of the previous page of this list"
     )

@@ -113,13 +113,13 @@ def uuid_text(data: bytes) -> str:
 
 def ulid(ms: int, ids: Ids) -> str:
     """Build a ULID of a time in milliseconds: 26 characters that sort by time."""
-    return _ulid(ms, int(ids.hex(20), 16))
+    return _format_ulid(ms, int(ids.hex(20), 16))
 
 
 def derived_ulid(ms: int, *parts: str) -> str:
     """Build a ULID of a time and these texts; equal texts give equal ULIDs."""
     digest = sha256(b"\0".join(part.encode("utf-8", "replace") for part in parts)).digest()
-    return _ulid(ms, int.from_bytes(digest[:10], "big"))
+    return _format_ulid(ms, int.from_bytes(digest[:10], "big"))
 
 
 def parse_ulid(text: str) -> str | None:
@@ -136,6 +136,6 @@ def ulid_ms(ulid: str) -> int:
     return number
 
 
-def _ulid(ms: int, chance: int) -> str:
+def _format_ulid(ms: int, chance: int) -> str:
     number = (ms & _ULID_MS) << 80 | chance
     return "".join(_BASE32[number >> shift & 31] for shift in range(125, -1, -5))

@@ -25,23 +25,23 @@ def find(value: Any, path: Path) -> list[Any]:
     """Return the values at a path, in order; empty if nothing is there."""
     values = [value]
     for kind, wanted in path:
-        values = [below for parent in values for below in _below(parent, kind, wanted)]
+        values = [below for parent in values for below in _get_children(parent, kind, wanted)]
     return values
 
 
-def _below(value: Any, kind: str, wanted: str) -> Iterator[Any]:
+def _get_children(value: Any, kind: str, wanted: str) -> Iterator[Any]:
     if kind == "fields":
         for name in wanted.split(","):
-            yield from _field(value, name.strip())
+            yield from _get_field(value, name.strip())
     elif kind == "index" and isinstance(value, list):
-        yield from value if wanted == "*" else _item(value, wanted)
+        yield from value if wanted == "*" else _get_item(value, wanted)
     elif kind == "name" and wanted == "*":
         yield from value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     elif kind == "name" and isinstance(value, dict) and wanted in value:
         yield value[wanted]
 
 
-def _field(value: Any, path: str) -> Iterator[Any]:
+def _get_field(value: Any, path: str) -> Iterator[Any]:
     """Return a field of a selection, which may be nested: `author.name`."""
     for name in path.split("."):
         if not isinstance(value, dict) or name not in value:
@@ -50,6 +50,6 @@ def _field(value: Any, path: str) -> Iterator[Any]:
     yield value
 
 
-def _item(value: list[Any], index: str) -> Iterator[Any]:
+def _get_item(value: list[Any], index: str) -> Iterator[Any]:
     if index.removeprefix("-").isdecimal() and -len(value) <= int(index) < len(value):
         yield value[int(index)]

@@ -1,7 +1,6 @@
 """State machines as transition tables, which also draw their charts.
 
-A table is total: for a pair of status and event without an entry, the status stays. Late or repeated events
-are therefore harmless.
+A table is total: a status and event without an entry keep the status, so repeated events are harmless.
 """
 
 from __future__ import annotations
@@ -73,13 +72,13 @@ class Machine:
         """Draw the table as a mermaid state diagram."""
         lines = ["stateDiagram-v2", "    direction LR"]
         lines += [f"    [*] --> {status}: {event}" for event, status in self.start.items()]
-        for (source, target), events in self._edges().items():
+        for (source, target), events in self._group_edges().items():
             lines.append(f"    {source} --> {target}: {' or '.join(events)}")
         lines += [f"    {status} --> [*]" for status in self.statuses if status in self.final]
-        lines += self._overrides()
+        lines += self._draw_overrides()
         return "\n".join(lines) + "\n"
 
-    def _edges(self) -> dict[tuple[str, str], list[str]]:
+    def _group_edges(self) -> dict[tuple[str, str], list[str]]:
         edges: dict[tuple[str, str], list[str]] = {}
         for transition in self._transitions:
             if transition.always:
@@ -89,7 +88,7 @@ class Machine:
                     edges.setdefault((source, transition.target), []).append(transition.event)
         return edges
 
-    def _overrides(self) -> list[str]:
+    def _draw_overrides(self) -> list[str]:
         always = [transition for transition in self._transitions if transition.always]
         if not always:
             return []

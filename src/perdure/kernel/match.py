@@ -22,7 +22,7 @@ def contains(whole: Any, part: Any) -> bool:
         )
     if isinstance(part, list):
         return isinstance(whole, list) and all(any(contains(item, one) for item in whole) for one in part)
-    return (type(whole) is type(part) and bool(whole == part)) or _same_number(whole, part)
+    return (type(whole) is type(part) and bool(whole == part)) or _is_same_number(whole, part)
 
 
 def matches(value: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
@@ -30,10 +30,10 @@ def matches(value: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
 
     A condition is a value, an object of conditions, a list of conditions, or operators with their operands.
     """
-    return all(_fits(value.get(name), condition) for name, condition in conditions.items())
+    return all(_matches_condition(value.get(name), condition) for name, condition in conditions.items())
 
 
-def _fits(value: Any, condition: Any) -> bool:
+def _matches_condition(value: Any, condition: Any) -> bool:
     if isinstance(condition, dict):
         if has_operators(condition):
             return satisfies(value, condition)
@@ -41,7 +41,7 @@ def _fits(value: Any, condition: Any) -> bool:
     if isinstance(condition, list):
         if not isinstance(value, list) or len(value) != len(condition):
             return False
-        return all(map(_fits, value, condition))
+        return all(map(_matches_condition, value, condition))
     return bool(value == condition)
 
 
@@ -54,11 +54,11 @@ def satisfies(value: Any, tests: Mapping[str, Any]) -> bool:
     return all(_OPERATORS[name](value, operand) for name, operand in tests.items())
 
 
-def _compare(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+def _build_comparison(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     """Build a comparison: numbers and numeric strings compare as numbers, other strings by sort order."""
 
     def test(value: Any, operand: Any) -> bool:
-        left, right = _number(value), _number(operand)
+        left, right = _parse_number(value), _parse_number(operand)
         if left is not None and right is not None:
             return compare(left, right)
         return isinstance(value, str) and isinstance(operand, str) and compare(value, operand)
@@ -66,7 +66,7 @@ def _compare(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     return test
 
 
-def _number(value: Any) -> float | None:
+def _parse_number(value: Any) -> float | None:
     if not isinstance(value, str | int | float):
         return None
     try:
@@ -75,7 +75,7 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _same_number(one: Any, other: Any) -> bool:
+def _is_same_number(one: Any, other: Any) -> bool:
     numbers = (int, float)
     plain = not isinstance(one, bool) and not isinstance(other, bool)
     return plain and isinstance(one, numbers) and isinstance(other, numbers) and one == other
@@ -93,9 +93,9 @@ CONTAINS: Final = "$contains"
 COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     EQUAL: lambda value, operand: bool(value == operand),
     "$ne": lambda value, operand: bool(value != operand),
-    "$gt": _compare(lambda left, right: bool(left > right)),
-    "$gte": _compare(lambda left, right: bool(left >= right)),
-    "$lt": _compare(lambda left, right: bool(left < right)),
-    "$lte": _compare(lambda left, right: bool(left <= right)),
+    "$gt": _build_comparison(lambda left, right: bool(left > right)),
+    "$gte": _build_comparison(lambda left, right: bool(left >= right)),
+    "$lt": _build_comparison(lambda left, right: bool(left < right)),
+    "$lte": _build_comparison(lambda left, right: bool(left <= right)),
 }
 _OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {**COMPARISONS, CONTAINS: _has_items}

@@ -63,8 +63,7 @@ class _Lane:
     async def gather(self, seconds: float, callers: int) -> None:
         """Wait until as many callers call again as were answered last, at most a few times `seconds`.
 
-        Only one batch gathers at a time. If another batch ends meanwhile, the next one takes the waiting
-        entries.
+        Only one batch gathers at a time; another batch that ends meanwhile does not wait.
         """
         if self.filled is not None:
             return

@@ -55,8 +55,8 @@ class PydanticApi:
         exclude_none: bool = False,
     ) -> dict[str, Any]:
         """Return the fields as a dictionary, including nested records; `mode="json"` uses only JSON types."""
-        chosen = _chosen(_get_fields(self), include, exclude)
-        dumped: dict[str, Any] = _dump(_without_none(chosen) if exclude_none else chosen, exclude_none)
+        chosen = _select_fields(_get_fields(self), include, exclude)
+        dumped: dict[str, Any] = _dump(_drop_none(chosen) if exclude_none else chosen, exclude_none)
         if mode == "python":
             return dumped
         return cast(dict[str, Any], decode_json(encode_json(dumped, what=type(self).__name__, nan="keep")))
@@ -91,7 +91,7 @@ class PydanticApi:
         """Build a record from a mapping and check every field; an instance is returned unchanged."""
         if isinstance(obj, cls):
             return obj
-        return cls._from_dict(obj if type(obj) is dict else _as_dict(cls, obj))
+        return cls._from_dict(obj if type(obj) is dict else _to_dict(cls, obj))
 
     @classmethod
     def model_validate_json(cls, data: str | bytes) -> Self:
@@ -111,7 +111,7 @@ def _get_fields(record: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not msgspec.UNSET}
 
 
-def _chosen(fields: dict[str, Any], include: Names, exclude: Names) -> dict[str, Any]:
+def _select_fields(fields: dict[str, Any], include: Names, exclude: Names) -> dict[str, Any]:
     if include is None and exclude is None:
         return fields
     for names in (include, exclude):
@@ -127,7 +127,7 @@ def _chosen(fields: dict[str, Any], include: Names, exclude: Names) -> dict[str,
 def _dump(value: Any, exclude_none: bool) -> Any:
     # One frame per level, so that the deepest allowed input can be dumped.
     if isinstance(value, PydanticApi):
-        value = _without_none(_get_fields(value)) if exclude_none else _get_fields(value)
+        value = _drop_none(_get_fields(value)) if exclude_none else _get_fields(value)
     kind = type(value)
     if kind is dict:
         fields = {}
@@ -142,11 +142,11 @@ def _dump(value: Any, exclude_none: bool) -> Any:
     return value
 
 
-def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
+def _drop_none(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _as_dict(cls: type, obj: Any) -> dict[str, Any]:
+def _to_dict(cls: type, obj: Any) -> dict[str, Any]:
     if not isinstance(obj, Mapping) and callable(getattr(obj, "model_dump", None)):
         obj = obj.model_dump()
     if not isinstance(obj, Mapping):
@@ -172,23 +172,23 @@ class CheckedRecord(Record, kw_only=True):
     """A closed record whose constructor also checks the type of every field."""
 
     def __post_init__(self) -> None:
-        for name, plain, kind in _field_types(type(self)):
+        for name, plain, kind in _get_field_types(type(self)):
             value = getattr(self, name)
             if type(value) not in plain:
-                setattr(self, name, _converted(type(self), name, value, kind))
+                setattr(self, name, _convert_field(type(self), name, value, kind))
 
 
 @functools.cache
-def _field_types(cls: type[Record]) -> tuple[tuple[str, frozenset[type], Any], ...]:
+def _get_field_types(cls: type[Record]) -> tuple[tuple[str, frozenset[type], Any], ...]:
     infos = [info for info in msgspec.structs.fields(cls) if info.type is not Any]
-    return tuple((info.name, _types_without_check(info.type), info.type) for info in infos)
+    return tuple((info.name, _get_unchecked_types(info.type), info.type) for info in infos)
 
 
-def _types_without_check(kind: Any) -> frozenset[type]:
+def _get_unchecked_types(kind: Any) -> frozenset[type]:
     return frozenset({str, bool, int, type(None)}.intersection(get_args(kind) or (kind,)))
 
 
-def _converted(cls: type, name: str, value: Any, kind: Any) -> Any:
+def _convert_field(cls: type, name: str, value: Any, kind: Any) -> Any:
     try:
         return convert(value, kind)
     except msgspec.ValidationError as error:
@@ -256,7 +256,7 @@ class OpenRecord(PydanticApi, EncodedByFields):
                 value = take(name, default)
                 data[name] = None if value is None and nullable else check(value)
         except ValueError as error:
-            raise _refusal(type(self), name, value, error) from error
+            raise _build_refusal(type(self), name, value, error) from error
         if fields:
             self._keep(fields)
 
@@ -311,7 +311,7 @@ def _build_struct(name: str, declared: Collection[RecordField]) -> type[msgspec.
     return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True, gc=False)
 
 
-def _refusal(cls: type, name: str, value: Any, error: ValueError) -> InvalidInput:
+def _build_refusal(cls: type, name: str, value: Any, error: ValueError) -> InvalidInput:
     return InvalidInput(
         f"{cls.__name__}.{name} is required" if value is _REQUIRED else f"{cls.__name__}.{name}: {error}"
     )
@@ -382,27 +382,27 @@ def usual_decoder(kind: Any) -> Callable[[bytes], Any] | None:
     None for other types, and for records without such a form.
     """
     is_body = isinstance(kind, type) and issubclass(kind, msgspec.Struct) and not issubclass(kind, Record)
-    usual = _usual_body(kind) if is_body else _usual_form(kind)
+    usual = _build_usual_body(kind) if is_body else _get_usual_form(kind)
     return None if usual is kind else msgspec.json.Decoder(usual).decode
 
 
-def _usual_form(kind: Any) -> Any:
+def _get_usual_form(kind: Any) -> Any:
     """Return the usual form of a record or of a list of records; the same type if there is none."""
     if isinstance(kind, type) and issubclass(kind, OpenRecord | Record):
         return kind._usual or kind
     if get_origin(kind) not in (Annotated, list):
         return kind
     inner, *rest = get_args(kind)
-    usual = _usual_form(inner)
+    usual = _get_usual_form(inner)
     if usual is inner:
         return kind
     return Annotated[(usual, *rest)] if rest else GenericAlias(list, usual)
 
 
-def _usual_body(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
+def _build_usual_body(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
     """Return a body with the usual forms of its records; the same type if there are none."""
     fields = msgspec.structs.fields(kind)
-    usual = [_usual_form(field.type) for field in fields]
+    usual = [_get_usual_form(field.type) for field in fields]
     if all(form is field.type for form, field in zip(usual, fields, strict=True)):
         return kind
     converted: list[Any] = []

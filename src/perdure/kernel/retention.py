@@ -38,11 +38,10 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     threads: float | None = None
     """Unchanged threads, with their runs."""
     temporary: float | None = 7 * DAY
-    """Threads created for one run, with the run, unless callers keep them; also threads of failed temporary
+    """Threads for a single run, with the run, unless callers keep them; also those of failed temporary
     runs."""
     runs: float | None = None
-    """Rollouts, attempts and spans of runs that were deleted or had no thread. None keeps them as long as
-    threads."""
+    """Rollouts, attempts and spans of deleted or threadless runs; None keeps them as long as threads."""
     workflow_runs: float | None = None
     """Workflow runs that ended with everything they started, with their phases and approvals."""
     messaging: float | None = None

@@ -31,7 +31,7 @@ def parse_place(error: msgspec.ValidationError) -> tuple[str, list[str | int]]:
 def explain(error: msgspec.ValidationError, kind: Any, what: str) -> str:
     """Describe the error in `what`, which should be a `kind`, and the allowed values."""
     text, steps = parse_place(error)
-    detail, hint = _described(text, steps, kind)
+    detail, hint = _describe(text, steps, kind)
     place = ".".join(map(str, steps))
     if detail.startswith("must be"):
         return f"{place or what} {detail}"
@@ -40,15 +40,15 @@ def explain(error: msgspec.ValidationError, kind: Any, what: str) -> str:
 
 def build_detail(text: str, steps: Sequence[str | int], kind: Any) -> str:
     """Return the text of an error with a suggested name or the choices."""
-    return "".join(_described(text, steps, kind))
+    return "".join(_describe(text, steps, kind))
 
 
-def _described(text: str, steps: Sequence[str | int], kind: Any) -> tuple[str, str]:
+def _describe(text: str, steps: Sequence[str | int], kind: Any) -> tuple[str, str]:
     """Return the error and the suggested name."""
     unknown, choice = _UNKNOWN.search(text), _CHOICE.search(text)
     if unknown:
-        return f"unknown field {unknown[1]!r}", suggestion(unknown[1], _fields(_types_at(kind, steps)))
-    choices = list(_choices(_types_at(kind, steps))) if choice else []
+        return f"unknown field {unknown[1]!r}", suggestion(unknown[1], _list_fields(_find_types(kind, steps)))
+    choices = list(_list_choices(_find_types(kind, steps))) if choice else []
     return (f"must be one of {one_of(choices)}, not {choice[1]!r}" if choice and choices else text), ""
 
 
@@ -63,25 +63,26 @@ def one_of(choices: Sequence[str]) -> str:
     return f"{', '.join(choices[:-1])} or {choices[-1]}" if len(choices) > 1 else "".join(choices)
 
 
-def _types_at(kind: Any, steps: Sequence[str | int]) -> list[inspect.Type]:
-    level = list(_members(inspect.type_info(kind)))
+def _find_types(kind: Any, steps: Sequence[str | int]) -> list[inspect.Type]:
+    level = list(_list_members(inspect.type_info(kind)))
     for step in steps:
-        level = [member for kind in level for below in _below(kind, step) for member in _members(below)]
+        children = [child for parent in level for child in _get_children(parent, step)]
+        level = [member for child in children for member in _list_members(child)]
     return level
 
 
-def _members(kind: inspect.Type) -> Iterator[inspect.Type]:
+def _list_members(kind: inspect.Type) -> Iterator[inspect.Type]:
     """Yield the parts of a union; any other type is one part."""
     if isinstance(kind, inspect.UnionType):
         for member in kind.types:
-            yield from _members(member)
+            yield from _list_members(member)
     elif isinstance(kind, inspect.Metadata):
-        yield from _members(kind.type)
+        yield from _list_members(kind.type)
     else:
         yield kind
 
 
-def _below(kind: inspect.Type, step: str | int) -> Iterator[inspect.Type]:
+def _get_children(kind: inspect.Type, step: str | int) -> Iterator[inspect.Type]:
     if isinstance(kind, inspect.StructType | inspect.TypedDictType | inspect.DataclassType):
         yield from (field.type for field in kind.fields if field.encode_name == step)
     elif isinstance(kind, inspect.CollectionType):
@@ -90,13 +91,13 @@ def _below(kind: inspect.Type, step: str | int) -> Iterator[inspect.Type]:
         yield kind.value_type
 
 
-def _fields(types: Iterable[inspect.Type]) -> Iterator[str]:
+def _list_fields(types: Iterable[inspect.Type]) -> Iterator[str]:
     for kind in types:
         if isinstance(kind, inspect.StructType | inspect.TypedDictType | inspect.DataclassType):
             yield from (field.encode_name for field in kind.fields)
 
 
-def _choices(types: Iterable[inspect.Type]) -> Iterator[str]:
+def _list_choices(types: Iterable[inspect.Type]) -> Iterator[str]:
     for kind in types:
         if isinstance(kind, inspect.LiteralType):
             yield from map(str, kind.values)

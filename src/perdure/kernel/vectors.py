@@ -47,16 +47,14 @@ class Embedder:
     async def of_query(self, text: str) -> tuple[float, ...]:
         """Embed a query."""
         own = getattr(self._embed, "aembed_query", None)
-        vector = await own(text) if own is not None else (await self._embedded([text]))[0]
-        return self._checked(vector)
+        vector = await own(text) if own is not None else (await self._embed_all([text]))[0]
+        return self._check(vector)
 
     async def of_texts(self, texts: Sequence[str]) -> list[bytes]:
         """Embed texts for storage."""
-        return (
-            [packed(self._checked(vector)) for vector in await self._embedded(list(texts))] if texts else []
-        )
+        return [packed(self._check(vector)) for vector in await self._embed_all(list(texts))] if texts else []
 
-    async def _embedded(self, texts: list[str]) -> list[Any]:
+    async def _embed_all(self, texts: list[str]) -> list[Any]:
         own = getattr(self._embed, "aembed_documents", None)
         if own is not None:
             vectors = await own(texts)
@@ -68,7 +66,7 @@ class Embedder:
             raise InvalidInput(f"embed returned {len(vectors)} vectors for {len(texts)} texts")
         return list(vectors)
 
-    def _checked(self, vector: Any) -> tuple[float, ...]:
+    def _check(self, vector: Any) -> tuple[float, ...]:
         numbers = tuple(map(float, vector))
         if self.dims is not None and len(numbers) != self.dims:
             raise InvalidInput(f"embed returned a vector of {len(numbers)} numbers, not {self.dims}")
@@ -89,10 +87,10 @@ def hashed(texts: Sequence[str]) -> list[list[float]]:
 
     They ignore meaning: a paraphrase in other words is not near.
     """
-    return [_hashed(text) for text in texts]
+    return [_hash_text(text) for text in texts]
 
 
-def _hashed(text: str) -> list[float]:
+def _hash_text(text: str) -> list[float]:
     vector = [0.0] * HASHED_DIMS
     for word in text.lower().split():
         bare = "".join(filter(str.isalnum, word))
@@ -106,13 +104,13 @@ def _hashed(text: str) -> list[float]:
 
 
 @lru_cache(maxsize=16)
-def _form(count: int) -> Struct:
+def _get_struct(count: int) -> Struct:
     return Struct(f"<{count}f")
 
 
 def packed(vector: Vector) -> bytes:
     """Encode a vector for storage."""
-    return _form(len(vector)).pack(*vector)
+    return _get_struct(len(vector)).pack(*vector)
 
 
 @cache
@@ -126,18 +124,18 @@ def nearness(query: Vector, vectors: Sequence[bytes]) -> list[float]:
     size = 4 * len(query)
     np = numpy()
     if np is None or len(vectors) < 8 or any(len(data) != size for data in vectors):
-        form = _form(len(query))
+        form = _get_struct(len(query))
         return [_products(query, form.unpack(data)) if len(data) == size else 0.0 for data in vectors]
     matrix = np.frombuffer(b"".join(vectors), dtype="<f4").reshape(len(vectors), len(query))
     products: list[float] = (matrix @ np.asarray(query, dtype="float32")).tolist()
     return products
 
 
-def _summed(left: Vector, right: Vector) -> float:
+def _sum_products(left: Vector, right: Vector) -> float:
     return float(sum(map(mul, left, right)))
 
 
-_products: Callable[[Vector, Vector], float] = getattr(math, "sumprod", _summed)
+_products: Callable[[Vector, Vector], float] = getattr(math, "sumprod", _sum_products)
 """Python 3.12 has a faster function."""
 
 

@@ -49,10 +49,10 @@ def split_words(text: str) -> tuple[str, ...]:
     """Split a text into words: letters and digits with their marks."""
     if text.isascii():
         return tuple(_PIECES.findall(text))
-    return tuple(word for run in _letter_runs(text) for word in _run_words(run))
+    return tuple(word for run in _find_letter_runs(text) for word in _split_run(run))
 
 
-def _letter_runs(text: str) -> Iterator[str]:
+def _find_letter_runs(text: str) -> Iterator[str]:
     """Yield the runs between spaces and punctuation. Combining marks belong to the letter before them."""
     start = end = 0
     for match in _PIECES.finditer(text):
@@ -67,20 +67,20 @@ def _letter_runs(text: str) -> Iterator[str]:
         yield text[start:end]
 
 
-def _run_words(run: str) -> Iterator[str]:
+def _split_run(run: str) -> Iterator[str]:
     """Yield the words of adjacent letters; a new word begins where the script changes."""
     end = 0
     for match in _RUNS.finditer(run):
         if match.start() > end:
             yield run[end : match.start()]
-        yield from _unspaced_words(match.group())
+        yield from _split_unspaced(match.group())
         end = match.end()
     if end < len(run):
         yield run[end:]
 
 
 @lru_cache(maxsize=_KEPT_RUNS)
-def _unspaced_words(run: str) -> tuple[str, ...]:
+def _split_unspaced(run: str) -> tuple[str, ...]:
     """Return the words of a run in one unspaced script. A run without a model is one word."""
     if _HAS_THAI.match(run):
         name = "th"
@@ -91,7 +91,7 @@ def _unspaced_words(run: str) -> tuple[str, ...]:
     else:
         return (run,)
     words: list[str] = []
-    for word in _parser(name).parse(run):
+    for word in _load_parser(name).parse(run):
         if words and _joins(words[-1], word):
             words[-1] += word
         else:
@@ -100,7 +100,7 @@ def _unspaced_words(run: str) -> tuple[str, ...]:
 
 
 @cache
-def _parser(name: str) -> Any:
+def _load_parser(name: str) -> Any:
     """Return BudouX with a model, which is read for the first text that needs it."""
     model = files("budoux").joinpath("models", f"{name}.json").read_bytes()
     return import_module("budoux").Parser(decode_json(model))
@@ -118,7 +118,7 @@ def find_cut(text: str, end: int, least: int) -> int:
         return max(0, min(end, len(text)))
     place = text.rfind(" ", least, end + 1)
     if _UNSPACED.match(text, end) and _UNSPACED.match(text, end - 1):
-        place = max(place, _last_word(text, end))
+        place = max(place, _find_last_word(text, end))
     if place > 0 and place >= least:
         return place
     while end > 0 and _joins(text[:end], text[end]):
@@ -126,14 +126,14 @@ def find_cut(text: str, end: int, least: int) -> int:
     return end
 
 
-def _last_word(text: str, end: int) -> int:
+def _find_last_word(text: str, end: int) -> int:
     """Return the start of the last word that begins at or shortly before `end`; -1 if none is found."""
     first, last = max(0, end - _BEFORE), end + _AFTER
     for match in _RUNS.finditer(text, first, last):
         if match.start() < end < match.end():
             place = match.start()
             begin = place if place > first else -1
-            for word in _unspaced_words(match.group()):
+            for word in _split_unspaced(match.group()):
                 place += len(word)
                 begin = place if place <= end else begin
             return begin
@@ -153,16 +153,11 @@ def _joins(before: str, after: str) -> bool:
         or "\U0001f3fb" <= character <= "\U0001f3ff"
         or "\U000e0020" <= character <= "\U000e007f"
         or (unicodedata.combining(last) == _VIRAMA and character.isalpha())
-        or (_is_flag(character) and _flags_before(before) % 2 == 1)
+        or ("\U0001f1e6" <= character <= "\U0001f1ff" and _count_flags(before) % 2 == 1)
     )
 
 
-def _is_flag(character: str) -> bool:
-    """Return whether a character is half of a flag."""
-    return "\U0001f1e6" <= character <= "\U0001f1ff"
-
-
-def _flags_before(text: str) -> int:
+def _count_flags(text: str) -> int:
     """Return the number of flag halves at the end of a text."""
     bare = text.rstrip("".join(map(chr, range(0x1F1E6, 0x1F200))))
     return len(text) - len(bare)

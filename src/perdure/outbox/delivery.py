@@ -189,9 +189,9 @@ class Deliverer:
                 pause = backoff.next()
                 logger.warning("effects for %s cannot be claimed: %s", self._consumer.name, error)
             if not self._stopping:
-                await self._rest(self._news_within(pause))
+                await self._rest(self._wait_for_news(pause))
 
-    async def _news_within(self, seconds: float) -> None:
+    async def _wait_for_news(self, seconds: float) -> None:
         news = asyncio.ensure_future(self._news.wait())
         try:
             done, _ = await asyncio.wait([news], timeout=seconds)
@@ -210,14 +210,14 @@ class Deliverer:
             lease_ends = boottime() + self._lease
             wanted = room if self._batch == 1 else self._batch
             due = await self._claim(wanted)
-            for group in self._groups(due.claimed):
-                self._launch(self._fly(group, lease_ends))
+            for group in self._group_effects(due.claimed):
+                self._launch(self._deliver_group(group, lease_ends))
             if due.looked < wanted:
                 poll = self._deliveries.poll
                 return poll if due.wait is None else max(min(due.wait, poll), LEAST_REST)
         return LEAST_REST
 
-    def _groups(self, claimed: Sequence[ClaimedEffect]) -> list[list[ClaimedEffect]]:
+    def _group_effects(self, claimed: Sequence[ClaimedEffect]) -> list[list[ClaimedEffect]]:
         """Group effects by call of the consumer: single effects, or all of a namespace."""
         if self._batch == 1:
             return [[effect] for effect in claimed]
@@ -248,7 +248,7 @@ class Deliverer:
         self._flights.add(task)
         task.add_done_callback(self._flights.discard)
 
-    async def _fly(self, group: Sequence[ClaimedEffect], lease_ends: float) -> None:
+    async def _deliver_group(self, group: Sequence[ClaimedEffect], lease_ends: float) -> None:
         if boottime() > lease_ends:
             # The process was frozen: the effects are due again, for any deliverer.
             logger.warning("effect %s: its lease ended before its delivery", group[0].effect.id)
@@ -283,10 +283,10 @@ class Deliverer:
             slow = isinstance(error, TimeoutError) and timer.expired()
             failure = TryLater(f"not done within {deadline:g} s") if slow else error
             errors = dict.fromkeys((effect.id for effect in effects), failure)
-        return [_outcome(effect, errors.get(effect.id)) for effect in effects]
+        return [_build_outcome(effect, errors.get(effect.id)) for effect in effects]
 
 
-def _outcome(effect: Effect, error: BaseException | None) -> DeliveryOutcome:
+def _build_outcome(effect: Effect, error: BaseException | None) -> DeliveryOutcome:
     """Return the outcome of a try that ended with an error or None."""
     outcome = partial(DeliveryOutcome, effect.id, effect.attempts)
     if error is None:

@@ -140,9 +140,8 @@ class DeliveryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 class Consumer(Protocol):
     """Delivers the effects with its name.
 
-    It raises `Undeliverable` for a permanent refusal. After `TryLater`, any other exception, or a crash of
-    its process, the effect is delivered again with the same id. Without a `policy` that of its `Deliveries`
-    applies.
+    It raises `Undeliverable` for a permanent refusal. After `TryLater`, any other exception, or a crash, the
+    effect is delivered again with the same id. Without a `policy` that of its `Deliveries` applies.
     """
 
     @property
@@ -226,14 +225,14 @@ class EffectBodyRow(NamedTuple):
 def settled(row: EffectRow, outcome: DeliveryOutcome, retries: Retries, now: int) -> EffectRow:
     """Apply the outcome of a try to an effect, unless a later try or another deliverer decided before."""
     if outcome.event == "delivered":
-        return _ended(row, "delivered", now, row.last_error)
+        return _end(row, "delivered", now, row.last_error)
     if row.status != PENDING or outcome.attempt != row.attempts or outcome.attempt == row.answered:
         return row
     row = row._replace(answered=outcome.attempt)
     if outcome.event == "released":
         return row._replace(forgiven=row.forgiven + 1, due_at=now + to_micros(outcome.wait))
-    if outcome.event == "refused" or _exhausted(row, retries, now):
-        return _ended(row, "given_up", now, outcome.error)
+    if outcome.event == "refused" or _is_exhausted(row, retries, now):
+        return _end(row, "given_up", now, outcome.error)
     wait = max(retries.delay(outcome.id, row.tries), outcome.wait)
     status = EFFECT.step(row.status, "failed")
     return row._replace(status=status, due_at=now + to_micros(wait), last_error=outcome.error)
@@ -244,7 +243,7 @@ def unanswered(row: EffectRow, retries: Retries, now: int) -> EffectRow | None:
     if retries.tries is None or row.tries <= retries.tries:
         return None
     error = f"started {row.tries - 1} times; the last try never reported an outcome"
-    return _ended(row, "given_up", now, error)
+    return _end(row, "given_up", now, error)
 
 
 def retried(row: EffectRow, now: int) -> EffectRow:
@@ -259,13 +258,13 @@ def retried(row: EffectRow, now: int) -> EffectRow:
     )
 
 
-def _exhausted(row: EffectRow, retries: Retries, now: int) -> bool:
+def _is_exhausted(row: EffectRow, retries: Retries, now: int) -> bool:
     if retries.tries is not None and row.tries >= retries.tries:
         return True
     return retries.age is not None and now - row.since >= to_micros(retries.age)
 
 
-def _ended(row: EffectRow, event: str, now: int, error: str | None) -> EffectRow:
+def _end(row: EffectRow, event: str, now: int, error: str | None) -> EffectRow:
     if not EFFECT.moves(row.status, event):
         return row
     return row._replace(status=EFFECT.step(row.status, event), due_at=None, ended_at=now, last_error=error)

@@ -103,7 +103,7 @@ async def put(tx: Tx, effects: Sequence[NewEffect]) -> list[str]:
     ids = [uuid(tx.now, tx.ids) for _ in effects]
     new = list(zip(ids, effects, strict=True))
     await tx.write(
-        sql.ADD_EFFECTS.of([_new_row(tx, id, effect) for id, effect in new]),
+        sql.ADD_EFFECTS.of([_build_row(tx, id, effect) for id, effect in new]),
         sql.ADD_BODIES.of([EffectBodyRow(id, effect.body) for id, effect in new]),
     )
     _hint(tx, [effect.consumer for effect in effects])
@@ -111,7 +111,7 @@ async def put(tx: Tx, effects: Sequence[NewEffect]) -> list[str]:
     return ids
 
 
-def _new_row(tx: Tx, id: str, effect: NewEffect) -> EffectRow:
+def _build_row(tx: Tx, id: str, effect: NewEffect) -> EffectRow:
     assert tx.ns is not None
     return EffectRow(
         ns=tx.ns,
@@ -159,12 +159,12 @@ async def claim_due(
         await tx.update_many(sql.MOVE, sorted(dead))
         for row in dead:
             changes.tell(tx, KIND, [(row.id, row.status)], ns=row.ns)
-    return DueEffects(await _with_bodies(tx, live), len(dead), len(rows), await _wait(tx, consumer, lane))
+    return DueEffects(await _read_bodies(tx, live), len(dead), len(rows), await _get_wait(tx, consumer, lane))
 
 
-async def _with_bodies(tx: Tx, rows: Sequence[EffectRow]) -> list[ClaimedEffect]:
+async def _read_bodies(tx: Tx, rows: Sequence[EffectRow]) -> list[ClaimedEffect]:
     bodies: dict[tuple[int, str], str] = {}
-    for ns, ids in _by_namespace(rows).items():
+    for ns, ids in _group_by_namespace(rows).items():
         bodies |= {(ns, row.id): row.body for row in await tx.all(sql.GET_BODIES, ns=ns, ids=ids)}
     claimed = [
         ClaimedEffect(row.ns, model.row_to_effect(row, tx.now, bodies.get((row.ns, row.id)))) for row in rows
@@ -172,12 +172,12 @@ async def _with_bodies(tx: Tx, rows: Sequence[EffectRow]) -> list[ClaimedEffect]
     return sorted(claimed, key=lambda item: item.effect.id)
 
 
-async def _wait(tx: Tx, consumer: str, lane: EffectClaims) -> float | None:
+async def _get_wait(tx: Tx, consumer: str, lane: EffectClaims) -> float | None:
     due_at = await tx.one(lane.next_due, consumer=consumer)
     return None if due_at is None else max(to_seconds(due_at - tx.now), 0.0)
 
 
-def _by_namespace(rows: Iterable[EffectRow | EffectKey]) -> dict[int, list[str]]:
+def _group_by_namespace(rows: Iterable[EffectRow | EffectKey]) -> dict[int, list[str]]:
     ids: dict[int, list[str]] = {}
     for row in rows:
         ids.setdefault(row.ns, []).append(row.id)
@@ -229,7 +229,7 @@ async def retry(tx: Tx, ids: Sequence[str]) -> list[Effect | NotFound | Conflict
     changes.tell(tx, KIND, [(id, row.status) for id, row in moved.items()])
     _hint(tx, [row.consumer for row in moved.values()])
     await audit(tx, "retry_effect", list(moved))
-    return [_retried(id, before.get(id), moved.get(id), tx.now) for id in ids]
+    return [_get_retry_result(id, before.get(id), moved.get(id), tx.now) for id in ids]
 
 
 class RetriedPage(NamedTuple):
@@ -248,7 +248,7 @@ async def retry_dead(tx: Tx, conditions: Sequence[FilterCondition], after: str) 
     return RetriedPage(len(retried), ids[-1] if len(ids) == RETRY_ROWS else None)
 
 
-def _retried(
+def _get_retry_result(
     id: str, before: EffectRow | None, moved: EffectRow | None, now: int
 ) -> Effect | NotFound | Conflict:
     if before is None:
@@ -304,7 +304,7 @@ async def list_effects(
 async def trim(tx: Tx, age: int, status: str = DELIVERED) -> int:
     """Delete some effects that ended more than `age` microseconds ago; return how many."""
     old = await tx.all(sql.ENDED_BEFORE, status=status, before=tx.now - age, n=TRIM_ROWS)
-    for ns, ids in _by_namespace(old).items():
+    for ns, ids in _group_by_namespace(old).items():
         await tx.execute(sql.DROP_EFFECTS, ns=ns, ids=ids)
         await tx.execute(sql.DROP_BODIES, ns=ns, ids=ids)
     return len(old)

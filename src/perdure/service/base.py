@@ -43,9 +43,8 @@ class Transport(Protocol):
 class Service:
     """The object that callers of a domain use, in one namespace.
 
-    `acting_as` returns the service bound to a caller: to the caller's namespace, and to the caller's name in
-    the audit. `over` returns the service over HTTP. Methods access the database in operations, through `read`
-    and `write`.
+    `acting_as` binds the service to a caller: to its namespace, and to its name in the audit. `over` returns
+    the service over HTTP. Methods access the database in operations, through `read` and `write`.
     """
 
     gather_seconds = 0.0
@@ -56,9 +55,9 @@ class Service:
         self.namespace = namespace
         self.caller = caller
         self._number: int | None = None
-        self._merger = self._new_merger()
+        self._merger = self._build_merger()
 
-    def _new_merger(self) -> Merger:
+    def _build_merger(self) -> Merger:
         return Merger(POSTGRES_BATCHES if self.storage.engine == "postgres" else 1)
 
     @property
@@ -83,7 +82,7 @@ class Service:
         if namespace != self.namespace:
             sibling.namespace, sibling._number = namespace, None
         # Calls merge only within one namespace and one caller.
-        sibling._merger = sibling._new_merger()
+        sibling._merger = sibling._build_merger()
         return sibling
 
     async def ns(self, access: Access = "read") -> int:
@@ -192,7 +191,7 @@ class Service:
             gather=self.gather_seconds,
             undelivered=undelivered,
         )
-        return future if undelivered is None else _delivered(future, undelivered)
+        return future if undelivered is None else _await_delivery(future, undelivered)
 
     async def _write_batch(
         self,
@@ -215,7 +214,7 @@ class Service:
         return service
 
 
-async def _delivered(future: asyncio.Future[T], undelivered: Callable[[T], None]) -> T:
+async def _await_delivery(future: asyncio.Future[T], undelivered: Callable[[T], None]) -> T:
     """Return the answer; pass it to `undelivered` if the caller is cancelled before it receives it."""
     try:
         return await future
@@ -242,12 +241,12 @@ def remote_class(service: type[S]) -> type[S]:
 def remote(service: type[S]) -> type[S]:
     """Make the methods of a class that have an endpoint send their calls through its `transport`."""
     for name, endpoint in endpoints(service).items():
-        setattr(service, name, _sender(endpoint))
-    service.__getattr__ = _not_here  # type: ignore[attr-defined]
+        setattr(service, name, _build_sender(endpoint))
+    service.__getattr__ = _refuse_remote  # type: ignore[attr-defined]
     return service
 
 
-def _sender(endpoint: Endpoint) -> Callable[..., Any]:
+def _build_sender(endpoint: Endpoint) -> Callable[..., Any]:
     described = signature(endpoint.function)
 
     @wraps(endpoint.function)
@@ -259,7 +258,7 @@ def _sender(endpoint: Endpoint) -> Callable[..., Any]:
     return send
 
 
-def _not_here(self: Any, name: str) -> Any:
+def _refuse_remote(self: Any, name: str) -> Any:
     raise NotSupported(f"{type(self).__name__}.{name} needs the database; it is not available over HTTP")
 
 

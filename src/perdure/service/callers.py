@@ -10,8 +10,7 @@ import msgspec
 Scope = Literal["read", "write", "worker", "admin"]
 """Scope of a token: `admin` allows everything, every other scope only what requires it."""
 Credential = Literal["key", "token", "local", "link", "login"]
-"""Credential of a caller: the API key, a token, the local secret of the command, the link of an approval, or
-a login of the dashboard."""
+"""Credential of a caller: API key, token, local secret of the command, approval link, or dashboard login."""
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 CREDENTIALS: Final[tuple[Credential, ...]] = get_args(Credential)
 ALL_SCOPES: Final[frozenset[str]] = frozenset(SCOPES)

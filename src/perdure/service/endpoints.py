@@ -83,10 +83,7 @@ def DELETE(path: str) -> Address:  # noqa: N802
 
 @dataclass(frozen=True)
 class WireForm:
-    """Wire form of a value: its type `kind`, the encoder `to_wire` and the decoder `from_wire`.
-
-    Used in `Annotated[T, WireForm(...)]` of a result, or of a parameter in a query.
-    """
+    """Wire form of a result or query parameter, in `Annotated[T, WireForm(...)]`: type, encoder, decoder."""
 
     kind: Any
     to_wire: Callable[[Any], Any]
@@ -258,11 +255,13 @@ def read_shape(function: Callable[..., Any], address: Address) -> Shape:
         if argument.name == KEY:
             keyed = True
         elif argument.name not in names:
-            parameters.append(_parameter(argument, hints[argument.name], address))
-    whole = _whole_body(parameters, address)
+            parameters.append(_read_parameter(argument, hints[argument.name], address))
+    whole = _find_whole_body(parameters, address)
     title = "".join(map(str.title, function.__qualname__.replace(".", "_").split("_")))
-    fields = None if whole or not parameters else _fields(title, parameters, strict=not address.in_query)
-    answer, form, kind = _answer(hints.get("return"))
+    fields = (
+        None if whole or not parameters else _build_struct(title, parameters, strict=not address.in_query)
+    )
+    answer, form, kind = _read_answer(hints.get("return"))
     return Shape(
         path=names,
         parameters=tuple(parameters),
@@ -278,9 +277,9 @@ def read_shape(function: Callable[..., Any], address: Address) -> Shape:
     )
 
 
-def _parameter(parameter: inspect.Parameter, hint: Any, address: Address) -> Parameter:
-    kind, form = _without_form(hint)
-    kind, wire_name = _without_name(kind, parameter.name)
+def _read_parameter(parameter: inspect.Parameter, hint: Any, address: Address) -> Parameter:
+    kind, form = _split_form(hint)
+    kind, wire_name = _split_name(kind, parameter.name)
     if form is not None and address.in_query:
         default = parameter.default
         optional = form.kind | None if default is None else form.kind
@@ -289,7 +288,7 @@ def _parameter(parameter: inspect.Parameter, hint: Any, address: Address) -> Par
     return Parameter(parameter.name, kind, parameter.default, None, wire_name, whole)
 
 
-def _without_name(hint: Any, name: str) -> tuple[Any, str]:
+def _split_name(hint: Any, name: str) -> tuple[Any, str]:
     """Split the wire name off a type's annotations."""
     if get_origin(hint) is not Annotated:
         return hint, name
@@ -299,7 +298,7 @@ def _without_name(hint: Any, name: str) -> tuple[Any, str]:
     return (Annotated[(kind, *rest)] if rest else kind), wire_name
 
 
-def _without_form(hint: Any) -> tuple[Any, WireForm | None]:
+def _split_form(hint: Any) -> tuple[Any, WireForm | None]:
     """Split the wire form off a type's annotations."""
     if get_origin(hint) is not Annotated:
         return hint, None
@@ -309,7 +308,7 @@ def _without_form(hint: Any) -> tuple[Any, WireForm | None]:
     return (Annotated[(kind, *rest)] if rest else kind), form
 
 
-def _whole_body(parameters: Sequence[Parameter], address: Address) -> Parameter | None:
+def _find_whole_body(parameters: Sequence[Parameter], address: Address) -> Parameter | None:
     """Return the parameter that is the whole body: a single Struct, or a single marked parameter."""
     if address.in_query or len(parameters) != 1:
         return None
@@ -318,16 +317,15 @@ def _whole_body(parameters: Sequence[Parameter], address: Address) -> Parameter 
     return only if only.whole or is_struct else None
 
 
-def _fields(title: str, parameters: Sequence[Parameter], *, strict: bool) -> type[msgspec.Struct]:
+def _build_struct(title: str, parameters: Sequence[Parameter], *, strict: bool) -> type[msgspec.Struct]:
     """Build a struct of the parameters; a strict one rejects unknown fields."""
     fields: list[Any] = []
     for parameter in parameters:
         if parameter.required:
             fields.append((parameter.wire_name, parameter.kind))
         elif isinstance(parameter.default, list | dict | set):
-            fields.append(
-                (parameter.wire_name, parameter.kind, msgspec.field(default_factory=parameter.default.copy))
-            )
+            default = msgspec.field(default_factory=parameter.default.copy)
+            fields.append((parameter.wire_name, parameter.kind, default))
         else:
             fields.append((parameter.wire_name, parameter.kind, parameter.default))
     return msgspec.defstruct(title, fields, kw_only=True, forbid_unknown_fields=strict)
@@ -337,14 +335,14 @@ _WRAPPED: Mapping[Any, Any] = {list: ItemList, ListPart: Part, PaginatedResult: 
 """Wire types of lists and pages."""
 
 
-def _answer(hint: Any) -> tuple[Any, WireForm | None, Any]:
+def _read_answer(hint: Any) -> tuple[Any, WireForm | None, Any]:
     """Return the wire type of an answer, the wire form of the answer or its items, and the kind of list."""
-    kind, form = _without_form(hint)
+    kind, form = _split_form(hint)
     if form is not None:
         return form.kind, form, None
     origin = get_origin(kind)
     if origin in _WRAPPED:
-        item, form = _without_form(get_args(kind)[0])
+        item, form = _split_form(get_args(kind)[0])
         return _WRAPPED[origin][item if form is None else form.kind], form, origin
     return (None if kind is type(None) else kind), None, None
 
@@ -367,9 +365,8 @@ def encode_arguments(shape: Shape, arguments: Mapping[str, Any]) -> dict[str, An
     for parameter in shape.parameters:
         value = arguments.get(parameter.name, UNSET)
         if value is not UNSET:
-            sent[parameter.wire_name] = (
-                parameter.form.to_wire(value) if parameter.form and value is not None else value
-            )
+            form = None if value is None else parameter.form
+            sent[parameter.wire_name] = value if form is None else form.to_wire(value)
     return sent
 
 
@@ -392,18 +389,18 @@ ID_FILTER = WireForm(list[str], _write_ids, _read_ids)
 def _read_terms(terms: Sequence[str]) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
     for term in terms:
-        metadata.update(_object(term) if term.startswith("{") else _pair(term))
+        metadata.update(_parse_object(term) if term.startswith("{") else _parse_pair(term))
     return metadata
 
 
-def _object(term: str) -> dict[str, Any]:
+def _parse_object(term: str) -> dict[str, Any]:
     value = decode_json(term)
     if not isinstance(value, dict):
         raise InvalidInput("metadata must be a JSON object, or key:text")
     return value
 
 
-def _pair(term: str) -> dict[str, str]:
+def _parse_pair(term: str) -> dict[str, str]:
     key, colon, text = term.partition(":")
     if not colon or not key:
         raise InvalidInput(f"metadata {term[:64]!r} must be key:text, or a JSON object")

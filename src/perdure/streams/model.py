@@ -28,8 +28,7 @@ class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
     """The checkpoint whose state an event shows.
 
     With `keys`, as JSON, the state is in the pieces of a graph's checkpoint: a list names the channels of an
-    object, a string names the single channel whose value is the state. Without `keys` it is the state of the
-    thread.
+    object, a string names the one channel with the state. Without `keys` it is the state of the thread.
     """
 
     checkpoint_id: str
@@ -240,13 +239,13 @@ def events_in(rows: Iterable[StoredEvents], after: int = 0, limit: int | None = 
         if row.count is None:
             events.append(StreamEvent(row.seq, row.ms, row.source, row.attempt, row.event, row.body))
         else:
-            events += [event for event in _batched(row) if event.seq > after]
+            events += [event for event in _decode_batch(row) if event.seq > after]
             if limit is not None and len(events) >= limit:
                 break
     return events[:limit]
 
 
-def _batched(row: StoredEvents) -> Iterator[StreamEvent]:
+def _decode_batch(row: StoredEvents) -> Iterator[StreamEvent]:
     start = 0
     for seq, line in enumerate(row.event.split("\n"), row.seq):
         event, _, length = line.rpartition(" ")

@@ -87,7 +87,7 @@ async def append(tx: Tx, appends: Sequence[StreamAppend]) -> list[StreamAppended
     heads = await _lock_heads(tx, appends)
     events: list[StreamEventRow] = []
     links: list[StreamLinkRow] = []
-    done = [_place(tx, item, heads, events, links) for item in appends]
+    done = [_number_events(tx, item, heads, events, links) for item in appends]
     ordered = [heads[stream] for stream in sorted(heads)]
     await tx.defer(
         sql.ADD_HEADS.of([head for head in ordered if head.is_new]),
@@ -101,14 +101,12 @@ async def append(tx: Tx, appends: Sequence[StreamAppend]) -> list[StreamAppended
 
 
 async def _lock_heads(tx: Tx, appends: Sequence[StreamAppend]) -> dict[str, LockedHead]:
-    names = {append.stream for append in appends} | {
-        append.into for append in appends if append.into is not None
-    }
+    names = {item.stream for item in appends} | {item.into for item in appends if item.into is not None}
     existing = {head.stream: head for head in await tx.all(sql.LOCK_HEADS, streams=sorted(names))}
     return {name: existing.get(name) or new_head(name) for name in names}
 
 
-def _place(
+def _number_events(
     tx: Tx,
     append: StreamAppend,
     heads: dict[str, LockedHead],
@@ -123,7 +121,7 @@ def _place(
     start = 0
     while start < count:
         end = batch_end(append.events, start)
-        events.append(_row(append, start, end, first + start, ms))
+        events.append(_build_row(append, start, end, first + start, ms))
         start = end
     if append.ends:
         head.end_seq, head.end_time = head.last_seq, tx.now
@@ -140,7 +138,7 @@ def _place(
     return StreamAppended(head.last_seq, ms, joined.place)
 
 
-def _row(append: StreamAppend, start: int, end: int, seq: int, ms: int) -> StreamEventRow:
+def _build_row(append: StreamAppend, start: int, end: int, seq: int, ms: int) -> StreamEventRow:
     """Build the row of some events of an append; the first has the number `seq`."""
     stream, attempt, new = append.stream, append.attempt, append.events[start]
     if end > start + 1:
@@ -148,10 +146,10 @@ def _row(append: StreamAppend, start: int, end: int, seq: int, ms: int) -> Strea
         return StreamEventRow(stream, seq, ms, attempt, event, body, count=end - start)
     if new.shown is None:
         return StreamEventRow(stream, seq, ms, attempt, new.event, new.body)
-    return _reference_row(append, seq, ms, new)
+    return _build_reference_row(append, seq, ms, new)
 
 
-def _reference_row(append: StreamAppend, seq: int, ms: int, new: NewEvent) -> StreamEventRow:
+def _build_reference_row(append: StreamAppend, seq: int, ms: int, new: NewEvent) -> StreamEventRow:
     shown = new.shown
     assert shown is not None
     return StreamEventRow(
@@ -165,7 +163,7 @@ def _reference_row(append: StreamAppend, seq: int, ms: int, new: NewEvent) -> St
         checkpoint_ns=shown.checkpoint_ns,
         checkpoint_id=shown.checkpoint_id,
         keys=shown.keys,
-        size=_octets(new.body),
+        size=_count_bytes(new.body),
     )
 
 
@@ -191,19 +189,19 @@ async def read(
         return StreamSlice([], head, after)
     wanted = sql.READ_JOINED if joined else sql.READ_EVENTS
     stored = await tx.all(wanted, stream=stream, after=after, limit=limit, size=size)
-    total = sum([_octets(row.body) for row in stored])
+    total = sum([_count_bytes(row.body) for row in stored])
     events = events_in(stored, after, limit)
     if resolve is not None and any(not event.body for event in events):
         chosen = sql.READ_JOINED_REFERENCES if joined else sql.READ_REFERENCES
         rows = await tx.all(chosen, stream=stream, after=after, last=events[-1].seq)
         total += sum([row.size for row in rows])
-        events = await _resolved(tx, events, {row.seq: row.reference for row in rows}, resolve)
+        events = await _resolve_references(tx, events, {row.seq: row.reference for row in rows}, resolve)
     # The events after the last one of a joined stream may have been deleted with their own streams.
     is_cut = len(events) >= limit or total >= size
     return StreamSlice(events, head, events[-1].seq if is_cut else head.last_seq)
 
 
-async def _resolved(
+async def _resolve_references(
     tx: Tx, events: Sequence[StreamEvent], references: Mapping[int, Reference], resolve: Resolve
 ) -> list[StreamEvent]:
     """Replace references by their data; a reference whose checkpoint is lost becomes null."""
@@ -216,7 +214,7 @@ async def _resolved(
     ]
 
 
-def _octets(text: str) -> int:
+def _count_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 

@@ -38,12 +38,12 @@ class Streams:
     def offer(self, ns: int, append: StreamAppend, appended: StreamAppended) -> None:
         """Pass committed events to their followers in this process; callable from any thread."""
         end = appended.last_seq if append.ends else None
-        self._hand(StreamKey(ns, append.stream, False), append, appended.last_seq, appended.ms, end)
+        self._pass_on(StreamKey(ns, append.stream, False), append, appended.last_seq, appended.ms, end)
         if append.into is not None and appended.joined is not None:
             place = appended.joined
-            self._hand(StreamKey(ns, append.into, True), append, place.last_seq, place.ms, None)
+            self._pass_on(StreamKey(ns, append.into, True), append, place.last_seq, place.ms, None)
 
-    def _hand(self, key: StreamKey, append: StreamAppend, last: int, ms: int, end: int | None) -> None:
+    def _pass_on(self, key: StreamKey, append: StreamAppend, last: int, ms: int, end: int | None) -> None:
         tails = self._tails.get(key)
         if not tails:
             return
@@ -70,13 +70,13 @@ class Streams:
 
     def follow(self, ns: int, stream: str, after: int | None, *, joined: bool = False) -> Follower:
         """Read a stream after a position, or with None from now on; the stream may not exist yet."""
-        return Follower(self._tail(StreamKey(ns, stream, joined)), after)
+        return Follower(self._get_tail(StreamKey(ns, stream, joined)), after)
 
     def expect(self, ns: int, stream: str) -> Follower:
         """Read a stream before its first event; its events then need no read of the table."""
-        return Follower(self._tail(StreamKey(ns, stream, False), is_new=True), 0)
+        return Follower(self._get_tail(StreamKey(ns, stream, False), is_new=True), 0)
 
-    def _tail(self, key: StreamKey, *, is_new: bool = False) -> Tail:
+    def _get_tail(self, key: StreamKey, *, is_new: bool = False) -> Tail:
         loop = asyncio.get_running_loop()
         for tail in self._tails.get(key, ()):
             if tail.loop is loop:

@@ -78,7 +78,7 @@ class Tail:
 
     def call_in_loop(self, function: Callable[..., None], *args: Any) -> None:
         """Call a function of the tail in its loop; callable from any thread."""
-        if _running_loop() is self.loop:
+        if _get_running_loop() is self.loop:
             function(*args)
             return
         try:
@@ -128,10 +128,7 @@ class Tail:
         return None
 
     async def page(self, after: int) -> Burst | None:
-        """Return the events in the table after a position; None if the stream is gone.
-
-        Concurrent calls share one read.
-        """
+        """Return the stored events after a position; None if the stream is gone. Callers share a read."""
         task = self._pages.get(after)
         if task is None:
             task = self._pages[after] = self.loop.create_task(self._read_page(after))
@@ -346,7 +343,7 @@ def _settle(waiter: asyncio.Future[bool], answer: bool) -> None:
         waiter.set_result(answer)
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+def _get_running_loop() -> asyncio.AbstractEventLoop | None:
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

@@ -146,8 +146,8 @@ async def until(
     """Call `look` until its result is true or `timeout` seconds have passed; return the last result.
 
     `look` is called at once (or after a hint within `first` seconds), after each hint about a key, and after
-    `poll` seconds without a hint. It receives the changed keys: all keys at first, none after a poll. `group`
-    is that of `watch`.
+    `poll` seconds without one. It receives the changed keys: all at first, none after a poll. `group` is that
+    of `watch`.
     """
     clock = asyncio.get_running_loop().time
     deadline = math.inf if timeout is None else clock() + timeout

@@ -59,7 +59,7 @@ class PostgresSignals(SharedSignals):
         backoff = Backoff(0.1, 5.0)
         while True:
             try:
-                await self._converse()
+                await self._run_connection()
                 backoff.reset()
                 pause = backoff.next()
             except _FAILURES as error:
@@ -67,7 +67,7 @@ class PostgresSignals(SharedSignals):
                 logger.debug("signals: %s; connecting again in %.1f s", type(error).__name__, pause)
             await asyncio.sleep(pause)
 
-    async def _converse(self) -> None:
+    async def _run_connection(self) -> None:
         connection = await self._connections.single()
         try:
             # A hint may be lost, so its commit need not wait for the disk. Behind a pooler, the setting would
@@ -75,7 +75,7 @@ class PostgresSignals(SharedSignals):
             if not self._connections.is_pooled:
                 await connection.execute(DO_NOT_WAIT)
             await connection.add_listener(CHANNEL, self._receive)
-            for payload in _payloads(self._origin, [(WANTED, "")]):
+            for payload in _build_payloads(self._origin, [(WANTED, "")]):
                 await self._notify(connection, payload)
             await self._send_forever(connection)
         finally:
@@ -85,7 +85,7 @@ class PostgresSignals(SharedSignals):
         assert self._wake is not None
         connection.add_termination_listener(lambda _: self._wake_sender())
         while not connection.is_closed():
-            for payload in _payloads(self._origin, list(self._take_outgoing())):
+            for payload in _build_payloads(self._origin, list(self._take_outgoing())):
                 await self._notify(connection, payload)
             if not self._outgoing:
                 self._wake.clear()
@@ -104,7 +104,7 @@ class PostgresSignals(SharedSignals):
         self._deliver(origin, [(channel, key) for channel, key in hints])
 
 
-def _payloads(origin: str, hints: list[Hint]) -> Iterable[str]:
+def _build_payloads(origin: str, hints: list[Hint]) -> Iterable[str]:
     """Split the hints into payloads that fit the server's limit."""
     if not hints:
         return
@@ -114,4 +114,4 @@ def _payloads(origin: str, hints: list[Hint]) -> Iterable[str]:
     else:
         step = max(len(hints) * _AIM_BYTES // len(whole), 1)
         for start in range(0, len(hints), step):
-            yield from _payloads(origin, hints[start : start + step])
+            yield from _build_payloads(origin, hints[start : start + step])

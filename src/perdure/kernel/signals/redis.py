@@ -72,7 +72,7 @@ class RedisSignals(SharedSignals):
         self._keys = Keys(prefix)
         self._pool = make_pool(url, max_connections, block_seconds + MARGIN_SECONDS)
         self._client: Any = Redis(connection_pool=self._pool)
-        self.where = _where(self._pool.connection_kwargs)
+        self.where = _describe_address(self._pool.connection_kwargs)
         self._interests = Interests(self._keys, self._local)
         self._touched: set[Hint] = set()
         self._marks: dict[str, int] = {}
@@ -180,7 +180,7 @@ class RedisSignals(SharedSignals):
             await asyncio.sleep(backoff.next())
 
     @contextlib.asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Any]:
+    async def _open_connection(self) -> AsyncIterator[Any]:
         connection = await self._pool.get_connection()
         try:
             yield connection
@@ -246,10 +246,10 @@ class RedisSignals(SharedSignals):
                 pipe.lpush(work, *[self._origin] * min(times, LIST_LENGTH))
                 pipe.ltrim(work, 0, LIST_LENGTH - 1)
                 pipe.expire(work, LIST_SECONDS)
-        for name, payload in self._messages(hints):
+        for name, payload in self._build_messages(hints):
             pipe.publish(name, payload)
 
-    def _messages(self, hints: Iterable[Hint]) -> Iterator[tuple[str, bytes]]:
+    def _build_messages(self, hints: Iterable[Hint]) -> Iterator[tuple[str, bytes]]:
         rest: list[Hint] = []
         for hint in hints:
             own = self._keys.own(hint)
@@ -285,7 +285,7 @@ class RedisSignals(SharedSignals):
     # --- listening ----------------------------------------------------------------------------------------
 
     async def _listen(self) -> None:
-        async with self._connection() as connection:
+        async with self._open_connection() as connection:
             self._listener = connection
             try:
                 for command in self._interests.everything():
@@ -335,10 +335,10 @@ class RedisSignals(SharedSignals):
     # --- waiting for work ---------------------------------------------------------------------------------
 
     async def _wait_for_work(self) -> None:
-        async with self._connection() as connection:
+        async with self._open_connection() as connection:
             while not self._closing:
                 self._waited_for.clear()
-                self._waiting_on = self._lists_of_work()
+                self._waiting_on = self._get_work_lists()
                 if not self._waiting_on:
                     self._note_answer("waiting")
                     await self._waited_for.wait()
@@ -351,12 +351,12 @@ class RedisSignals(SharedSignals):
                 if answer is not None:
                     self._on_work(*answer)
 
-    def _lists_of_work(self) -> dict[str, Hint]:
+    def _get_work_lists(self) -> dict[str, Hint]:
         return {name: hint for hint in self._local.awaited() if (name := self._keys.work(hint)) is not None}
 
     async def _wait_for_more(self) -> None:
         """End the wait for work if more agents are waited for now, so that the next wait includes them."""
-        if self._waiting_on and not self._lists_of_work().keys() <= self._waiting_on.keys():
+        if self._waiting_on and not self._get_work_lists().keys() <= self._waiting_on.keys():
             name = self._keys.woken(self._origin)
             pipe = self._client.pipeline(transaction=False)
             pipe.lpush(name, self._origin)
@@ -398,7 +398,7 @@ def make_pool(url: str, max_connections: int, seconds: float) -> Any:
     return pool
 
 
-def _where(options: Mapping[str, Any]) -> str:
+def _describe_address(options: Mapping[str, Any]) -> str:
     return str(options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}")
 
 

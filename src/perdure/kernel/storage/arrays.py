@@ -20,18 +20,18 @@ def array(column: Sequence[Any], kind: str, *, short: bool) -> Any:
     """Encode a column of this kind for sending."""
     if kind == "int":
         return "{" + ",".join(["NULL" if number is None else str(number) for number in column]) + "}"
-    return _texts(column) if short and kind == "text" else column
+    return _encode_texts(column) if short and kind == "text" else column
 
 
-def _texts(column: Sequence[str | None]) -> str:
+def _encode_texts(column: Sequence[str | None]) -> str:
     try:
         joined = '","'.join(column)  # type: ignore[arg-type]
     except TypeError:
-        return "{" + ",".join(map(_quoted, column)) + "}"
+        return "{" + ",".join(map(_quote, column)) + "}"
     if "\\" in joined or joined.count('"') > 2 * (len(column) - 1):
-        return "{" + ",".join(map(_quoted, column)) + "}"
+        return "{" + ",".join(map(_quote, column)) + "}"
     return '{"' + joined + '"}'
 
 
-def _quoted(text: str | None) -> str:
+def _quote(text: str | None) -> str:
     return "NULL" if text is None else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -22,14 +22,14 @@ def create_table(table: Table, engine: str) -> str:
     types = SQLITE_TYPES if engine == "sqlite" else POSTGRES_TYPES
     parts = [column_definition(column, types) for column in table.columns]
     parts.append("PRIMARY KEY (" + ", ".join(table.key) + ")")
-    parts += [_foreign_key(foreign_key) for foreign_key in table.foreign_keys if foreign_key.enforced]
+    parts += [_build_foreign_key(foreign_key) for foreign_key in table.foreign_keys if foreign_key.enforced]
     tail = " WITHOUT ROWID" if engine == "sqlite" and table.in_key else ""
     if engine == "postgres" and table.hot:
         tail = " WITH (" + ", ".join(("fillfactor = " + str(table.fill), *_EAGER_VACUUM)) + ")"
     return "CREATE TABLE IF NOT EXISTS " + table.name + " (" + ", ".join(parts) + ")" + tail
 
 
-def _foreign_key(foreign_key: ForeignKey) -> str:
+def _build_foreign_key(foreign_key: ForeignKey) -> str:
     """Build the clause of a foreign key, which refers to the other table's key."""
     words = ["FOREIGN KEY (" + ", ".join(foreign_key.columns) + ")", "REFERENCES", foreign_key.table]
     return " ".join([*words, "ON DELETE CASCADE"] if foreign_key.cascade else words)
@@ -40,11 +40,11 @@ def column_definition(column: Column, types: Mapping[str, str]) -> str:
     if not column.null:
         parts.append("NOT NULL")
     if column.default is not None:
-        parts.append("DEFAULT " + _literal(column.default))
+        parts.append("DEFAULT " + _format_literal(column.default))
     return " ".join(parts)
 
 
-def _literal(value: int | float | str) -> str:
+def _format_literal(value: int | float | str) -> str:
     """Write a declared value as a literal of both engines."""
     return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
 
@@ -76,5 +76,5 @@ def sql_cases(value: str, results: Mapping[str, str], otherwise: str | None = No
     """Return the SQL for the result of each text that a value can be."""
     parts = ["CASE", value]
     for text, result in results.items():
-        parts += ["WHEN", _literal(text), "THEN", _literal(result)]
+        parts += ["WHEN", _format_literal(text), "THEN", _format_literal(result)]
     return " ".join([*parts, *(() if otherwise is None else ("ELSE", otherwise)), "END"])

@@ -392,10 +392,7 @@ class BulkInsert(Generic[R]):
 
 
 class SeldomUpdate:
-    """Rarely changed columns of an insert's rows, which SQLite sets in a separate update before.
-
-    Setting an indexed column writes its index entry again, even with the same value.
-    """
+    """Rarely changed columns, which SQLite sets by an extra update: each set writes an index entry again."""
 
     def __init__(self, insert: BulkInsert[Any], sets: str, when: str) -> None:
         self.insert, self.sets, self.when = insert, sets, when

@@ -61,14 +61,14 @@ def where(fields: Mapping[str, ListField], conditions: Sequence[FilterCondition]
         name = "f" + str(number)
         if condition.field not in fields:
             raise BadQuery(f"there is no field {condition.field!r} to filter by")
-        parts.append(_test(fields[condition.field].column, condition.test, name))
+        parts.append(_build_test(fields[condition.field].column, condition.test, name))
         values[name] = condition.value
     if not parts:
         return Clause("TRUE", {})
     return Clause("(" + (" " + logic.upper() + " ").join(parts) + ")", values)
 
 
-def _test(column: str, test: Test, name: str) -> str:
+def _build_test(column: str, test: Test, name: str) -> str:
     if test == "exact":
         return column + " = :" + name
     if test == "within":
@@ -126,7 +126,9 @@ class SortOrder:
         if not rows or len(rows) != limit:
             return None
         last = rows[-1]
-        return write_cursor(what + self.sql, *(getattr(last, _attribute(key.column)) for key in self.keys))
+        return write_cursor(
+            what + self.sql, *(getattr(last, key.column.rpartition(".")[2]) for key in self.keys)
+        )
 
     def after(self, place: Place | None) -> Clause:
         """Return the SQL for rows after a position; without one, for all rows."""
@@ -154,11 +156,6 @@ class SortOrder:
     def _begin(first: SortKey) -> str:
         """Return the start of an index range with the rows in this order."""
         return first.column + (" <= :c0" if first.descending else " >= :c0") + " AND "
-
-
-def _attribute(column: str) -> str:
-    """Return the name of a column in a row."""
-    return column.rpartition(".")[2]
 
 
 def order_by(
@@ -212,15 +209,15 @@ class Listing(Generic[R_co]):
         self, clause: Clause, order: SortOrder, limit: int, offset: int, place: Place | None = None
     ) -> tuple[Statement[R_co], Mapping[str, Any]]:
         """Build the statement of a page of the rows that match a clause, after a position."""
-        part = _page(limit, offset)
+        part = _build_page_clause(limit, offset)
         after = order.after(place)
         wanted = clause.sql if place is None else clause.sql + " AND " + after.sql
         text = "SELECT " + self.view + " FROM " + self.source + " AND " + wanted + order.sql + part.sql
-        return _named(text, self.row, self.name), {**clause.values, **after.values, **part.values}
+        return _build_statement(text, self.row, self.name), {**clause.values, **after.values, **part.values}
 
     def count(self, clause: Clause) -> Statement[int]:
         """Build the statement that counts all rows."""
-        return _named("SELECT count(*) FROM " + self.source + " AND " + clause.sql, int, self.name)
+        return _build_statement("SELECT count(*) FROM " + self.source + " AND " + clause.sql, int, self.name)
 
     async def total(
         self,
@@ -234,10 +231,7 @@ class Listing(Generic[R_co]):
         asked: bool,
         **bound: Any,
     ) -> int | None:
-        """Return the number of all rows, from the last page or by a count; None unless `asked`.
-
-        A count takes time linear to the number of rows.
-        """
+        """Return the number of all rows if the page shows it or it is `asked` for, otherwise None."""
         if place is None and limit and (0 < page_rows < limit or not (page_rows or offset)):
             return offset + page_rows
         if not (asked or limit == 0):
@@ -269,17 +263,17 @@ class Listing(Generic[R_co]):
         )
         bound: dict[str, Any] = {"h" + str(number): value for number, value in enumerate(values)}
         bound |= {"top": limit + offset, "limit": limit, "offset": offset, **after.values, **held.values}
-        return _named(text, self.row, self.name), bound
+        return _build_statement(text, self.row, self.name), bound
 
 
-def _named(text: str, row: type[Any] | None, name: str) -> Statement[Any]:
+def _build_statement(text: str, row: type[Any] | None, name: str) -> Statement[Any]:
     built: Statement[Any] = statement(text) if row is None else statement(text, row)
     if name:
         built.take_name(name)
     return built
 
 
-def _page(limit: int, offset: int) -> Clause:
+def _build_page_clause(limit: int, offset: int) -> Clause:
     """Return LIMIT and OFFSET with bound values; -1 means everything."""
     if limit == -1 and offset == 0:
         return Clause("", {})

@@ -54,39 +54,39 @@ class TextQuery(NamedTuple):
 
     def match(self, engine: str, *, every: bool, tags: Sequence[str] = ()) -> str:
         """Return the query in the engine's syntax. On PostgreSQL `tags` are separate conditions."""
-        return self._fts5(every, tags) if engine == "sqlite" else self._tsquery(every)
+        return self._format_fts5(every, tags) if engine == "sqlite" else self._format_tsquery(every)
 
-    def _fts5(self, every: bool, tags: Sequence[str]) -> str:
-        wanted = (" AND " if every else " OR ").join(map(_fts5_term, self.terms))
+    def _format_fts5(self, every: bool, tags: Sequence[str]) -> str:
+        wanted = (" AND " if every else " OR ").join(map(_format_fts5_term, self.terms))
         text = "{text} : (" + wanted + ")"
         if self.excluded:
-            text = "(" + text + " NOT {text} : (" + " OR ".join(map(_fts5_term, self.excluded)) + "))"
-        return " AND ".join(["{tags} : " + _quoted(tag) for tag in tags] + [text])
+            text = "(" + text + " NOT {text} : (" + " OR ".join(map(_format_fts5_term, self.excluded)) + "))"
+        return " AND ".join(["{tags} : " + _quote(tag) for tag in tags] + [text])
 
-    def _tsquery(self, every: bool) -> str:
-        wanted = "(" + (" & " if every else " | ").join(map(_ts_term, self.terms)) + ")"
-        return " & ".join([wanted, *("!" + _ts_term(term) for term in self.excluded)])
+    def _format_tsquery(self, every: bool) -> str:
+        wanted = "(" + (" & " if every else " | ").join(map(_format_ts_term, self.terms)) + ")"
+        return " & ".join([wanted, *("!" + _format_ts_term(term) for term in self.excluded)])
 
 
 def parse_query(text: str) -> TextQuery:
     """Parse words, `"phrases"`, `prefix*` and `-excluded` terms; drop stop words if others are left."""
     terms: list[Term] = []
     excluded: list[Term] = []
-    for minus, phrase, plain in _PIECES.findall(_comparable(text)):
-        words = _words(phrase or plain)
+    for minus, phrase, plain in _PIECES.findall(_normalize(text)):
+        words = _split(phrase or plain)
         away = bool(minus) or plain.startswith("-")
         if not words:
             continue
         prefix = plain.endswith("*")
         parsed = [Term(words, prefix)] if phrase or away or prefix else [Term((word,)) for word in words]
         (excluded if away else terms).extend(parsed)
-    significant = [term for term in terms if not _says_nothing(term)]
+    significant = [term for term in terms if term.prefix or not all(map(is_stop_word, term.words))]
     return TextQuery(tuple((significant or terms)[:MAX_TERMS]), tuple(excluded[:MAX_TERMS]))
 
 
 def index_words(text: str) -> tuple[str, ...]:
     """Return the words of a text in their normalized form."""
-    return tuple(word[:MAX_WORD] for word in split_words(_comparable(text)))
+    return tuple(word[:MAX_WORD] for word in split_words(_normalize(text)))
 
 
 def is_stop_word(word: str) -> bool:
@@ -94,27 +94,23 @@ def is_stop_word(word: str) -> bool:
     return word in _STOP_WORDS
 
 
-def _comparable(text: str) -> str:
+def _normalize(text: str) -> str:
     return unicodedata.normalize("NFC", text).lower()
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _split(text: str) -> tuple[str, ...]:
     return tuple(word[:MAX_WORD] for word in _WORDS.findall(text))
 
 
-def _says_nothing(term: Term) -> bool:
-    return not term.prefix and all(map(is_stop_word, term.words))
-
-
-def _quoted(word: str) -> str:
+def _quote(word: str) -> str:
     return '"' + word.replace('"', '""') + '"'
 
 
-def _fts5_term(term: Term) -> str:
-    return _quoted(" ".join(term.words)) + ("*" if term.prefix else "")
+def _format_fts5_term(term: Term) -> str:
+    return _quote(" ".join(term.words)) + ("*" if term.prefix else "")
 
 
-def _ts_term(term: Term) -> str:
+def _format_ts_term(term: Term) -> str:
     words = ["'" + word.replace("'", "''") + "'" for word in term.words]
     return "(" + " <-> ".join(words) + (":*" if term.prefix else "") + ")"
 
@@ -126,31 +122,31 @@ def create_sqlite(table: Table, index: FullText) -> list[str]:
     """Return the DDL of an FTS5 table without its own text, and of the triggers that update it."""
     columns = ("rowid", "tags", "text")
     into = "INSERT INTO " + index.name + " (" + ", ".join(columns) + ")"
-    added = into + " SELECT " + _values(index, "new")
+    added = into + " SELECT " + _select_values(index, "new")
     removed = "INSERT INTO " + index.name + " (" + index.name + ", " + ", ".join(columns) + ")"
-    removed += " SELECT 'delete', " + _values(index, "old")
+    removed += " SELECT 'delete', " + _select_values(index, "old")
     source = index.name + "_source"
-    view = "SELECT place, tags, " + _indexed(index.text) + " AS text FROM " + table.name
+    view = "SELECT place, tags, " + _limit_text(index.text) + " AS text FROM " + table.name
     return [
         "CREATE VIEW " + source + " AS " + view + " WHERE place IS NOT NULL",
         "CREATE VIRTUAL TABLE " + index.name + " USING fts5(tags, text, content='" + source + "',"
         " content_rowid='place', tokenize='porter unicode61 remove_diacritics 2')",
-        _trigger(table, index, "INSERT", added),
-        _trigger(table, index, "DELETE", removed),
-        _trigger(table, index, "UPDATE OF place, tags, " + index.text, removed + "; " + added),
+        _build_trigger(table, index, "INSERT", added),
+        _build_trigger(table, index, "DELETE", removed),
+        _build_trigger(table, index, "UPDATE OF place, tags, " + index.text, removed + "; " + added),
     ]
 
 
-def _values(index: FullText, row: str) -> str:
-    names = (row + ".place", row + ".tags", _indexed(row + "." + index.text))
+def _select_values(index: FullText, row: str) -> str:
+    names = (row + ".place", row + ".tags", _limit_text(row + "." + index.text))
     return ", ".join(names) + " WHERE " + row + ".place IS NOT NULL"
 
 
-def _indexed(column: str) -> str:
+def _limit_text(column: str) -> str:
     return "substr(" + column + ", 1, " + str(INDEXED_CHARACTERS) + ")"
 
 
-def _trigger(table: Table, index: FullText, event: str, action: str) -> str:
+def _build_trigger(table: Table, index: FullText, event: str, action: str) -> str:
     name = index.name + "_" + event.partition(" ")[0].lower()
     return " ".join(("CREATE TRIGGER", name, "AFTER", event, "ON", table.name, "BEGIN", action + "; END"))
 

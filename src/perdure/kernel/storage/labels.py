@@ -48,7 +48,7 @@ _OF_ROW = " = (SELECT l.value FROM labels AS l WHERE l.ns = :ns AND l.kind = :la
 _TEST = "id IN (SELECT l.id FROM labels AS l WHERE l.ns = :ns AND l.kind = "
 
 
-def _value(value: Any) -> str:
+def _encode_value(value: Any) -> str:
     encoded = encode_json(value, what="metadata")
     if len(encoded) <= LONGEST:
         return encoded
@@ -89,21 +89,21 @@ def _check_size(text: str, what: str, known: str) -> None:
 async def set_labels(tx: Tx, kind: str, labels: Mapping[str, Mapping[str, Any]]) -> None:
     """Replace the labels of objects, given as metadata by id."""
     await drop_labels(tx, kind, list(labels))
-    for rows in _slices(tx, kind, labels):
+    for rows in _build_slices(tx, kind, labels):
         await tx.write((_ADD, rows))
 
 
 async def put_labels(tx: Tx, kind: str, labels: Mapping[str, Mapping[str, Any]]) -> None:
     """Add or change labels of objects with the next write of the transaction; other labels stay."""
-    for rows in _slices(tx, kind, labels):
+    for rows in _build_slices(tx, kind, labels):
         await tx.defer((_PUT, rows))
 
 
-def _slices(
+def _build_slices(
     tx: Tx, kind: str, labels: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Sequence[tuple[Any, ...]]]:
     rows = [
-        (tx.ns, kind, id, key, _value(value))
+        (tx.ns, kind, id, key, _encode_value(value))
         for id, metadata in labels.items()
         for key, value in metadata.items()
     ]
@@ -123,7 +123,7 @@ async def few_labelled(tx: Tx, kind: str, table: str, metadata: Mapping[str, Any
     """
     rare: str | None = None
     for key, value in metadata.items():
-        if int(await tx.one(_COUNT, kind=kind, key=key, value=_value(value), n=FEW) or 0) < FEW:
+        if int(await tx.one(_COUNT, kind=kind, key=key, value=_encode_value(value), n=FEW) or 0) < FEW:
             rare = key
             break
     clause = Clause("TRUE", {}) if rare is None else labelled(kind, {rare: metadata[rare]})
@@ -132,7 +132,7 @@ async def few_labelled(tx: Tx, kind: str, table: str, metadata: Mapping[str, Any
         if key != rare:
             at = str(number)
             parts.append(":tested" + at + _OF_ROW + table + ".id AND l.key = :tested_key" + at + ")")
-            values["tested" + at], values["tested_key" + at] = _value(value), key
+            values["tested" + at], values["tested_key" + at] = _encode_value(value), key
     return Clause(" AND ".join(parts), values)
 
 
@@ -145,7 +145,7 @@ def labelled(kind: str, metadata: Mapping[str, Any]) -> Clause:
         parts.append(
             _TEST + ":label_kind AND l.key = :label_key" + at + " AND l.value = :label_value" + at + ")"
         )
-        values["label_key" + at], values["label_value" + at] = key, _value(value)
+        values["label_key" + at], values["label_value" + at] = key, _encode_value(value)
     return Clause(" AND ".join(parts), values) if parts else Clause("TRUE", {})
 
 

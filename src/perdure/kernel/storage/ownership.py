@@ -46,7 +46,7 @@ class Ownership:
         try:
             lock(self._descriptor)
         except OSError:
-            holder = _content(self.path)
+            holder = _read_content(self.path)
             self.release()
             raise DatabaseOwned(_describe(database, holder)) from None
         self._write({"pid": os.getpid(), "url": url})
@@ -98,7 +98,7 @@ def _describe(database: Path, holder: dict[str, Any]) -> str:
 def find_owner(database: Path) -> Owner | None:
     """Return the process that has a database file open, or None."""
     path = lock_path(database)
-    content = _content(path)
+    content = _read_content(path)
     pid, url = content.get("pid"), content.get("url")
     if not isinstance(pid, int) or not is_alive(pid) or not is_locked(path):
         return None
@@ -110,7 +110,7 @@ def lock_path(database: Path) -> Path:
     return database.with_name(database.name + ".lock")
 
 
-def _content(path: Path) -> dict[str, Any]:
+def _read_content(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text() or "{}")
     except (OSError, ValueError):

@@ -174,8 +174,7 @@ class PostgresPool:
     async def _look_for_pooler(self) -> None:
         """Detect, before the first connection is used, whether a pooler answers.
 
-        Behind a pooler, the process id sent at connect differs from that of the process that executes
-        statements.
+        Behind a pooler, the process id sent at connect is not that of the process that executes statements.
         """
         if self._looked:
             return

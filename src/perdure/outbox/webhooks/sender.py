@@ -1,7 +1,6 @@
 """The consumer that delivers webhooks: only to checked addresses, without redirects.
 
-Only the payload is sent. Of the answer, only the status and `Retry-After` are used, and at most 64 KiB are
-read.
+It sends only the payload. It uses only the status and `Retry-After` of an answer, and reads at most 64 KiB.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class WebhookSender:
         deadline: float = DEADLINE_SECONDS,
     ) -> None:
         self._more_headers = dict(headers or {})
-        self._key = _key_in(settings)
+        self._key = _get_key(settings)
         self._guard = Guard(
             allow_private=settings.webhook_allow_private,
             allow_loopback=settings.webhook_allow_loopback,
@@ -80,7 +79,7 @@ class WebhookSender:
 
     async def reload(self, settings: Settings) -> str | None:
         """Sign with the secret of these settings from now on; return a description of the change."""
-        key = _key_in(settings)
+        key = _get_key(settings)
         if key == self._key:
             return None
         self._key = key
@@ -88,12 +87,11 @@ class WebhookSender:
 
     async def deliver(self, effect: Effect) -> None:
         """Send one webhook. Any status from 200 to 299 confirms the delivery."""
-        url, payload = _content(effect)
-        target = self._checked(url)
+        url, payload = _parse_content(effect)
+        target = self._check_target(url)
         if self._under_way[target.host] >= HOST_SHARE:
-            raise TryLater(
-                f"too many concurrent deliveries to {target.host}", seconds=SHARE_WAIT, charged=False
-            )
+            busy = f"too many concurrent deliveries to {target.host}"
+            raise TryLater(busy, seconds=SHARE_WAIT, charged=False)
         self._under_way[target.host] += 1
         try:
             async with asyncio.timeout(self._deadline) as timer:
@@ -108,13 +106,13 @@ class WebhookSender:
             self._under_way += Counter()
         _judge(target, answer)
 
-    def _checked(self, url: str) -> WebhookTarget:
+    def _check_target(self, url: str) -> WebhookTarget:
         try:
             return self._guard.check(url)
         except InvalidInput as error:
             raise Undeliverable(error.message) from error
 
-    async def _addresses(self, target: WebhookTarget) -> tuple[str, ...]:
+    async def _resolve_addresses(self, target: WebhookTarget) -> tuple[str, ...]:
         try:
             return await self._guard.addresses(target)
         except InvalidInput as error:
@@ -123,13 +121,12 @@ class WebhookSender:
             raise TryLater(str(error)) from error
 
     async def _post(self, target: WebhookTarget, delivery_id: str, payload: dict[str, Any]) -> _Answer:
-        addresses = await self._addresses(target)
+        addresses = await self._resolve_addresses(target)
         now = time.time()
         sent_at = datetime.fromtimestamp(now, UTC).isoformat()
         body = encode_wire({**payload, "webhook_sent_at": sent_at})
-        headers = (
-            self._more_headers | _headers(target) | signed_headers(self._key, delivery_id, int(now), body)
-        )
+        signature = signed_headers(self._key, delivery_id, int(now), body)
+        headers = self._more_headers | _build_headers(target) | signature
         async with (
             pinned_session(addresses) as session,
             session.post(target.url, data=body, headers=headers, allow_redirects=False) as response,
@@ -140,7 +137,7 @@ class WebhookSender:
 # --- what goes out ----------------------------------------------------------------------------------------
 
 
-def _content(effect: Effect) -> tuple[str, dict[str, Any]]:
+def _parse_content(effect: Effect) -> tuple[str, dict[str, Any]]:
     try:
         content = decode_json(effect.body)
     except InvalidInput as error:
@@ -152,7 +149,7 @@ def _content(effect: Effect) -> tuple[str, dict[str, Any]]:
     return url, payload
 
 
-def _headers(target: WebhookTarget) -> dict[str, str]:
+def _build_headers(target: WebhookTarget) -> dict[str, str]:
     own = {"Content-Type": "application/json", "User-Agent": "perdure/" + VERSION}
     return own | build_authorization(target)
 
@@ -168,10 +165,10 @@ def _judge(target: WebhookTarget, answer: _Answer) -> None:
         raise Undeliverable(f"{target.host} answered {status}: redirects are not followed")
     if 400 <= status < 500 and status not in RETRIED:
         raise Undeliverable(f"{target.host} answered {status}")
-    raise TryLater(f"{target.host} answered {status}", seconds=_retry_after(answer.retry_after))
+    raise TryLater(f"{target.host} answered {status}", seconds=_parse_retry_after(answer.retry_after))
 
 
-def _retry_after(header: str | None) -> float:
+def _parse_retry_after(header: str | None) -> float:
     """Parse `Retry-After` as seconds or as a time, up to a limit."""
     text = (header or "").strip()
     if text.isascii() and text.isdigit():
@@ -184,6 +181,6 @@ def _retry_after(header: str | None) -> float:
     return min(max(0.0, moment.timestamp() - time.time()), LONGEST_RETRY_AFTER)
 
 
-def _key_in(settings: Settings) -> bytes | None:
+def _get_key(settings: Settings) -> bytes | None:
     """Return the key that signs webhooks."""
     return None if settings.webhook_secret is None else parse_secret(settings.webhook_secret)

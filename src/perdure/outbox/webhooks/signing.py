@@ -1,8 +1,7 @@
 """Signatures of webhooks, in the form of Standard Webhooks, for sender and receiver.
 
-The signed text is `<webhook-id>.<webhook-timestamp>.<body>`, with HMAC-SHA256. The signature is sent twice:
-in base64 as `webhook-signature: v1,<base64>`, and in hexadecimal as `X-Perdure-Signature:
-t=<timestamp>,v1=<hex>`.
+The signed text is `<webhook-id>.<webhook-timestamp>.<body>`. The HMAC-SHA256 is sent twice: in base64 as
+`webhook-signature: v1,<base64>`, and in hexadecimal as `X-Perdure-Signature: t=<timestamp>,v1=<hex>`.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def signed_headers(key: bytes | None, delivery_id: str, timestamp: int, body: by
     """Build the headers of one delivery; without a key it is not signed."""
     headers = {ID_HEADER: delivery_id, TIMESTAMP_HEADER: str(timestamp)}
     if key is not None:
-        digest = _digest(key, delivery_id, str(timestamp), body)
+        digest = _compute_digest(key, delivery_id, str(timestamp), body)
         headers[SIGNATURE_HEADER] = VERSION + "," + base64.b64encode(digest).decode()
         headers[OWN_HEADER] = f"t={timestamp},{VERSION}={digest.hex()}"
     return headers
@@ -76,13 +75,13 @@ def verify(
     timestamp = values[TIMESTAMP_HEADER]
     _check_age(timestamp, time.time() if now is None else now, tolerance)
     secrets = [secret] if isinstance(secret, str) else list(secret)
-    digests = [_digest(parse_secret(key), values[ID_HEADER], timestamp, body) for key in secrets]
-    if not _any_fits(values[SIGNATURE_HEADER], digests):
+    digests = [_compute_digest(parse_secret(key), values[ID_HEADER], timestamp, body) for key in secrets]
+    if not _matches_any(values[SIGNATURE_HEADER], digests):
         raise InvalidSignature()
     return decode_json(body)
 
 
-def _digest(key: bytes, delivery_id: str, timestamp: str, body: bytes) -> bytes:
+def _compute_digest(key: bytes, delivery_id: str, timestamp: str, body: bytes) -> bytes:
     signed = b".".join((delivery_id.encode(), timestamp.encode(), body))
     return hmac.digest(key, signed, "sha256")
 
@@ -94,7 +93,7 @@ def _check_age(timestamp: str, now: float, tolerance: float) -> None:
         raise InvalidSignature(f"the webhook was signed more than {tolerance:g} s before or after now")
 
 
-def _any_fits(signatures: str, digests: Sequence[bytes]) -> bool:
+def _matches_any(signatures: str, digests: Sequence[bytes]) -> bool:
     """Compare every signature with every digest, in constant time."""
     fits = False
     for signature in signatures.split():
