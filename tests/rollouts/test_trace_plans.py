@@ -7,6 +7,7 @@ from tests.support.plans import Subject, plans_of
 from perdure import open_store
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.rollouts.operations import queries
+from perdure.spans import sql as span_sql
 from perdure.spans import tables as span_tables
 from perdure.spans.rows import TraceCursor
 from perdure.traces import operations, sql
@@ -30,7 +31,7 @@ EXPECTED = {
     "GET_FIGURES": {"rollout_figures_pkey"},
 }
 LARGE = frozenset({"traces", "trace_names", "rollout_figures"})
-SUBJECT = Subject((sql,), LARGE, EXPECTED)
+SUBJECT = Subject((sql, span_sql), LARGE, EXPECTED)
 
 
 async def _fill(tx: Tx, ns: int, start: int) -> None:
