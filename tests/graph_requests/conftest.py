@@ -24,7 +24,7 @@ PATIENCE = 20.0
 
 
 class World:
-    """A namespace with a caller who asks, and a worker that answers."""
+    """A namespace with a caller, and a worker that answers."""
 
     def __init__(self, services: Services, namespace: str) -> None:
         self.services = services
@@ -60,7 +60,7 @@ class World:
 
 
 def steps_in(thread_id: str) -> GraphSteps:
-    """One checkpoint of a graph, which becomes the state of the thread."""
+    """Return one checkpoint of a graph, which becomes the state of the thread."""
     id = new_uuid(1, RandomIds())
     put = GraphPut(thread_id=thread_id, checkpoint_id=id, checkpoint=("json", b"{}"))
     return GraphSteps(changes=GraphChanges(puts=[put]), states=[GraphState(checkpoint_id=id, body="{}")])

@@ -1,4 +1,4 @@
-"""Requests to workers: asked, claimed, answered once, and gone at their deadline."""
+"""Requests to workers: sent, claimed, answered once, and removed after their deadline."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_an_answer_and_its_change_are_one(world: World) -> None:
     assert await world.worker.graph_requests.renew([claimed.held]) == [True]
     steps = steps_in(thread)
     for _ in range(2):
-        # A repeated answer, whose first was lost, does nothing.
+        # A repeated answer, after the first was lost, does nothing.
         await world.answer(claimed, '{"ok":true}', steps=steps)
     assert await asked == {"ok": True}
     assert await world.states(thread) == 1
@@ -112,7 +112,7 @@ async def test_an_expired_request_is_never_executed(world: World, monkeypatch: p
 
 
 async def test_a_request_whose_caller_died_is_not_claimed_after_its_deadline(world: World) -> None:
-    """A server that was killed cannot end its requests."""
+    """Simulate a killed server, which cannot end its requests."""
     thread = await world.thread()
     row = RequestRow("rq-dead", AGENT, thread, None, 0, '{"type":"read_state"}')
     requests = world.caller.graph_requests
@@ -165,7 +165,7 @@ async def test_errors_of_workers(world: World) -> None:
         ("not_found", NotFound),
         ("conflict", Conflict),
         ("agent_error", AgentError),
-        # A worker decides neither on access nor on the database.
+        # A worker cannot decide on access or on the database.
         ("unauthorized", AgentError),
         ("storage_full", AgentError),
         ("?", AgentError),

@@ -19,7 +19,7 @@ PATIENCE = 20.0
 
 
 class JobWorld:
-    """A namespace, with names of jobs that no other test has."""
+    """A namespace with a unique job name."""
 
     def __init__(self, services: Services) -> None:
         self.services = services
@@ -30,14 +30,14 @@ class JobWorld:
         self.seen: list[tuple[JobContext, Mapping[str, Any]]] = []
 
     async def note(self, context: JobContext, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """Execute a job by noting it."""
+        """Execute a job by recording its call."""
         self.seen.append((context, payload))
         return {"seen": len(self.seen)}
 
     async def executing(
         self, function: JobFunction | None = None, *, concurrency: int = 4, **limits: Any
     ) -> JobExecutor:
-        """Start an executor of the job of this test."""
+        """Start an executor of this test's job."""
         registry = JobRegistry()
         registry.register(self.name, function or self.note, **{"retry": (0.01, 0.01), **limits})
         executor = JobExecutor(self.storage, registry, KINDS, concurrency=concurrency)

@@ -1,4 +1,4 @@
-"""Jobs: enqueued once, executed by whoever has the function, renewed, retried, timed out, given back."""
+"""Jobs: enqueued once, executed by a process with the function, renewed, retried, timed out, released."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_of_one_name_and_key_one_job_waits(world: JobWorld) -> None:
     assert await world.jobs.enqueue(world.name) != await world.jobs.enqueue(world.name)
     await world.executing(held, concurrency=1)
     await asyncio.wait_for(begun.wait(), PATIENCE)
-    # The first may have read already, so that another one must come after it.
+    # The first may have read already, so a second one must follow.
     second = await world.jobs.enqueue(world.name, key="a")
     assert second != first
     go_on.set()
@@ -91,9 +91,9 @@ async def test_jobs_are_enqueued_inside_other_operations(world: JobWorld) -> Non
 
 
 async def test_a_job_that_is_enqueued_again_sees_what_its_enqueuer_wrote(world: JobWorld) -> None:
-    """A claim waits for a transaction that counts on the job which it claims."""
+    """Check that a claim waits for a transaction that relies on the waiting job."""
     if world.storage.engine == "sqlite":
-        return  # One writer: nothing runs between.
+        return  # There is one writer: nothing runs in between.
     ns = await world.jobs.ns("write")
     first = await world.jobs.enqueue(world.name, key="a")
     counted, commit = asyncio.Event(), asyncio.Event()
@@ -169,7 +169,7 @@ async def test_a_job_whose_process_was_lost_is_given_to_another(world: JobWorld)
     await world.executing()
     job = await ended(world, job_id)
     assert (job.status, job.attempts) == ("succeeded", 2)
-    # Nothing that the lost one says counts.
+    # A report of the lost process has no effect.
     assert await world.storage.run(operations.renew_jobs, [lost.lease], KINDS, ns=ns) == [False]
     end = JobEnd(lost.lease, error="late")
     assert await world.storage.run(operations.finish_jobs, [end], KINDS, ns=ns) == [False]

@@ -6,7 +6,7 @@ from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
 from perdure.statistics.model import MINUTE
 
-# By way of numbers that no minute has: PostgreSQL checks a key row by row, and the next may have it still.
+# Uses numbers that no minute has: PostgreSQL checks keys row by row, and the next row may still have the key.
 OLDER = tuple(
     (
         statement(f"UPDATE {table} SET minute = -minute"),
@@ -17,7 +17,7 @@ OLDER = tuple(
 
 
 async def age(tx: Tx, minutes: int) -> None:
-    """Let all minutes of queues be so many minutes earlier."""
+    """Move all minutes of queues `minutes` minutes back."""
     for aside, back in OLDER:
         await tx.execute(aside)
         await tx.execute(back, age=minutes * MINUTE)

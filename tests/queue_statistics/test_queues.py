@@ -1,5 +1,4 @@
-"""The queues by the minute: written once whatever the number of processes, put together in steps, and kept
-for their time."""
+"""The queues by the minute: written once by any number of processes, summed up in steps, deleted by age."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ async def test_a_minute_has_depth_waits_and_throughput(services: Services) -> No
     assert history.times == [point.time]
     again = await recorder.record()
     after = await services.diagnostics.queue_history()
-    # A new minute may have begun meanwhile.
+    # A new minute may have started meanwhile.
     assert again == (len(after.times) == 2), "the depths of a minute are read once"
     assert sum(each.claimed for each in after.items) == 2, "what was written is not added again"
 

@@ -1,4 +1,4 @@
-"""Attributes of spans, and how OTLP has them."""
+"""Attributes of spans in OTLP's form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REWARD = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.va
 
 
 def put(told: AnyValue, value: Any) -> None:
-    """Write a value as OTLP has it; none is a value without a kind."""
+    """Write a value in OTLP's form; None becomes a value without a kind."""
     if isinstance(value, list):
         told.array_value.SetInParent()
         for each in value:

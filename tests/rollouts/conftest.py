@@ -13,7 +13,8 @@ from perdure.testing.clock import ManualClock
 
 @pytest.fixture
 async def house(engine_url: str) -> AsyncIterator[House]:
-    """Alone in its database: the watchdog would tell a kind's handlers of what other tests left behind."""
+    """The rollouts of a separate database, because the watchdog would notify handlers of other tests'
+    rollouts."""
     clock = ManualClock()
     storage = open_storage(engine_url, clock=clock)
     yield House(storage, clock)

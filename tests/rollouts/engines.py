@@ -1,4 +1,4 @@
-"""A store on each engine, open for all tests of a process; each test has a namespace of its own."""
+"""A store on each engine, shared by all tests of a process; each test has its own namespace."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AGE = (
 
 
 class ClockHarness:
-    """For stores with an injected clock: moves it."""
+    """Moves the clock of stores with an injected clock."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
@@ -48,7 +48,7 @@ class ClockHarness:
 
 
 class AgingHarness:
-    """For stores on the server's clock: makes older what is stored in the namespaces made from now on."""
+    """Ages stored rows of stores on the server's clock, in namespaces created from now on."""
 
     def __init__(self, storage: Storage, newest: int) -> None:
         self._storage = storage
@@ -74,7 +74,7 @@ async def _age(tx: Tx, age: int, newest: int) -> None:
 
 
 class Engine:
-    """An open store, which tests share."""
+    """An open store, shared by tests."""
 
     def __init__(self, store: LightningStore, clock: ManualClock | None = None) -> None:
         self.store = store
@@ -85,7 +85,7 @@ class Engine:
         return found
 
     async def harness(self) -> Harness:
-        """What moves the time of the test that asks for it."""
+        """Create the harness that moves the time for one test."""
         if self._clock is not None:
             return ClockHarness(self._clock)
         assert isinstance(self.store, DatabaseLightningStore)
@@ -93,14 +93,14 @@ class Engine:
 
 
 class Engines:
-    """The stores that were asked for, each opened once, since stores serve any event loop."""
+    """The requested stores, each opened once, because stores work with any event loop."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._opened: dict[str, Engine] = {}
 
     def get(self, where: str) -> Engine:
-        """`memory` (behind the wrapper for threads), `sqlite`, or the URL of a PostgreSQL database."""
+        """Return the store of `memory` (with the wrapper for threads), `sqlite`, or a PostgreSQL URL."""
         if where not in self._opened:
             self._opened[where] = self._open(where)
         return self._opened[where]

@@ -13,7 +13,7 @@ from perdure.testing.clock import ManualClock
 
 
 class House:
-    """The rollouts of a database, with a hand on its clock."""
+    """The rollouts of a database, with control of its clock."""
 
     def __init__(self, storage: Storage, clock: ManualClock) -> None:
         self.storage = storage
@@ -21,7 +21,7 @@ class House:
         self.namespace = f"test {uuid.uuid4().hex}"
 
     def rollouts(self, *kinds: RolloutKind) -> Rollouts:
-        """The service of a process that knows these kinds."""
+        """Create the service of a process with these kinds."""
         return Rollouts(self.storage, Kinds(*kinds), namespace=self.namespace, kind=kinds[0].name)
 
     async def advance(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Completions in bulk: each is answered by itself, and they come to the same as one by one."""
+"""Completions in bulk: each has its own answer, and the result is the same as one by one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_many_at_once_are_the_same_as_one_by_one(
         await tasks.store_spans(spans)
     answers = await tasks.update_attempts([_success(each) for each in together])
     for each in apart:
-        # What says more than that it has succeeded is worked on row by row.
+        # A report with more than success is processed row by row.
         await tasks.update_attempt(each.rollout_id, "latest", status="succeeded", metadata={})
     ends = [await tasks.get(each.rollout_id) for each in (*together, *apart)]
     assert [each.attempt for each in ends[:3]] == answers  # type: ignore[attr-defined]

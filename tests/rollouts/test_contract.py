@@ -27,7 +27,7 @@ IN_MEMORY = {
     "TestWatchdogOfItsOwn",
     "TestWatchdogRuns",
 }
-"""Each method of the wrapper, threads, waits and the watchdog: the engine below is SQLite, as with a file."""
+"""The wrapper's methods, threads, waits and the watchdog. The engine below is SQLite, as with a file."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -1,4 +1,4 @@
-"""What is counted of a span: out of its attributes in each dialect, as JSON and as OTLP brings them."""
+"""Figures of a span, from its attributes in each dialect, as JSON and in OTLP's form."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_price_is_that_of_the_longest_name_and_a_file_goes_before_the_shipped_
 
 
 def figures_by_otlp(name: str, attributes: Mapping[str, Any]) -> SpanFigures | None:
-    """The figures of a span that came by OTLP."""
+    """Compute the figures of a span that came by OTLP."""
     message = TracesData()
     span = (
         message.resource_spans.add()
@@ -164,7 +164,7 @@ WORDS = sorted({word for kinds in KINDS.values() for word in kinds})
 TEXTS = st.text(alphabet=st.characters(codec="utf-8"), max_size=120)
 NUMBERS = st.integers(-1, 100) | st.integers(-(2**63), 2**63 - 1)
 HOSTILE = st.sampled_from(NAMES).map(lambda key: f"J.\n{chr(len(key))}{key}\x12\x03\x18\x90\x4e")
-"""Text that is, on the wire, an attribute that counts."""
+"""Texts that look like a counted attribute on the wire."""
 LEAVES = st.none() | st.booleans() | NUMBERS | st.floats() | TEXTS | st.sampled_from(WORDS) | HOSTILE
 VALUES = LEAVES | st.lists(LEAVES, max_size=3) | st.dictionaries(st.sampled_from(NAMES), LEAVES, max_size=3)
 SPANS = st.dictionaries(st.sampled_from(NAMES) | TEXTS, VALUES, max_size=12)
@@ -176,7 +176,7 @@ USUAL = st.fixed_dictionaries(
         **{key: TEXTS for names in (MODEL, AGENT, USER) for key in names},
     },
 )
-"""What instrumentations mostly write, which is read another way than the rest."""
+"""The usual attributes of instrumentations, which are read in a different way than others."""
 
 
 @settings(max_examples=300, deadline=None)
@@ -237,7 +237,7 @@ def test_a_text_that_looks_like_an_attribute_on_the_wire_counts_nothing() -> Non
 
 
 def test_every_dialect_is_read_out_of_otlp_as_out_of_json() -> None:
-    """Texts, whole numbers, fractions and lists, in the form that each instrumentation sends."""
+    """Cover texts, whole numbers, fractions and lists, in the form that each instrumentation sends."""
     for name, attributes, kind in (
         (
             "chat",

@@ -1,4 +1,4 @@
-"""Spans with the same attributes store their names once, and come back as they were given."""
+"""Spans with the same attributes store their names once, and are returned unchanged."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_form_holds_values_alone_from_the_third_span_on(forms: Forms) -> None:
     assert list(parts.values()) == [b'{"attributes":["a","first"]}']
     for one in made:
         assert read_back(one, parts).attributes == {"a": one.sequence_id, "first": "x"}
-    # The order of attributes is a part of the form, and so is the kind of what agents record.
+    # The order of attributes and the kind of recorded spans are parts of the form.
     assert new_span(plain(9, {"first": "x", "a": 1}), None, forms).format == JSON
     recorded = RecordedSpan(name="n", start_time=1.0, end_time=2.0, attributes={"a": 1, "first": "x"})
     assert recorded_span(recorded, "ro-1", "at-1", PartRow("h", b"{}"), forms).format == JSON

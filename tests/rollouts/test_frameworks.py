@@ -1,4 +1,4 @@
-"""What frameworks export, recorded from their packages: traces, tokens, costs and messages of each."""
+"""Recorded exports of frameworks: traces, tokens, costs and messages of each."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ TOKENS = (31, 8)
 
 
 def recorded(framework: str) -> dict[str, Any]:
-    """An export request with all spans of one question: a call of a tool, and an answer."""
+    """Return an export request with all spans of one question: a tool call and an answer."""
     request: dict[str, Any] = json.loads((FIXTURES / f"{framework}.json").read_text())
     return request
 
 
 async def sent(visitor: Visitor, framework: str) -> dict[str, Any]:
-    """Send the spans of a framework; gives the trace with the model calls."""
+    """Send the spans of a framework; return the trace with the model calls."""
     answer = await visitor.post("/v1/traces", json=recorded(framework))
     assert (answer.status, answer.body) == (200, {})
     traces = (await visitor.get("/api/v1/traces")).body["items"]
@@ -41,7 +41,7 @@ async def sent(visitor: Visitor, framework: str) -> dict[str, Any]:
 
 
 def said(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Who said what; a call of a tool is its name and its arguments."""
+    """Return roles and texts; a tool call is shown as its name and arguments."""
     lines = []
     for message in messages:
         calls = [f"{call['name']}({call['arguments']['city']})" for call in message["calls"]

@@ -1,4 +1,4 @@
-"""Paused queues and drained workers: nothing is claimed of or for them, and `why` says so."""
+"""Paused queues and drained workers: claims skip them, and `why` explains it."""
 
 from __future__ import annotations
 

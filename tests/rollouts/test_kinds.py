@@ -1,4 +1,4 @@
-"""Kinds of rollouts: which of them a process sweeps."""
+"""Kinds of rollouts: a process sweeps only those that it has registered."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from perdure.rollouts.service import Rollouts
 from perdure.testing.contract.support import make_span
 
 NEWER = "newer"
-"""A kind that only one of two processes knows."""
+"""A kind that only one of two processes has registered."""
 LIMITED = '{"timeout_seconds":10.0,"unresponsive_seconds":null,"max_attempts":1,"retry_condition":[]}'
 EVERYTHING = Query()
 PATIENCE = 20.0
@@ -39,14 +39,14 @@ async def _start(rollouts: Rollouts, count: int) -> list[ClaimedRollout]:
 
 
 async def _statuses(house: House, kind: str) -> set[str]:
-    """As they are stored: nothing is swept first."""
+    """Return the stored statuses, without a sweep before."""
     ns = await house.rollouts(RolloutKind(kind)).ns()
     (rows, _), _ = await house.storage.read(queries.query_rollouts, EVERYTHING, kind, ns=ns)
     return {row.status for row in rows}
 
 
 async def test_a_sweep_leaves_alone_what_its_process_does_not_know(house: House) -> None:
-    """As many as one sweep takes at once, all of them overdue for longer than a task."""
+    """Use as many rollouts as one sweep takes, all of them overdue for longer than a task."""
     newer, tasks = house.rollouts(RolloutKind(NEWER)), house.rollouts(RolloutKind(TASK))
     await _start(newer, SWEEP_ROWS)
     await house.advance(1)
@@ -85,7 +85,7 @@ async def test_spans_of_an_unknown_kind_are_refused(house: House) -> None:
         await tasks.store_spans([make_span(attempted_from(started))])
 
 
-# --- parts of something -----------------------------------------------------------------------------------
+# --- children of a parent -----------------------------------------------------------------------------
 
 
 def _part(kind: str, parent: str | None = None, **fields: Any) -> NewRollout:

@@ -1,4 +1,4 @@
-"""What a kind's listeners are told: claims, every end of an attempt, ends, and executors that stopped."""
+"""Handlers of a kind's listeners: claims, every end of an attempt, ends, and executors that stopped."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ AGAIN = (
 
 
 class Ear:
-    """Keeps what a listener is told, in short."""
+    """Records the calls of a listener in a short form."""
 
     def __init__(self) -> None:
         self.ns: int | None = None
-        """The namespace that it listens to; others may be swept by the same process."""
+        """The recorded namespace; the same process may sweep others."""
         self.heard: list[tuple[Any, ...]] = []
         self.batches: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Every status, every event, every combination of the pure rules; and every short story of one rollout."""
+"""Every status, every event, every combination of the pure rules, and all short histories of one rollout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perdure.testing.grids import every
 
 STAYS = "."
 
-# One row an event, one column a status: where the event leads, or a dot where it changes nothing.
+# One row an event, one column a status: the next status, or a dot if it does not change.
 TABLES: dict[str, tuple[Machine, str]] = {
     "rollout": (
         ROLLOUT,
@@ -73,7 +73,7 @@ TABLES: dict[str, tuple[Machine, str]] = {
 
 
 def read(table: str) -> tuple[list[str], dict[str, list[str]]]:
-    """The statuses of a table, and the targets of each event."""
+    """Return the statuses of a table, and the targets of each event."""
     (_, head), *rows = (line.split("|") for line in table.strip().splitlines())
     return head.split(), {event.strip(): targets.split() for event, targets in rows}
 
@@ -221,7 +221,7 @@ def test_lapse(timeout: float | None, silence: float | None, heartbeat: int | No
         assert model.lapse_event(limits, now, START, heartbeat) == expected
 
 
-# --- whole stories ----------------------------------------------------------------------------------------
+# --- whole histories --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Conversion of real spans of OpenTelemetry's SDK: everything they hold is kept."""
+"""Conversion of real spans of OpenTelemetry's SDK without loss."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REMOTE = api.SpanContext(
 
 
 class Recorder:
-    """A tracer and what it has exported."""
+    """A tracer and its exported spans."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()

@@ -1,4 +1,4 @@
-"""Rollouts, attempts, workers and requests: construction, manners and refusals."""
+"""Rollouts, attempts, workers and requests: construction, behaviour and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resources: how they are told apart, what they refuse, and what a template may reach."""
+"""Resources: how they are distinguished, what they refuse, and what a template may reach."""
 
 from __future__ import annotations
 

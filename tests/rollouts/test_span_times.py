@@ -1,4 +1,4 @@
-"""The times of a span stand in its columns alone, and come back exactly."""
+"""The times of a span are stored only in columns, and are returned exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans and their parts: what is kept, what is checked, and how they are made."""
+"""Spans and their parts: what is kept, what is checked, and how they are created."""
 
 from __future__ import annotations
 
@@ -440,7 +440,7 @@ def test_the_usual_form_is_stored_as_its_record(odd: dict[str, Any]) -> None:
     assert span_encoding.resource_part(vars(build_record(read).resource)) == part
     made = span_encoding.new_span(read, part, forms)
     assert span_encoding.new_span(build_record(read), part, forms) == made
-    # What is left out of a plain body is what the longer way leaves out too.
+    # The short and the long encoding leave out the same fields.
     times = (made.start_ns, made.end_ns)
     assert decode_json(span_encoding._body(build_record(read), times)) == decode_json(made.body)
 

@@ -1,4 +1,4 @@
-"""The index that each statement of traces goes by, on fifty thousand traces and both engines."""
+"""The index that each statement of traces uses, with 50,000 traces on both engines."""
 
 from __future__ import annotations
 

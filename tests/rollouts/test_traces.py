@@ -1,4 +1,4 @@
-"""What is taken out of spans as they are stored: tokens, rewards, and the list of traces."""
+"""Sums of spans at the time of their storage: tokens, rewards, and the list of traces."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_cost_of_a_rollout_and_a_trace_and_what_was_used_by_the_hour(perdu
     assert found.input_tokens == 30
     assert found.cost == pytest.approx(cost)
     assert (await perdure.services.traces.get(spans[0].trace_id)).cost == pytest.approx(cost)
-    # Another test may share the database: its processes add what they find too.
+    # Other tests may share the database, and their processes add usage too.
     await asyncio.gather(*(perdure.services.recorder.add_usage() for _ in range(3)))
     diagnostics = perdure.services.diagnostics
     models = _by_name(await diagnostics.usage())
@@ -152,7 +152,7 @@ async def test_batches_of_the_same_traces_at_once_count_all_their_spans(perdure:
     traces = [f"{n:032x}" for n in range(1, 9)]
 
     async def send(rollout: AttemptedRollout, order: Sequence[str]) -> None:
-        # Callers of one service would be merged into one transaction.
+        # Calls to the same service would be merged into one transaction.
         alone = perdure.services.rollouts.in_namespace(perdure.store.namespace)
         for start in range(0, 40, 8):
             spans = [
@@ -270,7 +270,7 @@ async def test_the_root_names_a_trace_however_late_it_comes(perdure: Perdure) ->
 
 
 async def many(perdure: Perdure, count: int) -> list[str]:
-    """Traces of one span each, the newest last; every third has failed, every second is of `till`."""
+    """Store traces of one span each, the newest last; every third has failed, every second is of `till`."""
     rollout = await started(perdure)
     spans = []
     for number in range(1, count + 1):
@@ -360,7 +360,7 @@ async def test_bad_filters_are_refused(perdure: Perdure) -> None:
 async def test_a_part_of_a_name_finds_each_trace_once_however_many_names(
     perdure: Perdure, monkeypatch: pytest.MonkeyPatch, names: int
 ) -> None:
-    """By the index of names, and by the names of the next traces where there are many."""
+    """Search by the index of names, and by the names of the next traces if there are many names."""
     monkeypatch.setattr(operations, "MOST_LOOKED_THROUGH", 2)
     rollout = await started(perdure)
     spans = [
@@ -380,7 +380,7 @@ async def test_a_part_of_a_name_finds_each_trace_once_however_many_names(
 
 
 async def test_pages_by_a_name_and_errors_leave_no_trace_out(perdure: Perdure) -> None:
-    """The list by a name is in the order in which spans of that name begin, not in that of the traces."""
+    """Check that a list by name is ordered by the starts of spans with the name, not of the traces."""
     rollout = await started(perdure)
     spans = [
         span(rollout, number, name, trace_id=trace * 32, status=FAILED)
@@ -476,7 +476,7 @@ async def test_spans_of_a_program_with_a_store_alone_are_listed_too(tmp_path: Pa
 async def test_a_search_by_attributes_that_runs_out_of_time_goes_on(
     perdure: Perdure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each call looks at one trace at least, and the cursor leaves out none."""
+    """Check that each call searches at least one trace, and that the cursor skips none."""
     rollout = await started(perdure)
     wanted = [f"{number:032x}" for number in range(1, 8)]
     now = time.time()

@@ -94,18 +94,13 @@ async def renew(tx: Tx, held: Sequence[RequestLease], kinds: Kinds) -> list[bool
     """Renew leases; return for each whether it still holds."""
     work = LockedRollouts(tx, kinds)
     await work.load([lease.request_id for lease in held], [GRAPH_REQUEST], lined=False)
-    expired = await _expired(tx, list(work.rollouts))
+    requests = await tx.all(sql.GET_REQUESTS, ids=list(work.rollouts)) if work.rollouts else []
+    expired = {row.id for row in requests if row.expires_at <= tx.now}
     kept = [_holds(work, lease) and lease.request_id not in expired for lease in held]
     latest = [work.latest(lease.request_id) for lease, holds in zip(held, kept, strict=True) if holds]
     rows = [HeartbeatRow(a.rollout_id, a.sequence_id, tx.now) for a in latest if a is not None]
     await tx.write(rollouts_sql.HEARTBEAT.of(rows))
     return kept
-
-
-async def _expired(tx: Tx, request_ids: Sequence[str]) -> set[str]:
-    if not request_ids:
-        return set()
-    return {row.id for row in await tx.all(sql.GET_REQUESTS, ids=request_ids) if row.expires_at <= tx.now}
 
 
 def _holds(work: LockedRollouts, held: RequestLease) -> bool:

@@ -181,7 +181,7 @@ class JobExecutor:
             logger.warning("job %s (%s) could not be finished: %s", job.name, job.lease.job_id, error)
             return
         if not held:
-            logger.warning("job %s (%s) was given to another process", job.name, job.lease.job_id)
+            logger.warning("job %s (%s) is executed by another process now", job.name, job.lease.job_id)
 
     async def _result(self, namespace: ReadyNamespaceRow, spec: JobSpec, job: ClaimedJob) -> JobEnd:
         limits = job_limits(job.config)

@@ -111,8 +111,12 @@ def attempt_report(
         attempt_id=check_text(attempt_id, "attempt_id"),
         status=UNSET if status is UNSET else check_choice(status, ATTEMPT_STATUSES, "status"),
         worker_id=UNSET if worker_id is UNSET else optional_text(worker_id, "worker_id"),
-        last_heartbeat_time=UNSET if last_heartbeat_time is UNSET else _time_or_none(last_heartbeat_time),
-        metadata=UNSET if metadata is UNSET else _body_or_none(metadata),
+        last_heartbeat_time=last_heartbeat_time
+        if last_heartbeat_time is UNSET or last_heartbeat_time is None
+        else encoding.micros(last_heartbeat_time, "last_heartbeat_time"),
+        metadata=metadata
+        if metadata is UNSET or metadata is None
+        else encoding.encode_metadata(metadata, "metadata"),
     )
 
 
@@ -127,11 +131,3 @@ def build_report(update: Any) -> AttemptReport:
         update.last_heartbeat_time,
         update.metadata,
     )
-
-
-def _time_or_none(value: Any) -> int | None:
-    return None if value is None else encoding.micros(value, "last_heartbeat_time")
-
-
-def _body_or_none(value: Any) -> str | None:
-    return None if value is None else encoding.encode_metadata(value, "metadata")

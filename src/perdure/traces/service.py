@@ -119,7 +119,8 @@ class Traces(Service):
         if len(traces) > limit:
             traces = traces[:limit]
             place, _ = traces[-1]
-        return TracePage(items=[trace_from(row) for _, row in traces], next=_cursor(place), searched=searched)
+        after = None if place is None else write_cursor(_TRACES, *place)
+        return TracePage(items=[trace_from(row) for _, row in traces], next=after, searched=searched)
 
     async def _search(
         self, traces: Sequence[PlacedTrace], attributes: Mapping[str, str]
@@ -315,10 +316,6 @@ def attribute_text(value: Any) -> str:
 
 def _nanoseconds(seconds: float | None, what: str, otherwise: int) -> int:
     return otherwise if seconds is None else max(0, encoding.micros(seconds, what) * 1000)
-
-
-def _cursor(place: TraceCursor | None) -> str | None:
-    return None if place is None else write_cursor(_TRACES, *place)
 
 
 def _place(cursor: str | None, otherwise: TraceCursor) -> TraceCursor:

@@ -280,7 +280,13 @@ async def query_spans(
         if latest is None:
             return ([], 0), {}
         attempt_id = latest.id
-    rows, total = await _span_page(tx, rollout_id, attempt_id, query)
+    order = SPANS.order(query.sort_by, query.sort_order)
+    clause = where(SPAN_FIELDS, query.conditions, query.logic)
+    values = {**clause.values, "rollout_id": rollout_id}
+    listing = sql.LIST_SPANS
+    if attempt_id is not None:
+        listing, values["attempt_id"] = sql.LIST_ATTEMPT_SPANS, attempt_id
+    rows, total = await _page(tx, listing, Clause(clause.sql, values), order, query)
     return (rows, total), await shared_parts(tx, rows)
 
 
@@ -290,16 +296,6 @@ async def refuse_deleted(tx: Tx, rollout_id: str) -> None:
         raise SpansEvicted(
             f"the spans of rollout {rollout_id} were deleted: to free memory, or because of their age"
         )
-
-
-async def _span_page(tx: Tx, rollout_id: str, attempt_id: str | None, query: Query) -> Page[SpanRecordRow]:
-    order = SPANS.order(query.sort_by, query.sort_order)
-    clause = where(SPAN_FIELDS, query.conditions, query.logic)
-    values = {**clause.values, "rollout_id": rollout_id}
-    if attempt_id is None:
-        return await _page(tx, sql.LIST_SPANS, Clause(clause.sql, values), order, query)
-    values["attempt_id"] = attempt_id
-    return await _page(tx, sql.LIST_ATTEMPT_SPANS, Clause(clause.sql, values), order, query)
 
 
 async def shared_parts(tx: Tx, rows: Sequence[SpanRecordRow]) -> Mapping[str, bytes]:

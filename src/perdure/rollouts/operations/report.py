@@ -180,7 +180,8 @@ async def change_rollouts(
             await _edit(tx, change, kind)
         if change.config is not UNSET:
             rollout.config = change.config
-            _watch_latest(work, rollout.id)
+            for attempt in work.attempts[rollout.id][-1:]:
+                attempt.watch(rollout.limits)
         if change.status is not UNSET:
             work.move(rollout, set_to(change.status))
     await save_all(work, WorkerChanges(tx), lined)
@@ -188,7 +189,9 @@ async def change_rollouts(
     tell(tx, "rollout", ((rollout.id, rollout.status) for rollout in edited))
     views = {row.id: row for row in await tx.all(sql.GET_ROLLOUTS, ids=list(work.rollouts), kinds=[kind])}
     answers = [
-        refused.get(number) or views.get(change.rollout_id) or _refuse_missing(change.rollout_id)
+        refused.get(number)
+        or views.get(change.rollout_id)
+        or NotFound(f"Rollout {change.rollout_id} not found: Item does not exist")
         for number, change in enumerate(changes)
     ]
     await audit(tx, "update_rollout", [row.id for row in answers if not isinstance(row, Exception)])
@@ -200,10 +203,6 @@ def _refuse_status(status: str, change: RolloutChange) -> Conflict:
     return Conflict(
         f"Rollout {change.rollout_id} is {status}; only one that is {allowed} can be set to {change.status}"
     )
-
-
-def _refuse_missing(rollout_id: str) -> NotFound:
-    return NotFound(f"Rollout {rollout_id} not found: Item does not exist")
 
 
 async def _edit(tx: Tx, change: RolloutChange, kind: str) -> None:
@@ -222,13 +221,6 @@ async def _edit(tx: Tx, change: RolloutChange, kind: str) -> None:
 
 def _or(value: Any, current: Any) -> Any:
     return current if value is UNSET else value
-
-
-def _watch_latest(work: LockedRollouts, rollout_id: str) -> None:
-    """Apply new limits to the latest attempt."""
-    attempts = work.attempts[rollout_id]
-    if attempts:
-        attempts[-1].watch(work.rollouts[rollout_id].limits)
 
 
 class WatchdogSweep(NamedTuple):
