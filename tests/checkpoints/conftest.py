@@ -1,4 +1,4 @@
-"""A database of each engine with the tables of graphs."""
+"""Fixtures: a database of each engine with the tables of graph checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of graphs share: checkpoints whose values are easy to tell apart."""
+"""Shared by the tests of checkpoints: checkpoints whose values are easy to distinguish."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def whole(channel: str, version: str, value: Any) -> Piece:
 
 
 def grown(version: str, base: str | None, kept: int, *items: Any, channel: str = "list") -> Piece:
-    """A list with the first items of an earlier version, and new ones."""
+    """Build a list with the first items of an earlier version, and new ones."""
     spans = [SpliceRange(False, 0, kept)] if kept else []
     return Piece(
         channel=channel,
@@ -63,5 +63,5 @@ def changes(*puts: GraphPut, writes: list[GraphWrite] | None = None) -> GraphCha
 
 
 def shown(found: list[GraphTuple]) -> dict[str, Any]:
-    """The values of checkpoints by their ids."""
+    """Return the values of checkpoints by ID."""
     return {each.checkpoint_id: view_values(each) for each in found}

@@ -1,4 +1,4 @@
-"""Ranges of logs: what a list is made of, and what nobody needs any more."""
+"""Ranges of logs: the parts of a list, and the parts that no checkpoint needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of graphs is read back as it was, and goes when nobody needs it."""
+"""Stored checkpoints are read back unchanged, and are removed when nothing needs them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def _counts(tx: Tx) -> dict[str, int]:
 
 async def counts(graphs: StoredCheckpoints) -> dict[str, int]:
     found = await graphs.storage.read(_counts)
-    # A thread is known as long as it has something.
+    # A thread has a row as long as it has any other rows.
     assert bool(found.pop("threads")) == any(found.values())
     return found
 
@@ -94,7 +94,7 @@ async def test_forks_and_edits_share_what_they_have_in_common(graphs: StoredChec
         base="3",
     )
     emptied = Piece(channel="list", version="5", spans=[], base="4")
-    # All at once, as it comes when writes are left for later.
+    # All in one call, as when writes are delayed.
     puts = [checkpoint(n, piece, parent=1) for n, piece in enumerate([fork, other, middle, emptied], 2)]
     await graphs.put(changes(*puts))
     found = {name: each["list"] for name, each in shown(await graphs.find(ALL)).items()}
@@ -154,7 +154,7 @@ async def test_a_listing_is_filtered_limited_and_ends_before_a_checkpoint(graphs
 async def test_a_base_that_is_not_there_changes_nothing(graphs: StoredCheckpoints) -> None:
     good = checkpoint(1, whole("a", "1", 1), thread_id="other")
     bad = checkpoint(2, grown("2", "1", 3, "x"))
-    # Merged into one call, neither is the other's concern.
+    # Merged into one transaction, neither call affects the other.
     answers = await asyncio.gather(
         graphs.put(changes(good)), graphs.put(changes(bad)), return_exceptions=True
     )
@@ -220,7 +220,7 @@ async def test_a_large_value(graphs: StoredCheckpoints) -> None:
 
 
 async def _thread(graphs: StoredCheckpoints, thread_id: str = "t", steps: int = 6) -> None:
-    """A list that grows, and a channel that changes every other step; two steps are one run."""
+    """Store a growing list, and a channel that changes every other step; two steps are one run."""
     versions: dict[str, Any] = {}
     for number in range(steps):
         pieces = [grown(str(number), str(number - 1) if number else None, number, f"item {number}")]
@@ -254,7 +254,7 @@ async def test_pruned_threads_keep_the_newest_of_each_namespace(graphs: StoredCh
         changes(
             checkpoint(8, whole("a", "1", 1), checkpoint_ns="sub"),
             checkpoint(9, whole("a", "2", 2), checkpoint_ns="sub"),
-            # Written by a task whose checkpoint was never kept.
+            # Written by a task whose checkpoint was never stored.
             writes=[write(77, "task", 0, "lost")],
         )
     )
@@ -311,7 +311,7 @@ async def test_who_removed_and_copied_is_on_record(graphs: StoredCheckpoints) ->
     }
 
 
-# --- channels that are kept as changes --------------------------------------------------------------------
+# --- channels that are stored as changes ------------------------------------------------------------------
 
 
 async def test_changes_are_collected_up_to_the_nearest_value(graphs: StoredCheckpoints) -> None:
@@ -335,11 +335,11 @@ async def test_changes_are_collected_up_to_the_nearest_value(graphs: StoredCheck
     assert (nothing.seed, nothing.writes) == (None, [])
 
 
-# --- what it costs, and who meets -------------------------------------------------------------------------
+# --- cost and concurrency ---------------------------------------------------------------------------------
 
 
 class _Counting:
-    """A transaction that counts what it is asked for."""
+    """Transaction that counts its statements."""
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx

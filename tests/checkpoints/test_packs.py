@@ -1,4 +1,4 @@
-"""Packs of checkpoints are read as they were written, also by an earlier release."""
+"""Packs of checkpoints are read as they were written, also those of an earlier release."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ WRITTEN = bytes.fromhex(
 
 
 def test_a_pack_that_is_stored_is_read() -> None:
-    """If this fails, stored packs are lost: the words of the dictionary may only grow at their front."""
+    """If this fails, stored packs are lost: the dictionary may only grow at its front."""
     assert read_pack(LAST._replace(earlier=WRITTEN)) == PACK
 
 
@@ -79,7 +79,7 @@ def test_a_pack_without_the_words_is_read() -> None:
 
 @pytest.mark.parametrize("states", [None, b"\x90"])
 def test_what_is_packed_is_unpacked(states: bytes | None) -> None:
-    """Ids of tasks in the usual form of a UUID are packed as bytes; the others, and like ones, as texts."""
+    """Task IDs in the usual form of a UUID are packed as bytes; all others as texts."""
     tasks = [
         f"{UUID(int=7)}",
         f"{UUID(int=8)}",
@@ -122,7 +122,7 @@ def test_what_is_packed_is_unpacked(states: bytes | None) -> None:
 
 
 def test_lists_and_what_the_last_checkpoint_uses_are_not_packed() -> None:
-    """Later checkpoints, also of other runs, build on the items of a list: they are found by its rows."""
+    """Later checkpoints, also of other runs, build on the items of a list, and find them by their rows."""
     plain = Piece(channel="number", version="1", value=("json", b"1"))
     shared = Piece(channel="name", version="1", value=("json", b"2"))
     listed = Piece(
@@ -153,19 +153,19 @@ DELTAS = {DELTA_COUNTERS: {"messages": 1}}
     [
         ([put("c1"), put("c2"), put("c3")], ["c1", "c2"]),
         ([put("c1")], []),
-        # What an event shows is read with the event.
+        # A checkpoint that an event shows is read with the event.
         ([put("shown"), put("sub"), put("t1")], ["sub"]),
-        # A run is deleted with all of its checkpoints, and finds them by their rows.
+        # A run is deleted with all of its checkpoints, which are found by their rows.
         ([put("c1", run_id="other"), put("c2"), put("c3")], ["c2"]),
         ([put("c1"), put("c2", run_id=None)], []),
-        # The newest checkpoint of a thread has a row, wherever a fork stored it.
+        # The newest checkpoint of a thread has a row, even if a fork stored it.
         ([put("c1"), put("c4"), put("c3")], ["c1"]),
-        # Channels that are stored as changes are read by way of their ancestors.
+        # Channels stored as changes are read through their ancestors.
         ([put("c1", metadata=DELTAS), put("c2"), put("c3")], ["c2"]),
         ([put("c1"), put("c2"), put("c3", metadata=DELTAS)], []),
-        # Subgraphs keep their rows, and come between.
+        # Checkpoints of subgraphs have rows, and may come between.
         ([put("c1"), put("c2", checkpoint_ns="sub"), put("c3")], ["c1"]),
-        # Of two versions of one checkpoint the later one counts.
+        # Of two versions of one checkpoint the later one wins.
         ([put("c1"), put("c1"), put("c3")], []),
     ],
 )

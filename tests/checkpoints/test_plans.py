@@ -1,4 +1,4 @@
-"""Every statement of graphs finds its rows by an index, on both engines."""
+"""Every statement on graph checkpoints finds its rows by an index, on both engines."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _statements() -> dict[str, Statement[Any]]:
 
 
 async def _explain(tx: Tx, statement: Statement[Any], engine: str) -> tuple[set[str], set[str]]:
-    """The indexes that a statement goes by, and the tables that it reads whole."""
+    """Return the indexes that a statement uses, and the tables that it scans."""
     asked: Statement[Any] = Statement(
         "EXPLAIN QUERY PLAN " + statement.sqlite,
         "EXPLAIN (FORMAT JSON) " + statement.postgres,

@@ -142,7 +142,7 @@ async def test_a_thread_that_changed_meanwhile_is_a_conflict(world: World) -> No
     claimed = await world.claim_one()
     await world.caller.threads.update_state(thread, {"other": 1})
     await world.answer(claimed, steps=steps_in(thread))
-    with pytest.raises(Conflict, match="another state meanwhile"):
+    with pytest.raises(Conflict, match="has a newer state"):
         await asked
     assert await world.states(thread) == 1
 

@@ -1,4 +1,4 @@
-"""Agents that are LangGraph graphs, run by the real LangGraph."""
+"""Agents that are LangGraph graphs, executed by the real LangGraph."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Node = Callable[[State], Any]
 
 def chain(*nodes: tuple[str, Node]) -> StateGraph[State]:
     builder = StateGraph(State)
-    # Its overloads are too many for a node that is any of them.
+    # Its overloads do not accept a node of a union type.
     adding: Any = builder
     last = START
     for name, node in nodes:
@@ -65,7 +65,7 @@ def two_steps() -> StateGraph[State]:
     return chain(("one", says("1")), ("two", says("2")))
 
 
-# --- what a graph may be ----------------------------------------------------------------------------------
+# --- kinds of graphs --------------------------------------------------------------------------------------
 
 
 def simple_factory() -> Any:
@@ -207,7 +207,7 @@ async def test_a_retry_goes_on_after_the_last_step() -> None:
     await run(agent, ctx, {"said": ["in"]})
     assert await ctx.load() == {"said": ["in", "first", "second"]}
     assert done == ["first", "second", "second"]
-    # And once more, as after a crash between the last step and the end of the run.
+    # Run it again, as after a crash between the last step and the end of the run.
     await run(agent, MemoryContext(thread, attempt=3), {"said": ["in"]})
     assert thread.checkpoints[-1].values == {"said": ["in", "first", "second"]}
 
@@ -294,7 +294,7 @@ async def test_stored_bytes_are_never_code() -> None:
         await run(agent, MemoryContext(thread, run_id="b"), {"said": ["1"]})
 
 
-# --- people -----------------------------------------------------------------------------------------------
+# --- interrupts -------------------------------------------------------------------------------------------
 
 
 def asks(state: State) -> Any:
@@ -480,7 +480,7 @@ async def test_a_node_sees_its_run() -> None:
     assert seen["metadata"]["given"] == "metadata"
 
 
-# --- bad ones ---------------------------------------------------------------------------------------------
+# --- invalid graphs ---------------------------------------------------------------------------------------
 
 
 async def test_what_a_node_raises_is_raised() -> None:
@@ -565,7 +565,7 @@ async def test_managed_values_are_neither_stored_nor_shown() -> None:
 
 
 class Secretive(LastValue[str]):
-    """A channel that does not say what it holds."""
+    """Channel without a declared type."""
 
     @property
     def ValueType(self) -> type[str]:  # noqa: N802 - LangGraph's name
@@ -578,4 +578,4 @@ async def test_a_type_that_cannot_be_read_fails_no_run(caplog: pytest.LogCapture
     ctx = MemoryContext()
     await run(agent_of(builder), ctx, {"answer": "a"})
     assert await ctx.load() == {"said": ["1"], "answer": "a"}
-    assert "the type of channel answer is not known: no comment" in caplog.text
+    assert "the type of channel answer is unknown: no comment" in caplog.text

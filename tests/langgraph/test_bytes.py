@@ -1,4 +1,4 @@
-"""How many bytes of database a run of a graph takes: each thing that it stores is stored once."""
+"""Size of a graph run in the database: everything is stored once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perdure.worker import emitter
 
 RUNS = 40
 MOST = 6_000
-"""Bytes in all tables and indexes, without what pages leave empty."""
+"""Return the bytes in all tables and indexes, without empty space in pages."""
 
 
 class State(TypedDict):
@@ -33,7 +33,7 @@ def _stored(path: Path) -> int:
 
 
 async def test_a_run_of_a_graph_that_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Nothing is stored before the end, however busy the machine is.
+    # Nothing is stored before the end, even on a busy machine.
     monkeypatch.setattr(emitter, "LINGER_SECONDS", 60.0)
     monkeypatch.setattr(emitter, "CROWDED_SECONDS", 60.0)
     path = tmp_path / "bytes.db"
@@ -42,7 +42,7 @@ async def test_a_run_of_a_graph_that_does_nothing(tmp_path: Path, monkeypatch: p
     agents.register("noop", builder.compile())
 
     async def run(count: int) -> list[str]:
-        """Run it so many times. Spans are stored when the program ends."""
+        """Run the graph a number of times. Spans are stored when the program ends."""
         async with Perdure(f"sqlite:///{path}", agents=agents) as perdure:
 
             async def one(number: int) -> str:

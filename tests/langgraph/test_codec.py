@@ -1,4 +1,4 @@
-"""Checkpoints come back as they were given; the usual ones are stored without names and without their id."""
+"""Decoded checkpoints equal the encoded ones. Usual ones are stored without field names and ID."""
 
 from __future__ import annotations
 

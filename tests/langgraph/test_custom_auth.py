@@ -1,4 +1,4 @@
-"""Handlers of custom auth: which one is asked, what they are given, and what becomes of their answers."""
+"""Handlers of custom auth: which one is called, with which arguments, and the effect of its answer."""
 
 from __future__ import annotations
 

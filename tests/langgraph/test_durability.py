@@ -1,4 +1,4 @@
-"""When the steps of a graph are kept, and where a run goes on after a crash, an answer or a fork."""
+"""When the steps of a graph are stored, and where a run continues after a crash, an answer or a fork."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Node = Callable[[State], Any]
 
 def chain(**nodes: Node) -> StateGraph[State]:
     builder = StateGraph(State)
-    # Its overloads are too many for a node that is any of them.
+    # Its overloads do not accept a node of a union type.
     adding: Any = builder
     last = START
     for name, node in nodes.items():
@@ -101,7 +101,7 @@ async def test_the_next_attempt_goes_on_where_a_lost_one_was() -> None:
         def node(state: State) -> Any:
             done.append(name)
             if name == "three" and done.count("three") == 1:
-                # The worker dies here: nothing that it does arrives anywhere.
+                # The worker dies here: none of its later writes arrive.
                 lost.graph.lost = True
             return {"said": [name]}
 
@@ -151,13 +151,13 @@ async def test_what_was_undone_is_not_gone_on_from() -> None:
     await run(agent, MemoryContext(thread, run_id="a"), {"said": ["a"]})
     kept = len(thread.checkpoints)
     await run(agent, MemoryContext(thread, run_id="b"), {"said": ["b"]})
-    # Its checkpoints lie in the room a while longer.
+    # Its checkpoints are still stored for a while.
     del thread.checkpoints[kept:]
     await run(agent, MemoryContext(thread, run_id="c"), {"said": ["c"]})
     assert thread.checkpoints[-1].values == {"said": ["a", "1", "2", "c", "1", "2"]}
 
 
-# --- other places -----------------------------------------------------------------------------------------
+# --- forks and subgraphs ----------------------------------------------------------------------------------
 
 
 async def test_a_run_from_an_earlier_checkpoint() -> None:
@@ -206,7 +206,7 @@ async def test_a_subgraph_that_remembers() -> None:
     assert {each.run_id for each in found} == {"a", "b"}
 
 
-# --- channels that are kept as changes --------------------------------------------------------------------
+# --- channels that are stored as changes ------------------------------------------------------------------
 
 
 def joined(before: list[str], writes: Sequence[list[str]]) -> list[str]:
@@ -236,7 +236,7 @@ async def test_a_delta_channel(durability: str) -> None:
 
 
 def legacy_state(found: CheckpointTuple) -> bytes:
-    """A state as it was kept in those days, with versions that are numbers."""
+    """State as release 0.3.0 stored it, with integer versions."""
     serde = strict_serializer()
     versions = {name: int(str(each).split(".")[0]) for name, each in _versions(found).items()}
     seen = {

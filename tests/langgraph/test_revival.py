@@ -1,4 +1,4 @@
-"""Which stored types are given back: nothing that is named is imported or called unless it is ours."""
+"""Types that are revived from stored states: nothing is imported or called unless the project owns it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Two(NamedTuple):
 
 
 class Dangerous(RunnablePassthrough):  # type: ignore[type-arg]
-    """A pydantic model that is code rather than data."""
+    """Pydantic model that is code rather than data."""
 
 
 def stored(code: int, *content: Any) -> tuple[str, bytes]:
@@ -81,7 +81,7 @@ def test_data_of_the_project_comes_back(value: Any) -> None:
 
 
 class Prickly(type):
-    """A class of classes that answers nothing."""
+    """Metaclass whose classes refuse every inspection."""
 
     def __getattribute__(cls, name: str) -> Any:
         raise RuntimeError(f"no {name}")

@@ -1,4 +1,4 @@
-"""States that graphs show: which events refer to their checkpoints, and that every reader sees the same."""
+"""States that graphs show: which events refer to checkpoints, and that every reader gets the same data."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Shown(TypedDict, total=False):
 
 
 def loop(node: Any, schema: Any = Plain, **options: Any) -> Any:
-    """A graph that runs one node a few times."""
+    """Build a graph that runs one node a few times."""
     builder: Any = StateGraph(schema, **options)
     builder.add_node("step", node)
     builder.add_edge(START, "step")
@@ -131,7 +131,7 @@ async def _rows(tx: Tx, stream: str) -> list[Any]:
 async def run(
     perdure: Perdure, name: str, thread_id: str | None = None, **options: Any
 ) -> tuple[list[StreamEvent], list[tuple[str, str, str | None]]]:
-    """The `values` events of a run, as its reader saw them, and as they are stored."""
+    """Return the `values` events of a run, as its reader got them, and their stored rows."""
     threads = perdure.threads
     said = {"messages": [{"role": "human", "content": "hi", "id": "m0"}]}
     request = RunRequest(
@@ -155,7 +155,7 @@ async def run(
 
 
 def references(rows: list[tuple[str, str, str | None]]) -> tuple[int, int]:
-    """How many events refer to checkpoints, of how many whose data is long."""
+    """Count the events that refer to checkpoints, and all events with long data."""
     refer = sum(checkpoint is not None for _, _, checkpoint in rows)
     return refer, refer + sum(len(body) >= REFERENCE_SIZE for _, body, _ in rows)
 
@@ -192,6 +192,6 @@ async def test_without_checkpoints_on_the_way_the_states_are_stored(perdure: Per
 
 @pytest.mark.parametrize("name", ["objects", "in place"])
 async def test_what_only_the_graph_can_show_is_stored_as_it_was_shown(perdure: Perdure, name: str) -> None:
-    """The comparison of `run` counts: every reader sees what the first one saw."""
+    """`run` asserts that every reader gets the same data as the first."""
     _, rows = await soon(run(perdure, name))
     assert references(rows)[1] == STEPS

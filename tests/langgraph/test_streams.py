@@ -1,4 +1,4 @@
-"""What a graph tells, mode by mode, and how its values look there."""
+"""Events of a graph in each stream mode, and the JSON of its values."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def agent_of(target: Any) -> Agent:
 
 
 async def told(target: Any, input: Any, *modes: str, **more: Any) -> list[tuple[str, Any]]:
-    """What a run tells in these modes."""
+    """Return the events of a run in these modes."""
     ctx = MemoryContext(stream_mode=modes, **more)
     await run(agent_of(target), ctx, input)
     return ctx.events
@@ -104,7 +104,7 @@ async def test_a_resumed_run_begins_with_the_state() -> None:
     ]
 
 
-# --- what happens inside ----------------------------------------------------------------------------------
+# --- debug, tasks and subgraphs ---------------------------------------------------------------------------
 
 
 async def test_debug_tells_where_each_checkpoint_is() -> None:
@@ -218,7 +218,7 @@ async def test_messages_in_values_are_whole() -> None:
     )
 
 
-# --- odd values -------------------------------------------------------------------------------------------
+# --- unusual values ---------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass

@@ -1,4 +1,4 @@
-"""What a server shows of graphs, and what it lets others change in their states."""
+"""States and schemas of graphs on a server, and updates of their states."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def perdure(request: pytest.FixtureRequest, tmp_path: Path, graphs: Graphs
 async def views(
     request: pytest.FixtureRequest, perdure: Perdure, graphs: Graphs, monkeypatch: pytest.MonkeyPatch
 ) -> NamespaceGraphs:
-    """The views of a process that has the graphs, which asks nobody, and of one that asks a worker."""
+    """Views of a process that has the graphs, and of one that asks a worker."""
     await described(perdure, "plain")
     if request.param == "here":
         monkeypatch.delattr(GraphRequests, "ask")
@@ -74,7 +74,7 @@ async def thread_of(perdure: Perdure, **more: Any) -> str:
 
 
 async def described(perdure: Perdure, agent: str) -> None:
-    """Wait until the worker has registered what servers without its code show of an agent."""
+    """Wait until the worker has registered an agent's schemas and drawings for servers without its code."""
     await until_true(lambda: perdure.assistants.description(agent))
 
 
@@ -223,7 +223,7 @@ async def test_a_busy_thread_is_left_alone(perdure: Perdure, views: NamespaceGra
     request = RunRequest(assistant_id="slow", thread_id=thread, input={"said": ["0"]})
     run = await perdure.threads.create_run(request)
     assert await asyncio.to_thread(graphs.begun.wait, PATIENCE)
-    # A node of the thread's graph before this run, or of none: the graph is not asked.
+    # A node that the graph had before this run, or no node: the graph is not asked.
     for node in ("one", "nowhere"):
         with pytest.raises(Conflict, match="busy"):
             await views.update_state(thread, {"said": ["x"]}, as_node=node)
@@ -265,7 +265,7 @@ async def test_values_that_no_graph_made_are_updated_by_one(perdure: Perdure, vi
     assert end.values["said"] == ["native", "more", "x", "one", "two"]
 
 
-# --- agents that are no graphs, or are elsewhere ----------------------------------------------------------
+# --- other agents, and graphs of workers ------------------------------------------------------------------
 
 
 async def test_an_agent_that_is_no_graph(perdure: Perdure, views: NamespaceGraphs) -> None:

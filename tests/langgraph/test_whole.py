@@ -1,4 +1,4 @@
-"""Graphs and commands as real runs: a database, a worker, threads that remember."""
+"""Graphs and commands as real runs, with a database, a worker and threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class State(TypedDict, total=False):
 
 
 class Counting:
-    """A graph of two nodes, the second of which asks, and fails as often as it is told to."""
+    """Graph of two nodes. The second one asks a question, and fails a given number of times."""
 
     def __init__(self) -> None:
         self.failures = 0
@@ -70,7 +70,7 @@ async def test_a_graph_waits_for_a_person_and_goes_on(perdure: Perdure, counting
     thread = (await perdure.threads.create_thread()).thread_id
     first = await perdure.run("graph", {"count": 1}, thread_id=thread)
     assert (first.run.status, first.run.attempt, first.values) == ("success", 2, {"count": 2})
-    # The node before the failure was not run again.
+    # The node before the failure did not run again.
     assert counting.counted == 1
     waiting = await perdure.threads.get_thread(thread)
     assert (waiting.status, [each.value for each in waiting.interrupts]) == ("interrupted", ["go on?"])

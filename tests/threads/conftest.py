@@ -1,4 +1,4 @@
-"""Threads on each engine, in a world whose rules are looked at when a test is done."""
+"""Fixtures: threads on each engine. The stored rows are checked at the end of each test."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ async def world(shared_engine_url: str) -> AsyncIterator[World]:
 
 @pytest.fixture
 async def lone_world(engine_url: str) -> AsyncIterator[World]:
-    """One in a database of its own: watchdogs, purges and hints reach beyond namespaces, so that what other
-    tests have left may be found by this one."""
+    """World with its own database. Watchdogs, purges and hints work across namespaces, so tests that share a
+    database could find rows of other tests."""
     async with _opened(engine_url) as made:
         yield made
 

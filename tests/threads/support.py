@@ -1,4 +1,4 @@
-"""What the tests of threads share: databases whose time moves on command, callers and workers."""
+"""Shared by the tests of threads: databases with a manual clock, callers and workers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from perdure.threads.service import Threads
 from perdure.threads.work import Assignment, Ending, Lease, Result
 
 POLICY = Policy(timeout=500.0, max_attempts=3, lease=60.0, grace=30.0, linger=1000.0)
-"""Wide enough that a slow machine changes no answer; tests move the time by far more."""
+"""Limits so long that a slow machine changes no answer; tests advance the time by far more."""
 INLINE = "inline"
-"""SQLite in memory without a thread of its own: the same operations, without the way to them."""
+"""SQLite in memory without its own thread: the same operations, called directly."""
 AGENT_NAMES = ("echo", "other")
 AGENTS = tuple(AgentSpec(name=name) for name in AGENT_NAMES)
 
@@ -94,7 +94,7 @@ async def _age(tx: Tx, seconds: float) -> None:
 
 
 async def age(storage: Storage, seconds: float, ns: int) -> None:
-    """Make everything in a namespace so many seconds older, where the clock is the server's own."""
+    """Make all rows of a namespace older, for engines that use the server's clock."""
     await storage.run(_age, seconds, ns=ns)
 
 
@@ -103,12 +103,12 @@ async def _all(tx: Tx, sql: Statement[Any], values: dict[str, Any]) -> Sequence[
 
 
 def told(*names: str) -> list[NewEvent]:
-    """Events without much to say."""
+    """Build events without data."""
     return [NewEvent(name, "{}") for name in names]
 
 
 class World:
-    """The threads of a database, with a hand on its clock."""
+    """Threads of a database, with control over its clock."""
 
     def __init__(
         self,
@@ -132,11 +132,11 @@ class World:
         return self
 
     def others(self, count: int) -> list[Threads]:
-        """As many more who ask at the same time, and whose calls are merged with nobody's."""
+        """Return services for concurrent callers, whose calls are not merged with each other's."""
         return [self.threads.in_namespace(self.namespace) for _ in range(count)]
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass, and the watchdog look."""
+        """Advance the time, then run the watchdog."""
         if self.storage.engine == "postgres":
             await age(self.storage, seconds, await self.threads.ns())
         else:
@@ -144,7 +144,7 @@ class World:
         await self.threads.watchdog.sweep()
 
     async def check(self) -> None:
-        """The stored rows keep every rule."""
+        """Assert that the stored rows keep every rule."""
         wrong = await self.storage.read(broken_rules, ns=await self.threads.ns())
         assert not wrong, wrong
 
@@ -164,7 +164,7 @@ class World:
         return (await self.threads.get_run(run.run_id)).status
 
     async def statuses(self, thread_id: str) -> list[str]:
-        """Of the thread's runs, the oldest first."""
+        """List the thread's runs, the oldest first."""
         page = await self.threads.list_runs(thread_id=thread_id, limit=100)
         return [run.status for run in reversed(page.items)]
 
@@ -175,12 +175,12 @@ class World:
         return (await self.threads.get_thread(thread_id)).values
 
     async def kept(self, thread_id: str) -> list[Any]:
-        """The values of the thread's states, the oldest first."""
+        """List the values of the thread's states, the oldest first."""
         states = await self.threads.history(thread_id, limit=100)
         return [state.values for state in reversed(states)]
 
     async def events(self, run_id: str, after: str = "-1") -> list[StreamEvent]:
-        """The whole stream of a run that has ended."""
+        """Read the whole stream of an ended run."""
         found: list[StreamEvent] = []
         async with aclosing(self.threads.stream_run(run_id, after)) as bursts:
             async for burst in bursts:
@@ -196,14 +196,14 @@ class World:
         return await self.queue.claim(worker_id, AGENT_NAMES, limit, 0)
 
     async def take(self, run: Run | None = None, worker_id: str = "w1") -> Assignment:
-        """Claim the one run that is ready, which must be this one."""
+        """Claim the only ready run, which must be this one."""
         claimed = await self.claim(worker_id=worker_id)
         assert len(claimed) == 1
         assert run is None or claimed[0].run.run_id == run.run_id
         return claimed[0]
 
     async def idle(self) -> None:
-        """Nothing is ready."""
+        """Assert that no run is ready."""
         assert await self.claim() == []
 
     async def save(self, held: Lease, values: Any, **fields: Any) -> str:
@@ -214,7 +214,7 @@ class World:
         return await self.queue.finish(Ending(held=held, result=result, checkpoint=state, **rest))
 
     async def span(self, held: Lease, name: str) -> None:
-        """A span of an attempt, as its tracer sends it."""
+        """Build a span of an attempt, as its tracer sends it."""
         trace, body = "0" * 32, b"{}"
         new = NewSpan(
             held.run_id,
@@ -236,5 +236,5 @@ class World:
         await self.rollouts.write_spans([new], [])
 
     async def done(self, run: Run, values: Any = None) -> Run:
-        """Execute the one run that is ready, which must be this one, to its success."""
+        """Execute the only ready run, which must be this one, to its success."""
         return await self.finish((await self.take(run)).held, values=values)

@@ -1,4 +1,4 @@
-"""Claims name the agents of their worker: it gets runs of these agents alone, and is woken for them alone."""
+"""Claims name the agents of their worker: it gets only runs of these agents, and only they wake it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def claim(world: World, *agents: str, limit: int = 10, wait: float = 0.0) 
 
 
 async def two(world: World, priorities: list[int]) -> list[Run]:
-    """Runs of the two agents by turns."""
+    """Create runs of the two agents in turn."""
     names = ("echo", "other")
     pairs = enumerate(priorities)
     return [await world.run(assistant_id=names[n % 2], priority=priority) for n, priority in pairs]

@@ -1,4 +1,4 @@
-"""Attempts: who holds a run may write, and nobody else; how attempts end, and what comes after."""
+"""Attempts: only the holder of a run may write; how attempts end, and what follows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WRITES: dict[str, Write] = {
 
 
 async def stale(world: World) -> tuple[Lease, Lease]:
-    """Two claims on a run: of a worker that lost it, and of the one that has it now."""
+    """Two claims on a run: of a worker that lost it, and of the current one."""
     run = await world.run(await world.thread())
     old = (await world.take(run)).held
     await world.advance(100)

@@ -1,4 +1,4 @@
-"""Bad input: a clear error, and nothing changed."""
+"""Bad input causes a clear error and changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cancelling: one or many, at any stage, waiting for the end of it or not."""
+"""Cancelling one or many runs, in any stage, with and without waiting for the end."""
 
 from __future__ import annotations
 

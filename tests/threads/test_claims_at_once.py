@@ -37,12 +37,12 @@ STORED = statement(
 
 @pytest.fixture
 def world(lone_world: World) -> World:
-    """Alone in its database: a run that another test has left wakes whoever waits for its agent."""
+    """World with its own database: a ready run of another test would wake workers that wait for its agent."""
     return lone_world
 
 
 class Waiter:
-    """A worker that waits for runs, and how often it has asked the database by itself."""
+    """Worker that waits for runs, and counts its own queries of the database."""
 
     def __init__(self, world: World, worker_id: str = "w1", limit: int = 10, agents: Any = AGENTS) -> None:
         self.world = world
@@ -56,7 +56,7 @@ class Waiter:
 
 
 def waiting(world: World) -> int:
-    """How many claims wait in this process."""
+    """Return the number of claims that wait in this process."""
     by_agents = world.threads.waiting_claims._waiting.get(world.namespace, {})
     return sum(len(claims) for claims in by_agents.values())
 
@@ -66,7 +66,7 @@ async def wait_for(world: World, count: int = 1) -> None:
 
 
 def transactions(world: World, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The writing operations that are run from now on."""
+    """Record the write operations that run from now on."""
     ran: list[Any] = []
     run = world.storage.run
 
@@ -115,7 +115,7 @@ async def test_what_its_worker_gets_is_what_any_claim_gives(world: World) -> Non
 async def test_the_first_of_the_queue_is_claimed_and_not_the_newest(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Older runs wait where no hint has told of them."""
+    """Older runs are ready without a hint."""
     with monkeypatch.context() as silent:
         silent.setattr(world.storage.signals, "publish", lambda hints: None)
         older = [await world.run() for _ in range(2)]
@@ -337,7 +337,7 @@ async def test_a_claim_that_finds_nothing_writes_nothing(world: World) -> None:
 async def test_a_run_that_is_claimed_as_it_is_created_is_stored_like_any_that_is_claimed(
     world: World,
 ) -> None:
-    """Where nothing else is ready, its rows are written once, as a claim leaves them."""
+    """If no other run is ready, its rows are written once, as a claim leaves them."""
     waiter = Waiter(world)
     await wait_for(world)
     at_once = await world.run(await world.thread(), priority=3)

@@ -1,4 +1,4 @@
-"""The streams of runs and threads, as the runs write them."""
+"""Streams of runs and threads, as the runs write them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_attempts_share_a_stream(world: World) -> None:
 
 
 async def test_the_last_event_and_the_status_come_together(world: World) -> None:
-    """Whoever sees the one sees the other, however often it looks."""
+    """A reader of the end event also sees the final status."""
     runs = [await world.run(await world.thread()) for _ in range(8)]
     claimed = await world.claim()
 
@@ -153,7 +153,7 @@ async def test_a_repeated_append_is_done_once(world: World) -> None:
 
 
 async def test_an_append_is_repeated_only_if_its_own_events_are_there(world: World) -> None:
-    """As many events of somebody else, at the same place, are no answer to it."""
+    """The same number of other events at the same position does not answer a repeated call."""
     run = await world.run(await world.thread())
     held = (await world.take(run)).held
     await world.queue.append(held, told("a"), after=0)

@@ -1,4 +1,4 @@
-"""The stream of a run that is read from its beginning on begins in the transaction that claims the run."""
+"""If a run's stream has readers from the beginning, the transaction that claims the run starts the stream."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def request(**options: Any) -> RunRequest:
 
 
 class Waiter:
-    """A worker of this process that waits for runs."""
+    """Worker of this process that waits for runs."""
 
     def __init__(self, world: World) -> None:
         claimer = world.queue.claimer("w1", AGENTS, ("agents",))
@@ -48,7 +48,7 @@ async def next_events(follower: Follower) -> Sequence[StreamEvent]:
 
 
 async def stored(world: World, run_id: str) -> Sequence[StreamEvent]:
-    """What the stream of a run holds so far."""
+    """Return the events in the stream of a run so far."""
     return (await world.storage.read(read, run_id, 0, 100, ns=await world.threads.ns())).events
 
 
@@ -82,7 +82,7 @@ async def test_its_first_event_is_stored_with_its_claim_and_read_without_a_look(
 
 
 async def test_a_worker_that_may_not_know_of_it_tells_it_itself(world: World) -> None:
-    """One that claims over HTTP may be of an earlier release, which always tells that it begins."""
+    """A worker that claims over HTTP may be of an earlier release, which always announces its start."""
     waiting = asyncio.create_task(world.queue.claim("w1", AGENTS, 1, 30.0))
     await wait_for(world)
     async with world.threads.followed_run(request()) as run:

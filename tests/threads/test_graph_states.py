@@ -1,4 +1,4 @@
-"""The states of graphs in their threads: rows here, pieces in the graphs room, in one transaction."""
+"""Graph states in their threads: rows in `threads`, pieces in `checkpoints`, in one transaction."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def put(held: Lease, checkpoint_id: str, value: object, parent_id: str | None = 
 
 
 def steps(held: Lease, checkpoint_id: str, value: object, *following: str) -> GraphSteps:
-    """A checkpoint that is a state of its thread."""
+    """Build a checkpoint that is a state of its thread."""
     return GraphSteps(
         changes=GraphChanges(puts=[put(held, checkpoint_id, value)]),
         states=[GraphState(checkpoint_id=checkpoint_id, next=list(following), metadata={"step": 1})],
@@ -149,7 +149,7 @@ async def test_a_state_is_changed_from_outside(world: World) -> None:
     with pytest.raises(Conflict, match="busy"):
         await world.threads.update_graph(held.thread_id, change, "c1")
     await world.finish(held)
-    with pytest.raises(Conflict, match="another state"):
+    with pytest.raises(Conflict, match="newer state"):
         await world.threads.update_graph(held.thread_id, change, None)
     await world.threads.update_graph(held.thread_id, change, "c1")
     thread = await world.threads.get_thread(held.thread_id)

@@ -1,4 +1,4 @@
-"""Metadata that runs inherit, lists without what was undone, and what threads tell beside their runs."""
+"""Metadata that runs inherit, lists without rolled-back runs, and events of threads."""
 
 from __future__ import annotations
 

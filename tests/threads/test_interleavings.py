@@ -1,4 +1,4 @@
-"""Two operations on threads at once, on PostgreSQL, one statement at a time, in many orders."""
+"""Two concurrent operations on threads, on PostgreSQL, one statement at a time, in many orders."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from perdure.threads.work import Ending, Lease
 GRACE = 5_000_000
 POLICY = Policy(timeout=100.0, lease=10.0, grace=5.0)
 LATER = 20
-"""Seconds after which every lease and every grace of the setup has passed."""
+"""Seconds after which every lease and grace period of the setup is over."""
 
 
 def answering(operation: Operation) -> Operation:
-    """An operation whose refusal is its answer."""
+    """Wrap an operation so that its refusal is its answer."""
 
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
         try:
@@ -53,7 +53,7 @@ def answering(operation: Operation) -> Operation:
 
 
 def _ids(answers: Sequence[Any]) -> list[Any]:
-    """The ids of what was created, which can be compared."""
+    """Return the ids of the created runs, which can be compared."""
     return [tuple(each) if isinstance(each, Created) else each for each in answers]
 
 
@@ -67,7 +67,7 @@ def ask(strategy: str = "enqueue", thread_id: str | None = "t", **options: Any) 
 
 
 def ask_and_take(thread_id: str = "u", worker_id: str = "y", limit: int = 1) -> Operation:
-    """Create a run that is read while a worker waits, which claims what is first in the queue."""
+    """Create a run with readers while a worker waits, which claims the first run of the queue."""
 
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
         fields = {"thread_id": thread_id, "multitask_strategy": "enqueue", "if_not_exists": "create"}
@@ -191,7 +191,7 @@ async def rests(tx: Tx, given: Any, lined: bool) -> Any:
 
 
 def runs(*, claimed: bool, waiting: int = 0, delay: float | None = None) -> Operation:
-    """A thread with a live run, and others behind it."""
+    """Thread with a live run, and others behind it."""
 
     async def run(tx: Tx, given: Any, lined: bool) -> Any:
         await rests(tx, given, lined)
@@ -272,7 +272,7 @@ PAIRS: dict[str, Pair] = {
     ),
 }
 SAMPLE = 8
-"""Each run takes so many of the pairs, others every time; `./dev chaos` takes all."""
+"""Each test run takes some of the pairs at random; `./dev chaos` takes all."""
 
 
 @pytest.mark.timeout(300)

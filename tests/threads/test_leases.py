@@ -1,4 +1,4 @@
-"""Leases: a worker keeps its runs while it speaks, is told to stop, and loses what it does not care for."""
+"""Leases: a worker keeps its runs while it renews them, and loses runs that it does not renew."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_a_run_that_takes_too_long_ends_though_its_worker_renews(world: Wo
 
 
 async def test_a_worker_that_died_long_ago_did_not_take_too_long(world: World) -> None:
-    """Nobody looked for an hour: the run goes on elsewhere, since it was silence that came first."""
+    """The watchdog did not run for an hour. The lease expired before the timeout, so the run is retried."""
     run = await world.run(await world.thread())
     await world.take(run)
     await world.advance(3600)

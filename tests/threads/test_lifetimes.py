@@ -1,4 +1,4 @@
-"""Threads that live for a while, threads that are pruned, and threads found by their values."""
+"""Threads with a lifetime, pruned threads, and threads found by their values."""
 
 from __future__ import annotations
 

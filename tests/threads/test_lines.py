@@ -1,4 +1,4 @@
-"""Lines: one run at a time in a thread, in order, whatever becomes of the one in front."""
+"""Lines: one run at a time per thread, in order, however the first run ends."""
 
 from __future__ import annotations
 

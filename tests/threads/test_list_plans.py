@@ -1,4 +1,4 @@
-"""The index that each list of runs and threads goes by, and each state of copies, with many rows."""
+"""Indexes of lists of runs and threads, and of states of copies, with many rows."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ STATE = {"n": 1}
 COPIED: Mapping[Table, tuple[str, ...]] = {
     THREADS: ("id", "created_at", "updated_at"),
     RUNS: ("id", "thread_id", "created_at"),
-    # As copies of a thread have them: with the same id.
+    # As in copies of a thread: the same ID.
     CHECKPOINTS: ("thread_id", "position"),
     ROLLOUTS: ("id", "line", "position", "start_time"),
     labels.LABELS: ("id",),
 }
-"""The tables that are copied, and the columns of which each copy has its own value."""
+"""Tables to copy, and the columns with a different value in each copy."""
 LATER_STATES = statement(
     "SELECT thread_id, id FROM checkpoints WHERE ns = :ns AND thread_id > ''"
     " ORDER BY thread_id DESC, position DESC LIMIT 10"
 )
 COUNT = statement("UPDATE rollout_counts SET total = total * :times WHERE ns = :ns")
 OF_PAIRS = ("GET_CHECKPOINTS", "NEXT_OF")
-"""What claims and ends of runs look up, by state and thread."""
+"""Queries by state and thread that claims and ends of runs make."""
 SUBJECT = Subject(
     (sql,),
     frozenset({"threads", "runs", "rollouts", "labels", "checkpoints"}),
@@ -46,7 +46,7 @@ SUBJECT = Subject(
         "LATEST_STATES": {"threads_pkey", "checkpoints_pkey"},
         **{statement: {"checkpoints_pkey"} for statement in OF_PAIRS},
     },
-    # What one statement has limited, it may count.
+    # An earlier statement has limited these rows, so they may be counted.
     SMALL | {"found"},
 )
 
@@ -76,7 +76,7 @@ async def _count(tx: Tx) -> None:
 
 
 async def fill(storage: Storage) -> None:
-    """A run that has ended and a thread with labels, many times; a few other ones."""
+    """Store many copies of an ended run and of a thread with labels, and a few others."""
     world = await World(storage, ManualClock()).begin()
     thread = (await world.threads.create_thread(metadata={"user": "ann"})).thread_id
     await world.finish((await world.take(await world.run(thread))).held, values=STATE)
@@ -119,7 +119,7 @@ async def use(storage: Storage) -> None:
 
 
 def indexes_of(found: Mapping[str, Plan], *words: str) -> list[frozenset[str]]:
-    """The indexes of the lists whose statement has all these words."""
+    """Return the indexes used by lists whose statement contains all these words."""
     return [plan.indexes for key, plan in found.items() if all(word in key for word in (*words, "LIMIT"))]
 
 
@@ -127,7 +127,7 @@ async def test_plans(new_engine_url: str) -> None:
     storage = open_storage(new_engine_url)
     found = await plans_of(storage, new_engine_url, SUBJECT, fill, use)
     await storage.close()
-    # Where few have a status, PostgreSQL may find them by another small index.
+    # For a rare status, PostgreSQL may use another small index.
     assert any("rollouts_status" in each for each in indexes_of(found, "FROM rollouts", "AND status ="))
     assert any("rollouts_outcome" in each for each in indexes_of(found, "FROM rollouts", "AND outcome ="))
     assert all("threads_updated" in each for each in indexes_of(found, "ORDER BY updated_at"))

@@ -1,4 +1,4 @@
-"""The pure rules: what a run is called, how a thread rests, how configurations lie over each other."""
+"""Pure rules: statuses of runs, statuses of idle threads, merging of configurations."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ REAL = {
     ("cancelled", "cancelled"),
     *((status, None) for status in LIVE),
 }
-"""What can be stored: only an end has an outcome, and each has those that its transitions write."""
+"""Only an ended rollout has an outcome, and only one that its transitions write."""
 
 
 @every(("status", "outcome"), list(product(ROLLOUT_STATUSES, OUTCOMES)))

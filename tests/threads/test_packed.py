@@ -1,4 +1,4 @@
-"""Checkpoints that are stored together: superseded ones have no rows until somebody asks for them."""
+"""Checkpoints stored together: superseded ones get rows only when a reader asks for them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def value_of(value: object) -> tuple[str, bytes]:
 def step(
     held: Lease, checkpoint_id: str, parent_id: str | None, value: object, kept: str | None = None
 ) -> GraphSteps:
-    """A step of a graph: its checkpoint, what its task wrote before it, and the state of the thread.
+    """Build a step of a graph: its checkpoint, the write of its task before it, and the state of the thread.
 
     `kept` is the version of a channel that the step did not change.
     """
@@ -83,7 +83,7 @@ def write(held: Lease, checkpoint_id: str, value: object) -> GraphWrite:
 
 
 def chain(held: Lease, names: Sequence[str], parent_id: str | None = None) -> list[GraphSteps]:
-    """Steps one after the other; the first sets a channel that the others keep."""
+    """Build consecutive steps. The first sets a channel that the others keep."""
     made = []
     for number, name in enumerate(names):
         made.append(step(held, name, parent_id, number, None if number == 0 else names[0]))
@@ -105,7 +105,7 @@ async def begun(world: World, thread_id: str | None = None) -> Lease:
 async def packed_run(
     world: World, names: Sequence[str], thread_id: str | None = None, after: str | None = None
 ) -> Lease:
-    """A run that stores its checkpoints together, and has ended."""
+    """Create a run that stores its checkpoints together and has ended."""
     held = await begun(world, thread_id)
     await world.queue.record(held, together(chain(held, names, after)), told("a"))
     await world.queue.finish(Ending(held=held, result="success"))
@@ -113,13 +113,13 @@ async def packed_run(
 
 
 async def counts(world: World, thread_id: str) -> list[int]:
-    """How many checkpoints, states and writes of a thread have rows."""
+    """Count the checkpoints, states and writes of a thread that have rows."""
     (row,) = await world.rows(COUNT, thread_id=thread_id)
     return list(row)
 
 
 def shown(state: Checkpoint, names: dict[str, str]) -> dict[str, Any]:
-    """A state without times, and with the names of runs and threads in it."""
+    """Return a state without times, and with placeholders for IDs of runs and threads."""
     fields = msgspec.to_builtins(state)
     for field in ("created_at", "thread_id"):
         del fields[field]
@@ -286,7 +286,7 @@ async def test_a_checkpointer_on_the_same_database_finds_them(world: World) -> N
 
 
 async def test_of_writes_with_one_number_the_first_counts_and_of_special_ones_the_last(world: World) -> None:
-    """Together and one by one: LangGraph numbers errors, interrupts and resumes below zero."""
+    """Written together and one by one. LangGraph gives errors, interrupts and resumes negative numbers."""
     found: list[list[tuple[int, Any]]] = []
     for at_once in (True, False):
         held = await begun(world)

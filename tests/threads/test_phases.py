@@ -1,4 +1,4 @@
-"""Phases: runs that workflows and chats ask for, in a queue of their own and out of sight of callers."""
+"""Phases: runs that workflows and chats create, in their own queue and invisible to callers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def phase(**fields: Any) -> NewPhase:
 
 
 class Phases:
-    """The phases of a world, as the engine and a worker see them."""
+    """Phases of a world, as the engine and a worker see them."""
 
     def __init__(self, world: World, inputs: Any = None) -> None:
         self.world = world
@@ -63,7 +63,7 @@ class Phases:
 
     def _keep(self, kept: list[Any]) -> Any:
         async def handler(tx: Tx, items: Sequence[Any]) -> None:
-            # Whoever looks for what is overdue looks into the namespaces of other tests too.
+            # The watchdog also works in the namespaces of other tests.
             if tx.ns == self.world.ns:
                 kept.extend(items)
 

@@ -1,4 +1,4 @@
-"""The queue of runs: what is claimed and when, by whom, how often, and what is written down of it."""
+"""Queue of runs: which runs are claimed, when and by which worker, how often, and what is recorded."""
 
 from __future__ import annotations
 
@@ -373,7 +373,7 @@ async def test_namespaces_do_not_see_each_other(world: World) -> None:
 
 
 async def test_who_looks_late_gets_the_values_of_that_run(world: World) -> None:
-    """Others may have continued the thread since."""
+    """Later runs may have continued the thread."""
     thread = await world.thread()
     runs = []
     for number in range(3):

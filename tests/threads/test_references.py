@@ -1,4 +1,4 @@
-"""Events that refer to the checkpoint they show: what is stored, what is read, and what a removal leaves."""
+"""Events that refer to the checkpoint they show: stored rows, reads, and removals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shows(values: object, shown: Shown | None = None, event: str = "values") -> 
 def graph(
     held: Lease, checkpoint_id: str, namespace: str = "", **channels: object
 ) -> tuple[GraphSteps, NewEvent]:
-    """A checkpoint of a graph, with the event that shows it."""
+    """Build a checkpoint of a graph, with the event that shows it."""
     put = GraphPut(
         thread_id=held.thread_id,
         checkpoint_ns=namespace,
@@ -63,7 +63,7 @@ async def begun(world: World, thread_id: str | None = None) -> Lease:
 
 
 async def stored(world: World, run_id: str) -> list[tuple[str, str | None]]:
-    """The bodies and the checkpoints of the events of a run, as they are stored."""
+    """Return the stored bodies and checkpoints of a run's events."""
     return [(row[1], row[2]) for row in await world.rows(EVENTS, stream=run_id)]
 
 
@@ -233,7 +233,7 @@ async def test_readers_here_get_the_data_at_once_and_later_ones_the_same(world: 
 
 
 async def test_a_growing_list_is_stored_once(world: World) -> None:
-    """100 steps, each with one more item: the stream stores the references, and shows 100 whole lists."""
+    """100 steps, each with one more item: the stream stores references, and readers get 100 whole lists."""
     held = await begun(world)
     items: list[dict[str, Any]] = []
     for number in range(100):
@@ -266,7 +266,7 @@ async def test_a_growing_list_is_stored_once(world: World) -> None:
 
 
 class Told:
-    """A thread whose two runs have told of states: of a function, of a graph and of a subgraph."""
+    """Thread with two runs that emitted states: of a function, of a graph and of a subgraph."""
 
     def __init__(self, world: World, thread_id: str) -> None:
         self.world = world
@@ -275,7 +275,7 @@ class Told:
         self.events: dict[str, list[StreamEvent]] = {}
 
     async def tell(self) -> Lease:
-        """A run up to before its end."""
+        """Execute a run up to the point before its end."""
         held = await begun(self.world, self.thread_id)
         number = len(self.runs)
         self.runs.append(held)
@@ -293,7 +293,7 @@ class Told:
         return sum(checkpoint is not None for _, checkpoint in await stored(self.world, held.run_id))
 
     async def unchanged(self, left: Sequence[int]) -> None:
-        """Every event reads as before, and so many of them in each run are references still."""
+        """Assert that every event reads as before, and that each run has this number of references left."""
         for held, events in zip(self.runs, self.events.values(), strict=True):
             assert await self.read(held) == events
         assert [await self.references(held) for held in self.runs] == list(left)

@@ -1,4 +1,4 @@
-"""Removing threads and runs: out of sight at once, and gone when whoever waited has got what it came for."""
+"""Removal of threads and runs: hidden at once, and deleted after waiting callers have their answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def purge(world: World) -> None:
 
 
 async def gone(world: World, thread: str, *run_ids: str) -> None:
-    """The thread and its runs are out of sight."""
+    """Assert that the thread and its runs are hidden."""
     with pytest.raises(NotFound):
         await world.threads.get_thread(thread)
     with pytest.raises(NotFound):
@@ -276,7 +276,7 @@ async def test_a_temporary_run_that_failed_is_found_and_its_thread_is_not(world:
 
 
 async def _ends_with(world: World, run: Run, result: str) -> None:
-    """Let a run on a temporary thread end while its caller waits for it and reads its stream."""
+    """End a run on a temporary thread while its caller waits for it and reads its stream."""
     assert run.temporary
     assert (await world.threads.search_threads()).items == []
     held = (await world.take(run)).held
@@ -301,7 +301,7 @@ async def test_a_run_on_a_thread_of_its_own_is_kept(world: World, result: str) -
 
 
 async def test_totals_of_lists_are_those_of_runs_that_are_found(world: World) -> None:
-    """Runs that were removed leave their rollouts as traces, which no list of runs shows or counts."""
+    """Removed runs leave their rollouts as traces, which no list of runs shows or counts."""
     kept = await world.run()
     await world.done(kept)
     for _ in range(3):
@@ -357,7 +357,7 @@ async def test_a_thread_of_its_own_stays_while_another_run_is_in_it(world: World
 
 
 async def test_the_states_of_a_thread_stay_while_it_does(world: World) -> None:
-    """A run of its own that is long gone has left a state that the next one goes on from."""
+    """A deleted run of its own thread has left a state from which the next run continues."""
     run = await world.run(on_completion="delete")
     held = (await world.take(run)).held
     await world.save(held, "first")

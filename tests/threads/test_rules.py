@@ -1,4 +1,4 @@
-"""The rules of the stored rows notice what is wrong with threads, runs, lines and streams."""
+"""The rules of stored rows detect errors in threads, runs, lines and streams."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DAMAGE = {
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    """A thread with a run that is executed and one behind it, and one whose executor has still to stop."""
+    """Thread with a running run and one behind it, and a thread whose worker still has to stop."""
     clock = ManualClock()
     storage = open_storage(":memory:", clock=clock)
     made = await World(storage, clock).begin()

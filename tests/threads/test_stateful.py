@@ -1,6 +1,6 @@
-"""Any calls in any order, on every engine, against the model: threads, strategies, cancels, deaths.
+"""Random calls on every engine, compared with the model: threads, strategies, cancels, dead workers.
 
-The size is `PERDURE_EXAMPLES` and `PERDURE_STEPS`; `run` is the long run.
+`PERDURE_EXAMPLES` and `PERDURE_STEPS` set the size; `run` is the long run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from perdure.threads.work import Ending, Lease
 
 FAILURE = Failure(error="ValueError", message="bad")
 NAMES = ("a", "b")
-"""The threads that are made, removed and made anew."""
+"""Threads that are created, removed and created again."""
 
 USUAL = {"strategy": "enqueue", "delay": 0.0, "priority": 0, "max_attempts": 3}
 
@@ -49,7 +49,7 @@ runs = st.fixed_dictionaries(
 
 
 class Bench:
-    """An engine: a database, or on PostgreSQL a namespace, for each example."""
+    """Engine: a new database, or on PostgreSQL a new namespace, for each example."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -86,7 +86,7 @@ class Bench:
 
 
 class ThreadMachine(RuleBasedStateMachine):
-    """Every claim that was ever made stays: each may be used again when it is long out of date."""
+    """All claims are kept, because each may be used again long after it has expired."""
 
     bench: ClassVar[Bench]
 
@@ -97,7 +97,7 @@ class ThreadMachine(RuleBasedStateMachine):
         self.held: list[Lease] = []
 
     def _do(self, call: Any) -> Any:
-        """What a call answers, as the model says it: refusals by their names."""
+        """Return the answer of a call in the model's form: refusals by name."""
 
         async def answer() -> Any:
             try:
@@ -112,12 +112,12 @@ class ThreadMachine(RuleBasedStateMachine):
         self.bench.do(compare(self.world, self.model))
 
     def _pick(self, pick: int) -> Lease | None:
-        """A claim: mostly one that somebody holds, and now and then any that was ever made."""
+        """Pick a claim: mostly a live one, sometimes any earlier one."""
         among = self._working() if pick % 4 else self.held
         return among[pick // 4 % len(among)] if among else None
 
     def _working(self) -> list[Lease]:
-        """The claims that hold their runs; if there are none, some are made if that can be."""
+        """Return the claims that hold their runs; if there are none, create some if possible."""
         if not self._holding():
             self._claim(10, "w3")
         if not self._holding() and self.model.may_create_run("a", "reject"):
@@ -268,7 +268,7 @@ class ThreadMachine(RuleBasedStateMachine):
         within=st.sampled_from([None, None, "b", "c"]),
     )
     def keep(self, pick: int, name: str, count: int, off: int, knows: bool, within: str | None) -> None:
-        """A step, with the events before it: both are stored, or neither is."""
+        """Store a step with the events before it: both are stored, or neither is."""
         held = self._pick(pick)
         if held is not None:
             after = len(self.model.runs[held.run_id].events) + off if knows else None
@@ -311,7 +311,7 @@ class ThreadMachine(RuleBasedStateMachine):
 
     @rule(pick=picks, result=results)
     def give_back_and_speak(self, pick: int, result: Any) -> None:
-        """One that has given its run back has nothing more to say."""
+        """An attempt that has released its run may report nothing more."""
         held = self._pick(pick)
         if held is not None:
             self.hand_back([held])
@@ -371,7 +371,7 @@ class ThreadMachine(RuleBasedStateMachine):
 
     @rule(pick=picks, name=st.sampled_from(["x", "y", "z"]))
     def span(self, pick: int, name: str) -> None:
-        """It is kept, and nothing else changes."""
+        """The state is stored, and nothing else changes."""
         held = self._pick(pick)
         if held is not None:
             assert self._do(self.world.span(held, name)) is None
@@ -381,7 +381,7 @@ class ThreadMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([100.0, 100.0, 200.0, 300.0]))
     def time_passes(self, seconds: float) -> None:
-        """Whoever did not speak is taken for dead."""
+        """Workers without a heartbeat are treated as dead."""
         self.bench.do(self.world.advance(seconds))
         self.model.pass_time(seconds)
         self._compare()
@@ -395,7 +395,7 @@ class ThreadMachine(RuleBasedStateMachine):
         self._compare()
 
     def teardown(self) -> None:
-        """Everything that is still live can be brought to its end."""
+        """Every live run can be brought to its end."""
         if not hasattr(self, "world"):
             return
         for _ in range(200):
@@ -416,7 +416,7 @@ def run_on(url: str, limits: settings) -> None:
 
 
 def run(url: str = INLINE, examples: int = 20_000, steps: int = 100) -> None:
-    """The long run, on `inline`, `:memory:`, `FILE` or the URL of a PostgreSQL."""
+    """Execute the long run on `inline`, `:memory:`, `FILE` or the URL of a PostgreSQL."""
     run_on(url, exactly(examples, steps))
 
 

@@ -1,4 +1,4 @@
-"""Threads and their states: making, changing, copying, searching, and the way back through history."""
+"""Threads and their states: creation, changes, copies, searches, and history."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_searching(world: World) -> None:
     page = await world.threads.search_threads(limit=1, offset=1, total=True)
     assert ([each.thread_id for each in page.items], page.total) == ([second], 3)
     assert (await world.threads.search_threads(limit=1, offset=1)).total is None
-    # The last page shows how many there are.
+    # The last page shows the total.
     assert (await world.threads.search_threads(limit=2, offset=2)).total == 3
     (shown,) = (await world.threads.search_threads(ids=[first])).items
     (bare,) = (await world.threads.search_threads(ids=[first], values=False)).items

@@ -1,4 +1,4 @@
-"""What a new run does to those that are in its thread already."""
+"""Effects of a new run on runs that are already in its thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STAGES = ("pending", "delayed", "running", "back-off")
 
 
 async def in_stage(world: World, thread: str, stage: str) -> tuple[Run, Lease | None]:
-    """A live run of the thread, and its claim if somebody executes it."""
+    """Create a live run of the thread; return it with its claim if it is being executed."""
     run = await world.run(thread, after_seconds=100 if stage == "delayed" else None)
     if stage in ("pending", "delayed"):
         return run, None
@@ -50,7 +50,7 @@ async def test_of_many_at_once_exactly_one_wins(world: World) -> None:
 
 
 async def test_of_many_services_at_once_exactly_one_wins(world: World) -> None:
-    """They share no merging: on PostgreSQL these are eight transactions."""
+    """The services share no merging: on PostgreSQL these are eight transactions."""
     thread = await world.thread()
     request = RunRequest(assistant_id="echo", thread_id=thread)
     services = world.others(8)
@@ -183,7 +183,7 @@ async def test_rollback_takes_back_the_states_of_that_run_alone(world: World) ->
 
 
 async def test_one_rollback_after_the_other(world: World) -> None:
-    """The second is pointed back past the first, whose states are still there while it stops."""
+    """The second rollback skips the states of the first, which still exist while it stops."""
     thread = await world.thread(values="before")
     _, held = await in_stage(world, thread, "running")
     assert held is not None

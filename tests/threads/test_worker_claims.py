@@ -1,4 +1,4 @@
-"""A worker claims again at once only while there may be more; else a hint tells it."""
+"""A worker claims again at once only while there may be more runs; otherwise it waits for a hint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AGENTS = ["echo", "other"]
 
 
 class Claimer:
-    """The claims of a worker with two free places, and how often it has asked the database."""
+    """Claims of a worker with two free slots, and the number of its queries."""
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, interval: float = 60.0) -> None:
         self.asked = 0
@@ -43,7 +43,7 @@ class Claimer:
 
 
 async def lease_of(world: World, run_id: str) -> Lease:
-    """The lease of the latest attempt of a run."""
+    """Return the lease of the latest attempt of a run."""
     run = await world.threads.get_run(run_id)
     (attempt,) = await world.threads.read(queries.latest_attempts, [run_id])
     return Lease(run_id, run.thread_id, attempt.id)
@@ -51,7 +51,7 @@ async def lease_of(world: World, run_id: str) -> Lease:
 
 @pytest.fixture
 def world(lone_world: World) -> World:
-    """Alone in its database: a run that another test has left wakes whoever waits for its agent."""
+    """World with its own database: a ready run of another test would wake workers that wait for its agent."""
     return lone_world
 
 

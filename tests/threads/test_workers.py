@@ -1,4 +1,4 @@
-"""Workers of runs: what they hold, when they are busy and alive, and what becomes of those that are gone."""
+"""Workers of runs: their leases, when they are busy and alive, and what happens after they are lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def workers_of(world: World) -> Workers:
 
 
 async def look(world: World, worker_id: str = "w1") -> tuple[str, set[str], WorkerDetails]:
-    """The status of a worker, what it holds, and the rest."""
+    """Return the status of a worker, its leases, and its details."""
     found = await workers_of(world).get(worker_id)
     return found.status, {each.rollout_id for each in found.held}, found
 
@@ -100,7 +100,7 @@ async def test_a_worker_that_signed_off_is_not_alive(world: World) -> None:
 
 
 async def test_a_worker_whose_leases_ended_did_not_say_that_it_lives(world: World) -> None:
-    """The watchdog takes its run away: that is news of the watchdog, and none of the worker."""
+    """The watchdog ends the lease. That is not a heartbeat of the worker."""
     (held,) = await hold(world, 1)
     before = (await look(world))[2].last_heartbeat_time
     await world.advance(POLICY.lease * (ALIVE_LEASES - 1))
@@ -118,7 +118,7 @@ async def test_a_worker_whose_leases_ended_did_not_say_that_it_lives(world: Worl
 
 @pytest.fixture
 def another_process(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """From the call on, this is another process."""
+    """Return a function after whose call this process counts as another one."""
 
     def change() -> None:
         monkeypatch.setattr(ids, "_process_id", lambda pid: "another")

@@ -1,4 +1,4 @@
-"""Whether what is stored is what the model says: statuses, states, streams, and who may write."""
+"""Comparison of stored rows with the model: statuses, states, streams, and holders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from perdure.threads.model import run_status
 from perdure.threads.operations.settle import thread_stream
 from perdure.threads.policy import Policy, backstop
 
-# Times are multiples of 100 s and limits lie between, so that a slow machine changes no answer.
+# Times are multiples of 100 s with limits in between, so a slow machine changes no answer.
 POLICY = Policy(timeout=200.0, max_attempts=3, lease=150.0, grace=50.0, linger=1050.0)
 LIMITS = ModelLimits(lease=150.0, timeout=backstop(200.0, 150.0), grace=50.0, linger=1050.0)
 
@@ -42,7 +42,7 @@ LINES = statement("SELECT line, holder FROM lines WHERE ns = :ns AND holder IS N
 
 
 async def compare(world: World, model: ThreadModel) -> None:
-    """Everything in the namespace, read at once."""
+    """Read everything in the namespace at once."""
     ns = await world.threads.ns()
     wrong = await world.storage.read(_wrong, model, ns=ns)
     assert not wrong, wrong
@@ -86,7 +86,7 @@ def _runs(rows: list[Row] | Any, model: ThreadModel) -> list[str]:
 
 
 def _failed(run: ModelRun) -> bool:
-    """Whether it says why: a worker that said nothing of it leaves nothing to say."""
+    """Return whether the run must have an error."""
     return run.status in ("error", "timeout") and not run.purged
 
 
@@ -135,7 +135,7 @@ def _streams(events: Sequence[StreamEvent], model: ThreadModel) -> list[str]:
 
 
 async def _joined(tx: Tx, thread_id: str, model: ThreadModel) -> list[str]:
-    """The stream of a thread has the events of each of its runs in their order, each with a number."""
+    """Check that the thread's stream has the events of each run in order, each with a number."""
     page = await read(tx, thread_stream(thread_id), 0, 10_000, True)
     found: dict[str, list[str]] = defaultdict(list)
     for event in page.events:

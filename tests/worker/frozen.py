@@ -1,4 +1,4 @@
-"""`python -m tests.worker.frozen LEASE`: a worker whose agent waits for a byte, then makes an effect.
+"""`python -m tests.worker.frozen LEASE`: a worker whose agent waits for a byte, then has an effect.
 
 It prints what happens: begun, then effect if there is one, and the result of the attempt.
 """
@@ -19,7 +19,7 @@ from perdure.threads.work import Assignment, Lease, Verdict
 
 
 class LateQueue(MemoryQueue):
-    """Has one attempt. After a freeze it answers no renewal before the agent has tried its effect."""
+    """Queue with one attempt. After a freeze it answers no renewal before the agent has tried its effect."""
 
     tried = False
     renewed: float | None = None

@@ -1,4 +1,4 @@
-"""Graphs that tests run, here and in processes of their own."""
+"""Graphs for tests, in the worker's process and in their own processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class State(TypedDict, total=False):
 
 
 class Graphs:
-    """Graphs of a few steps, and what they have done."""
+    """Graphs of a few steps, with a record of what they did."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -72,7 +72,7 @@ class Graphs:
 
 
 alone = Graphs().agents
-"""The same for a process of their own."""
+"""Agents with their own graphs, for isolated processes."""
 
 
 class Counting(TypedDict, total=False):
@@ -81,7 +81,7 @@ class Counting(TypedDict, total=False):
 
 
 def counting() -> Any:
-    """A graph that counts and asks."""
+    """Graph that counts and asks a question."""
     builder = StateGraph(Counting)
     builder.add_node("count", lambda state: {"count": state.get("count", 0) + 1})
     builder.add_node("ask", lambda state: {"answer": interrupt("well?")})

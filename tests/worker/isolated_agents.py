@@ -1,4 +1,4 @@
-"""Agents that tests run in processes of their own."""
+"""Agents for tests, in their own processes."""
 
 import asyncio
 import os
@@ -68,7 +68,7 @@ async def remembering(ctx: Any, input: Any) -> Any:
 
 
 async def overlapping(ctx: Any, input: Any) -> Any:
-    """Steps of the same name: two at once, of which the second ends first, and one inside another."""
+    """Steps of the same name: two concurrent ones, of which the second ends first, and one inside another."""
     ended = asyncio.Event()
 
     async def first() -> str:

@@ -1,4 +1,4 @@
-"""Agents of phases, in the worker's process or in one of their own."""
+"""Agents of phases, in the worker's process or in their own process."""
 
 import asyncio
 from typing import Any

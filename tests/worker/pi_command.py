@@ -1,4 +1,4 @@
-"""A program that prints the events of pi, as far as its argument says. Run by test_phases."""
+"""Program that prints the events of pi, as many as its argument names. Run by test_phases."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""A queue of runs in memory that is strict about attempts and leases, with faults on demand."""
+"""In-memory queue of runs that checks attempts and leases strictly, with faults on demand."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ CHANGED = ("queue", "changed")
 
 
 class Row:
-    """A run, with what only the queue knows of it."""
+    """Run, with the data that only the queue has."""
 
     def __init__(self, run: Run, max_attempts: int, timeout: float | None) -> None:
         self.run = run
@@ -41,14 +41,14 @@ class Row:
         self.endings: list[Ending] = []
 
     def told(self, *names: str) -> list[Any]:
-        """What its stream holds: all events, or the bodies of those with a name."""
+        """Return the events of the stream, or the bodies of events with a name."""
         if not names:
             return [(each.event, decode_json(each.body)) for _, each in self.events]
         return [decode_json(each.body) for _, each in self.events if each.event in names]
 
 
 class MemoryQueue(RunQueue):
-    """A `RunQueue` that lives in this process. It may be called from any loop."""
+    """`RunQueue` in this process. It may be called from any loop."""
 
     def __init__(self, lease: float = 30.0) -> None:
         self.lease = lease
@@ -67,7 +67,7 @@ class MemoryQueue(RunQueue):
     # --- for tests
 
     def add(self, agent: str, input: Any = None, *, thread_id: str | None = None, **more: Any) -> str:
-        """Put a run into the queue."""
+        """Add a run to the queue."""
         run_id = str(uuid.uuid4())
         max_attempts, timeout = more.pop("max_attempts", 3), more.pop("timeout", None)
         resume = more.pop("resume", msgspec.UNSET)
@@ -95,7 +95,7 @@ class MemoryQueue(RunQueue):
         self.tell()
 
     def steal(self, run_id: str) -> None:
-        """Let the lease be over now."""
+        """Expire the lease now."""
         self.rows[run_id].lease_until = 0.0
         self._sweep()
 
@@ -103,7 +103,7 @@ class MemoryQueue(RunQueue):
         self._signals.publish([CHANGED])
 
     async def until(self, condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-        """Wait for something that a change of the queue brings about."""
+        """Wait for a condition that changes of the queue make true."""
         watch = self._signals.watch(*CHANGED[:1], CHANGED[1:])
         try:
             async with asyncio.timeout(seconds):
@@ -114,12 +114,12 @@ class MemoryQueue(RunQueue):
             watch.close()
 
     async def ended(self, run_id: str) -> Row:
-        """Wait until a run has ended and its worker has let go of it."""
+        """Wait until a run has ended and its worker has released it."""
         row = self.rows[run_id]
         await self.until(lambda: row.run.status not in ("pending", "running") and row.attempt_id is None)
         return row
 
-    # --- as a queue
+    # --- methods of `RunQueue`
 
     async def register(
         self,
@@ -139,7 +139,7 @@ class MemoryQueue(RunQueue):
         return self.followed
 
     def claimer(self, worker_id: str, agents: Sequence[str], queues: Sequence[str]) -> None:
-        """It waits by itself."""
+        """The queue itself waits for runs."""
 
     async def claim(
         self,
@@ -356,7 +356,7 @@ class MemoryQueue(RunQueue):
     async def close(self) -> None:
         self._signals.close()
 
-    # --- how
+    # --- helpers
 
     async def _called(self, name: str, what: Any) -> None:
         self.calls.append((name, what))
@@ -365,7 +365,7 @@ class MemoryQueue(RunQueue):
             raise self.faults[name].pop(0)
 
     def _answered(self, name: str) -> None:
-        """What was done is done, even if nobody hears of it."""
+        """Lose the answer of a call that was carried out, if the test requires it."""
         if self.lost_answers[name]:
             self.lost_answers[name] -= 1
             raise OutcomeUnknown

@@ -1,4 +1,4 @@
-"""An agent that says everything that a session can hold, in this process or in one of its own."""
+"""Agent that writes every kind of session line, in this process or in its own."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A program that speaks JSON lines to its session. Run by test_sessions."""
+"""Program that writes JSON lines to its session. Run by test_sessions."""
 
 import json
 import sys

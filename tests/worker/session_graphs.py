@@ -1,4 +1,4 @@
-"""A graph that talks with a model and a tool, here and in a process of its own."""
+"""Graph that calls a model and a tool, in this process and in its own."""
 
 from typing import Annotated, Any
 

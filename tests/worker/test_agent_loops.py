@@ -1,4 +1,4 @@
-"""Which agents block an event loop: those that hold it, not those that wait for a core or for each other."""
+"""Agents that block an event loop: those that hold it, not those that wait for a core or for each other."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def loops(monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentLoops]:
 
 
 async def look_until_done(loops: AgentLoops, *jobs: isolation.AgentJob) -> None:
-    """Look as a worker does, until the jobs have ended."""
+    """Check the loops as a worker does, until the jobs have ended."""
     async with asyncio.timeout(SECONDS):
         while not all(job.done.done() for job in jobs):
             loops.look()
@@ -56,7 +56,7 @@ async def test_an_agent_that_holds_the_loop_is_named(
                 loops.look()
                 await asyncio.sleep(0.05)
     assert "run of blocker" in caplog.text
-    # Other agents go on, in another loop.
+    # Other agents continue in another loop.
     assert (await asyncio.wait_for(loops.start(go_on, "run of other").done, SECONDS)).value == "done"
     released.set()
     await asyncio.wait_for(job.done, SECONDS)
@@ -69,7 +69,7 @@ async def test_many_short_callbacks_block_nothing(
 
     async def step() -> None:
         for _ in range(4):
-            # 30 of these are one turn of the loop, which lasts three times as long as the threshold.
+            # 30 of these are one turn of the loop, which takes three times the threshold.
             time.sleep(0.02)  # noqa: ASYNC251 - it holds the loop
             await asyncio.sleep(0)
 
@@ -84,7 +84,7 @@ if sys.platform == "linux":
     async def test_a_thread_that_waits_for_a_core_blocks_nothing(
         loops: AgentLoops, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """The loop's thread has little work and a low priority, beside processes that keep its core busy."""
+        """The loop's thread has little work and a low priority; other processes keep its core busy."""
         core = min(os.sched_getaffinity(0))
         waited: list[float] = []
 

@@ -1,4 +1,4 @@
-"""The threads in which synchronous code of agents is called."""
+"""Threads that call synchronous code of agents."""
 
 import threading
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def threads() -> DaemonThreads:
 
 @pytest.fixture
 def released() -> Iterator[threading.Event]:
-    """What blocked calls wait for; at the end they are let go."""
+    """Event that blocked calls wait for; it is set at the end."""
     event = threading.Event()
     yield event
     event.set()

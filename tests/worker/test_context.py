@@ -1,4 +1,4 @@
-"""What an agent can do with its run: events, steps, states, questions, and the rest of its context."""
+"""Operations of an agent on its run: events, steps, states, questions, and the rest of its context."""
 
 import asyncio
 import logging
@@ -46,14 +46,14 @@ async def test_a_flood_is_slowed_to_what_the_queue_takes(house: House) -> None:
         while sent["count"] < 10 * emitter.MAX_EVENTS:
             await ctx.emit("x" * 100)
             sent["count"] += 1
-            # One before the batch is full: the call that fills it may wait itself.
+            # One before the batch is full, because the call that fills the batch may wait itself.
             if sent["count"] == emitter.MAX_EVENTS - 1:
                 house.begun.set()
 
     async with house.working():
         run_id = house.queue.add("flood")
         await house.began()
-        # What is on its way and what waits: no more than two batches, however long it lasts.
+        # Sent and pending events: at most two batches, for any duration.
         house.queue.calls.clear()
         await house.queue.until(lambda: len([1 for name, _ in house.queue.calls if name == "claim"]) > 2)
         assert sent["count"] <= 2 * emitter.MAX_EVENTS + 1
@@ -173,7 +173,7 @@ async def test_events_stand_before_the_state_that_follows_them(house: House) -> 
 
 
 def asking(house: House) -> list[Any]:
-    """An agent that asks two questions, and what it did."""
+    """Agent that asks two questions, with a record of what it did."""
     done: list[Any] = []
 
     @house.agents.agent("asker")

@@ -1,4 +1,4 @@
-"""A worker that was frozen past its lease begins nothing more: the queue decides what comes next."""
+"""A worker that was frozen past its lease starts nothing more: the queue decides what happens next."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ LEASE = 1.0
 
 
 class Boottime:
-    """The machine's clock, which can jump ahead as it does when a process is frozen."""
+    """The machine's clock, which can jump ahead as it does for a frozen process."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -53,7 +53,7 @@ def test_a_thawed_worker_makes_no_effect() -> None:
         assert process.stdin is not None
         assert process.stdout.readline() == "begun\n"
         os.kill(process.pid, signal.SIGSTOP)
-        # The lease is over when this much time has passed; nothing else tells it.
+        # Only the passed time shows that the lease is over.
         time.sleep(LEASE * 1.5)
         process.stdin.write("g")
         process.stdin.flush()
@@ -74,7 +74,7 @@ class FreezingQueue(MemoryQueue):
         return answer
 
     async def renew(self, worker_id: str, held: Sequence[Lease]) -> list[Verdict]:
-        """Answers nothing, since an answer would be a new lease."""
+        """Answer nothing, since an answer would be a new lease."""
         await asyncio.Event().wait()
         return []
 

@@ -1,4 +1,4 @@
-"""A worker that answers for servers without its graphs: what fails, takes too long or is too large."""
+"""A worker that answers for servers without its graphs: failures, late answers and large answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from perdure.worker.registry import Agents, make_agent
 
 
 class Gate:
-    """Where the reducer of a graph stops."""
+    """Point where the reducer of a graph waits."""
 
     def __init__(self) -> None:
         self.reached = 0
@@ -86,7 +86,7 @@ async def perdure(tmp_path: Path, gate: Gate) -> AsyncIterator[Perdure]:
 
 @pytest.fixture
 def views(perdure: Perdure) -> NamespaceGraphs:
-    """Those of a process without graphs."""
+    """Views of a process without graphs."""
     services = perdure.services
     return NamespaceGraphs(
         None, services.threads, services.assistants, services.graph_requests, services.items
@@ -120,7 +120,7 @@ async def test_a_graph_that_takes_too_long_changes_nothing(
     assert gate.reached == 1
     gate.open.set()
     monkeypatch.setattr(service, "DEADLINE_SECONDS", 10.0)
-    # The worker goes on with others, and what came too late is not applied.
+    # The worker continues with other requests, and the late update is not applied.
     await views.update_state(thread, {"said": ["later"]}, as_node="one")
     assert [each["values"]["said"] for each in await views.history(thread)] == [["later"]]
 
@@ -132,7 +132,7 @@ async def test_a_frozen_worker_does_not_begin_a_request_after_its_lease(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As if the process had been stopped while the answer to its claim was on its way."""
+    """As if the process had been stopped while the answer to its claim was being sent."""
     monkeypatch.setattr(service, "DEADLINE_SECONDS", 1.0)
     gate.open.set()
     frozen, claim = [0.0], service.GraphRequests.claim
@@ -145,7 +145,7 @@ async def test_a_frozen_worker_does_not_begin_a_request_after_its_lease(
     for module in (graph_requests, pulse):
         monkeypatch.setattr(module, "boottime", lambda: boottime() + frozen[0])
     monkeypatch.setattr(service.GraphRequests, "claim", freezing)
-    # The claim that waits already is the one before the freeze.
+    # The pending claim is the one before the freeze.
     thread = await thread_of(perdure)
     await views.update_state(thread, {"gate": "wait"}, as_node="one")
     with pytest.raises(AgentUnavailable):

@@ -1,4 +1,4 @@
-"""Graphs as runs of a real queue: kept behind the run, gone on with, undone, copied and removed."""
+"""Graphs as runs of a real queue: stored, continued, rolled back, copied and removed."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ async def thread_of(perdure: Perdure) -> str:
 
 
 async def kept(perdure: Perdure, thread_id: str) -> int:
-    """How many checkpoints the graphs of a thread have."""
+    """Count the checkpoints of a thread's graphs."""
     room = GraphService(perdure.threads.storage)
     return len(await room.find(CheckpointQuery(thread_id=thread_id)))
 
 
 async def purge(perdure: Perdure) -> None:
-    """Remove the rows of whatever has gone."""
+    """Purge deleted rows."""
     perdure.threads.policy = Policy(linger=0.0)
     await perdure.threads.purge()
 
@@ -107,7 +107,7 @@ async def test_a_worker_that_is_cut_off_loses_its_graph_to_another(url: str, gra
         async def unreachable(*args: Any) -> Any:
             raise StorageUnavailable
 
-        # What it claimed it will never tell of; it dies in the middle of its graph.
+        # It never reports on the claimed run, as if it had died in the middle of its graph.
         cut_off._queue.renew = cut_off._queue.controls = unreachable  # type: ignore[method-assign, assignment]
         await cut_off.start()
         thread = await thread_of(perdure)
@@ -219,7 +219,7 @@ async def test_a_function_goes_on_from_what_a_graph_has_left(perdure: Perdure, g
     assert end.values["said"] == ["x" * 5000, "counted", "y", "one", "two"]
 
 
-# --- elsewhere --------------------------------------------------------------------------------------------
+# --- other processes --------------------------------------------------------------------------------------
 
 
 async def test_a_graph_behind_a_server(url: str, graphs: Graphs) -> None:

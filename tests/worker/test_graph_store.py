@@ -1,4 +1,4 @@
-"""The store of a graph at run time: in a worker beside the database, and in one behind a server."""
+"""Store of a graph at run time: in a worker with a database, and in a worker behind a server."""
 
 from __future__ import annotations
 

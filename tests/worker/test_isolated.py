@@ -1,4 +1,4 @@
-"""Agents in processes of their own: the same as elsewhere, and whatever they do harms nobody."""
+"""Agents in their own processes: they work like others, and their failures affect no other run."""
 
 import os
 import time
@@ -37,7 +37,7 @@ async def test_an_agent_in_its_own_process_has_what_others_have(house: House) ->
     async with house.working():
         row = await house.queue.ended(house.queue.add("worker", os.getpid()))
     assert row.results == ["retriable", "success"]
-    # The second attempt emits before it reaches the step that the first has saved.
+    # The second attempt emits before it reaches the step that the first one saved.
     assert row.told("custom") == [{"attempt": 1, "pid": True}]
     assert row.told("values")[-1] == {"steps": [1, 10], "loaded": {"at": 2}, "key": ":x"}
     states = house.queue.checkpoints[row.run.thread_id]

@@ -1,4 +1,4 @@
-"""How many runs a worker executes at once by default: async agents and others have slots of their own."""
+"""Default number of concurrent runs of a worker: async agents and other agents have separate slots."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from perdure.worker.options import ASYNC_RUNS
 CORES = os.cpu_count() or 1
 RESULT = """print('{"type": "result", "values": 1}')"""
 MORE = 3
-"""How many runs of each kind wait for a slot."""
+"""Number of runs of each kind that wait for a slot."""
 
 
 class Executing:
-    """Runs of an agent that are executed now; they end when `over` is set."""
+    """Runs of an agent that are being executed; they end when `over` is set."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""Phases on a worker: what agents are told, what comes out, and what executions and sessions say of it."""
+"""Phases on a worker: the input of agents, their outputs, and their executions and sessions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ AGENTS = ("describes", "fails_softly", "is_cut", "chats", "asks", "waits", "coun
 
 
 class AsItIs:
-    """Renders the stored input as the input."""
+    """Render the stored input unchanged."""
 
     async def render(self, ns: int, orders: Sequence[PhaseOrder]) -> list[PhaseInput]:
         return [PhaseInput(input=order.input) for order in orders]
@@ -75,7 +75,7 @@ def agents() -> Agents:
 
 
 class Bench:
-    """A database with a worker, whose phases are created by hand."""
+    """Database with a worker, whose phases are created by hand."""
 
     def __init__(self, storage: Any, folder: Path) -> None:
         self.threads = Threads(storage, KINDS, policy=Policy(timeout=20.0, lease=10.0, grace=5.0))
@@ -105,7 +105,7 @@ class Bench:
         return made
 
     async def run(self, agent: str, input: Any = None, **fields: Any) -> ExecutionDetail:
-        """Execute a phase to its end, and give its execution."""
+        """Execute a phase to its end, and return its execution."""
         await self.threads.join_run(await self.create(agent, input or {}, **fields), 30)
         return await self.latest()
 
@@ -168,7 +168,7 @@ async def test_an_agent_is_told_of_its_phase_and_what_it_took_is_in_its_executio
 async def test_phases_of_a_remote_worker_come_through_the_server(engine_url: str, tmp_path: Path) -> None:
     async with open_store(engine_url) as store, housed(store) as house:
         bench = Bench(store.storage, tmp_path)
-        # No workflow run is behind these phases, whose definition the server would render.
+        # These phases have no workflow run, whose definition the server would render.
         house.visitor.app.services.run_queue._inputs = AsItIs()
         async with working(bench, RemoteRunQueue(house.visitor.url)):
             await bench.threads.join_run(await bench.create("perdure.command", {"command": "echo hi"}), 30)
@@ -213,7 +213,7 @@ async def test_totals_that_an_agent_states_win_over_the_sum_of_its_messages(benc
         *_, last = await bench.lines(done)
         assert last["subtype"] == "success"
         assert [last[f"total_{name}"] for name in TOKENS] == [*stated]
-        # What the assistant said already is not said again.
+        # A message that the assistant has already written is not written again.
         page = await bench.sessions.messages(done.session_id or "")
         assert [each.role for each in page.items] == ["user", "assistant", "result", "result", "result"]
 
@@ -413,7 +413,7 @@ class _Answers(BaseHTTPRequestHandler):
         self.wfile.write(b"got " + body)
 
     def log_message(self, *args: Any) -> None:
-        """Nothing is printed."""
+        """Print nothing."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Runs that one process asks for and another executes, with Redis between them, and without it."""
+"""Runs that one process creates and another executes, with and without Redis between them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perdure.threads.records import RunRequest
 from perdure.worker.registry import Agents
 
 NEVER = 600.0
-"""A poll interval that no test lives to see."""
+"""Poll interval longer than any test."""
 
 gates: dict[str, threading.Event] = {}
 
@@ -45,7 +45,7 @@ def gate(redis_prefix: str) -> threading.Event:
 async def pair(
     database_url: str, redis_url: str, redis_prefix: str
 ) -> AsyncIterator[tuple[Perdure, Perdure]]:
-    """Who asks, and who executes but never looks by itself."""
+    """A caller, and a worker that never polls."""
     options: dict[str, Any] = {"redis_url": redis_url, "redis_key_prefix": redis_prefix}
     options |= {"job_interval": NEVER, "job_heartbeat": NEVER}
     async with (

@@ -1,4 +1,4 @@
-"""A new attempt replays its agent: what the stream has is not appended again, and nothing is lost."""
+"""A new attempt replays its agent: events in the stream are not appended again, and none is lost."""
 
 import asyncio
 from collections import Counter
@@ -36,13 +36,13 @@ SAME = st.booleans()
 
 
 class Player:
-    """An agent that executes a program. In each attempt it may be killed, before one of its operations."""
+    """Agent that executes a program. Each attempt may be killed before one of its operations."""
 
     def __init__(self, house: House, kills: list[int], *, same: bool = False) -> None:
         self.house = house
         self.kills = kills
         self.same = same
-        """Whether all events have the same data, so that only their number tells them apart."""
+        """True if all events have the same data, so that only their number distinguishes them."""
         self.done = 0
 
     async def __call__(self, ctx: Any, program: Any) -> None:
@@ -68,13 +68,13 @@ class Player:
     async def killed(self, ctx: Any) -> None:
         self.done += 1
         if ctx.attempt <= len(self.kills) and self.done > self.kills[ctx.attempt - 1]:
-            # As after a kill: what was not written is lost, and another attempt begins.
+            # As after a kill: unwritten events are lost, and another attempt starts.
             self.house.queue.steal(ctx.run_id)
             await asyncio.Event().wait()
 
 
 def emitted_by(program: Any, kills: list[int], *, same: bool = False) -> list[Any]:
-    """What the stream of a run has, that was killed as often."""
+    """Return the stream of a run whose attempts were killed at these operations."""
 
     async def run() -> list[Any]:
         house = House()
@@ -106,7 +106,7 @@ def test_with_parallel_steps_nothing_is_lost(program: Any, kills: list[int]) -> 
 
 
 async def attempts(house: House, agent: Any, input: Any = None) -> list[Any]:
-    """The custom events of a run; the agent raises `Retriable` where an attempt is to end."""
+    """Return the custom events of a run. The agent raises `Retriable` to end an attempt."""
     house.agents.register("agent", agent)
     async with house.working():
         row = await house.queue.ended(house.queue.add("agent", input))
@@ -168,13 +168,13 @@ async def test_what_led_to_saved_parallel_steps_is_dropped(house: House) -> None
         await asyncio.gather(*map(branch, "abc"))
         await ctx.emit("end")
 
-    # Branch b has no saved step yet: what it emitted is emitted again.
+    # Branch b has no saved step, so it emits its event again.
     works = [f"{name} {what}" for name in "abc" for what in ("begins", "works")]
     assert Counter(await attempts(house, agent)) == Counter(["plan", *works, "b begins", "end"])
 
 
 async def test_a_branch_goes_on_while_another_has_not_come_to_its_step(house: House) -> None:
-    """The first branch is past its step when it is killed; it emits afterwards what it never could before."""
+    """The first branch is past its step when it is killed. Later it emits what it could not emit before."""
 
     async def agent(ctx: Any, input: Any) -> None:
         async def first() -> None:
@@ -284,7 +284,7 @@ async def test_a_question_is_asked_once(house: House) -> None:
     assert [list(each) for each in row.told("values")] == [["__interrupt__"]]
 
 
-# --- what is held -------------------------------------------------------------------------------------------
+# --- held events --------------------------------------------------------------------------------------------
 
 
 def event(number: int, size: int = 1) -> NewEvent:

@@ -1,4 +1,4 @@
-"""What a lone run asks of its database: statements on PostgreSQL, transactions on SQLite."""
+"""Cost of a single run in its database: statements on PostgreSQL, transactions on SQLite."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def noop(ctx: Any, input: Any) -> Any:
 
 
 async def _lone_run(threads: Threads, number: int) -> None:
-    """A run on a new thread, as a caller of the server asks for it."""
+    """Execute a run on a new thread, as a caller of the server does."""
     thread = await threads.create_thread()
     request = RunRequest(assistant_id="noop", thread_id=thread.thread_id, input={"number": number})
     end = await threads.wait(request)
@@ -42,7 +42,7 @@ async def _lone_run(threads: Threads, number: int) -> None:
 
 @asynccontextmanager
 async def _working_on(url: str) -> AsyncIterator[Threads]:
-    """The threads of a caller, with a worker that is warm."""
+    """Return the threads of a caller, with a worker that has executed a few runs."""
     async with Perdure(url, agents=agents, jobs_per_worker=16, trace_sample=0.0) as perdure:
         threads = perdure.threads.acting_as(Caller.trusted("somebody"))
         for number in range(5):
@@ -73,7 +73,7 @@ async def test_a_lone_run_asks_few_statements_of_postgres(
             asked.clear()
             await _lone_run(threads, number)
             counts.append(len(asked))
-    # Timers ask now and then, and some runs are created before the worker waits again.
+    # Timers run statements too, and some runs are created before the worker waits again.
     assert min(counts) <= STATEMENTS, asked
 
 

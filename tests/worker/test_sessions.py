@@ -1,4 +1,4 @@
-"""What agents say gets into their session: in this process, in one of its own, as a command, and remotely."""
+"""Sessions of agents: in this process, in their own process, as a command, and behind a server."""
 
 import asyncio
 import json
@@ -88,7 +88,7 @@ async def remote(url: str, made: Agents) -> AsyncIterator[tuple[Runs, Sessions]]
 
 
 async def check_talk(run: Runs, sessions: Sessions, agent: str) -> None:
-    """One talk on a thread, as the session shows it."""
+    """Execute a run on a thread, and check its session."""
     thread = {"thread_id": f"thread-{agent}", "if_not_exists": "create"}
     ended: Run = await run(agent, INPUT, **thread)
     session_id = f"thread-{agent}"
@@ -132,7 +132,7 @@ async def test_what_agents_say_is_in_their_session(url: str) -> None:
     async with local(url, agents()) as (run, sessions):
         for agent in ("talker", "isolated-talker", "command-talker"):
             await check_talk(run, sessions, agent)
-        # A second run on the thread goes on in its session, and its cost is added.
+        # A second run on the thread continues its session, and its cost is added.
         again = await run("talker", INPUT, thread_id="thread-talker")
         session = await sessions.get(again.session_id)
         assert (again.session_id, session.messages) == ("thread-talker", 12)
@@ -193,7 +193,7 @@ async def test_a_batch_that_is_sent_twice_is_written_once_and_a_late_one_is_fenc
                 await queue.log_all([bad])
         (broken,) = await queue.log_all([SessionLines(claimed.held, "s", "-app", ['{"a":\n1}'], 4)])
         assert isinstance(broken, InvalidInput)
-        # A cancelled attempt may say its last words, until it has confirmed the stop.
+        # A cancelled attempt may write lines until it confirms the stop.
         await house.client.cancel_run(run.run_id, wait=False)
         (last,) = await queue.log_all([SessionLines(claimed.held, "s", "-app", ['{"n":4}'], 4)])
         assert isinstance(last, int)
@@ -213,7 +213,7 @@ async def test_messages_of_a_graph_are_written_by_themselves(url: str) -> None:
         for agent in ("graph", "isolated-graph"):
             thread = {"thread_id": f"thread-{agent}", "if_not_exists": "create"}
             for times in (1, 2):
-                # The second run writes what it adds, and not what it found.
+                # The second run writes only the messages that it adds.
                 ended = await run(agent, asked, **thread)
                 assert (ended.status, ended.session_id) == ("success", f"thread-{agent}")
                 page = await sessions.messages(f"thread-{agent}")
@@ -237,7 +237,7 @@ def house() -> House:
 
 
 def logged(house: House) -> list[Any]:
-    """The lines that reached the queue, in their order, with the numbers of those that came twice once."""
+    """Return the lines that reached the queue, in order and without repetitions."""
     batches = [batch for name, batch in house.queue.calls if name == "log_all"]
     numbered = {number: line for batch in batches for number, line in enumerate(batch.lines, batch.first)}
     assert list(numbered) == list(range(1, len(numbered) + 1))

@@ -1,4 +1,4 @@
-"""Spans on their way to the store: in batches, bounded, and lost only with a word."""
+"""Spans on their way to the store: in batches, bounded, and never lost without a log line."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from perdure.worker.span_queue import SpanQueue
 
 
 class FlakyStore(InMemoryLightningStore):
-    """Fails while it is told to, and counts its calls."""
+    """Store that fails on demand, and counts its calls."""
 
     error: Exception | None = None
     hangs = False

@@ -1,4 +1,4 @@
-"""How runs stop before their agents are done: cancelled, lost, out of time, or because the worker ends."""
+"""Runs that stop before their agents are done: cancelled, lost, timed out, or because the worker stops."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ def house() -> House:
 
 
 def waiting(house: House, seen: list[Any]) -> None:
-    """An agent that waits to be cancelled, and says how it was."""
+    """Agent that waits to be cancelled, and records how it was."""
 
     @house.agents.agent("waiting")
     async def wait(ctx: Any, input: Any) -> None:
@@ -179,7 +179,7 @@ async def test_an_agent_that_blocks_its_loop_costs_no_lease(
             blocked = house.queue.add("blocking")
             await house.began()
             house.queue.calls.clear()
-            # One that comes into its loop waits, until it is seen and goes into another loop.
+            # A run in the blocked loop waits until the worker detects the block and moves it to another loop.
             row = await house.queue.ended(house.queue.add("good"))
             assert row.run.status == "success"
             assert "BG_JOB_ISOLATED_LOOPS=true" in caplog.text
@@ -327,7 +327,7 @@ async def test_a_worker_says_how_busy_it_is(house: House, caplog: pytest.LogCapt
 async def test_a_lost_attempt_does_not_stop_the_next_one_in_the_same_worker(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the queue says of an attempt comes when the run was claimed again, and is not for the new one."""
+    """The verdict on the first attempt arrives after the next claim, and must not stop the second attempt."""
     asked, again = threading.Event(), threading.Event()
 
     @house.agents.agent("lost")

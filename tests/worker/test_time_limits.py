@@ -1,4 +1,4 @@
-"""How long an attempt may take: its run decides, its agent, the settings or the kind of the agent."""
+"""Time limits of attempts: from the run, its agent, the settings or the kind of the agent."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Every attempt is traced: itself, its steps, its graph's nodes, and the calls of models and tools."""
+"""Traces of attempts: their own span, their steps, their graph's nodes, and calls of models and tools."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def sqlite_url(tmp_path: Path) -> str:
 
 
 class Traced:
-    """A perdure with agents whose traces are looked at once its worker has stopped."""
+    """Perdure with agents whose traces are read after its worker has stopped."""
 
     def __init__(self, url: str, **options: Any) -> None:
         self.agents = traced_agents.agents()
@@ -81,7 +81,7 @@ def named(spans: list[Span], name: str) -> Span:
 
 
 def tree(spans: list[Span]) -> Any:
-    """The names of spans, each with those below it, in the order of their start."""
+    """Return the names of spans, each with its children, in the order of their start."""
     ids = {span.span_id for span in spans}
 
     def below(parent: str | None) -> list[Any]:
@@ -170,7 +170,7 @@ async def test_steps_and_the_agents_own_spans_form_one_tree(url: str) -> None:
     traced = Traced(url)
     async with traced.opened() as perdure:
         end = await traced.ended(perdure, "steps", traceparent=PARENT)
-        # What the agent itself records is stored before its run ends.
+        # Spans of the agent's own tracer are stored before its run ends.
         assert "own, inside" in {span.name for span in await perdure.store.query_spans(end.run.run_id)}
     spans = await traced.spans(end.run.run_id)
     assert tree(spans) == [

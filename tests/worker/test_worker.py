@@ -1,4 +1,4 @@
-"""What a worker does with runs: every way in which an agent can end, and nothing else is touched."""
+"""Runs on a worker: every way in which an agent can end, without effects on other runs."""
 
 import asyncio
 import sys
@@ -219,7 +219,7 @@ async def test_a_task_that_an_agent_leaves_behind_cannot_end_the_loop_of_others(
 
 
 class PoolError(Exception):
-    """Stands for an error of a package that is not there."""
+    """Stand-in for an error of a package that is not installed."""
 
 
 PoolError.__module__ = "psycopg.errors"

@@ -24,7 +24,7 @@ from perdure.worker.worker import RunWorker
 
 
 class Place:
-    """A database, its threads, and agents."""
+    """Database with its threads and agents."""
 
     def __init__(self, store: DatabaseLightningStore, lease: float) -> None:
         self.store = store
@@ -53,7 +53,7 @@ class Place:
         return await self.threads.join_run(run_id, 30)
 
     async def told(self, run_id: str) -> list[Any]:
-        """The events of a run that has ended, from first to last."""
+        """Return the events of an ended run, from first to last."""
         events = [event async for burst in self.threads.stream_run(run_id) for event in burst]
         assert [event.seq for event in events] == list(range(1, len(events) + 1))
         return events

@@ -1,4 +1,4 @@
-"""Agents whose traces tests look at, here and in processes of their own."""
+"""Agents whose traces tests read, in this process and in their own processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def weather(city: str) -> str:
 
 
 class ScriptedModel(FakeMessagesListChatModel):
-    """Answers first with a call of a tool, then with a text."""
+    """Model that answers first with a tool call, then with a text."""
 
     model_name: str = "scripted-1"
 
@@ -42,7 +42,7 @@ def model_for(city: str) -> ScriptedModel:
 
 
 def react(city: str = "Rome") -> Any:
-    """A graph that calls a model, a tool, and the model again."""
+    """Graph that calls a model, a tool, and the model again."""
     model = model_for(city)
 
     async def think(state: MessagesState) -> Any:
@@ -98,7 +98,7 @@ async def _fail() -> None:
 
 
 async def calls_model(ctx: Any, input: Any) -> Any:
-    """A model without a graph, in a step and outside."""
+    """Model without a graph, in a step and outside."""
     answer = await ctx.step("model", lambda: _answer())
     await _answer()
     await ctx.step("after", lambda: None)

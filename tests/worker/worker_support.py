@@ -1,4 +1,4 @@
-"""A worker at work on a queue in memory, with clocks that suit a test."""
+"""Worker on an in-memory queue, with short intervals for tests."""
 
 import asyncio
 import threading
@@ -23,13 +23,13 @@ QUICK = {
 
 
 class House:
-    """A queue, its agents, and workers."""
+    """Queue, its agents, and workers."""
 
     def __init__(self, lease: float = 30.0) -> None:
         self.queue = MemoryQueue(lease)
         self.agents = Agents()
         self.gate = threading.Event()
-        """Lets go of whatever an agent of a test waits for."""
+        """Release everything that an agent of a test waits for."""
         self.begun = threading.Event()
 
     def worker(self, **options: Any) -> RunWorker:
@@ -37,7 +37,7 @@ class House:
 
     @asynccontextmanager
     async def working(self, **options: Any) -> AsyncIterator[RunWorker]:
-        """A worker for as long as the block lasts."""
+        """Run a worker until the block ends."""
         worker = self.worker(**options)
         await worker.start()
         try:
@@ -47,7 +47,7 @@ class House:
             await worker.stop()
 
     async def began(self) -> None:
-        """Wait until an agent has said that it is at work."""
+        """Wait until an agent has reported that it is executing."""
         assert await asyncio.to_thread(self.begun.wait, 20)
 
     @contextmanager
