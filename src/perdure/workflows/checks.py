@@ -73,14 +73,14 @@ def list_outputs(workflow: Workflow) -> frozenset[str]:
     return frozenset(name for name in names if name is not None)
 
 
-def unknown_outputs(text: str, known: frozenset[str]) -> Iterator[str]:
+def unknown_outputs(text: str, outputs: frozenset[str]) -> Iterator[str]:
     """Yield a message for each output in a template that no phase has."""
     try:
         named = templates.parse(text).outputs()
     except InvalidInput:
         # `check_template` reports a template that cannot be parsed.
         return
-    yield from (f"${{{name}.output}} names no phase" for name in sorted(named - known))
+    yield from (f"${{{name}.output}} names no phase" for name in sorted(named - outputs))
 
 
 def _graph_mistakes(workflow: Workflow) -> Iterator[FileMistake]:

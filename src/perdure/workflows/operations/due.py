@@ -107,7 +107,7 @@ async def stop_strays(tx: Tx, run_id: str, phases: PhaseStarter) -> Tended:
     return Tended(len(ids) == STRAYS and bool(strays), children)
 
 
-async def tended(tx: Tx, run_id: str, due_at: int) -> None:
+async def clear_due(tx: Tx, run_id: str, due_at: int) -> None:
     """Clear the due work of a run, unless new work was requested meanwhile."""
     await lock_runs(tx, [run_id])
     await tx.execute(sql.TENDED, id=run_id, due_at=due_at)
