@@ -61,7 +61,7 @@ def find_mistakes(definition: Workflow | Cron) -> Iterator[FileMistake]:
     yield from _graph_mistakes(definition)
     if definition.classification is not None and definition.classification.intent in RESERVED_INTENTS:
         intent = definition.classification.intent
-        yield FileMistake(f"the intent {intent!r} is taken: it steers runs", ("classification", "intent"))
+        yield FileMistake(f"the intent {intent!r} is reserved", ("classification", "intent"))
     if definition.final_message is not None:
         messages = (*_template(definition.final_message), *unknown_outputs(definition.final_message, outputs))
         yield from (FileMistake(message, ("final_message",)) for message in messages)
@@ -193,7 +193,7 @@ def _loop_mistakes(phase: Phase) -> Iterator[tuple[str, str]]:
     if loop.until is not None:
         yield from (("generic_loop.until", message) for message in _condition(loop.until))
     if loop.until_bash is not None and ("{{" in loop.until_bash or "${" in loop.until_bash):
-        yield "generic_loop.until_bash", "until_bash is run as it is written: it takes no template"
+        yield "generic_loop.until_bash", "until_bash is executed as written and takes no template"
 
 
 def list_prompts(phase: Phase) -> Iterator[tuple[str, str]]:

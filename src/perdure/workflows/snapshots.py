@@ -32,7 +32,9 @@ def snapshot(name: str, workflows: Mapping[str, Workflow]) -> Snapshot:
     """Build the snapshot of a workflow out of the known workflows."""
     data = msgspec.json.encode(dict(sorted(_reachable(name, workflows).items())))
     if len(data) > MAX_SNAPSHOT:
-        raise InvalidInput(f"workflow {name!r} is larger than {MAX_SNAPSHOT} bytes with all that it starts")
+        raise InvalidInput(
+            f"workflow {name!r} is larger than {MAX_SNAPSHOT} bytes, including started workflows"
+        )
     return Snapshot(name, hashlib.sha256(data).hexdigest(), data.decode())
 
 

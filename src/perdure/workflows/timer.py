@@ -136,10 +136,10 @@ class WorkflowTimer:
         except (StorageError, asyncio.CancelledError):
             raise
         except Conflict as error:
-            logger.info("%s moved meanwhile: %s", what, error)
+            logger.info("%s changed meanwhile: %s", what, error)
         except (InvalidInput, NotFound, TooLarge) as error:
             # The cause is the workflow or the output of an agent, so it becomes the error of the run.
-            logger.info("%s cannot go on: %s", what, error.message)
+            logger.info("%s cannot continue: %s", what, error.message)
             await self._give_up(ns, node, error.message)
         except Exception as error:
             logger.exception("the due work of %s failed", what)
@@ -174,7 +174,7 @@ class WorkflowTimer:
                 lifecycle.cancel, run_id, "the run that started it has ended", self.phases, ns=ns
             )
         except Conflict:
-            logger.debug("workflow run %s had ended by itself", run_id)
+            logger.debug("workflow run %s had already ended", run_id)
 
     # --- nodes --------------------------------------------------------------------------------------------
 

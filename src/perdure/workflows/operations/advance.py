@@ -25,7 +25,7 @@ from perdure.workflows.operations.work import RunWork
 from perdure.workflows.rows import WorkflowRunRow
 from perdure.workflows.steps import decode_state, format_question, remember
 
-NOT_AWAITED: Final = "its run did not wait for it any more"
+NOT_AWAITED: Final = "its run no longer waited for it"
 REMEMBERED: Final = 16
 """Maximum number of lost workers in the row of a run."""
 

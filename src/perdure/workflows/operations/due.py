@@ -271,7 +271,7 @@ async def enter_answer(tx: Tx, run_id: str, key: NodeKey, resume: str, phases: P
     waiting = await _waiting(tx, run_id, key, phases)
     work, node = waiting or (works[run_id], before)
     if waiting is None or node.state != before.state:
-        raise Conflict(f"node {key} of workflow run {run_id} does not wait for an answer any more")
+        raise Conflict(f"node {key} of workflow run {run_id} no longer waits for an answer")
     node.due_at = None
     for answer in answers:
         if isinstance(answer, NotFound):
