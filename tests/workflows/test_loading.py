@@ -169,7 +169,7 @@ def test_what_is_for_other_systems_is_kept_and_told() -> None:
 def test_a_loop_whose_result_has_the_name_of_its_phase_is_told() -> None:
     loop = "generic_loop: {until: 'output == 1'}"
     loaded = load_text(minimal("output_var: a", loop), "w.yaml")
-    assert "output_var is its own name" in str(loaded.warnings[0])
+    assert "output_var is the name of the phase" in str(loaded.warnings[0])
     assert load_text(minimal("output_var: b", loop), "w.yaml").warnings == []
 
 
