@@ -32,7 +32,7 @@ from perdure.runtime.stores import open_configured
 from perdure.workflows import sql
 from perdure.workflows.hints import RUNS_CHANNEL, run_key
 from perdure.workflows.operations.queries import find
-from perdure.workflows.operations.saving import counted
+from perdure.workflows.operations.saving import build_counts
 from perdure.workflows.rows import NewRunRow
 from perdure.workflows.service import Workflows
 
@@ -258,7 +258,7 @@ async def _copy(tx: Tx, row: NewRunRow, first: int, size: int) -> None:
             active=None,
         )
         copies.append(copy)
-    await tx.write(sql.ADD_RUNS.of(copies), counted(tx, copies, new=True))
+    await tx.write(sql.ADD_RUNS.of(copies), build_counts(tx, copies, new=True))
 
 
 async def _execute(tx: Tx, first: int, size: int, runs: int) -> None:

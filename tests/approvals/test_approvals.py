@@ -124,7 +124,7 @@ async def test_an_approval_that_nobody_answers_expires_and_is_not_rejected(
     (decision,) = {each for each in approvals.recorder.decisions if each.approval_id == approval_id}
     assert await approvals.told(RUN.id) == 1
     assert decision.proceeds == (action == "approve")
-    assert decision.error == "Expired: nobody answered the gate post_plan in time"
+    assert decision.error == "Expired: the gate post_plan was not answered in time"
     with pytest.raises(Conflict, match="was expired at"):
         await approvals.as_("ann").approve(approval_id)
     await approvals.timer.settle()

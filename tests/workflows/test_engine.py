@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.workflows.support import Done, WorkflowWorld, workflow
 
-from perdure.workflows.steps import lacking
+from perdure.workflows.steps import find_missing_sandbox
 from perdure.workflows.values import Config
 
 LINE = """
@@ -134,8 +134,8 @@ def test_what_a_phase_needs_of_a_sandbox() -> None:
         ("sandbox_image: other", False, False),
     ):
         (phase,) = workflow(f"name: w\nphases: [{{name: a, prompt: a, {needs}}}]").phases
-        assert (lacking(phase, Config()) is None) is is_there, needs
-        assert (lacking(phase, docker) is None) is is_in_docker, needs
+        assert (find_missing_sandbox(phase, Config()) is None) is is_there, needs
+        assert (find_missing_sandbox(phase, docker) is None) is is_in_docker, needs
 
 
 async def test_a_phase_that_may_fail_does_not_stop_the_run(world: WorkflowWorld) -> None:

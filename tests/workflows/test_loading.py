@@ -129,7 +129,7 @@ WRONG = {
     minimal("prompt: x", "generic_loop:", "  max_iterations: 3"): (5, "needs 'until' or 'until_bash'"),
     minimal("generic_loop:", "  until: a ="): (5, "not understood"),
     minimal("generic_loop:", "  until_bash: test {{a}}"): (5, "takes no template"),
-    minimal("messages:", "  on_start: '{'", "  on_success: '{{a b c}}'"): (6, "names nothing"),
+    minimal("messages:", "  on_start: '{'", "  on_success: '{{a b c}}'"): (6, "is not a value or a helper"),
     minimal("model: '{{#if a}}x'"): (4, "without"),
     minimal("on_failure: {action: goto}"): (4, "goto"),
     minimal("on_output: {contains_BLOCKED: {unless_title_matches: '('}}"): (4, "no regular expression"),
@@ -161,7 +161,7 @@ def test_what_is_for_other_systems_is_kept_and_told() -> None:
     loaded = load_text(minimal("web_search: true", "messages: {on_start: '{{artifactUrl x.md}}'}"), "w.yaml")
     assert loaded.problems == []
     assert [str(each) for each in loaded.warnings] == [
-        "w.yaml:4: phase 'a': web_search is for a sandbox; it is kept and not used",
+        "w.yaml:4: phase 'a': web_search is for a sandbox; it is stored but has no effect",
         "w.yaml:3: phase 'a': there is no helper artifactUrl; it renders nothing",
     ]
 
@@ -169,7 +169,7 @@ def test_what_is_for_other_systems_is_kept_and_told() -> None:
 def test_a_loop_whose_result_has_the_name_of_its_phase_is_told() -> None:
     loop = "generic_loop: {until: 'output == 1'}"
     loaded = load_text(minimal("output_var: a", loop), "w.yaml")
-    assert "output_var is its own name" in str(loaded.warnings[0])
+    assert "output_var is the name of the phase" in str(loaded.warnings[0])
     assert load_text(minimal("output_var: b", loop), "w.yaml").warnings == []
 
 
@@ -217,8 +217,8 @@ def test_of_two_files_with_one_name_or_intent_the_first_counts(tmp_path: Path) -
     (tmp_path / "d.yaml").write_text("name: a\nphases: [{name: p, prompt: x}]\n")
     loaded = {Path(each.file).stem: each for each in load_folder(tmp_path)}
     assert [name for name, each in loaded.items() if each.definition is None] == ["b", "d"]
-    assert "intent 'build' is that of a.yaml" in str(loaded["b"].problems[0])
-    assert "name of a workflow 'a' is that of a.yaml" in str(loaded["d"].problems[0])
+    assert "intent 'build' is already used in a.yaml" in str(loaded["b"].problems[0])
+    assert "name of a workflow 'a' is already used in a.yaml" in str(loaded["d"].problems[0])
 
 
 def test_an_intent_that_steers_runs_is_taken() -> None:

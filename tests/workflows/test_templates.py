@@ -59,16 +59,16 @@ RENDERED = {
     "{{artifactUrl plan.md}}": "",
 }
 WRONG = {
-    "{{}}": "names nothing",
-    "{{ }}": "names nothing",
-    "{{a b c}}": "names nothing",
-    "{{a.}}": "names nothing",
-    "{{1a}}": "names nothing",
-    "{{a + b}}": "names nothing",
+    "{{}}": "is not a value or a helper",
+    "{{ }}": "is not a value or a helper",
+    "{{a b c}}": "is not a value or a helper",
+    "{{a.}}": "is not a value or a helper",
+    "{{1a}}": "is not a value or a helper",
+    "{{a + b}}": "is not a value or a helper",
     "x\n{{a()}}": "line 2",
     "{{#if a}}": "without",
     "{{/if}}": "without",
-    "{{#if}}x{{/if}}": "names nothing",
+    "{{#if}}x{{/if}}": "is not a value or a helper",
     "{{#if a}}" * 12 + "{{/if}}" * 12: "nested deeper",
     "x" * (300 << 10): "at most",
 }

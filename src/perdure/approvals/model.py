@@ -194,7 +194,7 @@ class Decision(NamedTuple):
     def error(self) -> str:
         """Return the error of a run that does not continue."""
         if self.status == EXPIRED:
-            return f"Expired: nobody answered the gate {self.gate} in time"
+            return f"Expired: the gate {self.gate} was not answered in time"
         return f"Rejected: {self.response or NO_REASON}"
 
 

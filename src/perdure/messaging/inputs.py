@@ -9,7 +9,7 @@ from perdure.executions.model import PhaseInput, PhaseOrder
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Storage
 from perdure.messaging.model import MAX_HISTORY
-from perdure.messaging.operations.turns import messages_of_turn
+from perdure.messaging.operations.turns import get_turn_messages
 
 SESSION: Final = "messaging_session_id"
 """Field of a stored input that names the session of a turn."""
@@ -32,7 +32,7 @@ class TurnInputs:
         session_id = pointer[SESSION]
         try:
             messages = await self._storage.read(
-                messages_of_turn, session_id, order.rollout_id, MAX_HISTORY, ns=ns
+                get_turn_messages, session_id, order.rollout_id, MAX_HISTORY, ns=ns
             )
         except NotFound as error:
             return PhaseInput(error=error.message)

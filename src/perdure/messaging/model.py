@@ -185,7 +185,7 @@ def extract_question(interrupts: str | None) -> Any:
     if interrupts is None:
         return None
     values = [item.get("value") if isinstance(item, dict) else item for item in decode_json(interrupts)]
-    return values[0] if len(values) == 1 else values
+    return values.pop() if len(values) == 1 else values
 
 
 def row_to_message(row: MessageRow) -> ChatMessage:

@@ -137,21 +137,21 @@ class Messaging(Service):
 
         With `include_stale`, also find a session that was idle for too long.
         """
-        row = await self._of_thread(platform, channel_id, thread_id, include_stale)
+        row = await self._find_by_thread(platform, channel_id, thread_id, include_stale)
         if row is None:
             raise NotFound(f"thread {thread_id} of channel {channel_id} has no active session")
         return model.row_to_session(row)
 
     async def has_active_thread(self, platform: str, channel_id: str, thread_id: str) -> bool:
         """Return whether a thread has an active session."""
-        return await self._of_thread(platform, channel_id, thread_id, include_stale=False) is not None
+        return await self._find_by_thread(platform, channel_id, thread_id, include_stale=False) is not None
 
-    async def _of_thread(
+    async def _find_by_thread(
         self, platform: object, channel_id: object, thread_id: object, include_stale: object
     ) -> model.MessagingSessionRow | None:
         stale = check_flag(include_stale, "include_stale")
         return await self.read(
-            operations.of_thread,
+            operations.find_by_thread,
             check_name(platform, "platform"),
             check_name(channel_id, "channel_id"),
             check_name(thread_id, "thread_id"),
@@ -278,7 +278,7 @@ class Messaging(Service):
         """Wait for the end of the turn that answers a message."""
         end = await self.runs.join_run(sent.turn_id)
         session = await self.get(sent.message.session_id)
-        rows = await self.read(turns.answer_of_turn, session.session_id, sent.turn_id)
+        rows = await self.read(turns.get_turn_answer, session.session_id, sent.turn_id)
         return TurnEnd(
             turn_id=sent.turn_id,
             session_id=session.session_id,

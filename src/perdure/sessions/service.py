@@ -292,7 +292,7 @@ class Sessions(Service):
                 raise Conflict(
                     f"Session {session_id} is in several projects: {names}. Name one with `project`"
                 )
-            project = infos[0].name.project
+            project = next(iter(infos)).name.project
         return ns, check_name(LogName(project, session_id, sub_agent))
 
     async def _read(

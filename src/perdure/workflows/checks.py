@@ -61,7 +61,7 @@ def find_mistakes(definition: Workflow | Cron) -> Iterator[FileMistake]:
     yield from _graph_mistakes(definition)
     if definition.classification is not None and definition.classification.intent in RESERVED_INTENTS:
         intent = definition.classification.intent
-        yield FileMistake(f"the intent {intent!r} is taken: it steers runs", ("classification", "intent"))
+        yield FileMistake(f"the intent {intent!r} is reserved", ("classification", "intent"))
     if definition.final_message is not None:
         messages = (*_template(definition.final_message), *unknown_outputs(definition.final_message, outputs))
         yield from (FileMistake(message, ("final_message",)) for message in messages)
@@ -73,14 +73,14 @@ def list_outputs(workflow: Workflow) -> frozenset[str]:
     return frozenset(name for name in names if name is not None)
 
 
-def unknown_outputs(text: str, known: frozenset[str]) -> Iterator[str]:
+def unknown_outputs(text: str, outputs: frozenset[str]) -> Iterator[str]:
     """Yield a message for each output in a template that no phase has."""
     try:
         named = templates.parse(text).outputs()
     except InvalidInput:
         # `check_template` reports a template that cannot be parsed.
         return
-    yield from (f"${{{name}.output}} names no phase" for name in sorted(named - known))
+    yield from (f"${{{name}.output}} names no phase" for name in sorted(named - outputs))
 
 
 def _graph_mistakes(workflow: Workflow) -> Iterator[FileMistake]:
@@ -193,7 +193,7 @@ def _loop_mistakes(phase: Phase) -> Iterator[tuple[str, str]]:
     if loop.until is not None:
         yield from (("generic_loop.until", message) for message in _condition(loop.until))
     if loop.until_bash is not None and ("{{" in loop.until_bash or "${" in loop.until_bash):
-        yield "generic_loop.until_bash", "until_bash is run as it is written: it takes no template"
+        yield "generic_loop.until_bash", "until_bash is executed as written and takes no template"
 
 
 def list_prompts(phase: Phase) -> Iterator[tuple[str, str]]:

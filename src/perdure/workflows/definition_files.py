@@ -153,9 +153,9 @@ class DefinitionFiles:
         """Add a receiver of definitions."""
         self._takers.append(taker)
 
-    def check_assistants(self, known: KnownAssistants) -> None:
+    def check_assistants(self, assistants: KnownAssistants) -> None:
         """Refuse files that name an unknown assistant. Call this before `start`."""
-        self._known = known
+        self._known = assistants
 
     async def start(self) -> None:
         """Read the files."""
@@ -175,9 +175,9 @@ class DefinitionFiles:
         if changed is not None:
             logger.info("workflow and cron files: %s", changed)
 
-    async def _read_when_known(self, known: KnownAssistants) -> None:
+    async def _read_when_known(self, assistants: KnownAssistants) -> None:
         while True:
-            await known.until_known(lambda: self._missing)
+            await assistants.until_known(lambda: self._missing)
             try:
                 await self._read_and_log()
             except PerdureError as error:

@@ -118,7 +118,8 @@ async def _material(tx: Tx, run: WorkflowRunRow, plan: WorkflowPlan, pointer: Po
     moment = await _moment(tx, reader, planned, node, pointer)
     scratch = await _scratch_read(tx, reader, paths)
     scope = await reader.values.scope(paths, **{**scratch, **moment})
-    before = await _before(tx, reader, plan, planned.name) if _takes_variables(planned.phase, pointer) else {}
+    reads_variables = built_in(planned.phase, pointer.role) in (COMMAND, SCRIPT, CHECK)
+    before = await _before(tx, reader, plan, planned.name) if reads_variables else {}
     model, variant = _model(planned.phase, pointer.role, reader.values, scope, planned)
     context = await reader.values.whole_context()
     return Material(run, planned, node, pointer, context, scope, before, model, variant)
@@ -230,10 +231,6 @@ async def _answers(tx: Tx, slot: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _takes_variables(phase: Phase, pointer: Pointer) -> bool:
-    return built_in(phase, pointer.role) in (COMMAND, SCRIPT, CHECK)
-
-
 async def _before(tx: Tx, reader: Reading, plan: WorkflowPlan, name: str) -> dict[str, str]:
     """Return the outputs of the phases that come before a phase; of many, the nearest."""
     names = plan.before(name)
@@ -267,7 +264,7 @@ def strings_in(value: Any) -> list[str]:
     return [text for element in inner for text in strings_in(element)]
 
 
-def filled(value: Any, scope: Mapping[str, Any]) -> Any:
+def render_value(value: Any, scope: Mapping[str, Any]) -> Any:
     """Return a value with its templates rendered. A template that is only a path becomes the value there."""
     if isinstance(value, str):
         template = templates.parse(value)
@@ -277,8 +274,8 @@ def filled(value: Any, scope: Mapping[str, Any]) -> Any:
         content = find(path, scope)
         return content if isinstance(content, dict | list | int | float) else shown(content)
     if isinstance(value, Mapping):
-        return {key: filled(element, scope) for key, element in value.items()}
-    return [filled(element, scope) for element in value] if isinstance(value, list) else value
+        return {key: render_value(element, scope) for key, element in value.items()}
+    return [render_value(element, scope) for element in value] if isinstance(value, list) else value
 
 
 def _prompt(phase: Phase, role: str) -> str | None:
@@ -312,33 +309,33 @@ def build_input(material: Material) -> dict[str, Any]:
     prompt = _prompt(phase, pointer.role)
     text = None if prompt is None else planned.template(prompt).render(scope)
     if agent == CHECK and phase.generic_loop is not None:
-        return {"command": phase.generic_loop.until_bash or "false", "env": variables(material)}
+        return {"command": phase.generic_loop.until_bash or "false", "env": build_variables(material)}
     if agent == COMMAND:
         command = shell_command(planned.template(phase.command or ""), scope)
-        return {"command": command.text, "env": {**variables(material), **command.env}}
+        return {"command": command.text, "env": {**build_variables(material), **command.env}}
     if agent == SCRIPT:
-        return {"script": phase.script, "runtime": phase.runtime or "sh", "env": variables(material)}
+        return {"script": phase.script, "runtime": phase.runtime or "sh", "env": build_variables(material)}
     if agent == CALLABLE:
-        given = standard(material, text) if phase.input is None else filled(phase.input, scope)
+        given = build_agent_input(material, text) if phase.input is None else render_value(phase.input, scope)
         return {"callable": phase.callable, "input": given}
     if agent == HTTP and phase.http is not None:
         return {
             "method": phase.http.method,
             "url": planned.template(phase.http.url).render(scope),
-            "headers": filled(phase.http.headers, scope),
-            "body": filled(phase.http.body, scope),
+            "headers": render_value(phase.http.headers, scope),
+            "body": render_value(phase.http.body, scope),
         }
     if phase.input is not None:
-        given = filled(phase.input, scope)
+        given = render_value(phase.input, scope)
         return given if isinstance(given, dict) else {"input": given}
-    return standard(material, text)
+    return build_agent_input(material, text)
 
 
-def standard(material: Material, prompt: str | None) -> dict[str, Any]:
+def build_agent_input(material: Material, prompt: str | None) -> dict[str, Any]:
     """Build the input of an agent whose phase has no `input`."""
     phase, scope, pointer = material.planned.phase, material.scope, material.pointer
     skills = [phase.skill] if phase.skill is not None else list(phase.skills)
-    given: dict[str, Any] = {
+    content: dict[str, Any] = {
         "prompt": prompt or "",
         "messages": [{"role": "user", "content": prompt or ""}],
         "context": dict(material.context),
@@ -351,11 +348,11 @@ def standard(material: Material, prompt: str | None) -> dict[str, Any]:
     }
     for name in ("item", "qa", "reply", "cycle"):
         if name in scope:
-            given[name] = scope[name]
-    return given
+            content[name] = scope[name]
+    return content
 
 
-def variables(material: Material) -> dict[str, str]:
+def build_variables(material: Material) -> dict[str, str]:
     """Return the one-line outputs of earlier phases as environment variables, under two names each."""
     env: dict[str, str] = {}
     for name, output in material.before.items():

@@ -72,7 +72,7 @@ def _together(loaded: Sequence[LoadedFile]) -> list[LoadedFile]:
     for file in loaded:
         problems = [
             FileProblem(
-                file.file, 0, f"the {what} {name!r} is that of {Path(first[what, name]).name} already"
+                file.file, 0, f"the {what} {name!r} is already used in {Path(first[what, name]).name}"
             )
             for what, name in _unique(file.definition)
             if (what, name) in first
@@ -318,23 +318,23 @@ def _notes(definition: Workflow | Cron, folder: Path | None) -> Iterator[FileMis
     """Yield warnings: fields without effect, missing prompt files, unknown helpers."""
     for name, purpose in KEPT.items():
         if getattr(definition, name, None) is not None:
-            yield FileMistake(f"{name} is for {purpose}; it is kept and not used", (name,))
+            yield FileMistake(f"{name} is for {purpose}; it is stored but has no effect", (name,))
     if isinstance(definition, Cron):
         return
     for number, phase in enumerate(definition.phases):
         for name, purpose in KEPT.items():
             if getattr(phase, name, None) is not None:
-                message = f"phase {phase.name!r}: {name} is for {purpose}; it is kept and not used"
+                message = f"phase {phase.name!r}: {name} is for {purpose}; it is stored but has no effect"
                 yield FileMistake(message, ("phases", number, name))
         if phase.output_var == phase.name and (phase.loop or phase.generic_loop):
             message = (
-                f"phase {phase.name!r}: output_var is its own name, which stays its text; "
-                "under another name it says how the loop ended"
+                f"phase {phase.name!r}: output_var is the name of the phase, which means its text; "
+                "use another name to read how the loop ended"
             )
             yield FileMistake(message, ("phases", number, "output_var"))
         for field, prompt in list_prompts(phase):
             if folder is not None and is_file_name(prompt) and not (folder / prompt).is_file():
-                message = f"phase {phase.name!r}: there is no file {prompt!r} beside this one"
+                message = f"phase {phase.name!r}: there is no file {prompt!r} next to this one"
                 yield FileMistake(message, ("phases", number, *field.split(".")))
         unknown = sorted(set().union(*map(_helpers, phase.templates())) - templates.HELPERS)
         if unknown:

@@ -28,32 +28,34 @@ class Snapshot(NamedTuple):
     body: str
 
 
-def snapshot(name: str, known: Mapping[str, Workflow]) -> Snapshot:
+def snapshot(name: str, workflows: Mapping[str, Workflow]) -> Snapshot:
     """Build the snapshot of a workflow out of the known workflows."""
-    data = msgspec.json.encode(dict(sorted(_reachable(name, known).items())))
+    data = msgspec.json.encode(dict(sorted(_reachable(name, workflows).items())))
     if len(data) > MAX_SNAPSHOT:
-        raise InvalidInput(f"workflow {name!r} is larger than {MAX_SNAPSHOT} bytes with all that it starts")
+        raise InvalidInput(
+            f"workflow {name!r} is larger than {MAX_SNAPSHOT} bytes, including started workflows"
+        )
     return Snapshot(name, hashlib.sha256(data).hexdigest(), data.decode())
 
 
-def _reachable(name: str, known: Mapping[str, Workflow]) -> dict[str, Workflow]:
-    if name not in known:
+def _reachable(name: str, workflows: Mapping[str, Workflow]) -> dict[str, Workflow]:
+    if name not in workflows:
         raise NotFound(f"Workflow {name} not found")
-    workflows: dict[str, Workflow] = {}
+    reachable: dict[str, Workflow] = {}
     pending = [name]
     while pending:
         current = pending.pop()
-        if current not in workflows:
-            workflows[current] = known[current]
-            pending += _started(known[current], known)
-    return workflows
+        if current not in reachable:
+            reachable[current] = workflows[current]
+            pending += _started(workflows[current], workflows)
+    return reachable
 
 
-def _started(workflow: Workflow, known: Mapping[str, Workflow]) -> Iterator[str]:
+def _started(workflow: Workflow, workflows: Mapping[str, Workflow]) -> Iterator[str]:
     for phase in workflow.phases:
         if phase.workflow is None:
             continue
-        if phase.workflow not in known:
+        if phase.workflow not in workflows:
             raise InvalidInput(
                 f"workflow {workflow.name!r}: phase {phase.name!r} starts {phase.workflow!r}, "
                 "which is not loaded"

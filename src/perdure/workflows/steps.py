@@ -191,7 +191,7 @@ def own_sandbox(phase: Phase, config: Config) -> str | None:
     return config.command_sandbox if is_required and phase.type in CONFINED else None
 
 
-def lacking(phase: Phase, config: Config) -> str | None:
+def find_missing_sandbox(phase: Phase, config: Config) -> str | None:
     """Return which required sandbox or image the settings do not provide, or None."""
     needed, there = phase.requires_sandbox, own_sandbox(phase, config) or config.sandbox
     if needed is True and there is None:
@@ -462,11 +462,9 @@ def is_bypassed(blocked: Blocked, context: Mapping[str, Any]) -> bool:
     if blocked.unless_label is not None and blocked.unless_label in list_labels(context):
         return True
     title = _find_first(context, ("title", "issueTitle", "issue_title"))
-    wanted = blocked.unless_title_matches
-    return wanted is not None and isinstance(title, str) and _matches(wanted, title)
-
-
-def _matches(pattern: str, title: str) -> bool:
+    pattern = blocked.unless_title_matches
+    if pattern is None or not isinstance(title, str):
+        return False
     return re.search(pattern, title[:MAX_TITLE], re.IGNORECASE) is not None
 
 

@@ -193,7 +193,7 @@ def _parse_tag(inner: str, line: int) -> Part:
     match = _HELPER.fullmatch(inner)
     if match is None:
         name = "{{" + inner[:SHOWN_TAG] + "}}"
-        raise InvalidInput(f"{name} in line {line} of the template names nothing")
+        raise InvalidInput(f"{name} in line {line} of the template is not a value or a helper")
     return Help(match[1], match[2], line)
 
 

@@ -26,7 +26,7 @@ from perdure.kernel.ids import uuid
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.workflows import sql
 from perdure.workflows.hints import CHANNEL, DUE
-from perdure.workflows.inputs import Reading, filled, strings_in
+from perdure.workflows.inputs import Reading, render_value, strings_in
 from perdure.workflows.model import MAX_INLINE, MAX_ITEMS, QUEUED, NodeKey
 from perdure.workflows.operations import dispatch, due, lifecycle
 from perdure.workflows.operations.due import MapItem
@@ -136,10 +136,10 @@ class WorkflowTimer:
         except (StorageError, asyncio.CancelledError):
             raise
         except Conflict as error:
-            logger.info("%s moved meanwhile: %s", what, error)
+            logger.info("%s changed meanwhile: %s", what, error)
         except (InvalidInput, NotFound, TooLarge) as error:
             # The cause is the workflow or the output of an agent, so it becomes the error of the run.
-            logger.info("%s cannot go on: %s", what, error.message)
+            logger.info("%s cannot continue: %s", what, error.message)
             await self._give_up(ns, node, error.message)
         except Exception as error:
             logger.exception("the due work of %s failed", what)
@@ -166,7 +166,7 @@ class WorkflowTimer:
             if not left.more:
                 break
         await self.storage.run(due.tell_parent, run.id, self.phases, ns=run.ns)
-        await self.storage.run(due.tended, run.id, run.due_at, ns=run.ns)
+        await self.storage.run(due.clear_due, run.id, run.due_at, ns=run.ns)
 
     async def _cancel_child(self, ns: int, run_id: str) -> None:
         try:
@@ -174,7 +174,7 @@ class WorkflowTimer:
                 lifecycle.cancel, run_id, "the run that started it has ended", self.phases, ns=ns
             )
         except Conflict:
-            logger.debug("workflow run %s had ended by itself", run_id)
+            logger.debug("workflow run %s had already ended", run_id)
 
     # --- nodes --------------------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class WorkflowTimer:
 
     def _context(self, look: Look) -> Stored:
         """Build the context of a workflow that a phase starts: its run's values, overlaid with its own."""
-        own = filled(look.planned.phase.context, look.scope)
+        own = render_value(look.planned.phase.context, look.scope)
         more = {"item": look.scope["item"]} if "item" in look.scope else {}
         return stored({**look.context, **more, **own}, "context", self._new_id)
 
@@ -228,7 +228,7 @@ def resolve_items(given: Any, scope: Mapping[str, Any]) -> list[Any]:
         if isinstance(items, str):
             items = _listed(items)
     else:
-        items = filled(given, scope)
+        items = render_value(given, scope)
     if not isinstance(items, list):
         raise InvalidInput(f"the items of a map must be a list, not {type(items).__name__}")
     if len(items) > MAX_ITEMS:

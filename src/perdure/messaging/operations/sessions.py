@@ -181,7 +181,7 @@ async def search(tx: Tx, active: bool | None, place: SessionCursor, limit: int) 
     return await tx.all(sql.LIST_BY_ACTIVE, active=int(active), **page)
 
 
-async def of_thread(
+async def find_by_thread(
     tx: Tx, platform: str, channel_id: str, thread_id: str, idle: int | None
 ) -> MessagingSessionRow | None:
     """Return the most recently used active session of a thread; with `idle`, only if used within it."""

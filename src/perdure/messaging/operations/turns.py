@@ -179,7 +179,7 @@ class TurnMessages(NamedTuple):
     before: list[MessageRow]
 
 
-async def messages_of_turn(tx: Tx, session_id: str, turn_id: str, history: int) -> TurnMessages:
+async def get_turn_messages(tx: Tx, session_id: str, turn_id: str, history: int) -> TurnMessages:
     """Return the messages that a turn answers, in sending order, and the messages before them.
 
     The latter include answers of earlier turns that came later; messages for later turns are left out.
@@ -198,7 +198,7 @@ def _send_order(row: MessageRow) -> tuple[int, int]:
     return (row.timestamp if row.sent_at is None else row.sent_at, row.id)
 
 
-async def answer_of_turn(tx: Tx, session_id: str, turn_id: str) -> list[MessageRow]:
+async def get_turn_answer(tx: Tx, session_id: str, turn_id: str) -> list[MessageRow]:
     """Return the messages that a turn has written."""
     session = await get(tx, session_id)
     rows = await tx.all(sql.OF_TURN, session_id=session.id, turn=turn_id)

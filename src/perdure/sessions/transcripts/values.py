@@ -37,7 +37,7 @@ def parse_text(value: Any) -> str | None:
 def blocks(content: Any) -> list[Mapping[str, Any]]:
     """Return the blocks of a content, which may be a text."""
     if isinstance(content, str):
-        return [_text_block(content)] if content else []
+        return [{"type": "text", "text": content}] if content else []
     if isinstance(content, Mapping):
         return [content]
     if isinstance(content, Iterable):
@@ -46,10 +46,6 @@ def blocks(content: Any) -> list[Mapping[str, Any]]:
             for block in content
         ]
     return []
-
-
-def _text_block(text: str) -> Mapping[str, Any]:
-    return {"type": "text", "text": text}
 
 
 def thoughts(parts: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -25,7 +25,7 @@ from perdure.workflows.operations.work import RunWork
 from perdure.workflows.rows import WorkflowRunRow
 from perdure.workflows.steps import decode_state, format_question, remember
 
-NOT_AWAITED: Final = "its run did not wait for it any more"
+NOT_AWAITED: Final = "its run no longer waited for it"
 REMEMBERED: Final = 16
 """Maximum number of lost workers in the row of a run."""
 
@@ -87,12 +87,9 @@ def _add(run: WorkflowRunRow, end: AttemptEnd) -> None:
     run.total_cost_usd += report.cost_usd
     run.total_tokens += report.tokens
     run.turns += report.turns or 0
-    outcome = get_outcome(end.status == SUCCEEDED, report.stop_reason or _default_reason(end))
+    stop_reason = report.stop_reason or (RELEASED if end.reason == RELEASED else None)
+    outcome = get_outcome(end.status == SUCCEEDED, stop_reason)
     setattr(run, outcome, getattr(run, outcome) + 1)
-
-
-def _default_reason(end: AttemptEnd) -> str | None:
-    return RELEASED if end.reason == RELEASED else None
 
 
 def _lose(run: WorkflowRunRow, end: AttemptEnd, now: int) -> None:

@@ -19,7 +19,7 @@ from perdure.workflows.hints import CHANNEL, DUE, KIND
 from perdure.workflows.model import PENDING, QUEUE_SECONDS, QUEUED, RUN, RUNNING
 from perdure.workflows.operations.overrides import is_enabled
 from perdure.workflows.operations.runs import load_plans, load_works
-from perdure.workflows.operations.saving import counted, save_all
+from perdure.workflows.operations.saving import build_counts, save_all
 from perdure.workflows.operations.work import ALL, RunWork
 from perdure.workflows.planner import WorkflowPlan
 from perdure.workflows.rows import AdmissionRow, DefinitionRow, NewRunRow, WorkflowNodeRow, WorkflowOutputRow
@@ -178,7 +178,7 @@ async def create_run(
     run.open_nodes = len(nodes)
     await tx.write(sql.ADD_RUNS.of([run]))
     large = [WorkflowOutputRow(name, run.id, tx.now, body) for name, body in context.large]
-    await tx.write(sql.ADD_NODES.of(nodes), sql.ADD_OUTPUTS.of(large), counted(tx, [run], new=True))
+    await tx.write(sql.ADD_NODES.of(nodes), sql.ADD_OUTPUTS.of(large), build_counts(tx, [run], new=True))
     changes.tell(tx, KIND, [(run.id, run.status)])
     if run.status == RUNNING:
         work = RunWork(tx, run, plan, phases)

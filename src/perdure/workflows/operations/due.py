@@ -107,7 +107,7 @@ async def stop_strays(tx: Tx, run_id: str, phases: PhaseStarter) -> Tended:
     return Tended(len(ids) == STRAYS and bool(strays), children)
 
 
-async def tended(tx: Tx, run_id: str, due_at: int) -> None:
+async def clear_due(tx: Tx, run_id: str, due_at: int) -> None:
     """Clear the due work of a run, unless new work was requested meanwhile."""
     await lock_runs(tx, [run_id])
     await tx.execute(sql.TENDED, id=run_id, due_at=due_at)
@@ -271,7 +271,7 @@ async def enter_answer(tx: Tx, run_id: str, key: NodeKey, resume: str, phases: P
     waiting = await _waiting(tx, run_id, key, phases)
     work, node = waiting or (works[run_id], before)
     if waiting is None or node.state != before.state:
-        raise Conflict(f"node {key} of workflow run {run_id} does not wait for an answer any more")
+        raise Conflict(f"node {key} of workflow run {run_id} no longer waits for an answer")
     node.due_at = None
     for answer in answers:
         if isinstance(answer, NotFound):

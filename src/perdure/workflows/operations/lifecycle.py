@@ -59,7 +59,7 @@ async def resume(tx: Tx, run_id: str, phases: PhaseStarter) -> str:
 
 def _cannot_resume(run: WorkflowRunRow) -> str:
     if run.status in (FAILED, CANCELLED):
-        return f"Workflow run {run.id} has ended: {run.status}. Retry it to go on where it stopped"
+        return f"Workflow run {run.id} has ended: {run.status}. Retry it to continue where it stopped"
     if run.gates:
-        return f"Workflow run {run.id} waits for a person: answer its approval to go on"
+        return f"Workflow run {run.id} waits for a person: answer its approval to continue"
     return f"Workflow run {run.id} is {run.status}; only one that was paused can be resumed"

@@ -63,7 +63,7 @@ def new_phase(
     name = None if agent is not None else assistant or config.assistant_of(phase.name)
     if agent is None and not name:
         return (
-            f"no assistant executes it: give it an 'assistant', or set workflow_assistants.{phase.name} "
+            f"it has no assistant: give it an 'assistant', or set workflow_assistants.{phase.name} "
             "or workflow_assistants.default"
         )
     label = str(step.label)

@@ -130,7 +130,7 @@ async def find(tx: Tx, run_id: str) -> WorkflowRunRow:
     if not rows:
         raise not_found(run_id)
     if len(rows) > 1:
-        raise Conflict(f"several workflow runs begin with {run_id}; give more of the id")
+        raise Conflict(f"several workflow runs begin with {run_id}; give more digits of the id")
     (row,) = rows
     return row
 

@@ -14,7 +14,7 @@ from perdure.workflows.operations.work import RunWork
 from perdure.workflows.rows import WorkflowCountRow, WorkflowRunRow
 
 
-def counted(tx: Tx, runs: Iterable[WorkflowRunRow], *, new: bool = False) -> Write:
+def build_counts(tx: Tx, runs: Iterable[WorkflowRunRow], *, new: bool = False) -> Write:
     """Build the change of the counts of runs by workflow and status."""
     totals: dict[tuple[str, str], int] = {}
     for run in runs:
@@ -44,7 +44,7 @@ async def save_all(tx: Tx, works: Sequence[RunWork]) -> None:
     moved, *_ = await tx.write(sql.MOVE_RUNS.of(runs))
     if moved != len(runs):
         raise Conflict("a workflow run changed while it was locked")
-    await tx.defer(*[(bulk, rows) for bulk, rows in writes.items() if rows], counted(tx, runs))
+    await tx.defer(*[(bulk, rows) for bulk, rows in writes.items() if rows], build_counts(tx, runs))
     await tell_ends(tx, runs)
     for work in works:
         work.run.was_status = work.run.status

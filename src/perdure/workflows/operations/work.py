@@ -469,9 +469,9 @@ class RunWork:
 
     async def _skip_reason(self, planned: PlannedPhase) -> str | None:
         """Return why a phase is skipped on its own conditions, or None."""
-        lacking = steps.lacking(planned.phase, self.values.config)
-        if lacking is not None or not planned.skip_conditions:
-            return lacking
+        missing = steps.find_missing_sandbox(planned.phase, self.values.config)
+        if missing is not None or not planned.skip_conditions:
+            return missing
         conditions = planned.skip_conditions
         scope = await self.values.scope({path for condition in conditions for path in condition.paths()})
         return next((condition.text for condition in conditions if condition.holds(scope)), None)
