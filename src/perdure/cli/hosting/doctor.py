@@ -109,7 +109,7 @@ async def _checks(settings: Settings, context: CommandContext) -> AsyncIterator[
     if file is not None:
         for check in _file_checks(Path(file)):
             yield check
-    if file is None or Path(file).exists():
+    if file is None or _is_there(file):
         async for check in _database_checks(settings):
             yield check
     for check in _agent_checks(settings):
@@ -157,6 +157,10 @@ def _auth() -> Iterator[DoctorCheck]:
 
 
 # --- file ------------------------------------------------------------------------------------------------
+
+
+def _is_there(file: str) -> bool:
+    return Path(file).exists()
 
 
 def _file_checks(file: Path) -> Iterator[DoctorCheck]:
