@@ -43,7 +43,7 @@ def test_a_worker_without_a_token_is_refused_and_told_to_get_one(
         reader = server.json("token", "create", "r", "--scope", "read", more=runtime)["secret"]
         # The local secret admits the command on this machine, but not a worker.
         assert server.run("token", "list", more=runtime).returncode == 0
-        for token, words in ((None, "token"), (reader, "the scopes read only"), ("pdr_wrong", "not known")):
+        for token, words in ((None, "token"), (reader, "the scopes read only"), ("pdr_wrong", "unknown")):
             more = runtime if token is None else {**runtime, "PERDURE_TOKEN": token}
             refused = server.run("worker", *FROM_FILE, more=more)
             assert refused.returncode == 1, token

@@ -90,7 +90,7 @@ BODIES: dict[str, Any] = {
     "AssistantCreate": {"graph_id": "g"},
     "VersionChange": {"version": 1},
     "ThreadPrune": {"thread_ids": [ID]},
-    "StateBody": {"checkpoint": {}},
+    "StateRequest": {"checkpoint": {}},
     "RunBody": {"assistant_id": "a"},
     "CronCreate": {"assistant_id": "a", "schedule": "* * * * *"},
     "NewStoreItem": {"namespace": ["n"], "key": "k", "value": {}},

@@ -38,9 +38,9 @@ SERVER = """
 import sys
 from perdure import PostgresLightningStore
 from perdure.server.http.server import HttpServer
-from perdure.server.table import application_of
+from perdure.server.table import build_application
 from perdure.runtime.app import App
-server = HttpServer(application_of(App(PostgresLightningStore(sys.argv[1]))))
+server = HttpServer(build_application(App(PostgresLightningStore(sys.argv[1]))))
 print(server.start(), flush=True)
 sys.stdin.read()
 server.stop()
