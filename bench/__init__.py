@@ -1,1 +1,1 @@
-"""Measures of perdure beside a peer and beside its engines' raw limits, all in one run (`./dev bench`)."""
+"""Benchmarks of perdure against peers and the raw limits of its engines, all in one run (`./dev bench`)."""

@@ -1,4 +1,4 @@
-"""`python -m bench`: run the measures, print their table, write their results."""
+"""`python -m bench`: run the measures, print the table, write the results."""
 
 import argparse
 import asyncio
@@ -41,7 +41,7 @@ def arguments() -> argparse.Namespace:
 
 
 def chosen(measures: list[Measure], only: list[str] | None, *, with_peer: bool = True) -> list[Measure]:
-    """The measures of which a row's name contains one of the words, and which can be made."""
+    """Return the runnable measures with a row whose name contains one of the words."""
     words = only or [""]
     possible = [each for each in measures if with_peer or not each.needs_peer]
     return [each for each in possible if any(word in row.name for row in each.rows for word in words)]
@@ -63,7 +63,7 @@ async def run(measures: list[Measure], options: argparse.Namespace) -> list[repo
 
 
 def leave(number: int, frame: object) -> None:
-    """End by an exception, so that the servers end too."""
+    """Exit by an exception, so that the servers end too."""
     sys.exit(128 + number)
 
 

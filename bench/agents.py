@@ -1,4 +1,4 @@
-"""The agents whose runs are measured: one that does nothing, one that says when it began, one that talks."""
+"""The measured agents: one does nothing, one returns its start time, one emits events."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ from typing import Any
 from perdure import Agents
 
 PATH = f"{Path(__file__).resolve()}:agents"
-"""Names these agents to `perdure serve` and `perdure worker`."""
+"""Name of these agents for `perdure serve` and `perdure worker`."""
 
 agents = Agents()
 
@@ -20,13 +20,13 @@ async def noop(ctx: Any, input: Any) -> Any:
 
 @agents.agent("begin")
 async def begin(ctx: Any, input: Any) -> Any:
-    """Gives the time at which it began."""
+    """Return the start time."""
     return {"began": time.time()}
 
 
 @agents.agent("talk")
 async def talk(ctx: Any, input: Any) -> Any:
-    """Tells many events, as soon as a named pipe says that everybody listens."""
+    """Emit many events after a named pipe signals that all readers are connected."""
     await asyncio.to_thread(Path(input["go"]).read_bytes)
     for number in range(input["events"]):
         await ctx.emit({"number": number, "token": "a word or two"})

@@ -1,4 +1,4 @@
-"""How much database things take: a run of a graph with its trace, and a span against its attributes."""
+"""Database size: a run of a graph with its trace, and a span compared with its attributes."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ async def _figures(host: Host, runs: int, spans: int) -> list[Figures]:
 
 
 async def _run(path: Path, count: int) -> None:
-    """Run the graph so many times. Everything is stored when this returns."""
+    """Run the graph `count` times. Everything is stored when this returns."""
     made = ModuleType("graph")
     exec(GRAPH, made.__dict__)
     agents = Agents()
@@ -74,7 +74,7 @@ async def _span(host: Host, count: int) -> float:
 
 
 def _stored(path: Path) -> int:
-    """The bytes of all rows and index entries, without what pages leave empty."""
+    """Return the bytes of all rows and index entries, without free space in pages."""
     with apsw.Connection(str(path)) as database:
         ((size,),) = database.execute("SELECT sum(payload) FROM dbstat")
     return int(size)

@@ -1,4 +1,4 @@
-"""What a client command takes of the CPU of the machine on which it is typed."""
+"""CPU time of client commands on their machine."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ COMMANDS = {
 
 
 def measures(sizes: Sizes) -> list[Measure]:
-    """One row for each command, at one server."""
+    """Build a row for each command, with one server."""
     rows = tuple(
         Row(
             f"command/{name}",
@@ -50,7 +50,7 @@ async def _figures(host: Host, times: int) -> list[Figures]:
         found: list[Figures] = []
         for command in COMMANDS.values():
             words = [sys.executable, "-m", "perdure.cli", *command.split()]
-            # The first one writes the bytecode.
+            # The first run writes the bytecode.
             await _cpu(words, environ)
             taken = [await _cpu(words, environ) for _ in range(times)]
             found.append({"ours": median(taken), "raw": median(empty)})
@@ -58,7 +58,7 @@ async def _figures(host: Host, times: int) -> list[Figures]:
 
 
 async def _cpu(words: list[str], environ: dict[str, str]) -> float:
-    """Milliseconds of CPU that a command took."""
+    """Return the milliseconds of CPU of a command."""
     return await asyncio.to_thread(_run, words, environ)
 
 

@@ -1,4 +1,4 @@
-"""CPU time of processes: what a unit of work costs the server, its clients and the database."""
+"""CPU time of processes: the cost of a unit of work for the server, its clients and the database."""
 
 import asyncio
 import os
@@ -11,18 +11,18 @@ from bench.timing import Side
 
 PROC = Path("/proc")
 SETTLE_SECONDS = 0.5
-"""How long a server may take for what it does after its answers; that time counts too."""
+"""Time for a server's work after its answers, which also counts."""
 
 Clock = Callable[[], float]
 
 
 def seconds_of(pid: int) -> float:
-    """The CPU time of a process, in user and system mode."""
+    """Return the CPU time of a process, in user and system mode."""
     return _seconds(_stat(pid)[11:13])
 
 
 def seconds_of_tree(pid: int) -> float:
-    """The CPU time of a process, of those that it has started, and of those among them that have ended."""
+    """Return the CPU time of a process and its running and ended children."""
     known = {each: fields for each in _pids() if (fields := _stat_if_there(each))}
     wanted = [pid]
     for each in wanted:
@@ -31,24 +31,24 @@ def seconds_of_tree(pid: int) -> float:
 
 
 def parent_of(pid: int) -> int | None:
-    """The process that started this one, if it runs on this machine."""
+    """Return the process that started this one, if it runs on this machine."""
     fields = _stat_if_there(pid)
     return int(fields[1]) if fields else None
 
 
 def own_seconds() -> float:
-    """The CPU time of this process."""
+    """Return the CPU time of this process."""
     return time.process_time()
 
 
 def own_and_ended_seconds() -> float:
-    """The same, with that of the processes that it started and that have ended."""
+    """Return the CPU time of this process and of its ended children."""
     ended = os.times()
     return own_seconds() + ended.children_user + ended.children_system
 
 
 class Meter:
-    """The CPU time of a side's rounds by process; the first round is the warm-up and does not count."""
+    """CPU time of a side's rounds by process; the first round is the warm-up and does not count."""
 
     def __init__(self, clocks: Mapping[str, Clock | None], settle: float = 0.0) -> None:
         self._clocks = {name: clock for name, clock in clocks.items() if clock} if PROC.exists() else {}
@@ -56,7 +56,7 @@ class Meter:
         self._taken: list[dict[str, float]] = []
 
     def around(self, side: Side, units: int = 1) -> Side:
-        """The same side, whose CPU time is taken; a round of size n does n times `units` of work."""
+        """Wrap a side to measure its CPU time; a round of size n does n times `units` of work."""
 
         async def measured(size: int) -> float:
             before = {name: clock() for name, clock in self._clocks.items()}
@@ -72,19 +72,19 @@ class Meter:
         return measured
 
     def figures(self) -> dict[str, float]:
-        """The median milliseconds a unit of each process, as the figures of a row."""
+        """Return each process's median milliseconds per unit, as the figures of a row."""
         rounds = self._taken[1:]
         return {f"cpu_{name}": median(each[name] for each in rounds) for name in (rounds or [{}])[0]}
 
 
 def with_raw(meter: Meter) -> dict[str, float]:
-    """What the raw engine's side costs, beside ours: `client` is its program, named `raw` here."""
+    """Return the cost of the raw engine's side; its program, the `client`, is named `raw`."""
     names = {"cpu_client": "cpu_raw", "cpu_database": "cpu_raw_database"}
     return {names[name]: figure for name, figure in meter.figures().items()}
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields after the name, which may hold anything."""
+    """Return the fields after the name, which may contain any characters."""
     return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
 
 

@@ -1,4 +1,4 @@
-"""The peers' environments: each peer is installed once, on demand, into a folder of its own."""
+"""The peers' environments: each peer is installed once, on demand, into its own folder."""
 
 import os
 import shutil
@@ -13,11 +13,11 @@ PINS = Path(__file__).with_name("constraints")
 
 
 class PeerError(RuntimeError):
-    """A peer could not be installed, or ended before it answered."""
+    """Raised if a peer could not be installed, or ended before it answered."""
 
 
 def make_scratch() -> Path:
-    """The folder for environments and databases; it tells git to ignore it."""
+    """Return the folder for environments and databases; git ignores it."""
     SCRATCH.mkdir(exist_ok=True)
     (SCRATCH / ".gitignore").write_text("*\n")
     return SCRATCH
@@ -25,7 +25,7 @@ def make_scratch() -> Path:
 
 @dataclass(frozen=True)
 class Environment:
-    """A peer's packages, the first of which it is called after; what they bring along is pinned."""
+    """A peer's packages, named after the first one; their dependencies are pinned."""
 
     name: str
     packages: tuple[str, ...]
@@ -49,11 +49,11 @@ class Environment:
         return PINS / f"{self.name}.txt"
 
     def program(self, name: str) -> Path:
-        """The path of a program in this environment."""
+        """Return the path of a program in this environment."""
         return self.folder / (f"Scripts/{name}.exe" if os.name == "nt" else f"bin/{name}")
 
     def ensure(self) -> Path:
-        """Make the environment if it is not there yet, and return its Python."""
+        """Create the environment if it is missing, and return its Python."""
         stamp = self.folder / "installed"
         contents = "\n".join((*self.packages, self.pins.read_text() if self.pinned else ""))
         if not stamp.exists() or stamp.read_text() != contents:
@@ -68,7 +68,7 @@ class Environment:
         for pins in [["--constraint", str(self.pins)], []] if self.pinned else [[]]:
             if any(self._run(command, pins) for command in self._installers()):
                 return
-            # The pins are of one platform; on another the peer's own bounds have to do.
+            # The pins are for one platform; elsewhere the peer's own bounds apply.
             print(f"{self.title} with its pinned dependencies cannot be installed here", file=sys.stderr)
         raise PeerError(f"{self.title} could not be installed; ./dev bench --no-peer leaves it out")
 
@@ -80,7 +80,7 @@ class Environment:
         return [[uv, "pip", "install", "--python", python], pip] if uv else [pip]
 
     def _run(self, command: list[str], pins: list[str]) -> bool:
-        # What it prints is progress; standard output belongs to results.
+        # Progress goes to standard error, because standard output is for results.
         words = [*command, *pins, *self.packages]
         return subprocess.run(words, stdout=sys.stderr, check=False).returncode == 0
 

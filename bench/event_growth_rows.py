@@ -1,4 +1,4 @@
-"""Streams with a thousand and with a million events: reading and appending must not take longer."""
+"""Streams with 1,000 and with 1,000,000 events: reading and appending must not take longer."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,7 +27,7 @@ MOST = 1.5
 FEW = 1_000
 TAIL = 100
 A_BATCH = 100
-"""How many events an agent appended at once: a thread's stream has a link to each batch."""
+"""Events per append of an agent: a thread's stream has a link to each batch."""
 EVENT = NewEvent("custom", '{"token":" evening","index":1234}')
 WHAT = {
     "tail": f"the last {TAIL} events of a run",
@@ -82,7 +82,7 @@ async def _figures(host: Host, engine: Engine, few: int, many: int) -> list[Figu
 async def _calls(
     host: Host, engine: Engine, count: int, stack: AsyncExitStack
 ) -> Mapping[str, Callable[[], Awaitable[Any]]]:
-    """What is measured on a run that has so many events and is still executed."""
+    """Measure a running run with this number of events."""
     place = await ours.new_place(host, engine)
     url = f"sqlite:///{place}" if engine == "sqlite" else place
     async with Perdure(url, watchdog_interval=None) as perdure:
@@ -106,7 +106,7 @@ async def _calls(
 
 
 async def _fill(engine: Engine, place: str, count: int) -> None:
-    """Copy the last event so many times, in batches to which the thread's stream has links."""
+    """Copy the last event `count` times, in batches with links from the thread's stream."""
     numbers = NUMBERS[engine]
     chosen = {
         "events": numbers.format(count),

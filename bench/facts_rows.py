@@ -1,4 +1,4 @@
-"""What the facts cost: CPU time to store a span with tokens, costs and usage taken out of it, and without."""
+"""Cost of facts: CPU time to store a span with and without extracting tokens, costs and usage."""
 
 import os
 import sys
@@ -29,13 +29,13 @@ ROOT = Path(__file__).resolve().parent.parent
 MOST = 1.05
 ROUNDS = 7
 ONE_IN = 4
-"""Of so many spans one is a model call in a usual trace; the others are tools, steps and requests."""
+"""One in this many spans is a model call in a usual trace; others are tools, steps and requests."""
 PLAIN = {"http.request.method": "GET", "http.route": "/search", "server.address": "a.example", "retries": 0}
 MODEL = {"gen_ai.request.model": "gpt-4o", "gen_ai.agent.name": "shopper", "user.id": "ann"}
 
 
 def measures(sizes: Sizes) -> list[Measure]:
-    """On SQLite: the ways of a message into the database, without and with HTTP."""
+    """Build the rows on SQLite: a message stored directly, and over HTTP."""
     mixes = {"calls": (1, "all of them model calls"), "mixed": (ONE_IN, f"one in {ONE_IN} a model call")}
     ways: dict[str, tuple[str, Callable[..., Awaitable[list[Figures]]]]] = {
         "": ("CPU of a span with facts", _figures),
@@ -65,7 +65,7 @@ async def _figures(host: Host, one_in: int, batches: int) -> list[Figures]:
 
 
 async def _http_figures(host: Host, one_in: int, batches: int) -> list[Figures]:
-    """The rounds are added up, since the CPU time of another process is told in hundredths of a second."""
+    """Add the rounds up, because another process's CPU time has a resolution of 10 ms."""
     modules = {"ours": "perdure.cli", "raw": "bench.serve_without_facts"}
     taken = dict.fromkeys(modules, 0.0)
     rounds = ROUNDS if host.sizes.rounds > 1 else 1
@@ -85,7 +85,7 @@ async def _http_figures(host: Host, one_in: int, batches: int) -> list[Figures]:
 
 
 async def _http_seconds(pid: int, exporter: Exporter, batches: int) -> float:
-    """CPU time that a server takes for so many batches."""
+    """Return the CPU time of a server for this number of batches."""
     made = await exporter.make_batches(batches)
     began = seconds_of(pid)
     await exporter.send_all(made)
@@ -94,7 +94,7 @@ async def _http_seconds(pid: int, exporter: Exporter, batches: int) -> float:
 
 @contextmanager
 def without_facts() -> Iterator[None]:
-    """Take nothing out of spans but what the list of traces shows."""
+    """Extract from spans only what the list of traces shows."""
     with patch.object(otlp, "wanted_in", lambda attributes: frozenset()):
         yield
 
@@ -109,7 +109,7 @@ def _spans(one_in: int) -> ScopeSpans:
 
 
 class _Side:
-    """A store that gets the same spans for new rollouts again and again."""
+    """A store that receives the same spans for new rollouts repeatedly."""
 
     def __init__(self, store: DatabaseLightningStore, spans: ScopeSpans) -> None:
         self._store = store
@@ -117,7 +117,7 @@ class _Side:
         self._recorder = StatisticsRecorder(store.storage)
 
     async def cpu(self, batches: int) -> float:
-        """Microseconds a span, of all threads; the facts are in their hours at the end."""
+        """Return microseconds per span, of all threads; at the end the facts are in their hours."""
         messages = [await self._message() for _ in range(batches)]
         began = time.process_time()
         for message in messages:

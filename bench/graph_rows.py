@@ -1,4 +1,4 @@
-"""LangGraph graphs over LangGraph's API: one graph and one client on our server, on peers, and alone."""
+"""LangGraph graphs over LangGraph's API: one graph and one client on our server, on peers, and by itself."""
 
 import asyncio
 import sys
@@ -38,9 +38,9 @@ PEERS: dict[str, tuple[tuple[str, ...], str, float]] = {
 }
 """The servers of each peer, of which the best counts, and our target for the rate of runs."""
 SHARES = {"langgraph_dev_10": 4}
-"""By what the rounds of a server are divided: this one does some 14 runs a second, and is never the best."""
+"""Divisors of a server's rounds: this one does about 14 runs/s, and is never the best."""
 FIRST_SHARES = {"langgraph_dev_1": 3, "langgraph_dev_10": 3}
-"""The same of first events: an idle `langgraph dev` looks for runs twice a second, so that each takes one."""
+"""Divisors of first events: an idle `langgraph dev` polls twice a second, so each takes a second."""
 ON_POSTGRES = ("postgres", "aegra")
 OF_SAVER = {"sqlite": 2.2, "postgres": None}
 SOONER = {"langgraph_dev": 0.1, "aegra": 1.0}
@@ -48,7 +48,7 @@ MORE_EVENTS = 4.0
 TOLD = 1_000
 WARM = 3
 CLIENTS = {"": "langgraph_sdk", "_sockets": "raw sockets"}
-"""Who asks for runs, by how the names of its rows go on."""
+"""The clients, by the suffix of their rows."""
 
 
 def measures(sizes: Sizes) -> list[Measure]:
@@ -109,7 +109,7 @@ def _event_rows() -> list[Row]:
 
 @asynccontextmanager
 async def _servers(host: Host) -> AsyncIterator[dict[str, ServerProcess]]:
-    """Each server that is measured, by its name."""
+    """Start each measured server, by name."""
     async with AsyncExitStack() as stack:
         servers: dict[str, ServerProcess] = {}
         for engine in ENGINES:
@@ -122,7 +122,7 @@ async def _servers(host: Host) -> AsyncIterator[dict[str, ServerProcess]]:
 
 @asynccontextmanager
 async def _clients(servers: Mapping[str, ServerProcess]) -> AsyncIterator[dict[str, Any]]:
-    """A `langgraph_sdk` client of each server."""
+    """Open a `langgraph_sdk` client of each server."""
     from langgraph_sdk import get_client
 
     async with AsyncExitStack() as stack:
@@ -148,14 +148,14 @@ async def _runs(
             found = await interleave(size, host.sizes.rounds, measured, shares=SHARES)
             figures += [_with_costs(found, meters, engine, name) for engine, name in _pairs()]
         saver = median([await _with_saver(host, size) for _ in range(host.sizes.rounds)])
-    # The meters of the last sides: raw sockets take nothing from the server.
+    # The meters of the last sides: raw sockets add the least cost.
     return figures + [
         {"ours": meters[engine].figures().get("cpu_server", 0.0), "raw": saver} for engine in ENGINES
     ]
 
 
 def _best(found: Mapping[str, float], peer: str, *, highest: bool) -> str | None:
-    """The server of a peer that did best, of those that took part."""
+    """Return the best server of a peer among those that took part."""
     known = [each for each in PEERS[peer][0] if each in found]
     return (max if highest else min)(known, key=lambda each: found[each]) if known else None
 
@@ -170,7 +170,7 @@ async def _meters(host: Host, servers: Mapping[str, ServerProcess]) -> dict[str,
 def _with_costs(
     found: Mapping[str, float], meters: Mapping[str, Meter], engine: str, peer: str, *, highest: bool = True
 ) -> Figures:
-    """Our figure beside the best one of a peer, and what both cost."""
+    """Return our figure and the best of a peer, with both costs."""
     best = _best(found, peer, highest=highest)
     theirs = meters[best].figures() if best else {}
     names = {"cpu_server": "cpu_peer", "cpu_database": "cpu_peer_database"}
@@ -191,7 +191,7 @@ async def _rate(client: Any, size: int) -> float:
 
 
 async def _with_saver(host: Host, size: int) -> float:
-    """The graph with LangGraph's saver in memory, in a process of its own: milliseconds of CPU a run."""
+    """Run the graph with LangGraph's saver in memory in its own process. Return milliseconds of CPU a run."""
     folder = graph_folder(host, "langgraph.json", {})
     program = (
         "import asyncio, time, graph\n"
@@ -226,7 +226,7 @@ async def _firsts(
 
 
 async def _first(client: Any, times: int) -> float:
-    """Median milliseconds from asking for a run to the first event of its stream, one run at a time."""
+    """Return median milliseconds from a run's request to the first event of its stream, run by run."""
     return median([await _first_of_one(client) for _ in range(times)])
 
 
@@ -253,7 +253,7 @@ async def _events(
 
 
 async def _told(client: Any, events: int) -> float:
-    """Custom events a second, from the first to the last."""
+    """Return custom events per second, from the first to the last."""
     thread = await client.threads.create()
     stream = client.runs.stream(thread["thread_id"], "talk", input={"number": events}, stream_mode="custom")
     times = [time.perf_counter() async for part in stream if part.event == "custom"]

@@ -1,6 +1,6 @@
-"""A conversation of many steps, kept by a checkpointer: the same graph for ours and for LangGraph's own.
+"""A conversation of many steps with a checkpointer: the same graph for ours and for LangGraph's own.
 
-Only LangGraph is imported, since the peer runs this in an environment of its own.
+Only LangGraph is imported, because the peer runs this in its own environment.
 """
 
 import time
@@ -43,7 +43,7 @@ def _loop(step: Any) -> StateGraph[Any, Any, Any, Any]:
 
 
 def grow(saver: Any, steps: int) -> None:
-    """Say one message a step; all of them stay."""
+    """Add one message per step; all of them stay."""
     graph = _loop(_say).compile(checkpointer=saver)
     config: Any = {"configurable": {"thread_id": "talk"}, "recursion_limit": steps + 5}
     said = graph.invoke({"messages": [HumanMessage("Go on.", id="go")], "left": steps}, config)
@@ -52,7 +52,7 @@ def grow(saver: Any, steps: int) -> None:
 
 
 def read(saver: Any, steps: int) -> float:
-    """Milliseconds to read a state of always the same size, after so many steps."""
+    """Return the milliseconds to read a state of constant size after `steps` steps."""
     graph = _loop(_note).compile(checkpointer=saver)
     config: Any = {"configurable": {"thread_id": f"window {steps}"}, "recursion_limit": steps + 5}
     graph.invoke({"left": steps}, config)

@@ -1,4 +1,4 @@
-"""What a long conversation takes: the size of its checkpoints, and the time to read where it stands."""
+"""Cost of a long conversation: the size of its checkpoints, and the time to read its state."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -13,7 +13,7 @@ from bench.sizes import Sizes
 from perdure.integrations.langgraph import PerdureSaver
 
 FEW = 30
-"""The steps of a short thread, whose state is as large as that of a long one."""
+"""Steps of a short thread, whose state is as large as that of a long one."""
 
 
 def measures(sizes: Sizes) -> list[Measure]:

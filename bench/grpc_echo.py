@@ -1,4 +1,4 @@
-"""A gRPC server that gives back what it gets, as the least that a call costs. Prints its port."""
+"""A gRPC echo server, as the minimum cost of a call. Prints its port."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Memory over gRPC: what a durable event costs the server, and how many come in by batches and streams."""
+"""Memory over gRPC: the server's cost of a durable event, and the rates of batches and streams."""
 
 import asyncio
 import os
@@ -74,7 +74,7 @@ def measures(sizes: Sizes) -> list[Measure]:
 
 @asynccontextmanager
 async def _served(host: Host, engine: Engine) -> AsyncIterator[tuple[ServerProcess, GrpcMemory]]:
-    """A server with gRPC, and a client."""
+    """Start a server with gRPC, and open a client."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -89,7 +89,7 @@ def _event() -> NewMemoryEvent:
 
 
 def _cpu(pid: int) -> float:
-    """The seconds of CPU that a process has used."""
+    """Return the seconds of CPU that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
@@ -110,7 +110,7 @@ async def _unary(host: Host, engine: Engine, count: int) -> list[Figures]:
 
 
 async def _echo(count: int) -> float:
-    """The CPU of a server that gives back what it gets, in milliseconds a call."""
+    """Return the CPU of an echo server, in milliseconds per call."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "bench.grpc_echo", stdout=asyncio.subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""What releases measured: `bench/history.jsonl`, a line for each, from which docs/benchmarks.md is made."""
+"""Figures of releases: `bench/history.jsonl`, a line for each, the source of docs/benchmarks.md."""
 
 import os
 import platform
@@ -26,7 +26,7 @@ class Release(msgspec.Struct, kw_only=True):
 
 
 def read(path: Path = HISTORY) -> list[Release]:
-    """Every release, the oldest first."""
+    """Read every release, oldest first."""
     return [msgspec.json.decode(line, type=Release) for line in path.read_bytes().splitlines()]
 
 
@@ -35,7 +35,7 @@ def record(
 ) -> list[Release]:
     """Write the figures of a release into its line.
 
-    Figures that are there already and were not measured now stay; rows that the bench no longer has go.
+    Existing figures that were not measured now stay; rows that the bench no longer has are removed.
     """
     releases = read(path) if path.exists() else []
     found = next((each for each in releases if each.version == version), None)
@@ -48,7 +48,7 @@ def record(
 
 
 def _line(release: Release) -> bytes:
-    """Without what a row does not have, so that a line stays short."""
+    """Encode a release without absent fields, so that a line stays short."""
     plain = msgspec.to_builtins(release)
     plain["rows"] = [
         {name: _short(each) for name, each in row.items() if each not in (None, {})} for row in plain["rows"]
@@ -57,7 +57,7 @@ def _line(release: Release) -> bytes:
 
 
 def _short(value: object) -> object:
-    """Figures to five digits: more are noise."""
+    """Round figures to 5 digits, because more are noise."""
     if isinstance(value, dict):
         return {name: _short(each) for name, each in value.items()}
     return float(f"{value:.5g}") if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""What a run has at hand: scratch files, databases, peers, each made when first asked for."""
+"""Resources of a run: scratch files, databases, peers, each created at its first use."""
 
 import asyncio
 import shutil
@@ -21,7 +21,7 @@ from perdure.testing.redis_server import RedisServer, given_redis_url
 
 T = TypeVar("T")
 
-# Room enough that no checkpoint falls into one side's round and not into the other's.
+# Large enough that no checkpoint disturbs only one side's round.
 POSTGRES_SETTINGS = {"max_wal_size": "8GB", "checkpoint_timeout": "1h", "shared_buffers": "256MB"}
 
 
@@ -54,17 +54,17 @@ class Host:
         return self._made
 
     def new_file(self) -> Path:
-        """The path of a database file that does not exist yet."""
+        """Return the path of a database file that does not exist yet."""
         return self._folder / f"{self._number()}.db"
 
     def new_folder(self) -> Path:
-        """A new, empty folder."""
+        """Create an empty folder."""
         folder = self._folder / str(self._number())
         folder.mkdir()
         return folder
 
     async def new_database(self) -> str:
-        """The URL of a new, empty PostgreSQL database."""
+        """Create an empty PostgreSQL database, and return its URL."""
         server_url = await asyncio.to_thread(self._start_postgres)
         name = f"{self._folder.name}-{self._number()}"
         await asyncio.to_thread(servers.create_database, server_url, name)
@@ -78,7 +78,7 @@ class Host:
         return self._server_url
 
     async def database_clock(self) -> Clock | None:
-        """The CPU time of PostgreSQL with all its processes, if it runs on this machine."""
+        """Return the CPU clock of all PostgreSQL processes, if PostgreSQL runs on this machine."""
         connection = await asyncpg.connect(await asyncio.to_thread(self._start_postgres))
         try:
             postmaster = parent_of(await connection.fetchval("SELECT pg_backend_pid()"))
@@ -87,7 +87,7 @@ class Host:
         return partial(seconds_of_tree, postmaster) if postmaster else None
 
     async def redis_url(self) -> str:
-        """The address of a Redis or Valkey."""
+        """Return the address of a Redis or Valkey."""
         if self._redis_url is None:
             server = await asyncio.to_thread(RedisServer().start)
             self._stack.callback(server.close)
@@ -95,14 +95,14 @@ class Host:
         return self._redis_url
 
     async def peer(self) -> PeerProcess | None:
-        """The store's peer, or None where the run leaves it out."""
+        """Return the store's peer, or None if the run leaves it out."""
         if not self._peer_asked:
             self._peer_asked = True
             self._peer = await self.try_peer(self._stack, PeerProcess())
         return self._peer
 
     async def try_peer(self, stack: AsyncExitStack, peer: AbstractAsyncContextManager[T]) -> T | None:
-        """A peer, or None where the run leaves peers out or this one cannot be had, which is said."""
+        """Return a peer. Return None if the run leaves peers out, or after a message if it is unavailable."""
         if not self.with_peer:
             return None
         try:

@@ -1,6 +1,6 @@
-"""OTLP over HTTP: batches that were made beforehand, sent over connections that stay open.
+"""OTLP over HTTP: prepared batches, sent over open connections.
 
-Both servers get the same spans; what differs are the ids of the rollouts, which each server gives itself.
+Both servers get the same spans, except for the ids of the rollouts, which each server assigns.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ AT_ONCE = 16
 
 
 class Exporter:
-    """Makes rollouts on a server and sends it their spans, a batch for each rollout."""
+    """Creates rollouts on a server and sends their spans, a batch for each rollout."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession, spans: ScopeSpans | None = None) -> None:
         self._url = url
@@ -30,7 +30,7 @@ class Exporter:
         self._spans = spans or make_spans(BATCH)
 
     async def rate(self, size: int) -> float:
-        """Spans a second."""
+        """Return spans per second."""
         batches = await self.make_batches(max(size // BATCH, 1))
         return BATCH * await self.send_all(batches)
 
@@ -61,19 +61,19 @@ class Exporter:
         return data
 
     async def send_all(self, batches: list[bytes]) -> float:
-        """Batches a second."""
+        """Return batches per second."""
         return await spread(work.BATCH_CALLERS, len(batches), lambda number: self.send(batches[number]))
 
     async def send(self, batch: bytes) -> None:
         async with self._session.post(self._url + "/v1/traces", data=batch, headers=HEADERS) as response:
             response.raise_for_status()
-            # An answer that says something tells of spans that were refused.
+            # A non-empty answer lists refused spans.
             refused = await response.read()
             if refused:
                 raise RuntimeError(f"spans were not stored: {refused!r}")
 
     async def check_resending(self) -> None:
-        """A batch that is sent twice must be stored once."""
+        """Check that a batch sent twice is stored once."""
         rollout_id, attempt_id = await self._start_rollout(0)
         batch = self.batch_of(rollout_id, attempt_id)
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""What is measured through a server: our client and the peer's, OTLP, and the server's memory."""
+"""Measures through a server: our client and the peer's, OTLP, and the server's memory."""
 
 import subprocess
 from contextlib import AsyncExitStack
@@ -18,7 +18,7 @@ from perdure.testing.serving import ServerProcess
 
 EARLY_SHARE = 10
 CHUNK = 64
-"""So many batches are made at a time where all of them would take too much room."""
+"""Batches built at a time, because all of them would take too much memory."""
 
 
 def measures(sizes: Sizes) -> list[Measure]:
@@ -61,7 +61,7 @@ async def _client_figures(host: Host, name: str, size: int) -> list[Figures]:
 
 
 def served_meter(server: ServerProcess) -> Meter:
-    """Of our server, and of this process as its client."""
+    """Build a meter of our server, and of this process as its client."""
     return Meter({"server": partial(seconds_of, server.pid), "client": own_seconds}, SETTLE_SECONDS)
 
 
@@ -138,7 +138,7 @@ async def _ingest(exporter: Exporter, spans: int) -> None:
 
 
 def resident_mebibytes(pid: int, *, most: bool = False) -> float:
-    """What a process holds in memory now, or what it has held at most where the system tells."""
+    """Return the resident memory of a process, or its peak if the system reports it."""
     status = Path(f"/proc/{pid}/status")
     if status.exists():
         lines = dict(line.split(":", 1) for line in status.read_text().splitlines())

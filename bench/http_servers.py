@@ -1,4 +1,4 @@
-"""The servers that are measured, each in a process of its own on loopback."""
+"""The measured servers, each in its own process on loopback."""
 
 import asyncio
 import sys
@@ -19,7 +19,7 @@ SERVE = (sys.executable, "-m", "perdure.cli", "serve", "--log-level", "warning",
 
 
 async def new_url(host: Host, engine: Engine) -> str:
-    """The address of a new database."""
+    """Return the address of a new database."""
     return f"sqlite:///{host.new_file()}" if engine == "sqlite" else await host.new_database()
 
 
@@ -40,7 +40,7 @@ async def our_server(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> AsyncIterator[ServerProcess]:
-    """Our server on a new database, as `perdure serve` starts it."""
+    """Start our server on a new database, as `perdure serve` does."""
     command = (*SERVE, await new_url(host, engine), *options)
     async with running(
         ServerProcess(command, folder=folder, environment=environment, start_seconds=START_SECONDS)
@@ -50,7 +50,7 @@ async def our_server(
 
 @asynccontextmanager
 async def peer_server() -> AsyncIterator[ServerProcess]:
-    """The peer's server over its store in memory."""
+    """Start the peer's server over its store in memory."""
     python = await asyncio.to_thread(peer.ensure_environment)
     server = ServerProcess(
         peer.command(python), folder=peer.ROOT, environment=peer.variables(), start_seconds=START_SECONDS

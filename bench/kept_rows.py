@@ -1,4 +1,4 @@
-"""What kept traces cost: CPU time of a server for 500 traces of one span, against 500 spans of one trace."""
+"""Cost of kept traces: CPU time of a server for 500 traces of one span, and for 500 spans of one trace."""
 
 import secrets
 from functools import partial
@@ -21,7 +21,7 @@ SPANS = 500
 
 
 def measures(sizes: Sizes) -> list[Measure]:
-    """CPU of the server alone; that of PostgreSQL is not counted."""
+    """Build the rows of the server's CPU; PostgreSQL's is not counted."""
     return [
         Measure(
             (
@@ -40,7 +40,7 @@ def measures(sizes: Sizes) -> list[Measure]:
 
 
 def kept_batch(traces: int) -> bytes:
-    """500 spans of new traces, of which each first span is the root."""
+    """Build 500 spans of new traces; each trace's first span is the root."""
     spans = [make_span(number) for number in range(1, SPANS + 1)]
     ids = [secrets.token_bytes(16) for _ in range(traces)]
     roots: dict[bytes, bytes] = {}

@@ -1,4 +1,4 @@
-"""Lists and single reads with a thousand and with a million rows: their time must not grow."""
+"""Lists and single reads with 1,000 and with 1,000,000 rows: their time must not grow."""
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -42,9 +42,9 @@ READS: Mapping[str, str] = {
     "statistics": "/api/v1/statistics",
     "queues": "/api/v1/queues",
 }
-"""What is read, by the name of the row."""
+"""The reads, by the name of the row."""
 SPARED = ("spans", "span_counters")
-"""No list here reads spans, of which there would be too many."""
+"""Tables that are not filled, because no list here reads spans, and there would be too many."""
 GROWN = {
     **{table: columns for table, columns in COPIED.items() if table not in SPARED},
     "checkpoints": ("thread_id", "run_id", "created_at"),

@@ -1,4 +1,4 @@
-"""Lists as the dashboard asks for them, with many rollouts, runs and spans; and what an idle page costs."""
+"""Lists as the dashboard requests them, with many rollouts, runs and spans; and the cost of an idle page."""
 
 import asyncio
 import time
@@ -51,9 +51,9 @@ LISTS: Mapping[str, str] = {
     "stats_usage": "stats/usage",
     "find": "find?q=ro-1",
 }
-"""What its screens ask for, by the name of the row."""
+"""Requests of the dashboard's screens, by the name of the row."""
 IDLE = (("queues", 5.0), ("stats", 5.0), ("stats/queues", 60.0), ("stats/usage", 60.0))
-"""What Home asks for again while nothing happens, each after so many seconds."""
+"""Requests that Home repeats while nothing happens, with their intervals in seconds."""
 COPIED = {
     "rollouts": ("id", "line", "position", "start_time", "end_time"),
     "attempts": ("rollout_id", "id", "start_time", "end_time", "born"),
@@ -65,7 +65,7 @@ COPIED = {
     "threads": ("id", "created_at", "updated_at"),
     "runs": ("id", "thread_id", "created_at", "updated_at"),
 }
-"""The tables that are copied, and the columns of which each copy has its own value."""
+"""The copied tables, and the columns with a separate value for each copy."""
 COUNT_UP = (
     "UPDATE rollout_counts SET total = total * ?",
     "UPDATE rollout_totals SET total = total * ?",
@@ -74,7 +74,7 @@ COUNT_UP = (
 TEXTS = frozenset(
     ("id", "line", "rollout_id", "attempt_id", "trace_id", "thread_id", "run_id", "object", "stream")
 )
-"""The columns that are texts, of which each copy ends with its number."""
+"""Text columns, in which each copy ends with its number."""
 Copied = Mapping[str, Sequence[str]]
 
 
@@ -116,7 +116,7 @@ async def _figures(host: Host, engine: Engine, count: int) -> list[Figures]:
 
 
 async def make_templates(perdure: Perdure, metadata: dict[str, Any] | None = None) -> dict[str, str]:
-    """A rollout that has failed and a run that has ended, each with spans; gives the ids of the second."""
+    """Create a failed rollout and an ended run, each with spans. Return the ids of the run."""
     store, queue = perdure.store, RunQueue.beside(perdure.threads)
     started = await store.start_rollout({"question": 1})
     await store.add_many_spans(_spans(started.rollout_id, started.attempt.attempt_id, "1"))
@@ -150,7 +150,7 @@ def _spans(rollout_id: str, attempt_id: str, trace: str) -> list[Span]:
 
 
 async def multiply(engine: Engine, place: str, copies: int, copied: Copied = COPIED) -> None:
-    """Copy every row of these tables so many times, and bring the kept counts of rollouts up to that."""
+    """Copy every row of these tables `copies` times, and update the stored counts of rollouts."""
     if engine == "sqlite":
         await asyncio.to_thread(_multiply_sqlite, Path(place), copies, copied)
         return
@@ -191,7 +191,7 @@ def _multiply_sqlite(path: Path, copies: int, copied: Copied) -> None:
 
 
 def _chosen(names: Sequence[str], changed: Sequence[str], engine: Engine) -> str:
-    """The columns of a copy: a text ends with its number, a time or a place is later by it."""
+    """Build the columns of a copy: a text ends with its number, a time or a position is later by it."""
     number = "n" if engine == "sqlite" else "n::text"
     return ", ".join(
         f"t.{name}"
@@ -207,7 +207,7 @@ def _chosen(names: Sequence[str], changed: Sequence[str], engine: Engine) -> str
 
 
 async def _list_ms(session: aiohttp.ClientSession, url: str) -> float:
-    """The median of some calls, with the first one, which finds nothing in caches."""
+    """Return the median of some calls, including the first one with cold caches."""
     taken = []
     for _ in range(TIMES):
         started = time.perf_counter()
@@ -219,7 +219,7 @@ async def _list_ms(session: aiohttp.ClientSession, url: str) -> float:
 
 
 async def _idle(session: aiohttp.ClientSession, server: ServerProcess, seconds: float) -> float:
-    """The share of a core in percent, while one page follows the changes and asks for Home again."""
+    """Return the percentage of a core while one page follows the changes and reloads Home."""
     following = asyncio.create_task(_follow(session, f"{server.url}/api/v1/changes"))
     try:
         await asyncio.sleep(1.0)

@@ -1,4 +1,4 @@
-"""What a measure is: rows of the results, and the function that finds their figures."""
+"""Measures: rows of the results, and the functions that return their figures."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from bench.report import Better, Result
 
 Figures = dict[str, float]
 CPU = "cpu_"
-"""What the name of a figure begins with that is CPU time: `cpu_server` in milliseconds a unit of work."""
+"""Prefix of figures of CPU time: `cpu_server` is in milliseconds per unit of work."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Measure:
-    """Rows that are measured together; `run` gives the figures of each, in their order."""
+    """Rows that are measured together; `run` returns the figures of each, in order."""
 
     rows: tuple[Row, ...]
     run: Callable[[Host], Awaitable[list[Figures]]]
     needs_peer: bool = False
-    """Whether the peer takes part even in our own figure, so that nothing is measured without it."""
+    """Whether even our own figure needs the peer, so that nothing is measured without it."""
 
     async def results(self, host: Host) -> list[Result]:
         found = await self.run(host)

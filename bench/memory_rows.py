@@ -1,4 +1,4 @@
-"""Memory: searches by words and by vectors, and what remembering a run costs."""
+"""Memory: searches by words and by vectors, and the cost of remembering a run."""
 
 import asyncio
 import random
@@ -64,7 +64,7 @@ def measures(sizes: Sizes) -> list[Measure]:
 
 
 def _texts(count: int) -> list[str]:
-    """Texts whose words are as rare as words are: few are frequent."""
+    """Build texts with a natural distribution of words: only a few are frequent."""
     chance = random.Random(7)
     words = [f"w{number}" for number in range(VOCABULARY)]
     weights = [1 / (number + 10) for number in range(VOCABULARY)]

@@ -29,7 +29,7 @@ WARM_CLAIMS = 5
 
 
 async def new_place(host: Host, engine: Engine) -> str:
-    """A file's path or a database's URL, where no store has been yet."""
+    """Return a new file's path or a new database's URL."""
     return str(host.new_file()) if engine == "sqlite" else await host.new_database()
 
 
@@ -44,13 +44,13 @@ async def new_store(host: Host, engine: Engine) -> AsyncIterator[LightningStore]
 
 
 async def rate(host: Host, name: str, size: int) -> float:
-    """One round of a work on a new SQLite file."""
+    """Run one round of a work on a new SQLite file."""
     async with new_store(host, "sqlite") as store:
         return await work.RATES[name](store, KIT, size)
 
 
 async def seeded_for_queries(host: Host, engine: Engine, stack: AsyncExitStack) -> dict[int, LightningStore]:
-    """An open store for each number of rollouts."""
+    """Open a store for each number of rollouts."""
     stores = {}
     for size in host.sizes.rollouts:
         place = await new_place(host, engine)
@@ -62,7 +62,7 @@ async def seeded_for_queries(host: Host, engine: Engine, stack: AsyncExitStack) 
 
 
 async def claim_times(host: Host, engine: Engine) -> tuple[float, float]:
-    """Median milliseconds of a claim: from a short queue, and from a deep one full of blocked lines."""
+    """Return median milliseconds of a claim: from a short queue, and from a deep one with blocked lines."""
     shallow, deep = await new_place(host, engine), await new_place(host, engine)
     async with open_store(engine, shallow) as store:
         await work.fill(store, KIT, host.sizes.pending)
@@ -88,7 +88,7 @@ async def claim_time(store: LightningStore) -> float:
 
 
 async def seed_lines(engine: Engine, place: str, lines: int) -> None:
-    """Ten pending rollouts in each of that many lines, nine lines in ten blocked by a running rollout."""
+    """Insert ten pending rollouts in each line; a running rollout blocks 9 of 10 lines."""
     async with open_store(engine, place) as store:
         running, queued = await seed.make_templates(store, KIT)
     if engine == "postgres":
@@ -100,7 +100,7 @@ async def seed_lines(engine: Engine, place: str, lines: int) -> None:
 
 
 async def waiting(host: Host, engine: Engine) -> tuple[float, float]:
-    """Extra threads while all wait, and milliseconds to wake; on PostgreSQL another store completes."""
+    """Return extra threads while all wait, and milliseconds to wake. PostgreSQL has a second store."""
     place = await new_place(host, engine)
     async with AsyncExitStack() as stack:
         one = await stack.enter_async_context(open_store(engine, place))
@@ -113,7 +113,7 @@ async def waiting(host: Host, engine: Engine) -> tuple[float, float]:
 
 
 async def build_large_file(host: Host) -> Path:
-    """A store's file with the given number of spans, a hundred in each rollout."""
+    """Create a store's file with this number of spans, 100 in each rollout."""
     path = host.new_file()
     rollouts = host.sizes.stored_spans // SPANS_A_ROLLOUT
     async with SqliteLightningStore(path) as store:
@@ -129,7 +129,7 @@ async def build_large_file(host: Host) -> Path:
 
 
 async def opening(host: Host) -> tuple[float, float]:
-    """Milliseconds to open a large file, and then to list its newest rollouts for the first time."""
+    """Return milliseconds to open a large file, and then to list its newest rollouts for the first time."""
     path = await build_large_file(host)
     opened, listed = [], []
     for _ in range(host.sizes.rounds):
@@ -141,7 +141,7 @@ async def opening(host: Host) -> tuple[float, float]:
 
 
 async def import_time(host: Host) -> float:
-    """Median milliseconds of a whole process that imports the package and ends."""
+    """Return median milliseconds of a whole process that imports the package and ends."""
 
     async def once() -> None:
         await asyncio.to_thread(subprocess.run, [sys.executable, "-c", "import perdure"], check=True)

@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: what its first screen weighs and takes, and how a long trace scrolls."""
+"""The dashboard in a real browser: size and time of its first screen, and scrolling of a long trace."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,14 +17,14 @@ from perdure.testing.serving import ServerProcess
 MOST_KILOBYTES = 300.0
 MOST_MS = 1000.0
 LEAST_FRAMES = 58.0
-"""A screen shows 60 frames a second; one that is late now and then is not seen."""
+"""Slightly below the 60 frames/s of a screen, because a rare late frame is not visible."""
 LONGEST_TASK_MS = 100.0
 VIEWPORT = {"width": 1280, "height": 800}
 TRACE = "cd" * 16
 A_BATCH = 500
 SCROLLED_SECONDS = 4.0
 QUIET_MS = 500
-"""A page is at rest if no long task began for so long."""
+"""A page is idle if no long task has started for this time."""
 TIMEOUT_MS = 120_000
 IN_PAGE = """
 const bench = window.bench = { tasks: [], shown: 0 };
@@ -54,7 +54,7 @@ bench.scroll = (frame, seconds) => new Promise(done => {
   requestAnimationFrame(step);
 });
 """
-"""What the page notes of itself: tasks of over 50 ms, when it is at rest, and the frames of a scroll."""
+"""Script for a page: records tasks over 50 ms, the time of idleness, and the frames of a scroll."""
 HOME_SHOWN = """() => {
   const ready = document.querySelector("main h1") && document.querySelector("main .card") &&
     !document.querySelector("main [aria-busy=true]");
@@ -67,7 +67,7 @@ SENT = """() => performance.getEntriesByType("navigation").concat(performance.ge
 
 
 def measures(sizes: Sizes) -> list[Measure]:
-    """A server on SQLite and the browser of the tests, on the same machine."""
+    """Build the rows: a server on SQLite and the browser of the tests, on one machine."""
     count = label(sizes.page_spans)
     return [
         Measure(
@@ -131,7 +131,7 @@ async def _figures(host: Host) -> list[Figures]:
 
 
 async def _fill(url: str, count: int) -> None:
-    """Rollouts in several states, and one with a trace of so many spans, ten below each."""
+    """Create rollouts in several states, and one with a trace of this many spans, ten below each."""
     async with Perdure(url, watchdog_interval=None) as perdure:
         store = perdure.store
         for number in range(200):
@@ -174,7 +174,7 @@ def _span(rollout_id: str, attempt_id: str, number: int) -> Span:
 
 @asynccontextmanager
 async def _browser() -> AsyncIterator[Any]:
-    """The browser of the tests, installed where it is missing."""
+    """Start the browser of the tests, and install it if it is missing."""
     from tests.support import browser
 
     await asyncio.to_thread(browser.main)
@@ -184,7 +184,7 @@ async def _browser() -> AsyncIterator[Any]:
 
 @asynccontextmanager
 async def _page(browser: Any) -> AsyncIterator[Any]:
-    """A page with an empty cache."""
+    """Open a page with an empty cache."""
     context = await browser.new_context(viewport=VIEWPORT)
     try:
         page = await context.new_page()
@@ -196,7 +196,7 @@ async def _page(browser: Any) -> AsyncIterator[Any]:
 
 
 async def _home(browser: Any, url: str) -> tuple[float, float]:
-    """Kilobytes of its files as they are sent, and milliseconds until it is shown and at rest."""
+    """Return kilobytes of its files as sent, and milliseconds until it is shown and idle."""
     async with _page(browser) as page:
         await page.goto(f"{url}/ui/")
         await page.wait_for_function(HOME_SHOWN)
@@ -205,7 +205,7 @@ async def _home(browser: Any, url: str) -> tuple[float, float]:
 
 
 async def _trace(browser: Any, url: str, count: int) -> tuple[float, float, float, float]:
-    """Milliseconds to read a trace and its longest task; frames a second and longest task of a scroll."""
+    """Return milliseconds to read a trace and its longest task; frames/s and longest task of a scroll."""
     async with _page(browser) as page:
         await page.goto(f"{url}/ui/traces/{TRACE}")
         await page.get_by_text(f"Spans ({count:,})").wait_for()

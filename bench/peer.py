@@ -1,4 +1,4 @@
-"""A peer in a process of its own, which does one job at a time; and Agent-lightning, the store's peer."""
+"""A peer in its own process, which does one job at a time; and Agent-lightning, the store's peer."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ MODULE = "bench.peer_agentlightning"
 
 
 def ensure_environment() -> Path:
-    """Make Agent-lightning's environment once, and return its Python."""
+    """Create Agent-lightning's environment once, and return its Python."""
     return AGENTLIGHTNING.ensure()
 
 
@@ -33,7 +33,7 @@ def variables() -> dict[str, str]:
 
 
 class PeerProcess:
-    """A peer behind a pipe, where it sleeps while the others are measured."""
+    """A peer behind a pipe, where it sleeps while other sides are measured."""
 
     def __init__(self, environment: Environment = AGENTLIGHTNING, module: Sequence[str] = (MODULE,)) -> None:
         self._environment = environment
@@ -67,12 +67,12 @@ class PeerProcess:
         await self._process.wait()
 
     def seconds(self) -> float:
-        """The CPU time that the peer has taken."""
+        """Return the CPU time of the peer."""
         assert self._process is not None
         return seconds_of_tree(self._process.pid)
 
     async def do(self, work: str, size: int, url: str | None = None) -> float:
-        """Have a work done, in the peer's process or by it on the server or database at `url`."""
+        """Do a work in the peer's process, or by its client on the server or database at `url`."""
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None

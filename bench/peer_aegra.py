@@ -1,7 +1,7 @@
 """The peer aegra, served with `--port` as its own command serves it.
 
-Run as `python -m bench.peer_aegra` in the peer's environment. aegra makes ids in the database by an extension
-which a small PostgreSQL may lack; a function of the same name, made of what every PostgreSQL has, stands in.
+Run as `python -m bench.peer_aegra` in the peer's environment. aegra creates ids in the database with an
+extension that a small PostgreSQL may lack; an equivalent SQL function replaces it.
 """
 
 import importlib
@@ -14,7 +14,7 @@ CREATE OR REPLACE FUNCTION public.uuid_generate_v4() RETURNS uuid LANGUAGE sql A
 
 
 def replace_extension() -> None:
-    """Let migrations make the function instead of the extension."""
+    """Let migrations create the function instead of the extension."""
     migrations: Any = importlib.import_module("alembic.op")
     execute = migrations.execute
 

@@ -1,7 +1,7 @@
-"""The peer: agentlightning's in-memory store, driven from the other side of a pipe, or served.
+"""The peer: agentlightning's in-memory store, driven through a pipe, or served.
 
-Run as `python -m bench.peer_agentlightning` in the peer's own environment. A job that comes with an address
-is done by the peer's client. With `--port` it is the peer's server.
+Run as `python -m bench.peer_agentlightning` in the peer's own environment. The peer's client does jobs that
+have an address. With `--port` it is the peer's server.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class Peer:
             await client.close()
 
     async def serve(self, port: int) -> None:
-        """The peer's server, as its own command starts it."""
+        """Run the peer's server, as its own command does."""
         store = self._stores.InMemoryLightningStore(thread_safe=True)
         server = self._stores.LightningStoreServer(store, host="127.0.0.1", port=port, launch_mode="asyncio")
         await server.run_forever()

@@ -10,7 +10,7 @@ from bench.peer_loop import work_off
 
 
 async def do(work: str, size: int, path: str | None) -> float:
-    """Let a thread grow in the file at `path`, and give its size in KiB, or the time of a read."""
+    """Grow a thread in the file at `path`, and return its size in KiB, or the time of a read."""
     saver: Any = importlib.import_module("langgraph.checkpoint.sqlite").SqliteSaver
     assert path is not None
     with saver.from_conn_string(path) as opened:

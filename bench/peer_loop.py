@@ -1,7 +1,7 @@
-"""How a peer works in a process of its own: jobs come by standard input, answers go by standard output.
+"""The loop of a peer in its own process: jobs arrive on standard input, answers go to standard output.
 
-Only the standard library is imported, since every peer runs this in an environment of its own. Each line in
-is a job `{"work": name, "size": count, "url": address or null}`, each line out `{"figure": number}`.
+Only the standard library is imported, because every peer runs this in its own environment. Each input line is
+a job `{"work": name, "size": count, "url": address or null}`, each output line `{"figure": number}`.
 """
 
 import json
@@ -14,7 +14,7 @@ Do = Callable[[str, int, str | None], Awaitable[float]]
 
 
 async def work_off(do: Do) -> None:
-    """Do one job after the other until nobody is there to ask for more."""
+    """Do jobs one by one until the input ends."""
     answers = _answers()
     for line in sys.stdin:
         job = json.loads(line)
@@ -23,7 +23,7 @@ async def work_off(do: Do) -> None:
 
 
 def _answers() -> TextIO:
-    """Keep standard output for answers alone: whatever else prints goes to standard error."""
+    """Reserve standard output for answers; other prints go to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return answers

@@ -1,7 +1,7 @@
-"""Queues on PostgreSQL beside ours, each at the settings with which it drains fastest.
+"""Queues on PostgreSQL beside ours, each with the settings with which it drains fastest.
 
 Run as `python -m bench.peer_queues pgqueuer` (or `procrastinate`, or `dbos`) in the environment of that peer.
-The work `drain` fills the queue of the database at `url` and gives the jobs per second of emptying it.
+The work `drain` fills the queue of the database at `url` and returns the jobs per second of emptying it.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ SELECT count(*) FROM dbos.workflow_status WHERE queue_name = %s AND status IN ('
 
 
 class Pgqueuer:
-    """Two managers in one loop, each on a connection of its own, which take a hundred jobs at a time."""
+    """Two managers in one loop, each with its own connection, which take 100 jobs at a time."""
 
     def __init__(self) -> None:
         self._asyncpg: Any = importlib.import_module("asyncpg")
@@ -68,7 +68,7 @@ class Pgqueuer:
 
 
 class Procrastinate:
-    """One worker that has a hundred jobs under way, and stops when nothing is left."""
+    """One worker that runs 100 jobs at once, and stops when the queue is empty."""
 
     def __init__(self) -> None:
         self._module: Any = importlib.import_module("procrastinate")
@@ -97,10 +97,10 @@ class Procrastinate:
 
 
 class Dbos:
-    """One executor; every round has a queue of its own, without limits and with the shortest polling.
+    """One executor; every round has its own queue, without limits and with the shortest polling.
 
     The queue is filled before it is registered. The clock runs from the start of the first job until the last
-    one is recorded as done, so that nothing of the time before counts.
+    one is recorded as done, so that time before the start does not count.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class Dbos:
 
 
 def check(size: int, done: int) -> int:
-    """Give the number of jobs if all of them were done."""
+    """Return the number of jobs if all of them were done."""
     if size != done:
         raise RuntimeError(f"{done} of {size} jobs were done")
     return done

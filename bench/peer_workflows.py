@@ -1,7 +1,7 @@
-"""Workflows of DBOS beside ours: links that enqueue one another, and steps inside of one workflow.
+"""Workflows of DBOS beside ours: links that enqueue one another, and steps in one workflow.
 
 Run as `python -m bench.peer_workflows` in the environment of DBOS. Its engine is the default one, SQLite, in
-the file of `url`, and its queue has the default settings. Each work gives the seconds that it took.
+the file of `url`, and its queue has the default settings. Each work returns its duration in seconds.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Dbos:
         self._dbos.enqueue_workflow_with_options({"workflow_name": "link", "queue_name": QUEUE}, left)
 
     def chain(self, url: str, size: int) -> float:
-        """From the first link to the start of the last one."""
+        """Return the seconds from the first link to the start of the last one."""
         self._launch(url)
         self._ended.clear()
         started = time.perf_counter()
@@ -65,7 +65,7 @@ class Dbos:
         return time.perf_counter() - started
 
     def steps(self, url: str, size: int) -> float:
-        """One workflow with so many steps."""
+        """Run one workflow with `size` steps."""
         self._launch(url)
         started = time.perf_counter()
         self._steps(size)

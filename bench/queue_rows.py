@@ -1,4 +1,4 @@
-"""The bare queue on PostgreSQL, without agents: ours beside the queues that others build on it."""
+"""The bare queue on PostgreSQL, without agents: ours and those that other projects build on it."""
 
 from contextlib import AsyncExitStack
 from functools import partial
@@ -21,7 +21,7 @@ PEERS: tuple[tuple[Environment, float, int], ...] = (
     (PROCRASTINATE, 20.0, 1),
     (DBOS, 20.0, 8),
 )
-"""Each with our target, and by what its rounds are divided: filling DBOS's queue takes minutes."""
+"""Each with our target and a divisor of its rounds, because filling DBOS's queue takes minutes."""
 OF_RAW = 0.55
 
 
@@ -75,7 +75,7 @@ async def _drain(peer: PeerProcess, url: str, size: int) -> float:
 
 
 async def _drain_ours(rollouts: Rollouts, size: int) -> float:
-    """Claim a hundred jobs and complete them in one call, until none is left."""
+    """Claim 100 jobs and complete them in one call, until none is left."""
     await rollouts.enqueue_many([EnqueueRolloutRequest(input={})] * size)
 
     async def call(_number: int) -> None:

@@ -1,7 +1,7 @@
-"""PostgreSQL's raw limit: hand-written SQL on asyncpg, the rows that ours writes, and no layer between.
+"""PostgreSQL's raw limit: hand-written SQL on asyncpg, the rows that ours writes, without layers.
 
-The tables are as narrow as the job allows, and every statement is prepared by the connection. Ids and JSON
-are made while the clock runs, since ours makes them then too.
+The tables are as narrow as possible, and the connection prepares every statement. Ids and JSON are created
+while the clock runs, as in ours.
 """
 
 import secrets
@@ -101,7 +101,7 @@ async def claim_complete(pool: Pool, size: int) -> float:
 
 
 async def _claim_complete(pool: Pool, count: int = BATCH) -> None:
-    """Claim so many, read what they are given, and complete them; each step is a transaction."""
+    """Claim `count` rows, read their inputs, and complete them; each step is a transaction."""
     async with pool.acquire() as connection:
         async with connection.transaction():
             rows = await connection.fetch(CLAIM, count)
@@ -117,7 +117,7 @@ async def _claim_complete(pool: Pool, count: int = BATCH) -> None:
 
 
 async def runs(pool: Pool, size: int, callers: int) -> float:
-    """What a run needs at least: a row is stored, claimed and completed, each acknowledged on its own."""
+    """Do the minimum of a run: store, claim and complete a row, each acknowledged separately."""
 
     async def call(number: int) -> None:
         await _enqueue(pool, [number])
@@ -127,7 +127,7 @@ async def runs(pool: Pool, size: int, callers: int) -> float:
 
 
 def spans_of(trace: int) -> list[Span]:
-    """One batch as ours gets it: made of objects, with nothing encoded yet."""
+    """Build one batch as ours gets it: objects, with nothing encoded yet."""
     names = {"rollout_id": f"ro-{secrets.token_hex(6)}", "attempt_id": f"at-{secrets.token_hex(4)}"}
     status = {"status_code": "OK", "description": None}
     empty: Span = {"events": [], "links": [], "context": None, "parent": None, "parent_id": None}

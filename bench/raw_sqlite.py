@@ -1,6 +1,6 @@
-"""SQLite's raw limit: group commit by hand, with nothing else between the callers and the engine.
+"""SQLite's raw limit: handwritten group commit, with nothing else between the callers and the engine.
 
-Ids and JSON are made while the clock runs, since ours makes them then too.
+Ids and JSON are created while the clock runs, as in ours.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ def make_row(number: int) -> Row:
 
 
 class GroupCommit:
-    """One writer thread; whatever queued while it committed is its next transaction."""
+    """One writer thread; works queued during a commit form its next transaction."""
 
     def __init__(self, path: Path) -> None:
         self._loop = asyncio.get_running_loop()
@@ -55,7 +55,7 @@ class GroupCommit:
         await self._call(rows)
 
     async def do(self, work: Work) -> Any:
-        """Have a work done in the next transaction; gives what it gives."""
+        """Do a work in the next transaction, and return its result."""
         return await self._call(work)
 
     async def _call(self, wanted: list[Row] | Work) -> Any:
@@ -120,7 +120,7 @@ async def _insert(path: Path, rows: int, calls: int, callers: int) -> float:
 
 
 async def runs(path: Path, size: int, callers: int) -> float:
-    """What a run needs at least: a row is stored, claimed and completed, each acknowledged on its own."""
+    """Do the minimum of a run: store, claim and complete a row, each acknowledged separately."""
     raw = GroupCommit(path)
 
     async def call(number: int) -> None:

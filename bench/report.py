@@ -1,4 +1,4 @@
-"""What a run found: the table on the screen and the list in `bench/results.json`."""
+"""Results of a run: the table on the screen and the list in `bench/results.json`."""
 
 import platform
 from pathlib import Path
@@ -29,10 +29,10 @@ class Result(msgspec.Struct, kw_only=True):
     target: float | None = None
     what: str = ""
     cpu: dict[str, float] = {}
-    """Milliseconds of CPU time a unit of work, by process: ours are server, client and database."""
+    """Milliseconds of CPU time per unit of work, by process: ours are server, client and database."""
 
     def passed(self) -> bool | None:
-        """Whether every target is met; None where there is none."""
+        """Whether every target is met; None without a target."""
         checks = (
             (self.ratio_peer, self.target_peer),
             (self.ratio_raw, self.target_raw),
@@ -52,7 +52,7 @@ def write(results: list[Result], path: Path = RESULTS) -> None:
 
 
 def read(path: Path) -> list[Result]:
-    """What `write` wrote."""
+    """Read the output of `write`."""
     return msgspec.json.decode(path.read_bytes(), type=list[Result])
 
 
@@ -90,7 +90,7 @@ def table(results: list[Result]) -> Table:
 
 
 def brief(result: Result) -> str:
-    """A result in a few words, for whoever waits for the others."""
+    """Summarize a result, for the progress output."""
     ratios = (("peer", result.ratio_peer), ("raw", result.ratio_raw))
     told = [f"{ratio:.3g} × {name}" for name, ratio in ratios if ratio is not None]
     return " ".join([result.name, rounded(result.ours), result.unit, *told])

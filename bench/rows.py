@@ -1,4 +1,4 @@
-"""The table of everything that is measured."""
+"""The table of all measures."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -155,7 +155,7 @@ async def _query_side(store: Any, times: int, _size: int) -> float:
 
 
 def _fixed(call: Callable[[], Awaitable[float]]) -> Side:
-    """A side whose work does not depend on the round's size."""
+    """Build a side whose work does not depend on the round's size."""
     return lambda _size: call()
 
 

@@ -1,4 +1,4 @@
-"""Runs of a native agent over HTTP: made on new threads and awaited, many at once and one at a time."""
+"""Runs of a native agent over HTTP: created on new threads and awaited, many at once and one by one."""
 
 import asyncio
 import time
@@ -25,14 +25,14 @@ CPU_MS = {"sqlite": 1.5, "postgres": None}
 LONE_MS = {"sqlite": 6.0, "postgres": 10.0}
 IDLE_TIMES = 1.5
 IDLE_SECONDS = 30.0
-"""As long as a claim may wait."""
+"""The maximum wait of a claim."""
 WARM = 10
 MORE = 5
-"""The raw engine does so many times the work, since it is done too soon."""
+"""Factor of the raw engine's work, because it is done too fast."""
 RAW = "raw: a row stored, claimed and completed"
 
 RawRuns = Callable[[int, int], Awaitable[float]]
-"""So many of them by so many callers; gives how many a second."""
+"""Does `size` runs by `callers` callers; returns runs per second."""
 
 
 def measures(sizes: Sizes) -> list[Measure]:
@@ -87,7 +87,7 @@ async def _raw(host: Host, engine: Engine, stack: AsyncExitStack) -> RawRuns:
 
 
 async def server_meter(host: Host, server: ServerProcess, *, postgres: bool) -> Meter:
-    """Of a server, this process as its client, and the database where that is PostgreSQL."""
+    """Build a meter of a server, of this process as its client, and of the database if it is PostgreSQL."""
     clocks: dict[str, Clock | None] = {"server": partial(seconds_of_tree, server.pid), "client": own_seconds}
     if postgres:
         clocks["database"] = await host.database_clock()
@@ -121,12 +121,12 @@ async def _idle_figures(host: Host, engine: Engine, size: int) -> list[Figures]:
 
 @asynccontextmanager
 async def _waiting_workers(url: str, count: int) -> AsyncIterator[None]:
-    """Workers over HTTP that ask for runs of an agent that gets none, again and again."""
+    """Run workers over HTTP that repeatedly ask for runs of an agent that gets none."""
     async with socket_client(url, count) as client:
         connections = client.connections
         waiting = [asyncio.create_task(_claims(client, each, n)) for n, each in enumerate(connections)]
         try:
-            # Long enough that each has asked; their first claims are not counted.
+            # Wait until each has asked, because their first claims are not counted.
             await asyncio.sleep(2.0)
             yield
             for task in waiting:
@@ -151,7 +151,7 @@ async def _claims(client: SocketClient, connection: Connection, number: int) -> 
 
 
 class Client:
-    """Makes a thread, runs on it and waits for the values, on our API or on LangGraph's."""
+    """Creates a thread, runs on it and waits for the values, on our API or on LangGraph's."""
 
     def __init__(self, sockets: SocketClient) -> None:
         self._sockets = sockets
@@ -165,11 +165,11 @@ class Client:
         return await spread(HTTP_CALLERS, size, self._langgraph)
 
     async def lones(self, times: int) -> float:
-        """Median milliseconds of runs that are asked for one at a time."""
+        """Return median milliseconds of runs requested one by one."""
         return median([await self.lone() for _ in range(times)])
 
     async def lone(self) -> float:
-        """Milliseconds from asking for a run on a thread that is there to its values."""
+        """Return milliseconds from requesting a run on an existing thread to its values."""
         await self._sockets.open()
         thread = await self._sockets.post("/api/v1/threads", {})
         began = time.perf_counter()
@@ -191,7 +191,7 @@ class Client:
 
 
 def check(values: Any, number: int) -> None:
-    """The run gave what it was given."""
+    """Check that the run returned its input."""
     if values != {"number": number}:
         raise RuntimeError(f"run {number} gave {values}")
 

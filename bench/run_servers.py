@@ -40,7 +40,7 @@ def talk(state: State) -> dict[str, Any]:
 graph = StateGraph(State).add_node("noop", noop).add_edge(START, "noop").add_edge("noop", END).compile()
 talker = StateGraph(State).add_node("talk", talk).add_edge(START, "talk").add_edge("talk", END).compile()
 """
-"""The smallest graph, which does nothing, as our agent does; and one that tells events."""
+"""The smallest graph, which does nothing, like our agent; and one that emits events."""
 
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -50,7 +50,7 @@ GRAPHS = {"noop": "./graph.py:graph", "talk": "./graph.py:talker"}
 def graph_server(
     host: Host, engine: Engine, more: Mapping[str, str] = NOTHING
 ) -> AbstractAsyncContextManager[ServerProcess]:
-    """Our server in the folder of the graphs, which it finds there as the others do."""
+    """Start our server in the folder of the graphs, where it finds them as the others do."""
     folder = graph_folder(host, "langgraph.json", {"dependencies": ["."]})
     environment = {**os.environ, "N_JOBS_PER_WORKER": str(HTTP_CALLERS), **more}
     return our_server(host, engine, (), environment, folder)
@@ -59,14 +59,14 @@ def graph_server(
 def agent_server(
     host: Host, engine: Engine, more: Mapping[str, str] = NOTHING
 ) -> AbstractAsyncContextManager[ServerProcess]:
-    """Our server with the agents that are measured; it executes as many runs at once as there are callers."""
+    """Start our server with the measured agents; it executes one run per caller at once."""
     environment = {**os.environ, "N_JOBS_PER_WORKER": str(HTTP_CALLERS), **more}
     return our_server(host, engine, ("--agents", agents.PATH), environment)
 
 
 @asynccontextmanager
 async def langgraph_server(host: Host, options: Sequence[str] = ()) -> AsyncIterator[ServerProcess]:
-    """`langgraph dev`, which keeps everything in memory; without options it does one job at a time."""
+    """Start `langgraph dev`, which keeps everything in memory; by default it does one job at a time."""
     await asyncio.to_thread(LANGGRAPH.ensure)
     folder = graph_folder(host, "langgraph.json", {"dependencies": ["."]})
     server = ServerProcess(
@@ -82,7 +82,7 @@ async def langgraph_server(host: Host, options: Sequence[str] = ()) -> AsyncIter
 
 @asynccontextmanager
 async def aegra_server(host: Host) -> AsyncIterator[ServerProcess]:
-    """aegra on a database of its own."""
+    """Start aegra on its own database."""
     python = await asyncio.to_thread(AEGRA.ensure)
     server = ServerProcess(
         (str(python), "-m", "bench.peer_aegra"),
@@ -102,7 +102,7 @@ async def aegra_server(host: Host) -> AsyncIterator[ServerProcess]:
 
 
 def graph_folder(host: Host, file: str, settings: dict[str, object]) -> Path:
-    """A folder with the graph, and with the file that names it."""
+    """Create a folder with the graph, and with the file that names it."""
     folder = host.new_folder()
     (folder / "graph.py").write_text(GRAPH)
     (folder / file).write_text(json.dumps({**settings, "graphs": GRAPHS}))

@@ -1,4 +1,4 @@
-"""Schedules: what many that wait cost, how late those fire that are due, and many that are due at once."""
+"""Schedules: cost of many waiting ones, lateness of due ones, and many due at once."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ from perdure.service.namespaces import ensure_namespace
 
 TARGETS = ScheduleTargets(JobTarget())
 SPREAD = 10
-"""How many schedules are due each second."""
+"""Number of schedules due each second."""
 CHUNK = 500
 DELAYS = statement("SELECT fired_at - due_at FROM firings WHERE ns = :ns", row=int)
 IDS = statement("SELECT id FROM schedules WHERE ns = :ns ORDER BY id")
@@ -72,7 +72,7 @@ def measures(sizes: Sizes) -> list[Measure]:
 
 @asynccontextmanager
 async def _opened(host: Host, engine: Engine, count: int) -> AsyncIterator[DatabaseLightningStore]:
-    """A database with so many schedules of jobs, the next of which is far away."""
+    """Open a database with `count` schedules of jobs whose next firing is far away."""
     url = await host.new_database() if engine == "postgres" else str(host.new_file())
     store = open_store(url)
     try:
@@ -88,7 +88,7 @@ async def _opened(host: Host, engine: Engine, count: int) -> AsyncIterator[Datab
 
 
 async def _place(tx: Tx, at: int, step: int) -> None:
-    """Let the schedules be due from a time on, so many microseconds apart."""
+    """Make the schedules due from a time on, `step` microseconds apart."""
     ids: Sequence[Any] = await tx.all(IDS)
     await tx.execute_many(
         PLACE, [{"ns": tx.ns, "id": row[0], "at": at + number * step} for number, row in enumerate(ids)]
@@ -104,7 +104,7 @@ async def _fired(tx: Tx) -> int:
 
 
 async def _idle(host: Host, engine: Engine, count: int, seconds: float) -> list[Figures]:
-    """The CPU of this process while its scheduler waits."""
+    """Measure the CPU of this process while its scheduler waits."""
     async with _opened(host, engine, count) as store:
         timer = ScheduleTimer(store.storage, TARGETS)
         await timer.start()

@@ -1,6 +1,6 @@
-"""Large stores made fast: rows that a store wrote itself, copied many times by a connection of our own.
+"""Fast creation of large stores: rows that a store wrote itself, copied many times by our own connection.
 
-Nothing here knows the columns beyond those it changes, so the tables may grow without a change here.
+This module knows only the columns that it changes, so the tables may grow without a change here.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,7 +29,7 @@ async def make_templates(store: Any, kit: Any) -> tuple[str, str]:
 
 
 def line_rows(running: Row, queued: Row, lines: int) -> Iterator[tuple[str, Row]]:
-    """Ten queued rollouts a line, one line in ten free and the others held by a running rollout."""
+    """Build ten queued rollouts per line; one line in ten is free, a running rollout holds the others."""
     for line in range(lines):
         name, free = f"line-{line:06d}", line % FREE_SHARE == 0
         if not free:
@@ -63,7 +63,7 @@ class SqliteSeeder:
         self.insert(line_rows(running, queued, lines))
 
     def multiply_spans(self, copies: int) -> None:
-        """Give every stored span that many siblings, which differ by span and sequence id alone."""
+        """Copy every stored span `copies` times with other span and sequence ids."""
         columns = [row[1] for row in self._connection.execute("PRAGMA table_info(spans)")]
         changed = {
             "span_id": "printf('%016x', spans.sequence_id + n)",
@@ -102,7 +102,7 @@ class SqliteSeeder:
 
 
 def chunks(rows: Iterable[tuple[str, Row]]) -> Iterator[tuple[str, list[Row]]]:
-    """Rows in large parts, each of one table."""
+    """Split rows into large parts, each of one table."""
     pending = iter(rows)
     while chunk := list(islice(pending, CHUNK)):
         for table in dict.fromkeys(name for name, _ in chunk):
@@ -130,7 +130,7 @@ async def copy_into(connection: Any, rows: Iterable[tuple[str, Row]]) -> None:
 
 
 async def settle_postgres(dsn: str) -> None:
-    """Do now what autovacuum would do within its next minute."""
+    """Run the work that autovacuum would do within its next minute."""
     connection = await asyncpg.connect(dsn)
     try:
         await connection.execute("VACUUM ANALYZE")

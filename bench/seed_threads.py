@@ -1,6 +1,6 @@
-"""Many threads with runs, made fast: a thread that the service made itself, copied with other ids.
+"""Fast creation of threads with runs: a thread that the service created itself, copied with other ids.
 
-Nothing here knows the tables: every row is copied that has the id of the thread or of a run of it in its key.
+This module does not know the tables. It copies every row with the id of the thread or of its runs in its key.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,16 +20,16 @@ from perdure.threads.records import RunRequest
 AGENT = "noop"
 WORKER = "bench"
 ORDERED = ("position", "ready", "behind", "created_at", "start_time")
-"""Columns of which each copy has its own value, so that copies have an order."""
+"""Columns with a separate value for each copy, so that copies have an order."""
 LEASES = ("check_at",)
 LONG = 3_600_000_000
-"""An hour in microseconds: nothing is given up while it is measured."""
+"""An hour in microseconds, so that no lease expires during a measure."""
 
 Template = list[tuple[str, Row]]
 
 
 async def make_thread(perdure: Perdure, thread_id: str, runs: int, *, held: bool) -> list[str]:
-    """A thread with waiting runs, behind a running one if it is `held`; gives all ids."""
+    """Create a thread with waiting runs, behind a running one if it is `held`. Return all ids."""
     threads = perdure.threads
     ids = [(await threads.create_thread(thread_id)).thread_id]
     if held:
@@ -49,14 +49,14 @@ def _request(thread_id: str) -> RunRequest:
 
 
 def template_of(rows: Iterable[tuple[str, Row]], ids: Sequence[str]) -> Template:
-    """The rows that belong to a thread: an id of it stands in their key."""
+    """Return the rows of a thread: one of its ids is in their key."""
     wanted = set(ids) | {f"thread/{each}" for each in ids}
     keys = {table.name: table.key for table in TABLES}
     return [(name, row) for name, row in rows if any(row[column] in wanted for column in keys[name])]
 
 
 def copies(template: Template, ids: Sequence[str], numbers: Iterable[int]) -> Iterator[tuple[str, Row]]:
-    """The template once for each number, with ids and order of its own."""
+    """Copy the template once for each number, with its own ids and order."""
     for number in numbers:
         renamed = {each: f"{each}-{number}" for each in ids}
         renamed |= {f"thread/{each}": f"thread/{new}" for each, new in renamed.items()}
@@ -75,7 +75,7 @@ def _copied(name: str, value: Any, renamed: dict[str, str], number: int) -> Any:
 
 
 async def multiply(engine: Engine, place: str, threads: Sequence[tuple[list[str], int]]) -> None:
-    """Make so many of each thread, which is known by its ids, in a database that nobody has open."""
+    """Copy threads, given by their ids, in a database that no process has open."""
     names = [table.name for table in TABLES]
     if engine == "sqlite":
         seeder = SqliteSeeder(Path(place))

@@ -1,4 +1,4 @@
-"""`perdure`, with a server that takes nothing out of spans but what the list of traces shows."""
+"""`perdure` with a server that extracts from spans only what the list of traces shows."""
 
 from bench.facts_rows import without_facts
 from perdure.cli import main

@@ -72,7 +72,7 @@ async def _append(log: FileEventLog, numbers: "count[int]", size: int) -> float:
 
 
 def _append_lines(log: FileEventLog, name: LogName, size: int) -> float:
-    """Lines per second of one writer, numbered within an attempt."""
+    """Return lines per second of one writer, numbered within an attempt."""
     bodies = [BODY] * BATCH
     started = time.perf_counter()
     for first in range(1, size + 1, BATCH):
@@ -85,7 +85,7 @@ async def _append_raw(folder: Path, size: int) -> float:
 
 
 def _write_lines(path: Path, size: int) -> float:
-    """The same as one write and one fdatasync a batch."""
+    """Return lines per second with one write and one fdatasync per batch."""
     data = (BODY + b"\n") * BATCH
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     started = time.perf_counter()
@@ -116,7 +116,7 @@ async def _page(sessions: Sessions, count: int) -> None:
 
 
 async def _tail(host: Host, times: int) -> list[Figures]:
-    """A reader that waits, in the process that writes."""
+    """Measure a reader that waits in the writing process."""
     async with Perdure(f"sqlite:///{host.new_folder()}/own.db") as perdure:
         sessions = perdure.sessions
         after = (await sessions.append("s", [LINE])).after

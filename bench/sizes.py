@@ -1,4 +1,4 @@
-"""How much work each measure does."""
+"""The amount of work of each measure."""
 
 from dataclasses import dataclass
 
@@ -181,7 +181,7 @@ QUICK = Sizes(
 
 
 def label(count: int) -> str:
-    """1000 → "1k", 1000000 → "1m", 50 → "50"."""
+    """Format 1000 as "1k", 1000000 as "1m", 50 as "50"."""
     for unit, mark in ((1_000_000, "m"), (1_000, "k")):
         if count >= unit and count % unit == 0:
             return f"{count // unit}{mark}"

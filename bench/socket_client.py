@@ -1,4 +1,4 @@
-"""An HTTP client that costs little: connections that stay open, requests as bytes, and no library."""
+"""A cheap HTTP client: open connections, requests as bytes, and no library."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ SHOWN = 300
 
 
 class Connection(asyncio.Protocol):
-    """One request after the other over one connection."""
+    """Requests one after the other over one connection."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol):
             answer.set_result(body)
 
     async def ask(self, request: bytes) -> bytes:
-        """The body of the answer."""
+        """Send a request and return the body of the response."""
         if self._transport is None or self._transport.is_closing():
             raise ConnectionError("the server has closed the connection")
         self._answer = asyncio.get_running_loop().create_future()
@@ -72,7 +72,7 @@ def _length(head: bytes) -> int:
 
 
 def request_to(host: str, path: str, body: object) -> bytes:
-    """A request that sends JSON."""
+    """Build a request that sends JSON."""
     sent = json.dumps(body).encode()
     head = (
         f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
@@ -82,7 +82,7 @@ def request_to(host: str, path: str, body: object) -> bytes:
 
 
 class SocketClient:
-    """Asks a server over as many connections as there are callers."""
+    """Requests to a server over one connection per caller."""
 
     def __init__(self, url: str, callers: int) -> None:
         self._address = urlsplit(url)
@@ -95,7 +95,7 @@ class SocketClient:
         return self._address.netloc
 
     async def open(self) -> None:
-        """Open what is not open: a server closes a connection that nobody has used for some seconds."""
+        """Open missing connections, because a server closes idle ones after some seconds."""
         left = [each for each in self.connections if each.is_open]
         self.connections = left + [await self._connect() for _ in range(self._callers - len(left))]
         self._free = list(self.connections)
@@ -111,7 +111,7 @@ class SocketClient:
         return json.loads(await self._ask(request_to(self.host, path, body)))
 
     async def get(self, path: str) -> bytes:
-        """The body of the answer, which nobody reads."""
+        """Return the body of the response."""
         return await self._ask(f"GET {path} HTTP/1.1\r\nHost: {self.host}\r\n\r\n".encode())
 
     async def _ask(self, request: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""From asking for a run to its start, in another process: by NOTIFY, by Redis, and without any signal."""
+"""From requesting a run to its start in another process: by NOTIFY, by Redis, and by polling only."""
 
 import asyncio
 import os
@@ -56,13 +56,13 @@ async def _by_redis(host: Host, times: int) -> list[Figures]:
 
 
 async def _by_polling(host: Host, times: int) -> list[Figures]:
-    """Signals go by a Redis that is not there, so that none arrives."""
+    """Name a Redis that does not exist, so that no signal arrives."""
     settings = {"redis_url": f"redis://127.0.0.1:{free_port()}", "job_interval": str(POLL_SECONDS)}
     return [await _start_time(host, settings, times)]
 
 
 async def _start_time(host: Host, settings: Mapping[str, str], times: int) -> Figures:
-    """Median milliseconds from the call that makes a run to the first line of its agent, and CPU of a run."""
+    """Return median milliseconds from creating a run to the first line of its agent, and CPU per run."""
     redis: dict[str, Any] = {name: each for name, each in settings.items() if name.startswith("redis")}
     url, database = await host.new_database(), await host.database_clock()
     async with worker_on(url, settings) as pid, Perdure(url, **redis) as perdure:
@@ -81,7 +81,7 @@ async def _once(perdure: Perdure) -> float:
     asked = time.time()
     run = await perdure.threads.create_run(RunRequest(assistant_id="begin"))
     while True:
-        # Where no signal tells of the end, it is asked for.
+        # Without signals, the end is polled.
         with suppress(TimeoutError):
             end = await perdure.threads.join_run(run.run_id, LOOK_SECONDS)
             return float(end.values["began"] - asked) * 1000
@@ -89,7 +89,7 @@ async def _once(perdure: Perdure) -> float:
 
 @asynccontextmanager
 async def worker_on(url: str, settings: Mapping[str, str]) -> AsyncIterator[int]:
-    """`perdure worker` on a database, from when it works until it is asked to stop; gives its process."""
+    """Run `perdure worker` on a database, from its readiness to its stop; yield its process."""
     variables = {f"PERDURE_{name.upper()}": value for name, value in settings.items()}
     process = await asyncio.create_subprocess_exec(
         *WORKER, url, "--log-level", "error",

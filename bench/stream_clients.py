@@ -1,8 +1,9 @@
-"""Many readers of one stream, in a process of their own, which keep the bytes and look at them later.
+"""Many readers of one stream in their own process, which store the bytes and check them later.
 
-Run as `python -m bench.stream_clients HOST PORT PATH CLIENTS EVENTS GO`. When every client has its answer's
-first bytes, a word into the named pipe GO lets the run talk. Prints the seconds from there to the last byte,
-as `{"seconds": number}`, once it is sure that every client got every event, in order and once.
+Run as `python -m bench.stream_clients HOST PORT PATH CLIENTS EVENTS GO`. After every client has the first
+bytes of its response, a word written to the named pipe GO starts the run's events. The program prints the
+seconds from there to the last byte, as `{"seconds": number}`, after it has checked that every client got
+every event, in order and once.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ HEAD_END = b"\r\n\r\n"
 EVENT = re.compile(rb"id: \d+-(\d+)\nevent: custom\ndata: ")
 SHOWN = 300
 AT_ONCE = 100
-"""So many clients connect together: a server takes in but a few at a time."""
+"""Number of clients that connect at once, because a server accepts only a few at a time."""
 
 
 class Reader(asyncio.Protocol):
@@ -48,7 +49,7 @@ class Reader(asyncio.Protocol):
                 future.set_result(None)
 
     def check(self, events: int) -> None:
-        """Every event is there, in order and once."""
+        """Check that every event arrived, in order and once."""
         head, _, body = b"".join(self._parts).partition(HEAD_END)
         if not head.startswith(b"HTTP/1.1 200") or b"chunked" not in head.lower():
             raise RuntimeError(f"a stream was refused: {head[:SHOWN]!r}")
@@ -58,7 +59,7 @@ class Reader(asyncio.Protocol):
 
 
 def unchunked(body: bytes) -> bytes:
-    """The content of a body that was sent in chunks."""
+    """Return the content of a chunked body."""
     parts, place = [], 0
     while place < len(body):
         line_end = body.index(b"\r\n", place)
@@ -88,7 +89,7 @@ async def listen(host: str, port: int, path: str, clients: int, events: int, go:
 
 
 def allow_files() -> None:
-    """Let this process, and those that it starts, have as many open files as the system lets it."""
+    """Raise the limit of open files of this process and its children to the system's maximum."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

@@ -1,4 +1,4 @@
-"""Streams of runs over HTTP: how fast one client and many get every event, and how soon the first comes."""
+"""Streams of runs over HTTP: rates of one client and of many, and the latency of the first event."""
 
 import asyncio
 import json
@@ -103,7 +103,7 @@ async def _measured(
 
 
 async def _meter(host: Host, server: ServerProcess, engine: Engine) -> Meter:
-    """Of a server, of its clients, which have ended when they are counted, and of PostgreSQL."""
+    """Build a meter of a server, of its clients, counted after their end, and of PostgreSQL."""
     clocks: dict[str, Clock | None] = {
         "server": partial(seconds_of_tree, server.pid),
         "client": own_and_ended_seconds,
@@ -113,7 +113,7 @@ async def _meter(host: Host, server: ServerProcess, engine: Engine) -> Meter:
 
 
 async def _rate(host: Host, server: ServerProcess, clients: int, events: int) -> float:
-    """Events per second that reach all clients together."""
+    """Return the events per second of all clients together."""
     go = host.new_folder() / "go"
     os.mkfifo(go)
     async with aiohttp.ClientSession() as session:
@@ -136,7 +136,7 @@ async def _listen(server: ServerProcess, path: str, clients: int, events: int, g
 
 
 async def _first(server: ServerProcess, times: int) -> float:
-    """Median milliseconds from the request for a run to the first event of its stream."""
+    """Return median milliseconds from requesting a run to the first event of its stream."""
     return median([await _first_of_one(server) for _ in range(times)])
 
 

@@ -1,4 +1,4 @@
-"""Claiming runs: the time of a claim must not grow with the runs that wait or the threads that block."""
+"""Claiming runs: the time of a claim must not grow with the waiting runs or the blocked threads."""
 
 import time
 from functools import partial
@@ -47,16 +47,16 @@ async def _figures(host: Host, engine: Engine) -> list[Figures]:
 
 
 def _open(engine: Engine, place: str) -> Perdure:
-    """No watchdog, since nothing here is to be given up."""
+    """Open without a watchdog, because no lease must expire here."""
     return Perdure(f"sqlite:///{place}" if engine == "sqlite" else place, watchdog_interval=None)
 
 
 async def _seed(engine: Engine, place: str, *, runs: int, free: int, held: int = 0) -> None:
-    """Free and blocked threads with so many waiting runs each."""
+    """Create free and blocked threads with `runs` waiting runs each."""
     made = []
     async with _open(engine, place) as perdure:
         await seed_threads.register(perdure)
-        # The blocked one is first, since it is claimed while nothing else waits.
+        # Create the blocked thread first, because its run is claimed while nothing else waits.
         for name, count in (("held", held), ("free", free)):
             if count:
                 ids = await seed_threads.make_thread(perdure, name, runs, held=name == "held")

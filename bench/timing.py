@@ -1,4 +1,4 @@
-"""How everything here is timed: fixed work, a warm-up, interleaved rounds, medians."""
+"""Timing of all measures: fixed work, a warm-up, interleaved rounds, medians."""
 
 import asyncio
 import gc
@@ -13,7 +13,7 @@ WARM_CALLS = 3
 
 
 async def spread(callers: int, count: int, call: Callable[[int], Awaitable[object]]) -> float:
-    """Make `count` calls from that many concurrent callers; return calls per second."""
+    """Make `count` calls from `callers` concurrent callers, and return calls per second."""
     numbers = iter(range(count))
 
     async def caller() -> None:
@@ -34,7 +34,7 @@ async def milliseconds(call: Callable[[], Awaitable[object]]) -> float:
 async def growth(
     small: Callable[[], Awaitable[object]], large: Callable[[], Awaitable[object]], times: int
 ) -> float:
-    """How many times as long a call takes where there is much, by medians of so many calls in turn."""
+    """Return the ratio of a call's times with much and little data, by medians of alternating calls."""
     taken: tuple[list[float], list[float]] = ([], [])
     for _ in range(WARM_CALLS + times):
         for call, found in zip((small, large), taken, strict=True):
@@ -52,7 +52,7 @@ async def interleave(
 ) -> dict[str, float]:
     """Run every side in turn, round after round, and return each side's median figure.
 
-    Each side has the same warm-up and as many rounds as the others. Of one that takes minutes, a round is
+    Each side has the same warm-up and the same number of rounds. For a side that takes minutes, a round is
     divided by its share, or it runs `once`.
     """
     figures: dict[str, list[float]] = {name: [] for name in sides}

@@ -1,4 +1,4 @@
-"""What traces cost: CPU time that a server takes for a run with tracing on, against tracing off."""
+"""Cost of traces: CPU time of a server for a run with tracing on and off."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,9 +16,9 @@ from perdure.testing.serving import ServerProcess
 
 MOST = 1.1
 SETTLE_SECONDS = 1.0
-"""How long the spans of the last runs may take to be stored; that time counts too."""
+"""Time to store the spans of the last runs, which also counts."""
 SIDES = {"ours": "1", "raw": "0"}
-"""The share of the runs that each side traces."""
+"""The share of runs that each side traces."""
 
 Start = Callable[[Host, Mapping[str, str]], AbstractAsyncContextManager[ServerProcess]]
 Work = Callable[[Client, int], Awaitable[object]]
@@ -39,7 +39,7 @@ SERVERS: dict[str, tuple[str, Start, Work]] = {
 
 
 def measures(sizes: Sizes) -> list[Measure]:
-    """CPU of the server alone; that of PostgreSQL is not counted."""
+    """Build the rows of the server's CPU; PostgreSQL's is not counted."""
     return [
         Measure(
             (
@@ -73,7 +73,7 @@ async def _figures(host: Host, start: Start, work: Work, size: int) -> list[Figu
 
 
 async def _cpu(pid: int, work: Callable[[int], Awaitable[object]], size: int) -> float:
-    """Milliseconds of CPU a run, of all threads of the server."""
+    """Return milliseconds of CPU per run, of all threads of the server."""
     began = seconds_of(pid)
     await work(size)
     await asyncio.sleep(SETTLE_SECONDS)

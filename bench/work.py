@@ -1,7 +1,7 @@
-"""The work itself, written once against the store contract: ours and the peer run these same functions.
+"""The work itself, written once against the store contract: ours and the peer run the same functions.
 
-`store` is any implementation of the contract, `kit` the module that holds its record types.
-Only the standard library is imported, since the peer runs this file in an environment of its own.
+`store` is any implementation of the contract, `kit` the module with its record types. Only the standard
+library is imported, because the peer runs this file in its own environment.
 """
 
 import asyncio
@@ -73,13 +73,13 @@ def requests(kit: Any, start: int, count: int) -> list[Any]:
 
 
 async def fill(store: Any, kit: Any, count: int) -> None:
-    """Put that many rollouts into the queue, untimed."""
+    """Enqueue `count` rollouts, untimed."""
     for start in range(0, count, 500):
         await store.enqueue_many_rollouts(requests(kit, start, min(500, count - start)))
 
 
 async def complete(store: Any, claimed: Sequence[Any]) -> None:
-    """Complete each by a call of its own, all at once."""
+    """Complete each rollout by its own call, all at once."""
     calls = (
         store.update_attempt(one.rollout_id, one.attempt.attempt_id, status="succeeded") for one in claimed
     )
@@ -126,7 +126,7 @@ async def cycle_many(store: Any, kit: Any, size: int, callers: int = CALLERS) ->
 
 
 async def make_traces(store: Any, kit: Any, traces: int, size: int) -> list[list[Any]]:
-    """Start that many rollouts and make `size` spans for them, not yet stored."""
+    """Start `traces` rollouts and build `size` spans for them, not yet stored."""
     made = []
     for trace in range(traces):
         started = await store.start_rollout(task_input(trace))
@@ -145,14 +145,14 @@ async def add_spans(store: Any, kit: Any, size: int) -> float:
 
 
 async def add_many_spans(store: Any, kit: Any, size: int) -> float:
-    """One batch is one trace of one rollout, as an exporter sends it."""
+    """Store batches of one trace of one rollout, as an exporter sends them."""
     traces = max(size // BATCH, 1)
     batches = await make_traces(store, kit, traces, traces * BATCH)
     return BATCH * await spread(BATCH_CALLERS, traces, lambda number: store.add_many_spans(batches[number]))
 
 
 async def claim_complete(store: Any, kit: Any, size: int) -> float:
-    """Claim a hundred, then complete each by a call of its own, all hundred at once."""
+    """Claim 100, then complete each by its own call, all at once."""
     await fill(store, kit, size)
 
     async def call(_number: int) -> None:
@@ -162,7 +162,7 @@ async def claim_complete(store: Any, kit: Any, size: int) -> float:
 
 
 async def seed_queries(store: Any, kit: Any, count: int) -> None:
-    """`count` rollouts, a tenth of them succeeded and the rest queued."""
+    """Create `count` rollouts, a tenth of them succeeded and the rest queued."""
     finished = count // FINISHED_SHARE
     await fill(store, kit, count)
     for start in range(0, finished, BATCH):
@@ -170,7 +170,7 @@ async def seed_queries(store: Any, kit: Any, count: int) -> None:
 
 
 async def query(store: Any, times: int) -> float:
-    """Mean milliseconds of a filtered, sorted page of a hundred, over few, many and all matches."""
+    """Return mean milliseconds of a filtered, sorted page of 100, over few, many and all matches."""
 
     async def pages() -> None:
         for number in range(times):
@@ -181,7 +181,7 @@ async def query(store: Any, times: int) -> float:
 
 
 async def newest(store: Any, times: int) -> float:
-    """Mean milliseconds of the list of the newest hundred rollouts."""
+    """Return mean milliseconds of the list of the newest 100 rollouts."""
 
     async def pages() -> None:
         for _ in range(times):
@@ -191,9 +191,9 @@ async def newest(store: Any, times: int) -> float:
 
 
 async def wake_up(waiting: Any, completing: Any, kit: Any, count: int) -> tuple[int, float]:
-    """Threads alive while all wait, and milliseconds from the last completing call to the waits' return.
+    """Return threads alive while all wait, and milliseconds from the last completion to the waits' return.
 
-    One wait holds all the ids; each id also has a wait of its own.
+    One wait has all the ids; each id also has its own wait.
     """
     await fill(completing, kit, count)
     claimed = list(await completing.dequeue_many_rollouts(limit=count))
@@ -226,4 +226,4 @@ HTTP_RATES: dict[str, Callable[..., Awaitable[float]]] = {
     "cycle_64": cycle,
     "cycle_many": partial(cycle_many, callers=HTTP_CALLERS),
 }
-"""The same through a client: each request has its price, and fewer callers share it."""
+"""Rates through a client: fewer callers, because each request has its cost."""

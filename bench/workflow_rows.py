@@ -106,7 +106,7 @@ def _agents() -> Agents:
 
 @asynccontextmanager
 async def _opened(host: Host, workers: int = 1) -> AsyncIterator[Services]:
-    """All services on a new file, with some workers in this process."""
+    """Open all services on a new file, with `workers` workers in this process."""
     settings = load_settings(
         {
             "database_url": f"sqlite:///{host.new_folder()}/own.db",
@@ -135,7 +135,7 @@ async def _line(host: Host, count: int) -> list[Figures]:
             for name in ("chain", "steps"):
                 meters[name] = Meter({"peer": peer.seconds})
                 sides[name] = meters[name].around(partial(_do, peer, name, url))
-        # A link waits for the next poll of the queue, about a second: one round takes minutes.
+        # A link waits about a second for the next poll of the queue, so one round takes minutes.
         found = await interleave(count, host.sizes.rounds, sides, once=("chain",))
     return [
         {
@@ -158,7 +158,7 @@ async def _wide(host: Host, count: int) -> list[Figures]:
 
 
 async def _phases(services: Services, size: int, parallel: bool) -> float:
-    """The seconds from the dispatch of a run to its end."""
+    """Return the seconds from the dispatch of a run to its end."""
     before: dict[str, object] = {"depends_on": []} if parallel else {}
     phases = [phase(f"p{number}", prompt="x", **before) for number in range(size)]
     services.definitions.add(workflow("bench", *phases))
@@ -177,7 +177,7 @@ async def _phases(services: Services, size: int, parallel: bool) -> float:
 
 
 async def _ended(workflows: Workflows, run_id: str, changed: object) -> str | None:
-    """The status of a run that has ended."""
+    """Return the status of a run if it has ended."""
     status = (await workflows.read(find, run_id)).status
     return None if status == "running" else status
 
@@ -211,7 +211,7 @@ def _lists(sizes: Sizes, engine: Engine) -> Measure:
 
 
 async def _listed(host: Host, engine: Engine, runs: int) -> list[Figures]:
-    """The newest 200 runs have 0.7 MB of state each."""
+    """Measure lists; the newest 200 runs have 0.7 MB of state each."""
     url = f"sqlite:///{host.new_folder()}/own.db" if engine == "sqlite" else await host.new_database()
     async with Perdure(url) as perdure:
         await _fill(perdure, runs)
@@ -245,7 +245,7 @@ async def _fill(perdure: Perdure, runs: int) -> None:
 
 
 async def _copy(tx: Tx, row: NewRunRow, first: int, size: int) -> None:
-    """Copies of a run with times of their own, of three statuses and ten workflows."""
+    """Copy a run with separate times, three statuses and ten workflows."""
     copies = []
     for number in range(first, first + size):
         copy = msgspec.structs.replace(
@@ -262,7 +262,7 @@ async def _copy(tx: Tx, row: NewRunRow, first: int, size: int) -> None:
 
 
 async def _execute(tx: Tx, first: int, size: int, runs: int) -> None:
-    """The executions of runs, spread over 30 days, with the statistics that their ends make."""
+    """Insert the executions of runs, spread over 30 days, with the statistics of their ends."""
     apart = 30 * DAY // (runs * EXECUTIONS_A_RUN)
     rows = []
     for number in range(first * EXECUTIONS_A_RUN, (first + size) * EXECUTIONS_A_RUN):

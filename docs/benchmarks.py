@@ -1,4 +1,4 @@
-"""The tables and plots of the page of benchmarks, made of what `./dev bench --record VERSION` wrote down."""
+"""Tables and plots of the benchmarks page, from the records of `./dev bench --record VERSION`."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ FOLLOWED = (
     "queue/vs_pgqueuer",
     "stream/sqlite_first",
 )
-"""The rows that are drawn through releases, by the ratio to a peer or a raw engine where they have one."""
+"""Rows drawn over releases, by the ratio to a peer or a raw engine if they have one."""
 GOALS, RELEASES = "images/benchmark-goals.svg", "images/benchmark-releases.svg"
 
 
 def blocks() -> dict[str, str]:
-    """The generated parts of docs/benchmarks.md."""
+    """Generate the parts of docs/benchmarks.md."""
     releases = history.read()
     newest = releases[-1]
     measured = f"Release {newest.version}, measured on {newest.date}: {newest.machine}.\n"
@@ -57,7 +57,7 @@ def blocks() -> dict[str, str]:
 
 
 def plots() -> dict[str, str]:
-    """The plots of the page, by their place in docs/."""
+    """Generate the plots of the page, by path in docs/."""
     releases = history.read()
     judged = [each for row in releases[-1].rows if (each := _bar(row)) is not None]
     drawn = [panel for name in FOLLOWED if (panel := _panel(releases, name)) is not None]
@@ -108,14 +108,14 @@ def _not_met(release: Release) -> str:
 
 
 def _judged(row: Result) -> tuple[float, float] | None:
-    """The figure by which a row is judged, and its goal; the worst where there are several."""
+    """Return the figure by which a row is judged, and its goal; the worst of several."""
     pairs = ((row.ratio_peer, row.target_peer), (row.ratio_raw, row.target_raw), (row.ours, row.target))
     known = [(figure, goal) for figure, goal in pairs if figure is not None and goal]
     return min(known, key=lambda each: _better(row, *each)) if known else None
 
 
 def _better(row: Result, figure: float, goal: float) -> float:
-    """How many times better than its goal a figure is."""
+    """Return how many times better than its goal a figure is."""
     return figure / goal if row.better == "higher" else goal / max(figure, 1e-9)
 
 

@@ -1,8 +1,8 @@
 """Build the guide: static pages with search, and files for coding agents. ./dev docs runs it.
 
-The pages of docs/ are copied into a temporary folder together with the files of the repository that they
-link to, and the generator makes HTML of them. docs/index.md is the table of contents: the navigation and
-llms.txt are made from its headings and lists.
+The pages of docs/ are copied into a temporary folder together with the repository files that they link to,
+and the generator converts them to HTML. docs/index.md is the table of contents: its headings and lists define
+the navigation and llms.txt.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ DOCS = ROOT / "docs"
 INDEX = DOCS / "index.md"
 TARGET = ROOT / "src" / "perdure" / "web" / "guide"
 OUTSIDE = "project"
-"""The folder of the guide for files of the repository that do not stand in docs/."""
+"""Folder of the guide for repository files outside docs/."""
 MANIFEST = "manifest.json"
 POLL_SECONDS = 0.5
 STYLE = "guide.css"
 IMAGES = "images"
 QUIET = re.compile(rf"{OUTSIDE}/|adr/0")
 BEHIND = "---\nsearch:\n  boost: 0.2\n---\n"
-"""What a search finds in decisions, changes and sources comes after what it finds in pages for users."""
+"""Front matter that ranks decisions, changes and sources below pages for users in a search."""
 
 FENCE = re.compile(r"^(```+).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -48,11 +48,11 @@ INLINE_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 FOREIGN = re.compile(r"^(?:[a-z]+:|#|//)")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json", ".toml": "toml"}
 UNUSED = ("404.html", "sitemap.xml", "sitemap.xml.gz", "assets/javascripts/lunr")
-"""What the generator writes for other hosts and other languages than English."""
+"""Output of the generator for other hosts and other languages than English."""
 
 
 class NotBuilt(Exception):
-    """The generator refused the pages; its message names them."""
+    """Raised if the generator refused the pages; its message names them."""
 
 
 class Entry(NamedTuple):
@@ -60,19 +60,19 @@ class Entry(NamedTuple):
 
     title: str
     page: str
-    """Where the page stands, from the root of the repository."""
+    """Path of the page from the root of the repository."""
     about: str
 
 
 class Section(NamedTuple):
-    """A task in the table of contents, and its pages."""
+    """A task in the table of contents, with its pages."""
 
     title: str
     entries: list[Entry]
 
 
 def contents(text: str | None = None) -> list[Section]:
-    """The table of contents, as docs/index.md has it: a heading for each task, and a list of pages below."""
+    """Parse the table of contents in docs/index.md: a heading for each task, and a list of pages below."""
     sections: list[Section] = []
     for line in (INDEX.read_text(encoding="utf-8") if text is None else text).splitlines():
         if line.startswith("## "):
@@ -84,7 +84,7 @@ def contents(text: str | None = None) -> list[Section]:
 
 
 def place_of(path: str) -> str:
-    """Where a file of the repository stands in the guide."""
+    """Return the path in the guide of a repository file."""
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     name = f"{OUTSIDE}/{path}"
@@ -97,7 +97,7 @@ def place_of(path: str) -> str:
 
 
 def staged() -> dict[str, str]:
-    """Every page of the guide as Markdown, by its place: those of docs/, and what they link to."""
+    """Return every page of the guide as Markdown, by path: those of docs/ and the files that they link to."""
     tracked = _tracked()
     waiting = [path.relative_to(ROOT).as_posix() for path in sorted(DOCS.rglob("*.md"))]
     seen, pages = set(waiting), {}
@@ -111,19 +111,19 @@ def staged() -> dict[str, str]:
 
 
 def _tracked() -> frozenset[str]:
-    """The files that a page may show. What Git ignores, for example a secret, stays out."""
+    """Return the files that a page may show. Files that Git ignores, such as secrets, are left out."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if listing.returncode == 0:
         return frozenset(filter(None, listing.stdout.split("\0")))
-    # Unpacked from an archive, there is no repository to ask, and nothing that it ignores.
+    # An unpacked archive has no repository, and no ignored files.
     folders = (ROOT / name for name in ("deploy", "examples", "src", "tests"))
     found = [*ROOT.glob("*"), *(path for folder in folders for path in folder.rglob("*"))]
     return frozenset(path.relative_to(ROOT).as_posix() for path in found if path.is_file())
 
 
 def _markdown(path: str, links: set[str], tracked: frozenset[str]) -> str:
-    """A file of the repository as a page; `links` collects the files outside docs/ that it links to."""
+    """Convert a repository file to a page; `links` collects the files outside docs/ that it links to."""
     source = ROOT / path
     if source.is_dir():
         inside = sorted(name for name in tracked if name.startswith(path + "/"))
@@ -137,7 +137,7 @@ def _markdown(path: str, links: set[str], tracked: frozenset[str]) -> str:
 
 
 def _transitions(chart: str) -> str:
-    """A chart as a table: the library that draws charts in a browser is larger than all pages."""
+    """Convert a chart to a table, because a library for charts is larger than all pages."""
     rows = ["| from | on | to |", "|---|---|---|"]
     for line in chart.splitlines():
         if found := TRANSITION.match(line):
@@ -149,7 +149,7 @@ def _transitions(chart: str) -> str:
 
 
 def _with_links(text: str, path: str, links: set[str], tracked: frozenset[str]) -> str:
-    """The page with links that lead to the places of files in the guide."""
+    """Return the page with links to the paths of files in the guide."""
     here = place_of(path) if (ROOT / path).exists() else f"{OUTSIDE}/{path}"
 
     def replaced(found: re.Match[str]) -> str:
@@ -169,7 +169,7 @@ def _with_links(text: str, path: str, links: set[str], tracked: frozenset[str]) 
 
 
 def _without_fences(text: str) -> Iterator[tuple[str, bool]]:
-    """The parts of a page, and whether each is a block of code."""
+    """Yield the parts of a page, and whether each is a block of code."""
     end = 0
     for found in FENCE.finditer(text):
         yield text[end : found.start()], False
@@ -182,7 +182,7 @@ def _without_fences(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def llms_text(sections: list[Section]) -> str:
-    """The table of contents in the form of llms.txt; the links lead to the pages as Markdown."""
+    """Format the table of contents as llms.txt; its links lead to the pages as Markdown."""
     head, _, rest = INDEX.read_text(encoding="utf-8").partition("\n\n")
     lines = [head, "", "> " + rest.partition("\n\n")[0].replace("\n", " "), ""]
     for section in sections:
@@ -193,7 +193,7 @@ def llms_text(sections: list[Section]) -> str:
 
 
 def full_text(sections: list[Section], pages: dict[str, str]) -> str:
-    """All pages in one file, in the order of the table of contents; then those that it does not name."""
+    """Join all pages in one file, in the order of the table of contents; unlisted pages follow."""
     named = [place_of(entry.page) for section in sections for entry in section.entries]
     others = sorted(place for place in pages if place not in named and not place.startswith(OUTSIDE + "/"))
     return "\n\n".join(f"<!-- {place} -->\n\n{pages[place].strip()}" for place in [*named, *others]) + "\n"
@@ -203,7 +203,7 @@ def full_text(sections: list[Section], pages: dict[str, str]) -> str:
 
 
 def stage(folder: Path, site: Path) -> dict[str, str]:
-    """Write the pages and the generator's configuration. Pages that have not changed are left alone."""
+    """Write the pages and the generator's configuration. Unchanged pages are not written."""
     pages = staged()
     for place, text in pages.items():
         _write(folder / "docs" / place, (BEHIND if QUIET.match(place) else "") + text)
@@ -245,7 +245,7 @@ def build(target: Path = TARGET) -> Path:
         folder, site = Path(temporary), Path(temporary) / "site"
         pages = stage(folder, site)
         environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-        # Not --quiet: it would also forgive what --strict counts.
+        # --quiet would also hide the warnings that --strict counts.
         command = [*generator("build", folder), "--strict"]
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if ended.returncode != 0:
@@ -258,7 +258,7 @@ def build(target: Path = TARGET) -> Path:
 
 
 def finish(site: Path, pages: dict[str, str]) -> None:
-    """Add what coding agents read, remove what nobody does, and list what a server may serve."""
+    """Add the files for coding agents, remove unused ones, and list the files that a server may serve."""
     for name in UNUSED:
         path = site / name
         if path.is_dir():
@@ -284,7 +284,7 @@ def finish(site: Path, pages: dict[str, str]) -> None:
 
 
 def serve() -> int:
-    """Show the pages while they are written, and build again what changes."""
+    """Serve the pages, and rebuild them after each change."""
     with tempfile.TemporaryDirectory(prefix="perdure-docs-") as temporary:
         folder = Path(temporary)
         stage(folder, folder / "site")

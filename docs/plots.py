@@ -1,4 +1,4 @@
-"""Plots as SVG: bars beside their goal, and small plots of one figure through releases."""
+"""Plots as SVG: bars relative to their goal, and small plots of one figure over releases."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ STYLE = """
 """.strip("\n")
 BAR, GAP, LEFT, WIDTH = 14, 6, 290, 420
 DECADES = 2
-"""How far the bars reach: from a hundredth of the goal to a hundred times."""
+"""Range of the bars: from a hundredth of the goal to a hundred times."""
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 230, 130, 3
 
 
 class Bar(NamedTuple):
-    """A figure beside its goal: 2.0 is twice as good, 0.5 half as good."""
+    """A figure relative to its goal: 2.0 is twice as good, 0.5 half as good."""
 
     name: str
     times: float
@@ -29,7 +29,7 @@ class Bar(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One figure through releases, with its goal if there is one."""
+    """One figure over releases, with its goal if there is one."""
 
     title: str
     points: Sequence[tuple[str, float]]
@@ -37,7 +37,7 @@ class Panel(NamedTuple):
 
 
 def bars(items: Sequence[Bar]) -> str:
-    """Bars to both sides of their goals, on a scale of powers of ten."""
+    """Draw bars to both sides of their goals, on a scale of powers of ten."""
     middle, half = LEFT + WIDTH / 2, WIDTH / 2
     height = len(items) * (BAR + GAP) + 34
     parts = [
@@ -59,7 +59,7 @@ def bars(items: Sequence[Bar]) -> str:
 
 
 def panels(items: Sequence[Panel]) -> str:
-    """Small plots, each on its own scale from nothing."""
+    """Draw small plots, each on its own scale from zero."""
     rows = -(-len(items) // COLUMNS)
     parts = []
     for number, each in enumerate(items):

@@ -1,4 +1,4 @@
-"""The references that are generated from the code: the command line, settings, metrics and the HTTP API."""
+"""References generated from the code: the command line, settings, metrics and the HTTP API."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ ABOUT: Mapping[str, Mapping[str, str]] = {
         "backup_keep": "how many scheduled backups are kept",
     },
 }
-"""What each setting means, in the order of the page. A setting without a sentence here fails a test."""
+"""The meaning of each setting, in the order of the page. A test fails for a setting without a sentence."""
 
 
 def _cell(text: object) -> str:
@@ -177,7 +177,7 @@ def setting_names() -> list[str]:
 
 
 def settings_page() -> str:
-    """Every setting, with its variables and its default."""
+    """Generate the page of settings, with their variables and defaults."""
     parts = [
         "# Settings\n\n" + GENERATED,
         "## Environment variables, options and perdure.toml\n\n"
@@ -220,11 +220,11 @@ def _choices(name: str) -> str:
 # --- the command line -------------------------------------------------------------------------------------
 
 COMMON_SHARE = 3
-"""An option that more than one in so many commands has is listed once, above all of them."""
+"""An option shared by more than 1 in this many commands is listed once, at the top."""
 
 
 def cli_page() -> str:
-    """Every command with its arguments and options."""
+    """Generate the page of commands with their arguments and options."""
     root = typer.main.get_command(command_line)
     commands = list(_commands(root, "perdure"))
     uses = Counter(_row(each) for _, command in commands for each in command.params if _is_shown(each))
@@ -282,7 +282,7 @@ def _option(parameter: Any) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text whose angle brackets a viewer does not take for HTML."""
+    """Escape angle brackets, so that a viewer does not read them as HTML."""
     return text.replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -310,11 +310,11 @@ PARTS = {
     "Cron": "A cron file",
     "CronCondition": "`condition` of a cron",
 }
-"""The parts of workflow and cron files, in the order of the page. One without a heading fails the build."""
+"""Parts of workflow and cron files, in the order of the page. A part without a heading fails the build."""
 
 
 def workflows_page() -> str:
-    """Every field of a workflow or cron file, and every variable of a template, out of the schema."""
+    """Generate the page of workflow and cron file fields and template variables from the schema."""
     components = json_schema()["$defs"]
     parts = [
         "# Workflow files\n\n" + GENERATED,
@@ -351,13 +351,13 @@ def workflows_page() -> str:
 
 
 def _kind_of(field: Mapping[str, Any]) -> str:
-    """The values that a field takes, in words."""
+    """Describe the values that a field takes."""
     if "anyOf" in field:
         kinds = [_kind_of(each) for each in field["anyOf"] if each.get("type") != "null"]
         return " or ".join(kinds)
     if "$ref" in field:
         name = field["$ref"].rsplit("/", 1)[1]
-        # The anchor is that of the heading as the guide and GitHub make it.
+        # The guide and GitHub build the same anchor from the heading.
         anchor = PARTS[name].lower().replace("`", "").replace(" ", "-")
         return f"[object](#{anchor})"
     if "enum" in field:
@@ -379,7 +379,7 @@ def _kind_of(field: Mapping[str, Any]) -> str:
 
 
 def metrics_page() -> str:
-    """Every metric family of a server."""
+    """Generate the page of a server's metric families."""
     families = asyncio.run(_families())
     ours = [each.row for each in families if each.metric.name.startswith("perdure_")]
     theirs = [each.row for each in families if not each.metric.name.startswith(("perdure_", "process_"))]
@@ -411,14 +411,14 @@ class Family(NamedTuple):
 
 
 async def _families() -> list[Family]:
-    """The families that a server in memory shows."""
+    """Collect the families of a server in memory."""
     async with InMemoryLightningStore() as store:
         app = build_app(store, Settings())
         request = Request({"type": "http", "method": "GET", "path": "/metrics", "headers": []})
         call = Call(request, app, Caller("docs", frozenset({"admin"}), app.namespace, None), {}, "docs")
         call.query = MetricsQuery(aliases=True)
         metrics = await list_families(call, await read_run_metrics(call))
-        # What is collected does not know its labels if nothing was counted; its collector does.
+        # A family without counts does not know its labels; its collector does.
         collectors = app.metrics.registry._names_to_collectors
         families = [
             Family(each, tuple(getattr(known, "_labelnames", ())))
@@ -439,7 +439,7 @@ PROTOCOLS = {
 
 
 def http_page() -> str:
-    """Every route, by protocol and group."""
+    """Generate the page of routes, by protocol and group."""
     parts = [
         "# HTTP API\n\n" + GENERATED,
         "Every route of a server, with the scope that a token needs. A server shows its routes at `/docs`; "
@@ -470,4 +470,4 @@ PAGES = {
     "reference/metrics.md": metrics_page,
     "reference/http.md": http_page,
 }
-"""The generated pages, by their place in docs/."""
+"""The generated pages, by path in docs/."""

@@ -1,4 +1,4 @@
-"""Write what is generated from the code, charts, references and the OpenAPI document: docs/regenerate.py"""
+"""Write generated content: charts, references and the OpenAPI document (docs/regenerate.py)."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ OPENAPI = DOCS / "openapi.json"
 
 
 def error_classes() -> list[type[errors.PerdureError]]:
-    """Every error, in the order of the source."""
+    """List every error, in the order of the source."""
     return [
         each
         for each in vars(errors).values()
@@ -28,7 +28,7 @@ def error_classes() -> list[type[errors.PerdureError]]:
 
 
 def error_table() -> str:
-    """The errors as a table."""
+    """Format the errors as a table."""
     rows = ["| code | class | HTTP | meaning |", "|---|---|---|---|"]
     for each in error_classes():
         meaning = (each.__doc__ or "").strip().partition("\n")[0]
@@ -37,7 +37,7 @@ def error_table() -> str:
 
 
 def blocks() -> dict[str, dict[str, str]]:
-    """The generated text between the markers of each page."""
+    """Generate the text between the markers of each page."""
     charts = {f"machine {each.name}": f"```mermaid\n{each.chart()}```\n" for each in MACHINES}
     return {
         "state-machines.md": charts,
@@ -47,14 +47,14 @@ def blocks() -> dict[str, dict[str, str]]:
 
 
 def filled(page: str, name: str, text: str) -> str:
-    """The page with `text` between the markers of `name`."""
+    """Return the page with `text` between the markers of `name`."""
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
     head, rest = page.split(begin, 1)
     return head + begin + text + end + rest.split(end, 1)[1]
 
 
 def page_as_generated(name: str) -> str:
-    """A page that is generated, or a page with its generated parts up to date."""
+    """Return a generated page, or a page with its generated parts up to date."""
     if name in PAGES:
         return PAGES[name]()
     page = (DOCS / name).read_text(encoding="utf-8")
@@ -64,9 +64,9 @@ def page_as_generated(name: str) -> str:
 
 
 def openapi() -> str:
-    """The OpenAPI document of the native API, one line a value, so that a change shows in a diff."""
+    """Generate the OpenAPI document of the native API, one line per value, for readable diffs."""
     found = document(route for route in ROUTES if route.protocol.name == "native")
-    # A release changes the version alone.
+    # A release changes only the version.
     found["info"].pop("version")
     return json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 

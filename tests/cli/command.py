@@ -1,4 +1,4 @@
-"""Runs `perdure` in a process of its own, with pipes or on a terminal, or inside this one."""
+"""Runs `perdure` in a separate process with pipes, on a terminal, or in this process."""
 
 import fcntl
 import io
@@ -31,14 +31,14 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND = [sys.executable, "-m", "perdure.cli"]
 COLOR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7])(?:;\d+)*m")
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# What a test run may be called with, and what the terminal's look depends on.
+# Variables that may be set in a test run, and those that affect the terminal's output.
 SURROUNDINGS = ("HOST", "PORT", "DATABASE_URL", "LOG_LEVEL", "LOG_JSON", "REDIS_URL", "REDIS_URI", "CI")
 LOOK = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "TERM")
 NOTHING: Mapping[str, str] = {}
 
 
 def settings(folder: Path, more: Mapping[str, str] = NOTHING) -> dict[str, str]:
-    """The environment of a command that keeps its temporary files in `folder`."""
+    """Return the environment of a command that keeps its temporary files in `folder`."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -50,7 +50,7 @@ def settings(folder: Path, more: Mapping[str, str] = NOTHING) -> dict[str, str]:
 
 
 def after(preparation: str, *arguments: str) -> list[str]:
-    """The command, behind a line of Python that prepares its process."""
+    """Build the command with a line of Python that prepares its process."""
     start = "import os, sys; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     return [sys.executable, "-c", f"{preparation}; {start}", *COMMAND[1:], *arguments]
 
@@ -79,26 +79,26 @@ def start(folder: Path, *arguments: str, more: Mapping[str, str] = NOTHING) -> P
 def new_perdure(
     folder: Path, *arguments: str, more: Mapping[str, str] = NOTHING
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end in an interpreter that starts with nothing loaded."""
+    """Run a command to its end in a fresh interpreter without preloaded modules."""
     command, environment = [*COMMAND, *arguments], settings(folder, more)
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 @cache
 def commands() -> Any:
-    """The tree of commands."""
+    """Return the tree of commands."""
     return typer.main.get_command(app)
 
 
 def run_here(
     folder: Path, *arguments: str, more: Mapping[str, str] = NOTHING
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end inside this process, which is quicker; servers need a process of their own."""
+    """Run a command to its end in this process, which is quicker; servers need a separate process."""
     output, errors = io.StringIO(), io.StringIO()
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, settings(folder, more), clear=True))
         stack.enter_context(mock.patch.object(sys, "argv", ["perdure", *arguments]))
-        # Made anew, the tree of commands takes longer than most of them.
+        # Building the tree of commands takes longer than most commands.
         stack.enter_context(mock.patch.object(typer.main, "get_command", return_value=commands()))
         stack.enter_context(chdir(folder))
         stack.enter_context(redirect_stdout(output))
@@ -110,7 +110,7 @@ def run_here(
 
 
 class Server:
-    """A server in a process of its own, on a free port, for as long as the block lasts."""
+    """A server process on a free port, while the block lasts."""
 
     def __init__(
         self,
@@ -153,11 +153,11 @@ class Server:
         return str(self.facts["url"])
 
     def run(self, *arguments: str, more: Mapping[str, str] = NOTHING) -> subprocess.CompletedProcess[str]:
-        """Run a command that asks this server."""
+        """Run a command on this server."""
         return run_here(self.folder, *arguments, more={"PERDURE_URL": self.url, **more})
 
     def json(self, *arguments: str, more: Mapping[str, str] = NOTHING) -> Any:
-        """What a command that succeeds says with --json."""
+        """Return the --json output of a successful command."""
         ended = self.run(*arguments, "--json", more=more)
         assert (ended.returncode, ended.stderr) == (0, "")
         return json.loads(ended.stdout)
@@ -171,13 +171,13 @@ class Server:
                 return refusal.code, refusal.read()
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """End the process, and give its exit code."""
+        """End the process, and return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.end()
 
     def end(self) -> int:
-        """Wait until the process has ended, and give its exit code."""
+        """Wait until the process has ended, and return its exit code."""
         if self.process.stdout is not None and not self.process.stdout.closed:
             output, errors = self.process.communicate()
             self.output, self.errors = self.output + output, self.errors + errors
@@ -185,7 +185,7 @@ class Server:
 
 
 class Terminal:
-    """A command on a terminal of its own."""
+    """A command on its own terminal."""
 
     def __init__(
         self, folder: Path, *arguments: str, more: Mapping[str, str] = NOTHING, columns: int = 100
@@ -205,7 +205,7 @@ class Terminal:
         os.close(ours)
 
     def read_until(self, text: str) -> None:
-        """Read what is printed up to `text`, which must come."""
+        """Read the output up to `text`, which must come."""
         while text not in self.output:
             assert self._read(), self.output
 
@@ -213,7 +213,7 @@ class Terminal:
         os.write(self._main, b"\x03")
 
     def end(self) -> int:
-        """Read the rest, and give the exit code."""
+        """Read the rest, and return the exit code."""
         while self._read():
             pass
         os.close(self._main)
@@ -223,12 +223,12 @@ class Terminal:
         try:
             data = os.read(self._main, 65536)
         except OSError:
-            # Linux says so when the last writer has closed its side.
+            # Linux reports this error after the last writer has closed its side.
             return False
         self.output += data.decode(errors="replace")
         return bool(data)
 
     @property
     def text(self) -> str:
-        """What was printed, without the terminal's own language."""
+        """Return the output without terminal control sequences."""
         return ESCAPE.sub("", self.output)

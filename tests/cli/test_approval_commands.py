@@ -46,7 +46,7 @@ def test_what_waits_is_listed_shown_and_answered_and_its_run_is_cancelled(tmp_pa
     assert "Release it?" in perdure(folder, "approval", "list").stdout
     assert approval_id[:18] in perdure(folder, "approval", "list", "--all").stdout
     assert perdure(folder, "approval", "show", "nothing").returncode == 4
-    # Nobody executes what comes next: there is no worker.
+    # The next phase is not executed, because there is no worker.
     assert "gated" in perdure(folder, "workflow", "stats").stdout
     assert perdure(folder, "workflow", "diff", run_id[:18], run_id).stdout == "The runs do not differ.\n"
     cancelled = perdure(folder, "workflow", "cancel", run_id[:18], "--reason", "enough")

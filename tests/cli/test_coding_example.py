@@ -1,4 +1,4 @@
-"""The example of a workflow, as its README tells it: run, wait for a person, be killed, approve, end."""
+"""The example of a workflow, as in its README: run, wait for a person, be killed, approve, end."""
 
 import json
 import shlex
@@ -17,7 +17,7 @@ QUICK = {"BG_JOB_HEARTBEAT": "1", "BG_JOB_INTERVAL": "1"}
 
 
 def commands_of(readme: Path) -> list[list[str]]:
-    """The words of each command of the page, without the server's."""
+    """Return the words of each command of the page, without the server's."""
     lines = [line for block in blocks_of(readme) for line in block.text.splitlines()]
     return [shlex.split(line)[1:] for line in lines if line != "perdure dev"]
 
@@ -54,7 +54,7 @@ def test_the_commands_of_its_page_bring_it_to_its_end_over_a_killed_server(tmp_p
     assert run["status"] == "succeeded"
     assert run["final_message"] == "Slugs for titles: released after 2 iterations and 1 fix"
     assert "Release it?" in waiting["summary"]
-    # It watched over the approval, and ended when the run did.
+    # The watch continued over the approval, and ended with the run.
     assert watching.returncode == 0
     statuses = [each["status"] for each in seen if each["node"] == "run"]
     assert (statuses[0], statuses[-1]) == ("paused", "succeeded")

@@ -1,4 +1,4 @@
-"""The commands that look, and what every command does with a mistake."""
+"""The commands that read, and the reaction of every command to a mistake."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def test_bad_arguments_are_code_2(tmp_path: Path, arguments: tuple[str, ...]) ->
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command that is not only a group."""
+    """Yield every command that is not only a group."""
     below = getattr(command, "commands", {})
     if not below:
         yield path, command
@@ -108,7 +108,7 @@ def test_every_command_and_option_has_help(path: tuple[str, ...]) -> None:
 
 
 def error_of(ended: subprocess.CompletedProcess[str]) -> tuple[str, str]:
-    """The code and the message of a command that failed as it should: one line, no traceback."""
+    """Return the code and the message of a command that failed with one line and no traceback."""
     assert ended.returncode == 1
     found = re.fullmatch(r"perdure: (\w+): (.+)\n", ended.stderr)
     assert found is not None, ended.stderr

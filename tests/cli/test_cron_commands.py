@@ -190,7 +190,7 @@ def test_cron_files_call_the_handlers_of_a_served_project(tmp_path: Path, comman
 
 
 def ended_firing(server: Server, name: str) -> dict[str, object]:
-    """The latest firing of a cron, once it has ended."""
+    """Return the latest firing of a cron, after it has ended."""
     deadline = time.monotonic() + 30
     while True:
         found = server.json("scheduler", "history", name)["items"]

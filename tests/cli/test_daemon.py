@@ -42,7 +42,7 @@ class Background:
         self.pids: list[int] = []
 
     def json(self, command: str, *arguments: str, code: int = 0) -> Any:
-        """What a command says with --json."""
+        """Return the --json output of a command."""
         ended = self._run(command, *arguments, "--json")
         assert ended.returncode == code, ended.stderr
         facts = json.loads(ended.stdout)
@@ -51,12 +51,12 @@ class Background:
         return facts
 
     def _run(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        # A command that starts a server needs a process of its own, whose child the server is.
+        # A command that starts a server needs its own process, because the server is its child.
         run = perdure if command in ("start", "restart") else run_here
         return run(self.folder, command, *arguments)
 
     def refused(self, command: str, *arguments: str, code: int = 1) -> str:
-        """What a command says that fails, in one line."""
+        """Return the single error line of a failing command."""
         ended = self._run(command, *arguments)
         assert (ended.returncode, ended.stdout) == (code, "")
         assert ended.stderr.count("\n") == 1
@@ -98,14 +98,14 @@ def test_a_server_in_the_background_from_its_start_to_its_end(background: Backgr
     options = ("--port", "0", "--agents", "./agents.py:agents")
     started = background.json("start", *options, "--api-key-file", str(key_in(background.folder)))
     pid, url = started["pid"], started["url"]
-    # It has left our session and our terminal, and logs to a file of its own.
+    # The server has its own session and no terminal, and logs to a file.
     assert session_of(pid) == (pid, "?")
     assert os.path.realpath(f"/proc/{pid}/fd/0") == os.devnull
     assert os.path.realpath(f"/proc/{pid}/fd/2") == started["log_file"]
     assert answers(url)
     assert Path(started["pid_file"]).read_text() == f"{pid}\n"
     assert Path(started["pid_file"]).parent.stat().st_mode & 0o077 == 0
-    # A second start is refused, and says what to do.
+    # A second start is refused with a hint.
     message = background.refused("start", "--port", "0")
     assert f"already running for sqlite:///perdure.db: process {pid} at {url}" in message
     assert "perdure restart" in message
@@ -126,7 +126,7 @@ def test_a_server_in_the_background_from_its_start_to_its_end(background: Backgr
     assert facts["pid"] != pid
     # Port 0 was kept: it is not the default.
     assert not facts["url"].endswith(f":{Settings().port}")
-    # The end is waited for, and leaves no file behind.
+    # `stop` waits for the end, and leaves no file.
     stopped = background.json("stop")
     assert (stopped["pid"], stopped["forced"]) == (facts["pid"], False)
     until(lambda: not is_alive(facts["pid"]))
@@ -174,7 +174,7 @@ def test_a_killed_server_leaves_nothing_that_matters(
     shown = background.json("status", *database, code=4)
     assert (shown["status"], shown["crashed_pid"]) == ("stopped", first["pid"])
     assert "ended without stopping properly" in run_here(background.folder, "status", *database).stdout
-    # The pid was given to another process since: here, to this one, which must survive.
+    # The pid has been reused, here by this process, which must survive.
     pid_file = Path(first["pid_file"])
     record = pid_file.with_suffix(".json")
     record.write_text(json.dumps({**json.loads(record.read_text()), "pid": os.getpid()}))
@@ -259,15 +259,15 @@ def test_its_log_and_a_forced_end(background: Background) -> None:
     ended = perdure(background.folder, "start", "--port", "0", "--log-file", "server.log", "--json")
     started = json.loads(ended.stdout)
     background.pids.append(started["pid"])
-    # What it prints at its start is shown by the command that has started it.
+    # The starting command shows the output of the server's start.
     assert "agent 'bad': there is no file" in ended.stderr
-    # A log that was rotated is opened again at SIGHUP.
+    # After a rotation, SIGHUP reopens the log.
     log = Path(started["log_file"])
     assert log == background.folder / "server.log"
     log.rename(log.with_suffix(".1"))
     os.kill(started["pid"], signal.SIGHUP)
     until(lambda: log.exists() and "reloaded log file" in log.read_text())
-    # A process that does not stop is killed only if that is asked for.
+    # A hanging process is killed only with --force.
     os.kill(started["pid"], signal.SIGSTOP)
     refused = background.refused("stop", "--timeout", "0.1s", code=5)
     assert "perdure stop --force" in refused

@@ -1,4 +1,4 @@
-"""`perdure db backup`, `restore`, `verify` and `export`, and what they refuse."""
+"""`perdure db backup`, `restore`, `verify` and `export`, and their refusals."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_served_database_is_backed_up_checked_exported_and_never_replaced(tmp_
         assert (checked.returncode, "integrity" in checked.stdout) == (0, True)
         assert max(map(len, checked.stdout.splitlines())) <= 80
 
-        # A live database stays as it is.
+        # A live database is not changed.
         refused = server.run("db", "restore", "a.backup", "--database", "perdure.db", "--yes")
         assert refused.returncode == 1
         assert "stop it first" in refused.stderr
@@ -75,7 +75,7 @@ def test_a_served_database_is_backed_up_checked_exported_and_never_replaced(tmp_
             assert problem in bad.stderr
             assert "Traceback" not in bad.stderr
 
-        # The same over HTTP, page by page.
+        # Read the same rows over HTTP, page by page.
         ids: list[str] = []
         after: str | None = ""
         while after is not None:
@@ -88,7 +88,7 @@ def test_a_served_database_is_backed_up_checked_exported_and_never_replaced(tmp_
         for path in ("nothing", "rollouts?limit=5000", "rollouts?since=-1", "memory_events?status=x"):
             assert server.get(f"/api/v1/db/export/{path}")[0] == 422
 
-    # Without a server it is restored, and what was there is kept.
+    # Without a server the backup is restored, and the replaced file is kept.
     restore = ("db", "restore", "a.backup", "--database", "perdure.db")
     asked = run_here(tmp_path, *restore)
     assert asked.returncode != 0
@@ -112,7 +112,7 @@ LIMITED = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({LIMIT},
 
 
 def limited(folder: Path, *arguments: str) -> str:
-    """The error of a command whose process may write small files only: as if the disk were full."""
+    """Return the error of a command whose process may write only small files, as on a full disk."""
     command = after(LIMITED, *arguments, "--json")
     ended = subprocess.run(
         command, cwd=folder, env=settings(folder), capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""`perdure demo`, as a person sees it and as a script reads it."""
+"""`perdure demo` on a terminal and in a script."""
 
 import asyncio
 import json
@@ -127,7 +127,7 @@ def test_json_on_a_terminal_is_json_too(tmp_path: Path) -> None:
 
 
 def test_a_warning_stays_out_of_what_the_demo_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as that the clock was set, which may happen at any moment."""
+    """For example the warning of a clock change, which may come at any moment."""
     log, play = logging.getLogger("perdure.kernel.storage"), demo.play
 
     async def warning_play(*arguments: Any) -> demo.DemoReport:
@@ -136,7 +136,7 @@ def test_a_warning_stays_out_of_what_the_demo_prints(tmp_path: Path, monkeypatch
         return await play(*arguments)
 
     monkeypatch.setattr(demo, "play", warning_play)
-    # Without pytest's own, as in a process of the command.
+    # Remove pytest's handlers, as in a process of the command.
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     ended = run_here(tmp_path, "demo", "--json", "--rollouts", "1", "--database", "memory:")
     assert (ended.returncode, ended.stderr) == (0, "the disk is full\n")

@@ -1,4 +1,4 @@
-"""`perdure dev` for daily work: code that is reloaded while it serves, the flags people type, the banner."""
+"""`perdure dev` for daily work: code reloads while it serves, common flags, the banner."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Project(Server):
         self.write(self._file, json.dumps({"dependencies": ["."], "graphs": graphs, **sections}))
 
     async def reloaded(self) -> dict[str, Any]:
-        """What the next reload says."""
+        """Return the report of the next reload."""
         assert self.process.stdout is not None
         line = await asyncio.to_thread(self.process.stdout.readline)
         return dict(json.loads(line)["reload"])
@@ -96,7 +96,7 @@ async def test_a_graph_is_edited_while_it_serves(tmp_path: Path) -> None:
         client = get_client(url=project.url)
         assert await ask(client) == "one"
 
-        # A run is in flight, and its stream is read, while the file is saved.
+        # A run is active, and its stream is read, while the file is saved.
         question: dict[str, Any] = {"messages": [{"role": "user", "content": "wait"}]}
         events = client.runs.stream(None, "agent", input=question, stream_mode=["values", "custom"])
         parts = [part async for part in _until(events, "custom")]
@@ -105,7 +105,7 @@ async def test_a_graph_is_edited_while_it_serves(tmp_path: Path) -> None:
         assert report["changed"]["agents"] == "agent; 1 run goes on with the old code"
         assert await ask(client) == "two"
 
-        # An error leaves the old code in service, and is shown with its file and line.
+        # An error leaves the old code active, and is shown with its file and line.
         project.write("words.py", 'WORD = "three\n')
         report = await project.reloaded()
         assert (
@@ -113,7 +113,7 @@ async def test_a_graph_is_edited_while_it_serves(tmp_path: Path) -> None:
         )
         assert await ask(client) == "two"
 
-        # Graphs come and go, with their assistants, schemas and drawings.
+        # Graphs are added and removed, with their assistants, schemas and drawings.
         project.write("words.py", 'WORD = "four"\n')
         await project.reloaded()
         renamed = GRAPH.replace("add_node(answer)", 'add_node("reply", answer)')
@@ -129,7 +129,7 @@ async def test_a_graph_is_edited_while_it_serves(tmp_path: Path) -> None:
         assert [each["graph_id"] for each in await client.assistants.search()] == ["other"]
         assert await ask(client, agent="other") == "four"
 
-        # The run of the beginning ends once, with the code that it began with.
+        # The first run ends once, with the code that it started with.
         (tmp_path / "go").touch()
         parts += [part async for part in events]
         assert parts[-1].data["messages"][-1]["content"] == "one"
@@ -157,7 +157,7 @@ async def test_a_project_that_was_broken_at_the_start_is_served_once_it_is_mende
 
 
 async def test_a_graph_that_could_not_be_loaded_is_named_with_its_reason(tmp_path: Path) -> None:
-    """Also beside graphs that could be; the traceback is logged once."""
+    """Also if other graphs are loaded. The traceback is logged once."""
     reason = "bad.py, line 1: ModuleNotFoundError: No module named 'not_installed'"
     (tmp_path / "bad.py").write_text("import not_installed\n")
     with Project(tmp_path) as project:
@@ -207,7 +207,7 @@ async def test_custom_auth_and_the_app_of_the_project_are_reloaded(tmp_path: Pat
         async with get_client(url=project.url, api_key="second").http.client as http:
             assert (await http.get("/mine")).text == "second"
             assert (await http.get("/mine", headers={"x-api-key": "first"})).status_code == 401
-        # Auth that cannot be loaded, or is gone, never opens the server.
+        # Auth that cannot be loaded, or was removed, never opens the server.
         project.write("auth.py", "auth = no_such_name\n")
         assert "auth.py, line 1: NameError" in (await project.reloaded())["failed"]["agents"]
         project.write_graphs({"agent": "./agent.py:graph"}, http=sections["http"])
@@ -264,7 +264,7 @@ def test_a_wrong_flag_is_one_sentence(tmp_path: Path, flags: tuple[str, ...], sa
 
 
 def installed_without(folder: Path, package: str) -> dict[str, str]:
-    """The variables of an interpreter that has all packages of this one but one."""
+    """Return the variables of an interpreter that has all packages of this one except one."""
     links = folder / f"without {package}"
     links.mkdir()
     for path in Path(sysconfig.get_path("purelib")).iterdir():
@@ -274,7 +274,7 @@ def installed_without(folder: Path, package: str) -> dict[str, str]:
 
 
 def without_site(command: list[str], **options: Any) -> subprocess.Popen[str]:
-    """Start Python with the packages of PYTHONPATH alone."""
+    """Start Python with only the packages of PYTHONPATH."""
     python, *rest = command
     return subprocess.Popen([python, "-S", *rest], **options)
 
@@ -286,7 +286,7 @@ def without_site(command: list[str], **options: Any) -> subprocess.Popen[str]:
 def test_it_starts_where_a_package_of_grpc_is_missing_and_says_which(
     tmp_path: Path, package: str, needed: str
 ) -> None:
-    """Other packages bring grpcio along, and not what it needs for health and reflection."""
+    """Other packages install grpcio, but not its packages for health and reflection."""
     more = installed_without(tmp_path, package)
     with Server(tmp_path, "dev", more=more, popen=without_site) as server:
         assert server.facts["grpc_port"] is None
@@ -314,7 +314,7 @@ def test_a_second_server_takes_free_ports_unless_a_port_was_given(tmp_path: Path
     with ExitStack() as stack:
         held = set()
         for port in (DEFAULT_PORT, OTLP_GRPC_PORT, MEMORY_PORT, 0):
-            # One that another program of this machine has is as good.
+            # A port that another program of this machine uses works too.
             with suppress(StartRefused):
                 held.add(stack.enter_context(bind("127.0.0.1", port)).getsockname()[1])
         second = start(tmp_path, "dev", "--json")

@@ -1,4 +1,4 @@
-"""`perdure doctor`: it says which settings won, and finds what is wrong."""
+"""`perdure doctor`: the effective settings and their sources, and the problems it finds."""
 
 import json
 import os

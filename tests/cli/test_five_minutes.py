@@ -1,4 +1,4 @@
-"""The first five minutes, as the README tells them: a run outlives the server that executes it."""
+"""The first five minutes, as in the README: a run survives the server that executes it."""
 
 import json
 import signal

@@ -48,7 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def send(server: Server, spans: dict[str, Any]) -> None:
-    """Export spans to a server, which takes all."""
+    """Export spans to a server, which accepts all."""
     request = urllib.request.Request(
         server.url + "/v1/traces", json.dumps(spans).encode(), {"Content-Type": "application/json"}
     )
@@ -57,7 +57,7 @@ def send(server: Server, spans: dict[str, Any]) -> None:
 
 
 def trace_of(server: Server, framework: str) -> dict[str, Any]:
-    """The trace with the question, by the trace id of a model call."""
+    """Return the trace with the question, by the trace id of a model call."""
     groups = recorded(framework)["resourceSpans"]
     spans = [span for group in groups for scope in group["scopeSpans"] for span in scope["spans"]]
     trace_ids = [span["traceId"] for span in spans]
@@ -100,7 +100,7 @@ def test_the_documentation_has_the_table_of_frameworks(server: Server) -> None:
 
 
 def root_of(server: Server, run_id: str) -> dict[str, Any]:
-    """The span of a run's attempt, which its worker stores a moment after the end."""
+    """Return the span of a run's attempt, which its worker stores a moment after the end."""
     ends = time.monotonic() + PATIENCE
     while time.monotonic() < ends:
         spans: list[dict[str, Any]] = server.json("span", "list", run_id)["items"]
@@ -110,7 +110,7 @@ def root_of(server: Server, run_id: str) -> dict[str, Any]:
 
 
 def test_a_run_is_shown_with_the_spans_of_its_framework(tmp_path: Path) -> None:
-    """The spans name nothing: they are part of the run's trace, and below its own span."""
+    """The spans name no rollout: they belong to the run's trace, below its own span."""
     (tmp_path / "agents.py").write_text(AGENTS)
     with Server(tmp_path, "serve", "--agents", "./agents.py:agents") as server:
         run = server.json("run", "create", "echo", "{}", "--wait")["run"]["run_id"]

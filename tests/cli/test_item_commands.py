@@ -1,4 +1,4 @@
-"""What agents remember, from the command line: over a server, and straight on a database."""
+"""The long-term memory of agents from the command line: over a server, and directly on a database."""
 
 import json
 import re

@@ -68,7 +68,7 @@ def test_with_an_api_key_the_first_token_may_be_a_workers(tmp_path: Path, runtim
         by_key = runtime | key | {"PERDURE_TOKEN": key["PERDURE_API_KEY"]}
         made = server.json("token", "create", "w1", "--scope", "worker", more=by_key)
         assert (made["scopes"], made["first"]) == (["worker"], False)
-        # The key goes on to work, and administers the token.
+        # The key still works, and administers the token.
         assert server.run("token", "revoke", made["token_id"], more=by_key).returncode == 0
         server.stop()
     create = ("token", "create", "w2", "--scope", "worker", "--database", "sqlite:///other.db")
@@ -216,7 +216,7 @@ def test_a_directory_that_others_could_write_to_is_not_written_to(
 
 
 def test_a_directory_that_others_could_only_read_is_closed_to_them(place: Path) -> None:
-    """Such as the one that a worker makes for its workspaces, before a server has its log there."""
+    """For example the directory that a worker creates for workspaces, before a server logs there."""
     place.parent.mkdir()
     place.parent.chmod(0o755)
     secret = LocalSecret(URL)

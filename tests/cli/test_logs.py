@@ -1,4 +1,4 @@
-"""The log shows no secret, whatever is written into it."""
+"""The log contains no secret, whatever is logged."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""Memory from the command line: over a server, straight on a database, and as a hook of coding agents."""
+"""Memory from the command line: over a server, directly on a database, and as a hook of coding agents."""
 
 from __future__ import annotations
 

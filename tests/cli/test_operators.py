@@ -1,4 +1,4 @@
-"""What operators meet: workers without a token, JSON logs, the audit, health, the doctor, and backups."""
+"""Tasks of operators: workers without a token, JSON logs, the audit, health, the doctor, and backups."""
 
 import importlib.util
 import json
@@ -41,9 +41,9 @@ def test_a_worker_without_a_token_is_refused_and_told_to_get_one(
     with Server(folder, "serve", more=runtime) as server:
         server.json("token", "create", "me", "--scope", "admin", more=runtime)
         reader = server.json("token", "create", "r", "--scope", "read", more=runtime)["secret"]
-        # The command on this machine comes in by its secret, and a worker does not.
+        # The local secret admits the command on this machine, but not a worker.
         assert server.run("token", "list", more=runtime).returncode == 0
-        for token, words in ((None, "token"), (reader, "the scopes read only"), ("pdr_wrong", "not known")):
+        for token, words in ((None, "token"), (reader, "the scopes read only"), ("pdr_wrong", "unknown")):
             more = runtime if token is None else {**runtime, "PERDURE_TOKEN": token}
             refused = server.run("worker", *FROM_FILE, more=more)
             assert refused.returncode == 1, token

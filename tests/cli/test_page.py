@@ -19,7 +19,7 @@ SERVERS = ("dev", "serve", "store", "start", "stop", "status", "restart")
 FIRST_RUN = "0192f0a1-7e5c-7b3a-9c1d-2e4f60718292"
 LATEST_RUN = "0192f0a1-7e5c-7b3a-9c1d-2e4f60718293"
 CRON = "0192f0a1-7e5c-7b3a-9c1d-2e4f60718294"
-"""What stands on the pages for the first run that a page makes, and for the one that it made last."""
+"""Placeholders on the pages for the first and the last run that a page creates."""
 
 
 def lines_of(page: Path) -> list[str]:
@@ -33,7 +33,7 @@ def lines_of(page: Path) -> list[str]:
 
 
 def options_of(words: list[str]) -> set[str]:
-    """The options that the command of these words knows."""
+    """Return the options of the command of these words."""
     command = commands()
     for word in words:
         command = getattr(command, "commands", {}).get(word, command)
@@ -67,7 +67,7 @@ async def resources_on(url: str) -> str:
 
 
 def agents_for(page: Path, folder: Path) -> str:
-    """The agents that a page speaks of: the README brings its own along."""
+    """Return the agents of a page; the README contains its own."""
     shutil.copytree(ROOT / "examples", folder / "examples")
     if page != README:
         return "./examples/agents.py:agents"

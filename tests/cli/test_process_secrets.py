@@ -1,4 +1,4 @@
-"""What /proc shows of the processes of perdure: no secret, at no time."""
+"""The output of /proc for perdure's processes never contains a secret."""
 
 import json
 import os
@@ -48,7 +48,7 @@ asyncio.run(main())
 
 
 def shown_of(pid: int) -> bytes:
-    """The environment and the arguments of a process, as /proc shows them; nothing of one that has ended."""
+    """Return the environment and the arguments of a process from /proc; empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes() + Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -92,7 +92,7 @@ def test_a_server_shows_no_secret_and_keeps_it_through_sighup(tmp_path: Path) ->
 
 
 def test_no_process_of_several_shows_one_at_any_time(tmp_path: Path, database_url: str) -> None:
-    """Also while one that was killed is replaced: other processes execute commands then."""
+    """Also while a killed process is replaced, when other processes execute commands."""
     arguments = ("--workers", "2", "--database", database_url)
     with Server(tmp_path, "serve", *arguments, more=SECRETS, popen=subprocess.Popen) as server:
         before = children_of(server.process.pid)
@@ -114,7 +114,7 @@ def test_no_process_of_several_shows_one_at_any_time(tmp_path: Path, database_ur
             deadline = time.monotonic() + PATIENCE
             while len(replaced := set(children_of(server.process.pid)) - set(before)) < 1:
                 assert time.monotonic() < deadline
-            # The one that is left is stopped, so that the new one answers.
+            # Stop the remaining process, so that the new one answers.
             os.kill(before[1], signal.SIGKILL)
             while server.get("/readyz")[0] != 200 or asks(server) != 0:
                 assert time.monotonic() < deadline
@@ -220,7 +220,7 @@ def test_secrets_are_split_off_and_handed_on(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_environment_of_a_child_process_is_whole(tmp_path: Path) -> None:
-    """What in-process agents start gets the variables that the server was given."""
+    """Child processes of in-process agents get the variables that the server was started with."""
     code = (
         "import os, subprocess, sys\n"
         "from perdure.cli.hosting.process_secrets import hide_environment\n"

@@ -1,4 +1,4 @@
-"""Commands that watch, wait or create outlast a server that is away, and one that has a new secret."""
+"""Commands that watch, wait or create survive a server that is away, and one with a new secret."""
 
 import asyncio
 import json
@@ -95,7 +95,7 @@ def test_a_server_that_was_never_there_is_told_at_once(tmp_path: Path, command: 
     assert AWAY not in ended.stderr
 
 
-# --- what passes, and for how long ------------------------------------------------------------------------
+# --- temporary errors, and their limits -------------------------------------------------------------------
 
 
 def test_the_command_waits_at_least_five_minutes() -> None:

@@ -1,4 +1,4 @@
-"""How lists are fetched and printed."""
+"""Fetching and printing of lists."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ EVERYTHING = range(2500)
 
 
 class Source:
-    """Numbers in pages, and what was asked for."""
+    """Numbers in pages, and the requested pages."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""The commands that look at a live server and act on it, as a person and as a script sees them."""
+"""The commands that read and change a live server, for a person and for a script."""
 
 import asyncio
 import json
@@ -36,13 +36,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest) -> Mapping[str, str]:
-    """A namespace for each test."""
+    """Return a namespace for each test."""
     name = re.sub(r"\W", "-", request.node.name)
     return {"PERDURE_NAMESPACE": name}
 
 
 def with_store(server: Server, place: Mapping[str, str], work: Any) -> Any:
-    """Do something to the server's store in a test's namespace."""
+    """Run a function on the server's store in a test's namespace."""
 
     async def run() -> Any:
         async with LightningStoreClient(server.url, namespace=place["PERDURE_NAMESPACE"]) as store:
@@ -52,7 +52,7 @@ def with_store(server: Server, place: Mapping[str, str], work: Any) -> Any:
 
 
 async def fail_once(store: LightningStore) -> str:
-    """A rollout whose only attempt failed, with a trace."""
+    """Create a rollout whose only attempt failed, with a trace."""
     queued = await store.enqueue_rollout(
         {"question": "why?"}, config=RolloutConfig(retry_condition=["timeout"])
     )
@@ -341,7 +341,7 @@ def test_a_database_can_be_asked_without_a_server(tmp_path: Path) -> None:
 
 
 async def actors(folder: Path) -> list[str]:
-    """Who did something, by the audit."""
+    """Return the actors in the audit."""
     from perdure.access.service import Access
 
     async with open_store(str(folder / "agents.db")) as store:

@@ -157,7 +157,7 @@ def test_agents_tells_what_is_configured(tmp_path: Path) -> None:
     (tmp_path / "perdure.toml").write_text(
         '[perdure.agents]\ngood = "./good.py:good"\nbad = "./bad.py:bad"\n'
     )
-    # In a process of its own, since it imports what it finds.
+    # A separate process, because it imports the agents.
     ended = perdure(tmp_path, "agents")
     assert ended.returncode == 1
     assert re.search(r"good +function +Is good\.", ended.stdout)
@@ -203,7 +203,7 @@ def test_webhooks_are_listed_shown_and_retried(tmp_path: Path) -> None:
 
 
 def create(folder: Path) -> tuple[str, ...]:
-    """The options that name a database, which exists from here on."""
+    """Return the options that name a database, and create it."""
     said(run_here(folder, "thread", "create", "first", *DATABASE))
     return DATABASE
 

@@ -28,7 +28,7 @@ rollup-week          PAUSED       Never                -                    4   
 compaction           RUNNING      Never                -                    0          1        $
   Last error: a b
 """
-"""A dollar sign stands for the blank at the end of a line."""
+"""A dollar sign marks the space at the end of a line."""
 CRON = """
 kind: cron
 name: nightly
@@ -119,7 +119,7 @@ def test_without_a_server_the_scheduler_is_stopped(tmp_path: Path) -> None:
 
 
 def test_the_errors_of_the_scheduler_keep_their_names_over_http_and_in_the_command(server: Server) -> None:
-    """The seed's five errors: three come over HTTP, two only from starting and stopping in process."""
+    """The original has five errors: three occur over HTTP, two only when starting and stopping in process."""
 
     async def raised(*arguments: Any, **fields: Any) -> str:
         async with PerdureClient(server.url) as client:

@@ -1,4 +1,4 @@
-"""`perdure serve`, `dev` and `store`: how they start, what they refuse, how they stop."""
+"""`perdure serve`, `dev` and `store`: start, refusals, stop."""
 
 import json
 import re
@@ -20,7 +20,7 @@ KEY = "a-key-of-the-server-1"
 
 
 def error_of(folder: Path, *arguments: str) -> tuple[int, str]:
-    """The exit code and the one line of a command that fails."""
+    """Return the exit code and the single error line of a failing command."""
     ended = run_here(folder, *arguments)
     assert ended.stdout == ""
     assert "Traceback" not in ended.stderr

@@ -1,4 +1,4 @@
-"""Sessions from the command line: over a server, and straight on a database."""
+"""Sessions from the command line: over a server, and directly on a database."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_transcripts_of_every_kind_are_imported_listed_shown_and_searched(server
     ]
     again = server.json("session", "import", *files)["items"]
     assert again == imported
-    # Other tests import sessions of their own into this server, in any order.
+    # Other tests import their sessions into this server, in any order.
     listed = [row["session_id"] for row in server.json("session", "ls")["items"]]
     assert len(imported) == len(files)
     assert [listed.count(row["session_id"]) for row in imported] == [1] * len(files)

@@ -1,4 +1,4 @@
-"""What all client commands have in common: what they load, ids, tables, errors and completion."""
+"""Shared by all client commands: loaded modules, ids, tables, errors and completion."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 SERVER_PARTS = ["aiohttp", "asyncpg", "apsw", "grpc", "langgraph", "mcp", "opentelemetry", "pydantic"]
 SERVER_PARTS += ["redis", "starlette", "uvicorn", "yaml"]
 SERVER_PARTS += [f"perdure.{part}" for part in ("server", "runtime.services", "worker", "langgraph")]
-"""What a client command must not load."""
+"""Modules that a client command must not load."""
 MOST_MODULES = 600
-"""With this many modules a command takes about 0.25 s of CPU on a quiet machine, under the 0.4 s that it may;
+"""With this many modules a command takes about 0.25 s of CPU on a quiet machine, below its limit of 0.4 s;
 `./dev bench --only command` measures the time itself."""
 SUMMARY = "{name: summary, phases: [{name: write, prompt: Write it.}]}"
 LOADED = "import sys; import perdure.cli; sys.argv = ['perdure', *sys.argv[1:]]; " + (
@@ -122,7 +122,7 @@ def test_the_beginning_of_an_id_and_last_are_enough(server: Server) -> None:
     server.json("rollout", "enqueue", '{"question": 2}')
     rollout = server.json("rollout", "show", "last")["rollout"]
     assert rollout["input"] == {"question": 2}
-    # Of what a server does by itself, and of its workers, none is the last thing that somebody did.
+    # `last` skips objects that the server and its workers create by themselves.
     assert server.json("why", "last")["id"] == rollout["rollout_id"]
     assert server.json("why", "trip-to-o")["id"] == "trip-to-oslo"
     found = server.json("find", "trip-to-")["items"]
@@ -259,7 +259,7 @@ def test_every_command_has_an_example_that_it_takes(tmp_path: Path, monkeypatch:
         assert words[: len(path.split()) + 1] == ["perdure", *path.split()]
         assert len(f" Example: {example}") <= 80
         assert found[path].epilog == f"Example: {example}"
-        # Refuses what the command does not take.
+        # Building the context refuses invalid arguments.
         found[path].make_context(path, words[len(path.split()) + 1 :])
 
 
@@ -282,9 +282,9 @@ NEW = {
     "run create key",
     "rollout enqueue key",
 }
-"""Ids and keys that name something new."""
+"""Ids and keys that name new objects."""
 POSITIONS = {"run watch after", "find id"}
-"""A place in a stream; and `find`, which takes beginnings itself."""
+"""A position in a stream; and `find`, which accepts beginnings itself."""
 
 
 def test_every_id_is_taken_by_its_beginning() -> None:

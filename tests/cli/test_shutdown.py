@@ -1,4 +1,4 @@
-"""How servers stop and reload: real processes, real signals, and callers in the middle of something."""
+"""Stopping and reloading servers: real processes, real signals, and callers in the middle of requests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def count(ctx, input):
 
 
 class Upload:
-    """A request whose body is sent only up to its last byte."""
+    """A request whose body is sent except for its last byte."""
 
     def __init__(self, server: Server) -> None:
         body = json.dumps({"input": "in flight"}).encode()
@@ -60,7 +60,7 @@ class Upload:
         self._rest = body[-1:]
 
     def finish(self) -> tuple[int, str | None]:
-        """Send the rest; gives the status, and the header Connection."""
+        """Send the rest. Return the status and the header Connection."""
         self._socket.sendall(self._rest)
         with http.client.HTTPResponse(self._socket) as response:
             response.begin()
@@ -83,7 +83,7 @@ def ask(server: Server, path: str, body: Any) -> Any:
 
 @contextmanager
 def stream(server: Server, run_id: str, after: str | None = None) -> Iterator[Iterator[tuple[str, str]]]:
-    """The ids and lines of a stream of events."""
+    """Yield the ids and lines of a stream of events."""
     request = urllib.request.Request(f"{server.url}/api/v1/runs/{run_id}/stream")
     if after is not None:
         request.add_header("last-event-id", after)
@@ -106,7 +106,7 @@ def refused_as(server: Server, path: str) -> tuple[int, Any]:
 
 
 async def test_sigterm_cascades(tmp_path: Path, engine_url: str) -> None:
-    """What the shutdown promises, with one caller of each kind in the middle of something."""
+    """The guarantees of a shutdown, with one caller of each kind in the middle of a request."""
     (tmp_path / "agents.py").write_text(AGENTS)
     arguments = ("--grpc-port", "0", "--agents", "./agents.py:agents", "--database", engine_url)
     quick = {"SHUTDOWN_GRACE_PERIOD_SECS": "0", "BG_JOB_HEARTBEAT": "60", "LOG_LEVEL": "info"}
@@ -127,27 +127,27 @@ async def test_sigterm_cascades(tmp_path: Path, engine_url: str) -> None:
                 await asyncio.sleep(0)
                 began = time.monotonic()
                 server.process.send_signal(signal.SIGTERM)
-                # The watch sees it before anything has drained, and then ends.
+                # The watch sees the status before anything has drained, and then ends.
                 assert (await watch.read()).status == NOT_SERVING
                 assert await watch.read() is grpc.aio.EOF
                 check = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
                 assert check.status == NOT_SERVING
-                # The stream ends with the id to resume from, and a wait is told to ask again.
+                # The stream ends with the id to resume from, and a wait ends with a hint to retry.
                 seen += await asyncio.to_thread(list, events)
                 assert (await waiting)[1]["code"] == "storage_closed"
-                # The listener still answers: it lives, and is not ready.
+                # The listener still answers: it is alive, but not ready.
                 assert (await asyncio.to_thread(server.get, "/healthz"))[0] == 200
                 assert refused_as(server, "/readyz")[1]["status"] == "stopping"
-                # Nothing is claimed any more.
+                # Claims have stopped.
                 later = await asyncio.to_thread(ask, server, "/runs", {"assistant_id": "count"})
                 assert later["status"] == "pending"
-                # What was accepted is answered.
+                # Accepted requests are answered.
                 release.set()
                 assert await call == b""
                 assert await asyncio.to_thread(upload.finish) == (201, "close")
                 reflecting.cancel()
         assert await asyncio.to_thread(server.end) == 0
-        # An open watch and a call of reflection do not delay it.
+        # An open watch and a reflection call do not delay it.
         assert time.monotonic() - began < 10
     assert "Traceback" not in server.errors
     assert "hands 1 runs back" in server.errors
@@ -162,7 +162,7 @@ async def test_sigterm_cascades(tmp_path: Path, engine_url: str) -> None:
 
 
 def numbers_in(events: Iterable[tuple[str, str]]) -> list[int]:
-    """What the agent has counted."""
+    """Return the numbers that the agent has counted."""
     data = [json.loads(text) for _, text in events if text]
     return [each["number"] for each in data if isinstance(each, dict) and "number" in each]
 
@@ -177,7 +177,7 @@ async def message_when(release: asyncio.Event) -> AsyncIterator[bytes]:
 
 
 async def held_reflection(channel: Any) -> Any:
-    """A call of reflection that its caller never ends."""
+    """Open a reflection call that its caller never ends."""
     call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
     await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
     await call.read()
@@ -226,7 +226,7 @@ def status_with(server: Server, key: str) -> int:
 
 
 def hear(server: Server, words: str) -> str:
-    """Read the log until it says something."""
+    """Read the log until it contains these words."""
     assert server.process.stderr is not None
     while words not in (line := server.process.stderr.readline()):
         assert line, words
@@ -246,7 +246,7 @@ def test_sighup_reloads_keys_and_log_level_and_says_what_needs_a_restart(tmp_pat
         server.process.send_signal(signal.SIGHUP)
         assert "pool_size, rate_limit" in hear(server, "need a restart")
         assert [status_with(server, key) for key in (KEY, NEXT_KEY)] == [401, 200]
-        # A key that is gone is not given up, and what cannot be read changes nothing.
+        # A removed key stays in effect, and an unreadable file changes nothing.
         (tmp_path / "key").write_text("short")
         server.process.send_signal(signal.SIGHUP)
         assert "api_key" in hear(server, "settings cannot be reloaded")

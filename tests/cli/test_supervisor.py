@@ -1,4 +1,4 @@
-"""Several server processes on one PostgreSQL: one of them is killed under load, and nothing is lost."""
+"""Several server processes on one PostgreSQL: one is killed under load, and nothing is lost."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ def is_alive(pid: int) -> bool:
 
 
 def answers(server: Server) -> bool:
-    """Whether anybody still listens; the socket is closed with the last process that holds it."""
+    """Return whether a process still listens; the last process that holds the socket closes it."""
     try:
         return bool(server.get("/healthz"))
     except OSError:
@@ -58,7 +58,7 @@ class Load:
         while len(self.completed) < ROLLOUTS:
             claimed = await self.client.dequeue_rollout(name)
             if claimed is None:
-                # Everything may be in other hands; a moment later there may be more.
+                # Other callers may hold everything; more may come in a moment.
                 await asyncio.sleep(0)
                 continue
             attempt = claimed.attempt
@@ -96,7 +96,7 @@ async def test_a_worker_is_killed_under_load_and_nothing_is_lost(tmp_path: Path,
 
 
 async def until_two(server: Server) -> None:
-    """A worker that dies is followed by another."""
+    """Wait until a dead worker has been replaced."""
     async with asyncio.timeout(60):
         while len(children_of(server.process.pid)) != 2:
             await asyncio.to_thread(server.get, "/healthz")

@@ -21,7 +21,7 @@ FRONT = OtelResource(attributes={"service.name": "front"}, schema_url="")
 
 
 class World:
-    """A server with two rollouts of two traces, one of which has failed."""
+    """A server with two rollouts and two traces, one of which has failed."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -91,7 +91,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def on_terminal(world: World, *arguments: str) -> str:
-    """What a command prints on a terminal of 80 columns, none of whose lines is longer."""
+    """Return the output of a command on a terminal of 80 columns, and check that no line is longer."""
     terminal = Terminal(world.server.folder, *arguments, more={"PERDURE_URL": world.server.url}, columns=80)
     assert terminal.end() == 0, terminal.output
     text = terminal.text

@@ -1,4 +1,4 @@
-"""The tutorial runs as it is written, with a model behind an OpenAI-compatible URL of the test's own."""
+"""The tutorial runs as written, with a model behind the test's own OpenAI-compatible URL."""
 
 import json
 import shlex
@@ -38,5 +38,5 @@ def test_the_tutorial_runs_as_it_is_written(tmp_path: Path) -> None:
     (tree,) = [text for line, text in outputs.items() if line.startswith("perdure span list")]
     for name in ("chat gpt-5-mini", "execute_tool weather", "40 in, 9 out"):
         assert name in tree
-    # The second run knows what the first one said.
+    # The second run knows the answer of the first one.
     assert any("Rome" in json.dumps(body) and "Oslo" in json.dumps(body) for body in model.requests)

@@ -1,4 +1,4 @@
-"""What commands say: stretches of time, the last error, and how a trace is drawn."""
+"""Texts of commands: durations, the last error, and the drawing of a trace."""
 
 from typing import Any
 

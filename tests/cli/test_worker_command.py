@@ -66,7 +66,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 class Worker:
-    """A `perdure worker` in a process of its own."""
+    """A `perdure worker` process."""
 
     def __init__(self, folder: Path, *arguments: str, **more: str) -> None:
         self.process = PythonProcess(
@@ -99,7 +99,7 @@ class Worker:
         return self.process.wait(), self.errors
 
     def hear(self, words: str) -> None:
-        """Read its log until it says something."""
+        """Read its log until it contains these words."""
         assert self.process.stderr is not None
         while words not in self.process.stderr.readline():
             assert self.process.poll() is None
@@ -167,7 +167,7 @@ def test_an_idle_worker_of_a_server_stays_alive(folder: Path) -> None:
         (first,) = ask(server, "/workers")["items"]
         beat = first
         deadline = time.monotonic() + 60
-        # Longer than a silence after which it would count as dead.
+        # Longer than the silence after which a worker counts as dead.
         while beat["last_heartbeat_time"] < first["last_heartbeat_time"] + 2.0:
             assert time.monotonic() < deadline, "an idle worker sends no heartbeat"
             time.sleep(0.1)
@@ -200,7 +200,7 @@ def test_a_worker_that_is_stopped_hands_its_run_to_the_next(folder: Path) -> Non
             assert code == 130
             assert "hands 1 runs back" in errors
         with Worker(folder, *arguments, server.url, **short):
-            # A claim that was on its way when the first one stopped may have come and gone in between.
+            # The first worker may have claimed and lost the run while it stopped.
             assert ask(server, f"/runs/{run_id}/wait")["values"]["attempt"] in (2, 3)
 
 
@@ -225,7 +225,7 @@ def test_a_server_executes_runs_itself(folder: Path, command: str) -> None:
     with Server(folder, command, "--agents", "./agents.py:agents") as server:
         assert server.facts["agents"] == ["greet", "wait"]
         assert greet(server, "server")["values"] == {"greeting": "Hello, server!"}
-        # The worker counts an attempt after it has told its end.
+        # The worker counts an attempt after it has reported its end.
         counted = 'perdure_attempts_ended_total{result="success"} 1.0'
         deadline = time.monotonic() + 20
         while counted not in server.get("/metrics")[1].decode():
@@ -286,7 +286,7 @@ def test_a_database_that_a_server_owns_is_not_opened_twice(folder: Path) -> None
 
 
 def read_port(worker: Worker, path: str, **headers: str) -> tuple[int, str]:
-    """What the port of a worker answers."""
+    """Return the response of a worker's port."""
     url = worker.facts["metrics"].replace("0.0.0.0", "127.0.0.1").removesuffix("/metrics") + path
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30) as answer:
@@ -336,5 +336,5 @@ def test_a_worker_on_a_database_has_its_counters_on_its_port(folder: Path, datab
         status, text = read_port(worker, "/metrics", Authorization=f"Bearer {key}")
         assert 'perdure_runs_total{status="success"} 1.0' in text
         assert 'perdure_run_duration_seconds_count{kind="run"} 1.0' in text
-        # The server has not counted this run: it was executed, and ended, in another process.
+        # The server has not counted this run, because another process executed and ended it.
         assert b'perdure_runs_total{status="success"} 0.0' in server.get("/metrics")[1]

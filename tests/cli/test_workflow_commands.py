@@ -108,7 +108,7 @@ final_message: "{{each}}"
 
 
 def test_a_run_with_a_map_fails_with_its_last_lines_and_is_retried_from_a_phase(tmp_path: Path) -> None:
-    """The walk of somebody who writes a workflow: it fails, the file is corrected, the same run goes on."""
+    """The steps of a workflow author: the run fails, the file is corrected, the same run continues."""
     file = tmp_path / "workflows" / "fan.yaml"
     file.parent.mkdir()
     file.write_text(FAN)

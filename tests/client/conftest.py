@@ -1,4 +1,4 @@
-"""What tests of the client share: a line to a server with a proxy on it, and a proxy by itself."""
+"""Shared by the tests of the client: a connection to a server through a proxy, and a proxy by itself."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ async def line(tmp_path: Path) -> AsyncIterator[Line]:
 
 @pytest.fixture
 async def proxy() -> AsyncIterator[FlakyServer]:
-    """A proxy with nothing behind it, which answers what it is given."""
+    """Start a proxy without a server, which answers with prepared responses."""
     async with FlakyServer() as proxy:
         yield proxy

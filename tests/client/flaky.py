@@ -1,4 +1,4 @@
-"""A proxy on loopback that counts requests and loses some of them, in ways that are told to it."""
+"""A proxy on loopback that counts requests and loses some of them, as configured."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ PERHAPS_DONE = (LOST_AFTER, LOST_BEFORE, TOO_LATE, REFUSED)
 
 
 class FlakyServer:
-    """Passes requests on to a server behind it; each waiting fault befalls the next request."""
+    """Forwards requests to a server; each waiting fault affects the next request."""
 
     def __init__(self, behind: str = "") -> None:
         self.behind = behind
         self.faults: deque[str] = deque()
         self.ill = 0
-        """How many of the next health probes fail."""
+        """Number of next health probes that fail."""
         self.requests: list[tuple[str, str]] = []
         self.keys: list[str | None] = []
         self.answers: deque[web.Response] = deque()
-        """What is answered instead of asking the server behind."""
+        """Prepared responses that replace those of the server."""
         self.pass_on: Callable[[web.BaseRequest], Awaitable[web.Response]] = self._ask
         self._released = asyncio.Event()
 
     @property
     def counts(self) -> Counter[str]:
-        """How many requests came for each path, probes left out."""
+        """Count requests by path, without probes."""
         return Counter(path for _, path in self.requests if path != HEALTH)
 
     @property
@@ -96,7 +96,7 @@ class FlakyServer:
         headers = {
             name: value for name, value in request.headers.items() if name not in ("Host", "Content-Length")
         }
-        # Read from the stream, which has no bound of its own.
+        # Read from the stream, which has no limit of its own.
         data = io.BytesIO(await request.content.read())
         url = self.behind + request.raw_path
         async with self._session.request(request.method, url, data=data, headers=headers) as answer:

@@ -1,4 +1,4 @@
-"""Processes that serve a store and make others: `python -m tests.client.forking STORY FOLDER`."""
+"""Processes that serve a store and create others: `python -m tests.client.forking STORY FOLDER`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECONDS = 30
 
 
 async def _work(store: LightningStore, name: str) -> None:
-    """What any process may do with the store that it was given."""
+    """Use the store, as any process may do."""
     queued = await store.enqueue_rollout(name)
     assert (await store.get_rollout_by_id(queued.rollout_id)) == queued
     assert (await store.in_namespace("other").query_rollouts()).total == 0
@@ -31,7 +31,7 @@ def _child(store: LightningStore, name: str) -> None:
 
 
 def _fork(child: Callable[[], None]) -> int:
-    """Run `child` in a fork; its exit code."""
+    """Run `child` in a fork, and return its exit code."""
     return exit_code(fork(child))
 
 
@@ -64,7 +64,7 @@ def _cannot_stop(server: LightningStoreServer) -> None:
 
 
 async def client_in_other_processes(folder: Path) -> None:
-    """A client goes on in a fork and in a spawned process, and in the parent afterwards."""
+    """A client continues in a fork, in a spawned process, and in the parent afterwards."""
     async with SqliteLightningStore(folder / "db") as store:
         server = LightningStoreServer(store, port=0)
         await server.start()
@@ -79,7 +79,7 @@ async def client_in_other_processes(folder: Path) -> None:
 
 
 async def port_is_free_again(folder: Path) -> None:
-    """A fork that lives on does not keep the port of a server that has ended."""
+    """A living fork does not keep the port of an ended server."""
     async with SqliteLightningStore(folder / "db") as store:
         server = LightningStoreServer(store, port=0)
         await server.start()

@@ -1,4 +1,4 @@
-"""A client, a flaky proxy and a store behind both: what the tests of the client share."""
+"""A client, a flaky proxy and a store behind both, shared by the tests of the client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENT: dict[str, Any] = {"retry_delays": (0.01, 0.01, 0.01), "health_retry_del
 
 
 class Line(NamedTuple):
-    """A client, the flaky proxy that it speaks to, and the store behind both."""
+    """A client, the flaky proxy that it uses, and the store behind both."""
 
     client: LightningStoreClient
     proxy: FlakyServer
@@ -36,5 +36,5 @@ async def open_line(path: Path) -> AsyncIterator[Line]:
 
 
 def hasty(proxy: FlakyServer) -> LightningStoreClient:
-    """A client that waits half a second for an answer."""
+    """Return a client that waits 0.5 s for a response."""
     return LightningStoreClient(proxy.url, request_timeout=0.5, **PATIENT)

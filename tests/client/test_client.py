@@ -1,4 +1,4 @@
-"""How the client speaks: merged requests, long waits, many threads and loops, one caller."""
+"""Behaviour of the client: merged requests, long waits, many threads and loops, one caller."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_one_bad_report_does_not_fail_its_neighbours(line: Line) -> None:
 
 
 async def given_back(store: LightningStore) -> AttemptedRollout:
-    """The rollout that was claimed for somebody who has gone, once it is in the queue again."""
+    """Return a rollout that was claimed for a disconnected caller, after it is queued again."""
     while (claimed := await store.dequeue_rollout("another")) is None:
         pass
     return claimed
@@ -207,7 +207,7 @@ async def test_a_wait_survives_the_loss_of_its_answer(line: Line) -> None:
     assert len(await soon(line.client.wait_for_rollouts(rollout_ids=[started.rollout_id]))) == 1
 
 
-# --- who calls, from where ----------------------------------------------------------------------------------
+# --- callers ------------------------------------------------------------------------------------------------
 
 
 async def test_token_and_namespace(tmp_path: Path) -> None:

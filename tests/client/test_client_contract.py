@@ -20,14 +20,14 @@ from perdure.testing.contract import Harness
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """On SQLite: that the store does the same on PostgreSQL is the suite's finding without a server."""
+    """Use SQLite, because the suite without a server covers PostgreSQL."""
     with closing(Engines(tmp_path_factory.mktemp("client"))) as engines:
         yield engines.get("sqlite")
 
 
 @pytest.fixture(scope="module")
 def client(engine: Engine) -> Iterator[LightningStoreClient]:
-    """A client of one server; a server and a client serve any event loop."""
+    """Open a client of one server; both work in any event loop."""
     server = HttpServer(make_application(build_app(engine.store), ROUTES))
     server.start()
     made = LightningStoreClient(server.url)

@@ -1,4 +1,4 @@
-"""The client against a network that loses requests and answers: nothing is lost, and nothing is doubled."""
+"""The client on a network that loses requests and responses: nothing is lost, and nothing is doubled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker's queue behind a server: the same as on the database, and nothing done twice on a bad line."""
+"""A worker's queue behind a server: the same as on the database, and nothing done twice on a bad network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from perdure.threads.records import Failure, NewCheckpoint
 from perdure.threads.work import Assignment, Ending
 
 WORK = "/work"
-# Short, since an answer that never comes is waited for, and often, since a slow machine may need longer.
+# Short, because a missing response is waited for, and many, because a slow machine may need longer.
 QUICK: dict[str, Any] = {"retry_delays": (0.01, 0.02, 0.05, 0.1, 0.2, 0.5), "request_timeout": 0.4}
 
 
@@ -175,12 +175,12 @@ async def test_runs_are_given_back(line: Line) -> None:
     assert (again.run.run_id, again.attempt, again.last_seq) == (run.run_id, 2, 1)
 
 
-# --- bad lines --------------------------------------------------------------------------------------------
+# --- bad networks -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_what_is_lost_is_done_once(line: Line, fault: str) -> None:
-    """Every call of a run, each of which meets the fault once."""
+    """Every call of a run meets the fault once."""
     line.proxy.faults.append(fault)
     await line.queue.register("far-away", [AgentSpec(name="echo")])
     run = await line.house.run(on_completion="keep")
@@ -205,7 +205,7 @@ async def test_what_is_lost_is_done_once(line: Line, fault: str) -> None:
 
 
 async def test_a_claim_that_nobody_waits_for_is_undone(line: Line) -> None:
-    """The server has given the run away, and the worker has gone before it heard of it."""
+    """The server has assigned the run, and the worker was cancelled before the response."""
     run = await line.house.run()
     answered = asyncio.Event()
     passing = line.proxy.pass_on
@@ -227,7 +227,7 @@ async def test_a_claim_that_nobody_waits_for_is_undone(line: Line) -> None:
 
 
 async def test_a_claim_that_was_heard_of_too_late_is_not_taken(line: Line) -> None:
-    """While the answer was lost, the run went to somebody else: one thread never has two executors."""
+    """While the response was lost, another worker got the run: a thread never has two executors."""
     run = await line.house.run()
     line.proxy.faults.append(LOST_AFTER)
     passing = line.proxy.pass_on
@@ -253,7 +253,7 @@ async def test_a_server_that_is_away(line: Line) -> None:
     line.proxy.faults.extend([LOST_AFTER] * (len(QUICK["retry_delays"]) + 1))
     with pytest.raises(Unreachable):
         await line.queue.append(work.held, [told("custom", 1)])
-    # Whoever insists is not heard twice.
+    # A repeated append counts once.
     assert await line.queue.append(work.held, [told("custom", 1)]) == 2
     line.proxy.faults.append(LOST_AFTER)
     with pytest.raises(Unreachable):
@@ -266,7 +266,7 @@ async def test_a_server_that_is_away(line: Line) -> None:
 
 
 async def test_hostile_events_are_refused(line: Line) -> None:
-    """A frame inside a frame would be another event to whoever reads the stream."""
+    """A frame inside a frame would look like another event to readers of the stream."""
     await line.house.run()
     work = await line.worker.claim()
     held = {"run_id": work.run.run_id, "thread_id": work.run.thread_id, "attempt_id": work.attempt_id}

@@ -1,4 +1,4 @@
-"""The session under every client: addresses, paths, headers, and errors that come home as they left."""
+"""The session of all clients: addresses, paths, headers, and errors that keep their class."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_error_comes_home_as_it_left(kind: type[errors.PerdureError]) -> None
     }
     for protocol, (status, body) in shaped.items():
         found = error_from(status, body)
-        # The native API calls bad parts of a request by one name.
+        # The native API has one name for bad parts of a request.
         one_name = protocol == "native" and issubclass(kind, ONE_NAME)
         assert type(found) is (errors.InvalidInput if one_name else kind)
         assert found.message.endswith("what happened")

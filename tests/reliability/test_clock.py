@@ -31,7 +31,7 @@ from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime.stores import TABLES, wire
 from perdure.service.namespaces import ensure_namespace
 from perdure.testing.clock import ManualClock, SeededIds
-from perdure.testing.contract.support import claim, drain, finish, latest, make_span, retrying, rollout_of
+from perdure.testing.contract.support import claim, drain, finish, get_rollout, latest, make_span, retrying
 
 HOUR = 3600.0
 JUMPS = [-HOUR, -1.0, 1.0, HOUR]
@@ -90,7 +90,7 @@ async def test_no_time_runs_backwards(store: LightningStore, wall: Wall, jump: f
     second = await claim(store)
     await finish(store, second)
     one, two = await store.query_attempts(queued.rollout_id)
-    ended = await rollout_of(store, queued.rollout_id)
+    ended = await get_rollout(store, queued.rollout_id)
     times = [queued.start_time, one.start_time, one.last_heartbeat_time, one.end_time]
     times += [two.start_time, two.end_time]
     assert all(moment is not None for moment in times)
@@ -287,11 +287,11 @@ async def test_the_clocks_of_hosts_do_not_matter_on_postgresql(
         assert (await latest(here, queued.rollout_id)).status == "preparing"
         await there.add_span(make_span(claimed))
         await there.rollouts.watchdog.sweep()
-        assert (await rollout_of(here, queued.rollout_id)).status == "running"
+        assert (await get_rollout(here, queued.rollout_id)).status == "running"
         assert await there.dequeue_rollout() is None
         ended = await finish(there, claimed)
         assert ended.end_time == pytest.approx(now, abs=30)
-        assert (await rollout_of(here, later.rollout_id)).status == "queuing"
+        assert (await get_rollout(here, later.rollout_id)).status == "queuing"
 
 
 async def test_a_worker_whose_clock_is_ahead_is_not_believed_for_longer_than_its_next_sign(

@@ -1,6 +1,6 @@
-"""Requests of the Agent-lightning protocol, good and bad, and how their answers are made comparable.
+"""Requests of the Agent-lightning protocol, good and bad, and how their answers become comparable.
 
-It needs the standard library alone, since the recorder plays them in the peer's own environment too.
+This module uses only the standard library, because the recorder runs it in the peer's environment too.
 """
 
 import http.client
@@ -55,7 +55,7 @@ def span(span_id: str, **fields: Any) -> dict[str, Any]:
 
 
 class Case(NamedTuple):
-    """A request; ids such as <ro-1> stand for what earlier answers gave."""
+    """A request; ids such as <ro-1> refer to earlier answers."""
 
     name: str
     method: str
@@ -216,7 +216,7 @@ CASES = (
     Case("list workers with a bad status", "GET", "/workers?status_in=asleep"),
     Case("search workers", "POST", "/workers/search", {"filter_logic": "and", "worker_id_contains": "w-6"}),
     Case("search workers by an unknown field", "POST", "/workers/search", {"sort_by": "bogus"}),
-    # --- waiting, and what is not there
+    # --- waiting, and missing objects
     Case("wait for one that has ended", "POST", "/waits/rollouts", {"rollout_ids": ["<ro-2>"], "timeout": 0}),
     Case("wait for an unknown one", "POST", "/waits/rollouts", {"rollout_ids": ["ro-unknown"], "timeout": 0}),
     Case("wait for none", "POST", "/waits/rollouts", {"rollout_ids": [], "timeout": 0}),
@@ -232,13 +232,13 @@ _SILENT = {"traceback", "request_id"}
 
 
 class Names:
-    """Made-up ids in the order of their appearance, for ids that differ from run to run."""
+    """Placeholder ids in order of appearance, for ids that differ between runs."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
 
     def normal(self, value: Any, key: str = "") -> Any:
-        """What can be compared of an answer."""
+        """Return the comparable part of an answer."""
         if isinstance(value, dict):
             return {name: self.normal(each, name) for name, each in value.items() if name not in _SILENT}
         if isinstance(value, list):
@@ -257,13 +257,13 @@ class Names:
         return self._names[found]
 
     def real(self, text: str) -> str:
-        """A request with the ids that it means."""
+        """Return a request with its real ids."""
         known = {name: found for found, name in self._names.items()}
         return _PLACE.sub(lambda place: known[place[0]], text)
 
 
 def play(url: str, cases: Iterable[Case] = CASES) -> dict[str, dict[str, Any]]:
-    """Send the requests one after the other, and give each answer in its comparable form."""
+    """Send the requests in order, and return each answer in its comparable form."""
     names = Names()
     answers: dict[str, dict[str, Any]] = {}
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)

@@ -1,4 +1,4 @@
-"""One HTTP server under the applications of many tests, since uvicorn takes a quarter of a second to end."""
+"""One HTTP server for the applications of many tests, because uvicorn takes 0.25 s to end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Lifespan:
             raise StartRefused(answer["message"])
 
     async def stop(self) -> None:
-        """Answer what is under way, then end, as the server does."""
+        """Finish running requests, then end, as the server does."""
         assert self._task is not None
         if STOPPING in self.state:
             self.state[STOPPING].set()
@@ -52,7 +52,7 @@ class _Lifespan:
 
 
 class LocalServer:
-    """Serves one application after another on one port, in a thread of its own."""
+    """Serves one application after another on one port, in its own thread."""
 
     def __init__(self) -> None:
         self._served: _Lifespan | None = None
@@ -79,7 +79,7 @@ class LocalServer:
         return lifespan
 
     async def _there(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something in the server's event loop."""
+        """Run a coroutine in the server's event loop."""
         assert self._loop is not None
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
@@ -105,7 +105,7 @@ _idle: list[LocalServer] = []
 
 @asynccontextmanager
 async def serving_locally(application: ASGIApp) -> AsyncIterator[str]:
-    """Serve an application; gives the URL."""
+    """Serve an application, and yield the URL."""
     server = _idle.pop() if _idle else await asyncio.to_thread(LocalServer)
     try:
         await server.mount(application)

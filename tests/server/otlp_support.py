@@ -1,4 +1,4 @@
-"""Spans as OpenTelemetry's SDK makes them, batches of them as messages, and a store on each engine."""
+"""Spans of OpenTelemetry's SDK, batches of them as messages, and a store on each engine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ REMOTE = api.SpanContext(
 async def opened(
     engine: str, request: pytest.FixtureRequest, folder: Path
 ) -> AsyncIterator[DatabaseLightningStore]:
-    """A store of its own on SQLite or on PostgreSQL."""
+    """Open a separate store on SQLite or on PostgreSQL."""
     if engine == "sqlite":
         store: DatabaseLightningStore = SqliteLightningStore(folder / "spans.db")
     else:
@@ -49,7 +49,7 @@ async def opened(
 
 
 class Home(NamedTuple):
-    """Where spans belong."""
+    """The rollout and attempt of spans."""
 
     rollout_id: str
     attempt_id: str
@@ -60,21 +60,21 @@ class Home(NamedTuple):
 
 
 async def begun(store: LightningStore) -> Home:
-    """A rollout that was started."""
+    """Start a rollout."""
     rollout = await store.start_rollout({"task": "trace"})
     return Home(rollout.rollout_id, rollout.attempt.attempt_id)
 
 
 @contextmanager
 def recording(exporter: Any = None, resource: dict[str, Any] | None = None) -> Iterator[Recorder]:
-    """A tracer whose spans go to `exporter` too, if there is one."""
+    """Create a tracer whose spans also go to `exporter`, if given."""
     recorder = Recorder(exporter, resource or {})
     yield recorder
     recorder.provider.shutdown()
 
 
 class Recorder:
-    """A tracer, and what it has made."""
+    """A tracer and its spans."""
 
     def __init__(self, exporter: Any, resource: dict[str, Any]) -> None:
         self._made = InMemorySpanExporter()
@@ -99,7 +99,7 @@ class Recorder:
         return self._made.get_finished_spans()
 
     def rich_span(self) -> ReadableSpan:
-        """A span with something in each of its places, and with something dropped from each."""
+        """Build a span with a value in every field, and with dropped values in each list."""
         parent = api.set_span_in_context(api.NonRecordingSpan(REMOTE))
         links = [api.Link(REMOTE, {"dropped": 1}), api.Link(REMOTE, {"l": 1, "m": 2})]
         span = self.tracer.start_span(
@@ -125,7 +125,7 @@ class Recorder:
 
 
 class Batch:
-    """An export request in the making."""
+    """An export request under construction."""
 
     def __init__(self, home: Home | None = None, *, scope: str = "lib") -> None:
         self.message = TracesData()
@@ -137,7 +137,7 @@ class Batch:
             self.group.resource.attributes.add(key=key).value.string_value = value
 
     def add(self, name: str = "step", **attributes: str | int) -> Message:
-        """Another span."""
+        """Add a span."""
         span: Message = self.scoped.spans.add(
             trace_id=self.trace_id,
             span_id=secrets.token_bytes(8),
@@ -157,7 +157,7 @@ class Batch:
 
 
 def deep_batch(levels: int) -> bytes:
-    """A span with a value inside a value, so many times; made by hand, since no library would."""
+    """Encode a span with deeply nested values by hand, because no library would."""
     value = b"\x18\x01"
     for _ in range(levels):
         value = field(5, field(1, value))
@@ -166,7 +166,7 @@ def deep_batch(levels: int) -> bytes:
 
 
 def field(number: int, value: bytes) -> bytes:
-    """A field of a message, by hand."""
+    """Encode a field of a message by hand."""
     size, length = bytearray(), len(value)
     while length > 0x7F:
         size.append(length & 0x7F | 0x80)

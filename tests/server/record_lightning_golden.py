@@ -1,6 +1,6 @@
-"""Records what `agentlightning` itself answers, for the golden test.
+"""Records the answers of `agentlightning` itself, for the golden test.
 
-Run it from the repository with the Python of the peer's environment, which `./dev conformance` makes:
+Run it from the repository with the Python of the peer's environment, which `./dev conformance` creates:
 `.bench/agentlightning-0.3.0/bin/python -m tests.server.record_lightning_golden`
 """
 

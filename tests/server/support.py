@@ -19,7 +19,7 @@ from perdure.server.table import build_application
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """A response."""
 
     status: int
     body: Any
@@ -27,7 +27,7 @@ class Answer(NamedTuple):
 
 
 class Visitor:
-    """Sends requests to one server, as somebody."""
+    """Sends requests to one server, as one caller."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession, app: StoreApp) -> None:
         self.url = url

@@ -1,4 +1,4 @@
-"""The way of a request: gate, table, body, handler, answer; and what each of them refuses."""
+"""The path of a request: gate, table, body, handler, answer; and the refusals of each."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ async def test_a_packed_body_is_unpacked_within_bounds(visitor: Visitor) -> None
 
 
 def test_a_bomb_is_not_held_in_memory() -> None:
-    """What a packed body becomes is not made before it is known to be small enough."""
+    """A compressed body is not decompressed beyond its limit."""
     limit, whole = 2 << 20, 64 << 20
     bomb = gzip.compress(b"\0" * whole, 1)
     tracemalloc.start()
@@ -338,7 +338,7 @@ async def test_a_taken_port_is_said_at_once(store: InMemoryLightningStore) -> No
 
 
 def test_no_route_stands_twice() -> None:
-    with pytest.raises(ValueError, match="stands twice"):
+    with pytest.raises(ValueError, match="is twice in"):
         RouteTable((*ROUTES, route("GET", "/open")))
 
 

@@ -22,7 +22,7 @@ from perdure.threads.records import RunRequest
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
 TARGET_LABELS = {"instance", "job"}
-"""What Prometheus adds to each series."""
+"""Labels that Prometheus adds to each series."""
 METRIC = re.compile(r"\b((?:perdure|process)_\w+)(\{[^}]*\})?")
 GROUPING = re.compile(r"\b(?:by|on)\s*\(([^)]*)\)")
 MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")

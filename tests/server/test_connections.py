@@ -1,4 +1,4 @@
-"""Connections of real sockets: those that send nothing, too slowly or too much, and too many of them."""
+"""Real sockets: silent, slow and oversized clients, and too many connections."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Peer:
         await self._writer.drain()
 
     async def head(self) -> bytes:
-        """The next response, which has no body."""
+        """Return the next response, which has no body."""
         async with asyncio.timeout(PATIENCE):
             return await self._reader.readuntil(b"\r\n\r\n")
 
     async def status(self) -> int:
-        """The status of the next response; its body is read too."""
+        """Return the status of the next response, and read its body too."""
         async with asyncio.timeout(PATIENCE):
             head = await self._reader.readuntil(b"\r\n\r\n")
             fields = dict(line.split(b": ", 1) for line in head.lower().split(b"\r\n")[1:-2])
@@ -59,7 +59,7 @@ class Peer:
         return int(head.split()[1])
 
     async def closed(self) -> bytes:
-        """Wait for the server to close the connection; gives what it sent before."""
+        """Wait for the server to close the connection. Return what it sent before."""
         try:
             async with asyncio.timeout(PATIENCE):
                 return await self._reader.read()
@@ -67,7 +67,7 @@ class Peer:
             return b""
 
     async def drip(self, data: bytes) -> None:
-        """Send a byte again and again until the server has closed the connection."""
+        """Send a byte repeatedly until the server has closed the connection."""
         ended = asyncio.ensure_future(self.closed())
         while not ended.done():
             self._writer.write(data)
@@ -107,7 +107,7 @@ async def serving(**given: Any) -> AsyncIterator[Server]:
 
 
 class Written:
-    """A transport that keeps what is written together."""
+    """A transport that records which data is written together."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -216,7 +216,7 @@ async def test_a_head_has_a_size() -> None:
     async with serving() as server:
         large = await server.connect(HALF)
         await large.send(b"a" * (MAX_HEAD_BYTES - len(HALF)))
-        # Nothing comes after the byte too many: unread bytes would reset the connection.
+        # Send nothing after the byte too many, because unread bytes would reset the connection.
         await large.send(b"a")
         assert (await large.closed()).startswith(b"HTTP/1.1 431 ")
 
@@ -231,7 +231,7 @@ async def test_beyond_the_limit_the_one_idle_longest_is_closed() -> None:
         assert await newest.status() == 200
         await used.send(LIST)
         assert await used.status() == 200
-        # Both have been used since the half head came.
+        # Both connections were used after the half head arrived.
         assert await (await server.connect(LIST)).status() == 200
         await half.closed()
         open_still = asyncio.ensure_future(stream.closed())

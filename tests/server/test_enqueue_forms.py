@@ -1,4 +1,4 @@
-"""Enqueues over HTTP: the usual form is read, stored and answered as any other."""
+"""Enqueues over HTTP: the usual form is read, stored and answered like any other."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ async def test_an_empty_key_is_none(visitor: Visitor, path: str) -> None:
 
 
 class Plain(LightningStore):
-    """Somebody's own store: nothing but the contract."""
+    """A third-party store with only the contract."""
 
     def __init__(self) -> None:
         self.inputs: list[Any] = []
@@ -244,7 +244,7 @@ class Plain(LightningStore):
 
 
 class Watching(InMemoryLightningStore):
-    """A store of ours with a method of somebody's own."""
+    """One of our stores with an overridden method."""
 
     async def enqueue_many_rollouts(self, rollouts: Any) -> Any:
         assert all(type(each) is EnqueueRolloutRequest for each in rollouts)

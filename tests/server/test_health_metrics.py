@@ -1,4 +1,4 @@
-"""Health at every path that probes know, metrics for Prometheus and as JSON, and the page of routes."""
+"""Health at every path that probes use, metrics for Prometheus and as JSON, and the page of routes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_a_server_whose_database_is_gone_lives_but_is_not_ready(
         store = PostgresLightningStore(database.url(), timeout=2.0, watchdog_interval=None)
         async with store, serving(store, api_key=KEY) as visitor:
             visitor.headers = bearer(KEY)
-            # The first request creates all tables, which takes longer than a question on a busy machine.
+            # The first request creates all tables, which takes longer than other requests on a busy machine.
             await until_true(lambda: _is_ready(visitor))
             monkeypatch.setattr(app, "READY_SECONDS", 1.0)
             database.crash()
@@ -118,7 +118,7 @@ async def _is_ready(visitor: Visitor) -> bool:
 
 
 def _values(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Every sample of an exposition, by its name and labels."""
+    """Return every sample of an exposition, by name and labels."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -252,11 +252,11 @@ async def test_spans_are_counted(visitor: Visitor) -> None:
     assert values["perdure_spans_rejected_total", (("reason", "known"),)] == 1
 
 
-# --- what is there ----------------------------------------------------------------------------------------
+# --- information ------------------------------------------------------------------------------------------
 
 
 class _Reader(HTMLParser):
-    """Collects what a page says and what it would load."""
+    """Collects the text of a page and the resources that it would load."""
 
     def __init__(self) -> None:
         super().__init__()

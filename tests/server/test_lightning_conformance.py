@@ -1,4 +1,4 @@
-"""`./dev conformance` itself: what it prints and how it ends. The checks need the peer's environment."""
+"""`./dev conformance` itself: its output and exit code. The checks need the peer's environment."""
 
 import json
 from collections.abc import Iterator, Sequence

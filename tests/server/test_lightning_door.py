@@ -1,4 +1,4 @@
-"""The Agent-lightning door over HTTP: what our own client adds, what is refused, answers of any length."""
+"""The Agent-lightning protocol over HTTP: our extensions, refusals, answers of any length."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ async def test_a_plain_span_comes_back_as_it_was_sent(visitor: Visitor) -> None:
 
 
 class Plain(LightningStore):
-    """Somebody's own store: nothing but the contract."""
+    """A third-party store with only the contract."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -185,7 +185,7 @@ async def test_any_other_store_gets_records() -> None:
 
 
 class Watching(InMemoryLightningStore):
-    """A store of ours with a method of somebody's own."""
+    """One of our stores with an overridden method."""
 
     async def add_many_spans(self, spans: Any) -> Any:
         assert all(type(each) is Span for each in spans)
@@ -289,7 +289,7 @@ async def test_a_long_input_is_not_shown_again(visitor: Visitor) -> None:
 
 
 class Failing(LightningStore):
-    """A store whose every write ends in the same way."""
+    """A store whose writes all fail with the same error."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -339,7 +339,7 @@ async def test_a_write_whose_outcome_is_unknown_is_repeated_only_if_that_is_safe
     assert keyed.status == 503
 
 
-# --- who may do what ----------------------------------------------------------------------------------------
+# --- scopes -------------------------------------------------------------------------------------------------
 
 
 async def test_health_is_public_and_nothing_else(store: InMemoryLightningStore) -> None:

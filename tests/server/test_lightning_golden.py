@@ -1,4 +1,4 @@
-"""The door beside the server it stands in for: what `agentlightning` answered, recorded, and what we do."""
+"""Our protocol compared with recorded answers of `agentlightning`."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ GOLDEN: dict[str, dict[str, Any]] = json.loads(
 
 
 class Wanted(NamedTuple):
-    """An answer that is not the recorded one, on purpose."""
+    """An answer that intentionally differs from the recorded one."""
 
     status: int
     detail: Any
@@ -41,7 +41,7 @@ SCHEMA_DIFFERENCES = {
     "enqueue what is no JSON": ("json_invalid", ["body"]),
     "add resources that lack a field": ("missing", ["body", "x"]),
 }
-"""Where the same refusal is placed or named less finely; programs do not read so far."""
+"""Differences in the place or name of the same refusal; programs do not read this detail."""
 
 
 @pytest.fixture(scope="module")
@@ -86,16 +86,16 @@ def test_no_answer_tells_of_the_inside(answers: dict[str, dict[str, Any]]) -> No
 
 
 def _first(answer: dict[str, Any]) -> tuple[str, list[Any]]:
-    """What programs may read off a schema error; its words are for people."""
+    """Return the part of a schema error that programs may read; its text is for people."""
     found = answer["body"]["detail"][0]
     return found["type"], found["loc"]
 
 
 def _comparable(name: str, body: Any) -> Any:
     if name.startswith("start an attempt"):
-        # A rollout that goes on has not ended, though theirs keeps the time.
+        # A continuing rollout has not ended, though theirs keeps the end time.
         return {**body, "end_time": None}
     if name == "wait for one that has ended":
-        # Ours tells of the attempt too; theirs strips it.
+        # Ours includes the attempt; theirs strips it.
         return [{key: value for key, value in each.items() if key != "attempt"} for each in body]
     return body

@@ -43,7 +43,7 @@ async def server(store: LightningStore) -> AsyncIterator[LightningStoreServer]:
 
 
 class UnsafeStore(LightningStore):
-    """A store that is safe in one thread alone."""
+    """A store that is safe in only one thread."""
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
@@ -52,7 +52,7 @@ class UnsafeStore(LightningStore):
 
 @pytest.mark.parametrize("story", ["server", "client", "port"])
 def test_other_processes(story: str, tmp_path: Path) -> None:
-    # In a process of its own, since this one has threads that a fork would not.
+    # A separate process, because this one has threads that a fork would not have.
     command = [sys.executable, "-m", "tests.client.forking", story, str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=90, cwd=ROOT, check=False)
     assert (ended.stdout, ended.returncode) == ("done\n", 0), ended.stderr
@@ -91,7 +91,7 @@ async def test_pickles_to_its_minimal_fields(store: LightningStore) -> None:
     copied: LightningStoreServer = pickle.loads(pickle.dumps(server))
     assert set(server.__getstate__()) == {"_host", "_port", "_token", "_namespace", "_owner_pid"}
     assert (copied.endpoint, copied.store, copied.server_thread) == (server.endpoint, None, None)
-    # Even in the owner's process, a copy that holds no store is a client.
+    # Even in the owner's process, a copy without a store is a client.
     assert await copied.get_rollout_by_id(queued.rollout_id) == queued
     await copied.close()
     await server.stop()

@@ -1,4 +1,4 @@
-"""The OpenAPI document is committed, and what it takes away from callers stands in the CHANGELOG."""
+"""The OpenAPI document is committed, and the CHANGELOG names everything that it removes for callers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ ROOT = Path(__file__).resolve().parents[2]
 LAST_RELEASE = ROOT / "tests" / "fixtures" / "openapi-0.5.0.json"
 PREFIX = "/api/v1"
 Surface = dict[str, dict[str, Any]]
-"""What callers may rely on: by operation, each parameter and field with its default."""
+"""The surface for callers: by operation, each parameter and field with its default."""
 
 
 def surface_of(document: dict[str, Any]) -> Surface:
-    """The parameters, the fields of bodies and the fields of answers of every native operation."""
+    """Return the parameters, body fields and response fields of every native operation."""
     return {
         f"{method.upper()} {path}": _fields(document, operation)
         for path, methods in document["paths"].items()
@@ -38,7 +38,7 @@ def _fields(document: dict[str, Any], operation: dict[str, Any]) -> dict[str, An
 
 
 def _properties(document: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
-    """The properties of an object that a body or an answer is; none of any other."""
+    """Return the properties of a body or response that is an object, otherwise none."""
     for content in part.get("content", {}).values():
         schema = content.get("schema", {})
         if "$ref" in schema:
@@ -49,7 +49,7 @@ def _properties(document: dict[str, Any], part: dict[str, Any]) -> dict[str, Any
 
 
 def lost_or_changed(before: Surface, after: Surface) -> dict[str, list[str]]:
-    """What a caller of the last release misses, by operation."""
+    """Return the changes that break callers of the last release, by operation."""
     lost: dict[str, list[str]] = {}
     for operation, fields in before.items():
         now = after.get(operation)

@@ -1,4 +1,4 @@
-"""Mutated requests at both OTLP doors: each is answered, none is the server's fault, and it keeps serving."""
+"""Mutated OTLP requests over HTTP and gRPC: each is answered, none is a server error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from perdure.server.http.server import HttpServer, make_application
 from perdure.server.otlp.routes import ROUTES
 
 EXAMPLES = 50
-"""Of each kind; `./dev chaos` makes more."""
+"""Examples of each kind; `./dev chaos` runs more."""
 FAULTS = {
     grpc.StatusCode.UNKNOWN,
     grpc.StatusCode.INTERNAL,
@@ -35,7 +35,7 @@ FAULTS = {
 
 
 class Doors(NamedTuple):
-    """A server with both doors, and where its spans belong."""
+    """A server with both protocols, and the rollout of its spans."""
 
     store: InMemoryLightningStore
     home: Home
@@ -67,7 +67,7 @@ def doors() -> Iterator[Doors]:
 
 
 def seeds(home: Home) -> list[bytes]:
-    """Requests that are as they should be."""
+    """Return valid requests."""
     with recording(resource=home.attributes) as recorder:
         rich = encode_spans([recorder.rich_span(), recorder.plain_span()]).SerializeToString()
     batch = Batch()
@@ -108,7 +108,7 @@ def post(doors: Doors, data: bytes, form: str, **headers: str) -> tuple[int, byt
 
 
 def check_alive(doors: Doors) -> None:
-    """A good request is still taken, and everything that was stored can be read."""
+    """Check that a valid request is still accepted, and all stored data is readable."""
     batch = Batch(doors.home)
     batch.add()
     assert post(doors, batch.bytes(), "application/x-protobuf") == (200, b"")
@@ -170,7 +170,7 @@ def ask_json(doors: Doors, span: dict[str, Any], resource: Any) -> None:
 
 
 def search(doors: Doors, examples: int, ask: Callable[..., None], **parts: st.SearchStrategy[Any]) -> None:
-    """Ask with so many examples of the parts of a request."""
+    """Send this many examples of the parts of a request."""
 
     @settings(max_examples=examples)
     @given(st.fixed_dictionaries(parts))
@@ -205,7 +205,7 @@ def test_json_of_any_shape(doors: Doors) -> None:
 
 
 def run(examples: int) -> None:
-    """The long run."""
+    """Run the long form."""
     with opened() as doors:
         for each in (mutate, make_noise, shape):
             each(doors, examples)

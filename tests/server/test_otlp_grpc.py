@@ -1,4 +1,4 @@
-"""OTLP over gRPC: the real exporter, callers, health, reflection, and everything that is refused."""
+"""OTLP over gRPC: the real exporter, callers, health, reflection, and all refusals."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ServerProtocol:
         self.address = f"127.0.0.1:{server.port}"
 
     async def send(self, data: bytes, compression: Any = None, **metadata: str) -> tuple[int, str]:
-        """Export, and tell how many spans were rejected and why."""
+        """Export, and return the number of rejected spans and the reason."""
         pairs = [(name.replace("_", "-"), value) for name, value in metadata.items()]
         call = self.channel.unary_unary(EXPORT)
         answer = await call(data, metadata=pairs, compression=compression, wait_for_ready=True)
@@ -58,7 +58,7 @@ class ServerProtocol:
         return said.rejected_spans, said.error_message
 
     async def refused(self, data: bytes, **metadata: str) -> grpc.StatusCode:
-        """Export what is refused, and tell with which code."""
+        """Export a request that is refused, and return the code."""
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await self.send(data, **metadata)
         return caught.value.code()
@@ -78,14 +78,14 @@ async def serving(store: LightningStore, **settings: Any) -> AsyncIterator[Serve
 
 @pytest_asyncio.fixture(params=ENGINES)
 async def door(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ServerProtocol]:
-    """A server on each engine."""
+    """Start a server on each engine."""
     async with opened(request.param, request, tmp_path) as store, serving(store) as door:
         yield door
 
 
 @pytest_asyncio.fixture
 async def closed() -> AsyncIterator[ServerProtocol]:
-    """A server that needs a key."""
+    """Start a server that requires a key."""
     async with InMemoryLightningStore() as store, serving(store, api_key=SECRET) as door:
         yield door
 

@@ -1,4 +1,4 @@
-"""OTLP over HTTP: the real exporter, both forms, and everything that is refused."""
+"""OTLP over HTTP: the real exporter, both forms, and all refusals."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ SECRET = SecretKey("a-key-of-some-length")
 
 @pytest_asyncio.fixture(params=ENGINES)
 async def visitor(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Visitor]:
-    """A visitor of a server on each engine."""
+    """Start a server on each engine, and return a client."""
     async with opened(request.param, request, tmp_path) as store, serving(store, ROUTES) as visitor:
         yield visitor
 
 
 @pytest_asyncio.fixture
 async def door() -> AsyncIterator[Visitor]:
-    """A visitor of a server in memory, for what does not depend on the engine."""
+    """Start a server in memory, for tests that do not depend on the engine."""
     async with InMemoryLightningStore() as store, serving(store, ROUTES) as visitor:
         yield visitor
 
@@ -80,7 +80,7 @@ def partial(answer: Answer) -> tuple[int, str]:
 
 
 def refusal(answer: Answer) -> tuple[int, int, str]:
-    """The status, gRPC's code and the message; the details name the request."""
+    """Return the status, gRPC's code and the message; the details name the request."""
     status = Status.FromString(answer.body)
     info = ErrorInfo()
     assert status.details[0].Unpack(info)
@@ -343,7 +343,7 @@ async def test_json_nested_too_deeply_is_refused(door: Visitor, levels: int) -> 
     assert (answer.status, answer.body["code"]) == (400, 3)
 
 
-# --- what is refused --------------------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("data", [b"", b"\n\x00"])
@@ -448,7 +448,7 @@ async def test_other_signals_are_discarded_where_the_settings_say_so() -> None:
 
 
 async def test_stock_exporters_of_logs_and_metrics_succeed_where_their_signals_are_discarded() -> None:
-    """As `perdure dev` has it: a program that exports all three signals gets no errors."""
+    """As in `perdure dev`: a program that exports all three signals gets no errors."""
     async with (
         InMemoryLightningStore() as store,
         serving(store, ROUTES, discard_other_signals=True) as visitor,
@@ -494,11 +494,11 @@ async def test_an_exporter_may_repeat_what_the_storage_could_not_do() -> None:
         assert refusal(await send(visitor, batch.bytes()))[:2] == (503, 14)
 
 
-# --- any other store --------------------------------------------------------------------------------------
+# --- third-party stores -----------------------------------------------------------------------------------
 
 
 class Plain(LightningStore):
-    """Somebody's own store: nothing but the contract."""
+    """A third-party store with only the contract."""
 
     def __init__(self, inner: LightningStore) -> None:
         self.inner = inner
@@ -529,7 +529,7 @@ async def test_any_store_takes_otlp_through_the_contract() -> None:
 
 @pytest_asyncio.fixture(params=ENGINES)
 async def keeper(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Visitor]:
-    """A visitor of a server that keeps traces without a rollout."""
+    """Start a server that keeps traces without a rollout, and return a client."""
     async with (
         opened(request.param, request, tmp_path) as store,
         serving(store, ROUTES, keep_traces=True) as visitor,

@@ -1,4 +1,4 @@
-"""Spans that name no rollout: which attempt they join, and what a trace becomes that none of them has."""
+"""Spans without a rollout: the attempts that they join, and traces without an attempt."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CALL = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
 
 
 class Held:
-    """A program whose runs last until they are released, and a server over its database."""
+    """A program whose runs last until they are released, and a server on its database."""
 
     def __init__(self, perdure: Perdure, visitor: Visitor) -> None:
         self.perdure, self.visitor = perdure, visitor
@@ -40,7 +40,7 @@ class Held:
         self.release = asyncio.Event()
 
     async def start(self, **more: Any) -> str:
-        """Start a run, and wait until it is executed."""
+        """Start a run, and wait until it executes."""
         run = await self.perdure.threads.create_run(
             RunRequest(assistant_id="holder", input={}, if_not_exists="create", **more)
         )
@@ -112,20 +112,20 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest_asyncio.fixture
 async def held(url: str) -> AsyncIterator[Held]:
-    """A server that keeps traces."""
+    """Start a server that keeps traces."""
     async with holding(url, keep_traces=True) as held:
         yield held
 
 
 def batch_of(run_id: str) -> Batch:
-    """A batch of spans of the trace of a run."""
+    """Build a batch of spans of a run's trace."""
     batch = Batch()
     batch.trace_id = bytes.fromhex(run_id.replace("-", ""))
     return batch
 
 
 def child(batch: Batch, name: str, parent: bytes, start: int = START, end: int = START + 1000) -> bytes:
-    """Add a span below another; gives its id."""
+    """Add a span below another, and return its id."""
     span = batch.add(name)
     span.parent_span_id, span.start_time_unix_nano, span.end_time_unix_nano = parent, start, end
     return span.span_id
@@ -146,7 +146,7 @@ def call(batch: Batch, parent: bytes, tokens: int, response_id: str = "", name: 
 def own_call(
     home: Home, batch: Batch, span_id: bytes, parent: bytes, tokens: int, response_id: str = ""
 ) -> Span:
-    """A model call as a worker records it."""
+    """Build a model call as a worker records it."""
     attributes: dict[str, Any] = {
         **CALL,
         "gen_ai.usage.input_tokens": tokens,
@@ -211,7 +211,7 @@ async def test_a_late_span_joins_the_attempt_that_has_its_parent(url: str, keep:
 
 @pytest.mark.parametrize("keep", [False, True])
 async def test_a_span_may_come_before_the_spans_of_its_worker(url: str, keep: bool) -> None:
-    """An exporter sends when it likes: also between the end of a run and the first spans of its worker."""
+    """An exporter sends at any time, also between the end of a run and its worker's first spans."""
     async with holding(url, keep_traces=keep, trace_sample=0.0) as held:
         run_id = await held.start()
         held.release.set()
@@ -382,7 +382,7 @@ async def test_other_model_calls_all_count(held: Held) -> None:
 
 @pytest_asyncio.fixture(params=ENGINES)
 async def keeper(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Visitor]:
-    """A visitor of a server that keeps traces."""
+    """Start a server that keeps traces, and return a client."""
     async with (
         opened(request.param, request, tmp_path) as store,
         serving(store, keep_traces=True) as visitor,
@@ -467,7 +467,7 @@ async def test_one_batch_with_anything_in_it_is_one_transaction(keeper: Visitor)
         child(batch, f"child {number}", batch.scoped.spans[-1].span_id)
     batch.add("named", rollout_id=home.rollout_id, attempt_id=home.attempt_id)
     batch.add("lost", rollout_id="ro-nobody", attempt_id="at-nobody")
-    # A clock that ticks with each transaction numbers them: all rows of one have the same time.
+    # A clock that ticks with each transaction shows the transactions: all rows of one have the same time.
     rejected, message = partial(await send(keeper, batch.bytes()))
     assert (rejected, "ro-nobody" in message) == (1, True)
     kept = (await store.rollouts.search(kept_traces=True, limit=100)).items

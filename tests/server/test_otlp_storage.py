@@ -1,4 +1,4 @@
-"""Spans stored as OTLP brought them read back as the SDK's own do, and can be asked for like any other."""
+"""Spans from OTLP read back like the SDK's own, and can be queried like others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def put(store: DatabaseLightningStore, data: bytes) -> list[Any]:
 
 
 def exported(spans: list[ReadableSpan]) -> bytes:
-    """The spans as an exporter that tells their flags sends them."""
+    """Encode the spans like an exporter that sends their flags."""
     request = encode_spans(spans)
     messages = [span for group in request.resource_spans for one in group.scope_spans for span in one.spans]
     for made, span in zip(spans, messages, strict=True):
@@ -47,7 +47,7 @@ def exported(spans: list[ReadableSpan]) -> bytes:
 
 
 def on_the_wire(span: Span, attempt_id: str) -> Span:
-    """The span as it reads back: of a parent OTLP tells neither its trace state nor its flags."""
+    """Return the span as it reads back: OTLP carries neither the trace state nor the flags of a parent."""
     wanted = span.model_copy(deep=True)
     wanted.attempt_id = attempt_id
     if wanted.parent is not None:
@@ -286,7 +286,7 @@ def test_a_span_of_too_many_parts_is_refused_also_if_they_are_equal(part: str) -
 
 
 def test_a_span_is_kept_as_it_came() -> None:
-    """With a number in an unusual form, and a field of a later release."""
+    """It has a number in an unusual form, and a field of a later release."""
     body = Batch().add().SerializeToString() + b"\x30\x80\x80\x00" + b"\xf8\x07\x01"
     (found,) = receive(parse(field(1, field(2, field(2, body))))).unattributed
     assert found.body == body

@@ -52,7 +52,7 @@ async def test_a_stream_is_never_silent_for_five_seconds(monkeypatch: pytest.Mon
 
     class Watched(EventStreamResponse):
         async def _stops_within(self, seconds: float) -> bool:
-            """The time passes; in the middle of the first stretch, an event is sent."""
+            """Pass the time, and send an event in the middle of the first interval."""
             nonlocal now
             if now == 100.0:
                 self._last_sent = now + seconds / 2

@@ -1,4 +1,4 @@
-"""TLS for HTTP and gRPC: certificates of both sides, their renewal, and files that cannot be used."""
+"""TLS for HTTP and gRPC: certificates of both sides, their renewal, and unusable files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Secured:
             return await memory.health()
 
     async def certificate(self, ca: Path) -> dict[str, Any]:
-        """The certificate that a new connection gets."""
+        """Return the certificate that a new connection receives."""
         context = ssl.create_default_context(cafile=ca)
         _, writer = await asyncio.open_connection("127.0.0.1", self.http.port, ssl=context)
         found: dict[str, Any] = writer.get_extra_info("peercert")
@@ -105,7 +105,7 @@ async def test_with_an_authority_for_clients_only_its_clients_get_in(tmp_path: P
 
 
 async def test_a_renewed_certificate_is_used_by_new_connections(tmp_path: Path) -> None:
-    """The files are replaced by those of another authority, and read again."""
+    """Replace the files by those of another authority, and reload them."""
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     pair, renewed = old.issue(), new.issue("renewed")
     async with secured(pair) as server:

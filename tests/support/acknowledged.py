@@ -1,6 +1,6 @@
 """Is everything that was acknowledged to workers and clients in the database, and nothing twice?
 
-These are rules of the checker of effects, which says what the calls of a history hold. A rollback removes the
+These rules belong to the checker of effects, which documents the calls of a history. A rollback removes the
 checkpoints and steps of its run, but not its events.
 """
 
@@ -32,7 +32,7 @@ REASONS = {
     "retriable": {RETRIABLE},
     "stopped": {STOPPED, RELEASED},
 }
-"""With which reason an attempt has ended, by the result that its worker reported."""
+"""The reason of an attempt's end, by the result that its worker reported."""
 
 Told = tuple[str, str]
 """The name and the body of an event."""
@@ -48,7 +48,7 @@ def _status(checking: Index, run: str) -> str:
 
 
 def _accepted(checking: Index, claim: Claim, call: Call) -> bool:
-    """Whether a call was carried out: an end may be confirmed to one whose run was cancelled before."""
+    """Return whether a call was executed. An end may be confirmed although the run was cancelled before."""
     row = checking.rows.attempts.get(claim.attempt)
     return call.ok and (
         call.function != "finish" or row is None or row.reason in REASONS[call.given["result"]]
@@ -59,7 +59,7 @@ def _accepted(checking: Index, claim: Claim, call: Call) -> bool:
 
 
 def _appended_where_it_was_acknowledged(checking: Index) -> Iterator[str]:
-    """Each acknowledged append is in the stream of its run, at its numbers and under its attempt."""
+    """Each acknowledged append is in the stream of its run, with its numbers and its attempt."""
     for claim in checking.claims:
         stream = checking.rows.streams.get(claim.run, [])
         for call in checking.of(claim, "append"):
@@ -93,7 +93,7 @@ def _events_stored_once(checking: Index) -> Iterator[str]:
 
 
 def _knows_its_stream(checking: Index) -> Iterator[str]:
-    """A worker that holds a run knows which events its stream has: it is never told that it does not."""
+    """A worker that holds a run knows the events of its stream, so the server never rejects its position."""
     for claim in checking.claims:
         for call in checking.of(claim, *WRITES):
             if call.code == Conflict.code and "the stream of run" in call.message:
@@ -101,14 +101,14 @@ def _knows_its_stream(checking: Index) -> Iterator[str]:
 
 
 def _evidence(checking: Index, claim: Claim) -> str:
-    """All that an attempt wrote, and what the stream of its run has."""
+    """Return everything that an attempt wrote, and the stream of its run."""
     calls = [(str(call), call.outcome, call.given, call.got) for call in checking.of(claim, *WRITES)]
     stream = [(row.attempt, row.event, row.body) for row in checking.rows.streams.get(claim.run, ())]
     return f"sent by {calls}; its stream has {stream}"
 
 
 def _events_of(calls: Iterable[Call]) -> Counter[Told]:
-    """The events of calls; one that was repeated, since its answer was lost, counts once."""
+    """Count the events of calls. A call repeated after a lost answer counts once."""
     distinct = {(call.function, call.given.get("after"), tuple(_told(call))) for call in calls}
     return sum((Counter(events) for _, _, events in distinct), Counter())
 
@@ -117,7 +117,7 @@ def _events_of(calls: Iterable[Call]) -> Counter[Told]:
 
 
 def _checkpoints_stored_once(checking: Index) -> Iterator[str]:
-    """Each acknowledged checkpoint is there, and no attempt has more of them than it sent."""
+    """Each acknowledged checkpoint exists, and no attempt has more of them than it sent."""
     stored: dict[tuple[str | None, int | None], list[CheckpointRow]] = defaultdict(list)
     for row in checking.rows.checkpoints.values():
         stored[row.run, row.number].append(row)
@@ -138,7 +138,7 @@ def _checkpoints_stored_once(checking: Index) -> Iterator[str]:
 
 
 def _steps_stored(checking: Index) -> Iterator[str]:
-    """Each acknowledged step is there, with a result that somebody sent."""
+    """Each acknowledged step exists, with a result that a worker sent."""
     sent: dict[tuple[str, str], list[Any]] = {}
     for call in checking.calls["keep"]:
         place = (call.given["origin"], call.given["name"])
@@ -156,7 +156,7 @@ def _steps_stored(checking: Index) -> Iterator[str]:
 
 
 def _ended_as_acknowledged(checking: Index) -> Iterator[str]:
-    """An attempt ended as its worker reported, and a run as it was said to have."""
+    """An attempt ended as its worker reported, and a run as was acknowledged."""
     for claim in checking.claims:
         row = checking.rows.attempts.get(claim.attempt)
         for call in checking.of(claim, "finish", "hand_back"):
@@ -171,7 +171,7 @@ def _ended_as_acknowledged(checking: Index) -> Iterator[str]:
 
 
 def _was_held(checking: Index, claim: Claim, call: Call) -> bool:
-    """Whether an answer says that the attempt has ended; a hand-back of what is lost is acknowledged too."""
+    """Return whether an answer means that the attempt has ended, including a hand-back of a lost attempt."""
     return call.function == "finish" or (call.ended or 0) < checking.lease_end(claim)
 
 
@@ -183,9 +183,9 @@ def _reasons(checking: Index, claim: Claim) -> set[str]:
 
 
 def _given_to_somebody(checking: Index) -> Iterator[str]:
-    """An attempt that no claim was answered with belongs to a claim whose answer was lost."""
+    """An attempt that no claim returned belongs to a claim whose answer was lost."""
     if checking.resent:
-        # The client gives such an attempt up by itself.
+        # The client releases such an attempt by itself.
         return
     known = {claim.attempt for claim in checking.claims}
     open_claims: Counter[str] = Counter()

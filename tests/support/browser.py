@@ -1,4 +1,4 @@
-"""A real Chromium for tests. `python -m tests.support.browser` installs it where it is missing."""
+"""A real Chromium for tests. `python -m tests.support.browser` installs it if it is missing."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ ARGUMENTS = (
 
 
 def find() -> str | None:
-    """The browser's program; None leaves it to Playwright, which has a folder for its own."""
+    """Return the browser's program; None uses Playwright's, which has its own folder."""
     given = os.environ.get(VARIABLE)
     return given or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 @asynccontextmanager
 async def browsing(*arguments: str) -> AsyncIterator[Browser]:
-    """A browser without a window, with a profile that is empty at first and removed at the end."""
+    """Start a browser without a window, with a new profile that is removed at the end."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=find(), args=[*ARGUMENTS, *arguments])
         try:
@@ -43,7 +43,7 @@ async def browsing(*arguments: str) -> AsyncIterator[Browser]:
 
 
 def debian_commands(package: str) -> list[list[str]]:
-    """What installs a package of Debian; nothing where there is none, or where we may not."""
+    """Return the commands that install a Debian package; none on other systems or without permission."""
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     if is_root and shutil.which("apt-get") and platform.freedesktop_os_release().get("ID") == "debian":
         install = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", package]
@@ -52,7 +52,7 @@ def debian_commands(package: str) -> list[list[str]]:
 
 
 def commands() -> list[list[str]]:
-    """What installs a browser: Debian's package where we may install it, else Playwright's own."""
+    """Return the commands that install a browser: Debian's package if permitted, otherwise Playwright's."""
     return debian_commands("chromium") or [[sys.executable, "-m", "playwright", "install", "chromium"]]
 
 

@@ -1,4 +1,4 @@
-"""The sandbox of commands. `python -m tests.support.bubblewrap` installs it where it is missing."""
+"""The sandbox of commands. `python -m tests.support.bubblewrap` installs it if it is missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROGRAM = "bwrap"
 
 
 def commands() -> list[list[str]]:
-    """What installs it: Debian's package, with sudo where we are not root."""
+    """Return the commands that install Debian's package, with sudo if we are not root."""
     install = debian_commands("bubblewrap")
     if not install and shutil.which("apt-get") and shutil.which("sudo"):
         return [["sudo", "-n", "apt-get", "install", "--yes", "--quiet", "bubblewrap"]]

@@ -1,8 +1,8 @@
-"""The budget of the source: how much there is of it, domain by domain.
+"""The budget of the source: the size of each domain.
 
-`python -m tests.support.budget` prints what the source has and what the budget allows. `--update` sets the
-budget to what the source has. `--grow DOMAIN "feature"` allows a domain what it has now, because of a feature
-that CHANGELOG.md names in these words.
+`python -m tests.support.budget` prints the size of the source and the budget. `--update` sets the budget to
+the current size. `--grow DOMAIN "feature"` allows a domain its current size because of a feature that
+CHANGELOG.md names in these words.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "perdure"
 FILE = ROOT / "tests" / "budget.json"
 TWINS = {"Perdure", "PerdureClient"}
-"""Classes of `perdure.sync` that have the names of their asynchronous twins."""
+"""Classes of `perdure.sync` with the names of their asynchronous twins."""
 NOT_COUNTED = {"testing"}
 SLACK_SHARE, SLACK_LINES = 0.01, 20
-"""A domain may have 1% and 20 lines more than its budget, so that a correction needs no entry."""
+"""A domain may exceed its budget by 1% and 20 lines, so that a correction needs no entry."""
 
 Functions = (ast.FunctionDef, ast.AsyncFunctionDef)
 Figures = dict[str, int]
@@ -36,18 +36,18 @@ class Source:
 
     @cached_property
     def modules(self) -> dict[Path, ast.Module]:
-        """The syntax trees of all counted files, by their paths in the package."""
+        """Return the syntax trees of all counted files, by path in the package."""
         paths = sorted(path.relative_to(self.package) for path in self.package.rglob("*.py"))
         counted = [path for path in paths if path.parts[0] not in NOT_COUNTED]
         return {path: ast.parse((self.package / path).read_text()) for path in counted}
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        """All syntax nodes."""
+        """Return all syntax nodes."""
         return [node for tree in self.modules.values() for node in ast.walk(tree)]
 
     def doubled_class_names(self) -> list[str]:
-        """Return the class names without an underscore that stand for more than one class."""
+        """Return the names without an underscore of several classes."""
         classes = Counter(node.name for node in self.nodes if isinstance(node, ast.ClassDef))
         return sorted(name for name, n in classes.items() if n > 1 and name[0] != "_" and name not in TWINS)
 
@@ -112,7 +112,7 @@ def read_budget() -> Any:
 
 
 def allowed_lines(budget: Any, domain: str) -> int:
-    """Return how many lines a domain may have: its base, and what features have added."""
+    """Return how many lines a domain may have: its base plus the lines of features."""
     grown = sum(growth["lines"] for growth in budget["grown"] if growth["domain"] == domain)
     allowed = int(budget["lines"].get(domain, 0) + grown)
     return allowed + int(allowed * SLACK_SHARE) + SLACK_LINES

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority, and certificates of it for this machine and for clients."""
+"""Certificates for tests: an authority, and its certificates for this machine and for clients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Authority:
         self.file.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, name: str = "localhost") -> Pair:
-        """A new certificate for this machine."""
+        """Create a certificate for this machine."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = self._sign(subject, key.public_key(), ca=False)

@@ -1,4 +1,4 @@
-"""A model behind an OpenAI-compatible URL: it calls the tool that it is given, and then says its result."""
+"""A model behind an OpenAI-compatible URL: it calls the given tool, and then returns the tool's result."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 FINAL = "final_answer"
-"""The tool by which smolagents ends a run."""
+"""The tool with which smolagents ends a run."""
 OBSERVATION = "Observation:"
-"""How smolagents begins what a tool has answered."""
+"""Prefix of tool results in smolagents."""
 USAGE = {"prompt_tokens": 40, "completion_tokens": 9, "total_tokens": 49}
 
 
@@ -54,11 +54,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """The requests are kept instead."""
+        """Do nothing, because the requests are recorded."""
 
 
 def _message(body: dict[str, Any]) -> dict[str, Any]:
-    """Build the next message: a call of the first tool, or an answer once a tool has answered."""
+    """Build the next message: a call of the first tool, or an answer after a tool has answered."""
     last = body["messages"][-1]
     text = _text(last["content"])
     tools = {tool["function"]["name"]: tool["function"] for tool in body.get("tools") or ()}
@@ -99,7 +99,7 @@ class ChatModel(ThreadingHTTPServer):
 
 @contextmanager
 def serving_model() -> Iterator[ChatModel]:
-    """Serve the model for as long as the block lasts."""
+    """Serve the model while the block lasts."""
     with ChatModel() as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

@@ -29,7 +29,7 @@ from tests.support.snapshot import AttemptRow, RolloutRow, Snapshot
 from perdure.rollouts.model import CANCELLED, ENDED, LIVE, PREPARING, QUEUING, SUCCEEDED
 
 Endings = Mapping[str, Sequence[str]]
-"""The statuses with which each rollout ended, as its kind's `on_ended` was told until the check."""
+"""The statuses with which each rollout ended, as passed to its kind's `on_ended` until the check."""
 
 
 def check(
@@ -40,11 +40,10 @@ def check(
     deadline: float | None = None,
     resent: bool = False,
 ) -> Report:
-    """Compare what was seen until the snapshot was read with what it holds.
+    """Compare the calls seen until the snapshot was read with its content.
 
-    `deadline` is how many seconds a call may take at most. Where a client sends lost requests again
-    (`resent`), it cannot tell its own lost request from an earlier one, so that two may be told that a span
-    is new.
+    `deadline` is the maximum duration of a call in seconds. If a client repeats lost requests (`resent`), it
+    cannot distinguish its own lost request from an earlier one, so two callers may learn that a span is new.
     """
     calls = history.as_of(snapshot.began, snapshot.ended)
     checking = _Checking(calls, snapshot, resent=resent)
@@ -63,7 +62,7 @@ def check(
 
 
 def check_rows(snapshot: Snapshot) -> list[str]:
-    """Only what the rows say of each other, for a database whose history is not known."""
+    """Check only the rows among themselves, for a database without a known history."""
     checking = _Checking([], snapshot)
     return [f"{_title(rule)}: {found}" for rule in _ROW_RULES for found in rule(checking)]
 
@@ -84,7 +83,7 @@ class _Checking:
             yield from self._calls[function]
 
 
-# --- what the rows say of each other -----------------------------------------------------------------------
+# --- rows among themselves ---------------------------------------------------------------------------------
 
 
 def _rules_of_the_rows(checking: _Checking) -> Iterator[str]:
@@ -118,7 +117,7 @@ def _resources_are_dense(checking: _Checking) -> Iterator[str]:
             yield f"{resources_id} has versions {sorted(numbers)}"
 
 
-# --- what callers saw --------------------------------------------------------------------------------------
+# --- calls -------------------------------------------------------------------------------------------------
 
 
 def _enqueued_once(checking: _Checking) -> Iterator[str]:
@@ -152,7 +151,7 @@ def _lost(
 
 
 def _claimed_once(checking: _Checking) -> Iterator[str]:
-    """Each attempt was given to one worker, and those that nobody heard of were asked for by their worker."""
+    """Each attempt was assigned to one worker, and a worker requested each unreported one."""
     given: dict[str, Call] = {}
     unheard: Counter[str] = Counter()
     for call in checking.calls("dequeue", "start"):
@@ -173,7 +172,7 @@ def _claimed_once(checking: _Checking) -> Iterator[str]:
 
 
 def _one_live_attempt(checking: _Checking) -> Iterator[str]:
-    """Only the latest attempt is live; an older one may run on where a late span brought it back."""
+    """Only the latest attempt is live, or an older one that a late span has revived."""
     claims = {
         claim[1]: call for call in checking.calls("dequeue", "start") for claim in call.got.get("claims", ())
     }
@@ -187,14 +186,14 @@ def _one_live_attempt(checking: _Checking) -> Iterator[str]:
 
 
 def _came_back(older: AttemptRow, spoke: Iterable[Call], claimed: Call | None) -> bool:
-    """Whether a span came when the next attempt may have begun already."""
+    """Return whether a span arrived when the next attempt may have started already."""
     if older.status == PREPARING:
         return False
     return any(call.outcome != "fail" and (claimed is None or not call.before(claimed)) for call in spoke)
 
 
 def _reported_once(checking: _Checking) -> Iterator[str]:
-    """An acknowledged report stands as it was answered; a refused one has left nothing."""
+    """An acknowledged report is stored as answered; a refused one has no effect."""
     possible: dict[str, set[str]] = defaultdict(set)
     reports = list(checking.calls("report"))
     for call in reports:
@@ -215,7 +214,7 @@ def _reported(call: Call) -> tuple[str, int]:
 
 
 def _spans_stored_once(checking: _Checking) -> Iterator[str]:
-    """An acknowledged span is there, once; a call's spans are stored all or none."""
+    """An acknowledged span is stored once; a call stores all of its spans or none."""
     rows = Counter(row.span_id for row in checking.snapshot.spans)
     senders: dict[str, list[Call]] = defaultdict(list)
     stored: dict[str, Call] = {}
@@ -259,7 +258,7 @@ def _numbers_increase(checking: _Checking) -> Iterator[str]:
 
 
 def _edits_stand(checking: _Checking) -> Iterator[str]:
-    """The metadata is that of a write that no acknowledged one came after."""
+    """The metadata come from a write that no later acknowledged write replaced."""
     edits: dict[str, list[Call]] = defaultdict(list)
     for call in checking.calls("edit"):
         edits[call.given["rollout"]].append(call)

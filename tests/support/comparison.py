@@ -1,4 +1,4 @@
-"""A store's records beside the model's: every field, times within a tolerance."""
+"""Compares a store's records with the model's: every field, times within a tolerance."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Comparison:
             raise Diverged(f"{what}: the model says {wanted}, the store {found - self.start}")
 
     def rollout(self, wanted: ModelRollout, found: Rollout | None) -> None:
-        """A rollout, with its latest attempt if it has one."""
+        """Compare a rollout with its latest attempt, if any."""
         what = f"rollout {wanted.rollout_id}"
         if found is None:
             raise Diverged(f"{what} is missing")
@@ -57,7 +57,7 @@ class Comparison:
             self.attempt(wanted.latest, found.attempt)
 
     def fields(self, wanted: ModelRollout, found: Rollout) -> None:
-        """A rollout's own fields."""
+        """Compare a rollout's own fields."""
         what = f"rollout {wanted.rollout_id}"
         for name in _ROLLOUT:
             expect(getattr(wanted, name), getattr(found, name), f"{name} of {what}")
@@ -85,7 +85,7 @@ class Comparison:
     # --- the whole store ----------------------------------------------------------------------------------
 
     async def rollouts(self, store: LightningStore) -> None:
-        """Every rollout with its latest attempt, and how many there are."""
+        """Compare every rollout with its latest attempt, and their number."""
         self.model.watchdog()
         found = {rollout.rollout_id: rollout for rollout in await store.query_rollouts()}
         expect(set(self.model.rollouts), set(found), "which rollouts there are")
@@ -93,7 +93,7 @@ class Comparison:
             self.rollout(wanted, found[rollout_id])
 
     async def everything(self, store: LightningStore) -> None:
-        """All that the store holds."""
+        """Compare the whole store."""
         await self.rollouts(store)
         for rollout in self.model.rollouts.values():
             attempts = await store.query_attempts(rollout.rollout_id)

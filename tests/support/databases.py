@@ -20,7 +20,7 @@ from perdure.runtime.stores import TABLES
 from perdure.testing import servers
 
 CREATED = ", ".join(f"'{table.name}'" for table in TABLES)
-# A foreign key names a table that was created before its own, so that the last ones are emptied first.
+# A foreign key names a table created earlier, so empty the tables from the last one.
 EMPTY = f"""
 DO $$ DECLARE name text; BEGIN
   FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'perdure_meta'
@@ -39,7 +39,7 @@ CREATE SCHEMA public;
 """
 
 
-# From the first token on, callers of every namespace need one.
+# After the first token, callers of every namespace need one.
 REFUSE_TOKENS = """
 CREATE FUNCTION refuse_token() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
   RAISE EXCEPTION 'a test that makes tokens needs a database of its own';
@@ -51,7 +51,7 @@ CREATE TRIGGER refuse_token BEFORE INSERT ON tokens FOR EACH STATEMENT EXECUTE F
 class Databases:
     """On each PostgreSQL server: a database for namespaces, one that is emptied, one without tables.
 
-    On SQLite: a file with all tables, of which each test has a copy.
+    On SQLite: a file with all tables, which is copied for each test.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Databases:
         self._blank: dict[str, str] = {}
 
     def shared(self, server_url: str) -> str:
-        """The URL of the database in which each test has a namespace of its own."""
+        """Return the URL of the database in which each test has its own namespace."""
         is_new = server_url not in self._shared
         url = _found(self._shared, server_url)
         if is_new:
@@ -70,19 +70,19 @@ class Databases:
         return url
 
     def emptied(self, server_url: str) -> str:
-        """The URL of the database that one test uses at a time, with all tables and no rows."""
+        """Return the URL of the database for one test at a time, with all tables and no rows."""
         url = _found(self._emptied, server_url)
         _wait_for(_execute(url, EMPTY))
         return url
 
     def blank(self, server_url: str) -> str:
-        """The URL of the database that one test uses at a time, without tables."""
+        """Return the URL of the database for one test at a time, without tables."""
         url = _found(self._blank, server_url, migrated=False)
         _wait_for(_execute(url, BLANK))
         return url
 
     def copy_file(self, target: Path) -> None:
-        """Make a SQLite database with all tables and no rows."""
+        """Create a SQLite database with all tables and no rows."""
         if self._file is None:
             file = Path(self._folder.name) / "template.db"
             _wait_for(_migrate(SqliteStorage(file, TABLES)))
@@ -107,7 +107,7 @@ def _found(made: dict[str, str], server_url: str, *, migrated: bool = True) -> s
 
 
 def _wait_for(work: Coroutine[Any, Any, None]) -> None:
-    # A thread of its own, since the caller's may be running an event loop.
+    # Use a separate thread, because the caller's may run an event loop.
     with ThreadPoolExecutor(1) as pool:
         pool.submit(asyncio.run, work).result()
 
@@ -128,4 +128,4 @@ async def _migrate(storage: Storage) -> None:
 
 
 async def _nothing(tx: Tx) -> None:
-    """The first operation on a database makes its tables."""
+    """Do nothing; the first operation on a database creates its tables."""

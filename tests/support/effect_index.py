@@ -1,4 +1,4 @@
-"""A history of runs by their attempts and threads, with what it says of who was live when."""
+"""A history of runs by attempt and thread, with the times at which attempts were live."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from perdure.kernel.errors import Fenced
 from perdure.rollouts.model import RELEASED, UNRESPONSIVE
 
 CLOCK_ERROR = 20_000_000
-"""Nanoseconds by which the clock of the database may run differently within a lease."""
+"""Nanoseconds by which the database's clock may differ within a lease."""
 WRITES = ("append", "save", "keep", "finish")
 ENDS = ("finish", "hand_back")
 OF_AGENTS = ("begin", "step", "kept", "saved", "end")
 
 
 def reads(history: History) -> Iterator[Effect]:
-    """What readers of streams got."""
+    """Yield the events that readers of streams got."""
     return (effect for effect in history.effects if effect.what == "read")
 
 
 class Claim(NamedTuple):
-    """An attempt that a process was given, and the call that gave it."""
+    """An attempt that a process claimed, and the call that claimed it."""
 
     run: str
     thread: str
@@ -44,14 +44,14 @@ class Claim(NamedTuple):
         return f"attempt {self.number} of run {self.run} ({self.attempt}, {self.call.process})"
 
     def before(self, other: Claim) -> bool:
-        """Whether this one was certainly claimed first; of calls that overlap nobody knows."""
+        """Return whether this attempt was certainly claimed first; calls that overlap have no order."""
         if self.run == other.run:
             return self.number < other.number
         return self.call.before(other.call)
 
 
 class Index:
-    """A history by attempts and threads."""
+    """A history by attempt and thread."""
 
     def __init__(self, history: History, rows: RunRows, grace: float, *, resent: bool = False) -> None:
         self.history = history
@@ -89,22 +89,22 @@ class Index:
         return (call for call in self._by_attempt[claim.attempt] if call.function in functions)
 
     def possible(self, claim: Claim, *functions: str) -> Iterator[Call]:
-        """The calls of an attempt that may have had their effect."""
+        """Yield the calls of an attempt that may have had an effect."""
         return (call for call in self.of(claim, *functions) if self.resent or call.outcome != "fail")
 
     def told_end(self, claim: Claim) -> int | None:
-        """When the attempt first told its end in a way that was not refused."""
+        """Return when the attempt first reported its end without being refused."""
         return min((call.started for call in self.of(claim, *ENDS) if call.outcome != "fail"), default=None)
 
     def lease_end(self, claim: Claim) -> int:
-        """Until when its lease lasted at least: each renewal counts from when it was asked for."""
+        """Return the earliest end of its lease; each renewal counts from its request."""
         renewed = [
             call.started for call in self.of(claim, "renew") if claim.attempt in call.got.get("going", ())
         ]
         return max([claim.call.started, *renewed]) + int(claim.lease * 1e9) - CLOCK_ERROR
 
     def cancel_grace_end(self, claim: Claim) -> int | None:
-        """Until when it had time to stop, if somebody may have cancelled its run."""
+        """Return the end of its time to stop, if a caller may have cancelled its run."""
         asked = [
             call.started
             for call in self._cancels[claim.thread]
@@ -113,7 +113,7 @@ class Index:
         return min(asked) + self.grace - CLOCK_ERROR if asked else None
 
     def pairs(self) -> Iterator[list[tuple[Claim, Claim]]]:
-        """Any two attempts of a thread, older and newer, in each order in which they may have come."""
+        """Yield pairs of attempts of a thread, older and newer, in each possible order."""
         for claims in self.threads.values():
             for one, other in combinations(claims, 2):
                 if one.before(other):
@@ -124,7 +124,7 @@ class Index:
                     yield [(one, other), (other, one)]
 
     def stale(self) -> Iterator[Effect]:
-        """Effects of attempts after a later one of the same thread was claimed."""
+        """Yield effects of attempts after a later attempt of the same thread was claimed."""
         for orders in self.pairs():
             older, newer = orders[0]
             for effect in self.effects.get((older.run, older.number), ()):

@@ -1,23 +1,21 @@
-"""Did runs do what was promised of them? A checker of effects, and not only of rows.
+"""Did runs keep their promise? A checker of effects, not only of rows.
 
 The promise, as precisely as it is checked here:
 
-- A run that was acknowledged exists, and it ends once: its stream has one `end`, at its end, with the run's
-  status; the outbox has one effect for it if it has a webhook. Nothing is left that has not ended.
-- An attempt is *live* from its claim on, until it has told its end, or its lease has passed without being
-  renewed, or its run was cancelled and it has stopped or its grace has passed. A thread has at most one live
-  attempt: none is claimed while another is live.
-- Of attempts of a thread only the last claimed one can write. Whatever an older one asks for is refused
-  (`Fenced`): it cannot append, save, keep or finish, however late it wakes up.
-- Agent code runs at least once. A worker that was frozen past its lease may go on for a moment beside the one
-  that has its run now: such effects come only from attempts that are no longer live, and change nothing.
-- A step is executed at least once, and one result of it is kept: every attempt that goes on sees the same.
-- Whatever was acknowledged to a worker or a client is in the database, once: every event, checkpoint, step
-  and end, and every attempt belongs to a claim.
-- An attempt that was handed back is not counted among the tries of its run.
-- Whoever reads a stream gets each event once, in order and without a gap, however often the line is cut.
+- An acknowledged run exists, and ends once: its stream has one `end`, at its end, with the run's status; the
+outbox has one effect for it if it has a webhook. At the end of the check every run has ended. - An attempt is
+*live* from its claim until it has reported its end, or its lease has passed without a renewal, or its run was
+cancelled and it has stopped or its grace has passed. A thread has at most one live attempt: none is claimed
+while another is live. - Only the last claimed attempt of a thread can write. Every write of an older one is
+refused (`Fenced`): it cannot append, save, keep or finish, however late it wakes up. - Agent code runs at
+least once. A worker that was frozen past its lease may continue for a moment while another one has its run:
+such effects come only from attempts that are no longer live, and change nothing. - A step is executed at
+least once, and one result of it is kept: every attempt that continues sees the same. - Everything that was
+acknowledged to a worker or a client is in the database, once: every event, checkpoint, step and end. Every
+attempt belongs to a claim. - An attempt that was handed back does not count as a try of its run. - A reader
+of a stream gets each event once, in order and without a gap, however often the connection is cut.
 
-The checker knows these calls of a history; `given` and `got` hold what is named here:
+The checker knows these calls of a history; `given` and `got` contain these values:
 
 | function | given | got |
 |---|---|---|
@@ -31,9 +29,9 @@ The checker knows these calls of a history; `given` and `got` hold what is named
 | `finish` | attempt, run, thread, result, events, values | status |
 | `hand_back` | attempts | |
 
-and these effects: `begin`, `step` (step, value), `kept` (step, value) and `end`, of an agent, each about a
-run, a thread and the number of an attempt; and `read` (reader, stream, events: (seq, event, body)). All times
-come from one monotonic clock, so that all processes must be of one machine.
+and these effects of an agent: `begin`, `step` (step, value), `kept` (step, value) and `end`, each with a run,
+a thread and the number of an attempt; and `read` (reader, stream, events: (seq, event, body)). All times come
+from one monotonic clock, so all processes must run on one machine.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ from perdure.threads.model import LIVE_STATUSES, STOPPED
 
 @dataclass
 class EffectReport:
-    """What a check found, and what it saw on the way."""
+    """The violations that a check found, and counts of what it saw."""
 
     violations: list[str] = field(default_factory=list)
     facts: Counter[str] = field(default_factory=Counter)
@@ -72,10 +70,10 @@ class EffectReport:
 
 
 def check_effects(history: History, rows: RunRows, *, grace: float, resent: bool = False) -> EffectReport:
-    """Compare what was asked, answered, done and read with what the database holds at the end.
+    """Compare requests, answers, effects and reads with the final content of the database.
 
-    `grace` is how many seconds a cancelled attempt has to stop. Where a client sends lost requests again
-    (`resent`), a call that was refused may have been carried out before.
+    `grace` is the time in seconds that a cancelled attempt has to stop. If a client repeats lost requests
+    (`resent`), a refused call may have been executed before.
     """
     checking = Index(history, rows, grace, resent=resent)
     report = EffectReport(facts=checking.facts())
@@ -129,7 +127,7 @@ def _ends(run: RunRow, events: Sequence[EventRow]) -> Iterator[str]:
 
 
 def _handed_back_for_nothing(checking: Index) -> Iterator[str]:
-    """What was handed back is not charged, everything else is, and nothing is tried too often."""
+    """Handed back attempts are not charged, all others are, and no run is tried too often."""
     attempts = checking.rows.attempts
     for call in checking.calls["hand_back"]:
         for attempt in call.given["attempts"]:
@@ -145,7 +143,7 @@ def _handed_back_for_nothing(checking: Index) -> Iterator[str]:
             yield f"run {run.id} was tried {charged[run.id]} times, and may be {run.max_attempts} times"
 
 
-# --- who may execute, and who may write ---------------------------------------------------------------------
+# --- execution and writes -----------------------------------------------------------------------------------
 
 
 def _claimed_once(checking: Index) -> Iterator[str]:
@@ -160,7 +158,7 @@ def _claimed_once(checking: Index) -> Iterator[str]:
 
 
 def _one_attempt_holds_a_thread(checking: Index) -> Iterator[str]:
-    """Of any two attempts of a thread one was not live any more, and could not write, when the other came."""
+    """Of two attempts of a thread, the older was no longer live and could not write when the newer came."""
     for orders in checking.pairs():
         objections = [_live_too(checking, *order) or _stale_write(checking, *order) for order in orders]
         if all(objections):
@@ -168,7 +166,7 @@ def _one_attempt_holds_a_thread(checking: Index) -> Iterator[str]:
 
 
 def _live_too(checking: Index, older: Claim, newer: Claim) -> str | None:
-    """What is wrong if the older attempt was live when the newer one was claimed."""
+    """Return the violation if the older attempt was live when the newer one was claimed."""
     claimed = newer.call.ended or 0
     ends = (checking.told_end(older), checking.cancel_grace_end(older), checking.lease_end(older))
     if any(end is not None and end <= claimed for end in ends):
@@ -178,11 +176,11 @@ def _live_too(checking: Index, older: Claim, newer: Claim) -> str | None:
 
 
 def _stale_write(checking: Index, older: Claim, newer: Claim) -> str | None:
-    """What is wrong if a write of the older one was certainly carried out after the newer was claimed."""
+    """Return the violation if a write of the older one certainly happened after the newer one's claim."""
     claimed = newer.call.ended or 0
     told = checking.told_end(older)
     for call in checking.of(older, *WRITES):
-        # An end that was told before, and whose answer was lost, is answered again; a stop only confirms.
+        # A repeated end whose first answer was lost is answered again; a stop only confirms.
         again = call.function == "finish" and told is not None and told < claimed
         if call.ok and call.started > claimed and not again and call.given.get("result") != STOPPED:
             return f"{call} of {older} was accepted after {newer} was claimed"
@@ -190,7 +188,7 @@ def _stale_write(checking: Index, older: Claim, newer: Claim) -> str | None:
 
 
 def _agents_stay_within_their_attempt(checking: Index) -> Iterator[str]:
-    """An agent begins once, in the process that was given its attempt, and has stopped when that ends."""
+    """An agent starts once, in the process that claimed its attempt, and has stopped when that ends."""
     claims = {(claim.run, claim.number): claim for claim in checking.claims}
     for key, effects in checking.effects.items():
         claim = claims.get(key)
@@ -212,11 +210,11 @@ def _within(claim: Claim, effects: Sequence[Effect], told: int | None) -> Iterat
 
 
 def _one_run_at_a_time_in_a_thread(checking: Index) -> Iterator[str]:
-    """In the stream of a thread, whose order is the database's own, no run tells between another's events."""
+    """In a thread's stream, whose order is the database's, no run writes between another's events."""
     runs = checking.rows.runs
     for thread in {run.thread for run in runs.values()}:
         told = [event.source for event in checking.rows.streams.get(thread, ())]
-        # A run that was cancelled before it ever began ends wherever that happens.
+        # A run that was cancelled before its start may end anywhere.
         told = [source for source in told if source in runs and runs[source].attempts > 0]
         changes = [told[0], *(after for before, after in pairwise(told) if before != after)] if told else []
         for source, times in Counter(changes).items():
@@ -224,11 +222,11 @@ def _one_run_at_a_time_in_a_thread(checking: Index) -> Iterator[str]:
                 yield f"run {source} told in thread {thread} {times} times, with others in between"
 
 
-# --- what agents did, and what readers saw ------------------------------------------------------------------
+# --- agents and readers -------------------------------------------------------------------------------------
 
 
 def _steps_are_kept_once(checking: Index) -> Iterator[str]:
-    """Everyone saw the same result of a step, and somebody had executed it."""
+    """All attempts saw the same result of a step, and one of them had executed it."""
     executed: dict[tuple[str, str], list[Any]] = defaultdict(list)
     kept: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for effects in checking.effects.values():
@@ -245,7 +243,7 @@ def _steps_are_kept_once(checking: Index) -> Iterator[str]:
 
 
 def _streams_are_read_whole(checking: Index) -> Iterator[str]:
-    """Each reader got the events of its stream as the database has them: none twice, none left out."""
+    """Each reader got the events of its stream as in the database, without duplicates and gaps."""
     readers: dict[tuple[str, str], list[tuple[int, str, str]]] = defaultdict(list)
     for read in reads(checking.history):
         place = (read.process + "/" + read.about["reader"], read.about["stream"])
@@ -258,7 +256,7 @@ def _streams_are_read_whole(checking: Index) -> Iterator[str]:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Numbers as they came, those in a row as one range."""
+    """Format numbers in order, with consecutive ones as a range."""
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and ranges[-1][1] == number - 1:

@@ -1,4 +1,4 @@
-"""The events that tables hold, each by itself, however many share a row."""
+"""The events in tables, each by itself, however many share a row."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ _ALL = statement(
 
 
 async def stored_events(tx: Tx) -> list[StreamEvent]:
-    """All events of a namespace, in the order of their streams; references have no body."""
+    """Return all events of a namespace, in the order of their streams; references have no body."""
     return events_in(await tx.all(_ALL))

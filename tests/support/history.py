@@ -1,9 +1,9 @@
-"""What the callers of a store saw, call by call, so that it can be compared with the database afterwards.
+"""The calls that callers of a store made, to compare them with the database afterwards.
 
-Every call is written down before it is made and again when it is answered: `ok`, `fail` (it certainly had no
-effect) or `info` (nobody knows: the answer was lost, or whoever waited for it was killed). The lines are so
-small that a pipe takes each whole; a caller that is killed leaves its last call open. What somebody did
-outside the store, an effect, is one line of its own.
+Every call is recorded before it is made and again when it is answered: `ok`, `fail` (it certainly had no
+effect) or `info` (unknown: the answer was lost, or the waiting process was killed). A pipe writes each line
+whole, because lines are small; a killed caller leaves its last call open. An action outside the store, an
+effect, has its own line.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ T = TypeVar("T")
 
 Outcome = Literal["ok", "fail", "info"]
 UNKNOWN = (OutcomeUnknown, Unreachable)
-"""Errors of calls that may have had their effect: their answers were lost."""
+"""Errors of calls that may have had an effect, because their answers were lost."""
 UNTYPED = "untyped"
-"""The code of an answer that is none of the errors a store may give."""
+"""The code of an answer that is not an error of a store."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(list[Any]).decode
 
 
 class Call(msgspec.Struct):
-    """One call: what was asked, when, and how it ended. Times are nanoseconds of the monotonic clock."""
+    """A call: its arguments, its times, and its end. Times are nanoseconds of the monotonic clock."""
 
     process: str
     number: int
@@ -51,11 +51,11 @@ class Call(msgspec.Struct):
 
     @property
     def open(self) -> bool:
-        """Whether it may have had its effect, or may not."""
+        """Return whether it is unknown if the call had an effect."""
         return self.outcome == "info"
 
     def before(self, other: Call) -> bool:
-        """Whether this call was answered before the other was made."""
+        """Return whether this call was answered before the other was made."""
         return self.ended is not None and self.ended < other.started
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Call(msgspec.Struct):
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """Something that was done outside the store: by whom, when, and what it was about."""
+    """An action outside the store: its process, its time, and its subject."""
 
     process: str
     at: int
@@ -73,7 +73,7 @@ class Effect(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
-    """How a recorded call ended, and with which value if it is ok."""
+    """The end of a recorded call, with its value if it is ok."""
 
     outcome: Outcome
     value: T | None = None
@@ -84,7 +84,7 @@ class Answer(Generic[T]):
 
 
 class Recorder:
-    """Writes down the calls of one process. `write` gets one whole line at a time."""
+    """Records the calls of one process. `write` gets one whole line at a time."""
 
     def __init__(self, process: str, write: Callable[[bytes], object]) -> None:
         self.process = process
@@ -92,11 +92,11 @@ class Recorder:
         self._number = 0
 
     def mark(self, what: str) -> None:
-        """Note that something begins; a mark is no call."""
+        """Record a mark, which is not a call."""
         self._line("mark", 0, what)
 
     def did(self, what: str, **about: Any) -> None:
-        """Note an effect. Safe from any thread, if `write` is."""
+        """Record an effect. Safe from any thread, if `write` is."""
         self._line("did", 0, what, about)
 
     async def call(
@@ -106,7 +106,7 @@ class Recorder:
         action: Awaitable[T],
         got: Callable[[T], Mapping[str, Any]],
     ) -> Answer[T]:
-        """Await `action`, which must not have begun, and record the call and its answer."""
+        """Await `action`, which must not have started, and record the call and its answer."""
         self._number += 1
         number = self._number
         self._line("invoke", number, function, given)
@@ -165,9 +165,9 @@ class History:
         return len(self.calls)
 
     def as_of(self, began: int, ended: int) -> list[Call]:
-        """The calls as somebody saw them who read the database between these two moments.
+        """Return the calls as seen by a reader of the database between these two moments.
 
-        What was answered later is open; what was made later has not happened.
+        A call answered later is open; a call made later has not happened.
         """
         return [
             call if call.ended is not None and call.ended < began else _opened(call)
@@ -176,7 +176,7 @@ class History:
         ]
 
     def outcomes(self) -> Counter[str]:
-        """How many calls ended how; errors by their codes."""
+        """Count the calls by outcome; errors by their codes."""
         counts: Counter[str] = Counter(call.outcome for call in self)
         counts.update(f"{call.outcome}: {call.code}" for call in self if call.code)
         return counts
@@ -188,7 +188,7 @@ def _opened(call: Call) -> Call:
 
 @dataclass
 class Report:
-    """What a check found. No violation means that the database agrees with everything that was seen."""
+    """The result of a check. Without violations the database agrees with everything that was seen."""
 
     calls: int = 0
     rollouts: int = 0

@@ -1,4 +1,4 @@
-"""Rules that the stored rows keep whatever was called, in whatever order, and however it was interrupted."""
+"""Rules that the stored rows keep in every state, in every order of calls, and after every interruption."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.rollouts.model import BUSY, ENDED, LIVE, QUEUED, compute_deadline, 
 from perdure.threads.model import RUN_KINDS
 
 FINAL = frozenset(RUN_KINDS)
-"""The kinds whose end is for ever: what executes one that was ended keeps its line until it has stopped."""
+"""Kinds with a final end: the executor of an ended one keeps its line until it has stopped."""
 
 ROLLOUTS = statement(
     "SELECT id, kind, status, outcome, ready, due_at, behind, line, attempts, start_time, end_time, config"
@@ -65,7 +65,7 @@ class StoredAttempt(NamedTuple):
 
 
 async def broken_rules(tx: Tx) -> list[str]:
-    """What is wrong in the transaction's namespace; nothing, if all is well."""
+    """Return the violated rules in the transaction's namespace."""
     rollouts = [StoredRollout(*row) for row in await tx.all(ROLLOUTS)]
     attempts: dict[str, list[StoredAttempt]] = {rollout.id: [] for rollout in rollouts}
     wrong: list[str] = []
@@ -108,7 +108,7 @@ def _of_attempts(rollout: StoredRollout, attempts: Sequence[StoredAttempt]) -> I
 
 
 def _of_latest(rollout: StoredRollout, latest: StoredAttempt) -> Iterator[str]:
-    """A live attempt is looked at no later than it is overdue, an ended one not at all."""
+    """A live attempt is checked by its deadline, an ended one not at all."""
     if _is_stopping(rollout, [latest]):
         if latest.check_at is None:
             yield f"attempt {latest.id} has all the time it wants to stop"
@@ -161,13 +161,13 @@ def _of_spans(counters: Sequence[Sequence[Any]], rows: Sequence[Sequence[Any]]) 
 
 
 def _is_stopping(rollout: StoredRollout, attempts: Sequence[StoredAttempt]) -> bool:
-    """Whether somebody executes a rollout that has ended for ever."""
+    """Return whether a worker still executes a finally ended rollout."""
     final = rollout.kind in FINAL and rollout.status in ENDED
     return final and bool(attempts) and attempts[-1].status in LIVE
 
 
 def _holds(rollout: StoredRollout, attempts: Sequence[StoredAttempt]) -> bool:
-    """Whether a rollout must hold its line: it is ready, executed, waiting for a retry or being stopped."""
+    """Return whether a rollout must hold its line: it is ready, executing, to be retried or stopping."""
     waits = rollout.due_at is not None and rollout.attempts > 0
     return rollout.ready is not None or rollout.status in LIVE or waits or _is_stopping(rollout, attempts)
 
@@ -177,7 +177,7 @@ def _of_lines(
     attempts: Mapping[str, Sequence[StoredAttempt]],
     rows: Sequence[Sequence[Any]],
 ) -> Iterator[str]:
-    """A line is held by exactly the one that must hold it; nobody waits in a line that nobody holds."""
+    """Exactly the rollout that must hold a line holds it; no rollout waits in a free line."""
     holders: dict[str, str | None] = {row[0]: row[1] for row in rows}
     taken: dict[str, list[str]] = {line: [] for line in holders}
     for rollout in rollouts:
@@ -199,7 +199,7 @@ def _of_lines(
 def _of_holder(
     rollout: StoredRollout, attempts: Sequence[StoredAttempt], attempt_id: str | None, release_by: int | None
 ) -> Iterator[str]:
-    """The attempt that holds a line is the one that executes; a time is set only for one that must stop."""
+    """The attempt that holds a line executes; only one that must stop has a time."""
     if rollout.status in LIVE and rollout.kind in FINAL and attempts[-1].id != attempt_id:
         yield f"knows attempt {attempt_id}, and {attempts[-1].id} executes"
     stopping = _is_stopping(rollout, attempts)

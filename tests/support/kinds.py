@@ -1,4 +1,4 @@
-"""The kinds of rollouts for tests that wire services by hand, and what creates their phases."""
+"""The kinds of rollouts, and the creator of phases, for tests that wire services by hand."""
 
 from perdure.runtime.stores import DatabaseKinds
 

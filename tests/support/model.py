@@ -1,8 +1,8 @@
-"""The rollouts room as a few dictionaries: what any store must do, written from its contract.
+"""A model of the rollouts in a few dictionaries: the behaviour of any store, written from its contract.
 
-It knows neither tables nor transactions. A call takes the ids that the store under test gave out, does what
-the contract says, and answers with what the store's answer must be; where an order is left open, any is
-accepted. Times are seconds on the model's own clock, which whoever drives it moves.
+It knows neither tables nor transactions. A call takes the ids that the store under test returned, follows the
+contract, and returns the answer that the store must give; if the contract leaves an order open, any is
+accepted. Times are seconds on the model's own clock, which the test moves.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Model:
     def start_rollout(
         self, rollout_id: str, attempt_id: str, worker_id: str | None = None, **fields: Any
     ) -> ModelRollout:
-        """A rollout that bypasses the queue, with its first attempt."""
+        """Start a rollout that bypasses the queue, with its first attempt."""
         self.watchdog()
         rollout = self._new(rollout_id, fields)
         rollout.status = "preparing"
@@ -68,7 +68,7 @@ class Model:
         return rollout
 
     def enqueue(self, requests: Sequence[dict[str, Any]], rollout_ids: Sequence[str]) -> list[ModelRollout]:
-        """Rollouts at the tail of their queues; one whose key is known is the one that had it first."""
+        """Add rollouts to the tail of their queues; a known key returns the rollout that had it first."""
         self.watchdog()
         answers = []
         for request, rollout_id in zip(requests, rollout_ids, strict=True):
@@ -78,7 +78,7 @@ class Model:
                 self._calls += 1
                 rollout.place = (self.now, self._calls)
                 if rollout.not_before is not None and rollout.not_before > self.now:
-                    # Those that become due together may come in any order.
+                    # Rollouts that become due together may come in any order.
                     rollout.place = (rollout.not_before, 0)
             expect(rollout_id, rollout.rollout_id, "the rollout of an enqueue")
             answers.append(rollout)
@@ -102,7 +102,7 @@ class Model:
     def dequeue(
         self, claimed: Sequence[tuple[str, str]], limit: int, worker_id: str | None, queue: str
     ) -> list[ModelRollout]:
-        """Claims, as (rollout_id, attempt_id): the first in the queue, as many as there are up to `limit`."""
+        """Claim the first rollouts in the queue, at most `limit`, as (rollout_id, attempt_id)."""
         if limit <= 0:
             expect([], list(claimed), "a claim of nothing")
             return []
@@ -128,7 +128,7 @@ class Model:
         return rollout
 
     def waiting(self, queue: str) -> list[ModelRollout]:
-        """What may be claimed now, in no particular order."""
+        """Return the claimable rollouts, in no particular order."""
         return [
             rollout
             for rollout in self.rollouts.values()
@@ -138,7 +138,7 @@ class Model:
         ]
 
     def start_attempt(self, rollout_id: str, attempt_id: str, worker_id: str | None) -> ModelRollout:
-        """Another attempt, whatever the rollout's status and however many there were."""
+        """Start another attempt, in any status of the rollout and after any number of attempts."""
         self.watchdog()
         rollout = self.rollout(rollout_id)
         self._set(rollout, "preparing")
@@ -152,7 +152,7 @@ class Model:
             self._occupy(self._worker(worker_id), rollout, attempt)
 
     def update_attempt(self, rollout_id: str, attempt_id: str, **said: Any) -> ModelAttempt:
-        """Set what is said; the latest attempt's new status decides its rollout's."""
+        """Set the given fields; the latest attempt's new status decides its rollout's."""
         self.watchdog()
         rollout = self.rollout(rollout_id)
         attempt = rollout.attempt(attempt_id)
@@ -171,7 +171,7 @@ class Model:
         return attempt
 
     def _follow(self, rollout: ModelRollout, attempt: ModelAttempt) -> None:
-        """The rollout's status as its latest attempt's status has it."""
+        """Set the rollout's status by its latest attempt's."""
         if attempt.status in ("preparing", "running", "succeeded"):
             self._set(rollout, attempt.status)
         elif (
@@ -184,7 +184,7 @@ class Model:
             rollout.silenced = attempt.status == "unresponsive"
 
     def _set(self, rollout: ModelRollout, status: str) -> None:
-        """Put the rollout into a status; its end and its place in the queue follow."""
+        """Set a rollout's status; its end and its place in the queue follow."""
         if status not in FINISHED:
             rollout.end_time = None
         elif status != rollout.status:
@@ -198,7 +198,7 @@ class Model:
     # --- explicit changes ---------------------------------------------------------------------------------
 
     def update_rollout(self, rollout_id: str, **said: Any) -> ModelRollout:
-        """Set what is said, whatever it is."""
+        """Set the given fields, without further conditions."""
         self.watchdog()
         rollout = self.rollout(rollout_id)
         for name in ("input", "mode", "resources_id", "config", "metadata"):
@@ -216,9 +216,9 @@ class Model:
     # --- the watchdog -------------------------------------------------------------------------------------
 
     def watchdog(self) -> None:
-        """End the latest attempts that took too long or fell silent; their rollouts follow if they run.
+        """End the latest attempts that took too long or became unresponsive; their running rollouts follow.
 
-        Those that lapse together return to the queue at one place, so in any order, before what comes later.
+        Attempts that expire together return to the queue at one place, so in any order, before later ones.
         """
         self._calls += 1
         if self._held:
@@ -232,7 +232,7 @@ class Model:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Calls that a store merges into one: the watchdog runs before the first of them alone."""
+        """Merge calls as a store does: the watchdog runs only before the first of them."""
         self.watchdog()
         self._held = True
         try:
@@ -259,7 +259,7 @@ class Model:
     # --- spans --------------------------------------------------------------------------------------------
 
     def add_spans(self, spans: Iterable[tuple[str, str, str, int | None]]) -> list[int | None]:
-        """Store (rollout_id, attempt_id, span_id, sequence_id); answers are numbers, None for a known span.
+        """Store (rollout_id, attempt_id, span_id, sequence_id). Return numbers, None for an existing span.
 
         An unknown rollout or attempt refuses the whole call. The watchdog does not run.
         """
@@ -286,20 +286,20 @@ class Model:
         return number
 
     def _speak(self, rollout: ModelRollout, was: str) -> None:
-        """The latest attempt gave its first sign of life, or one after a silence."""
+        """Record the latest attempt's first sign of life, or one after a silence."""
         back = was == "unresponsive" and rollout.status == "failed" and rollout.silenced
         if rollout.status in ("queuing", "preparing", "requeuing") or back:
             self._set(rollout, "running")
 
     def next_sequence_id(self, rollout_id: str) -> int:
-        """The rollout's next number; the rollout need not exist."""
+        """Return the rollout's next number; the rollout need not exist."""
         self.sequences[rollout_id] = self.sequences.get(rollout_id, 0) + 1
         return self.sequences[rollout_id]
 
     # --- workers ------------------------------------------------------------------------------------------
 
     def update_worker(self, worker_id: str, **said: Any) -> ModelWorker:
-        """A heartbeat, and nothing else."""
+        """Record a heartbeat, and nothing else."""
         worker = self._worker(worker_id)
         worker.last_heartbeat_time = self.now
         if "heartbeat_stats" in said:
@@ -318,7 +318,7 @@ class Model:
         worker.current_rollout_id = worker.current_attempt_id = None
 
     def _sync(self, worker: ModelWorker, rollout: ModelRollout, attempt: ModelAttempt) -> None:
-        """An attempt's worker follows it; the end of one that it no longer holds is no news."""
+        """Update the worker of an attempt; the end of an attempt that it no longer holds changes nothing."""
         if attempt.status in LIVE:
             self._occupy(worker, rollout, attempt)
         elif worker.current_attempt_id in (None, attempt.attempt_id):
@@ -332,7 +332,7 @@ class Model:
         return self._keep(resources_id, resources)
 
     def update_resources(self, resources_id: str, resources: Any) -> ModelResources:
-        """The next version, or the first one of an unknown id."""
+        """Store the next version, or the first one of an unknown id."""
         self.watchdog()
         return self._keep(resources_id, resources)
 

@@ -1,4 +1,4 @@
-"""What the model of the rollouts room is made of."""
+"""Records of the model of rollouts."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 
 class Unknown(Exception):
-    """The call names something that does not exist, and changes nothing."""
+    """Raised if a call names a missing object; it changes nothing."""
 
 
 class Diverged(AssertionError):
-    """The store did what the contract does not allow."""
+    """Raised if the store did something that the contract does not allow."""
 
 
 @dataclass
 class ModelConfig:
-    """When an attempt is given up, and which endings are tried again."""
+    """When an attempt expires, and which endings are retried."""
 
     timeout_seconds: float | None = None
     unresponsive_seconds: float | None = None
@@ -50,14 +50,14 @@ class ModelRollout:
     queue: str = "default"
     priority: int = 0
     place: tuple[float, int] = (0.0, 0)
-    """Its place in the queue: the time it came (or may come) and the number of the call that brought it."""
+    """Its place in the queue: the time it came (or may come) and the number of the call that added it."""
     not_before: float | None = None
     key: str | None = None
     silenced: bool = False
-    """Failed, and for no other reason than silence."""
+    """Failed only because of silence."""
     attempts: list[ModelAttempt] = field(default_factory=list)
     spans: dict[tuple[str, str], int] = field(default_factory=dict)
-    """(attempt_id, span_id) to sequence_id, in the order of arrival."""
+    """(attempt_id, span_id) to sequence_id, in order of arrival."""
 
     @property
     def latest(self) -> ModelAttempt:

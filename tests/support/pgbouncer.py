@@ -1,7 +1,7 @@
 """A real PgBouncer for tests, in transaction mode before a PostgreSQL.
 
 Its program is the system's, or that of the Debian package, which is unpacked into the environment of the
-tests when it is needed first: nothing is installed, and no right is needed.
+tests at its first use: nothing is installed, and no permission is needed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _unpack() -> None:
 
 
 def _package_lists(home: Path) -> list[str]:
-    """Return the options under which apt knows the package: lists of our own if the system has none."""
+    """Return the options under which apt knows the package: our own lists if the system has none."""
     known = _call(home, "apt-cache", "policy", "pgbouncer")
     if "Candidate:" in known and "Candidate: (none)" not in known:
         return []
@@ -104,7 +104,7 @@ class PgBouncer:
             f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\n"
             f"auth_type = trust\nauth_file = {self._home / 'users'}\nmax_client_conn = 500\n" + self._options
         )
-        # It refuses to be root.
+        # PgBouncer refuses to run as root.
         user = ["-u", "nobody"] if os.getuid() == 0 else []
         self._process = subprocess.Popen(
             [self._program, *user, str(self._home / "pgbouncer.ini")],

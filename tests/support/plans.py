@@ -1,4 +1,4 @@
-"""Plans of everything a store runs: a transaction that asks the engine how, before it lets it."""
+"""Query plans of everything a store runs: a transaction that asks the engine for each plan first."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ _OWN_KEY = re.compile(r"^sqlite_autoindex_(\w+)_1$")
 SMALL = frozenset(
     {"json_each", "agents", "queues", "names", "ids", "pairs", "c", "b", "heads", "CONSTANT", "namespaces"}
 )
-"""What SQLite may scan: a list that was passed in, what a statement has made itself, and a few names."""
+"""Scans that SQLite may do: over a passed list, over a statement's own results, and over a few names."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The statements of a domain, and how they are to be run."""
+    """The statements of a domain, and how they must run."""
 
     modules: tuple[ModuleType, ...]
-    """Where its statements and probes have names."""
+    """The modules in which its statements and probes have names."""
     large: frozenset[str]
-    """The tables that no statement may read whole."""
+    """Tables that no statement may read whole."""
     expected: Mapping[str, set[str]]
-    """The indexes that a statement must go by."""
+    """Indexes that a statement must use."""
     small: frozenset[str] = SMALL
-    """What SQLite may scan all the same."""
+    """Further scans that SQLite may do."""
     any_index: frozenset[str] = frozenset()
-    """Statements on small tables, for which the planner may not want the index."""
+    """Statements on small tables, for which the planner may not use the index."""
     may_scan: frozenset[str] = frozenset()
     """Statements on many rows at once, for which reading all may be cheaper."""
 
     @cached_property
     def names(self) -> dict[Any, str]:
-        """The name of each statement; where two modules have the same, that of the second has its module."""
+        """Return the name of each statement; the second of two equal names includes its module."""
         found: dict[Any, str] = {}
         for module in self.modules:
             taken = set(found.values())
@@ -64,7 +64,7 @@ class Subject:
         return found
 
     def wrong(self, found: Mapping[str, Plan]) -> dict[str, str]:
-        """The statements whose plan is not the one that was meant, with that plan."""
+        """Return the statements whose plan differs from the intended one, with that plan."""
         mistaken = {}
         for key, plan in found.items():
             name = key.partition(":")[0]
@@ -79,7 +79,7 @@ class Subject:
 
 
 class Plan(NamedTuple):
-    """How the engine runs a statement: the indexes it goes by, and the large tables that it reads whole."""
+    """How the engine runs a statement: the indexes it uses, and the large tables that it reads whole."""
 
     indexes: frozenset[str]
     scanned: frozenset[str]
@@ -122,7 +122,7 @@ def _reads_whole(node: dict[str, Any], large: frozenset[str]) -> bool:
 
 
 class Plans:
-    """The plans of all that a storage has run, once for each statement."""
+    """The plans of all statements that a storage has run, each once."""
 
     def __init__(self, storage: Storage, subject: Subject) -> None:
         self.subject = subject
@@ -146,7 +146,7 @@ class Plans:
         return lane
 
     async def add(self, tx: Any, name: str, texts: tuple[str, str], values: Any) -> None:
-        """Ask how the text would be run, if it was not asked before."""
+        """Ask for the plan of a text, unless it was asked before."""
         text = texts[self._engine == "postgres"]
         key = f"{name}: {' '.join(text.split())}"
         if key in self.found:
@@ -160,7 +160,7 @@ class Plans:
             self.found[key] = of_postgres(await tx._wait(asked), self.subject.large)
 
     async def ask_for_generic(self, url: str) -> dict[str, Plan]:
-        """The plans that PostgreSQL makes without looking at the values, as it does after some executions."""
+        """Return PostgreSQL's generic plans, which ignore the values, as after some executions."""
         connection = await asyncpg.connect(url, statement_cache_size=0)
         generic: dict[str, Plan] = {}
         assert isinstance(self._storage, PostgresStorage)
@@ -187,7 +187,7 @@ async def plans_of(
     fill: Callable[[Storage], Awaitable[None]],
     use: Callable[[Storage], Awaitable[None]],
 ) -> dict[str, Plan]:
-    """The plans of all that `use` runs after `fill`; none of them is wrong, and none was forgotten."""
+    """Return the plans of everything that `use` runs after `fill`; none is wrong, and none is missing."""
     await fill(storage)
     if storage.engine == "postgres":
         await settle(url)
@@ -206,7 +206,7 @@ async def plans_of(
 
 
 async def settle(url: str) -> None:
-    """Do now what autovacuum would do within its next minute."""
+    """Run the work that autovacuum would do within its next minute."""
     connection = await asyncpg.connect(url)
     await connection.execute("VACUUM ANALYZE")
     await connection.close()
@@ -256,7 +256,7 @@ class _ExplainingTx:
         return (await self.write((update, rows)))[0]
 
     async def write(self, *writes: Write) -> list[int]:
-        """Updates are asked for one by one; together they are run."""
+        """Ask for the plan of each update; run them together."""
         await self._explain_writes(writes)
         return list(await self._tx.write(*writes))
 
@@ -300,7 +300,7 @@ def _defaults(table: Table) -> tuple[list[Any], dict[str, int]]:
 
 
 def row_of(table: Table, **values: Any) -> tuple[Any, ...]:
-    """A row with these values, and with nothing in its other columns."""
+    """Build a row with these values, and with nothing in its other columns."""
     defaults, places = _defaults(table)
     row = defaults.copy()
     for name, value in values.items():

@@ -1,7 +1,7 @@
 """A process that loads the project's modules once and forks: `python -m tests.support.preloaded DESCRIPTOR`.
 
-Each message on the socket carries five descriptors: stdin, stdout and stderr of the new process, where to
-write its exit code, and a file with its order. The answer is its pid.
+Each message on the socket carries five descriptors: stdin, stdout and stderr of the new process, one for its
+exit code, and a file with its order. The answer is its pid.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ MODULES = (
 
 
 class Order(msgspec.Struct):
-    """What a new process is to be."""
+    """The order of a new process."""
 
     module: str | None
     script: str | None
-    """The file that it runs in the place of a module."""
+    """A script to run in place of a module."""
     arguments: list[str]
     folder: str
     environment: dict[str, str]
@@ -59,7 +59,7 @@ class Order(msgspec.Struct):
 
 
 def wait_for_order(control: socket.socket) -> Order | None:
-    """Fork for each message: each new process returns its order, and this one None, when nobody is left."""
+    """Fork for each message. A new process returns its order; this process returns None at the end."""
     waking, woken = os.pipe()
     for descriptor in (waking, woken):
         os.set_blocking(descriptor, False)
@@ -87,7 +87,7 @@ def wait_for_order(control: socket.socket) -> Order | None:
 
 
 def _end_all(running: dict[int, int]) -> None:
-    """End what is left: nobody waits for it, and its test run may have been killed."""
+    """End the remaining processes: no test waits for them, and the test run may have been killed."""
     for number, seconds in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
         for pid in running:
             with contextlib.suppress(ProcessLookupError):
@@ -109,7 +109,7 @@ def _report_ends(running: dict[int, int]) -> None:
 
 
 def _become(descriptors: list[int]) -> Order:
-    """Make of a fork the process that was ordered, up to the module that it runs."""
+    """Turn a fork into the ordered process, up to the module that it runs."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with os.fdopen(descriptors[-1], "rb") as file:
@@ -136,7 +136,7 @@ def _become(descriptors: list[int]) -> Order:
 
 
 def _open_streams() -> None:
-    """Open stdin, stdout and stderr anew: the old ones remember what kind of files these were."""
+    """Reopen stdin, stdout and stderr, because the old objects remember the kind of their files."""
     at_once = os.isatty(1) or "PYTHONUNBUFFERED" in os.environ
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", 1 if at_once else -1, closefd=False)  # noqa: SIM115

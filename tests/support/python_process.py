@@ -1,8 +1,7 @@
 """Processes of Python with the project's modules loaded, forked from one that loaded them once.
 
-A server takes a second or three to load its modules and a few hundredths to start. What a test starts here is
-a process as any other, with a pid, signals and pipes of its own; it runs a module, as `python -m` does, or a
-script.
+A server takes a second or three to load its modules, but a few hundredths to start. A process started here
+has its own pid, signals and pipes like any other; it runs a module, as `python -m` does, or a script.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class PythonProcess:
         self.args = command
         self.returncode: int | None = None
         self._given: list[int] = []
-        """Our copies of what the process holds, closed when it has them."""
+        """Our copies of the process's descriptors, closed after it has them."""
         mode = "" if text else "b"
         self.stdin = self._pipe(stdin, "w" + mode)
         self.stdout = self._pipe(stdout, "r" + mode)
@@ -73,7 +72,7 @@ class PythonProcess:
                 os.close(descriptor)
 
     def _pipe(self, wanted: int | IO[Any], mode: str) -> IO[Any] | None:
-        """Put the end of the process aside, and give ours if there is one."""
+        """Keep the process's end of a pipe, and return ours if there is one."""
         if wanted == subprocess.PIPE:
             reading, writing = os.pipe()
             theirs, ours = (reading, writing) if "w" in mode else (writing, reading)
@@ -112,7 +111,7 @@ class PythonProcess:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
-        """Close its stdin, read what it writes, and wait until it has ended."""
+        """Close its stdin, read its output, and wait until it has ended."""
         deadline = None if timeout is None else time.monotonic() + timeout
         if self.stdin is not None:
             self.stdin.close()
@@ -150,13 +149,13 @@ def _read(pipe: IO[Any], read: dict[str, Any], name: str) -> None:
 
 
 class _Preloaded:
-    """Our side of the process that forks."""
+    """Our side of the forking process."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "tests.support.preloaded", str(theirs.fileno())]
-            # No setting of one test may stay loaded for the others.
+            # No setting of one test may stay loaded for others.
             surroundings = {name: value for name, value in os.environ.items() if "PERDURE" not in name}
             self._process = subprocess.Popen(
                 command, cwd=ROOT, env=surroundings, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]

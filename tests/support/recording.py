@@ -1,7 +1,7 @@
-"""Writing down what workers ask of a queue of runs, and what agents do, so that both can be checked.
+"""Records the calls of workers to a run queue, and the actions of agents, so that both can be checked.
 
-Many processes append to one file. What a process has written stays if it is killed; only a line that it was
-just writing may be torn, and that line is left out when the file is read.
+Many processes append to one file. The lines of a killed process stay; only the line that it was writing may
+be torn, and reading skips it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class EffectLog:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def write(self, line: bytes) -> None:
-        """Append a line with one call of the system. Safe from any thread."""
-        # The first line end sets it apart from one that somebody was killed at.
+        """Append a line with one system call. Safe from any thread."""
+        # The leading line end separates it from a line torn by a kill.
         os.write(self._file, b"\n" + line)
 
     def close(self) -> None:
@@ -42,7 +42,7 @@ class EffectLog:
 
 
 def read_log(path: Path) -> History:
-    """The history in a file that many have written to."""
+    """Read the history from a file that many processes have written."""
     history = History()
     history.read(_whole(path.read_bytes()))
     return history
@@ -63,7 +63,7 @@ def _is_whole(line: bytes) -> bool:
 
 
 class RecordingQueue(RunQueue):
-    """A queue of runs whose claims, renewals and fenced writes are written down, with their answers."""
+    """A run queue that records claims, renewals and fenced writes, with their answers."""
 
     def __init__(self, queue: RunQueue, recorder: Recorder) -> None:
         self._queue = queue
@@ -86,7 +86,7 @@ class RecordingQueue(RunQueue):
         return self._queue.is_followed(held)
 
     def claimer(self, worker_id: str, agents: Sequence[str], queues: Sequence[str]) -> None:
-        """The queue itself waits, so that each claim is written down."""
+        """Do nothing: the queue itself waits, so that each claim is recorded."""
 
     async def claim(
         self,

@@ -18,7 +18,7 @@ START_SECONDS = 60.0
 
 @contextmanager
 def redis_cluster() -> Iterator[str]:
-    """Start a cluster; yields the URL of its first node."""
+    """Start a cluster, and yield the URL of its first node."""
     with ExitStack() as stack:
         servers = [stack.enter_context(RedisServer(cluster=True)) for _ in range(NODES)]
         clients: list[Any] = [stack.enter_context(redis.Redis.from_url(each.url)) for each in servers]

@@ -1,4 +1,4 @@
-"""Plugins of the test command: the dearest files at its end, and the selection for daily work."""
+"""Plugins of the test command: the most expensive files at its end, and the selection for daily work."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SLOW = (
 class DearestFiles:
     """Sum the CPU and wall time of each file over its tests, and print the files with the most CPU time.
 
-    CPU time is that of the process of the test and of the processes that it has waited for.
+    CPU time is that of the test's process and of the processes that it has waited for.
     """
 
     def __init__(self, shown: int) -> None:
@@ -57,7 +57,7 @@ class DearestFiles:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         file = report.nodeid.partition("::")[0]
-        # The properties of a test are carried from phase to phase: the last one is of this phase.
+        # The properties of a test accumulate over its phases: the last one is of this phase.
         measured = [seconds for name, seconds in report.user_properties if name == CPU]
         self._cpu[file] += float(str(measured[-1])) if measured else 0.0
         self._wall[file] += report.duration
@@ -79,7 +79,7 @@ def _cpu_seconds() -> float:
 
 
 class FastSelection:
-    """Leaves out what needs a server or takes long, and says at the end what that was."""
+    """Deselects tests that need a server or take long, and reports their number at the end."""
 
     def __init__(self) -> None:
         self._left_out: Counter[str] = Counter()
@@ -103,7 +103,7 @@ class FastSelection:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        # Every worker has collected, and left out, the same.
+        # Every worker has collected and deselected the same tests.
         self._left_out = Counter(getattr(node, "workeroutput", {}).get("left_out", {})) or self._left_out
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -113,7 +113,7 @@ class FastSelection:
 
 
 def why_left_out(item: pytest.Item) -> str | None:
-    """Why `--fast` does not run a test."""
+    """Return why `--fast` does not run a test."""
     if item.nodeid.startswith(SLOW):
         return "in files that start processes or search for long"
     parameters = getattr(getattr(item, "callspec", None), "params", {})

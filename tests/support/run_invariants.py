@@ -1,4 +1,4 @@
-"""Rules that the rows of threads, runs, checkpoints and streams keep, beside those of their rollouts."""
+"""Rules for the rows of threads, runs, checkpoints and streams, in addition to those of their rollouts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class StoredHead(NamedTuple):
 
 
 async def broken_run_rules(tx: Tx, rollouts: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the threads, given the rollouts of the namespace by their ids."""
+    """Return the violated rules of the threads, given the rollouts of the namespace by id."""
     runs = [StoredRun(*row) for row in await tx.all(RUNS)]
     threads = {row[0]: StoredThread(*row) for row in await tx.all(THREADS)}
     heads = {row[0]: StoredHead(*row) for row in await tx.all(HEADS)}
@@ -131,7 +131,7 @@ def _of_states(threads: Mapping[str, StoredThread], rows: Sequence[Sequence[Any]
 
 
 def _of_streams(heads: Mapping[str, StoredHead], events: Sequence[StreamEvent]) -> Iterator[str]:
-    """A stream's events are numbered from 1 without a gap, and one that has ended says so."""
+    """A stream's events are numbered from 1 without a gap, and an ended stream has its end."""
     held: dict[str, list[StreamEvent]] = {}
     for event in events:
         held.setdefault(event.source, []).append(event)
@@ -152,7 +152,7 @@ def _of_streams(heads: Mapping[str, StoredHead], events: Sequence[StreamEvent]) 
 
 
 def _of_joined(heads: Mapping[str, StoredHead], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
-    """The links of a joined stream never overlap; where a run's stream was dropped they may leave a gap."""
+    """The links of a joined stream never overlap; a dropped run stream may leave a gap."""
     reached: dict[str, int] = {}
     sources: dict[str, int] = {}
     for stream, seq, source, source_seq, count in rows:

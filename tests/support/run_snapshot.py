@@ -1,4 +1,4 @@
-"""All that a namespace holds of runs, read in one transaction, to be compared with what was seen and done."""
+"""All data of a namespace about runs, read in one transaction, to compare it with the history."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _CHECKPOINTS = statement("SELECT id, run_id, attempt, body FROM checkpoints WHER
 
 
 class RunRow(NamedTuple):
-    """What checks read of a run. The token is what it was asked for with, in its input."""
+    """The fields of a run that checks read. The token is in the input of its request."""
 
     id: str
     thread: str
@@ -50,7 +50,7 @@ class RunRow(NamedTuple):
 
 
 class AttemptRow(NamedTuple):
-    """What checks read of an attempt of a run."""
+    """The fields of an attempt that checks read."""
 
     run: str
     number: int
@@ -62,7 +62,7 @@ class AttemptRow(NamedTuple):
 
 
 class CheckpointRow(NamedTuple):
-    """What checks read of a checkpoint: the run and the attempt that stored it, and its values."""
+    """The fields of a checkpoint that checks read: its run, attempt and values."""
 
     id: str
     run: str | None
@@ -71,7 +71,7 @@ class CheckpointRow(NamedTuple):
 
 
 class EventRow(NamedTuple):
-    """What checks read of an event."""
+    """The fields of an event that checks read."""
 
     seq: int
     event: str
@@ -82,7 +82,7 @@ class EventRow(NamedTuple):
 
 
 class RunRows(msgspec.Struct):
-    """The runs of one namespace, with all that belongs to them."""
+    """The runs of one namespace, with all their data."""
 
     runs: dict[str, RunRow] = field(default_factory=dict)
     attempts: dict[str, AttemptRow] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class RunRows(msgspec.Struct):
     """By the id of the run, or of the thread for the events of all its runs."""
     steps: dict[tuple[str, str], Any] = field(default_factory=dict)
     webhooks: dict[str, int] = field(default_factory=dict)
-    """How many effects the outbox has for a run."""
+    """Number of effects in the outbox by run."""
     values: dict[str, Any] = field(default_factory=dict)
     """The state of each thread that has one."""
     checkpoints: dict[str, CheckpointRow] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class RunRows(msgspec.Struct):
 
 
 async def take_runs(storage: Storage, namespace: str = "default") -> RunRows:
-    """Read a namespace of an open database; one that does not exist holds nothing."""
+    """Read a namespace of an open database; a missing one is empty."""
     numbers = {name: number for number, name in (await storage.read(list_namespaces)).items()}
     return await storage.read(_take, ns=numbers.get(namespace, -1))
 
@@ -143,7 +143,7 @@ async def _streams(tx: Tx) -> dict[str, list[EventRow]]:
         streams.setdefault(each.source, []).append(row)
     prefix = thread_stream("")
     for stream, seq, source, first, count in await tx.all(_LINKS):
-        # A stream has no gap: the event numbered n stands at the place n - 1.
+        # A stream has no gap: event n is at index n - 1.
         told = streams.get(source, [])[first - 1 : first - 1 + count]
         joined = streams.setdefault(stream.removeprefix(prefix), [])
         joined += [each._replace(seq=seq + place) for place, each in enumerate(told)]

@@ -1,7 +1,7 @@
-"""A world in one thread: virtual time, a database without threads, and faults that a seed decides.
+"""A world in one thread: virtual time, a database without threads, and seeded faults.
 
 The code under test is the real one, down to SQLite. Only time, the network between a caller and the database,
-and chance are ours, so that the same seed gives the same run.
+and chance are simulated, so the same seed gives the same run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class _Skipper(selectors.BaseSelector):
-    """Waits for nothing: time jumps to the next timer instead."""
+    """Selector that never waits: time jumps to the next timer."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -64,7 +64,7 @@ class _Skipper(selectors.BaseSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock stands still while something runs, and jumps when everything waits."""
+    """An event loop whose clock stops while code runs, and jumps when everything waits."""
 
     def __init__(self) -> None:
         self._skipper = _Skipper()
@@ -74,17 +74,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._skipper.time
 
     def _write_to_self(self) -> None:
-        """There is no other thread to be woken from."""
+        """Do nothing, because no other thread wakes this one."""
 
 
 def run_virtual(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run `main` in virtual time; what it leaves behind is cancelled."""
+    """Run `main` in virtual time, and cancel its remaining tasks."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main())
 
 
 class SimulatedClock:
-    """The database's clock: virtual time plus whatever it was set off by, and never backwards."""
+    """The database's clock: virtual time plus its offset, never backwards."""
 
     def __init__(self, start: float = 1_800_000_000.0) -> None:
         self._start = start
@@ -109,13 +109,13 @@ class SimulatedClock:
         self.skew += seconds
 
     def settle(self) -> None:
-        """Go on from the latest time that was shown, at the normal pace."""
+        """Continue from the latest shown time, at the normal pace."""
         ahead = self._last / 1e6 - self._start - asyncio.get_running_loop().time()
         self.skew = max(self.skew, ahead)
 
 
 class InlineStorage:
-    """A SQLite database without threads: each call is done, and committed, before it returns."""
+    """A SQLite database without threads: each call is executed and committed before it returns."""
 
     engine: Engine = "sqlite"
 
@@ -182,7 +182,7 @@ def _answer(job: WriterJob) -> Any:
 
 @dataclass
 class Faults:
-    """How likely each fault is now, and how slow the way to the database."""
+    """The current probability of each fault, and the delay to the database."""
 
     latency: float = 0.0
     error_before: float = 0.0
@@ -196,7 +196,7 @@ class Faults:
 
 
 class Trace:
-    """What happened, as a running hash and the last few lines."""
+    """The events, as a running hash and the last few lines."""
 
     def __init__(self, keep: int = 200) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
@@ -213,7 +213,7 @@ class Trace:
 
 
 class SimulatedDatabase:
-    """The database that the simulated callers share: what is asked for meanwhile is one group, one commit."""
+    """The database of the simulated callers: concurrent requests form one group, one commit."""
 
     def __init__(
         self, tables: Iterable[Table], clock: Clock, ids: Ids, chance: random.Random, trace: Trace
@@ -226,7 +226,7 @@ class SimulatedDatabase:
         self._waiting: list[tuple[WriterJob, asyncio.Future[None]]] = []
 
     def connect(self, name: str, faults: Faults) -> SimulatedStorage:
-        """A way to the database for one caller, with a hub of signals of its own."""
+        """Open a connection for one caller, with its own hub of signals."""
         caller = SimulatedStorage(self, name, faults, self._chance)
         self.callers.append(caller)
         return caller
@@ -235,7 +235,7 @@ class SimulatedDatabase:
         self.callers.remove(caller)
 
     def submit(self, job: WriterJob) -> asyncio.Future[None]:
-        """Have a job done with the next group; cancelling takes it out, unless it was done already."""
+        """Execute a job with the next group; a cancelled job is removed, unless it was executed already."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         if not self._waiting:
@@ -261,7 +261,7 @@ class SimulatedDatabase:
 
 
 class SimulatedStorage:
-    """One caller's connection: slow, and sometimes cut before the commit or after it."""
+    """One caller's connection: slow, and sometimes cut before or after the commit."""
 
     engine: Engine = "sqlite"
 
@@ -303,7 +303,7 @@ class SimulatedStorage:
             await asyncio.sleep(self._chance.uniform(0, self.faults.latency))
 
     def tell(self, hints: Iterable[Hint]) -> None:
-        """Carry hints to this caller's hub: some never arrive, some twice, some after later ones."""
+        """Deliver hints to this caller's hub: some never arrive, some twice, some after later ones."""
         for hint in dict.fromkeys(hints):
             if self._chance.random() < self.faults.lost:
                 continue

@@ -1,4 +1,4 @@
-"""All that a namespace of a database holds, read in one transaction, to be compared with what callers saw."""
+"""All data of a namespace, read in one transaction, to compare it with the callers' history."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RESOURCES = statement("SELECT id, version, body FROM resource_versions WHERE ns
 
 
 class RolloutRow(NamedTuple):
-    """What checks read of a rollout."""
+    """The fields of a rollout that checks read."""
 
     id: str
     status: str
@@ -44,7 +44,7 @@ class RolloutRow(NamedTuple):
 
 
 class AttemptRow(NamedTuple):
-    """What checks read of an attempt."""
+    """The fields of an attempt that checks read."""
 
     rollout_id: str
     sequence_id: int
@@ -61,7 +61,7 @@ class AttemptRow(NamedTuple):
 
 
 class SpanRow(NamedTuple):
-    """What checks read of a span."""
+    """The fields of a span that checks read."""
 
     rollout_id: str
     span_id: str
@@ -86,7 +86,7 @@ def _token(body: str | None) -> str:
 
 
 async def take(storage: Storage, namespace: str) -> Snapshot:
-    """Read a namespace of an open database; one that does not exist holds nothing."""
+    """Read a namespace of an open database; a missing one is empty."""
     numbers = {name: number for number, name in (await storage.read(list_namespaces)).items()}
     began = time.monotonic_ns()
     snapshot = await storage.read(_take, ns=numbers.get(namespace, -1))

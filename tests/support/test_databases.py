@@ -1,4 +1,4 @@
-"""What the tests that share a database may not do in it."""
+"""Forbidden actions of tests that share a database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MADE = (
 
 
 async def test_nobody_makes_a_token_where_others_need_none(shared_database_url: str) -> None:
-    """From the first token on, every caller of the database needs one."""
+    """After the first token, every caller of the database needs one."""
     connection = await asyncpg.connect(shared_database_url)
     try:
         with pytest.raises(asyncpg.RaiseError, match="a database of its own"):

@@ -1,4 +1,4 @@
-"""The ends of the test command: which files were dear, and what the selection for daily work left out."""
+"""The end of the test command: its expensive files, and the deselected tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fails once and passes alone is named and does not fail the run; what fails again does."""
+"""A test that fails once and passes by itself is named and does not fail the run; a second failure does."""
 
 from __future__ import annotations
 

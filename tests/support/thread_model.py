@@ -1,8 +1,8 @@
-"""The threads room as a few dictionaries: what any store of threads must do, written from its contract.
+"""A model of threads in a few dictionaries: the behaviour of any store of threads, written from its contract.
 
-It knows neither tables nor transactions. A call takes the ids that the store under test gave out, does what
-the contract says, and answers with what the store's answer must be. Times are seconds on the model's own
-clock, which whoever drives it moves.
+It knows neither tables nor transactions. A call takes the ids that the store under test returned, follows the
+contract, and returns the answer that the store must give. Times are seconds on the model's own clock, which
+the test moves.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class ThreadModel:
         self.holders: dict[str, ModelRun | None] = {}
         self._calls = 0
 
-    # --- what can be seen ---------------------------------------------------------------------------------
+    # --- visible state ------------------------------------------------------------------------------------
 
     def thread(self, thread_id: str) -> ModelThread | None:
-        """A thread that is in sight."""
+        """Return a visible thread."""
         found = self.threads.get(thread_id)
         return found if found is not None and found.gone_at is None and not found.hidden else None
 
     def run(self, run_id: str) -> ModelRun | None:
-        """A run that is in sight."""
+        """Return a visible run."""
         found = self.runs.get(run_id)
         return found if found is not None and found.gone_at is None and not found.purged else None
 
@@ -53,14 +53,14 @@ class ThreadModel:
         return "busy" if self.live_in(thread.thread_id) else thread.rest
 
     def ready(self) -> list[ModelRun]:
-        """What a claim would get, in its order."""
+        """Return the claimable runs, in order."""
         held = [run for run in self.holders.values() if run is not None]
         return sorted((run for run in held if run.status == "pending" and run.due is None), key=_order)
 
     # --- callers ------------------------------------------------------------------------------------------
 
     def create_thread(self, thread_id: str, values: Any = None) -> bool:
-        """Whether a thread could be made; one that is on its way out makes room."""
+        """Return whether a thread could be created; one that is being removed makes room."""
         if self.thread(thread_id) is not None:
             return False
         self._forget(thread_id)
@@ -83,7 +83,7 @@ class ThreadModel:
         max_attempts: int = 3,
         temporary: bool = False,
     ) -> ModelRun:
-        """A run that was accepted; its thread is made if it is not there."""
+        """Create an accepted run, and its thread if it is missing."""
         thread = self.thread(thread_id)
         if thread is None:
             self._forget(thread_id)
@@ -100,7 +100,7 @@ class ThreadModel:
         return run
 
     def cancel(self, run_id: str, action: str) -> str:
-        """`ok`, or the reason why not."""
+        """Cancel a run. Return `ok`, or the reason of a refusal."""
         run = self.run(run_id)
         if run is None:
             return "not found"
@@ -110,7 +110,7 @@ class ThreadModel:
         return "ok"
 
     def cancel_all(self, status: str, action: str) -> set[str]:
-        """Those that were ended."""
+        """Cancel runs, and return the ended ones."""
         wanted = [run for run in self.runs.values() if run.live and status in (run.status, "all")]
         self._stop(wanted, STOPPING[action])
         return {run.run_id for run in wanted}
@@ -148,7 +148,7 @@ class ThreadModel:
         return "ok"
 
     def purge(self) -> None:
-        """What has been out of sight for long is gone for good."""
+        """Remove objects that have been invisible for long."""
         over = self.now - self.limits.linger
         for thread in list(self.threads.values()):
             if thread.gone_at is not None and thread.gone_at <= over:
@@ -164,14 +164,14 @@ class ThreadModel:
     # --- workers ------------------------------------------------------------------------------------------
 
     def claim(self, run_id: str, attempt_id: str) -> ModelRun:
-        """The run that a worker got begins its next attempt."""
+        """Start the next attempt of a run that a worker claimed."""
         run = self.runs[run_id]
         run.attempts.append(ModelAttempt(attempt_id, self.now, self.now))
         run.status = "running"
         return run
 
     def holds(self, run_id: str, attempt_id: str) -> bool:
-        """Whether an attempt may write."""
+        """Return whether an attempt may write."""
         run = self.runs[run_id]
         return run.status == "running" and self._is_latest(run, attempt_id)
 
@@ -195,7 +195,7 @@ class ThreadModel:
     def keep(
         self, run_id: str, attempt_id: str, name: str, count: int, after: int | None, within: str | None
     ) -> str:
-        """Save a step with the events before it; a step that is saved stays as it is."""
+        """Save a step with the events before it; a saved step is not changed."""
         if not self.holds(run_id, attempt_id):
             return "fenced"
         run = self.runs[run_id]
@@ -206,7 +206,7 @@ class ThreadModel:
         return "ok"
 
     def asked_again(self, run_id: str) -> dict[str, int]:
-        """The steps that a new attempt asks for before it emits anything new, and where they were saved."""
+        """Return the steps that a new attempt requests before new events, and where they were saved."""
         steps = self.runs[run_id].steps
         return {name: seq for name, (seq, within) in steps.items() if seq is not None and within not in steps}
 
@@ -239,7 +239,7 @@ class ThreadModel:
         retry_after: float = 0.0,
         names: list[str] | None = None,
     ) -> str | None:
-        """The run's status afterwards; None where the attempt has no say."""
+        """Return the run's status afterwards; None if the attempt may not decide it."""
         run = self.runs[run_id]
         if not self._is_latest(run, attempt_id):
             known = [each.said for each in run.attempts if each.attempt_id == attempt_id]
@@ -272,7 +272,7 @@ class ThreadModel:
     # --- time ---------------------------------------------------------------------------------------------
 
     def pass_time(self, seconds: float) -> None:
-        """Time passes, and then the watchdog looks: first at what is due, then at what is overdue."""
+        """Pass time, then run the watchdog: first on due runs, then on overdue ones."""
         self.now += seconds
         due = [run for run in self.runs.values() if run.live and run.due is not None and run.due <= self.now]
         for run in sorted(due, key=lambda each: each.place):
@@ -301,19 +301,19 @@ class ThreadModel:
     # --- lines --------------------------------------------------------------------------------------------
 
     def _enter(self, run: ModelRun) -> None:
-        """A run whose time has come takes its line if that is free."""
+        """Let a due run take its line if that is free."""
         if run.due is None and self.holders.get(run.thread_id) is None:
             self.holders[run.thread_id] = run
 
     def _leave(self, thread_id: str) -> None:
-        """Whoever held a line has left it: the first of those that wait is next."""
+        """Free a line: the first waiting run is next."""
         waiting = [run for run in self.live_in(thread_id) if run.due is None]
         self.holders[thread_id] = min(waiting, key=_order, default=None)
 
     # --- ends ---------------------------------------------------------------------------------------------
 
     def _stop(self, runs: list[ModelRun], status: str) -> None:
-        """All of these end at once, before anybody else may have their lines."""
+        """End these runs at once, before others can take their lines."""
         for run in runs:
             if run.executed:
                 run.stop_by = self.now + self.limits.grace
@@ -350,7 +350,7 @@ class ThreadModel:
         if run.temporary and run.status not in ("error", "timeout"):
             run.gone_at = self.now
         if thread.temporary and not self.live_in(thread.thread_id):
-            # One whose run failed is out of sight, and kept with the run.
+            # The thread of a failed run is invisible, and kept with the run.
             thread.hidden = thread.rest == "error"
             thread.gone_at = None if thread.hidden else self.now
 
@@ -363,7 +363,7 @@ class ThreadModel:
         return "interrupted" if run.status == "interrupted" or unfinished else "idle"
 
     def _stopped(self, run: ModelRun, said: str | None) -> None:
-        """Whoever executed a run that had ended has stopped, or is given up."""
+        """Record that the executor of an ended run has stopped, or has expired."""
         attempt = run.attempts[-1]
         attempt.live, attempt.said, run.stop_by = False, said, None
         if run.status == "rollback":

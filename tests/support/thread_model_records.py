@@ -1,4 +1,4 @@
-"""What the model of the threads room remembers."""
+"""Records of the model of threads."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ LIVE = ("pending", "running")
 
 
 class ModelLimits(NamedTuple):
-    """What holds for every run, in seconds."""
+    """Limits of every run, in seconds."""
 
     lease: float
     timeout: float
-    """The watchdog's, which comes a little after the worker's own."""
+    """The watchdog's limit, a little later than the worker's own."""
     grace: float
     linger: float
 
 
 @dataclass(eq=False)
 class ModelAttempt:
-    """One execution of a run. `said` is what its holder told of its end, if it told anything."""
+    """One execution of a run. `said` is the end that its holder reported, if any."""
 
     attempt_id: str
     started: float
@@ -50,7 +50,7 @@ class ModelRun:
     attempts: list[ModelAttempt] = field(default_factory=list)
     events: list[tuple[str, int]] = field(default_factory=list)
     steps: dict[str, tuple[int | None, str | None]] = field(default_factory=dict)
-    """By name, how many events were in the stream then, where its worker knew it, and the step around it."""
+    """By name: the number of events in the stream at that time, if its worker knew it, and the outer step."""
     stop_by: float | None = None
     gone_at: float | None = None
     purged: bool = False
@@ -85,6 +85,6 @@ class ModelThread:
 
     @property
     def state(self) -> ModelState | None:
-        """The newest state that no rollback has taken back."""
+        """The newest state that no rollback has removed."""
         left = [each for each in self.states if each.run is None or each.run.status != "rollback"]
         return left[-1] if left else None

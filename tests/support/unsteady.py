@@ -1,7 +1,7 @@
-"""Runs the tests that failed once more, alone, and names those that then pass: they are unsteady.
+"""Reruns failed tests by themselves, and names those that then pass: they are unsteady.
 
-A run that is otherwise sound is not lost to one moment of a busy machine; the names are printed loudly, so
-that the tests are mended.
+A busy moment of the machine does not fail an otherwise sound run; the names are printed prominently, so that
+the tests get fixed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 MOST = 10
-"""How many tests are run again; more failures are no matter of chance."""
+"""Maximum tests that are rerun; more failures are not chance."""
 SECONDS = 1200.0
 LONGEST_REASON = 500
 HEADING = "unsteady: passed only when run alone"
@@ -41,7 +41,7 @@ def register(config: pytest.Config) -> None:
 
 
 class Outcomes:
-    """Writes whether each test passed."""
+    """Records whether each test passed."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -55,7 +55,7 @@ class Outcomes:
 
 
 class RerunAlone:
-    """Runs what failed again when the run has ended, and takes back the failures that do not happen again."""
+    """Reruns failed tests after the run, and removes failures that do not repeat."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -63,7 +63,7 @@ class RerunAlone:
         """By test: its first failure."""
         self._unsteady: list[str] = []
         self._output = ""
-        """Of the second run, where something failed in it."""
+        """Failures of the second run."""
         self.file = config.rootpath / ".pytest_cache" / "unsteady.txt"
 
     def pytest_sessionstart(self) -> None:
@@ -115,7 +115,7 @@ class RerunAlone:
             return found
 
     def _same_options(self) -> list[str]:
-        """What decides which tests there are."""
+        """Return the options that select the tests."""
         options: list[str] = []
         if self._config.getoption("--fast", False):
             options.append("--fast")
@@ -124,7 +124,7 @@ class RerunAlone:
         return options
 
     def _take_back(self) -> None:
-        """Count what passed the second time as passed."""
+        """Count tests that passed the second time as passed."""
         reporter: Any = self._config.pluginmanager.get_plugin("terminalreporter")
         taken = set(self._unsteady)
         for kind in ("failed", "error"):

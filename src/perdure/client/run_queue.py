@@ -134,10 +134,10 @@ class RunQueueTransport(HttpTransport):
                 raise
             raise Unreachable(error.message) from error
 
-    def body_of(self, endpoint: Endpoint, arguments: Arguments) -> bytes:
+    def encode_call(self, endpoint: Endpoint, arguments: Arguments) -> bytes:
         """Encode the body of a request. Values from users were encoded and checked before."""
         if endpoint.function in (RunQueue.register, RunQueue.describe, RunQueue.keep, RunQueue.do_items):
-            return super().body_of(endpoint, arguments)
+            return super().encode_call(endpoint, arguments)
         return encode_wire(encode_arguments(endpoint.shape, arguments))
 
     def forget(self, attempt_ids: Sequence[str]) -> None:
@@ -314,13 +314,10 @@ def _encoded(checkpoint: NewCheckpoint) -> NewCheckpoint:
         name: Raw(encode_json(getattr(checkpoint, name), what=name).encode())
         for name in ("values", "interrupts", "metadata")
     }
-    encoded: Any = structs.replace(checkpoint, checkpoint_id=checkpoint.checkpoint_id or _new_id(), **texts)
+    id = checkpoint.checkpoint_id or uuid(time.time_ns() // 1000, RandomIds())
+    encoded: Any = structs.replace(checkpoint, checkpoint_id=id, **texts)
     result: NewCheckpoint = encoded
     return result
-
-
-def _new_id() -> str:
-    return uuid(time.time_ns() // 1000, RandomIds())
 
 
 async def _merged(

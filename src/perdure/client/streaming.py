@@ -64,7 +64,7 @@ class ThreadSenders:
     async def wait(self, transport: HttpTransport, endpoint: Endpoint, arguments: Arguments) -> Any:
         """Create a run or send a message, and wait for the end."""
         options: Any = {
-            "body": transport.body_of(endpoint, arguments),
+            "body": transport.encode_call(endpoint, arguments),
             "headers": key_header(arguments),
         }
         path = build_path(endpoint, arguments)
@@ -107,7 +107,7 @@ class ThreadSenders:
         self, transport: HttpTransport, endpoint: Endpoint, arguments: Arguments
     ) -> AsyncIterator[Burst]:
         """Create a run and stream its events. After a failure, resume the stream that the response named."""
-        key, body = key_header(arguments), transport.body_of(endpoint, arguments)
+        key, body = key_header(arguments), transport.encode_call(endpoint, arguments)
         place = ""
 
         @asynccontextmanager

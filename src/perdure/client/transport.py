@@ -65,7 +65,7 @@ class HttpTransport:
         if endpoint.address.in_query:
             query = build_query(encode_arguments(shape, arguments))
         elif shape.parameters:
-            body = self.body_of(endpoint, arguments)
+            body = self.encode_call(endpoint, arguments)
         return await self.session.request(
             endpoint.address.method,
             build_path(endpoint, arguments),
@@ -77,7 +77,7 @@ class HttpTransport:
             long_poll=long_poll,
         )
 
-    def body_of(self, endpoint: Endpoint, arguments: dict[str, Any]) -> bytes:
+    def encode_call(self, endpoint: Endpoint, arguments: dict[str, Any]) -> bytes:
         """Encode the body of a request."""
         shape = endpoint.shape
         whole = shape.whole_body

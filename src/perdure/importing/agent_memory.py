@@ -51,7 +51,7 @@ async def _import(events: list[MemoryEvent], memory: Memory, report: ImportRepor
     count = report.count(EVENTS)
     count.found += len(events)
     for start in range(0, len(events), PAGE):
-        part = [_new(event) for event in events[start : start + PAGE]]
+        part = [NewMemoryEvent(**msgspec.structs.asdict(event)) for event in events[start : start + PAGE]]
         if report.dry_run:
             present = await _count_existing(memory, part)
             count.present += present
@@ -65,10 +65,6 @@ async def _import(events: list[MemoryEvent], memory: Memory, report: ImportRepor
             continue
         count.added += sum(answer.created for answer in answers)
         count.present += sum(not answer.created for answer in answers)
-
-
-def _new(event: MemoryEvent) -> NewMemoryEvent:
-    return NewMemoryEvent(**msgspec.structs.asdict(event))
 
 
 async def _count_existing(memory: Memory, events: list[NewMemoryEvent]) -> int:

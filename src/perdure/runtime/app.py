@@ -176,14 +176,14 @@ class StoreApp:
         local = self.local_secret
         if local is not None and compare_digest(secret.encode(), local.encode()):
             return Caller(LOCAL_ACTOR, ALL_SCOPES, namespace or self.namespace, None, "local")
-        token = await self._token_of(secret, guess)
+        token = await self._find_token(secret, guess)
         if token is None:
             raise Unauthorized("this token is unknown, has expired or was revoked")
         return _build_caller(token, namespace, "token")
 
     async def admit_login(self, secret: str, namespace: str | None, guess: Guess = UNLIMITED) -> Caller:
         """Return the caller with this login of the dashboard, in the requested namespace."""
-        login = await self._login_of(secret, guess)
+        login = await self._find_login(secret, guess)
         if login is not None and login.token is not None:
             return _build_caller(login.token, namespace, "login")
         secrets = {KEY: self.settings.api_key, LOCAL_ACTOR: self.local_secret}
@@ -201,11 +201,11 @@ class StoreApp:
     async def _has_tokens(self) -> bool:
         return False
 
-    async def _token_of(self, secret: str, guess: Guess) -> Token | None:
+    async def _find_token(self, secret: str, guess: Guess) -> Token | None:
         guess.count_failure()
         return None
 
-    async def _login_of(self, secret: str, guess: Guess) -> Login | None:
+    async def _find_login(self, secret: str, guess: Guess) -> Login | None:
         guess.count_failure()
         return None
 
@@ -270,10 +270,10 @@ class App(StoreApp):
     async def _has_tokens(self) -> bool:
         return await self._services.authentication.is_closed()
 
-    async def _token_of(self, secret: str, guess: Guess) -> Token | None:
+    async def _find_token(self, secret: str, guess: Guess) -> Token | None:
         return await self._services.authentication.authenticate(secret, guess)
 
-    async def _login_of(self, secret: str, guess: Guess) -> Login | None:
+    async def _find_login(self, secret: str, guess: Guess) -> Login | None:
         return await self._services.authentication.find_login(secret, guess)
 
 

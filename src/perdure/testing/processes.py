@@ -32,7 +32,7 @@ def kill_tree(pid: int, seconds: float = 30.0) -> None:
         return
     # A stopped process can neither fork nor reap, so no pid of a child is reused before all are killed.
     os.kill(pid, signal.SIGSTOP)
-    tree = [*_children(pid), pid]
+    tree = [*(child for child, parent, _ in _processes() if parent == pid), pid]
     for member in tree:
         _signal(member, signal.SIGKILL)
     if not _wait_until(lambda: not any(map(alive, tree)), seconds):
@@ -94,10 +94,6 @@ def _started(pid: int) -> str:
         ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
     )
     return "-".join(answer.stdout.split())
-
-
-def _children(pid: int) -> list[int]:
-    return [pid_of_child for pid_of_child, parent, _ in _processes() if parent == pid]
 
 
 def _processes(pid: int | None = None) -> Iterator[tuple[int, int, str]]:

@@ -62,7 +62,7 @@ async def client(address: str, **options: Any) -> AsyncIterator[tuple[GrpcMemory
 
 
 class Behaviour:
-    """A gRPC server that answers each call of memory as it is told."""
+    """A gRPC server that answers each call of memory as configured."""
 
     def __init__(self, *codes: grpc.StatusCode | None, hangs: int = 0) -> None:
         self.codes = list(codes)
@@ -144,7 +144,7 @@ async def test_nobody_listens(quick: None) -> None:
 
 
 async def test_a_server_that_does_not_accept(quick: None) -> None:
-    """It listens, and never says a word."""
+    """It listens, and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         async with client(f"127.0.0.1:{silent.getsockname()[1]}", connect_timeout=0.1) as (memory, steps):
             with pytest.raises(ConnectTimeout) as caught:
@@ -260,7 +260,7 @@ async def test_a_stream_gives_what_became_of_each_batch() -> None:
 
 
 async def test_a_stream_goes_on_after_a_lost_connection(quick: None) -> None:
-    """What was not acknowledged is sent again; each event is stored once."""
+    """Unacknowledged events are sent again; each event is stored once."""
     port = free_port()
     go_on = asyncio.Event()
 

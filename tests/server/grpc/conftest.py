@@ -13,7 +13,7 @@ from perdure.runtime.stores import open_store
 
 @pytest.fixture
 async def served(shared_engine_url: str) -> AsyncIterator[Served]:
-    """A server whose anonymous callers have a namespace of their own."""
+    """Start a server whose anonymous callers have their own namespace."""
     namespace = f"test {uuid.uuid4().hex}"
     async with open_store(shared_engine_url, namespace=namespace) as store, serving(store) as found:
         yield found

@@ -1,4 +1,4 @@
-"""Stubs of agent-memory's clients, made of the field numbers of its public interface alone.
+"""Stubs of agent-memory's clients, built only from the field numbers of its public interface.
 
 A field is its name, its number, and its type: a scalar, an enum (`#`), a message, or a map of strings; `*` is
 repeated, `?` optional.
@@ -92,7 +92,7 @@ BEYOND = (
     *("ListAgents", "GetAgentActivity", "GetDedupStatus", "StartEpisode", "RecordAction"),
     *("CompleteEpisode", "GetSimilarEpisodes"),
 )
-"""Methods that are not served."""
+"""Methods that the server does not have."""
 
 
 def _field(message: Any, text: str) -> None:
@@ -134,7 +134,7 @@ _POOL = _pool()
 
 
 def kind(name: str) -> Any:
-    """A class of messages, as an original client has it."""
+    """Return a message class, as an original client has it."""
     return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"memory.{name}"))
 
 

@@ -29,13 +29,13 @@ class Served:
         self.address = f"127.0.0.1:{server.port}"
 
     def stub(self, **metadata: str) -> Stub:
-        """A client of agent-memory."""
+        """Return a client of agent-memory."""
         return Stub(self.channel, **metadata)
 
 
 @asynccontextmanager
 async def serving(store: DatabaseLightningStore, *, port: int = 0, **settings: Any) -> AsyncIterator[Served]:
-    """A gRPC server with everything that runs beside it."""
+    """Start a gRPC server with the components that run with it."""
     app = App(store, Settings(**settings))
     server = GrpcServer(app, port=port)
     async with running([*build_components(app), server]), insecure_channel(server) as channel:
@@ -43,14 +43,15 @@ async def serving(store: DatabaseLightningStore, *, port: int = 0, **settings: A
 
 
 def insecure_channel(server: GrpcServer) -> Any:
-    """A channel without TLS; it can be asked for once the server has started."""
+    """Open a channel without TLS, after the start of the server."""
     return grpc.aio.insecure_channel(f"127.0.0.1:{server.port}")
 
 
 async def status_of(make_call: Callable[[], Any]) -> tuple[grpc.StatusCode, str]:
-    """How a call ends, with the message of an error.
+    """Return how a call ends, with the message of an error.
 
-    A write after the server's answer makes grpc.aio's client forget that answer: then it is asked again.
+    After a write that follows the server's answer, grpc.aio's client forgets that answer; then repeat the
+    call.
     """
     while True:
         call = make_call()
@@ -65,14 +66,14 @@ async def status_of(make_call: Callable[[], Any]) -> tuple[grpc.StatusCode, str]
 
 
 def free_port() -> int:
-    """A port that nobody has."""
+    """Find a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def event(number: int = 0, **changes: Any) -> Any:
-    """An event as an original client sends it."""
+    """Build an event as an original client sends it."""
     fields = {
         "event_id": ulid(T0 + number * 1000, RandomIds()),
         "session_id": "s1",

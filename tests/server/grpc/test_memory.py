@@ -25,7 +25,7 @@ Code = grpc.StatusCode
 
 
 async def refused(stub: Stub, method: str, **fields: Any) -> tuple[grpc.StatusCode, str]:
-    """The status and the message of a call that is refused."""
+    """Return the status and the message of a refused call."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stub.call(method, **fields)
     return caught.value.code(), caught.value.details() or ""
@@ -73,7 +73,7 @@ async def test_search_finds_events_and_cites_them(served: Served) -> None:
     assert "billing database" in ours.text_preview
     others = {"query": "billing", "doc_type": 1001, "agent_filter": "codex"}
     assert not (await stub.call("TeleportSearch", **others)).results
-    # Without a type these are nodes and grips, as in agent-memory.
+    # Without a type the results are nodes and grips, as in agent-memory.
     for doc_type in (0, 1, 2):
         assert not (await stub.call("TeleportSearch", query="billing", doc_type=doc_type)).results
     assert not (await stub.call("TeleportSearch", query="  ")).results

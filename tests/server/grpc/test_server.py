@@ -1,4 +1,4 @@
-"""Health and reflection, which stock clients use, and bytes that are no messages."""
+"""Health and reflection, which stock clients use, and malformed messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BAD = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_L
 
 
 async def test_a_stock_health_client_checks_and_watches() -> None:
-    """Without a key: probes have none. A watch sees the end before the server is gone."""
+    """Probes have no key. A watch sees the end before the server is gone."""
     async with InMemoryLightningStore() as store, serving(store, api_key=SECRET) as closed:
         stub = health_pb2_grpc.HealthStub(closed.channel)
         for service in ("", TRACE_SERVICE, m.SERVICE):
@@ -125,7 +125,7 @@ def _mutations(seed: bytes, chance: random.Random) -> Iterable[bytes]:
         for _ in range(chance.randint(1, 4)):
             data[chance.randrange(len(data))] = chance.randrange(256)
         yield bytes(data)
-    # Groups within groups, lengths that are too long, strings that are no UTF-8, and nothing but numbers.
+    # Nested groups, too large lengths, strings that are not UTF-8, and only numbers.
     yield b"\x0b" * 500
     yield b"\x0a\xff\xff\xff\xff\x0f" + b"x"
     yield b"\x0a\x06\x0a\x04\xff\xfe\xfd\xfc"

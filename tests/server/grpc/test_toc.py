@@ -27,7 +27,7 @@ Code = grpc.StatusCode
 
 @pytest.fixture
 async def built(served: Served) -> Served:
-    """A server whose memory has a day, built up to its year."""
+    """Start a server whose memory has a day, summarized up to its year."""
     world = World(served.app.services)
     await world.arrive(*talk(world), *talk(world, f"{DAY} 12:00", "t"))
     await world.build()
@@ -181,7 +181,7 @@ async def test_every_field_of_the_searches_by_vectors_counts(shared_engine_url: 
 
         times = kind("TimeRange")
         for method in ("VectorTeleport", "HybridSearch"):
-            # Without a type, and for all of agent-memory's, these are nodes and grips.
+            # Without a type, and for agent-memory's "all", the results are nodes and grips.
             for target in (0, 1, 2, 3):
                 assert await found(method, target=target) == []
             assert sorted(await found(method)) == ["feline", "report"]

@@ -1,4 +1,4 @@
-"""A project with custom auth: tokens name their user, everybody owns what they make, and some may do less."""
+"""A project with custom auth: tokens name their user, users own their objects, and some may do less."""
 
 AUTH = """
 from langgraph_sdk import Auth

@@ -1,4 +1,4 @@
-"""Graphs that look at their request, or call the server that runs them."""
+"""Graphs that read their request, or call the server that runs them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from langgraph_sdk import get_client
 
 
 class State(TypedDict, total=False):
-    """What was found."""
+    """The results of calls."""
 
     seen: Any
 
@@ -34,7 +34,7 @@ async def _look(state: State, config: RunnableConfig) -> State:
 configured = _graph(_look)
 
 early = get_client()
-"""Made before there is a server."""
+"""Created before the server starts."""
 
 
 async def _ask(state: State) -> State:
@@ -74,7 +74,7 @@ class Counted(TypedDict, total=False):
 
 
 def _remote(config: Any = None) -> Any:
-    """A graph whose one node is another graph on this server."""
+    """Build a graph with one node that is another graph on this server."""
     builder = StateGraph(Counted)
     builder.add_node("away", RemoteGraph("steps", client=get_client(), config=config))
     builder.add_edge(START, "away")

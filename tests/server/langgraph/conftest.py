@@ -1,4 +1,4 @@
-"""A real server in a process of its own, one for each engine, and the real clients that talk to it."""
+"""A real server process for each engine, and the real clients that use it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOURCE = Path(perdure.__file__).parents[1]
 
 
 def serving(folder: Path, database: str, *options: str, **environment: str) -> ServerProcess:
-    """`perdure serve` in a project's folder, not yet started."""
+    """Build `perdure serve` in a project's folder, without starting it."""
     command = [sys.executable, "-m", "perdure.cli", "serve", "--database", database, *options]
     surroundings = {**os.environ, "PYTHONPATH": str(SOURCE), **environment}
     return ServerProcess(command, folder=folder, environment=surroundings, popen=PythonProcess)
@@ -37,7 +37,7 @@ def server(
     shared_postgres_url: str,
     shared_redis_url: str,
 ) -> Iterator[ServerProcess]:
-    """A server on SQLite, and one on PostgreSQL with Redis, for all tests: each makes threads of its own."""
+    """Start servers on SQLite and on PostgreSQL with Redis for all tests; each uses its own threads."""
     folder = project(tmp_path_factory.mktemp(f"langgraph-{request.param}"))
     if request.param == "sqlite":
         with serving(folder, f"sqlite:///{folder / 'perdure.db'}") as started:
@@ -67,5 +67,5 @@ def sync_client(server: ServerProcess) -> Iterator[SyncLangGraphClient]:
 
 @pytest.fixture
 def mark() -> dict[str, str]:
-    """Metadata by which a test knows what it has made, among all that others make on the same server."""
+    """Return metadata by which a test finds its own objects among those of other tests on the server."""
     return {"test": uuid.uuid4().hex}

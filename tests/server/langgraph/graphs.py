@@ -1,4 +1,4 @@
-"""The graphs that the tests of the LangGraph door are served. Each does the same whenever it is run."""
+"""The graphs for tests of the LangGraph protocol. Each does the same in every run."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ POLL_SECONDS = 0.01
 
 
 class State(TypedDict, total=False):
-    """What most of these graphs work on."""
+    """The input of most of these graphs."""
 
     n: int
     log: Annotated[list[str], operator.add]
 
 
 class Settings(TypedDict, total=False):
-    """What a run of a graph may be given beside its input."""
+    """The context of a run."""
 
     name: str
 
 
 def _builder(**nodes: Any) -> StateGraph[Any, Any, Any, Any]:
-    """A graph whose nodes come one after the other."""
+    """Build a graph with consecutive nodes."""
     builder = StateGraph(State, context_schema=Settings)
     for name, node in nodes.items():
         builder.add_node(name, node)
@@ -67,7 +67,7 @@ steps = _builder(one=_step("one"), two=_step("two"), three=_step("three")).compi
 
 
 class Chat(TypedDict):
-    """Messages alone."""
+    """Only messages."""
 
     messages: Annotated[list[AnyMessage], add_messages]
 
@@ -102,7 +102,7 @@ nested_approval = _builder(outer=_step("outer"), sub=asking, last=_step("last"))
 nested = _builder(outer=_step("outer"), sub=inner, last=_step("last")).compile()
 
 
-# --- failures, slowness, and what is given ----------------------------------------------------------------
+# --- failures, slowness, and context ----------------------------------------------------------------------
 
 
 async def _fail(state: State) -> dict[str, Any]:
@@ -113,7 +113,7 @@ failing = _builder(first=_step("first"), fail=_fail).compile()
 
 
 class Waiting(TypedDict, total=False):
-    """Goes on when a file is there."""
+    """Continues after a file exists."""
 
     until: str
     n: int
@@ -121,7 +121,7 @@ class Waiting(TypedDict, total=False):
 
 
 async def _wait(state: Waiting) -> dict[str, Any]:
-    # Another process makes the file, and tells nobody.
+    # Another process creates the file, without a notification.
     while not Path(state["until"]).exists():  # noqa: ASYNC110, ASYNC240
         await asyncio.sleep(POLL_SECONDS)
     return {"log": ["waited"]}
@@ -146,7 +146,7 @@ given = _builder(tell=_tell).compile()
 
 
 async def plain(ctx: Any, input: Any) -> Any:
-    """An agent that is no graph at all."""
+    """An agent that is not a graph."""
     return {"echo": input}
 
 
@@ -164,7 +164,7 @@ telling = _builder(tell=_events).compile()
 
 
 class Stairs(TypedDict, total=False):
-    """A stair of steps, each of which is noted in a file; on one of them a gate is waited for."""
+    """A series of steps, each recorded in a file; one of them waits for a gate."""
 
     n: int
     top: int
@@ -194,7 +194,7 @@ _stairs.add_conditional_edges("climb", _higher, ["climb", END])
 stairs = _stairs.compile()
 
 
-# --- what is remembered beyond a thread -------------------------------------------------------------------
+# --- the store --------------------------------------------------------------------------------------------
 
 
 async def _remember(state: State, runtime: Runtime[Any]) -> dict[str, Any]:
@@ -209,11 +209,11 @@ async def _remember(state: State, runtime: Runtime[Any]) -> dict[str, Any]:
 remembering = _builder(remember=_remember).compile()
 
 
-# --- what passes when it is tried again -------------------------------------------------------------------
+# --- temporary errors -------------------------------------------------------------------------------------
 
 
 class Attempts(TypedDict, total=False):
-    """Fails so many times, in a way that may pass."""
+    """Fails with temporary errors this many times."""
 
     n: int
     trace: str
@@ -243,7 +243,7 @@ stumbling = _stumbling.compile()
 
 
 def _pass(before: list[str], given: list[str]) -> list[str]:
-    """Tell by one file that it has begun, and wait for another."""
+    """Signal the start by a file, and wait for another."""
     for begun, gate in [given] if given else ():
         Path(begun).touch()
         while not Path(gate).exists():
@@ -252,7 +252,7 @@ def _pass(before: list[str], given: list[str]) -> list[str]:
 
 
 class Gated(TypedDict, total=False):
-    """A state that is updated once a file is there."""
+    """A state that is updated after a file exists."""
 
     log: Annotated[list[str], operator.add]
     gate: Annotated[list[str], _pass]

@@ -1,4 +1,4 @@
-"""An application of an operator's own, which is served beside the graphs."""
+"""An operator's own application, which is served beside the graphs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
 
 
 class Stamp(BaseHTTPMiddleware):
-    """Adds a header to what this application answers."""
+    """Adds a header to the responses of this application."""
 
     async def dispatch(self, request: Request, call_next: Any) -> Response:
         response: Response = await call_next(request)

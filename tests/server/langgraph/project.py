@@ -1,4 +1,4 @@
-"""The project that tests of the LangGraph door serve: a langgraph.json, and the graphs that it names."""
+"""The project for tests of the LangGraph protocol: a langgraph.json and its graphs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CALLING = ("configured", "asking", "asking_in_a_thread", "remote")
 
 
 def project(folder: Path, graphs: tuple[str, ...] = GRAPHS, **sections: Any) -> Path:
-    """A folder with a langgraph.json and the graphs that it names."""
+    """Create a folder with a langgraph.json and its graphs."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in ("graphs.py", "calling_graphs.py"):
         shutil.copy(HERE / file, folder / file)

@@ -1,4 +1,4 @@
-"""What the tests of runs and streams share."""
+"""Shared by the tests of runs and streams."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def until_thread(client: LangGraphClient, thread_id: str, *wanted: str) ->
 
 
 class Gate:
-    """What the graph `slow` waits for."""
+    """The file that the graph `slow` waits for."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "gate"
@@ -74,7 +74,7 @@ class Gate:
 
 
 async def started(client: LangGraphClient, thread_id: str, gate: Gate, **rest: Any) -> str:
-    """A run of `slow` that has done its first step and waits at the gate."""
+    """Start a run of `slow` and wait until it has done its first step and waits at the gate."""
     run = await client.runs.create(
         thread_id, "slow", input=gate.input, stream_mode=["updates"], durability="sync", **rest
     )
@@ -88,7 +88,7 @@ async def started(client: LangGraphClient, thread_id: str, gate: Gate, **rest: A
 async def asked(
     url: str, path: str, method: str = "GET", body: Any = None, headers: dict[str, str] | None = None
 ) -> httpx.Response:
-    """What is answered, as it is."""
+    """Return the unprocessed response of a request."""
     async with httpx.AsyncClient(base_url=url, timeout=30.0) as client:
         return await client.request(method, path, json=body, headers=headers)
 
@@ -101,7 +101,7 @@ def ids_of(runs: Sequence[Any]) -> list[str]:
 def serving_on(
     engine: str, folder: Path, postgres_url: str, redis_url: str, **environment: str
 ) -> Iterator[ServerProcess]:
-    """A server of a test's own, on SQLite or on a database of PostgreSQL with Redis."""
+    """Start a server for one test, on SQLite or on a PostgreSQL database with Redis."""
     if engine == "sqlite":
         with serving(folder, f"sqlite:///{folder / 'perdure.db'}", **environment) as started:
             yield started

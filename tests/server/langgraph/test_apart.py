@@ -1,4 +1,4 @@
-"""A server without graphs, and workers elsewhere that have them, through the real `langgraph_sdk`."""
+"""A server without graphs, and separate workers that have them, through the real `langgraph_sdk`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STARTED = b"started"
 
 
 class Worker:
-    """`perdure worker` in a process of its own, which has started."""
+    """A started `perdure worker` process."""
 
     def __init__(self, folder: Path, *options: str, **environment: str) -> None:
         command = [sys.executable, "-m", "perdure.cli", "worker", *options]
@@ -58,20 +58,20 @@ class Worker:
         return os.pread(self._log.fileno(), 1 << 20, 0)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """SIGKILL the worker, and wait until it is gone."""
         self._process.kill()
         self._process.wait(30)
         self._log.close()
 
     def close(self) -> None:
-        """Let it end by itself."""
+        """Let the worker end by itself."""
         self._process.terminate()
         assert self._process.wait(30) == 0
         self._log.close()
 
 
 class Apart:
-    """A server without graphs, and a worker elsewhere that has them."""
+    """A server without graphs, and a separate worker that has them."""
 
     def __init__(self, server: ServerProcess, graphs: Path, *options: str, **environment: str) -> None:
         self.url = server.url
@@ -125,7 +125,7 @@ async def assistant_of(client: LangGraphClient, graph: str) -> str:
 
 
 async def described(client: LangGraphClient, graph: str) -> str:
-    """The assistant of a graph, once a worker has registered its schemas and drawings."""
+    """Return the assistant of a graph, after a worker has registered its schemas and drawings."""
     assistant = await assistant_of(client, graph)
 
     async def is_described() -> bool:
@@ -169,7 +169,7 @@ async def test_schemas_drawings_and_subgraphs(client: LangGraphClient) -> None:
 
 
 async def test_a_node_talks_to_the_server_of_its_worker(client: LangGraphClient) -> None:
-    """By `get_client()` without a URL: over HTTP, or inside the worker's process."""
+    """Call `get_client()` without a URL: over HTTP, or inside the worker's process."""
     found: Any = await client.runs.wait(None, "asking", input={})
     assert found["seen"]["final"] == {"n": 3, "log": ["one", "two", "three"]}
     assert found["seen"]["events"] == ["metadata", "updates", "updates", "updates"]
@@ -181,7 +181,7 @@ async def test_a_state_is_updated_by_the_graph_of_a_worker(client: LangGraphClie
     await client.runs.wait(thread_id, "steps", input={"n": 1})
     changed = await client.threads.update_state(thread_id, {"log": ["mine"]}, as_node="one")
     state: Any = await client.threads.get_state(thread_id)
-    # The reducer of the graph has added to the list, and its edges say what comes next.
+    # The reducer of the graph has extended the list, and its edges select the next node.
     assert state["values"]["log"] == ["one", "two", "three", "mine"]
     assert state["next"] == ["two"]
     assert state["checkpoint_id"] == changed["checkpoint_id"]  # type: ignore[typeddict-item]
@@ -240,7 +240,7 @@ async def test_what_is_refused(client: LangGraphClient, apart: Apart) -> None:
         await client.threads.update_state(thread_id, {"n": 1}, as_node="one")
     await client.runs.cancel(thread_id, run["run_id"], wait=True)
     async with httpx.AsyncClient(base_url=apart.url) as session:
-        # Nothing of this is a run.
+        # None of these requests is a run.
         assert [each["run_id"] for each in (await session.get(f"/threads/{thread_id}/runs")).json()] != []
         rollouts = (await session.get("/api/v1/rollouts")).json()
     assert rollouts["items"] == []
@@ -249,7 +249,7 @@ async def test_what_is_refused(client: LangGraphClient, apart: Apart) -> None:
 async def test_a_worker_dies_while_it_updates_a_state(
     client: LangGraphClient, apart: Apart, tmp_path: Path
 ) -> None:
-    """Another worker goes on when the lease has ended, and the update is applied once."""
+    """Another worker continues after the end of the lease, and the update is applied once."""
     begun, gate = tmp_path / "begun", tmp_path / "gate"
     thread_id = (await client.threads.create(graph_id="gated"))["thread_id"]
     values = {"log": ["mine"], "gate": [str(begun), str(gate)]}

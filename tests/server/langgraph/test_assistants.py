@@ -1,4 +1,4 @@
-"""Assistants, as `langgraph_sdk` makes, changes, finds and draws them."""
+"""Assistants, as `langgraph_sdk` creates, changes, finds and draws them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NAMESPACE = uuid.UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
 
 
 def own(graph_id: str) -> str:
-    """The id of a graph's own assistant."""
+    """Return the id of a graph's own assistant."""
     return str(uuid.uuid5(NAMESPACE, graph_id))
 
 

@@ -1,4 +1,4 @@
-"""Runs that are tried again, and runs that take too long."""
+"""Runs that are retried, and runs that take too long."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stumbling(folder: Path, failures: int) -> dict[str, Any]:
 
 
 async def test_what_may_pass_is_tried_again(client: LangGraphClient, tmp_path: Path) -> None:
-    """The next attempt goes on after the last step that was done, and nobody is told of an error."""
+    """The next attempt continues after the last finished step, and no caller sees an error."""
     thread_id = await new_thread(client)
     stream = client.runs.stream(
         thread_id, "stumbling", input=stumbling(tmp_path, 2), stream_mode=["updates"], durability="sync"
@@ -59,7 +59,7 @@ async def test_what_never_passes_is_given_up(client: LangGraphClient, tmp_path: 
 def impatient(
     request: pytest.FixtureRequest, tmp_path: Path, shared_postgres_url: str, shared_redis_url: str
 ) -> Iterator[ServerProcess]:
-    """A server that lets a run take a second."""
+    """Start a server that limits runs to a second."""
     folder = project(tmp_path / "project", ("slow",))
     limit = {"BG_JOB_TIMEOUT_SECS": "1"}
     with serving_on(request.param, folder, shared_postgres_url, shared_redis_url, **limit) as server:

@@ -1,4 +1,4 @@
-"""Custom auth: who may come in, what each may do, and what each may see."""
+"""Custom auth: who is authenticated, and what each user may do and see."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GIVEN: dict[str, Any] = {"n": 0, "user_id": ""}
 GONE = (NotFoundError, httpx.HTTPStatusError)
 ABSENT = r"not found|404"
 REFUSED = (PermissionDeniedError, httpx.HTTPStatusError)
-"""Where a client waits for the end of a run or reads its events, its errors are those of its transport."""
+"""Errors of refused requests; while waiting for a run or reading events, clients raise their transport's."""
 KEY = {"PERDURE_API_KEY": "the-operator-of-this-one"}
 
 
@@ -60,7 +60,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 class People:
-    """Clients of a server, one for each who is asked for."""
+    """Clients of a server, one for each requested user."""
 
     def __init__(self, url: str, stack: AsyncExitStack, header: str) -> None:
         self._url = url
@@ -95,7 +95,7 @@ async def ask(
         return answer.status, await answer.json(content_type=None)
 
 
-# --- who may come in --------------------------------------------------------------------------------------
+# --- authentication ---------------------------------------------------------------------------------------
 
 
 async def test_nobody_comes_in_unknown(guarded: ServerProcess) -> None:
@@ -136,7 +136,7 @@ async def test_where_there_is_no_key_the_other_doors_are_closed(shared: ServerPr
 
 
 async def test_a_stream_outlasts_its_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A caller of custom auth has no token of perdure that could be checked again."""
+    """A caller of custom auth has no perdure token that could be checked again."""
     monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.02)
     auth = Auth()
 
@@ -154,7 +154,7 @@ async def test_a_stream_outlasts_its_heartbeats(monkeypatch: pytest.MonkeyPatch)
                 assert await soon(response.content.readuntil(b"\r\n\r\n")) == b": heartbeat\r\n\r\n"
 
 
-# --- what each may do, and see ----------------------------------------------------------------------------
+# --- actions and visibility -------------------------------------------------------------------------------
 
 
 async def test_threads_are_seen_by_their_owners_alone(people: People) -> None:

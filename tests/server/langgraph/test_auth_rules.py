@@ -1,4 +1,4 @@
-"""Every LangGraph route has a rule, which asks custom auth for a resource and an action."""
+"""Every LangGraph route has a rule that asks custom auth for a resource and an action."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ ASKED = {
     "POST /store/items/search": "store.search",
     "POST /store/namespaces": "store.list_namespaces",
 }
-"""What each route asks custom auth first."""
+"""The first question of each route to custom auth."""
 
 BODIES: dict[str, Any] = {
     "AssistantCreate": {"graph_id": "g"},
@@ -96,11 +96,11 @@ BODIES: dict[str, Any] = {
     "NewStoreItem": {"namespace": ["n"], "key": "k", "value": {}},
     "StoreItemName": {"namespace": ["n"], "key": "k"},
 }
-"""Bodies that need a field, by their type."""
+"""Bodies with required fields, by type."""
 
 
 class Guarded(NamedTuple):
-    """A server whose custom auth denies everything, and what it was asked."""
+    """A server whose custom auth denies everything and records the questions."""
 
     visitor: Visitor
     asked: list[str]
@@ -146,7 +146,7 @@ async def test_every_route_asks_first_and_does_nothing_that_is_denied(guarded: G
             body = [BODIES["RunBody"]]
         answer = await guarded.visitor.ask(route.method, path, json=None if route.body is None else body)
         if route.path == "/runs/{run_id}/stream":
-            # The run that names the thread to ask for does not exist.
+            # The run that names the thread to authorize does not exist.
             assert (answer.status, guarded.asked) == (404, [])
         else:
             assert (answer.status, answer.body["code"], name_of(route)) == (403, "forbidden", name_of(route))

@@ -1,4 +1,4 @@
-"""Runs that are ended before their time."""
+"""Cancelled runs."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ async def test_an_action_must_be_known(client: LangGraphClient) -> None:
         await client.runs.cancel(new_id(), new_id(), action="explode")  # type: ignore[arg-type]
 
 
-# --- callers that leave -----------------------------------------------------------------------------------
+# --- disconnected callers ---------------------------------------------------------------------------------
 
 
 async def test_a_run_ends_with_its_caller_if_that_is_wished(client: LangGraphClient, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""kill -9 of the serving process in the middle of a graph of thirty steps: the run goes on where it was."""
+"""kill -9 of the server process in the middle of a graph of 30 steps: the run continues where it was."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from perdure.testing.serving import ServerProcess
 TOP = 30
 STOP_AT = 15
 QUICKLY = {"BG_JOB_HEARTBEAT": "1"}
-"""A worker that is dead is noticed after a second."""
+"""A dead worker is detected after a second."""
 
 
 @pytest.fixture(params=ENGINES)
 def mortal(
     request: pytest.FixtureRequest, tmp_path: Path, shared_postgres_url: str, shared_redis_url: str
 ) -> Iterator[ServerProcess]:
-    """A server that a test may kill, and start again on the same port and database."""
+    """Start a server that a test may kill and restart on the same port and database."""
     folder = project(tmp_path / "project", ("stairs", "steps"))
     with serving_on(request.param, folder, shared_postgres_url, shared_redis_url, **QUICKLY) as started:
         yield started
@@ -65,13 +65,13 @@ class Stairs:
         await until(lambda: STOP_AT in self.done)
 
     def check(self) -> None:
-        """Every step was done once, but for the one that was under way, which was done again."""
+        """Check that every step ran once, except that the interrupted one ran again."""
         assert Counter(self.done) == Counter(range(1, TOP + 1)) + Counter([STOP_AT])
         assert self.done == [*range(1, STOP_AT + 1), *range(STOP_AT, TOP + 1)]
 
 
 def check_events(parts: list[Any]) -> None:
-    """Each event once; what two attempts tell is one stair."""
+    """Check that each event occurs once; events of two attempts are of the same step."""
     ids = [part.id for part in parts]
     assert len(set(ids)) == len(ids)
     assert [data["step"] for data in data_of(parts, "custom")] == list(range(1, TOP + 1))
@@ -96,7 +96,7 @@ async def test_a_killed_server_goes_on_and_its_reader_sees_each_event_once(
             config={"recursion_limit": 100},
             on_run_created=made.append,
         )
-        # The client itself comes again, with the id of the last event that it has seen.
+        # The client itself reconnects with the id of the last event.
         reading = asyncio.ensure_future(collected(stream))
         await stairs.until_at_the_gate()
         await asyncio.to_thread(mortal.kill)
@@ -146,7 +146,7 @@ async def test_a_reader_that_comes_by_its_last_event_misses_nothing(
 
 
 async def restarted(mortal: ServerProcess, stairs: Stairs, waiting: asyncio.Future[Any]) -> Any:
-    """What is awaited, from a server that ends in good order and the one after it."""
+    """Stop the server gracefully, start it again, and return the awaited result."""
     await asyncio.to_thread(mortal.stop)
     stairs.gate.touch()
     await asyncio.to_thread(mortal.start)

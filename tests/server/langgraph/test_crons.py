@@ -1,4 +1,4 @@
-"""Crons: runs that are started at their times, by the real clients."""
+"""Crons: runs started at their times, with the real clients."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FIELDS = {
 }
 
 Cron = Any
-"""What `create` gives is a cron, although the clients call it a run."""
+"""`create` returns a cron, although the clients call it a run."""
 
 
 def time_of(text: str) -> datetime:
@@ -45,7 +45,7 @@ def time_of(text: str) -> datetime:
 
 
 async def one(client: LangGraphClient, cron: Cron) -> Cron:
-    """A cron as a search shows it now."""
+    """Return a cron as a search shows it now."""
     found = await client.crons.search(metadata=cron["metadata"])
     (same,) = [each for each in found if each["cron_id"] == cron["cron_id"]]
     return same

@@ -1,4 +1,4 @@
-"""How this door says no: the status that `langgraph_sdk` makes its error of, and `{"detail": …}`."""
+"""Errors of the LangGraph protocol: the status that `langgraph_sdk` converts, and `{"detail": …}`."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_a_body_in_another_form(session: httpx.AsyncClient) -> None:
 
 
 def _ids() -> list[tuple[str, str]]:
-    """Every route of this door that has an id in its path."""
+    """List every route of this protocol with an id in its path."""
     routes = [route for route in ROUTES if route.protocol.name == "langgraph"]
     names = ("{thread_id}", "{assistant_id}", "{run_id}", "{cron_id}")
     return [(route.method, route.path) for route in routes if any(name in route.path for name in names)]
@@ -108,7 +108,7 @@ async def test_no_path_takes_an_id_that_is_no_uuid(session: httpx.AsyncClient) -
         bad = bad.replace("{checkpoint_id}", str(uuid.uuid4())).replace("{namespace}", "sub")
         has_body = method in ("POST", "PATCH", "PUT")
         answer = await session.request(method, bad, json={} if has_body else None)
-        # What does not exist here yet says so whoever asks.
+        # Missing features answer 501 to every caller.
         assert answer.status_code in (422, 501), (method, path, answer.text)
         assert isinstance(answer.json()["detail"], str)
 
@@ -129,12 +129,12 @@ async def test_each_status_is_an_error_of_its_own(client: LangGraphClient, tmp_p
         await client.assistants.create("given", config={"configurable": {"a": 1}}, context={"b": 1})
 
 
-# --- who calls --------------------------------------------------------------------------------------------
+# --- callers ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server that wants a key, takes few requests a second, and small bodies."""
+    """Start a server that requires a key, and accepts few requests per second and small bodies."""
     folder = project(tmp_path_factory.mktemp("closed"), ("noop",))
     limits = {"PERDURE_API_KEY": KEY, "PERDURE_MAX_BODY_BYTES": "10000"}
     with serving(folder, f"sqlite:///{folder / 'perdure.db'}", **limits) as started:

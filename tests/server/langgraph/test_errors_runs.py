@@ -1,4 +1,4 @@
-"""What the routes of runs refuse, and how the real client says so."""
+"""Requests that the routes of runs refuse, and the errors of the real client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocol behind `client.threads.stream`, through the client itself and byte by byte."""
+"""The protocol of `client.threads.stream`, through the client itself and byte by byte."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_subgraphs_and_failures(client: LangGraphClient) -> None:
 
 @asynccontextmanager
 async def subscribed(url: str, thread_id: str, **body: Any) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
-    """The events of a subscription."""
+    """Yield the events of a subscription."""
 
     async def events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
         async for line in response.aiter_lines():
@@ -160,7 +160,7 @@ async def test_what_is_wrong_is_answered_in_the_protocols_own_form(server: Serve
 
 
 def translated(*events: tuple[str, Any]) -> list[tuple[int, str, Any]]:
-    """What stored events of one run become."""
+    """Translate stored events of one run."""
     translator = EventTranslator()
     found = []
     for seq, (name, data) in enumerate(events, 1):

@@ -1,4 +1,4 @@
-"""Filters of custom auth: what fits them, and what they make of new objects and of searches."""
+"""Filters of custom auth: matches, and their effect on new objects and on searches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section `http` of a langgraph.json on a server that runs: CORS, headers, prefix, disabled routes."""
+"""The section `http` of a langgraph.json on a running server: CORS, headers, prefix, disabled routes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 def asks_first(url: str, origin: str) -> httpx.Response:
-    """What a browser asks before a page sends JSON."""
+    """Send the preflight request of a browser for JSON."""
     headers = {
         "Origin": origin,
         "Access-Control-Request-Method": "POST",

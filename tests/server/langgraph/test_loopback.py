@@ -1,4 +1,4 @@
-"""`get_client()` without a URL inside a node, and a `RemoteGraph` as a node, where callers need a key."""
+"""`get_client()` without a URL inside a node, and a `RemoteGraph` as a node, if callers need a key."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ async def test_a_remote_graph_is_a_node(caller: LangGraphClient) -> None:
     first = await caller.runs.wait(thread["thread_id"], "remote", input={"n": 0})
     again: Any = await caller.runs.wait(thread["thread_id"], "remote", input={"n": 0})
     assert first == DONE
-    # The graph that is called has a thread of its own, which lasts as its caller's does: it had 3 entries,
-    # got the caller's 3 and added 3, and its caller added them all to its own.
+    # The called graph has its own thread, which lasts as long as its caller's: it had 3 entries, got the
+    # caller's 3 and added 3, and its caller added them all to its own.
     assert len(again["log"]) == 12
     drawn = await caller.assistants.get_graph("remote")
     assert [node["id"] for node in drawn["nodes"]] == ["__start__", "away", "__end__"]

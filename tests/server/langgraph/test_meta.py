@@ -1,4 +1,4 @@
-"""What the server tells of itself."""
+"""Information of the server about itself."""
 
 from __future__ import annotations
 

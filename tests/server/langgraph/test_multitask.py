@@ -1,4 +1,4 @@
-"""What happens to a thread that is asked for a run while it has one."""
+"""Requests for a run on a busy thread."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_refusal_says_what_the_thread_is_busy_with(client: LangGraphClie
 
 
 async def test_runs_stand_in_line(client: LangGraphClient, tmp_path: Path) -> None:
-    """Enqueue is what holds when nothing is said; each goes on from where the one before ended."""
+    """Enqueue is the default; each run continues from the end of the previous one."""
     thread_id, gate = await new_thread(client), Gate(tmp_path)
     first = await started(client, thread_id, gate)
     later = [await client.runs.create(thread_id, "steps", input={"n": n}) for n in (10, 20)]

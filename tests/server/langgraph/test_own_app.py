@@ -1,4 +1,4 @@
-"""`http.app` of a langgraph.json: the operator's application beside our routes, behind the same gate."""
+"""`http.app` of a langgraph.json: the operator's application with our routes and authentication."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs on a thread: made, awaited, read, listed and removed, with the real client."""
+"""Runs on a thread: created, awaited, read, listed and deleted, with the real client."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ async def test_metadata_is_on_top_of_the_assistants_and_the_threads(
     marks = {"graph_id": "noop", "assistant_id": assistant["assistant_id"]}
     wanted = {"a": "assistant", "b": "thread", "c": "run", **mark, **marks}
     assert {key: run["metadata"].get(key) for key in wanted} == wanted
-    # Threads are found by what worked on them.
+    # A search finds threads by the assistants of their runs.
     (found,) = await client.threads.search(metadata={**mark, **marks})
     assert found["thread_id"] == thread_id
     assert found["metadata"] == {"b": "thread", "c": "thread", **mark, **marks}

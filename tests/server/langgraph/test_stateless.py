@@ -1,4 +1,4 @@
-"""Runs that have a thread of their own, which ends with them."""
+"""Runs on temporary threads, which end with them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_a_run_without_a_thread_is_made_and_joined(client: LangGraphClient
     run = await client.runs.create(None, "steps", input={"n": 0})
     values = await client.runs.join(run["thread_id"], run["run_id"])
     assert values == {"n": 3, "log": STEPS}
-    # Who comes late is told all the same, for a while.
+    # A late caller still gets the result for a while.
     assert await client.runs.join(run["thread_id"], run["run_id"]) == values
 
 

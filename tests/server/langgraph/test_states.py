@@ -43,7 +43,7 @@ async def session(server: ServerProcess) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def _ran(client: LangGraphClient, graph: str, **options: Any) -> str:
-    """The id of a thread in which a graph has run once."""
+    """Run a graph once on a new thread, and return the thread's id."""
     thread = await client.threads.create()
     await client.runs.wait(thread["thread_id"], graph, raise_error=False, **options)
     return thread["thread_id"]
@@ -313,7 +313,7 @@ async def test_a_change_that_the_graph_refuses(client: LangGraphClient) -> None:
 
 
 async def test_what_a_thread_is_given_before_its_graph_is_known(client: LangGraphClient) -> None:
-    """Whatever runs first begins with it."""
+    """The first run starts with this state."""
     thread_id = (await client.threads.create())["thread_id"]
     await client.threads.update_state(thread_id, {"n": 5})
     assert (await client.threads.get_state(thread_id))["values"] == {"n": 5}
@@ -332,7 +332,7 @@ async def test_the_state_of_an_agent_that_is_no_graph(client: LangGraphClient) -
     assert await client.threads.get_history(thread_id)
 
 
-# --- the client that does not wait ------------------------------------------------------------------------
+# --- the synchronous client -------------------------------------------------------------------------------
 
 
 def test_the_sync_client_does_the_same(sync_client: SyncLangGraphClient) -> None:

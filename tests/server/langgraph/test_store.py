@@ -21,7 +21,7 @@ from perdure.testing.serving import ServerProcess
 
 @pytest.fixture
 def root() -> str:
-    """A namespace that only this test uses."""
+    """Return a namespace that only this test uses."""
     return f"test-{uuid.uuid4().hex}"
 
 

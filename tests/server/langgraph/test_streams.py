@@ -1,4 +1,4 @@
-"""Streams of events, as the real client reads them and as they stand on the wire."""
+"""Streams of events, as the real client reads them and as bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VALUES = [{"n": n, "log": STEPS[:n]} for n in range(4)]
 
 
 def place_of(event_id: str | None) -> tuple[int, int]:
-    """An id as it compares."""
+    """Parse an id for comparison."""
     assert event_id is not None
     ms, _, seq = event_id.partition("-")
     return int(ms), int(seq)
@@ -70,7 +70,7 @@ async def test_frames_have_ids_if_they_can_be_resumed(server: ServerProcess) -> 
 
 
 async def test_the_line_is_kept_alive(server: ServerProcess, client: LangGraphClient, tmp_path: Path) -> None:
-    """A comment in a stream, a blank line before values: each comes while nothing else does."""
+    """A comment in a stream, a blank line before values: each is sent while nothing else is."""
     thread_id, gate = await new_thread(client), Gate(tmp_path)
     run_id = await started(client, thread_id, gate)
     path = f"/threads/{thread_id}/runs/{run_id}"
@@ -87,7 +87,7 @@ async def test_the_line_is_kept_alive(server: ServerProcess, client: LangGraphCl
     assert json.loads(rest)["log"] == ["before", "waited", "after"]
 
 
-# --- what a run tells -------------------------------------------------------------------------------------
+# --- events of a run --------------------------------------------------------------------------------------
 
 
 async def test_values_begin_with_the_input(client: LangGraphClient) -> None:
@@ -200,7 +200,7 @@ async def test_who_joins_gets_what_comes_from_now_on(client: LangGraphClient, tm
     run_id = await started(client, thread_id, gate)
     stream = client.runs.join_stream(thread_id, run_id)
     reading = asyncio.ensure_future(anext(stream))
-    # Whoever is joined is counted among the streams that are read; until then nothing may come.
+    # The server counts the joined stream; until then no event may be sent.
     await client.runs.get(thread_id, run_id)
     other = client.runs.join_stream(thread_id, run_id, last_event_id="-1")
     assert [(await anext(other)).event for _ in range(2)] == ["metadata", "updates"]
@@ -295,7 +295,7 @@ def test_the_synchronous_client_joins(sync_client: SyncLangGraphClient) -> None:
 
 
 async def read_until_done(stream: Any, runs: int) -> list[Any]:
-    """The events of a thread until so many of its runs have ended."""
+    """Read the events of a thread until this many of its runs have ended."""
     parts = []
     async for part in stream:
         parts.append(part)

@@ -1,4 +1,4 @@
-"""Threads, as `langgraph_sdk` makes, changes, finds, copies and prunes them."""
+"""Threads, as `langgraph_sdk` creates, changes, finds, copies and prunes them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def session(server: ServerProcess) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def _ran(client: LangGraphClient, graph: str, **options: Any) -> str:
-    """The id of a thread in which a graph has run once."""
+    """Run a graph once on a new thread, and return the thread's id."""
     thread = await client.threads.create(metadata=options.pop("metadata", None))
     await client.runs.wait(thread["thread_id"], graph, raise_error=False, **options)
     return thread["thread_id"]
@@ -154,7 +154,7 @@ async def test_a_lifetime_is_shown_when_it_is_asked_for(client: LangGraphClient)
 
 
 async def _others(client: LangGraphClient, known: Sequence[str]) -> list[str]:
-    """The threads beside those that are known."""
+    """List the threads except these."""
     return [each["thread_id"] for each in await client.threads.search() if each["thread_id"] not in known]
 
 
@@ -257,7 +257,7 @@ async def test_an_id_that_is_no_uuid_is_refused(client: LangGraphClient) -> None
         await client.threads.search(ids=["mine"])
 
 
-# --- what runs leave --------------------------------------------------------------------------------------
+# --- threads after runs -----------------------------------------------------------------------------------
 
 
 async def test_a_thread_has_the_values_of_its_last_state(client: LangGraphClient) -> None:
@@ -483,7 +483,7 @@ async def test_another_way_to_prune_is_refused(client: LangGraphClient) -> None:
         await client.threads.prune([str(uuid.uuid4())], strategy="forget")  # type: ignore[arg-type]
 
 
-# --- the client that does not wait ------------------------------------------------------------------------
+# --- the synchronous client -------------------------------------------------------------------------------
 
 
 def test_the_sync_client_does_the_same(sync_client: SyncLangGraphClient, mark: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The end of a run, told to an address that its caller named."""
+"""The webhook of a run, which a caller named."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from perdure.testing.serving import ServerProcess
 def telling(
     request: pytest.FixtureRequest, tmp_path: Path, shared_postgres_url: str, shared_redis_url: str
 ) -> Iterator[ServerProcess]:
-    """A server that may call this machine."""
+    """Start a server that may call this machine."""
     folder = project(tmp_path / "project", ("steps", "failing", "slow"))
     private = {"PERDURE_WEBHOOK_ALLOW_PRIVATE": "true"}
     with serving_on(request.param, folder, shared_postgres_url, shared_redis_url, **private) as server:

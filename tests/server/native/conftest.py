@@ -1,4 +1,4 @@
-"""A house on each engine."""
+"""A server with its surroundings on each engine."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest_asyncio.fixture
 async def quick() -> AsyncIterator[House]:
-    """In memory, for what does not depend on the engine."""
+    """Start one in memory, for tests that do not depend on the engine."""
     async with InMemoryLightningStore() as store, housed(store) as found:
         yield found

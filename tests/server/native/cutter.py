@@ -1,4 +1,4 @@
-"""A line on loopback that is cut after so many bytes of the answer, each time after as many as it is told."""
+"""A loopback connection that is cut after a given number of response bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CHUNK = 65536
 
 
 class Cutter:
-    """Passes bytes on; `lengths` says after how many the line is cut, until it says no more."""
+    """Forwards bytes; `lengths` yields the lengths after which it cuts connections."""
 
     def __init__(self, port: int, lengths: Iterator[int]) -> None:
         self._behind = port
@@ -59,7 +59,7 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, left
 
 @asynccontextmanager
 async def cut_line(url: str, lengths: Iterator[int]) -> AsyncIterator[Cutter]:
-    """A line to the server of `url`."""
+    """Open a cutter in front of the server of `url`."""
     cutter = Cutter(int(url.rpartition(":")[2]), lengths)
     server = await asyncio.start_server(cutter.serve, "127.0.0.1", 0)
     cutter.port = server.sockets[0].getsockname()[1]

@@ -1,4 +1,4 @@
-"""What the tests of the native API share: a server, a client, requests, and a worker under control."""
+"""Shared by the tests of the native API: a server, a client, requests, and a controlled worker."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ QUEUES: tuple[Literal["agents", "workflows"], ...] = ("agents", "workflows")
 
 
 class Worker:
-    """Claims runs one by one, and ends them when it is told to."""
+    """Claims runs one by one, and ends them on request."""
 
     def __init__(self, queue: RunQueue, name: str = "worker-1") -> None:
         self.queue = queue
@@ -70,7 +70,7 @@ class Worker:
         await self.queue.register(self.name, [AgentSpec(name=AGENT)])
 
     async def claim(self, wait: float = 20.0) -> Assignment:
-        """The next run, which must come."""
+        """Claim the next run, which must come."""
         (assignment,) = await soon(self.queue.claim(self.name, [AGENT], 1, wait, QUEUES))
         first = {"run_id": assignment.run.run_id, "attempt": assignment.attempt}
         await self.queue.append(assignment.held, [told("metadata", first)])
@@ -80,12 +80,12 @@ class Worker:
         await self.queue.append(held, [told(event, each) for each in data])
 
     async def end(self, assignment: Assignment, values: Any = None) -> Run:
-        """Let it succeed with these values."""
+        """End a run successfully with these values."""
         checkpoint = NewCheckpoint(values=values)
         return await self.queue.finish(Ending(held=assignment.held, result="success", checkpoint=checkpoint))
 
     async def do(self, values: Any = None, events: Sequence[Any] = ()) -> Run:
-        """The next run, from its claim to its end."""
+        """Execute the next run, from its claim to its end."""
         assignment = await self.claim()
         if events:
             await self.emit(assignment.held, *events)
@@ -93,7 +93,7 @@ class Worker:
 
 
 class House(NamedTuple):
-    """A server with everything around it."""
+    """A server with its surroundings."""
 
     visitor: Visitor
     client: PerdureClient
@@ -110,7 +110,7 @@ def request(**fields: Any) -> RunRequest:
 @asynccontextmanager
 async def housed(store: DatabaseLightningStore, **settings: Any) -> AsyncIterator[House]:
     async with serving(store, **settings) as visitor:
-        # The worker lives in this loop, and the server in another.
+        # The worker lives in this event loop, and the server in another.
         worker = Worker(visitor.app.services.run_queue.in_namespace("default"))
         await worker.register()
         async with PerdureClient(visitor.url, **QUICK) as client:
@@ -124,7 +124,7 @@ class Reader:
         self.response = response
 
     async def block(self) -> dict[str, str]:
-        """The fields of the next block; a comment stands under an empty name."""
+        """Return the fields of the next block; a comment has an empty name."""
         fields: dict[str, str] = {}
         while line := (await soon(self.response.content.readline())).decode():
             if line == "\n":
@@ -139,7 +139,7 @@ class Reader:
         return fields
 
     async def rest(self) -> list[dict[str, str]]:
-        """All blocks until the server ends the answer."""
+        """Read all blocks until the server ends the response."""
         blocks = []
         while True:
             try:
@@ -162,7 +162,7 @@ async def streaming(
 async def gathered(
     bursts: AsyncIterator[Sequence[StreamEvent]], enough: Callable[[StreamEvent], bool] | None = None
 ) -> list[StreamEvent]:
-    """The events of a stream, to its end or up to one that is enough."""
+    """Collect the events of a stream, to its end or up to one that suffices."""
     events: list[StreamEvent] = []
     async with asyncio.timeout(60):
         async for burst in bursts:

@@ -1,4 +1,4 @@
-"""A claim whose caller is gone before it hears of it is released at once, and is not charged."""
+"""A claim whose caller disconnects before its answer is released at once, and not charged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Claiming = Callable[[], Awaitable[Any]]
 
 
 class HeldCommits:
-    """Holds the answer of every claim between its commit and its caller, until the test lets it go."""
+    """Holds the answer of every claim between its commit and its caller, until the test releases it."""
 
     def __init__(self, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
         self.committed = threading.Event()
@@ -39,7 +39,7 @@ class HeldCommits:
         self._undo = partial(monkeypatch.setattr, storage, "run", run)
 
     async def abandon(self, claiming: asyncio.Task[Any], noticed: Callable[[], bool]) -> None:
-        """Let the caller go after the commit, then let the answer come."""
+        """Cancel the caller after the commit, then release the answer."""
         await until(self.committed.is_set)
         claiming.cancel()
         await asyncio.wait([claiming])
@@ -49,7 +49,7 @@ class HeldCommits:
 
 
 def _left(house: House, path: str) -> Callable[[], bool]:
-    """Whether the server has noticed that the client of a request has gone."""
+    """Build a check whether the server has noticed that the client of a request has disconnected."""
     labels = {"method": "POST", "route": path, "status": "499"}
     count = house.visitor.app.metrics.registry.get_sample_value
     return lambda: bool(count("perdure_http_requests_total", labels))
@@ -68,7 +68,7 @@ async def _is_untouched(house: House, rollout_id: str) -> bool:
 
 
 async def _check_run_is_free(house: House, run_id: str) -> None:
-    """The run is claimable at once, and the abandoned attempt was none of its two."""
+    """Check that the run is claimable at once, and the abandoned attempt does not count."""
     again = await house.worker.claim()
     assert again.run.run_id == run_id
     assert not again.last_attempt
@@ -128,7 +128,7 @@ async def test_a_run_whose_claimer_was_cancelled_is_released(
 async def _cancelled_with_the_answer(
     service: Service, claim: Claiming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Claim, and be cancelled when the answer is there but not yet seen."""
+    """Claim, and be cancelled when the answer has arrived but is not yet seen."""
     merged = service._merger.call
 
     def gone(*args: Any, **options: Any) -> asyncio.Future[Any]:

@@ -1,4 +1,4 @@
-"""Tokens, namespaces, the audit and who the caller is, on both engines; and how far each reaches."""
+"""Tokens, namespaces, the audit and callers, on both engines; and their limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perdure.testing.grids import every
 
 @pytest_asyncio.fixture(params=ENGINES)
 async def visitor(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Visitor]:
-    """Somebody with the server's own key."""
+    """Start a server, and return a caller with the server's own key."""
     async with opened(request.param, request, tmp_path) as store, serving(store, api_key=KEY) as found:
         found.headers = bearer(KEY)
         yield found

@@ -1,4 +1,4 @@
-"""The page of a link: showing it decides nothing, its form decides once, what agents wrote is text."""
+"""The page of a link: showing it decides nothing, its form decides once, agents' output is plain text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOSTILE = "<script>document.title = 'owned'</script>\n<img src=x onerror=alert(1
 
 
 class Desk(NamedTuple):
-    """A server with an approval that waits."""
+    """A server with a waiting approval."""
 
     visitor: Visitor
     world: ApprovalWorld

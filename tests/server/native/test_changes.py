@@ -1,4 +1,4 @@
-"""The feed of changes: who hears of what, from other processes too, slowly, too often, and until when."""
+"""The feed of changes: its readers, other processes, slow readers, limits, and its end."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Reader:
         self.response = response
 
     async def block(self) -> dict[str, str]:
-        """The fields of the next block; a comment stands under an empty name."""
+        """Return the fields of the next block; a comment has an empty name."""
         fields: dict[str, str] = {}
         while line := (await soon(self.response.content.readline())).decode():
             if line == "\n":
@@ -81,13 +81,13 @@ class Reader:
             pass
 
     async def event(self) -> tuple[str, Any]:
-        """The next event; comments are passed over."""
+        """Return the next event; comments are skipped."""
         while "event" not in (fields := await self.block()):
             pass
         return fields["event"], json.loads(fields["data"])
 
     async def until(self, **wanted: str) -> list[dict[str, str]]:
-        """The changes up to the one that is waited for."""
+        """Return the changes up to the expected one."""
         seen: list[dict[str, str]] = []
         while not seen or any(seen[-1][name] != value for name, value in wanted.items()):
             name, data = await self.event()
@@ -111,7 +111,7 @@ async def _enqueue(visitor: Visitor, **options: Any) -> str:
     return str(answer.body["rollout_id"])
 
 
-# --- what is heard ----------------------------------------------------------------------------------------
+# --- delivered changes ------------------------------------------------------------------------------------
 
 
 async def test_every_room_tells_what_it_changed(visitor: Visitor) -> None:
@@ -216,7 +216,7 @@ async def test_an_object_is_told_of_by_its_latest_status() -> None:
 
 @contextmanager
 def another_server(url: str) -> Iterator[str]:
-    """A server in a process of its own, on the same database."""
+    """Start another server process on the same database."""
     command = [sys.executable, "-c", SERVER, url]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdin is not None
@@ -232,7 +232,7 @@ def another_server(url: str) -> Iterator[str]:
 async def test_a_feed_hears_of_what_another_process_changed(database_url: str) -> None:
     with another_server(database_url) as other:
         async with PostgresLightningStore(database_url) as store, serving(store) as visitor:
-            # The other process begins to listen with its first hint.
+            # The other process starts to listen with its first hint.
             there = Visitor(other, visitor.session, visitor.app)
             name = await _enqueue(there)
             async with following(visitor) as feed:
@@ -242,7 +242,7 @@ async def test_a_feed_hears_of_what_another_process_changed(database_url: str) -
 
 
 async def _heard(feed: Reader, there: Visitor, name: str) -> None:
-    """Let the other process change one rollout until the feed, of which it has to hear first, tells of it."""
+    """Let the other process change one rollout until the feed, which must get a hint first, reports it."""
     reading = asyncio.ensure_future(feed.event())
     while not reading.done():
         await there.ask("PATCH", f"{API}/rollouts/{name}", json={"metadata": {}})
@@ -255,7 +255,7 @@ async def _heard(feed: Reader, there: Visitor, name: str) -> None:
 
 
 async def test_a_slow_reader_is_told_to_read_again() -> None:
-    """The application itself, so that the reader's slowness is ours to choose."""
+    """Use the application itself, so that the test controls the reader's slowness."""
     sent: asyncio.Queue[bytes] = asyncio.Queue()
     may_send = asyncio.Event()
 

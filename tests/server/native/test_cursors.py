@@ -40,7 +40,7 @@ WHOLE = {
     "/api/v1/db/stats": "one row a table",
     "/api/v1/db/verify": "one row a rule",
 }
-"""The lists that are given whole, or the best of them, and why."""
+"""Lists that are returned whole, or only their best entries, and why."""
 FOREIGN = "W10"
 
 
@@ -73,7 +73,7 @@ def test_every_list_has_a_cursor() -> None:
 
 
 async def test_a_broken_and_a_foreign_cursor_are_refused(quick: House) -> None:
-    """Whether or not there is what the list belongs to."""
+    """Refuse them with and without the list's owner."""
     effects = await quick.client.outbox.list(limit=1)
     assert effects.next is None
     foreign = (await quick.client.assistants.search(limit=1)).next

@@ -21,7 +21,7 @@ CLIENTS = (PerdureClient("http://127.0.0.1:9"), RemoteRunQueue("http://127.0.0.1
 
 
 def services(kind: type[Service] = Service) -> Iterator[type[Service]]:
-    """The services that have endpoints; what is made of them for a client is left out."""
+    """Yield the services with endpoints, without those derived for a client."""
     for each in kind.__subclasses__():
         if "__getattr__" not in vars(each):
             if endpoints(each):
@@ -50,7 +50,7 @@ def test_every_method_has_a_route(endpoint: Endpoint) -> None:
 
 @pytest.mark.parametrize("endpoint", [each for each in METHODS if each.values[0].by_hand])  # type: ignore[union-attr]
 def test_what_is_written_by_hand_has_both_ends(endpoint: Endpoint) -> None:
-    """The handler is checked when the routes are made; the sender when a client is."""
+    """The creation of routes checks the handler; that of a client checks the sender."""
     senders = [sender for client in CLIENTS for sender in client.transport.senders]
     assert endpoint.function in senders
     with pytest.raises(ValueError, match="needs a handler of its own"):
@@ -80,7 +80,7 @@ async def test_what_needs_the_database_is_refused_over_http() -> None:
 
 
 async def test_a_list_in_a_query_has_one_item_or_many(quick: House) -> None:
-    """Whether its type is a list or any sequence."""
+    """This holds for a list type and any sequence type."""
     for terms in ("status=running", "status=running&status=paused", ""):
         answer = await quick.visitor.get(f"{API}/workflow-runs?{terms}")
         assert (answer.status, answer.body["items"]) == (200, []), terms

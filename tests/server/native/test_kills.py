@@ -1,4 +1,4 @@
-"""A server in a process of its own is killed while runs are streamed, awaited and executed over HTTP."""
+"""A server process is killed while runs are streamed, awaited and executed over HTTP."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerPro
     else:
         database = request.getfixturevalue("postgres_url")
     command = [sys.executable, "-m", "perdure.cli", "serve", "--no-worker", "--database", database]
-    # Nobody renews leases here, and a server may take long to start again.
+    # No process renews leases here, and a restart may take long.
     environment = {**os.environ, "BG_JOB_HEARTBEAT": "600"}
     with ServerProcess(command, environment=environment, popen=PythonProcess) as started:
         yield started
@@ -43,7 +43,7 @@ async def _restart(server: ServerProcess) -> None:
 
 
 async def test_streams_and_waits_outlast_a_killed_server(server: ServerProcess) -> None:
-    """Three kills between sixty events: each reader gets every event once, and who waits gets the end."""
+    """Three kills between 60 events: each reader gets every event once, and each waiter gets the end."""
     queue = RemoteRunQueue(server.url, **PATIENT)
     worker = Worker(queue)
     await worker.register()
@@ -93,7 +93,7 @@ async def test_a_run_that_is_made_and_awaited_outlasts_a_killed_server(server: S
         end = await soon(waiting)
         assert (end.run.status, end.values) == ("success", {"done": True})
         assert [event.event for event in await soon(streaming)] == ["metadata", "end"]
-        # The repeated request made no second run.
+        # The repeated request created no second run.
         assert (await client.list_runs()).total == 2
     await queue.close()
 

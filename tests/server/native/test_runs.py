@@ -1,4 +1,4 @@
-"""Runs over HTTP: made, awaited, cancelled and removed, with every error that their routes declare."""
+"""Runs over HTTP: created, awaited, cancelled and deleted, with every error that their routes declare."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_a_run_from_its_request_to_its_end(house: House) -> None:
 
 
 async def test_the_client_does_what_the_room_does(house: House) -> None:
-    """The same contract on both sides of the line."""
+    """The client and the service fulfil the same contract."""
     room = house.visitor.app.services.threads
     await house.client.create_thread("t")
     runs = [await house.run(thread_id="t", multitask_strategy="enqueue", input=n) for n in range(3)]
@@ -185,7 +185,7 @@ async def test_a_wait_has_its_time(quick: House) -> None:
 
 
 async def test_a_server_that_stops_ends_its_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that has shown no sign of life yet with a status, the other with what stands in its body."""
+    """Before the first blank line the wait ends with a status, after it with an error in the body."""
     async with InMemoryLightningStore() as store:
         app = App(store)
         server = HttpServer(build_application(app))
@@ -202,7 +202,7 @@ async def test_a_server_that_stops_ends_its_waits(monkeypatch: pytest.MonkeyPatc
             await asyncio.to_thread(server.stop)
             answer = await soon(early)
             assert (answer.status, (await answer.json(content_type=None))["code"]) == (503, "storage_closed")
-            # The server went away, and not the caller.
+            # The server disconnected, not the caller.
             assert [run.status for run in await threads.list_runs()] == ["pending"]
 
 

@@ -1,4 +1,4 @@
-"""Streams of events over HTTP: whole, from any place, filtered, of a thread, slowly, and until when."""
+"""Streams of events over HTTP: whole, from any position, filtered, of a thread, slow, and their end."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_what_is_filtered_away_leaves_a_sign_of_life(
 
 
 async def test_the_stream_of_a_thread(house: House) -> None:
-    """All its runs, one after the other; from now on, from the beginning, or from any place."""
+    """All its runs in order; from now on, from the start, or from any position."""
     await house.client.create_thread("t")
     first = await house.run(thread_id="t")
     await house.worker.do(events=["before"])
@@ -135,7 +135,7 @@ async def test_the_stream_of_a_thread(house: House) -> None:
 
 
 async def test_from_now_on_is_resumed_before_any_event(house: House) -> None:
-    """A line that is cut before the first event has come leaves nothing out."""
+    """A connection cut before the first event leaves nothing out."""
     await house.client.create_thread("t")
     await house.run(thread_id="t")
     await house.worker.do(events=["before"])
@@ -143,7 +143,7 @@ async def test_from_now_on_is_resumed_before_any_event(house: House) -> None:
     begun = asyncio.Event()
 
     def lengths() -> Any:
-        # The answer's head and the two blocks that begin it, and not a byte more.
+        # The head of the response and the two first blocks, and not a byte more.
         yield 500
         begun.set()
 
@@ -215,11 +215,11 @@ async def test_who_hangs_up_cancels_what_it_reads(house: House, how: str) -> Non
     await until_true(cancelled)
 
 
-# --- cut lines --------------------------------------------------------------------------------------------
+# --- cut connections --------------------------------------------------------------------------------------
 
 
 async def test_a_line_that_is_cut_anywhere_loses_and_doubles_nothing(house: House) -> None:
-    """Cut after every possible number of bytes, at first one by one, and then at random."""
+    """Cut after every possible number of bytes, first one by one, then at random."""
     await house.client.create_thread("t")
     run = await house.run(thread_id="t")
     await house.worker.do(events=[{"n": number, "text": "ö" * number} for number in range(30)])
@@ -263,7 +263,7 @@ async def test_patience_ends() -> None:
 
 
 class Dribble:
-    """The application itself, so that the reader's slowness is ours to choose."""
+    """The application itself, so that the test controls the reader's slowness."""
 
     def __init__(self, app: App, path: str) -> None:
         self.sent: asyncio.Queue[bytes] = asyncio.Queue()
@@ -298,7 +298,7 @@ async def test_a_slow_reader_holds_up_nobody_and_loses_nothing() -> None:
         for start in range(0, 6000, 500):
             await house.worker.emit(work.held, *range(start, start + 500))
         await house.worker.end(work)
-        # Everything is written, and the reader has been sent no more than it took.
+        # Everything is written, and the reader was sent no more than it read.
         assert slow.sent.empty()
         slow.may_take.set()
         data = b""
@@ -346,7 +346,7 @@ async def test_a_stream_ends_with_its_token(monkeypatch: pytest.MonkeyPatch) -> 
         async with streaming(house.visitor, path, headers=bearer(made["secret"])) as reader:
             await house.visitor.ask("DELETE", f"{API}/tokens/{made['token_id']}")
             blocks = await reader.rest()
-        # The line ends, and the stream does not.
+        # The connection ends, and the stream does not.
         assert {"": "that was all"} not in blocks
 
 
@@ -365,7 +365,7 @@ async def test_a_server_that_stops_ends_its_streams(monkeypatch: pytest.MonkeyPa
                 await stopping
         assert events.THE_END not in data
         assert not app.streams
-        # The server went away, and not the caller.
+        # The server disconnected, not the caller.
         assert (await app.services.threads.get_run(run.run_id)).status == "pending"
 
 

@@ -1,4 +1,4 @@
-"""The native door on both engines: rollouts, attempts, spans, workers, resources; and bad input."""
+"""The native protocol on both engines: rollouts, attempts, spans, workers, resources; and bad input."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def visitor(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 @pytest_asyncio.fixture
 async def quick() -> AsyncIterator[Visitor]:
-    """A visitor of a store in memory, for what does not depend on the engine."""
+    """Start a server on a store in memory, for tests that do not depend on the engine."""
     async with InMemoryLightningStore() as store, serving(store) as found:
         yield found
 
@@ -44,7 +44,7 @@ async def claim(visitor: Visitor, **fields: Any) -> list[Any]:
 
 
 def refused(answer: Any, status: int, code: str) -> None:
-    """Whether an answer is a problem document of this kind."""
+    """Check that an answer is a problem document of this kind."""
     assert (answer.status, answer.body["code"], answer.body["status"]) == (status, code, status), answer.body
     assert answer.headers["Content-Type"] == "application/problem+json"
     assert answer.body["request_id"] == answer.headers["X-Request-ID"]
@@ -304,7 +304,7 @@ async def test_namespaces_do_not_see_each_other(visitor: Visitor) -> None:
 
 
 class Foreign(LightningStore):
-    """A store of another make, over one of ours."""
+    """A third-party store over one of ours."""
 
     def __init__(self, inside: LightningStore) -> None:
         self.inside = inside

@@ -1,4 +1,4 @@
-"""The login of the dashboard: a secret in a cookie, which counts for the pages of this server only."""
+"""The login of the dashboard: a secret in a cookie, which works only for pages of this server."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def login(visitor: Visitor, secret: str) -> Answer:
 
 
 def cookie_of(answer: Answer) -> dict[str, str]:
-    """The header with which a browser sends back what it was given."""
+    """Return the header with which a browser sends the cookie back."""
     jar = SimpleCookie(answer.headers["Set-Cookie"])
     return {"Cookie": "; ".join(f"{name}={morsel.coded_value}" for name, morsel in jar.items())}
 
@@ -64,7 +64,7 @@ async def status_of(visitor: Visitor, cookie: dict[str, str]) -> int:
 
 
 async def grow_old(store: DatabaseLightningStore, seconds: float) -> None:
-    """Make every login so many seconds older."""
+    """Make every login this much older."""
     await age(store.storage, seconds)
 
 
@@ -102,7 +102,7 @@ async def test_the_cookie_counts_for_no_other_page_and_no_write_without_an_origi
     assert (await visitor.post("/api/v1/rollouts", json={"input": 1}, headers=cookie)).status == 403
     typed = {"Sec-Fetch-Site": "none"}
     assert (await visitor.post("/api/v1/rollouts", json={"input": 1}, headers=cookie | typed)).status == 403
-    # A browser says nothing of a read on plain HTTP, and its own origin of every write.
+    # On plain HTTP a browser sends no origin with reads, and its own origin with every write.
     assert (await visitor.get("/api/v1/rollouts", headers=cookie)).body["total"] == 0
     own = {"Origin": visitor.url}
     assert (await visitor.post("/api/v1/rollouts", json={"input": 1}, headers=cookie | own)).status == 201
@@ -133,7 +133,7 @@ async def test_the_cookie_is_random_and_holds_nothing_of_the_key(visitor: Visito
         assert (await status_of(visitor, cookie)) == 200
         secret = cookie["Cookie"].partition("=")[2]
         assert secret not in await everything_stored(visitor.app.services.storage)
-        # It is no token: what counts only for our own pages must not count as a header.
+        # The login is not a token, so it must not work as a header.
         assert (await visitor.get("/api/v1/me", headers={"x-api-key": secret})).status == 401
     for secret in (str(KEY), await make_token(visitor, "read")):
         kept = {"Cookie": f"{first['Cookie'].partition('=')[0]}={secret}"}

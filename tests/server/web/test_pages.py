@@ -1,4 +1,4 @@
-"""The pages of the dashboard: where they are, what guards them, and what is said where there are none."""
+"""The pages of the dashboard: their paths and headers, and the answer without a build."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGE = '<meta name="style-nonce" content="perdure-nonce"><base href="/perdure-ba
 
 @pytest.fixture
 def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small build in the place of the real one."""
+    """Replace the real build by a small one."""
     folder = tmp_path / "web"
     (folder / "assets").mkdir(parents=True)
     (folder / "index.html").write_text(PAGE)

@@ -276,13 +276,12 @@ class _Pages:
             asked = self._size if self._left is None else min(self._left, self._size)
             tuples = await self._graphs.find(structs.replace(self._query, limit=asked))
             self._is_last = len(tuples) < asked or asked == self._left
-            whole = tuples if self._is_last else _without_last(tuples)
+            whole = tuples
+            if not self._is_last:
+                last_id = tuples[-1].checkpoint_id
+                whole = [stored for stored in tuples if stored.checkpoint_id != last_id]
             self._size *= 1 if whole else 2
         if whole:
             self._query = structs.replace(self._query, before=whole[-1].checkpoint_id)
             self._left = None if self._left is None else self._left - len(whole)
         return whole
-
-
-def _without_last(tuples: Sequence[GraphTuple]) -> Sequence[GraphTuple]:
-    return [stored for stored in tuples if stored.checkpoint_id != tuples[-1].checkpoint_id]

@@ -165,7 +165,7 @@ class Application:
         protocol = (
             match.route.protocol
             if isinstance(match, RouteMatch)
-            else self.table.protocol_of(request.url.path)
+            else self.table.find_protocol(request.url.path)
         )
         try:
             return await self._handle(request, match, request_id)

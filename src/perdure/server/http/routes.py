@@ -219,7 +219,7 @@ class RouteTable:
             raise MethodNotAllowed(f"this path takes {', '.join(methods)}, not {method}", methods)
         raise UnknownRoute()
 
-    def protocol_of(self, path: str) -> ServerProtocol:
+    def find_protocol(self, path: str) -> ServerProtocol:
         """Return the protocol that answers for a path without a route: the one with the most similar path."""
         best = max(self.routes, key=lambda route: _common(route.path, path))
         return best.protocol

@@ -122,7 +122,7 @@ class ThreadEvents:
         return None
 
     async def _translated(self, event: StreamEvent) -> list[dict[str, Any]]:
-        graph = await self._graph_of(event.source) if self._translator.is_new(event) else None
+        graph = await self._find_agent(event.source) if self._translator.is_new(event) else None
         since = self._subscription.since or 0
         return [
             _message(event, seq, translated)
@@ -130,7 +130,7 @@ class ThreadEvents:
             if seq > since and self._subscription.wants(translated)
         ]
 
-    async def _graph_of(self, run_id: str) -> str | None:
+    async def _find_agent(self, run_id: str) -> str | None:
         with contextlib.suppress(NotFound):
             return (await self._threads.get_run(run_id)).agent
         return None

@@ -28,7 +28,9 @@ class LangGraphProtocol:
     def refuse(self, error: PerdureError, request_id: str, request: Request) -> Response:
         """Build the error as the SDK reads it: its message in `detail`, plus its code."""
         body = {"detail": _detail(error), "code": error.code}
-        return Response(encode(body), _status(error), build_headers(error), "application/json")
+        # Here an unknown filter or sort key is a field with a wrong value.
+        status = UNPROCESSABLE if isinstance(error, BadQuery) else error.http_status
+        return Response(encode(body), status, build_headers(error), "application/json")
 
     async def admit(self, request: Request, app: StoreApp) -> Caller | None:
         """Return the caller that custom auth authenticates; None without custom auth."""
@@ -44,11 +46,6 @@ def _detail(error: PerdureError) -> str:
     if not isinstance(error, BadBody) or len(error.location) < 2:
         return error.message
     return ".".join(map(str, error.location)) + ": " + error.message
-
-
-def _status(error: PerdureError) -> int:
-    """Return the status. Here an unknown filter or sort key is a field with a wrong value."""
-    return UNPROCESSABLE if isinstance(error, BadQuery) else error.http_status
 
 
 def get_user(call: Call) -> User | None:

@@ -302,7 +302,9 @@ def _shown(
 ) -> dict[str, Any]:
     shown = selected(thread, select)
     if paths:
-        shown["extracted"] = {name: _value_at(thread, path) for name, path in paths.items()}
+        shown["extracted"] = {
+            name: next(iter(jsonpath.find(thread, path)), None) for name, path in paths.items()
+        }
     return shown
 
 
@@ -343,10 +345,6 @@ def _parse_path(path: str) -> Path:
     if steps[0][1] not in ROOTS:
         raise InvalidInput(f"extract: the path {path[:64]!r} must begin with one of {', '.join(ROOTS)}")
     return steps
-
-
-def _value_at(record: Any, path: Path) -> Any:
-    return next(iter(jsonpath.find(record, path)), None)
 
 
 # --- one thread -------------------------------------------------------------------------------------------

@@ -18,15 +18,15 @@ from .support import (
     AttemptStatus,
     Contract,
     RolloutStatus,
-    attempts_of,
     claim,
     drain,
     finish,
+    get_rollout,
+    get_worker,
     latest,
+    list_attempts,
     new_rollout,
     retrying,
-    rollout_of,
-    worker_of,
 )
 
 __all__ = ["TestOlderAttempts", "TestPropagation", "TestStartAttempt", "TestUpdateAttempt"]
@@ -44,7 +44,7 @@ class TestStartAttempt(Contract):
         again = await store.start_attempt(started.rollout_id)
         assert again.status == "preparing"
         assert (again.attempt.sequence_id, again.attempt.status) == (2, "preparing")
-        assert (await rollout_of(store, started.rollout_id)).status == "preparing"
+        assert (await get_rollout(store, started.rollout_id)).status == "preparing"
 
     async def test_first_attempt_of_a_waiting_rollout_takes_it_off_the_queue(
         self, store: LightningStore
@@ -69,13 +69,13 @@ class TestStartAttempt(Contract):
         started = await new_rollout(store)
         ended = await finish(store, started)
         await store.start_attempt(started.rollout_id)
-        assert (await attempts_of(store, started.rollout_id))[0] == ended
+        assert (await list_attempts(store, started.rollout_id))[0] == ended
 
     async def test_worker_is_recorded_and_busy(self, store: LightningStore) -> None:
         started = await new_rollout(store)
         again = await store.start_attempt(started.rollout_id, "w")
         assert again.attempt.worker_id == "w"
-        worker = await worker_of(store, "w")
+        worker = await get_worker(store, "w")
         assert (worker.status, worker.current_attempt_id) == ("busy", again.attempt.attempt_id)
 
     async def test_unknown_rollout(self, store: LightningStore) -> None:
@@ -114,7 +114,7 @@ class TestUpdateAttempt(Contract):
         again = await store.start_attempt(started.rollout_id)
         updated = await store.update_attempt(started.rollout_id, "latest", metadata={"k": 1})
         assert updated.attempt_id == again.attempt.attempt_id
-        first, second = await attempts_of(store, started.rollout_id)
+        first, second = await list_attempts(store, started.rollout_id)
         assert (first.metadata, second.metadata) == (started.attempt.metadata, {"k": 1})
 
     async def test_an_older_attempt_can_be_named(self, store: LightningStore) -> None:
@@ -124,7 +124,7 @@ class TestUpdateAttempt(Contract):
             started.rollout_id, started.attempt.attempt_id, metadata={"k": 1}
         )
         assert updated.sequence_id == 1
-        assert (await attempts_of(store, started.rollout_id))[0].metadata == {"k": 1}
+        assert (await list_attempts(store, started.rollout_id))[0].metadata == {"k": 1}
 
     async def test_metadata_is_replaced_not_merged(self, store: LightningStore) -> None:
         started = await new_rollout(store)
@@ -216,7 +216,7 @@ class TestPropagation(Contract):
         started = await new_rollout(store, config)
         await finish(store, started, status)
         expected = expected_rollout(status, retried, attempts_left)
-        rollout = await rollout_of(store, started.rollout_id)
+        rollout = await get_rollout(store, started.rollout_id)
         assert rollout.status == expected
         assert (rollout.end_time is not None) == (expected in TERMINAL)
         assert await drain(store) == ([started.rollout_id] if expected == "requeuing" else [])
@@ -228,7 +228,7 @@ class TestPropagation(Contract):
         started = await new_rollout(store)
         await store.update_rollout(started.rollout_id, status=before)
         await finish(store, started)
-        assert (await rollout_of(store, started.rollout_id)).status == "succeeded"
+        assert (await get_rollout(store, started.rollout_id)).status == "succeeded"
         assert await drain(store) == []
 
     @pytest.mark.parametrize("status", RETRIABLE)
@@ -238,30 +238,33 @@ class TestPropagation(Contract):
         queued = await store.enqueue_rollout("task", config=retrying(status, max_attempts=3))
         for expected in ("requeuing", "requeuing", "failed"):
             await finish(store, await claim(store), status)
-            assert (await rollout_of(store, queued.rollout_id)).status == expected
-        assert len(await attempts_of(store, queued.rollout_id)) == 3
+            assert (await get_rollout(store, queued.rollout_id)).status == expected
+        assert len(await list_attempts(store, queued.rollout_id)) == 3
         assert await store.dequeue_rollout() is None
 
     async def test_success_on_a_retry(self, store: LightningStore) -> None:
         queued = await store.enqueue_rollout("task", config=retrying("failed"))
         await finish(store, await claim(store), "failed")
         await finish(store, await claim(store), "succeeded")
-        rollout = await rollout_of(store, queued.rollout_id)
+        rollout = await get_rollout(store, queued.rollout_id)
         assert rollout.status == "succeeded"
-        assert [one.status for one in await attempts_of(store, queued.rollout_id)] == ["failed", "succeeded"]
+        assert [one.status for one in await list_attempts(store, queued.rollout_id)] == [
+            "failed",
+            "succeeded",
+        ]
 
     async def test_attempt_beyond_the_maximum_is_not_retried(self, store: LightningStore) -> None:
         started = await new_rollout(store, retrying("failed", max_attempts=2))
         await store.start_attempt(started.rollout_id)
         third = await store.start_attempt(started.rollout_id)
         await finish(store, third, "failed")
-        assert (await rollout_of(store, started.rollout_id)).status == "failed"
+        assert (await get_rollout(store, started.rollout_id)).status == "failed"
 
     async def test_a_report_may_be_corrected(self, store: LightningStore) -> None:
         started = await new_rollout(store)
         await finish(store, started, "succeeded")
         await finish(store, started, "failed")
-        assert (await rollout_of(store, started.rollout_id)).status == "failed"
+        assert (await get_rollout(store, started.rollout_id)).status == "failed"
         assert (await latest(store, started.rollout_id)).status == "failed"
 
 
@@ -276,7 +279,7 @@ class TestOlderAttempts(Contract):
         again = await store.start_attempt(started.rollout_id)
         updated = await finish(store, started, status)
         assert updated.status == status
-        rollout = await rollout_of(store, started.rollout_id)
+        rollout = await get_rollout(store, started.rollout_id)
         assert rollout == again
         assert await drain(store) == []
 
@@ -285,4 +288,4 @@ class TestOlderAttempts(Contract):
         again = await store.start_attempt(started.rollout_id)
         await finish(store, again, "succeeded")
         await finish(store, started, "failed")
-        assert (await rollout_of(store, started.rollout_id)).status == "succeeded"
+        assert (await get_rollout(store, started.rollout_id)).status == "succeeded"

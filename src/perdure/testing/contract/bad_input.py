@@ -17,7 +17,7 @@ from perdure import (
 )
 from perdure.testing.grids import every
 
-from .support import ATTEMPT_STATUSES, ROLLOUT_STATUSES, Contract, attempts_of, make_span, new_rollout
+from .support import ATTEMPT_STATUSES, ROLLOUT_STATUSES, Contract, list_attempts, make_span, new_rollout
 
 __all__ = ["TestBadPages", "TestBadRecords", "TestBadReports", "TestBadText", "TestBadValues"]
 
@@ -109,7 +109,7 @@ class TestBadReports(Contract):
         started = await new_rollout(store, worker_id="w")
         with pytest.raises(ValueError, match=r".+"):
             await store.update_attempt(started.rollout_id, "latest", status=status, metadata={"k": 1})
-        assert await attempts_of(store, started.rollout_id) == [started.attempt]
+        assert await list_attempts(store, started.rollout_id) == [started.attempt]
         assert await store.get_rollout_by_id(started.rollout_id) == started
 
     @every("status", ["timeout", "unresponsive", "bogus", "", None, 1])
@@ -135,7 +135,7 @@ class TestBadReports(Contract):
         started = await new_rollout(store)
         with pytest.raises(errors.InvalidInput):
             await store.update_attempt(started.rollout_id, "latest", **fields)
-        assert await attempts_of(store, started.rollout_id) == [started.attempt]
+        assert await list_attempts(store, started.rollout_id) == [started.attempt]
 
     async def test_unknown_ids_say_which(self, store: LightningStore) -> None:
         calls = [

@@ -9,17 +9,17 @@ from perdure import EnqueueRolloutRequest, LightningStore, LightningStoreThreade
 
 from .support import (
     Contract,
-    attempts_of,
     claim,
     drain,
     finish,
+    get_rollout,
+    get_worker,
     latest,
+    list_attempts,
     make_span,
     new_rollout,
     retrying,
-    rollout_of,
     soon,
-    worker_of,
 )
 
 __all__ = ["TestManyCallers", "TestManyThreads"]
@@ -34,7 +34,7 @@ class TestManyCallers(Contract):
         taken = [claimed.rollout_id for claimed in claims if claimed is not None]
         assert (len(taken), set(taken)) == (20, ids)
         for rollout_id in ids:
-            assert len(await attempts_of(store, rollout_id)) == 1
+            assert len(await list_attempts(store, rollout_id)) == 1
 
     async def test_batches_of_claims_do_not_overlap(self, store: LightningStore) -> None:
         await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(50)])
@@ -74,7 +74,9 @@ class TestManyCallers(Contract):
         started = await new_rollout(store)
         again = await asyncio.gather(*(store.start_attempt(started.rollout_id) for _ in range(15)))
         assert sorted(one.attempt.sequence_id for one in again) == list(range(2, 17))
-        assert [one.sequence_id for one in await attempts_of(store, started.rollout_id)] == list(range(1, 17))
+        assert [one.sequence_id for one in await list_attempts(store, started.rollout_id)] == list(
+            range(1, 17)
+        )
 
     async def test_one_end_of_many_reports(self, store: LightningStore) -> None:
         started = await new_rollout(store, retrying("failed", max_attempts=5))
@@ -121,12 +123,12 @@ class TestManyCallers(Contract):
             await asyncio.gather(
                 finish(store, started), store.update_rollout(started.rollout_id, status="cancelled")
             )
-            assert (await rollout_of(store, started.rollout_id)).status == "cancelled"
+            assert (await get_rollout(store, started.rollout_id)).status == "cancelled"
 
     async def test_one_worker_of_many_claims_is_busy_with_one(self, store: LightningStore) -> None:
         await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(10)])
         claims = await asyncio.gather(*(claim(store, "w") for _ in range(10)))
-        worker = await worker_of(store, "w")
+        worker = await get_worker(store, "w")
         held = [one for one in claims if one.attempt.attempt_id == worker.current_attempt_id]
         assert (worker.status, len(held)) == ("busy", 1)
         assert worker.current_rollout_id == held[0].rollout_id
@@ -153,7 +155,7 @@ class TestManyThreads(Contract):
             return (await shared.enqueue_rollout("there")).rollout_id
 
         there = await soon(asyncio.to_thread(asyncio.run, elsewhere()))
-        assert (await rollout_of(shared, here.rollout_id)).status == "succeeded"
+        assert (await get_rollout(shared, here.rollout_id)).status == "succeeded"
         assert (await claim(shared)).rollout_id == there
 
     async def test_woken_from_another_thread(self, store: LightningStore) -> None:

@@ -15,14 +15,14 @@ from .support import (
     Contract,
     Harness,
     RolloutStatus,
-    attempts_of,
     claim,
     drain,
     finish,
+    get_rollout,
+    list_attempts,
     make_span,
     new_rollout,
     retrying,
-    rollout_of,
     soon,
 )
 
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-async def now_of(store: LightningStore) -> float:
+async def get_now(store: LightningStore) -> float:
     """Return the store's own time in epoch seconds."""
     return (await new_rollout(store)).start_time
 
@@ -198,7 +198,7 @@ class TestNotBefore(Contract):
     """A rollout that waits for its time."""
 
     async def test_is_not_claimed_before(self, store: LightningStore, harness: Harness) -> None:
-        now = await now_of(store)
+        now = await get_now(store)
         later = await store.enqueue_rollout("later", not_before=now + 100)
         assert later.status == "queuing"
         assert await store.dequeue_rollout() is None
@@ -208,7 +208,7 @@ class TestNotBefore(Contract):
         assert (await claim(store)).rollout_id == later.rollout_id
 
     async def test_others_overtake_it(self, store: LightningStore, harness: Harness) -> None:
-        now = await now_of(store)
+        now = await get_now(store)
         later = await store.enqueue_rollout("later", not_before=now + 100)
         first = await store.enqueue_rollout("first")
         assert await drain(store) == [first.rollout_id]
@@ -216,12 +216,12 @@ class TestNotBefore(Contract):
         assert await drain(store) == [later.rollout_id]
 
     async def test_the_past_is_now(self, store: LightningStore) -> None:
-        now = await now_of(store)
+        now = await get_now(store)
         queued = await store.enqueue_rollout("task", not_before=now - 100)
         assert await drain(store) == [queued.rollout_id]
 
     async def test_in_a_batch(self, store: LightningStore, harness: Harness) -> None:
-        now = await now_of(store)
+        now = await get_now(store)
         later, first = await store.enqueue_many_rollouts(
             [EnqueueRolloutRequest(input=1, not_before=now + 100), EnqueueRolloutRequest(input=2)]
         )
@@ -233,13 +233,13 @@ class TestNotBefore(Contract):
     async def test_an_end_takes_it_away(
         self, store: LightningStore, harness: Harness, status: RolloutStatus
     ) -> None:
-        queued = await store.enqueue_rollout("task", not_before=await now_of(store) + 100)
+        queued = await store.enqueue_rollout("task", not_before=await get_now(store) + 100)
         await store.update_rollout(queued.rollout_id, status=status)
         await harness.advance(101)
         assert await drain(store) == []
 
     async def test_start_attempt_does_not_wait(self, store: LightningStore, harness: Harness) -> None:
-        queued = await store.enqueue_rollout("task", not_before=await now_of(store) + 100)
+        queued = await store.enqueue_rollout("task", not_before=await get_now(store) + 100)
         started = await store.start_attempt(queued.rollout_id)
         assert started.status == "preparing"
         await harness.advance(101)
@@ -264,7 +264,7 @@ class TestIdempotencyKey(Contract):
         await finish(store, await claim(store))
         again = await store.enqueue_rollout("task", idempotency_key="k")
         assert (again.rollout_id, again.status) == (first.rollout_id, "succeeded")
-        assert (await rollout_of(store, first.rollout_id)).status == "succeeded"
+        assert (await get_rollout(store, first.rollout_id)).status == "succeeded"
         assert await drain(store) == []
 
     async def test_within_one_batch(self, store: LightningStore) -> None:
@@ -312,7 +312,7 @@ class TestRepeatedCalls(Contract):
         assert first is not None
         await finish(store, first)
         assert await store.dequeue_rollout("w", idempotency_key="k") == first
-        assert (await rollout_of(store, first.rollout_id)).status == "succeeded"
+        assert (await get_rollout(store, first.rollout_id)).status == "succeeded"
 
     async def test_dequeue_many(self, store: LightningStore) -> None:
         queued = [await store.enqueue_rollout(number) for number in range(5)]
@@ -326,7 +326,7 @@ class TestRepeatedCalls(Contract):
         first = await store.start_attempt(started.rollout_id, "w", idempotency_key="k")
         assert await store.start_attempt(started.rollout_id, "w", idempotency_key="k") == first
         assert first.attempt.sequence_id == 2
-        assert len(await attempts_of(store, started.rollout_id)) == 2
+        assert len(await list_attempts(store, started.rollout_id)) == 2
 
     async def test_add_resources(self, store: LightningStore) -> None:
         prompt = PromptTemplate(template="x", engine="poml")

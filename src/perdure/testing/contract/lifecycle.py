@@ -21,14 +21,14 @@ from .support import (
     TERMINAL,
     Contract,
     RolloutStatus,
-    attempts_of,
     claim,
     drain,
     finish,
+    get_rollout,
+    get_worker,
+    list_attempts,
     new_rollout,
     retrying,
-    rollout_of,
-    worker_of,
 )
 
 __all__ = ["TestDequeue", "TestDequeueMany", "TestEnqueue", "TestEveryCreator", "TestStartRollout"]
@@ -73,7 +73,7 @@ class TestEveryCreator(Contract):
         self, store: LightningStore, creator: str, input: Any
     ) -> None:
         created = await create(store, creator, input)
-        stored = await rollout_of(store, created.rollout_id)
+        stored = await get_rollout(store, created.rollout_id)
         assert created.input == input
         assert stored.input == input
         assert type(stored.input) is type(input)
@@ -81,7 +81,7 @@ class TestEveryCreator(Contract):
     @every("mode", MODES)
     async def test_mode_is_kept(self, store: LightningStore, creator: str, mode: Any) -> None:
         created = await create(store, creator, mode=mode)
-        assert (await rollout_of(store, created.rollout_id)).mode == mode
+        assert (await get_rollout(store, created.rollout_id)).mode == mode
 
     async def test_id_has_the_contracts_shape(self, store: LightningStore, creator: str) -> None:
         created = await create(store, creator)
@@ -89,7 +89,7 @@ class TestEveryCreator(Contract):
 
     async def test_defaults(self, store: LightningStore, creator: str) -> None:
         created = await create(store, creator)
-        stored = await rollout_of(store, created.rollout_id)
+        stored = await get_rollout(store, created.rollout_id)
         for rollout in (created, stored):
             assert rollout.config == RolloutConfig()
             assert rollout.metadata == {}
@@ -106,7 +106,7 @@ class TestEveryCreator(Contract):
             retry_condition=["failed", "timeout"],
         )
         created = await create(store, creator, config=config)
-        stored = await rollout_of(store, created.rollout_id)
+        stored = await get_rollout(store, created.rollout_id)
         assert created.config == config
         assert stored.config == config
 
@@ -114,29 +114,29 @@ class TestEveryCreator(Contract):
         config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
         created = await create(store, creator, config=config)
         config.retry_condition.append("timeout")
-        assert (await rollout_of(store, created.rollout_id)).config.retry_condition == ["failed"]
+        assert (await get_rollout(store, created.rollout_id)).config.retry_condition == ["failed"]
 
     async def test_metadata_is_copied(self, store: LightningStore, creator: str) -> None:
         metadata = {"run": 1}
         created = await create(store, creator, metadata=metadata)
         metadata["run"] = 2
-        assert (await rollout_of(store, created.rollout_id)).metadata == {"run": 1}
+        assert (await get_rollout(store, created.rollout_id)).metadata == {"run": 1}
 
     async def test_latest_resources_are_the_default(self, store: LightningStore, creator: str) -> None:
         update = await store.add_resources({"prompt": PromptTemplate(template="{x}", engine="f-string")})
         created = await create(store, creator)
         assert created.resources_id == update.resources_id
-        assert (await rollout_of(store, created.rollout_id)).resources_id == update.resources_id
+        assert (await get_rollout(store, created.rollout_id)).resources_id == update.resources_id
 
     async def test_named_resources_win_over_the_latest(self, store: LightningStore, creator: str) -> None:
         first = await store.add_resources({"prompt": PromptTemplate(template="{x}", engine="f-string")})
         await store.add_resources({"prompt": PromptTemplate(template="{y}", engine="f-string")})
         created = await create(store, creator, resources_id=first.resources_id)
-        assert (await rollout_of(store, created.rollout_id)).resources_id == first.resources_id
+        assert (await get_rollout(store, created.rollout_id)).resources_id == first.resources_id
 
     async def test_unknown_resources_id_is_accepted(self, store: LightningStore, creator: str) -> None:
         created = await create(store, creator, resources_id="res-add")
-        assert (await rollout_of(store, created.rollout_id)).resources_id == "res-add"
+        assert (await get_rollout(store, created.rollout_id)).resources_id == "res-add"
 
 
 class TestStartRollout(Contract):
@@ -169,7 +169,7 @@ class TestStartRollout(Contract):
     async def test_worker_is_recorded_and_busy(self, store: LightningStore) -> None:
         started = await new_rollout(store, worker_id="w")
         assert started.attempt.worker_id == "w"
-        worker = await worker_of(store, "w")
+        worker = await get_worker(store, "w")
         assert (worker.status, worker.current_rollout_id, worker.current_attempt_id) == (
             "busy",
             started.rollout_id,
@@ -185,7 +185,7 @@ class TestEnqueue(Contract):
         assert type(queued) is Rollout
         assert queued.status == "queuing"
         assert await store.get_latest_attempt(queued.rollout_id) is None
-        assert await attempts_of(store, queued.rollout_id) == []
+        assert await list_attempts(store, queued.rollout_id) == []
 
     async def test_answer_equals_what_is_stored(self, store: LightningStore) -> None:
         queued = await store.enqueue_rollout({"a": 1}, mode="train", metadata={"k": "v"})
@@ -258,7 +258,7 @@ class TestDequeue(Contract):
         fresh = await store.enqueue_rollout("fresh")
         await store.update_rollout(stale.rollout_id, status=status)
         assert await drain(store) == [fresh.rollout_id]
-        assert (await rollout_of(store, stale.rollout_id)).status == status
+        assert (await get_rollout(store, stale.rollout_id)).status == status
 
     async def test_skips_many_stale_entries_in_a_row(self, store: LightningStore) -> None:
         for i in range(10):
@@ -322,7 +322,7 @@ class TestDequeueMany(Contract):
     async def test_worker_holds_the_last_one(self, store: LightningStore) -> None:
         await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(3)])
         claimed = await store.dequeue_many_rollouts(limit=3, worker_id="w")
-        worker = await worker_of(store, "w")
+        worker = await get_worker(store, "w")
         assert worker.status == "busy"
         assert worker.current_rollout_id == claimed[-1].rollout_id
         assert worker.current_attempt_id == claimed[-1].attempt.attempt_id

@@ -28,11 +28,11 @@ from .support import (
     Contract,
     RolloutStatus,
     finish,
+    get_rollout,
+    get_worker,
     latest,
     make_span,
     new_rollout,
-    rollout_of,
-    worker_of,
 )
 
 __all__ = ["TestPages", "TestRecords", "TestStore"]
@@ -45,9 +45,9 @@ async def one_of_each(store: LightningStore) -> dict[str, Any]:
     resources = await store.add_resources({"p": PromptTemplate(template="x", engine="poml")})
     return {
         "rollout": await store.enqueue_rollout({"a": [1]}, metadata={"k": {"deep": 1}}),
-        "attempted rollout": await rollout_of(store, started.rollout_id),
+        "attempted rollout": await get_rollout(store, started.rollout_id),
         "attempt": await latest(store, started.rollout_id),
-        "worker": await worker_of(store, "w"),
+        "worker": await get_worker(store, "w"),
         "resources": resources,
         "span": (await store.query_spans(started.rollout_id))[0],
     }
@@ -96,19 +96,23 @@ class TestRecords(Contract):
 
     async def test_changing_an_answer_changes_nothing_stored(self, store: LightningStore) -> None:
         queued = await store.enqueue_rollout({"list": [1]}, metadata={"k": 1})
-        before = await rollout_of(store, queued.rollout_id)
-        for answer in (queued, await rollout_of(store, queued.rollout_id), (await store.query_rollouts())[0]):
+        before = await get_rollout(store, queued.rollout_id)
+        for answer in (
+            queued,
+            await get_rollout(store, queued.rollout_id),
+            (await store.query_rollouts())[0],
+        ):
             answer.input["list"].append(2)
             assert answer.metadata is not None
             answer.metadata["k"] = 2
             answer.config.retry_condition.append("failed")
-        assert await rollout_of(store, queued.rollout_id) == before
+        assert await get_rollout(store, queued.rollout_id) == before
 
     async def test_changing_what_was_given_changes_nothing_stored(self, store: LightningStore) -> None:
         given: dict[str, Any] = {"list": [1]}
         queued = await store.enqueue_rollout(given, metadata=given)
         given["list"].append(2)
-        stored = await rollout_of(store, queued.rollout_id)
+        stored = await get_rollout(store, queued.rollout_id)
         assert (stored.input, stored.metadata) == ({"list": [1]}, {"list": [1]})
 
     async def test_changing_a_span_changes_nothing_stored(self, store: LightningStore) -> None:
@@ -223,4 +227,4 @@ class TestStore(Contract):
             ]
         await asyncio.gather(*calls)
         for one in started:
-            assert (await rollout_of(store, one.rollout_id)).status == "succeeded"
+            assert (await get_rollout(store, one.rollout_id)).status == "succeeded"

@@ -10,16 +10,16 @@ from .support import (
     AttemptStatus,
     Contract,
     Harness,
-    attempts_of,
     claim,
     drain,
     finish,
+    get_rollout,
+    get_worker,
     latest,
+    list_attempts,
     make_span,
     new_rollout,
     retrying,
-    rollout_of,
-    worker_of,
 )
 
 __all__ = ["TestOlderAttemptSpeaks", "TestRevival"]
@@ -43,10 +43,10 @@ class TestRevival(Contract):
     @pytest.mark.parametrize("retried", [True, False])
     async def test_by_a_span(self, store: LightningStore, harness: Harness, retried: bool) -> None:
         started = await silent(store, harness, retried)
-        before = await rollout_of(store, started.rollout_id)
+        before = await get_rollout(store, started.rollout_id)
         assert before.status == ("requeuing" if retried else "failed")
         await store.add_span(make_span(started))
-        rollout = await rollout_of(store, started.rollout_id)
+        rollout = await get_rollout(store, started.rollout_id)
         assert (rollout.status, rollout.end_time) == ("running", None)
         assert (await latest(store, started.rollout_id)).status == "running"
         assert await store.dequeue_rollout() is None
@@ -59,7 +59,7 @@ class TestRevival(Contract):
         started = await silent(store, harness, retried)
         await store.add_span(make_span(started))
         await finish(store, started, status)
-        rollout = await rollout_of(store, started.rollout_id)
+        rollout = await get_rollout(store, started.rollout_id)
         assert rollout.status == status
         assert rollout.end_time is not None
         assert await drain(store) == []
@@ -68,13 +68,13 @@ class TestRevival(Contract):
     async def test_by_success_alone(self, store: LightningStore, harness: Harness, retried: bool) -> None:
         started = await silent(store, harness, retried)
         await finish(store, started)
-        assert (await rollout_of(store, started.rollout_id)).status == "succeeded"
+        assert (await get_rollout(store, started.rollout_id)).status == "succeeded"
         assert await drain(store) == []
 
     async def test_failure_alone_ends_a_waiting_retry(self, store: LightningStore, harness: Harness) -> None:
         started = await silent(store, harness, retried=True)
         await finish(store, started, "failed")
-        assert (await rollout_of(store, started.rollout_id)).status == "failed"
+        assert (await get_rollout(store, started.rollout_id)).status == "failed"
         assert await drain(store) == []
 
     async def test_a_failure_that_was_told_is_not_taken_back(
@@ -82,18 +82,18 @@ class TestRevival(Contract):
     ) -> None:
         started = await silent(store, harness, retried=True)
         await store.update_rollout(started.rollout_id, status="failed")
-        before = await rollout_of(store, started.rollout_id)
+        before = await get_rollout(store, started.rollout_id)
         await store.add_span(make_span(started))
-        after = await rollout_of(store, started.rollout_id)
+        after = await get_rollout(store, started.rollout_id)
         assert (after.status, after.end_time) == ("failed", before.end_time)
         assert await drain(store) == []
 
     async def test_timeout_is_lifted_by_a_report(self, store: LightningStore, harness: Harness) -> None:
         started = await new_rollout(store, RolloutConfig(timeout_seconds=10))
         await harness.advance(11)
-        assert (await rollout_of(store, started.rollout_id)).status == "failed"
+        assert (await get_rollout(store, started.rollout_id)).status == "failed"
         await finish(store, started)
-        assert (await rollout_of(store, started.rollout_id)).status == "succeeded"
+        assert (await get_rollout(store, started.rollout_id)).status == "succeeded"
         assert (await latest(store, started.rollout_id)).status == "succeeded"
 
     @pytest.mark.parametrize("retried", [True, False])
@@ -102,7 +102,7 @@ class TestRevival(Contract):
         await store.add_span(make_span(started))
         await harness.advance(11)
         assert (await latest(store, started.rollout_id)).status == "unresponsive"
-        rollout = await rollout_of(store, started.rollout_id)
+        rollout = await get_rollout(store, started.rollout_id)
         assert rollout.status == ("requeuing" if retried else "failed")
 
     async def test_the_retry_comes_back_when_it_falls_silent_again(
@@ -117,7 +117,7 @@ class TestRevival(Contract):
     async def test_worker_stays_unknown(self, store: LightningStore, harness: Harness) -> None:
         started = await silent(store, harness, retried=True, worker_id="w")
         await store.add_span(make_span(started))
-        worker = await worker_of(store, "w")
+        worker = await get_worker(store, "w")
         assert (worker.status, worker.current_attempt_id) == ("unknown", None)
 
 
@@ -134,12 +134,12 @@ class TestOlderAttemptSpeaks(Contract):
             second = await claim(store, "new")
         else:
             second = await store.start_attempt(first.rollout_id, "new")
-        old, new = await worker_of(store, "old"), await worker_of(store, "new")
+        old, new = await get_worker(store, "old"), await get_worker(store, "new")
         await store.add_span(make_span(first))
-        one, two = await attempts_of(store, first.rollout_id)
+        one, two = await list_attempts(store, first.rollout_id)
         assert (one.status, two) == ("running", second.attempt)
-        assert (await rollout_of(store, first.rollout_id)).status == "preparing"
-        assert (await worker_of(store, "old"), await worker_of(store, "new")) == (old, new)
+        assert (await get_rollout(store, first.rollout_id)).status == "preparing"
+        assert (await get_worker(store, "old"), await get_worker(store, "new")) == (old, new)
         assert await store.dequeue_rollout() is None
 
     async def test_it_stays_ended_if_it_had_ended(self, store: LightningStore) -> None:
@@ -147,23 +147,23 @@ class TestOlderAttemptSpeaks(Contract):
         ended = await finish(store, first, "failed")
         second = await store.start_attempt(first.rollout_id)
         await store.add_span(make_span(first))
-        one, two = await attempts_of(store, first.rollout_id)
+        one, two = await list_attempts(store, first.rollout_id)
         assert (one.status, one.end_time) == ("failed", ended.end_time)
         assert two == second.attempt
-        assert (await rollout_of(store, first.rollout_id)).status == "preparing"
+        assert (await get_rollout(store, first.rollout_id)).status == "preparing"
 
     async def test_a_finished_rollout_stays_finished(self, store: LightningStore) -> None:
         first = await new_rollout(store)
         second = await store.start_attempt(first.rollout_id)
         await finish(store, second)
-        before = await rollout_of(store, first.rollout_id)
+        before = await get_rollout(store, first.rollout_id)
         await store.add_span(make_span(first))
-        assert await rollout_of(store, first.rollout_id) == before
+        assert await get_rollout(store, first.rollout_id) == before
 
     async def test_a_waiting_retry_stays_in_the_queue(self, store: LightningStore) -> None:
         first = await new_rollout(store, retrying("failed"))
         second = await store.start_attempt(first.rollout_id)
         await finish(store, second, "failed")
         await store.add_span(make_span(first))
-        assert (await rollout_of(store, first.rollout_id)).status == "requeuing"
+        assert (await get_rollout(store, first.rollout_id)).status == "requeuing"
         assert await drain(store) == [first.rollout_id]

@@ -15,11 +15,11 @@ from .support import (
     Contract,
     Harness,
     RolloutStatus,
-    attempts_of,
     finish,
+    get_rollout,
+    list_attempts,
     make_span,
     new_rollout,
-    rollout_of,
 )
 
 __all__ = ["TestGetRollout", "TestQueryAttempts", "TestQueryRollouts", "TestRolloutFilters"]
@@ -50,7 +50,7 @@ async def mixed_rollouts(store: LightningStore) -> list[Rollout]:
         queued = await store.enqueue_rollout("task", mode=mode, resources_id=resources_id)  # type: ignore[arg-type]
         await store.update_rollout(queued.rollout_id, status=status)
         ids.append(queued.rollout_id)
-    return [await rollout_of(store, rollout_id) for rollout_id in ids]
+    return [await get_rollout(store, rollout_id) for rollout_id in ids]
 
 
 async def mixed_attempts(store: LightningStore, harness: Harness) -> tuple[str, list[Attempt]]:
@@ -65,7 +65,7 @@ async def mixed_attempts(store: LightningStore, harness: Harness) -> tuple[str, 
             await finish(store, again, "succeeded")
         elif worker_id is None:
             await store.add_span(make_span(again))
-    return started.rollout_id, await attempts_of(store, started.rollout_id)
+    return started.rollout_id, await list_attempts(store, started.rollout_id)
 
 
 class TestQueryRollouts(Contract):

@@ -13,13 +13,13 @@ from perdure.testing.grids import every
 from .support import (
     Contract,
     Harness,
-    attempts_of,
     claim,
+    get_rollout,
     latest,
+    list_attempts,
     make_span,
     new_rollout,
     otel_span,
-    rollout_of,
 )
 
 __all__ = ["TestAddManySpans", "TestAddOtelSpan", "TestAddSpan", "TestSpanHeartbeat", "TestSpanRoundTrip"]
@@ -168,7 +168,7 @@ class TestSpanHeartbeat(Contract):
         assert attempt.status == "running"
         assert attempt.last_heartbeat_time is not None
         assert attempt.last_heartbeat_time >= attempt.start_time
-        assert (await rollout_of(store, started.rollout_id)).status == "running"
+        assert (await get_rollout(store, started.rollout_id)).status == "running"
 
     async def test_later_spans_move_the_heartbeat(self, store: LightningStore, harness: Harness) -> None:
         started = await new_rollout(store)
@@ -201,7 +201,7 @@ class TestSpanHeartbeat(Contract):
         await store.add_many_spans([make_span(one), make_span(two), make_span(one)])
         for started in (one, two):
             assert (await latest(store, started.rollout_id)).status == "running"
-            assert (await rollout_of(store, started.rollout_id)).status == "running"
+            assert (await get_rollout(store, started.rollout_id)).status == "running"
 
     async def test_a_batch_of_duplicates_is_no_heartbeat(
         self, store: LightningStore, harness: Harness
@@ -225,7 +225,7 @@ class TestSpanHeartbeat(Contract):
         started = await new_rollout(store)
         again = await store.start_attempt(started.rollout_id)
         await store.add_span(make_span(again))
-        first, second = await attempts_of(store, started.rollout_id)
+        first, second = await list_attempts(store, started.rollout_id)
         assert first == started.attempt
         assert second.status == "running"
 

@@ -44,18 +44,18 @@ __all__ = [
     "Harness",
     "RolloutStatus",
     "WorkerStatus",
-    "attempts_of",
     "claim",
     "drain",
     "finish",
+    "get_rollout",
+    "get_worker",
     "latest",
+    "list_attempts",
     "make_span",
     "new_rollout",
     "otel_span",
     "retrying",
-    "rollout_of",
     "soon",
-    "worker_of",
 ]
 
 T = TypeVar("T")
@@ -117,7 +117,7 @@ async def drain(store: LightningStore) -> list[str]:
     return ids
 
 
-async def rollout_of(store: LightningStore, rollout_id: str) -> Rollout:
+async def get_rollout(store: LightningStore, rollout_id: str) -> Rollout:
     """Return a rollout, which must exist."""
     rollout = await store.get_rollout_by_id(rollout_id)
     assert rollout is not None, rollout_id
@@ -131,12 +131,12 @@ async def latest(store: LightningStore, rollout_id: str) -> Attempt:
     return attempt
 
 
-async def attempts_of(store: LightningStore, rollout_id: str) -> list[Attempt]:
+async def list_attempts(store: LightningStore, rollout_id: str) -> list[Attempt]:
     """Return the rollout's attempts, oldest first."""
     return list(await store.query_attempts(rollout_id))
 
 
-async def worker_of(store: LightningStore, worker_id: str) -> Worker:
+async def get_worker(store: LightningStore, worker_id: str) -> Worker:
     """Return a worker, which must exist; reading it runs no watchdog."""
     worker = await store.get_worker_by_id(worker_id)
     assert worker is not None, worker_id

@@ -17,17 +17,17 @@ from .support import (
     Contract,
     Harness,
     RolloutStatus,
-    attempts_of,
     claim,
     drain,
     finish,
+    get_rollout,
+    get_worker,
     latest,
+    list_attempts,
     make_span,
     new_rollout,
     retrying,
-    rollout_of,
     soon,
-    worker_of,
 )
 
 __all__ = [
@@ -51,12 +51,12 @@ class TestLateSpan(Contract):
     ) -> None:
         started = await new_rollout(store, retrying(status) if retried else None)
         ended = await finish(store, started, status)
-        before = await rollout_of(store, started.rollout_id)
+        before = await get_rollout(store, started.rollout_id)
         assert await store.add_span(make_span(started)) is not None
         attempt = await latest(store, started.rollout_id)
         assert (attempt.status, attempt.end_time) == (status, ended.end_time)
         assert attempt.last_heartbeat_time is not None
-        after = await rollout_of(store, started.rollout_id)
+        after = await get_rollout(store, started.rollout_id)
         assert (after.status, after.end_time) == (before.status, before.end_time)
         assert len(await store.query_spans(started.rollout_id)) == 1
 
@@ -85,7 +85,7 @@ class TestLateSpan(Contract):
         await store.add_span(make_span(started))
         await store.update_rollout(started.rollout_id, status="requeuing")
         await store.add_span(make_span(started))
-        assert (await rollout_of(store, started.rollout_id)).status == "requeuing"
+        assert (await get_rollout(store, started.rollout_id)).status == "requeuing"
         assert await drain(store) == [started.rollout_id]
 
     @pytest.mark.parametrize("status", QUEUED)
@@ -96,7 +96,7 @@ class TestLateSpan(Contract):
         started = await new_rollout(store)
         await store.update_rollout(started.rollout_id, status=status)
         await store.add_span(make_span(started))
-        assert (await rollout_of(store, started.rollout_id)).status == "running"
+        assert (await get_rollout(store, started.rollout_id)).status == "running"
         assert (await latest(store, started.rollout_id)).status == "running"
         assert await drain(store) == []
 
@@ -112,10 +112,10 @@ class TestCancelledIsSticky(Contract):
     @pytest.mark.parametrize("status", ATTEMPT_STATUSES)
     async def test_reports_do_not_move_it(self, store: LightningStore, status: AttemptStatus) -> None:
         started = await self.cancelled(store, retrying("failed", "timeout", "unresponsive"))
-        before = await rollout_of(store, started.rollout_id)
+        before = await get_rollout(store, started.rollout_id)
         updated = await finish(store, started, status)
         assert updated.status == status
-        after = await rollout_of(store, started.rollout_id)
+        after = await get_rollout(store, started.rollout_id)
         assert (after.status, after.end_time) == ("cancelled", before.end_time)
         assert await drain(store) == []
 
@@ -124,13 +124,13 @@ class TestCancelledIsSticky(Contract):
         await store.update_attempt(
             started.rollout_id, "latest", metadata={"k": 1}, last_heartbeat_time=started.start_time + 1
         )
-        assert (await rollout_of(store, started.rollout_id)).status == "cancelled"
+        assert (await get_rollout(store, started.rollout_id)).status == "cancelled"
 
     async def test_spans_do_not_move_it(self, store: LightningStore) -> None:
         started = await self.cancelled(store)
         assert await store.add_span(make_span(started)) is not None
         await store.add_many_spans([make_span(started), make_span(started)])
-        assert (await rollout_of(store, started.rollout_id)).status == "cancelled"
+        assert (await get_rollout(store, started.rollout_id)).status == "cancelled"
         assert len(await store.query_spans(started.rollout_id)) == 3
 
     async def test_a_silent_attempt_that_speaks_does_not_move_it(self, store: LightningStore) -> None:
@@ -138,15 +138,15 @@ class TestCancelledIsSticky(Contract):
         await finish(store, started, "unresponsive")
         await store.add_span(make_span(started))
         await finish(store, started)
-        assert (await rollout_of(store, started.rollout_id)).status == "cancelled"
+        assert (await get_rollout(store, started.rollout_id)).status == "cancelled"
 
     async def test_live_attempt_stays_until_it_is_reported(self, store: LightningStore) -> None:
         started = await self.cancelled(store)
         assert await latest(store, started.rollout_id) == started.attempt
-        assert (await worker_of(store, "w")).status == "busy"
+        assert (await get_worker(store, "w")).status == "busy"
         ended = await finish(store, started)
         assert ended.end_time is not None
-        assert (await worker_of(store, "w")).status == "idle"
+        assert (await get_worker(store, "w")).status == "idle"
 
     @pytest.mark.parametrize(
         ("limits", "ending"),
@@ -158,8 +158,8 @@ class TestCancelledIsSticky(Contract):
         started = await self.cancelled(store, retrying(ending, **limits))
         await harness.advance(11)
         assert (await latest(store, started.rollout_id)).status == ending
-        assert (await rollout_of(store, started.rollout_id)).status == "cancelled"
-        worker = await worker_of(store, "w")
+        assert (await get_rollout(store, started.rollout_id)).status == "cancelled"
+        worker = await get_worker(store, "w")
         assert (worker.status, worker.current_attempt_id) == ("unknown", None)
         assert await drain(store) == []
 
@@ -170,14 +170,14 @@ class TestCancelledIsSticky(Contract):
         assert reopened.end_time is None
         again = await claim(store)
         await finish(store, again)
-        assert (await rollout_of(store, started.rollout_id)).status == "succeeded"
+        assert (await get_rollout(store, started.rollout_id)).status == "succeeded"
 
     async def test_a_new_attempt_reopens_it(self, store: LightningStore) -> None:
         started = await self.cancelled(store)
         again = await store.start_attempt(started.rollout_id)
         assert (again.status, again.end_time) == ("preparing", None)
         await finish(store, again)
-        assert (await rollout_of(store, started.rollout_id)).status == "succeeded"
+        assert (await get_rollout(store, started.rollout_id)).status == "succeeded"
 
 
 class TestEndTime(Contract):
@@ -191,20 +191,20 @@ class TestEndTime(Contract):
         started = await new_rollout(store)
         await store.update_rollout(started.rollout_id, status=ended)
         assert (await store.update_rollout(started.rollout_id, status=target)).end_time is None
-        assert (await rollout_of(store, started.rollout_id)).end_time is None
+        assert (await get_rollout(store, started.rollout_id)).end_time is None
 
     @pytest.mark.parametrize("ended", TERMINAL)
     async def test_cleared_by_a_new_attempt(self, store: LightningStore, ended: RolloutStatus) -> None:
         started = await new_rollout(store)
         await store.update_rollout(started.rollout_id, status=ended)
         assert (await store.start_attempt(started.rollout_id)).end_time is None
-        assert (await rollout_of(store, started.rollout_id)).end_time is None
+        assert (await get_rollout(store, started.rollout_id)).end_time is None
 
     async def test_cleared_when_the_attempt_is_running_again(self, store: LightningStore) -> None:
         started = await new_rollout(store)
         await finish(store, started, "failed")
         await finish(store, started, "running")
-        rollout = await rollout_of(store, started.rollout_id)
+        rollout = await get_rollout(store, started.rollout_id)
         assert (rollout.status, rollout.end_time) == ("running", None)
 
     async def test_set_again_at_the_second_end(self, store: LightningStore, harness: Harness) -> None:
@@ -214,7 +214,7 @@ class TestEndTime(Contract):
         await harness.advance(100)
         again = await claim(store)
         await finish(store, again)
-        rollout = await rollout_of(store, started.rollout_id)
+        rollout = await get_rollout(store, started.rollout_id)
         assert rollout.end_time is not None
         assert rollout.end_time >= again.attempt.start_time
 
@@ -229,9 +229,9 @@ class TestRepeatedReport(Contract):
         started = await new_rollout(store)
         await finish(store, started, status)
         await harness.advance(10)
-        before = await rollout_of(store, started.rollout_id)
+        before = await get_rollout(store, started.rollout_id)
         await finish(store, started, status)
-        assert await rollout_of(store, started.rollout_id) == before
+        assert await get_rollout(store, started.rollout_id) == before
 
     async def test_a_retry_is_not_doubled(self, store: LightningStore) -> None:
         started = await new_rollout(store, retrying("failed"))
@@ -248,7 +248,7 @@ class TestRepeatedReport(Contract):
         await finish(store, started, status)
         await store.update_rollout(started.rollout_id, status=moved_to)
         await finish(store, started, status)
-        assert (await rollout_of(store, started.rollout_id)).status == moved_to
+        assert (await get_rollout(store, started.rollout_id)).status == moved_to
         assert await drain(store) == ([started.rollout_id] if moved_to in QUEUED else [])
 
 
@@ -295,5 +295,5 @@ class TestAtomicClaim(Contract):
         rollouts = await store.query_rollouts()
         assert {rollout.rollout_id for rollout in rollouts} == ids
         for rollout in rollouts:
-            attempts = await attempts_of(store, rollout.rollout_id)
+            attempts = await list_attempts(store, rollout.rollout_id)
             assert rollout.status in QUEUED or attempts[-1].status == rollout.status == "preparing"

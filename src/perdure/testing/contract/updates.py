@@ -15,13 +15,13 @@ from .support import (
     TERMINAL,
     Contract,
     RolloutStatus,
-    attempts_of,
     claim,
     drain,
     finish,
+    get_rollout,
+    list_attempts,
     new_rollout,
     retrying,
-    rollout_of,
 )
 
 __all__ = ["TestRequeue", "TestTransitions", "TestUpdateRollout"]
@@ -52,7 +52,7 @@ class TestUpdateRollout(Contract):
         config = retrying("failed", max_attempts=5)
         before = await store.enqueue_rollout({"old": 1}, "train", "rs-1", config, {"k": "v"})
         updated = await store.update_rollout(before.rollout_id, **{field: value})
-        stored = await rollout_of(store, before.rollout_id)
+        stored = await get_rollout(store, before.rollout_id)
         for rollout in (updated, stored):
             assert getattr(rollout, field) == value
             for other in set(ALL) - {field}:
@@ -76,24 +76,24 @@ class TestUpdateRollout(Contract):
         await store.update_rollout(
             started.rollout_id, input=1, mode="val", status="failed", metadata={"m": 1}
         )
-        stored = await rollout_of(store, started.rollout_id)
+        stored = await get_rollout(store, started.rollout_id)
         assert (stored.input, stored.mode, stored.status, stored.metadata) == (1, "val", "failed", {"m": 1})
 
     async def test_metadata_is_replaced_not_merged(self, store: LightningStore) -> None:
         started = await store.start_rollout("task", metadata={"a": 1, "b": 2})
         await store.update_rollout(started.rollout_id, metadata={"b": 3})
-        assert (await rollout_of(store, started.rollout_id)).metadata == {"b": 3}
+        assert (await get_rollout(store, started.rollout_id)).metadata == {"b": 3}
 
     async def test_attempt_is_not_touched(self, store: LightningStore) -> None:
         started = await new_rollout(store)
         await store.update_rollout(started.rollout_id, status="cancelled", metadata={"k": 1})
-        assert await attempts_of(store, started.rollout_id) == [started.attempt]
+        assert await list_attempts(store, started.rollout_id) == [started.attempt]
 
     async def test_new_config_decides_the_next_report(self, store: LightningStore) -> None:
         started = await new_rollout(store)
         await store.update_rollout(started.rollout_id, config=retrying("failed"))
         await finish(store, started, "failed")
-        assert (await rollout_of(store, started.rollout_id)).status == "requeuing"
+        assert (await get_rollout(store, started.rollout_id)).status == "requeuing"
 
     async def test_fields_of_a_waiting_rollout_keep_its_place(self, store: LightningStore) -> None:
         first, second = await store.enqueue_rollout("a"), await store.enqueue_rollout("b")
@@ -121,7 +121,7 @@ class TestTransitions(Contract):
         started = await new_rollout(store)
         await store.update_rollout(started.rollout_id, status=source)
         updated = await store.update_rollout(started.rollout_id, status=target)
-        stored = await rollout_of(store, started.rollout_id)
+        stored = await get_rollout(store, started.rollout_id)
         for rollout in (updated, stored):
             assert rollout.status == target
             assert (rollout.end_time is not None) == (target in TERMINAL)
@@ -186,7 +186,7 @@ class TestRequeue(Contract):
         await store.update_rollout(started.rollout_id, status="requeuing")
         again = await claim(store)
         await finish(store, again)
-        stored = await rollout_of(store, started.rollout_id)
+        stored = await get_rollout(store, started.rollout_id)
         assert (stored.status, again.attempt.sequence_id) == ("succeeded", 2)
 
     async def test_start_attempt_takes_it_off_the_queue_again(self, store: LightningStore) -> None:

@@ -13,16 +13,16 @@ from .support import (
     Contract,
     Harness,
     RolloutStatus,
-    attempts_of,
     claim,
     drain,
     finish,
+    get_rollout,
+    get_worker,
     latest,
+    list_attempts,
     make_span,
     new_rollout,
     retrying,
-    rollout_of,
-    worker_of,
 )
 
 __all__ = ["TestSilence", "TestTimeout", "TestWatchdogRetries", "TestWatchdogRuns"]
@@ -58,7 +58,7 @@ class TestWatchdogRuns(Contract):
         await new_rollout(store, RolloutConfig(timeout_seconds=10), "w")
         await harness.advance(11)
         await CALLS[call](store, other.rollout_id)
-        assert (await worker_of(store, "w")).status == "unknown"
+        assert (await get_worker(store, "w")).status == "unknown"
 
     async def test_the_call_itself_sees_the_effect(self, store: LightningStore, harness: Harness) -> None:
         started = await new_rollout(store, retrying("timeout", timeout_seconds=10))
@@ -81,7 +81,7 @@ class TestTimeout(Contract):
         started = await new_rollout(store, RolloutConfig(timeout_seconds=1000))
         await harness.advance(500)
         assert (await latest(store, started.rollout_id)).status == "preparing"
-        assert (await rollout_of(store, started.rollout_id)).status == "preparing"
+        assert (await get_rollout(store, started.rollout_id)).status == "preparing"
 
     @pytest.mark.parametrize("running", [True, False])
     async def test_ends_attempt_and_rollout(
@@ -91,7 +91,7 @@ class TestTimeout(Contract):
         if running:
             await store.add_span(make_span(started))
         await harness.advance(11)
-        rollout = await rollout_of(store, started.rollout_id)
+        rollout = await get_rollout(store, started.rollout_id)
         assert rollout.status == "failed"
         assert rollout.end_time is not None
         attempt = await latest(store, started.rollout_id)
@@ -117,7 +117,7 @@ class TestTimeout(Contract):
     async def test_waiting_in_the_queue_does_not_count(self, store: LightningStore, harness: Harness) -> None:
         queued = await store.enqueue_rollout("task", config=RolloutConfig(timeout_seconds=10))
         await harness.advance(100)
-        assert (await rollout_of(store, queued.rollout_id)).status == "queuing"
+        assert (await get_rollout(store, queued.rollout_id)).status == "queuing"
         await claim(store)
         await harness.advance(5)
         assert (await latest(store, queued.rollout_id)).status == "preparing"
@@ -138,14 +138,17 @@ class TestTimeout(Contract):
         await finish(store, started)
         await harness.advance(100)
         assert (await latest(store, started.rollout_id)).status == "succeeded"
-        assert (await rollout_of(store, started.rollout_id)).status == "succeeded"
+        assert (await get_rollout(store, started.rollout_id)).status == "succeeded"
 
     async def test_older_attempts_are_left_alone(self, store: LightningStore, harness: Harness) -> None:
         started = await new_rollout(store, RolloutConfig(timeout_seconds=10))
         await store.add_span(make_span(started))
         await store.start_attempt(started.rollout_id)
         await harness.advance(11)
-        assert [one.status for one in await attempts_of(store, started.rollout_id)] == ["running", "timeout"]
+        assert [one.status for one in await list_attempts(store, started.rollout_id)] == [
+            "running",
+            "timeout",
+        ]
 
     async def test_a_config_set_later_counts(self, store: LightningStore, harness: Harness) -> None:
         started = await new_rollout(store)
@@ -163,7 +166,7 @@ class TestTimeout(Contract):
         await new_rollout(store, RolloutConfig(timeout_seconds=10), "w")
         await harness.advance(11)
         await store.query_rollouts()
-        worker = await worker_of(store, "w")
+        worker = await get_worker(store, "w")
         assert (worker.status, worker.current_rollout_id, worker.current_attempt_id) == (
             "unknown",
             None,
@@ -183,10 +186,10 @@ class TestSilence(Contract):
         if spoke:
             await store.add_span(make_span(started))
         await harness.advance(11)
-        assert (await rollout_of(store, started.rollout_id)).status == "failed"
+        assert (await get_rollout(store, started.rollout_id)).status == "failed"
         attempt = await latest(store, started.rollout_id)
         assert (attempt.status, attempt.end_time) == ("unresponsive", None)
-        assert (await worker_of(store, "w")).status == "unknown"
+        assert (await get_worker(store, "w")).status == "unknown"
 
     async def test_spans_put_it_off(self, store: LightningStore, harness: Harness) -> None:
         started = await new_rollout(store, RolloutConfig(unresponsive_seconds=100))
@@ -236,12 +239,12 @@ class TestWatchdogRetries(Contract):
         queued = await store.enqueue_rollout("task", config=retrying(status, max_attempts=2, **limits))
         await claim(store)
         await harness.advance(11)
-        assert (await rollout_of(store, queued.rollout_id)).status == "requeuing"
+        assert (await get_rollout(store, queued.rollout_id)).status == "requeuing"
         second = await claim(store)
         assert second.attempt.sequence_id == 2
         await harness.advance(11)
-        assert (await rollout_of(store, queued.rollout_id)).status == "failed"
-        assert [one.status for one in await attempts_of(store, queued.rollout_id)] == [status, status]
+        assert (await get_rollout(store, queued.rollout_id)).status == "failed"
+        assert [one.status for one in await list_attempts(store, queued.rollout_id)] == [status, status]
         assert await drain(store) == []
 
     @pytest.mark.parametrize("condition", ["failed", "unresponsive"])
@@ -250,7 +253,7 @@ class TestWatchdogRetries(Contract):
     ) -> None:
         started = await new_rollout(store, retrying(condition, timeout_seconds=10))
         await harness.advance(11)
-        assert (await rollout_of(store, started.rollout_id)).status == "failed"
+        assert (await get_rollout(store, started.rollout_id)).status == "failed"
 
     @pytest.mark.parametrize("status", ["queuing", "requeuing", "succeeded", "failed", "cancelled"])
     async def test_moves_a_rollout_only_while_it_runs(
@@ -259,7 +262,7 @@ class TestWatchdogRetries(Contract):
         started = await new_rollout(store, retrying("timeout", timeout_seconds=10))
         before = await store.update_rollout(started.rollout_id, status=status)
         await harness.advance(11)
-        rollout = await rollout_of(store, started.rollout_id)
+        rollout = await get_rollout(store, started.rollout_id)
         assert rollout.status == status
         assert (rollout.end_time is None) == (before.end_time is None)
         assert await drain(store) == ([started.rollout_id] if status in ("queuing", "requeuing") else [])

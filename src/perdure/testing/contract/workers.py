@@ -18,9 +18,9 @@ from .support import (
     WorkerStatus,
     claim,
     finish,
+    get_worker,
     make_span,
     new_rollout,
-    worker_of,
 )
 
 __all__ = ["TestQueryWorkers", "TestWorkerHeartbeat", "TestWorkerHolds", "TestWorkerStatus"]
@@ -66,7 +66,7 @@ class TestWorkerHeartbeat(Contract):
         stats = {"cpu": 0.5, "nested": {"list": [1, None]}}
         worker = await store.update_worker("w", stats)
         assert worker.heartbeat_stats == stats
-        assert (await worker_of(store, "w")).heartbeat_stats == stats
+        assert (await get_worker(store, "w")).heartbeat_stats == stats
 
     async def test_stats_are_replaced_not_merged(self, store: LightningStore) -> None:
         await store.update_worker("w", {"a": 1, "b": 2})
@@ -80,7 +80,7 @@ class TestWorkerHeartbeat(Contract):
         stats = {"a": 1}
         await store.update_worker("w", stats)
         stats["a"] = 2
-        assert (await worker_of(store, "w")).heartbeat_stats == {"a": 1}
+        assert (await get_worker(store, "w")).heartbeat_stats == {"a": 1}
 
     async def test_time_moves_on(self, store: LightningStore) -> None:
         first = await store.update_worker("w")
@@ -91,7 +91,7 @@ class TestWorkerHeartbeat(Contract):
 
     async def test_status_is_not_touched(self, store: LightningStore) -> None:
         await new_rollout(store, worker_id="w")
-        before = await worker_of(store, "w")
+        before = await get_worker(store, "w")
         after = await store.update_worker("w", {"a": 1})
         assert (after.status, holding(after)) == ("busy", holding(before))
         assert after.last_busy_time == before.last_busy_time
@@ -100,7 +100,7 @@ class TestWorkerHeartbeat(Contract):
         before = await store.update_worker("w", {"a": 1})
         await finish(store, await new_rollout(store, worker_id="w"))
         await store.dequeue_rollout("w")
-        after = await worker_of(store, "w")
+        after = await get_worker(store, "w")
         assert after.heartbeat_stats == {"a": 1}
         assert after.last_heartbeat_time == before.last_heartbeat_time
 
@@ -121,7 +121,7 @@ class TestWorkerStatus(Contract):
                 held = await store.start_attempt(held.rollout_id, "w")
             else:
                 await store.update_attempt(held.rollout_id, "latest", worker_id="w")
-        worker = await worker_of(store, "w")
+        worker = await get_worker(store, "w")
         assert worker.status == "busy"
         assert holding(worker) == (held.rollout_id, held.attempt.attempt_id)
         assert worker.last_busy_time is not None
@@ -131,7 +131,7 @@ class TestWorkerStatus(Contract):
     async def test_follows_its_attempt(self, store: LightningStore, status: AttemptStatus) -> None:
         held = await new_rollout(store, worker_id="w")
         await finish(store, held, status)
-        worker = await worker_of(store, "w")
+        worker = await get_worker(store, "w")
         busy = AFTER[status] == "busy"
         assert worker.status == AFTER[status]
         assert holding(worker) == ((held.rollout_id, held.attempt.attempt_id) if busy else (None, None))
@@ -143,11 +143,11 @@ class TestWorkerStatus(Contract):
     ) -> None:
         started = await new_rollout(store)
         await store.update_attempt(started.rollout_id, "latest", status=status, worker_id="w")
-        assert (await worker_of(store, "w")).status == AFTER[status]
+        assert (await get_worker(store, "w")).status == AFTER[status]
 
     async def test_empty_queue_makes_it_idle(self, store: LightningStore) -> None:
         assert await store.dequeue_rollout("w") is None
-        worker = await worker_of(store, "w")
+        worker = await get_worker(store, "w")
         assert worker.status == "idle"
         assert worker.last_dequeue_time is not None
         assert worker.last_idle_time is not None
@@ -157,10 +157,10 @@ class TestWorkerStatus(Contract):
         self, store: LightningStore, harness: Harness
     ) -> None:
         await store.dequeue_rollout("w")
-        before = await worker_of(store, "w")
+        before = await get_worker(store, "w")
         await harness.advance(5)
         await store.dequeue_many_rollouts(limit=2, worker_id="w")
-        after = await worker_of(store, "w")
+        after = await get_worker(store, "w")
         assert (after.status, after.last_idle_time) == ("idle", before.last_idle_time)
         assert before.last_dequeue_time is not None
         assert after.last_dequeue_time is not None
@@ -174,23 +174,23 @@ class TestWorkerStatus(Contract):
 
     async def test_metadata_report_leaves_the_worker_alone(self, store: LightningStore) -> None:
         held = await new_rollout(store, worker_id="w")
-        before = await worker_of(store, "w")
+        before = await get_worker(store, "w")
         await store.update_attempt(held.rollout_id, "latest", metadata={"k": 1})
-        assert await worker_of(store, "w") == before
+        assert await get_worker(store, "w") == before
 
     async def test_spans_leave_the_worker_alone(self, store: LightningStore) -> None:
         held = await new_rollout(store, worker_id="w")
-        before = await worker_of(store, "w")
+        before = await get_worker(store, "w")
         await store.add_span(make_span(held))
-        assert await worker_of(store, "w") == before
+        assert await get_worker(store, "w") == before
 
     async def test_many_cycles(self, store: LightningStore) -> None:
         for _ in range(3):
             await store.enqueue_rollout("task")
             held = await claim(store, "w")
-            assert (await worker_of(store, "w")).status == "busy"
+            assert (await get_worker(store, "w")).status == "busy"
             await finish(store, held)
-            assert (await worker_of(store, "w")).status == "idle"
+            assert (await get_worker(store, "w")).status == "idle"
 
 
 class TestWorkerHolds(Contract):
@@ -203,7 +203,7 @@ class TestWorkerHolds(Contract):
         old = await new_rollout(store, worker_id="w")
         held = await new_rollout(store, worker_id="w")
         await finish(store, old, status)
-        worker = await worker_of(store, "w")
+        worker = await get_worker(store, "w")
         assert worker.status == "busy"
         assert holding(worker) == (held.rollout_id, held.attempt.attempt_id)
 
@@ -212,14 +212,14 @@ class TestWorkerHolds(Contract):
         held = await new_rollout(store, worker_id="w")
         await finish(store, held)
         await finish(store, old, "timeout")
-        worker = await worker_of(store, "w")
+        worker = await get_worker(store, "w")
         assert (worker.status, holding(worker)) == ("unknown", (None, None))
 
     async def test_attempt_handed_to_another_worker(self, store: LightningStore) -> None:
         held = await new_rollout(store, worker_id="first")
         await store.update_attempt(held.rollout_id, "latest", worker_id="second")
         await finish(store, held)
-        assert (await worker_of(store, "second")).status == "idle"
+        assert (await get_worker(store, "second")).status == "idle"
 
 
 async def mixed_workers(store: LightningStore, harness: Harness) -> list[Worker]:
@@ -232,7 +232,7 @@ async def mixed_workers(store: LightningStore, harness: Harness) -> list[Worker]
     await claim(store, "b-10")
     await finish(store, await new_rollout(store, worker_id="d_4"))
     await store.update_worker("d_4")
-    return [await worker_of(store, worker_id) for worker_id in ("b-2", "a-1", "C-3", "b-10", "d_4")]
+    return [await get_worker(store, worker_id) for worker_id in ("b-2", "a-1", "C-3", "b-10", "d_4")]
 
 
 class TestQueryWorkers(Contract):
