@@ -33,10 +33,10 @@ def find_name(file: Path, *, project: str | None = None, session_id: str | None 
     told = next((message.session_id for message in first if message.session_id), None)
     cwd = next((message.cwd for message in first if message.cwd), None)
     found_project = project or (CHAT_PROJECT if cwd is None else build_project_name(cwd))
-    found_id = session_id or told or _NOT_IN_ID.sub("-", file.stem)
+    row_to_match = session_id or told or _NOT_IN_ID.sub("-", file.stem)
     if _SUB_AGENT.fullmatch(file.stem) and session_id is None and told is not None:
         return check_name(LogName(found_project, told, "subagents/" + file.stem))
-    return check_name(LogName(found_project, found_id[:128]))
+    return check_name(LogName(found_project, row_to_match[:128]))
 
 
 def read_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
