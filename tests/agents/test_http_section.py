@@ -90,8 +90,8 @@ def test_credentials_get_into_a_run_by_their_own_name_alone(tmp_path: Path) -> N
         ({"webhooks": {"headers": {"X": "${{ env.HOME }}"}}}, "HOME must begin with LG_WEBHOOK_"),
         ({"webhooks": {"headers": {"X": "${{ env.LG_WEBHOOK_NONE }}"}}}, "is not set; it is not sent"),
         ({"webhooks": {"headers": {"X": "a\nb"}}}, "characters that are not allowed in a header"),
-        ({"webhooks": {"headers": {"Host": "a"}}}, "no header that may be set"),
-        ({"webhooks": {"headers": {"Webhook-Signature": "a"}}}, "no header that may be set"),
+        ({"webhooks": {"headers": {"Host": "a"}}}, "this header cannot be set"),
+        ({"webhooks": {"headers": {"Webhook-Signature": "a"}}}, "this header cannot be set"),
         ({"webhooks": {"headers": ["a"]}}, "webhooks.headers must be an object"),
     ],
 )

@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     # The modules of these tests are on the path as well, and are not the project's.
-    monkeypatch.setattr(PROJECT, "_all_folders", lambda: (f"{tmp_path}/",))
+    monkeypatch.setattr(PROJECT, "_list_folders", lambda: (f"{tmp_path}/",))
     yield tmp_path
     for name in [name for name in sys.modules if name.startswith("anew_package")]:
         del sys.modules[name]

@@ -48,7 +48,7 @@ async def test_what_is_made_comes_back_as_it_was_given(assistants: Assistants) -
 
 async def test_an_id_that_is_taken(assistants: Assistants) -> None:
     made = await assistants.create("research", assistant_id="mine", config={"a": 1})
-    with pytest.raises(Conflict, match="mine exists"):
+    with pytest.raises(Conflict, match="mine already exists"):
         await assistants.create("write", assistant_id="mine")
     assert await assistants.create("write", assistant_id="mine", if_exists="do_nothing") == made
     assert await assistants.get("mine") == made
@@ -140,7 +140,7 @@ async def test_what_is_deleted_is_gone(assistants: Assistants) -> None:
 async def test_what_is_an_agents_own_stays(assistants: Assistants) -> None:
     with pytest.raises(Conflict, match="cannot be deleted"):
         await assistants.delete(RESEARCH)
-    with pytest.raises(Conflict, match="stays so"):
+    with pytest.raises(Conflict, match="its agent cannot change"):
         await assistants.update(RESEARCH, agent="write")
     changed = await assistants.update(RESEARCH, config={"a": 1}, description="mine")
     await assistants.register([AgentSpec(name="research", description="other words")])

@@ -264,7 +264,7 @@ async def test_a_build_belongs_to_one_job_and_goes_on_in_its_next_attempt(world:
     await world.arrive(world.event("and another thing to remember", f"{DAY} 10:03"))
     row = await world.storage.run(builds.start, segment.node_id, "slow", 0, ns=ns)
     assert row is not None
-    late = await world.work.builder._segment(row, ns)
+    late = await world.work.builder._build_segment(row, ns)
     assert await world.build(SEGMENT, builder="quick") == BuildOutcome(built=1)
     assert await world.storage.run(builds.finish, late._replace(builder="slow", job="x"), ns=ns) is None
     assert (await world.node(segment.node_id)).version == 2
@@ -276,7 +276,7 @@ async def test_a_builder_that_was_replaced_neither_ends_nor_fails_the_build_of_a
     ns = await world.memory.ns()
     row = await world.storage.run(builds.start, segment.node_id, "slow", 0, ns=ns)
     assert row is not None
-    made = (await world.work.builder._segment(row, ns))._replace(job="x")
+    made = (await world.work.builder._build_segment(row, ns))._replace(job="x")
     assert await world.storage.run(builds.start, segment.node_id, "quick", 10**9, ns=ns) is not None
     await world.storage.run(builds.fail, segment.node_id, "slow", "it broke", 0, ns=ns)
     assert await world.storage.run(builds.finish, made._replace(builder="slow"), ns=ns) is None
@@ -304,7 +304,7 @@ async def test_what_changes_while_it_is_built_is_built_again(world: World) -> No
     ns = await world.memory.ns()
     row = await world.storage.run(builds.start, segment.node_id, "job", 10**9, ns=ns)
     assert row is not None
-    made = await world.work.builder._segment(row, ns)
+    made = await world.work.builder._build_segment(row, ns)
     await world.arrive(world.event("meanwhile something else was said", f"{DAY} 10:05"))
     assert await world.storage.run(builds.finish, made._replace(builder="job", job="x"), ns=ns) == 1
     assert await world.build(SEGMENT) == BuildOutcome(built=1)

@@ -183,7 +183,7 @@ def test_an_agent_inside_its_worker_cannot_have_a_sandbox_or_a_user(project: Att
         file.write_text(file.read_text().replace("isolated = true", "isolated = false"))
         listed = agents_of(project, [*COMMAND, "agents", "--json"])
         (failure,) = json.loads(listed.stdout)["failures"]
-        assert "add isolated = true, or a command" in failure["message"]
+        assert "add isolated = true, or use a command" in failure["message"]
 
 
 # --- another user ------------------------------------------------------------------------------------------

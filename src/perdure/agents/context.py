@@ -322,7 +322,7 @@ class Context(Protocol):
 
     @property
     def checkpoint(self) -> Any:
-        """Return the checkpoint whose values `load` returns (`perdure.threads.records.Checkpoint`), or None."""
+        """Return the checkpoint of `load` (`perdure.threads.records.Checkpoint`), or None."""
         ...
 
     @property

@@ -50,7 +50,7 @@ class Project:
             self.add_packages(_list_modules(name))
 
     def add_dependencies(self, dependencies: Iterable[str], directory: Path) -> None:
-        """Add the `dependencies` of a `langgraph.json`: folders with the packages they declare, and packages."""
+        """Add the `dependencies` of a `langgraph.json`: packages, and folders with what they declare."""
         for dependency in dependencies:
             if dependency.startswith("."):
                 self.add_folder(directory / dependency)

@@ -35,7 +35,7 @@ class _Index(msgspec.Struct, kw_only=True):
 
 
 def load_items(place: str | os.PathLike[str] = ".") -> ItemSetup:
-    """Load the settings of items in the `langgraph.json` of a directory; wrong ones are reported and ignored."""
+    """Load the settings of items in a directory's `langgraph.json`; wrong ones are reported and ignored."""
     path = graphs_file(place)
     section = _section(path)
     if not isinstance(section, Mapping):

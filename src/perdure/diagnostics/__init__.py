@@ -1,1 +1,1 @@
-"""Why something is waiting or how it ended, and how full the queues are."""
+"""Diagnostics: why something waits or how it ended, and how full the queues are."""

@@ -1,4 +1,4 @@
-"""Reads the attempts that are compared, and their spans."""
+"""Reads of the attempts to be compared, and of their spans."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perdure.traces.outline import SpanOutlineRow
 async def find(
     tx: Tx, rollout_id: str, left: str | None, right: str | None
 ) -> tuple[ComparisonSide, ComparisonSide]:
-    """Two attempts of a rollout, by id or number, with the outlines of their first spans."""
+    """Return two attempts of a rollout, by id or number, with the outlines of their first spans."""
     rollout = await tx.one(sql.GET_ROLLOUT, id=rollout_id)
     if rollout is None:
         raise NotFound(f"Rollout {rollout_id} not found")
@@ -38,7 +38,7 @@ async def _side(tx: Tx, rollout_id: str, wanted: str | None, otherwise: int) -> 
 
 
 def _number(text: str) -> int:
-    """The number of an attempt; 0 if the text is an id."""
+    """Return the number of an attempt; 0 if the text is an id."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
@@ -52,7 +52,7 @@ async def _with_spans(tx: Tx, rollout: DiagnosedRolloutRow, attempt: DiagnosedAt
 async def read_spans(
     tx: Tx, rollout_id: str, wanted: Sequence[SpanOutlineRow]
 ) -> tuple[list[SpanRecordRow], dict[str, bytes]]:
-    """What these spans hold, and the parts that they share."""
+    """Return the contents of spans, and their shared parts."""
     ids = sorted({span.span_id for span in wanted})
     rows = [] if not ids else await tx.all(sql.SPANS_OF, rollout_id=rollout_id, ids=ids)
     named = {(span.attempt_id, span.span_id) for span in wanted}

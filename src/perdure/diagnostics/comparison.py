@@ -1,4 +1,4 @@
-"""Two attempts of a rollout side by side, span by span, with the place where they part."""
+"""Comparison of two attempts of a rollout, span by span, with their first difference."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from perdure.spans.records import Span
 from perdure.traces.outline import SpanOutline, SpanOutlineRow, outline_from
 
 MOST_SPANS = 500
-"""How many spans of each attempt are compared, the first ones."""
+"""Number of compared spans of each attempt, from the first one on."""
 MOST_BYTES = 8 * 2**20
-"""How much of what spans hold one comparison reads; what lies beyond is compared by its outline."""
+"""Limit of span contents that one comparison reads; further spans are compared by outline."""
 MOST_DIFFERENCES = 20
 MAX_VALUE = 200
 
@@ -26,7 +26,7 @@ PairKind = Literal["same", "changed", "left", "right"]
 _VOLATILE: Final = re.compile(
     r"(^|[._])(id|ids|uuid|pid|port|seed|time|times|timestamp|duration|latency|thread|created|nano|ns|ms)$"
 )
-"""The names of attributes that are other in every execution."""
+"""Names of attributes whose values differ in every execution."""
 
 
 class ComparedAttempt(Record, kw_only=True):
@@ -39,13 +39,13 @@ class ComparedAttempt(Record, kw_only=True):
     start_time: float
     end_time: float | None
     spans: int
-    """How many of its spans are compared."""
+    """Number of its spans that are compared."""
     more: bool
-    """Whether it has more."""
+    """True if the attempt has more spans."""
 
 
 class SpanDifference(Record, kw_only=True):
-    """What differs between two spans: `status`, `error` or an attribute; null is on a side that has none."""
+    """A difference between two spans: `status`, `error` or an attribute; null if a side has none."""
 
     field: str
     left: str | None
@@ -53,7 +53,7 @@ class SpanDifference(Record, kw_only=True):
 
 
 class Pair(Record, kw_only=True):
-    """A span of the left attempt beside the one of the right that corresponds to it."""
+    """A span of the left attempt and the corresponding one of the right attempt."""
 
     kind: PairKind
     """`left` and `right` are spans of one attempt only."""
@@ -63,22 +63,22 @@ class Pair(Record, kw_only=True):
 
 
 class Comparison(Record, kw_only=True):
-    """Two attempts of a rollout side by side."""
+    """Comparison of two attempts of a rollout."""
 
     rollout_id: str
     left: ComparedAttempt
     right: ComparedAttempt
     sentence: str
     first_divergence: int | None
-    """The place of the first pair that is not the same, from 0; null if there is none."""
+    """Index of the first pair that differs, from 0; null if there is none."""
     same: int
     changed: int
     only_left: int
     only_right: int
     unread: int
-    """How many pairs were compared by name and status only, since they hold too much."""
+    """Number of pairs compared by name and status only, because their contents are too large."""
     total: int
-    """How many pairs there are."""
+    """Number of pairs."""
     items: list[Pair]
 
 
@@ -91,12 +91,12 @@ class ComparisonSide(NamedTuple):
 
 
 Spans = Mapping[tuple[str, str], Span]
-"""Spans by their attempt and id."""
+"""Spans by attempt and id."""
 Aligned = tuple[SpanOutlineRow | None, SpanOutlineRow | None]
 
 
 def align(left: Sequence[SpanOutlineRow], right: Sequence[SpanOutlineRow]) -> list[Aligned]:
-    """Lay two lists side by side by the longest common subsequence of names."""
+    """Align two lists by the longest common subsequence of names."""
     start, most = 0, min(len(left), len(right))
     while start < most and left[start].name == right[start].name:
         start += 1
@@ -110,13 +110,13 @@ def align(left: Sequence[SpanOutlineRow], right: Sequence[SpanOutlineRow]) -> li
 
 
 def _align(left: Sequence[SpanOutlineRow], right: Sequence[SpanOutlineRow]) -> list[Aligned]:
-    ours, theirs = [each.name for each in left], [each.name for each in right]
+    ours, theirs = [span.name for span in left], [span.name for span in right]
     best = [[0] * (len(theirs) + 1)]
     for name in reversed(ours):
-        below, row, found = best[-1], [0] * (len(theirs) + 1), 0
+        below, row, length = best[-1], [0] * (len(theirs) + 1), 0
         for place in range(len(theirs) - 1, -1, -1):
-            found = below[place + 1] + 1 if theirs[place] == name else max(below[place], found)
-            row[place] = found
+            length = below[place + 1] + 1 if theirs[place] == name else max(below[place], length)
+            row[place] = length
         best.append(row)
     best.reverse()
     pairs: list[Aligned] = []
@@ -135,16 +135,16 @@ def _align(left: Sequence[SpanOutlineRow], right: Sequence[SpanOutlineRow]) -> l
 
 
 def readable(pairs: Sequence[Aligned]) -> list[SpanOutlineRow]:
-    """The spans that have a counterpart, as many as may be read."""
-    found: list[SpanOutlineRow] = []
+    """Return the spans with a counterpart, up to the limit of bytes."""
+    spans: list[SpanOutlineRow] = []
     left_to_read = MOST_BYTES
     for one, other in pairs:
         if one is not None and other is not None:
             left_to_read -= one.size + other.size
             if left_to_read < 0:
                 break
-            found += (one, other)
-    return found
+            spans += (one, other)
+    return spans
 
 
 def build_comparison(
@@ -157,8 +157,8 @@ def build_comparison(
     limit: int,
     offset: int,
 ) -> Comparison:
-    """What two attempts have in common, and what not."""
-    compared = [_pair(one, other, read) for one, other in pairs]
+    """Build the comparison of two attempts."""
+    compared = [_build_pair(one, other, read) for one, other in pairs]
     parting = next((place for place, pair in enumerate(compared) if pair.kind != "same"), None)
     counts = {
         kind: sum(1 for pair in compared if pair.kind == kind)
@@ -167,9 +167,9 @@ def build_comparison(
     matched = counts["same"] + counts["changed"]
     return Comparison(
         rollout_id=rollout_id,
-        left=_side(left),
-        right=_side(right),
-        sentence=_sentence(compared, parting),
+        left=_build_side(left),
+        right=_build_side(right),
+        sentence=_build_sentence(compared, parting),
         first_divergence=parting,
         same=counts["same"],
         changed=counts["changed"],
@@ -181,8 +181,8 @@ def build_comparison(
     )
 
 
-def _side(found: ComparisonSide) -> ComparedAttempt:
-    attempt = found.attempt
+def _build_side(side: ComparisonSide) -> ComparedAttempt:
+    attempt = side.attempt
     return ComparedAttempt.model_validate(
         {
             "attempt_id": attempt.id,
@@ -191,13 +191,13 @@ def _side(found: ComparisonSide) -> ComparedAttempt:
             "worker_id": attempt.worker_id,
             "start_time": to_seconds(attempt.start_time),
             "end_time": to_seconds_or_none(attempt.end_time),
-            "spans": len(found.spans),
-            "more": found.more,
+            "spans": len(side.spans),
+            "more": side.more,
         }
     )
 
 
-def _pair(one: SpanOutlineRow | None, other: SpanOutlineRow | None, read: Spans) -> Pair:
+def _build_pair(one: SpanOutlineRow | None, other: SpanOutlineRow | None, read: Spans) -> Pair:
     if one is None or other is None:
         assert one is not None or other is not None
         return Pair(
@@ -206,30 +206,30 @@ def _pair(one: SpanOutlineRow | None, other: SpanOutlineRow | None, read: Spans)
             right=None if other is None else outline_from(other),
             differences=[],
         )
-    found = _differences(one, other, read)
+    differences = _find_differences(one, other, read)
     return Pair(
-        kind="changed" if found else "same",
+        kind="changed" if differences else "same",
         left=outline_from(one),
         right=outline_from(other),
-        differences=found[:MOST_DIFFERENCES],
+        differences=differences[:MOST_DIFFERENCES],
     )
 
 
-def _differences(one: SpanOutlineRow, other: SpanOutlineRow, read: Spans) -> list[SpanDifference]:
-    found = []
+def _find_differences(one: SpanOutlineRow, other: SpanOutlineRow, read: Spans) -> list[SpanDifference]:
+    differences = []
     if one.status_code != other.status_code:
-        found.append(SpanDifference(field="status", left=one.status_code, right=other.status_code))
+        differences.append(SpanDifference(field="status", left=one.status_code, right=other.status_code))
     ours, theirs = read.get((one.attempt_id, one.span_id)), read.get((other.attempt_id, other.span_id))
     if ours is None or theirs is None:
-        return found
+        return differences
     if (ours.status.description or "") != (theirs.status.description or ""):
         error, other_error = _text(ours.status.description), _text(theirs.status.description)
-        found.append(SpanDifference(field="error", left=error, right=other_error))
+        differences.append(SpanDifference(field="error", left=error, right=other_error))
     for name in dict.fromkeys((*ours.attributes, *theirs.attributes)):
         mine, other_value = ours.attributes.get(name), theirs.attributes.get(name)
         if mine != other_value and not _VOLATILE.search(name):
-            found.append(SpanDifference(field=name, left=_text(mine), right=_text(other_value)))
-    return found
+            differences.append(SpanDifference(field=name, left=_text(mine), right=_text(other_value)))
+    return differences
 
 
 def _text(value: Any) -> str | None:
@@ -239,7 +239,7 @@ def _text(value: Any) -> str | None:
     return text if len(text) <= MAX_VALUE else text[: MAX_VALUE - 1] + "…"
 
 
-def _sentence(pairs: Sequence[Pair], parting: int | None) -> str:
+def _build_sentence(pairs: Sequence[Pair], parting: int | None) -> str:
     if not pairs:
         return "Neither attempt has spans."
     if parting is None:
@@ -253,5 +253,5 @@ def _sentence(pairs: Sequence[Pair], parting: int | None) -> str:
         how = f"which differs in {first}"
     else:
         how = f"which only the {pair.kind} attempt has"
-    begun = "They part at the first span" if parting == 0 else f"They are alike for {alike}, and part at"
-    return f"{begun}{' ' if parting else ', '}“{span.name}”, {how}."
+    sentence = "They part at the first span" if parting == 0 else f"They are alike for {alike}, and part at"
+    return f"{sentence}{' ' if parting else ', '}“{span.name}”, {how}."

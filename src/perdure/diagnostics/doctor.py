@@ -1,4 +1,4 @@
-"""What is checked of a database and of the server that has it open. Nothing names a path or a secret."""
+"""Checks of a database and of its server. Results contain no paths and no secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOW_SPACE = 512 << 20
 NO_SPACE = 32 << 20
 SKEW_SECONDS = 2.0
 LONG_SECONDS = 300.0
-"""How long something may be ready before that is worth a note."""
+"""A rollout that is ready for longer is worth a note."""
 
 
 class DoctorCheck(Record):
@@ -29,18 +29,18 @@ class DoctorCheck(Record):
 
 
 class Findings(Record, kw_only=True):
-    """What was checked; `ok` unless a check failed."""
+    """Results of the checks; `ok` unless a check failed."""
 
     ok: bool
     items: list[DoctorCheck]
 
 
 def build_findings(checks: Sequence[DoctorCheck]) -> Findings:
-    return Findings(ok=all(each.state != "failed" for each in checks), items=list(checks))
+    return Findings(ok=all(check.state != "failed" for check in checks), items=list(checks))
 
 
 def check_space(free: int) -> DoctorCheck:
-    """Whether the disk of the database has space."""
+    """Check the space on the disk of the database."""
     text = f"{free / (1 << 30):.1f} GiB free on the disk of the database"
     if free < NO_SPACE:
         return DoctorCheck("disk", "failed", text)
@@ -48,14 +48,14 @@ def check_space(free: int) -> DoctorCheck:
 
 
 def check_skew(before: float, micros: int, after: float) -> DoctorCheck:
-    """Whether the database's clock, read between two moments, agrees with this machine's."""
+    """Check that the database's clock, read between two moments, agrees with this machine's."""
     skew = micros / 1e6 - (before + after) / 2
     text = f"the database's clock is {abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
     return DoctorCheck("clock", "ok" if abs(skew) < SKEW_SECONDS + (after - before) else "note", text)
 
 
 def check_health(health: Mapping[str, Any], counts: str) -> DoctorCheck:
-    """Whether the database answers, and whether its indexes are built."""
+    """Check that the database responds and its indexes are built."""
     if health.get("status") != "ok":
         return DoctorCheck("database", "failed", f"{health.get('status')}: {health.get('reason')}")
     building = health.get("indexes_being_built")
@@ -65,7 +65,7 @@ def check_health(health: Mapping[str, Any], counts: str) -> DoctorCheck:
 
 
 def check_redis(health: Mapping[str, Any]) -> DoctorCheck:
-    """Whether Redis answers, where it is used."""
+    """Check that Redis responds, if it is used."""
     state = health.get("redis")
     if state is None:
         return DoctorCheck("Redis", "ok", "not used")
@@ -77,7 +77,7 @@ def check_redis(health: Mapping[str, Any]) -> DoctorCheck:
 
 
 def check_workers(workers: LiveWorkers, ready: int, oldest: float) -> DoctorCheck:
-    """Whether somebody claims what is ready."""
+    """Check that a worker claims ready rollouts."""
     text = f"{workers.alive} alive, {workers.available} of {workers.max} slots free"
     if not ready:
         return DoctorCheck("workers", "ok", f"{text}; nothing waits for one")
@@ -90,22 +90,22 @@ def check_workers(workers: LiveWorkers, ready: int, oldest: float) -> DoctorChec
 
 
 def check_agents(not_loaded: Mapping[str, str]) -> list[DoctorCheck]:
-    """Name the agents of the server that could not be loaded."""
+    """List the agents of the server that could not be loaded."""
     text = "; ".join(f"{name} could not be loaded: {reason}" for name, reason in sorted(not_loaded.items()))
     return [DoctorCheck("agents", "failed", text)] if text else []
 
 
 def check_queues(paused: Sequence[str], drained: Sequence[str]) -> DoctorCheck:
-    """Whether queues are paused or workers drained."""
-    told = [f"paused: {', '.join(paused)}"] if paused else []
-    told += [f"drained workers: {', '.join(drained)}"] if drained else []
+    """Check for paused queues and drained workers."""
+    notes = [f"paused: {', '.join(paused)}"] if paused else []
+    notes += [f"drained workers: {', '.join(drained)}"] if drained else []
     return DoctorCheck(
-        "holds", "note" if told else "ok", "; ".join(told) or "no queue is paused, nobody drained"
+        "holds", "note" if notes else "ok", "; ".join(notes) or "no queue is paused, nobody drained"
     )
 
 
 def check_outbox(pending: int, dead: int) -> DoctorCheck:
-    """Whether deliveries have failed for good."""
+    """Check for dead deliveries."""
     text = f"{pending} pending, {dead} dead"
     return DoctorCheck(
         "outbox", "note" if dead else "ok", text + ("; retry them in the outbox" if dead else "")

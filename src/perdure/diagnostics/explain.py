@@ -1,6 +1,6 @@
-"""Why something is waiting or how it ended: from facts to a rule and a sentence. Times are microseconds.
+"""Explanations: from facts to a rule and a sentence. Times are microseconds.
 
-Everything here is pure: no I/O, no clock, no randomness.
+This module is pure: no I/O, no clock, no randomness.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from perdure.threads.model import EXCEEDED, RUN, RUN_KINDS, run_status
 from perdure.threads.records import Failure
 
 MANY = 1000
-"""How many are counted at most."""
+"""Limit of counts."""
 SHOWN = 200
-"""How many characters of a value are shown in a sentence."""
+"""Limit of characters of a value in a sentence."""
 SHOWN_AGENTS = 20
-"""How many agents of live workers are named."""
+"""Limit of agents that a sentence names."""
 OVERDUE_SECONDS = 10.0
-"""After how many seconds a due schedule counts as not fired by any server."""
+"""A schedule that is due for longer counts as not fired by any server."""
 
 
 Explanation = tuple[str, str]
-"""A rule, and the sentence that explains it here."""
+"""A rule and its sentence."""
 
 
 def explain_rollout(facts: RolloutFacts, now: int) -> Why:
-    """Explain the status of a rollout, or of the run that it is."""
+    """Explain the status of a rollout or run."""
     is_run = facts.kind in RUN_KINDS
     rule, sentence = explain(facts, now)
     other: Literal["request", "rollout"] = "request" if facts.request is not None else "rollout"
@@ -76,12 +76,12 @@ def explain(facts: RolloutFacts, now: int) -> Explanation:
             "starts nor ends it. Use a server of the version that created it."
         )
     if facts.request is not None:
-        return _request(facts, facts.request, now)
+        return _explain_request(facts, facts.request, now)
     if facts.status in QUEUED:
-        return _waiting(facts, now)
+        return _explain_waiting(facts, now)
     if facts.status in LIVE:
-        return _executing(facts, now)
-    return _ended(facts, now)
+        return _explain_executing(facts, now)
+    return _explain_ended(facts, now)
 
 
 _NOUNS = {RUN: "Run", PHASE: "Phase", JOB: "Job"}
@@ -95,27 +95,27 @@ def noun(facts: RolloutFacts) -> str:
 
 
 def at(time: int, now: int) -> str:
-    """A time, and how far away it is."""
+    """Format a time with its distance from now."""
     away = abs(time - now) / MICROS
     far = f"in {human_duration(away)}" if time > now else f"{human_duration(away)} ago"
     return f"{datetime.fromtimestamp(time // MICROS, UTC):%Y-%m-%dT%H:%M:%SZ} ({far})"
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = " ".join((value if isinstance(value, str) else encode_json(value, nan="keep")).split())
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
-def _failed(failure: Failure | None) -> str:
-    return "" if failure is None else f" with {failure.error}: {_shown(failure.message)}"
+def _format_failure(failure: Failure | None) -> str:
+    return "" if failure is None else f" with {failure.error}: {_shorten(failure.message)}"
 
 
-def _ordinal(number: int) -> str:
+def _format_ordinal(number: int) -> str:
     ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
 
 
-def _many(number: int) -> str:
+def _format_count(number: int) -> str:
     return f"more than {MANY:,}" if number > MANY else f"{number:,}"
 
 
@@ -126,11 +126,11 @@ def _nth(facts: RolloutFacts, number: int) -> str:
 # --- what waits -------------------------------------------------------------------------------------------
 
 
-def _waiting(facts: RolloutFacts, now: int) -> Explanation:
+def _explain_waiting(facts: RolloutFacts, now: int) -> Explanation:
     if facts.behind is not None and facts.in_line is not None:
-        return _in_line(facts, facts.in_line, now)
+        return _explain_line(facts, facts.in_line, now)
     if facts.due_at is not None and facts.due_at > now:
-        return _not_yet(facts, facts.due_at, now)
+        return _explain_delay(facts, facts.due_at, now)
     if facts.paused is not None:
         return "paused", (
             f"{noun(facts)} is waiting: the queue is paused since {at(facts.paused, now)}. "
@@ -141,11 +141,11 @@ def _waiting(facts: RolloutFacts, now: int) -> Explanation:
             f"{noun(facts)} ({facts.agent}) is ready, and waits for a server that has this job and is free. "
             "Every server executes the jobs that it knows: start one with `perdure serve`, or update it."
         )
-    return _in_queue(facts, now)
+    return _explain_queue(facts, now)
 
 
-def _in_line(facts: RolloutFacts, line: LineFacts, now: int) -> Explanation:
-    place = f"{noun(facts)} is waiting: {_ordinal(line.ahead + 1)} in line in thread {facts.line}"
+def _explain_line(facts: RolloutFacts, line: LineFacts, now: int) -> Explanation:
+    place = f"{noun(facts)} is waiting: {_format_ordinal(line.ahead + 1)} in line in thread {facts.line}"
     strategy = f" (multitask_strategy {facts.run.strategy})" if facts.run is not None else ""
     if line.holder_status in ENDED:
         until = "" if line.release_by is None else f", until {at(line.release_by, now)} at the latest"
@@ -154,46 +154,51 @@ def _in_line(facts: RolloutFacts, line: LineFacts, now: int) -> Explanation:
     return "behind", f"{place}, behind run {line.holder}{state}{strategy}."
 
 
-def _not_yet(facts: RolloutFacts, due_at: int, now: int) -> Explanation:
+def _explain_delay(facts: RolloutFacts, due_at: int, now: int) -> Explanation:
     if facts.latest is None:
         return "not_before", f"{noun(facts)} is delayed until {at(due_at, now)}."
     return "backoff", (
         f"{noun(facts)} is backing off until {at(due_at, now)} before {_nth(facts, facts.tries + 1)}: "
-        f"{_last_attempt(facts.latest, now)}."
+        f"{_format_last_attempt(facts.latest, now)}."
     )
 
 
-def _last_attempt(latest: AttemptFacts, now: int) -> str:
+def _format_last_attempt(latest: AttemptFacts, now: int) -> str:
     when = "" if latest.end_time is None else f" at {at(latest.end_time, now)}"
-    return f"attempt {latest.number} {_how(latest)}{when}{_failed(latest.failure)}"
+    return f"attempt {latest.number} {_how(latest)}{when}{_format_failure(latest.failure)}"
 
 
 def _how(latest: AttemptFacts) -> str:
     return {TIMEOUT: "took too long", UNRESPONSIVE: "stopped sending heartbeats"}.get(latest.status, "failed")
 
 
-def _in_queue(facts: RolloutFacts, now: int) -> Explanation:
-    rule, before = _history(facts, now)
+def _explain_queue(facts: RolloutFacts, now: int) -> Explanation:
+    rule, before = _explain_history(facts, now)
     workers = facts.workers
     if workers.other_agents is not None:
-        known = ", ".join(workers.other_agents[:SHOWN_AGENTS]) or "none"
+        names = ", ".join(workers.other_agents[:SHOWN_AGENTS]) or "none"
         more = len(workers.other_agents) - SHOWN_AGENTS
-        known = f"{known} and {more} more" if more > 0 else known
+        names = f"{names} and {more} more" if more > 0 else names
         return "no_agent", (
-            f"{before}; no live worker has agent {facts.agent!r}; live workers have: {known}. "
+            f"{before}; no live worker has agent {facts.agent!r}; live workers have: {names}. "
             "Start one that has it with `perdure worker`."
         )
     if not workers.alive:
-        return "no_worker", f"{before}; no worker is alive for queue {facts.queue!r}{_last(facts, now)}."
+        return (
+            "no_worker",
+            f"{before}; no worker is alive for queue {facts.queue!r}{_format_last_worker(facts, now)}.",
+        )
     agent = "" if facts.agent is None else f" of agent {facts.agent!r}"
     ahead = (
-        "it is next in queue" if not facts.ahead else f"{_many(facts.ahead)}{agent} are ahead of it in queue"
+        "it is next in queue"
+        if not facts.ahead
+        else f"{_format_count(facts.ahead)}{agent} are ahead of it in queue"
     )
-    return rule, f"{before}; {ahead} {facts.queue!r}; {_alive(workers)}."
+    return rule, f"{before}; {ahead} {facts.queue!r}; {_format_workers(workers)}."
 
 
-def _history(facts: RolloutFacts, now: int) -> Explanation:
-    """How it got into the queue."""
+def _explain_history(facts: RolloutFacts, now: int) -> Explanation:
+    """Explain how the rollout got into the queue."""
     latest = facts.latest
     if latest is None:
         return "in_queue", f"{noun(facts)} is waiting for a worker"
@@ -213,10 +218,10 @@ def _history(facts: RolloutFacts, now: int) -> Explanation:
         )
     if facts.status in QUEUED and latest.end_time is None and latest.status != TIMEOUT:
         return "by_hand", f"{noun(facts)} was put back into the queue, and is waiting for a worker"
-    return "retry", f"{noun(facts)} {again} after {_last_attempt(latest, now)}"
+    return "retry", f"{noun(facts)} {again} after {_format_last_attempt(latest, now)}"
 
 
-def _last(facts: RolloutFacts, now: int) -> str:
+def _format_last_worker(facts: RolloutFacts, now: int) -> str:
     workers = facts.workers
     if workers.last_id is None or workers.last_heard is None:
         heard = ": none has connected yet"
@@ -230,7 +235,7 @@ def _last(facts: RolloutFacts, now: int) -> str:
     return heard + advice
 
 
-def _alive(workers: WorkerFacts) -> str:
+def _format_workers(workers: WorkerFacts) -> str:
     text = "1 worker is alive" if workers.alive == 1 else f"{workers.alive} workers are alive"
     return text if workers.places is None else f"{text}, with {workers.free} of {workers.places} slots free"
 
@@ -238,13 +243,13 @@ def _alive(workers: WorkerFacts) -> str:
 # --- what is executed -------------------------------------------------------------------------------------
 
 
-def _executing(facts: RolloutFacts, now: int) -> Explanation:
+def _explain_executing(facts: RolloutFacts, now: int) -> Explanation:
     latest = facts.latest
     if latest is None or latest.status not in LIVE:
         return "by_hand", f"{noun(facts)} was set to {facts.status} by hand; no attempt is running."
     number = facts.tries if facts.kind in RUN_KINDS else latest.number
     worker = f"worker {latest.worker_id}" if latest.worker_id else "an unnamed worker"
-    begun = f"{noun(facts)}: {_nth(facts, number)} is running on {worker} since {at(latest.start_time, now)}"
+    start = f"{noun(facts)}: {_nth(facts, number)} is running on {worker} since {at(latest.start_time, now)}"
     heard = "no heartbeat yet" if latest.heard is None else f"last heard from at {at(latest.heard, now)}"
     lapse = lapse_event(facts.limits, now, latest.start_time, latest.heard)
     if lapse is not None:
@@ -252,30 +257,30 @@ def _executing(facts: RolloutFacts, now: int) -> Explanation:
         limit = "its timeout passed" if lapse == "too long" else "its lease ended"
         return (
             "overdue",
-            f"{begun}, {heard}; {limit} at {at(due, now)}, and the watchdog ends it at its next check.",
+            f"{start}, {heard}; {limit} at {at(due, now)}, and the watchdog ends it at its next check.",
         )
-    return "running", "; ".join((f"{begun}, {heard}", *_deadlines(facts, latest, now))) + "."
+    return "running", "; ".join((f"{start}, {heard}", *_format_deadlines(facts, latest, now))) + "."
 
 
-def _deadlines(facts: RolloutFacts, latest: AttemptFacts, now: int) -> list[str]:
-    limits, found = facts.limits, []
+def _format_deadlines(facts: RolloutFacts, latest: AttemptFacts, now: int) -> list[str]:
+    limits, sentences = facts.limits, []
     if limits.unresponsive_seconds is not None:
         since = latest.start_time if latest.heard is None else latest.heard
-        found.append(f"its lease lasts until {at(since + to_micros(limits.unresponsive_seconds), now)}")
+        sentences.append(f"its lease lasts until {at(since + to_micros(limits.unresponsive_seconds), now)}")
     seconds = limits.timeout_seconds if facts.run is None else facts.run.timeout
     if seconds is not None:
-        found.append(f"its timeout is at {at(latest.start_time + to_micros(seconds), now)}")
+        sentences.append(f"its timeout is at {at(latest.start_time + to_micros(seconds), now)}")
     elif facts.run is not None:
-        # Only the worker that executes the attempt knows what its agent says.
-        found.append("its timeout is that of its agent")
-    return found or ["it has no timeout"]
+        # Only the worker that executes the attempt knows the agent's timeout.
+        sentences.append("its timeout is that of its agent")
+    return sentences or ["it has no timeout"]
 
 
 # --- what has ended ---------------------------------------------------------------------------------------
 
 
-def _ended(facts: RolloutFacts, now: int) -> Explanation:
-    rule, text = _end(facts, now)
+def _explain_ended(facts: RolloutFacts, now: int) -> Explanation:
+    rule, text = _explain_end(facts, now)
     run = facts.run
     if facts.kind not in RUN_KINDS:
         return rule, f"{text}."
@@ -290,33 +295,33 @@ def _ended(facts: RolloutFacts, now: int) -> Explanation:
             "deleted",
             f"{noun(facts)} was deleted{whole}{who} at {at(run.gone_at, now)}; its trace is kept.",
         )
-    return rule, f"{text}{_still(facts, now)}."
+    return rule, f"{text}{_format_stopping(facts, now)}."
 
 
-def _end(facts: RolloutFacts, now: int) -> Explanation:
+def _explain_end(facts: RolloutFacts, now: int) -> Explanation:
     when = "" if facts.end_time is None else f" at {at(facts.end_time, now)}"
     outcome, status = facts.outcome, run_status(facts.status, facts.outcome)
     if status in ("interrupted", "rollback"):
-        return _stopped(facts, when, status if facts.kind in RUN_KINDS else "cancelled")
+        return _explain_stopped(facts, when, status if facts.kind in RUN_KINDS else "cancelled")
     if status == "success":
-        return "success", f"{noun(facts)} succeeded{when}{_tried(facts)}"
+        return "success", f"{noun(facts)} succeeded{when}{_format_tries(facts)}"
     if outcome == TIMEOUT:
         seconds = facts.limits.timeout_seconds if facts.run is None else facts.run.timeout
         limit = "" if seconds is None else f" after its limit of {seconds:g} s"
-        return "timeout", f"{noun(facts)} timed out{when}{limit}{_tried(facts)}"
-    return _error(facts, when)
+        return "timeout", f"{noun(facts)} timed out{when}{limit}{_format_tries(facts)}"
+    return _explain_error(facts, when)
 
 
-def _tried(facts: RolloutFacts) -> str:
+def _format_tries(facts: RolloutFacts) -> str:
     return f", at {_nth(facts, facts.tries)}" if facts.attempts > 1 else ""
 
 
-def _error(facts: RolloutFacts, when: str) -> Explanation:
+def _explain_error(facts: RolloutFacts, when: str) -> Explanation:
     failure = facts.run.failure if facts.run is not None else None
     if failure is not None and failure.error == EXCEEDED:
         return "exceeded_attempts", f"{noun(facts)} failed{when}: {failure.message.rstrip('.')}"
     if failure is not None:
-        return "error", f"{noun(facts)} failed{when}{_tried(facts)}{_failed(failure)}"
+        return "error", f"{noun(facts)} failed{when}{_format_tries(facts)}{_format_failure(failure)}"
     if facts.latest is None or facts.latest.status not in (FAILED, *LAPSED):
         return "by_hand", f"{noun(facts)} was set to {facts.status} by hand{when}"
     retried = facts.limits.retry_condition
@@ -333,7 +338,7 @@ def _error(facts: RolloutFacts, when: str) -> Explanation:
     )
 
 
-def _stopped(facts: RolloutFacts, when: str, rule: str) -> Explanation:
+def _explain_stopped(facts: RolloutFacts, when: str, rule: str) -> Explanation:
     word = {"interrupted": "was interrupted", "rollback": "was rolled back"}.get(rule, "was cancelled")
     match = facts.audit
     who = "" if match.actor is None else f" by {match.actor}"
@@ -343,8 +348,8 @@ def _stopped(facts: RolloutFacts, when: str, rule: str) -> Explanation:
     return rule, f"{noun(facts)} {word}{who}{when}{began}"
 
 
-def _still(facts: RolloutFacts, now: int) -> str:
-    """Whether the worker of a cancelled run has still to stop."""
+def _format_stopping(facts: RolloutFacts, now: int) -> str:
+    """Return a note if the worker of a cancelled run has not stopped yet."""
     latest = facts.latest
     if latest is None or latest.status not in LIVE or latest.check_at is None:
         return ""
@@ -355,7 +360,7 @@ def _still(facts: RolloutFacts, now: int) -> str:
 # --- requests for graphs ----------------------------------------------------------------------------------
 
 
-def _request(facts: RolloutFacts, request: RequestFacts, now: int) -> Explanation:
+def _explain_request(facts: RolloutFacts, request: RequestFacts, now: int) -> Explanation:
     name = f"Request {facts.id} to agent {request.agent!r} about thread {request.thread_id}"
     until = f"its caller waits until {at(request.expires_at, now)}"
     when = "" if facts.end_time is None else f" at {at(facts.end_time, now)}"
@@ -374,14 +379,14 @@ def _request(facts: RolloutFacts, request: RequestFacts, now: int) -> Explanatio
 
 def explain_thread(facts: ThreadFacts, now: int) -> Why:
     """Explain the status of a thread."""
-    rule, sentence = _thread(facts, now)
+    rule, sentence = _explain_thread_state(facts, now)
     status = facts.status if facts.gone_at is None else "deleted"
     return Why(
         id=facts.id, kind="thread", status=status, rule=rule, sentence=sentence, facts=shown_thread(facts)
     )
 
 
-def _thread(facts: ThreadFacts, now: int) -> Explanation:
+def _explain_thread_state(facts: ThreadFacts, now: int) -> Explanation:
     name = f"Thread {facts.id}"
     if facts.gone_at is not None:
         who = "" if facts.audit.actor is None else f" by {facts.audit.actor}"
@@ -389,43 +394,45 @@ def _thread(facts: ThreadFacts, now: int) -> Explanation:
     if facts.busy is not None:
         waiting = facts.live - 1
         others = (
-            f", and {_many(waiting)} {'waits' if waiting == 1 else 'wait'} behind it" if waiting > 0 else ""
+            f", and {_format_count(waiting)} {'waits' if waiting == 1 else 'wait'} behind it"
+            if waiting > 0
+            else ""
         )
         return "busy", f"{name} is busy with run {facts.busy.id}{others}. {explain(facts.busy, now)[1]}"
     if facts.status == "interrupted":
-        return _interrupted(facts, name, now)
+        return _explain_interrupted(facts, name, now)
     if facts.status == "error":
-        # A turn of a chat or a phase of a workflow is no run of the thread's own.
+        # A turn of a chat or a phase of a workflow is not a run of the thread.
         last = "what it executed last" if facts.last_run is None else f"its last run {facts.last_run}"
-        return "error", f"{name} is in error since {last} failed{_failed(facts.failure)}."
+        return "error", f"{name} is in error since {last} failed{_format_failure(facts.failure)}."
     if facts.last_run is None:
         return "never_run", f"{name} is idle: it has no runs."
-    return "idle", f"{name} is idle since {_last_run(facts, now)}."
+    return "idle", f"{name} is idle since {_format_last_run(facts, now)}."
 
 
-def _last_run(facts: ThreadFacts, now: int) -> str:
+def _format_last_run(facts: ThreadFacts, now: int) -> str:
     when = "" if facts.last_end is None else f" at {at(facts.last_end, now)}"
     return f"its last run {facts.last_run} ended as {facts.last_status}{when}"
 
 
-def _interrupted(facts: ThreadFacts, name: str, now: int) -> Explanation:
+def _explain_interrupted(facts: ThreadFacts, name: str, now: int) -> Explanation:
     if facts.interrupts:
         first = facts.interrupts[0]
         more = f" and {len(facts.interrupts) - 1} more" if len(facts.interrupts) > 1 else ""
         return "waits_for_answer", (
-            f"{name} is waiting for an answer to {_shown(first.value)} (interrupt {first.id}){more}: "
+            f"{name} is waiting for an answer to {_shorten(first.value)} (interrupt {first.id}){more}: "
             "answer it with a run whose command has `resume`."
         )
     coming = f"; next: {', '.join(facts.next)}" if facts.next else ""
-    return "interrupted", f"{name} is interrupted since {_last_run(facts, now)}{coming}."
+    return "interrupted", f"{name} is interrupted since {_format_last_run(facts, now)}{coming}."
 
 
 # --- schedules --------------------------------------------------------------------------------------------
 
 
 def explain_schedule(schedule: Schedule, now: float) -> Why:
-    """Explain when a schedule fires next, or why it does not. `now` is in seconds."""
-    status, rule, sentence = _schedule(schedule, now)
+    """Explain when a schedule fires next, or why it does not fire. `now` is in seconds."""
+    status, rule, sentence = _explain_schedule_state(schedule, now)
     if schedule.error is not None:
         sentence += f" Its last firing failed: {schedule.error}."
     facts = schedule.model_dump(exclude=("payload", "metadata"), exclude_none=True)
@@ -439,7 +446,7 @@ def explain_schedule(schedule: Schedule, now: float) -> Why:
     )
 
 
-def _schedule(schedule: Schedule, now: float) -> tuple[str, str, str]:
+def _explain_schedule_state(schedule: Schedule, now: float) -> tuple[str, str, str]:
     name = (
         f"Cron {schedule.name or schedule.schedule_id} ({schedule.expression}, {schedule.timezone or 'UTC'})"
     )
@@ -448,7 +455,7 @@ def _schedule(schedule: Schedule, now: float) -> tuple[str, str, str]:
         how = " by an override" if schedule.overridden else ""
         return "paused", "paused", f"{name} is paused{how}; resume it to let it fire."
     if next_at is None:
-        return "ended", "ended", f"{name} has ended: {_schedule_end(schedule)}."
+        return "ended", "ended", f"{name} has ended: {_format_schedule_end(schedule)}."
     if next_at > now:
         spread = f", or up to {human_duration(schedule.jitter)} later" if schedule.jitter else ""
         guarded = (
@@ -459,7 +466,7 @@ def _schedule(schedule: Schedule, now: float) -> tuple[str, str, str]:
         return (
             "waiting",
             "waits_for_time",
-            f"{name} fires at {_when(next_at)}, in {human_duration(next_at - now)}{spread}.{guarded}",
+            f"{name} fires at {_format_time(next_at)}, in {human_duration(next_at - now)}{spread}.{guarded}",
         )
     late = now - next_at - schedule.jitter
     if late < OVERDUE_SECONDS:
@@ -474,11 +481,11 @@ def _schedule(schedule: Schedule, now: float) -> tuple[str, str, str]:
     )
 
 
-def _schedule_end(schedule: Schedule) -> str:
+def _format_schedule_end(schedule: Schedule) -> str:
     if schedule.end_time is None:
         return "its expression never matches again"
-    return f"its end_time was {_when(schedule.end_time)}"
+    return f"its end_time was {_format_time(schedule.end_time)}"
 
 
-def _when(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

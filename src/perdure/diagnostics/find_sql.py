@@ -1,4 +1,4 @@
-"""The SQL of the lookup of ids: for each kind, those that begin alike, and the newest.
+"""SQL of the search by id: for each kind, the ids with a prefix, and the newest row.
 
 Each statement reads one range of an index. Times are in the unit of the table.
 """
@@ -12,7 +12,7 @@ from perdure.kernel.storage.dialect import name_statements, statement
 
 
 class ObjectMatchRow(NamedTuple):
-    """What has an id, in a few words. `within` is what it belongs to."""
+    """A row with an id, in short. `within` is the id of its owner."""
 
     id: str
     title: str | None
@@ -22,7 +22,7 @@ class ObjectMatchRow(NamedTuple):
 
 
 class RolloutMatchRow(NamedTuple):
-    """A rollout, or what else is one: a run, a phase, a job, a request."""
+    """A rollout of any kind: a run, a phase, a job, a request."""
 
     id: str
     title: str
@@ -38,7 +38,7 @@ _RANGE = _FIRST + ":n"
 
 
 def _select(table: str, *, title: str, status: str, time: str, within: str, more: str = "") -> str:
-    """The beginning of a statement that reads rows with an `id`, up to its last condition."""
+    """Return the beginning of a statement that reads rows with an `id`, up to its last condition."""
     columns = ("id", title + " AS title", status + " AS status", time + " AS time", within + " AS within")
     return "SELECT " + ", ".join(columns) + more + " FROM " + table + " WHERE ns = :ns AND "
 
@@ -54,7 +54,7 @@ _ROLLOUT = _select(
 
 # Rollouts of all kinds.
 ROLLOUTS = statement(_ROLLOUT + _RANGE, row=RolloutMatchRow)
-# Rollouts of some kinds, among the first ones in the range.
+# Rollouts of some kinds, among the first ones of the range.
 ROLLOUTS_OF_KINDS = statement(
     "SELECT {columns} FROM ("
     + (_ROLLOUT + _FIRST + ":most) AS r ")
@@ -98,7 +98,7 @@ NEWEST_THREADS = statement(
     _THREAD + "temporary IS NULL ORDER BY created_at DESC LIMIT 1",
     row=ObjectMatchRow,
 )
-# Spans, among those of the newest rollouts: their ids have no index of their own, as ADR 28 says.
+# Spans among those of the newest rollouts; span ids have no index of their own, see ADR 28.
 SPANS = statement(
     """
     SELECT s.span_id AS id, s.name AS title, s.status_code AS status, s.start_ns / 1000 AS time,
@@ -131,7 +131,7 @@ _MESSAGING_SESSION = _select(
 
 # Messaging sessions.
 MESSAGING_SESSIONS = statement(_MESSAGING_SESSION + _RANGE, row=ObjectMatchRow)
-# The messaging session that was used last.
+# The messaging session with the latest use.
 NEWEST_MESSAGING_SESSIONS = statement(
     _MESSAGING_SESSION + "TRUE ORDER BY last_activity_at DESC, id DESC LIMIT 1", row=ObjectMatchRow
 )
@@ -146,7 +146,7 @@ _WORKER = _select(
 
 # Workers.
 WORKERS = statement(_WORKER + _RANGE, row=ObjectMatchRow)
-# The worker that was heard from last.
+# The worker with the latest sign of life.
 NEWEST_WORKERS = statement(
     _WORKER + "TRUE ORDER BY coalesce(last_heartbeat_time, last_dequeue_time, 0) DESC LIMIT 1",
     row=ObjectMatchRow,
@@ -174,14 +174,14 @@ NEWEST_APPROVALS = statement(
 
 _SCHEDULE = _select("schedules", title="name", status="enabled", time="created_at", within="NULL")
 
-# Schedules, by their ids.
+# Schedules by id.
 SCHEDULES = statement(_SCHEDULE + _RANGE, row=ObjectMatchRow)
-# Schedules, by their names.
+# Schedules by name.
 NAMED_SCHEDULES = statement(
     _SCHEDULE + "name IS NOT NULL AND name >= :first AND name < :last ORDER BY name LIMIT :n",
     row=ObjectMatchRow,
 )
-# The newest schedules, with those that servers define for themselves.
+# The newest schedule, including those of servers.
 NEWEST_SCHEDULES = statement(
     _SCHEDULE + "coalesce(origin, :api) {among:origins} ORDER BY created_at DESC, id DESC LIMIT 1",
     row=ObjectMatchRow,
@@ -226,7 +226,7 @@ _GRIP = _select("memory_grips", title="excerpt", status="NULL", time="timestamp_
 
 # Grips of memory.
 MEMORY_GRIPS = statement(_GRIP + _RANGE, row=ObjectMatchRow)
-# The latest grip of memory: the time stands first in an id.
+# The latest grip of memory, because an id begins with the time.
 NEWEST_MEMORY_GRIPS = statement(_GRIP + "TRUE ORDER BY id DESC LIMIT 1", row=ObjectMatchRow)
 
 _EFFECT = _select("outbox", title="consumer", status="status", time="created_at", within="subject")
@@ -240,10 +240,10 @@ _RESOURCES = _select("resources", title="NULL", status="NULL", time="update_time
 
 # Resources.
 RESOURCES = statement(_RESOURCES + _RANGE, row=ObjectMatchRow)
-# The resources that were changed last.
+# The resources with the latest change.
 NEWEST_RESOURCES = statement(_RESOURCES + "TRUE ORDER BY update_time DESC LIMIT 1", row=ObjectMatchRow)
 
-# Tokens, which belong to no namespace.
+# Tokens, which have no namespace.
 TOKENS = statement(
     """
     SELECT {columns} FROM tokens

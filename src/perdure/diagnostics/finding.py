@@ -1,4 +1,4 @@
-"""The lookup of ids: what has an id, or one that begins alike, or is the newest of its kind."""
+"""Search by id: an exact id, a prefix, or the newest of a kind."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Kind = Literal[
     "request",
     "token",
 ]
-"""What has an id, in the order in which it is listed."""
+"""Kinds of objects with an id, in the order of lists."""
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 LAST: Final = "last"
@@ -53,9 +53,9 @@ LAST: Final = "last"
 AFTER_ALL: Final = "\U0010ffff"
 """Sorts after every character of an id."""
 NEWEST_SPANS = 20_000
-"""Among how many spans one is looked for by its id alone."""
+"""Number of newest spans among which a span is searched by its id only."""
 MOST_ROLLOUTS = 2000
-"""How many rollouts of a range are looked at for some kinds."""
+"""Number of rollouts of a range that are read to find some kinds."""
 MAX_FOUND: Final = 100
 ROLLOUT_KINDS: Final[dict[str, Kind]] = {
     TASK: "rollout",
@@ -97,47 +97,46 @@ _NEWEST: Final[dict[Kind, tuple[Statement[ObjectMatchRow], Sequence[dict[str, An
     "effect": (sql.NEWEST_EFFECTS, [{}]),
     "resources": (sql.NEWEST_RESOURCES, [{}]),
 }
-"""The statements that find the newest of a kind, and what is bound in each; the newest row counts."""
+"""The statements that find the newest of a kind, with their values; the newest row counts."""
 
 
 class IdMatch(Record, kw_only=True):
-    """What has an id, in a few words."""
+    """An object with an id, in short."""
 
     kind: Kind
     id: str
     title: str | None = None
-    """A name: of an agent, a workflow, a span, a schedule."""
+    """Name of an agent, workflow, span or schedule."""
     status: str | None = None
     time: float | None = None
-    """When it began, was created, or was heard from last, in epoch seconds."""
+    """Start, creation or last sign of life, in epoch seconds."""
     parent_id: str | None = None
-    """What it belongs to: the rollout of an attempt or span, the thread of a run, the workflow run of an
-    approval."""
+    """Owner: the rollout of an attempt or span, the thread of a run, the workflow run of an approval."""
 
 
 class IdFilter(NamedTuple):
-    """What is looked for: ids that begin with a text, of these kinds."""
+    """The prefix of ids, and the kinds to search."""
 
     start: str
     kinds: Collection[Kind]
     limit: int
 
     def bounds(self, kind: Kind) -> dict[str, Any]:
-        # ULIDs are stored in upper case, however they were written.
+        # ULIDs are stored in upper case, however the caller writes them.
         start = self.start.upper() if kind == "memory_event" else self.start
         return {"first": start, "last": start + AFTER_ALL, "n": self.limit}
 
 
 async def starting(tx: Tx, wanted: IdFilter) -> list[IdMatch]:
-    """What has an id that begins alike, up to the limit of each kind."""
-    found = [rollout_found(row) for row in await _rollouts(tx, wanted)]
+    """Return the objects whose ids begin with the prefix, up to the limit of each kind."""
+    matches = [rollout_to_match(row) for row in await _rollouts(tx, wanted)]
     for kind, statements in _STARTING.items():
         if kind in wanted.kinds:
             for statement in statements:
                 most = {"most": NEWEST_SPANS} if kind == "span" else {}
                 rows = await tx.all(statement, **wanted.bounds(kind), **most)
-                found += [found_id(kind, row) for row in rows]
-    return found
+                matches += [row_to_match(kind, row) for row in rows]
+    return matches
 
 
 async def _rollouts(tx: Tx, wanted: IdFilter) -> list[RolloutMatchRow]:
@@ -151,32 +150,32 @@ async def _rollouts(tx: Tx, wanted: IdFilter) -> list[RolloutMatchRow]:
 
 
 async def newest(tx: Tx, kinds: Collection[Kind]) -> list[IdMatch]:
-    """The newest of each kind."""
-    found = []
+    """Return the newest of each kind."""
+    matches = []
     for kind in kinds:
         rows = await _newest(tx, kind)
         if rows:
-            found.append(max(rows, key=lambda each: each.time or 0.0))
-    return found
+            matches.append(max(rows, key=lambda match: match.time or 0.0))
+    return matches
 
 
 async def _newest(tx: Tx, kind: Kind) -> list[IdMatch]:
     if kind in _NEWEST:
         statement, terms = _NEWEST[kind]
-        rows = [await tx.one(statement, **each) for each in terms]
-        return [found_id(kind, row) for row in rows if row is not None]
+        rows = [await tx.one(statement, **values) for values in terms]
+        return [row_to_match(kind, row) for row in rows if row is not None]
     if kind == "attempt":
         rollouts = await newest(tx, ["rollout", "run", "phase"])
-        attempts = [await tx.one(sql.LATEST_ATTEMPTS, rollout_id=each.id) for each in rollouts]
-        return [found_id(kind, row) for row in attempts if row is not None]
-    own = next((own for own, each in ROLLOUT_KINDS.items() if each == kind), None)
+        attempts = [await tx.one(sql.LATEST_ATTEMPTS, rollout_id=rollout.id) for rollout in rollouts]
+        return [row_to_match(kind, row) for row in attempts if row is not None]
+    own = next((own for own, name in ROLLOUT_KINDS.items() if name == kind), None)
     if own is None:
         return []
     if own == RUN:
         run = await tx.one(sql.NEWEST_RUNS, kind=own)
-        return [] if run is None else [rollout_found(run)]
-    found = [await tx.one(sql.NEWEST_ROLLOUTS, kind=own, status=status) for status in ROLLOUT.statuses]
-    return [rollout_found(each) for each in found if each is not None]
+        return [] if run is None else [rollout_to_match(run)]
+    newest_rows = [await tx.one(sql.NEWEST_ROLLOUTS, kind=own, status=status) for status in ROLLOUT.statuses]
+    return [rollout_to_match(row) for row in newest_rows if row is not None]
 
 
 class TokenMatches(NamedTuple):
@@ -187,7 +186,7 @@ class TokenMatches(NamedTuple):
 
 
 async def tokens_starting(tx: Tx, wanted: IdFilter) -> TokenMatches:
-    """Tokens whose ids begin alike."""
+    """Return the tokens whose ids begin with the prefix."""
     return TokenMatches(tx.wall, await tx.all(sql.TOKENS, **wanted.bounds("token")))
 
 
@@ -198,7 +197,7 @@ async def newest_tokens(tx: Tx, limit: int) -> TokenMatches:
 # --- from rows to records ---------------------------------------------------------------------------------
 
 
-def rollout_found(row: RolloutMatchRow) -> IdMatch:
+def rollout_to_match(row: RolloutMatchRow) -> IdMatch:
     return IdMatch(
         kind=ROLLOUT_KINDS.get(row.kind, "rollout"),
         id=row.id,
@@ -209,7 +208,7 @@ def rollout_found(row: RolloutMatchRow) -> IdMatch:
     )
 
 
-def found_id(kind: Kind, row: ObjectMatchRow) -> IdMatch:
+def row_to_match(kind: Kind, row: ObjectMatchRow) -> IdMatch:
     return IdMatch(
         kind=kind,
         id=row.id,
@@ -230,10 +229,10 @@ _STATUS: Final[dict[Kind, Callable[[Any], str]]] = {
     "schedule": lambda enabled: "enabled" if enabled else "paused",
     "span": lambda code: str(code).lower(),
 }
-"""How a number in a row is said; other kinds have a status of their own."""
+"""Names of statuses stored as numbers; other kinds store names."""
 
 
-def session_found(session: Session) -> IdMatch:
+def session_to_match(session: Session) -> IdMatch:
     return IdMatch(
         kind="session",
         id=session.session_id,
@@ -243,19 +242,19 @@ def session_found(session: Session) -> IdMatch:
     )
 
 
-def token_found(row: TokenRow, now: int) -> IdMatch:
+def token_to_match(row: TokenRow, now: int) -> IdMatch:
     expired = row.expire_time is not None and row.expire_time <= now
     ended = "revoked" if row.revoke_time is not None else "expired" if expired else "active"
     return IdMatch(kind="token", id=row.id, title=row.name, status=ended, time=to_seconds(row.create_time))
 
 
-def ordered(found: Sequence[IdMatch], wanted: str, limit: int) -> list[IdMatch]:
-    """The exact ones first, then by kind and id, without those that were found twice."""
-    once = {(each.kind, each.id): each for each in found}
-    exact = {key for key, each in once.items() if wanted == each.id or _is_named(each, wanted)}
-    places = sorted(once, key=lambda each: (each not in exact, KINDS.index(each[0]), each[1]))
+def ordered(matches: Sequence[IdMatch], wanted: str, limit: int) -> list[IdMatch]:
+    """Return exact matches first, then by kind and id, each once."""
+    once = {(match.kind, match.id): match for match in matches}
+    exact = {key for key, match in once.items() if wanted == match.id or _is_named(match, wanted)}
+    places = sorted(once, key=lambda key: (key not in exact, KINDS.index(key[0]), key[1]))
     return [once[place] for place in places[:limit]]
 
 
-def _is_named(found: IdMatch, name: str) -> bool:
-    return found.kind == "schedule" and found.title == name
+def _is_named(match: IdMatch, name: str) -> bool:
+    return match.kind == "schedule" and match.title == name

@@ -1,4 +1,4 @@
-"""Explains what has no rules of its own to wait by: attempts, spans, workers, effects and others."""
+"""Explanations of objects without wait rules: attempts, spans, workers, effects and others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from perdure.diagnostics.finding import IdMatch
 from perdure.diagnostics.model import Why
 
 OWNED = ("attempt", "span")
-"""What is explained by the rollout that it belongs to."""
+"""Kinds that are explained by the rollout that owns them."""
 WORDS = {
     "messaging_session": "chat session",
     "memory_node": "node of memory",
@@ -16,27 +16,27 @@ WORDS = {
 }
 
 
-def explain_found(found: IdMatch, owner: Why | None, now: float) -> Why:
-    """Say what something is, in which status, since when; with `owner`, also why that one waits or ended."""
-    word = WORDS.get(found.kind, found.kind).capitalize()
-    title = f" ({found.title})" if found.title and found.title != found.id else ""
-    status = "exists" if found.status is None else f"is {found.status}"
-    parts = [f"{word} {found.id}{title} {status}"]
+def explain_match(match: IdMatch, owner: Why | None, now: float) -> Why:
+    """Describe an object, its status and its time; with `owner`, also why the owner waits or ended."""
+    word = WORDS.get(match.kind, match.kind).capitalize()
+    title = f" ({match.title})" if match.title and match.title != match.id else ""
+    status = "exists" if match.status is None else f"is {match.status}"
+    parts = [f"{word} {match.id}{title} {status}"]
     if owner is not None:
         parts.append(f" and belongs to {owner.kind} {owner.id}. {owner.sentence}")
-    elif found.time is not None:
-        verb = "was heard from" if found.kind == "worker" else "began or changed"
-        parts.append(f"; it {verb} {_ago(now - found.time)}.")
+    elif match.time is not None:
+        verb = "was heard from" if match.kind == "worker" else "began or changed"
+        parts.append(f"; it {verb} {_ago(now - match.time)}.")
     else:
         parts.append(".")
-    facts = {"title": found.title, "time": found.time, "parent_id": found.parent_id}
+    facts = {"title": match.title, "time": match.time, "parent_id": match.parent_id}
     if owner is not None:
         facts["owner"] = owner.id
     return Why(
-        id=found.id,
-        kind=found.kind,
-        status=found.status or "exists",
-        rule=f"{found.kind}_status" if owner is None else f"{found.kind}_of",
+        id=match.id,
+        kind=match.kind,
+        status=match.status or "exists",
+        rule=f"{match.kind}_status" if owner is None else f"{match.kind}_of",
         sentence="".join(parts),
         facts={name: value for name, value in facts.items() if value is not None},
     )

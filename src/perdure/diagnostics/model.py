@@ -1,4 +1,4 @@
-"""The facts behind an explanation, and the statistics of queues and workers. Times are microseconds."""
+"""Facts behind an explanation, and the statistics of queues and workers. Times are microseconds."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WhyKind = Literal[
 
 
 class Why(Record, kw_only=True):
-    """Why something is waiting or how it ended: a sentence, the rule and the facts behind it."""
+    """Why something waits or how it ended: a sentence, its rule and its facts."""
 
     id: str
     kind: WhyKind
@@ -58,7 +58,7 @@ class Why(Record, kw_only=True):
 
 
 class OpenApprovals(Record, kw_only=True):
-    """How many approvals of a namespace wait, and for how long the oldest has."""
+    """Number of a namespace's open approvals, and the age of the oldest."""
 
     pending: int
     oldest_age_seconds: float
@@ -68,7 +68,7 @@ class OpenApprovals(Record, kw_only=True):
 
 
 class DiagnosedRolloutRow(NamedTuple):
-    """A rollout: its status and its place in a queue or line; `position` is when it was queued last."""
+    """A rollout: its status and its place in a queue or line; `position` is the time of its last queuing."""
 
     id: str
     kind: str
@@ -89,7 +89,7 @@ class DiagnosedRolloutRow(NamedTuple):
 
 
 class DiagnosedAttemptRow(NamedTuple):
-    """An attempt of a rollout: who had it, how long and how it ended."""
+    """An attempt of a rollout: its worker, its times and its end."""
 
     sequence_id: int
     id: str
@@ -105,14 +105,14 @@ class DiagnosedAttemptRow(NamedTuple):
 
 
 class HeldLineRow(NamedTuple):
-    """Which run holds a line, and when it is released at the latest."""
+    """The run that holds a line, and the latest time of its release."""
 
     holder: str | None
     release_by: int | None
 
 
 class DiagnosedWorkerRow(NamedTuple):
-    """A worker, when it was heard from, and what its heartbeat said, as JSON."""
+    """A worker, its last sign of life, and its last heartbeat as JSON."""
 
     id: str
     status: str
@@ -125,14 +125,14 @@ class DiagnosedWorkerRow(NamedTuple):
 
 
 class HeldCountRow(NamedTuple):
-    """How many rollouts a worker executes."""
+    """Number of rollouts that a worker executes."""
 
     worker_id: str
     held: int
 
 
 class DiagnosedAuditRow(msgspec.Struct):
-    """An entry of the audit: `object` holds ids, separated by commas, and `count` how many there were.
+    """An entry of the audit: `object` has ids, separated by commas, and `count` their number.
 
     Its id is its time.
     """
@@ -152,7 +152,7 @@ class ReplacementRow(NamedTuple):
 
 
 class OpenApprovalsRow(NamedTuple):
-    """The approvals of a namespace that wait, and when the oldest was requested."""
+    """The open approvals of a namespace, and when the oldest was requested."""
 
     ns: int
     pending: int
@@ -170,14 +170,14 @@ class AskedRow(NamedTuple):
 
 
 class WorkerRows(NamedTuple):
-    """The workers of a namespace, and how many rollouts of a kind each of them executes."""
+    """The workers of a namespace, and the number of rollouts of a kind that each of them executes."""
 
     workers: Sequence[DiagnosedWorkerRow] = ()
     held: Sequence[HeldCountRow] = ()
 
 
 class RolloutRows(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows about a rollout that matter in its status."""
+    """The rows of a rollout that matter in its status."""
 
     row: DiagnosedRolloutRow
     run: RunRow | None
@@ -192,7 +192,7 @@ class RolloutRows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ThreadRows(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows about a thread that matter in its status."""
+    """The rows of a thread that matter in its status."""
 
     row: ThreadRow
     busy: RolloutRows | None
@@ -221,7 +221,7 @@ class AttemptFacts(msgspec.Struct, frozen=True):
 
 
 class LineFacts(msgspec.Struct, frozen=True):
-    """The line in which a run waits: the run that holds it, and how many are in between."""
+    """The line in which a run waits: its holder, and the number of runs in between."""
 
     holder: str | None
     holder_status: str | None
@@ -230,7 +230,7 @@ class LineFacts(msgspec.Struct, frozen=True):
 
 
 class WorkerFacts(msgspec.Struct, frozen=True):
-    """The live workers of a queue that have the agent; if it has none, the one that was heard from last."""
+    """The live workers of a queue that have the agent; otherwise the last one with a sign of life."""
 
     alive: int = 0
     places: int | None = None
@@ -238,7 +238,7 @@ class WorkerFacts(msgspec.Struct, frozen=True):
     last_id: str | None = None
     last_heard: int | None = None
     stopped: bool = False
-    """Whether that last one has signed off."""
+    """True if that last worker has signed off."""
     other_agents: tuple[str, ...] | None = None
     """The agents of the live workers of the queue, if none of them has the agent."""
 
@@ -253,7 +253,7 @@ class AuditMatch(msgspec.Struct, frozen=True):
 
 
 class RunFacts(msgspec.Struct, frozen=True):
-    """What only runs have."""
+    """Facts that only runs have."""
 
     thread_id: str
     agent: str
@@ -265,7 +265,7 @@ class RunFacts(msgspec.Struct, frozen=True):
 
 
 class RequestFacts(msgspec.Struct, frozen=True):
-    """What only requests for graphs have."""
+    """Facts that only requests for graphs have."""
 
     agent: str
     thread_id: str
@@ -297,18 +297,18 @@ class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
     in_line: LineFacts | None = None
     ahead: int = 0
     paused: int | None = None
-    """Since when its queue is paused."""
+    """Start of the pause of its queue."""
     workers: WorkerFacts = WorkerFacts()
     audit: AuditMatch = AuditMatch()
 
     @property
     def tries(self) -> int:
-        """How many attempts count against the limit."""
+        """The number of attempts that count against the limit."""
         return self.attempts - self.uncharged
 
 
 class ThreadFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A thread, the run it is busy with, and the interrupts of its state."""
+    """A thread, its current run, and the interrupts of its state."""
 
     id: str
     status: str
@@ -325,9 +325,9 @@ class ThreadFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shown(facts: RolloutFacts) -> dict[str, Any]:
-    """The facts of a rollout for programs: flat, times in epoch seconds, without what is unknown."""
+    """Return the facts of a rollout for programs: flat, times in epoch seconds, without unknown values."""
     run, latest, line, workers, match = facts.run, facts.latest, facts.in_line, facts.workers, facts.audit
-    known: dict[str, Any] = {
+    values: dict[str, Any] = {
         "queue": facts.queue,
         "created_at": _seconds(facts.start_time),
         "ended_at": _seconds(facts.end_time),
@@ -338,40 +338,40 @@ def shown(facts: RolloutFacts) -> dict[str, Any]:
         "ahead": facts.ahead if facts.ready is not None else None,
     }
     if run is not None:
-        known |= {"thread_id": run.thread_id, "agent": run.agent, "multitask_strategy": run.strategy}
-        known |= {"deleted_at": _seconds(run.gone_at), "error": _failure(run.failure)}
+        values |= {"thread_id": run.thread_id, "agent": run.agent, "multitask_strategy": run.strategy}
+        values |= {"deleted_at": _seconds(run.gone_at), "error": _failure(run.failure)}
     if facts.request is not None:
-        known |= {"thread_id": facts.request.thread_id, "agent": facts.request.agent}
-        known |= {"expires_at": _seconds(facts.request.expires_at)}
+        values |= {"thread_id": facts.request.thread_id, "agent": facts.request.agent}
+        values |= {"expires_at": _seconds(facts.request.expires_at)}
     if latest is not None:
-        known |= {"attempt_id": latest.attempt_id, "attempt_status": latest.status, "reason": latest.reason}
-        known |= {"worker_id": latest.worker_id, "started_at": _seconds(latest.start_time)}
-        known |= {"last_heard_at": _seconds(latest.heard), "last_error": _failure(latest.failure)}
+        values |= {"attempt_id": latest.attempt_id, "attempt_status": latest.status, "reason": latest.reason}
+        values |= {"worker_id": latest.worker_id, "started_at": _seconds(latest.start_time)}
+        values |= {"last_heard_at": _seconds(latest.heard), "last_error": _failure(latest.failure)}
     if line is not None:
-        known |= {"behind": line.holder, "place": line.ahead + 1, "release_by": _seconds(line.release_by)}
+        values |= {"behind": line.holder, "place": line.ahead + 1, "release_by": _seconds(line.release_by)}
     if facts.ready is not None or facts.due_at is not None:
-        known |= {"workers_alive": workers.alive, "places": workers.places, "places_free": workers.free}
-        known |= {"last_worker_id": workers.last_id, "last_worker_heard_at": _seconds(workers.last_heard)}
-        known |= {"agents_alive": None if workers.other_agents is None else list(workers.other_agents)}
-    known |= {"actor": match.actor, "action": match.action, "made_way_for": match.instead}
-    return _without_none(known)
+        values |= {"workers_alive": workers.alive, "places": workers.places, "places_free": workers.free}
+        values |= {"last_worker_id": workers.last_id, "last_worker_heard_at": _seconds(workers.last_heard)}
+        values |= {"agents_alive": None if workers.other_agents is None else list(workers.other_agents)}
+    values |= {"actor": match.actor, "action": match.action, "made_way_for": match.instead}
+    return _without_none(values)
 
 
 def shown_thread(facts: ThreadFacts) -> dict[str, Any]:
-    """The facts of a thread for programs, with those of the run that it is busy with."""
-    known = {
+    """Return the facts of a thread for programs, with those of its current run."""
+    values = {
         "last_run_id": facts.last_run,
         "last_run_status": facts.last_status,
         "deleted_at": _seconds(facts.gone_at),
         "error": _failure(facts.failure),
         "live_runs": facts.live,
         "busy_with": None if facts.busy is None else facts.busy.id,
-        "interrupts": [msgspec.to_builtins(each) for each in facts.interrupts] or None,
+        "interrupts": [msgspec.to_builtins(interrupt) for interrupt in facts.interrupts] or None,
         "next": list(facts.next) or None,
         "actor": facts.audit.actor,
         "run": None if facts.busy is None else shown(facts.busy),
     }
-    return _without_none(known)
+    return _without_none(values)
 
 
 def _seconds(time: int | None) -> float | None:
@@ -382,13 +382,13 @@ def _failure(failure: Failure | None) -> dict[str, str] | None:
     return None if failure is None else {"error": failure.error, "message": failure.message}
 
 
-def _without_none(known: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in known.items() if value is not None}
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def build_facts(found: RolloutRows, *, known: bool, since: int) -> RolloutFacts:
-    """The facts in rows. `known` is whether its kind is; workers are alive if heard from `since` then."""
-    row, run = found.row, found.run
+def build_facts(rows: RolloutRows, *, known: bool, since: int) -> RolloutFacts:
+    """Build the facts of a rollout. `known` is true for a known kind; workers are alive since `since`."""
+    row, run = rows.row, rows.run
     return RolloutFacts(
         id=row.id,
         kind=row.kind,
@@ -405,34 +405,34 @@ def build_facts(found: RolloutRows, *, known: bool, since: int) -> RolloutFacts:
         end_time=row.end_time,
         limits=decode_limits(row.config),
         attempts=row.attempts,
-        uncharged=found.uncharged,
-        latest=None if found.attempt is None else _attempt_facts(found.attempt),
+        uncharged=rows.uncharged,
+        latest=None if rows.attempt is None else _attempt_facts(rows.attempt),
         run=None if run is None else _run_facts(run),
-        request=None if found.request is None else _request_facts(found.request),
-        in_line=found.line,
-        ahead=found.ahead,
-        paused=found.paused,
-        workers=_worker_facts(found.workers, row, since),
-        audit=found.audit or AuditMatch(),
+        request=None if rows.request is None else _request_facts(rows.request),
+        in_line=rows.line,
+        ahead=rows.ahead,
+        paused=rows.paused,
+        workers=_worker_facts(rows.workers, row, since),
+        audit=rows.audit or AuditMatch(),
     )
 
 
-def thread_facts(found: ThreadRows, busy: RolloutFacts | None) -> ThreadFacts:
-    """The facts in the rows of a thread, with those of the run it is busy with."""
-    row, run, asked = found.row, found.last_run, found.asked
+def thread_facts(rows: ThreadRows, busy: RolloutFacts | None) -> ThreadFacts:
+    """Build the facts of a thread, with those of its current run."""
+    row, run, state = rows.row, rows.last_run, rows.asked
     return ThreadFacts(
         id=row.id,
         status=row.status,
         gone_at=row.gone_at,
         failure=decode_failure(row.error),
         busy=busy,
-        live=found.live,
+        live=rows.live,
         last_run=None if run is None else run.id,
         last_status=None if run is None else run.status,
         last_end=None if run is None else run.end_time,
-        interrupts=[] if asked is None else [Interrupt(**each) for each in decode_json(asked.interrupts)],
-        next=[] if asked is None else decode_json(asked.next),
-        audit=found.audit,
+        interrupts=[] if state is None else [Interrupt(**item) for item in decode_json(state.interrupts)],
+        next=[] if state is None else decode_json(state.next),
+        audit=rows.audit,
     )
 
 
@@ -456,11 +456,11 @@ def _attempt_facts(row: DiagnosedAttemptRow) -> AttemptFacts:
 
 
 def _failure_in(metadata: str | None) -> Failure | None:
-    """What an attempt of a run failed with; other metadata is its caller's own."""
-    found = None if metadata is None else decode_json(metadata)
-    if not isinstance(found, dict) or set(found) != {"error", "message"}:
+    """Return the failure of a run's attempt; other metadata belongs to the caller."""
+    content = None if metadata is None else decode_json(metadata)
+    if not isinstance(content, dict) or set(content) != {"error", "message"}:
         return None
-    return Failure(error=str(found["error"]), message=str(found["message"]))
+    return Failure(error=str(content["error"]), message=str(content["message"]))
 
 
 def _run_facts(run: RunRow) -> RunFacts:
@@ -480,7 +480,7 @@ def _run_facts(run: RunRow) -> RunFacts:
 
 
 class LiveWorkers(msgspec.Struct, frozen=True):
-    """The workers that are alive, and their slots, as far as they have reported them."""
+    """The live workers, and the slots that they have reported."""
 
     alive: int
     max: int
@@ -496,7 +496,7 @@ class NamespaceStats(NamedTuple):
 
 
 class _Presence(NamedTuple):
-    """A worker: when it was heard from, and its queues, its slots and its agents, if it has reported them."""
+    """A worker: its last sign of life, and the queues, slots and agents that it has reported."""
 
     id: str
     heard: int
@@ -506,7 +506,7 @@ class _Presence(NamedTuple):
     agents: frozenset[str]
 
     def serves(self, kind: str, queue: str) -> bool:
-        """Whether it claims from a queue. One that names no queue may claim tasks from any."""
+        """Return whether the worker claims from a queue. A worker without queues may claim tasks from any."""
         return queue in (self.queues or ()) if kind in RUN_KINDS or self.queues is not None else True
 
 
@@ -515,23 +515,23 @@ def _presence(row: DiagnosedWorkerRow) -> _Presence:
         stats = None if row.heartbeat_stats is None else decode_json(row.heartbeat_stats)
     except InvalidInput:
         stats = None
-    known = stats if isinstance(stats, dict) else {}
-    slots, agents = known.get("max"), known.get("agents")
+    reported = stats if isinstance(stats, dict) else {}
+    slots, agents = reported.get("max"), reported.get("agents")
     own = [row.last_heartbeat_time, row.last_dequeue_time, row.last_busy_time]
-    # One whose attempt lapsed did not say so itself: that is no sign of life.
+    # The watchdog wrote this time, so it is not a sign of life of the worker.
     times = own if row.status == UNKNOWN else [*own, row.last_idle_time]
     return _Presence(
         row.id,
         max(time or 0 for time in times),
         row.stopped_at is not None,
-        _parse_queues(known),
+        _parse_queues(reported),
         slots if isinstance(slots, int) else None,
         frozenset(map(str, agents)) if isinstance(agents, list) else frozenset(),
     )
 
 
 def _parse_queues(stats: Mapping[str, Any]) -> frozenset[str] | None:
-    """The queues that a worker serves; one of an earlier release names a single one."""
+    """Return the queues that a worker serves; a worker of an earlier release names a single one."""
     queues, queue = stats.get("queues"), stats.get("queue")
     if isinstance(queues, list):
         return frozenset(map(str, queues))
@@ -539,12 +539,12 @@ def _parse_queues(stats: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def _alive(workers: Sequence[_Presence], since: int) -> list[_Presence]:
-    return [each for each in workers if each.heard >= since and not each.stopped]
+    return [worker for worker in workers if worker.heard >= since and not worker.stopped]
 
 
 def live_workers(rows: WorkerRows, since: int) -> LiveWorkers:
-    """The workers that execute runs and were heard from since then."""
-    serving = [each for each in map(_presence, rows.workers) if each.serves(RUN, AGENTS_QUEUE)]
+    """Return the workers that execute runs and had a sign of life since `since`."""
+    serving = [worker for worker in map(_presence, rows.workers) if worker.serves(RUN, AGENTS_QUEUE)]
     return _count(rows, _alive(serving, since))
 
 
@@ -556,7 +556,9 @@ def _count(rows: WorkerRows, alive: Sequence[_Presence]) -> LiveWorkers:
 
 
 def _worker_facts(rows: WorkerRows, rollout: DiagnosedRolloutRow, since: int) -> WorkerFacts:
-    serving = [each for each in map(_presence, rows.workers) if each.serves(rollout.kind, rollout.queue)]
+    serving = [
+        worker for worker in map(_presence, rows.workers) if worker.serves(rollout.kind, rollout.queue)
+    ]
     alive = _alive(serving, since)
     if not alive:
         last = max(serving, key=lambda worker: worker.heard, default=None)
@@ -564,8 +566,8 @@ def _worker_facts(rows: WorkerRows, rollout: DiagnosedRolloutRow, since: int) ->
             return WorkerFacts()
         return WorkerFacts(last_id=last.id, last_heard=last.heard, stopped=last.stopped)
     if rollout.agent is not None:
-        others = tuple(sorted(set().union(*(each.agents for each in alive))))
-        alive = [each for each in alive if rollout.agent in each.agents]
+        others = tuple(sorted(set().union(*(worker.agents for worker in alive))))
+        alive = [worker for worker in alive if rollout.agent in worker.agents]
         if not alive:
             return WorkerFacts(other_agents=others)
     if any(worker.slots is None for worker in alive):
@@ -575,15 +577,15 @@ def _worker_facts(rows: WorkerRows, rollout: DiagnosedRolloutRow, since: int) ->
 
 
 def read_pools(health: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """The connection pools of this process: to PostgreSQL, and to Redis."""
-    found: dict[str, dict[str, int]] = {}
+    """Return the connection pools of this process: to PostgreSQL and to Redis."""
+    pools: dict[str, dict[str, int]] = {}
     database = health.get("connections")
     if database is not None:
-        found["database"] = {
+        pools["database"] = {
             "idle_connections": database["idle"],
             "in_use_connections": database["open"] - database["idle"],
             "max_connections": database["limit"],
         }
     if health.get("redis_connections") is not None:
-        found["redis"] = dict(health["redis_connections"])
-    return found
+        pools["redis"] = dict(health["redis_connections"])
+    return pools

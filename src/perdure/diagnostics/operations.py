@@ -1,4 +1,4 @@
-"""Reads the rows behind an explanation, each only where the status needs it, in one transaction."""
+"""Reads of the rows behind an explanation, only those that the status needs, in one transaction."""
 
 from __future__ import annotations
 
@@ -49,28 +49,28 @@ from perdure.workflows.model import RUNNING, WAITING
 STOPPING = ("interrupt", "rollback")
 CANCELLING = ("cancel_run", "delete_run", "delete_thread", "create_run", "update_rollout")
 A_MOMENT = 1000
-"""Within how many microseconds after a change its entry in the audit has its id."""
+"""Limit of microseconds between a change and its entry in the audit."""
 AUDIT_ENTRIES = 50
 CREATING = ("enqueue_rollout", "start_rollout", "create_run", "dispatch_workflow", "trigger_schedule")
 CHANGING, STARTING = "update_rollout", "start_attempt"
 SEARCHED_ENTRIES = 1000
-"""How many entries of the audit are looked through for who queued a rollout again."""
+"""Number of audit entries searched for a requeue of a rollout."""
 FIRST_SPANS = 1000
-"""How many spans of an attempt are looked at for when the first began."""
+"""Number of spans of an attempt that are read to find when the first began."""
 MOST_WORKERS = 1000
 MOST_NODES = 20
-"""How many phases and approvals of a workflow run are looked at."""
+"""Limit of phases and approvals of a workflow run that are read."""
 
 
 class ObjectMatch(NamedTuple):
-    """What has an id. `now` is the database's time."""
+    """An object with an id. `now` is the database's time."""
 
     now: int
     subject: RolloutRows | ThreadRows | WorkflowRunRows | ApprovalRow | ScheduleRow | None
 
 
 async def find(tx: Tx, id: str) -> ObjectMatch:
-    """What the id belongs to: a rollout or run, a thread, a workflow run, an approval or a schedule."""
+    """Return the object with an id: a rollout or run, a thread, a workflow run, an approval or a schedule."""
     rollout = await _rollout(tx, id)
     if rollout is not None:
         return ObjectMatch(tx.now, rollout)
@@ -116,7 +116,7 @@ async def _rollout(tx: Tx, id: str) -> RolloutRows | None:
 
 
 async def _workflow_run(tx: Tx, id: str) -> WorkflowRunRows | None:
-    """A workflow run with what it does now."""
+    """Return a workflow run with its current nodes."""
     for row in await tx.all(workflow_sql.GET_RUNS, ids=[id]):
         if row.status in WORKFLOW_ENDED:
             return WorkflowRunRows(row=row)
@@ -157,7 +157,7 @@ async def _ahead_in_queue(tx: Tx, row: DiagnosedRolloutRow) -> int:
 
 
 async def list_workers(tx: Tx, kind: str) -> WorkerRows:
-    """The workers of a namespace, and how many rollouts of a kind each of them executes."""
+    """Return the workers of a namespace, and the number of rollouts of a kind that each executes."""
     workers = await tx.all(sql.LIST_WORKERS, n=MOST_WORKERS)
     held = await tx.all(sql.HELD_BY_WORKERS, kind=kind, statuses=sorted(LIVE)) if workers else []
     return WorkerRows(workers, held)
@@ -187,7 +187,7 @@ async def _find_end(tx: Tx, row: DiagnosedRolloutRow, run: RunRow | None) -> Aud
 
 
 async def _audit_match(tx: Tx, time: int, about: Sequence[str], actions: Sequence[str]) -> AuditMatch:
-    """Who did it, if there is an audit entry: what has no actor leaves none."""
+    """Return the audit entry of a change; calls without an actor leave none."""
     for entry in await tx.all(sql.AUDIT_AT, since=time, until=time + A_MOMENT, n=AUDIT_ENTRIES):
         named = entry.object.split(",")
         if entry.action in actions and (entry.count > len(named) or not set(named).isdisjoint(about)):
@@ -200,7 +200,7 @@ async def _audit_match(tx: Tx, time: int, about: Sequence[str], actions: Sequenc
 
 @requires(NOT_OVERDUE)
 async def find_path(tx: Tx, id: str, kinds: Kinds) -> PathRows | None:
-    """What is stored of the path of a rollout, a run or a phase."""
+    """Return the rows of the path of a rollout, run or phase."""
     row = await tx.one(sql.GET_ROLLOUT, id=id)
     if row is None:
         return None
@@ -222,17 +222,17 @@ async def find_path(tx: Tx, id: str, kinds: Kinds) -> PathRows | None:
 async def _first_spans(
     tx: Tx, row: DiagnosedRolloutRow, attempts: Sequence[DiagnosedAttemptRow]
 ) -> dict[str, int]:
-    found = {}
+    starts = {}
     for attempt in attempts:
         terms = {"born": row.start_time, "id": row.id, "attempt_id": attempt.id}
         first = await tx.one(sql.FIRST_SPAN, **terms, n=FIRST_SPANS)
         if first is not None:
-            found[attempt.id] = first // 1000
-    return found
+            starts[attempt.id] = first // 1000
+    return starts
 
 
 async def _queued_by(tx: Tx, row: DiagnosedRolloutRow) -> AuditMatch:
-    """Who put into the queue what waits there again; outside lines, its place is the time."""
+    """Return the audit entry of a requeue; outside of lines, the place of a rollout is the time."""
     if row.line is not None or row.status not in QUEUED or row.position == row.start_time:
         return AuditMatch()
     return await _audit_match(tx, row.position, (row.id,), (CHANGING,))
@@ -241,21 +241,21 @@ async def _queued_by(tx: Tx, row: DiagnosedRolloutRow) -> AuditMatch:
 async def _requeues(
     tx: Tx, row: DiagnosedRolloutRow, attempts: Sequence[DiagnosedAttemptRow], uncharged: int
 ) -> dict[int, Requeue]:
-    """Who queued a rollout again after an attempt whose end the rules do not follow by another."""
+    """Return the requeues after attempts that the rules do not follow by another one."""
     limits, tries = decode_limits(row.config), count_tries(attempts, uncharged)
-    found = {}
+    requeues = {}
     for attempt, following in pairwise(attempts):
         if not goes_again(limits, attempt, tries[attempt.sequence_id]):
             since = attempt.end_time or attempt.start_time
             terms = {"since": since, "until": following.start_time + A_MOMENT, "n": SEARCHED_ENTRIES}
             for entry in await tx.all(sql.AUDIT_BEFORE, **terms):
-                about = {each for name in entry.object.split(",") for each in name.split("/")}
+                about = {name_part for name in entry.object.split(",") for name_part in name.split("/")}
                 started = entry.action == STARTING
                 queued = entry.action == CHANGING and entry.id <= following.start_time
                 if (started or queued) and row.id in about:
-                    found[attempt.sequence_id] = Requeue(entry.id, entry.actor, started)
+                    requeues[attempt.sequence_id] = Requeue(entry.id, entry.actor, started)
                     break
-    return found
+    return requeues
 
 
 # --- threads ----------------------------------------------------------------------------------------------
@@ -267,9 +267,9 @@ async def _thread(tx: Tx, thread: ThreadRow) -> ThreadRows:
     holder = None if line is None else line.holder
     busy = holder or next(iter(live), None)
     last = await tx.one(sql.LAST_RUN, thread_id=thread.id)
-    asked, audit = None, AuditMatch()
+    state, audit = None, AuditMatch()
     if thread.checkpoint_id is not None:
-        asked = await tx.one(sql.ASKED, thread_id=thread.id, id=thread.checkpoint_id)
+        state = await tx.one(sql.ASKED, thread_id=thread.id, id=thread.checkpoint_id)
     if thread.gone_at is not None:
         audit = await _audit_match(tx, thread.gone_at, [thread.id], ["delete_thread"])
     return ThreadRows(
@@ -277,17 +277,17 @@ async def _thread(tx: Tx, thread: ThreadRow) -> ThreadRows:
         busy=None if busy is None else await _rollout(tx, busy),
         live=len(set(live) | ({holder} if holder else set())),
         last_run=None if last is None else (await load_runs(tx, [last])).get(last),
-        asked=asked,
+        asked=state,
         audit=audit,
     )
 
 
 async def thread_totals(tx: Tx, thread_id: str) -> ThreadTotals:
-    """What the runs of a thread took in sum."""
+    """Return the sums over the runs of a thread."""
     await check_thread(tx, thread_id)
-    found = await tx.one(sql.THREAD_TOTALS, thread_id=thread_id)
-    assert found is not None
-    return found
+    totals = await tx.one(sql.THREAD_TOTALS, thread_id=thread_id)
+    assert totals is not None
+    return totals
 
 
 # --- statistics -------------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ class StatsRows(NamedTuple):
 
 @requires(NOT_OVERDUE)
 async def stats(tx: Tx) -> StatsRows:
-    """The statistics of this namespace."""
+    """Return the statistics of this namespace."""
     outbox: dict[str, int] = {}
     for status in (PENDING, DEAD):
         _, total = await list_effects(tx, given(("status", "exact", status)), 0, 0)
@@ -323,7 +323,7 @@ async def _queue(tx: Tx) -> QueueRows:
 
 
 class NamespaceCondition(NamedTuple):
-    """What `doctor` asks a namespace. `now` is the database's time."""
+    """State of a namespace for `doctor`. `now` is the database's time."""
 
     now: int
     stats: StatsRows
@@ -333,36 +333,36 @@ class NamespaceCondition(NamedTuple):
 
 @requires(NOT_OVERDUE)
 async def condition(tx: Tx) -> NamespaceCondition:
-    """What waits, who works, and what is held back."""
+    """Return the waiting rollouts, the workers, and the pauses of a namespace."""
     _, queues = await queues_here(tx)
     return NamespaceCondition(tx.now, await stats(tx), queues, sorted(held(await holds(tx), WORKER)))
 
 
 async def live_workers(tx: Tx) -> tuple[int, WorkerRows]:
-    """The workers of this namespace, and the time."""
+    """Return the workers of this namespace, and the time."""
     return tx.now, await list_workers(tx, RUN)
 
 
 async def open_approvals(
     tx: Tx, namespaces: Collection[str] | None
 ) -> tuple[int, dict[str, OpenApprovalsRow]]:
-    """The approvals that wait in these namespaces, or in all, and the time."""
+    """Return the open approvals of these namespaces, or of all, and the time."""
     names = await list_namespaces(tx)
     wanted = [ns for ns, name in names.items() if namespaces is None or name in namespaces]
-    found = {names[ns]: OpenApprovalsRow(ns, 0, tx.now) for ns in wanted}
-    found |= {names[row.ns]: row for row in await tx.all(sql.OPEN_APPROVALS, numbers=wanted)}
-    return tx.now, found
+    approvals = {names[ns]: OpenApprovalsRow(ns, 0, tx.now) for ns in wanted}
+    approvals |= {names[row.ns]: row for row in await tx.all(sql.OPEN_APPROVALS, numbers=wanted)}
+    return tx.now, approvals
 
 
 async def by_namespace(tx: Tx, namespaces: Collection[str] | None) -> dict[str, QueueRows]:
     """Return the queue and the workers of these namespaces, or of all, that have runs or workers."""
     names = await list_namespaces(tx)
-    here, found = tx.ns, {}
+    here, rows = tx.ns, {}
     try:
         for ns in await tx.all(sql.NAMESPACES_WITH, kind=RUN):
             if namespaces is None or names[ns] in namespaces:
                 tx.ns = ns
-                found[names[ns]] = await _queue(tx)
+                rows[names[ns]] = await _queue(tx)
     finally:
         tx.ns = here
-    return found
+    return rows

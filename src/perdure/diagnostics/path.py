@@ -1,7 +1,7 @@
-"""The path of statuses that a rollout took, derived from what is stored of it, its attempts and the audit.
+"""The path of statuses of a rollout, derived from its row, its attempts and the audit.
 
-Statuses are not stored one by one: an attempt tells when it was claimed and how it ended, the rollout tells
-where it stands, and the audit who asked for it. What follows from none of these is left out or marked.
+Statuses are not stored one by one. An attempt has the times of its claim and its end, the rollout its current
+status, and the audit the caller. A status that follows from none of these is left out or marked.
 """
 
 from __future__ import annotations
@@ -42,64 +42,64 @@ from perdure.threads.records import RunStatus
 from perdure.threads.rows import decode_failure
 
 MOST_ATTEMPTS = 100
-"""How many attempts of a rollout its path has, the latest ones."""
+"""Limit of attempts in a path; the latest ones are shown."""
 MAX_CAUSE = 300
 
 
 class PathState(Record, kw_only=True):
-    """A status that a rollout was in."""
+    """A status of a rollout."""
 
     status: RolloutStatus
     run_status: RunStatus | None = None
-    """The same as a status of runs, for runs and phases."""
+    """The same status as a status of runs, for runs and phases."""
     since: float | None = None
-    """When it began; null where that is not known."""
+    """Start of the status; null if unknown."""
     exact: bool = True
-    """Whether `since` is stored; else it is the nearest time that is known."""
+    """True if `since` is stored; otherwise it is the nearest known time."""
     until: float | None = None
-    """When the next status began; null for the last one."""
+    """Start of the next status; null for the last one."""
     event: str
-    """What led to it, as the chart of the machine calls it."""
+    """The event before the status, as the chart of the state machine names it."""
     cause: str
-    """The same in words."""
+    """The event in words."""
     attempt: int | None = None
-    """The number of the attempt that led to it."""
+    """The number of the attempt of the event."""
     attempt_id: str | None = None
     worker_id: str | None = None
     actor: str | None = None
-    """Who asked for it, if the audit knows."""
+    """The caller, if the audit has an entry."""
 
 
 class RolloutPath(Record, kw_only=True):
-    """The statuses that a rollout was in, the earliest first."""
+    """The statuses of a rollout, earliest first."""
 
     rollout_id: str
     kind: str
     status: RolloutStatus
     items: list[PathState]
     unknown: list[str]
-    """What is not stored and so cannot be told, in sentences."""
+    """Facts that are not stored, in sentences."""
     left_out: int
-    """How many of the earliest attempts are not shown."""
+    """Number of earliest attempts that are not shown."""
 
 
 class Requeue(NamedTuple):
-    """An entry of the audit by which a rollout that had ended was queued again, or got another attempt."""
+    """An audit entry of a requeue, or of a new attempt of an ended rollout."""
 
     time: int
     actor: str
     started: bool
-    """Whether the attempt was started past the queue."""
+    """True if the attempt was started without the queue."""
 
 
 class PathRows(NamedTuple):
-    """The rows about the path of a rollout. `spans` has when the first span of an attempt began."""
+    """The rows of a rollout's path. `spans` has the start of the first span of each attempt."""
 
     row: DiagnosedRolloutRow
     attempts: Sequence[DiagnosedAttemptRow]
     """The latest ones, in their order."""
     uncharged: int
-    """How many of all attempts do not count."""
+    """Number of attempts that do not count, of all attempts."""
     spans: Mapping[str, int]
     created: AuditMatch
     ended: AuditMatch
@@ -108,48 +108,48 @@ class PathRows(NamedTuple):
 
 
 def goes_again(limits: Limits, attempt: DiagnosedAttemptRow, tries: int) -> bool:
-    """Whether the rules queue a rollout again after an attempt that ended like this."""
+    """Return whether the rules queue a rollout again after this attempt."""
     if attempt.reason == RELEASED or retries(limits, attempt.status, tries):
         return True
     by_worker = attempt.reason == RETRIABLE or (attempt.status == TIMEOUT and limits.retry_after is not None)
     return by_worker and tries < limits.max_attempts
 
 
-def count_tries(found: Sequence[DiagnosedAttemptRow], uncharged: int) -> dict[int, int]:
-    """How many attempts had counted after each of these."""
-    before = uncharged - sum(1 for each in found if not each.charged)
+def count_tries(attempts: Sequence[DiagnosedAttemptRow], uncharged: int) -> dict[int, int]:
+    """Return the number of counted attempts after each attempt."""
+    before = uncharged - sum(1 for attempt in attempts if not attempt.charged)
     tries: dict[int, int] = {}
-    for attempt in found:
+    for attempt in attempts:
         before += 0 if attempt.charged else 1
         tries[attempt.sequence_id] = attempt.sequence_id - before
     return tries
 
 
-def build_rollout_path(found: PathRows, *, final: bool) -> RolloutPath:
-    """The path in rows. `final` is whether ends of this kind of rollout are for ever."""
-    return _Path(found, final).shown()
+def build_rollout_path(rows: PathRows, *, final: bool) -> RolloutPath:
+    """Build the path. `final` is true if the end of this kind of rollout is final."""
+    return _Path(rows, final).shown()
 
 
 class _Path:
-    def __init__(self, found: PathRows, final: bool) -> None:
-        self._found = found
+    def __init__(self, rows: PathRows, final: bool) -> None:
+        self._rows = rows
         self._final = final
-        self._limits = decode_limits(found.row.config)
-        self._tries = count_tries(found.attempts, found.uncharged)
+        self._limits = decode_limits(rows.row.config)
+        self._tries = count_tries(rows.attempts, rows.uncharged)
         self._states: list[PathState] = []
         self._unknown: list[str] = []
 
     def shown(self) -> RolloutPath:
-        row, attempts = self._found.row, self._found.attempts
+        row, attempts = self._rows.row, self._rows.attempts
         left_out = attempts[0].sequence_id - 1 if attempts else 0
-        self._begin()
+        self._add_start()
         if left_out:
             self._unknown.append(f"The first {left_out} attempts are not shown.")
         for attempt in attempts:
-            self._claimed(attempt, again=attempt.sequence_id > left_out + 1)
-            self._run(attempt)
-            self._attempt_ended(attempt, last=attempt is attempts[-1])
-        self._settle()
+            self._add_claim(attempt, again=attempt.sequence_id > left_out + 1)
+            self._add_run(attempt)
+            self._add_attempt_end(attempt, last=attempt is attempts[-1])
+        self._add_current()
         for state, following in pairwise(self._states):
             state.until = following.since
         return RolloutPath(
@@ -172,7 +172,7 @@ class _Path:
         exact: bool = True,
         actor: str | None = None,
     ) -> None:
-        row = self._found.row
+        row = self._rows.row
         outcome = row.outcome if status in ENDED and status == row.status else None
         self._states.append(
             PathState.model_validate(
@@ -191,37 +191,38 @@ class _Path:
             )
         )
 
-    def _begin(self) -> None:
-        """What was started at once, past the queue, was never queued; only tasks are started so.
+    def _add_start(self) -> None:
+        """Add the first status: an attempt that was started at once, without the queue, was never queued.
 
-        A run may be claimed in the transaction that creates it, and was in the queue nevertheless.
+        Only tasks are started like this. A run may be claimed in the transaction that creates it, but was
+        queued.
         """
-        row, actor = self._found.row, self._found.created.actor
-        first = next(iter(self._found.attempts), None)
+        row, actor = self._rows.row, self._rows.created.actor
+        first = next(iter(self._rows.attempts), None)
         at_once = first is not None and first.sequence_id == 1 and first.start_time == row.start_time
         if row.kind != TASK or not at_once:
             who = "" if actor is None else f" by {actor}"
             self._add(QUEUING, "enqueued", f"queued in {row.queue!r}{who}", row.start_time, actor=actor)
 
-    def _claimed(self, attempt: DiagnosedAttemptRow, *, again: bool) -> None:
+    def _add_claim(self, attempt: DiagnosedAttemptRow, *, again: bool) -> None:
         worker = f"worker {attempt.worker_id}" if attempt.worker_id else "a worker without a name"
         if not self._states:
-            actor = self._found.created.actor
+            actor = self._rows.created.actor
             cause = f"started at once, past the queue, on {worker}"
             self._add(PREPARING, "started", cause, attempt.start_time, attempt, actor=actor)
             return
         actor = None
         if self._states[-1].status in ENDED and again:
-            actor = self._requeued(attempt)
+            actor = self._add_requeue(attempt)
         event = "claimed" if self._states[-1].status in QUEUED else "attempt started"
         cause = f"claimed by {worker} as attempt {attempt.sequence_id}"
         if event != "claimed":
             cause = f"attempt {attempt.sequence_id} was started on {worker}, past the queue"
         self._add(PREPARING, event, cause, attempt.start_time, attempt, actor=actor)
 
-    def _requeued(self, attempt: DiagnosedAttemptRow) -> str | None:
-        """Somebody queued again what had ended, or started another attempt of it: then gives who."""
-        entry = self._found.requeued.get(attempt.sequence_id - 1)
+    def _add_requeue(self, attempt: DiagnosedAttemptRow) -> str | None:
+        """Add the requeue of an ended rollout, or the start of another attempt; return the caller."""
+        entry = self._rows.requeued.get(attempt.sequence_id - 1)
         if entry is None:
             self._unknown.append(
                 f"Who wanted attempt {attempt.sequence_id} after the end, and when, is not in the audit."
@@ -234,8 +235,8 @@ class _Path:
             self._add(REQUEUING, set_to(REQUEUING), cause, entry.time, actor=entry.actor)
         return None
 
-    def _run(self, attempt: DiagnosedAttemptRow) -> None:
-        first = self._found.spans.get(attempt.id)
+    def _add_run(self, attempt: DiagnosedAttemptRow) -> None:
+        first = self._rows.spans.get(attempt.id)
         if self._final or (first is None and attempt.status != RUNNING):
             return
         if first is None:
@@ -248,9 +249,9 @@ class _Path:
         since = max(first, attempt.start_time)
         self._add(RUNNING, "first span", cause, since, attempt, exact=False)
 
-    def _attempt_ended(self, attempt: DiagnosedAttemptRow, *, last: bool) -> None:
-        """What the end of an attempt meant for its rollout. The last one's is checked against the rollout."""
-        row, number = self._found.row, attempt.sequence_id
+    def _add_attempt_end(self, attempt: DiagnosedAttemptRow, *, last: bool) -> None:
+        """Add the status after an attempt. That of the last attempt is checked against the rollout."""
+        row, number = self._rows.row, attempt.sequence_id
         if attempt.reason == STOPPED or attempt.status not in (REPORTED | LAPSED):
             return
         if last and row.status == CANCELLED and (attempt.end_time or row.start_time) >= (row.end_time or 0):
@@ -273,9 +274,11 @@ class _Path:
             self._unknown.append(
                 "When the watchdog found that a lease had ended is not stored; shown is its deadline."
             )
-        self._add(REQUEUING if again else FAILED, event, self._how(attempt), since, attempt, exact=exact)
+        self._add(
+            REQUEUING if again else FAILED, event, self._describe_end(attempt), since, attempt, exact=exact
+        )
 
-    def _how(self, attempt: DiagnosedAttemptRow) -> str:
+    def _describe_end(self, attempt: DiagnosedAttemptRow) -> str:
         number = f"attempt {attempt.sequence_id}"
         worker = f"worker {attempt.worker_id}" if attempt.worker_id else "its worker"
         uncounted = "" if attempt.charged else "; it does not count"
@@ -285,21 +288,21 @@ class _Path:
             return f"{number} took longer than its timeout{uncounted}"
         if attempt.status in LAPSED:
             return f"{worker} was silent and lost its lease on {number}{uncounted}"
-        failure = decode_failure(attempt.metadata) if self._found.row.kind in RUN_KINDS else None
-        said = "" if failure is None else f": {failure.error}: {failure.message}"
-        return f"{number} failed{said}{uncounted}"
+        failure = decode_failure(attempt.metadata) if self._rows.row.kind in RUN_KINDS else None
+        message = "" if failure is None else f": {failure.error}: {failure.message}"
+        return f"{number} failed{message}{uncounted}"
 
-    def _settle(self) -> None:
-        """Let the path end where the rollout stands, whatever the attempts say."""
-        row, last = self._found.row, self._states[-1]
+    def _add_current(self) -> None:
+        """End the path with the rollout's current status, whatever the attempts are."""
+        row, last = self._rows.row, self._states[-1]
         if last.status == row.status:
             if row.end_time is not None:
                 last.since, last.exact = to_seconds(row.end_time), True
             return
-        actor = self._found.ended.actor
+        actor = self._rows.ended.actor
         who = "by hand" if actor is None else f"by {actor}"
         if row.status == CANCELLED:
-            instead = self._found.ended.instead
+            instead = self._rows.ended.instead
             way = "" if instead is None else f", to make way for run {instead}"
             who = "" if actor is None else f" {who}"
             self._add(CANCELLED, set_to(CANCELLED), f"cancelled{who}{way}", row.end_time, actor=actor)

@@ -1,4 +1,4 @@
-"""Diagnostics of one namespace: what has an id, why something is waiting, and how full the queues are."""
+"""Diagnostics of one namespace: search by id, explanations, and queue statistics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perdure.diagnostics.comparison import Comparison, align, build_comparison, 
 from perdure.diagnostics.doctor import Findings
 from perdure.diagnostics.explain import explain_rollout, explain_schedule, explain_thread
 from perdure.diagnostics.finding import KINDS, LAST, MAX_FOUND, IdFilter, IdMatch, Kind, TokenMatches
-from perdure.diagnostics.found_explain import OWNED, explain_found
+from perdure.diagnostics.found_explain import OWNED, explain_match
 from perdure.diagnostics.model import (
     LiveWorkers,
     NamespaceStats,
@@ -62,11 +62,11 @@ Beginning = Annotated[str, Meta(max_length=MAX_ID)]
 Moment = Annotated[float, Meta(ge=0, le=1e11)]
 FindLimit = Annotated[int, Meta(ge=1, le=MAX_FOUND)]
 ALIVE_LEASES = 3
-"""After how many leases without a sign of life a worker does not count as alive."""
+"""A worker counts as lost after this number of leases without a sign of life."""
 
 
 class Diagnostics(WatchedService):
-    """Explains runs, threads, rollouts and schedules of one namespace, and counts its queues and workers."""
+    """Explain runs, threads, rollouts and schedules of one namespace, and count its queues and workers."""
 
     def __init__(
         self,
@@ -87,50 +87,49 @@ class Diagnostics(WatchedService):
 
     @call(GET("/why/{id}"), scope="read", errors=(NotFound,))
     async def why(self, id: Id) -> Why:
-        """Explain why something is waiting, or how it ended, by any id: of a run, thread, rollout, attempt,
-        workflow run, phase, approval, schedule, session, worker, trace, span, effect, job and others."""
-        now, found = await self.read(operations.find, check_id(id, "id"))
-        if found is None:
+        """Explain why something waits or how it ended, by any id: of a run, thread, rollout, attempt,
+        workflow run, phase, approval, schedule, session, worker, trace, span, effect, job and others.
+        """
+        now, match = await self.read(operations.find, check_id(id, "id"))
+        if match is None:
             return await self._explain_other(id, to_seconds(now))
-        if isinstance(found, ScheduleRow):
-            return explain_schedule(row_to_schedule(found), to_seconds(now))
-        if isinstance(found, WorkflowRunRows):
-            return explain_workflow_run(found, now)
-        if isinstance(found, ApprovalRow):
-            return explain_approval(found, now)
-        if isinstance(found, RolloutRows):
-            return explain_rollout(self._facts(found, now), now)
-        busy = None if found.busy is None else self._facts(found.busy, now)
-        return explain_thread(model.thread_facts(found, busy), now)
+        if isinstance(match, ScheduleRow):
+            return explain_schedule(row_to_schedule(match), to_seconds(now))
+        if isinstance(match, WorkflowRunRows):
+            return explain_workflow_run(match, now)
+        if isinstance(match, ApprovalRow):
+            return explain_approval(match, now)
+        if isinstance(match, RolloutRows):
+            return explain_rollout(self._facts(match, now), now)
+        busy = None if match.busy is None else self._facts(match.busy, now)
+        return explain_thread(model.thread_facts(match, busy), now)
 
     async def _explain_other(self, id: str, now: float) -> Why:
-        """Explain what has the id, if it is none of those that wait by rules of their own."""
+        """Explain an object that has no wait rules."""
         if not id.strip():
             raise NotFound("Nothing in this namespace has an empty id")
-        for each in await self.find(id):
-            if each.id == id:
+        for match in await self.find(id):
+            if match.id == id:
                 owner = None
-                if each.kind in OWNED and each.parent_id is not None:
-                    owner = await self.why(each.parent_id)
-                return explain_found(each, owner, now)
+                if match.kind in OWNED and match.parent_id is not None:
+                    owner = await self.why(match.parent_id)
+                return explain_match(match, owner, now)
         raise NotFound(f"Nothing in this namespace has the id {id}")
 
-    def _facts(self, found: RolloutRows, now: int) -> RolloutFacts:
-        return model.build_facts(found, known=found.row.kind in self.kinds, since=now - self._alive)
+    def _facts(self, rows: RolloutRows, now: int) -> RolloutFacts:
+        return model.build_facts(rows, known=rows.row.kind in self.kinds, since=now - self._alive)
 
     @call(GET("/rollouts/{rollout_id}/path"), scope="read", errors=(NotFound,))
     async def path(self, rollout_id: Id) -> RolloutPath:
-        """Show the statuses that a rollout, a run or a phase was in, when, and what led to each.
+        """Get the statuses of a rollout, a run or a phase, with their times and causes.
 
-        It is derived from what is stored: `exact` is false where a time is only the nearest that is known,
-        and `unknown` says what cannot be told. Of more than 100 attempts, the latest are shown.
+        The path is derived from stored data: `exact` is false if a time is only the nearest known one, and
+        `unknown` lists what is not stored. If there are more than 100 attempts, the latest are shown.
         """
-        found = await self.read(operations.find_path, check_id(rollout_id, "rollout_id"), self.kinds)
-        if found is None:
+        rows = await self.read(operations.find_path, check_id(rollout_id, "rollout_id"), self.kinds)
+        if rows is None:
             raise NotFound(f"Rollout {rollout_id} not found")
-        return build_rollout_path(
-            found, final=found.row.kind in self.kinds and self.kinds[found.row.kind].final
-        )
+        return build_rollout_path(rows, final=rows.row.kind in self.kinds and self.kinds[rows.row.kind].final)
 
     @call(GET("/rollouts/{rollout_id}/comparison"), scope="read", errors=(NotFound, SpansEvicted))
     async def compare(
@@ -142,11 +141,11 @@ class Diagnostics(WatchedService):
         limit: Limit = 100,
         offset: Offset = 0,
     ) -> Comparison:
-        """Compare two attempts of a rollout, a run or a phase, span by span: where they part, and how.
+        """Compare two attempts of a rollout, a run or a phase, span by span, and find their first difference.
 
         `left` and `right` are ids or numbers of attempts, by default the last two. The first 500 spans of
-        each are compared; `limit` and `offset` choose the pairs that are shown. Ids and times are no
-        differences. What a span holds is read with `GET /rollouts/{rollout_id}/spans?span_id=`.
+        each are compared; `limit` and `offset` choose the pairs that are shown. Ids and times do not count as
+        differences. `GET /rollouts/{rollout_id}/spans?span_id=` returns the content of a span.
         """
         check_page(limit, offset)
         wanted = (optional_text(left, "left"), optional_text(right, "right"))
@@ -160,75 +159,75 @@ class Diagnostics(WatchedService):
     async def find(
         self, q: Beginning, *, kind: list[Kind] | None = None, limit: FindLimit = 20
     ) -> list[IdMatch]:
-        """Find what has an id, or an id that begins with `q`; of schedules also by name.
+        """Find objects whose id is `q` or begins with `q`; schedules also by name.
 
         Exact matches come first, then the others in the order of their kinds. `last` is the newest of each
-        kind. `kind` is what is looked for, everything by default: then `q` must not be empty. Tokens are
-        found by callers with the scope `admin` only.
+        kind. `kind` limits the search; without it `q` must not be empty. Only callers with the scope `admin`
+        find tokens.
         """
         check_id(q, "q") if kind else check_name(q, "q")
         check_number(limit, "limit", least=1, most=MAX_FOUND)
         kinds = KINDS if kind is None else check_choices(kind, KINDS, "kind")
         wanted = IdFilter(q, frozenset(kinds), limit)
-        found = await self.read(finding.starting, wanted)
-        found += await self._find_sessions(wanted)
-        found += await self._find_tokens(wanted)
-        if q == LAST and not any(each.id == LAST for each in found):
+        matches = await self.read(finding.starting, wanted)
+        matches += await self._find_sessions(wanted)
+        matches += await self._find_tokens(wanted)
+        if q == LAST and not any(match.id == LAST for match in matches):
             return await self._newest(kinds)
-        return finding.ordered(found, q, limit)
+        return finding.ordered(matches, q, limit)
 
     async def _newest(self, kinds: Sequence[Kind]) -> list[IdMatch]:
-        found = list(await self.read(finding.newest, list(kinds)))
+        matches = list(await self.read(finding.newest, list(kinds)))
         if "session" in kinds and self._log is not None:
             ns = await self.ns()
             logs = await self._log.logs(ns)
-            found += await self._described(ns, [each.name for each in logs[:1]])
+            matches += await self._described(ns, [log.name for log in logs[:1]])
         if "token" in kinds:
             rows = await self._tokens(finding.newest_tokens, MAX_FOUND)
-            found += rows[:1]
-        return finding.ordered(found, LAST, MAX_FOUND)
+            matches += rows[:1]
+        return finding.ordered(matches, LAST, MAX_FOUND)
 
     async def _find_sessions(self, wanted: IdFilter) -> list[IdMatch]:
         if "session" not in wanted.kinds or self._log is None:
             return []
         ns = await self.ns()
         logs = await self._log.starting(ns, wanted.start, wanted.limit)
-        return await self._described(ns, [each.name for each in logs])
+        return await self._described(ns, [log.name for log in logs])
 
     async def _described(self, ns: int, names: Sequence[LogName]) -> list[IdMatch]:
         edges = [] if self._log is None else await self._log.edges(ns, names)
-        return [finding.session_found(described(each)) for each in edges if each is not None]
+        return [finding.session_to_match(described(edge)) for edge in edges if edge is not None]
 
     async def _find_tokens(self, wanted: IdFilter) -> list[IdMatch]:
         return await self._tokens(finding.tokens_starting, wanted) if "token" in wanted.kinds else []
 
     async def _tokens(self, operation: Operation[..., TokenMatches], *args: Any) -> list[IdMatch]:
-        """The tokens that the caller may see: those of its own namespaces, if it has the scope `admin`."""
+        """Return the tokens that the caller may see: those of its namespaces, if it has the scope `admin`."""
         who = self.caller
         if who is not None and "admin" not in who.scopes:
             return []
         now, rows = await self.storage.read(operation, *args, ns=SYSTEM)
         reached = None if who is None or who.namespaces is None else set(who.namespaces)
         return [
-            finding.token_found(row, now)
+            finding.token_to_match(row, now)
             for row in rows
             if reached is None or set(row_to_token(row).namespaces) <= reached
         ]
 
     @call(GET("/stats"), scope="read")
     async def stats(self) -> dict[str, Any]:
-        """Show queue depth, workers, connection pools and undelivered webhooks."""
-        found = await self.read(operations.stats)
+        """Get queue depth, workers, connection pools and undelivered webhooks."""
+        rows = await self.read(operations.stats)
         return {
-            **asdict(found.runs.queue),
-            "workers": asdict(model.live_workers(found.runs.workers, found.runs.now - self._alive)),
+            **asdict(rows.runs.queue),
+            "workers": asdict(model.live_workers(rows.runs.workers, rows.runs.now - self._alive)),
             "pools": model.read_pools(await self.storage.health()),
-            "outbox": found.outbox,
+            "outbox": rows.outbox,
         }
 
     @call(GET("/threads/{thread_id}/figures"), scope="read", errors=(NotFound,))
     async def thread_figures(self, thread_id: Id) -> ThreadFigures:
-        """Show the tokens and the cost of all runs of a thread."""
+        """Get tokens and cost of all runs of a thread."""
         wanted = check_id(thread_id, "thread_id")
         return thread_figures(wanted, await self.read(operations.thread_totals, wanted))
 
@@ -236,10 +235,10 @@ class Diagnostics(WatchedService):
     async def queue_history(
         self, *, since: Moment | None = None, until: Moment | None = None
     ) -> QueueHistory:
-        """Show queue depth, waiting time and throughput over time, for each queue.
+        """Get queue depth, waiting time and throughput over time, for each queue.
 
-        `since` and `until` are epoch seconds, by default the last hour. A point stands for a minute, or for
-        more where the time is long: see `step_seconds`.
+        `since` and `until` are epoch seconds, by default the last hour. A point covers a minute, or more for
+        a longer time: see `step_seconds`.
         """
         return await self.read(queue_history, since, until)
 
@@ -247,10 +246,10 @@ class Diagnostics(WatchedService):
     async def usage(
         self, *, by: UsageBy = "model", since: Moment | None = None, until: Moment | None = None
     ) -> UsageHistory:
-        """Show tokens, cost, steps and errors over time, by model, agent, user or kind of step.
+        """Get tokens, cost, steps and errors over time, by model, agent, user or kind of step.
 
         By model, agent and user, only model calls count. `since` and `until` are epoch seconds, by default
-        the last day. A point stands for an hour, or for more where the time is long: see `step_seconds`.
+        the last day. A point covers an hour, or more for a longer time: see `step_seconds`.
         """
         check_choice(by, USAGE_BY, "by")
         return await self.read(usage_history, by, since, until)
@@ -258,47 +257,49 @@ class Diagnostics(WatchedService):
     @call(GET("/doctor"), scope="admin")
     async def doctor(self) -> Findings:
         """Check the database, its clock and disk, Redis, workers, agents, queues and deliveries."""
-        # Reasons may name files and addresses.
+        # Reasons may contain file names and addresses.
         health = {**await self.storage.health(), "reason": "the log of the server says why"}
         before = time.time()
-        found = await self.read(operations.condition)
+        condition = await self.read(operations.condition)
         after = time.time()
-        workers = model.live_workers(found.stats.runs.workers, found.now - self._alive)
-        ready = [depth for depth in found.queues if depth.ready and depth.paused is None]
-        oldest = max((to_seconds(found.now - (depth.oldest or found.now)) for depth in ready), default=0.0)
+        workers = model.live_workers(condition.stats.runs.workers, condition.now - self._alive)
+        ready = [depth for depth in condition.queues if depth.ready and depth.paused is None]
+        oldest = max(
+            (to_seconds(condition.now - (depth.oldest or condition.now)) for depth in ready), default=0.0
+        )
         checks = [
             doctor.check_health(health, self.storage.engine),
-            doctor.check_skew(before, found.now, after),
+            doctor.check_skew(before, condition.now, after),
             doctor.check_redis(health),
             doctor.check_workers(workers, sum(depth.ready for depth in ready), oldest),
             doctor.check_queues(
-                [depth.queue for depth in found.queues if depth.paused is not None], found.drained
+                [depth.queue for depth in condition.queues if depth.paused is not None], condition.drained
             ),
             *doctor.check_agents(self.not_loaded),
-            doctor.check_outbox(found.stats.outbox[PENDING], found.stats.outbox[DEAD]),
+            doctor.check_outbox(condition.stats.outbox[PENDING], condition.stats.outbox[DEAD]),
         ]
         free = self.storage.free_bytes()
         return doctor.build_findings(checks if free is None else [*checks, doctor.check_space(free)])
 
     async def live_workers(self) -> LiveWorkers:
-        """The workers that are alive, and how much they can take."""
+        """Return the live workers and their slots."""
         now, rows = await self.read(operations.live_workers)
         return model.live_workers(rows, now - self._alive)
 
     async def open_approvals(self, namespaces: Collection[str] | None) -> dict[str, OpenApprovals]:
-        """The approvals that wait in these namespaces, or in all."""
-        now, found = await self.storage.read(operations.open_approvals, namespaces)
+        """Return the open approvals in these namespaces, or in all."""
+        now, approvals = await self.storage.read(operations.open_approvals, namespaces)
         return {
             name: OpenApprovals(
                 pending=row.pending, oldest_age_seconds=max(to_seconds(now - row.oldest), 0.0)
             )
-            for name, row in found.items()
+            for name, row in approvals.items()
         }
 
     async def by_namespace(self, namespaces: Collection[str] | None) -> dict[str, NamespaceStats]:
         """Return the queue and the workers of these namespaces, or of all, that have runs or workers."""
-        found = await self.storage.read(operations.by_namespace, namespaces)
+        rows_by_namespace = await self.storage.read(operations.by_namespace, namespaces)
         return {
-            name: NamespaceStats(each.queue, model.live_workers(each.workers, each.now - self._alive))
-            for name, each in found.items()
+            name: NamespaceStats(rows.queue, model.live_workers(rows.workers, rows.now - self._alive))
+            for name, rows in rows_by_namespace.items()
         }

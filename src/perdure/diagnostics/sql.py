@@ -32,7 +32,7 @@ LATEST_ATTEMPT = statement(
     """,
     row=DiagnosedAttemptRow,
 )
-# How many attempts of a rollout do not count against its limit.
+# Number of attempts of a rollout that do not count against its limit.
 COUNT_UNCHARGED = statement(
     "SELECT count(*) FROM attempts WHERE ns = :ns AND rollout_id = :id AND charged = 0", row=int
 )
@@ -43,7 +43,7 @@ LATEST_ATTEMPTS = statement(
     """,
     row=DiagnosedAttemptRow,
 )
-# When the first of an attempt's spans began, as far as its first thousand by id tell.
+# The start of an attempt's first span, among its first thousand by id.
 FIRST_SPAN = statement(
     """
     SELECT min(start_ns)
@@ -86,8 +86,8 @@ SPANS_OF = statement(
 )
 # The run that holds a line.
 GET_LINE = statement("SELECT {columns} FROM lines WHERE ns = :ns AND line = :line", row=HeldLineRow)
-# How many of the same priority and without an agent are ahead in a queue. Each part of the count is one range
-# of the index.
+# Number of rollouts without an agent that have the same priority and are ahead in a queue. Each part of the
+# count is one range of the index.
 AHEAD_IN_QUEUE = statement(
     """
     SELECT count(*)
@@ -96,7 +96,7 @@ AHEAD_IN_QUEUE = statement(
     """,
     row=int,
 )
-# How many of a higher priority and without an agent are in a queue.
+# Number of rollouts without an agent that have a higher priority in a queue.
 ABOVE_IN_QUEUE = statement(
     """
     SELECT count(*)
@@ -105,7 +105,7 @@ ABOVE_IN_QUEUE = statement(
     """,
     row=int,
 )
-# How many of the same priority and agent are ahead in a queue.
+# Number of rollouts of the same agent and priority that are ahead in a queue.
 AHEAD_OF_AGENT = statement(
     """
     SELECT count(*)
@@ -114,7 +114,7 @@ AHEAD_OF_AGENT = statement(
     """,
     row=int,
 )
-# How many of a higher priority and the same agent are in a queue.
+# Number of rollouts of the same agent that have a higher priority in a queue.
 ABOVE_OF_AGENT = statement(
     """
     SELECT count(*)
@@ -123,7 +123,7 @@ ABOVE_OF_AGENT = statement(
     """,
     row=int,
 )
-# How many of the same priority are ahead in a line.
+# Number of rollouts of the same priority that are ahead in a line.
 AHEAD_IN_LINE = statement(
     """
     SELECT count(*)
@@ -132,7 +132,7 @@ AHEAD_IN_LINE = statement(
     """,
     row=int,
 )
-# How many of a higher priority are in a line.
+# Number of rollouts of a higher priority in a line.
 ABOVE_IN_LINE = statement(
     """
     SELECT count(*)
@@ -141,7 +141,7 @@ ABOVE_IN_LINE = statement(
     """,
     row=int,
 )
-# The workers of a namespace, those first that were heard from last.
+# The workers of a namespace, latest sign of life first.
 LIST_WORKERS = statement(
     """
     SELECT {columns}
@@ -152,7 +152,7 @@ LIST_WORKERS = statement(
     """,
     row=DiagnosedWorkerRow,
 )
-# How many rollouts each worker executes.
+# Number of rollouts that each worker executes.
 HELD_BY_WORKERS = statement(
     """
     SELECT a.worker_id, count(*) AS held
@@ -174,7 +174,7 @@ AUDIT_AT = statement(
     """,
     row=DiagnosedAuditRow,
 )
-# The latest entries of the audit between two times, the latest first.
+# The latest entries of the audit between two times, latest first.
 AUDIT_BEFORE = statement(
     """
     SELECT {columns}
@@ -198,7 +198,7 @@ REPLACEMENT = statement(
     """,
     row=ReplacementRow,
 )
-# The runs of a thread that have not ended, the oldest first.
+# The runs of a thread that have not ended, oldest first.
 LIVE_RUNS = statement(
     """
     SELECT id FROM runs
@@ -217,7 +217,7 @@ LAST_RUN = statement(
     """,
     row=str,
 )
-# What the runs of a thread took in sum.
+# The sums over the runs of a thread.
 THREAD_TOTALS = statement(
     """
     SELECT count(*) AS runs, CAST(coalesce(sum(f.input_tokens), 0) AS BIGINT) AS input_tokens,
@@ -230,7 +230,7 @@ THREAD_TOTALS = statement(
     """,
     row=ThreadTotals,
 )
-# What a state asks for, and which nodes come next.
+# The interrupts of a state, and its next nodes.
 ASKED = statement(
     "SELECT {columns} FROM checkpoints WHERE ns = :ns AND thread_id = :thread_id AND id = :id", row=AskedRow
 )
@@ -238,7 +238,7 @@ ASKED = statement(
 NAMESPACES_WITH = statement(
     "SELECT ns FROM rollout_counts WHERE kind = :kind UNION SELECT ns FROM workers ORDER BY ns", row=int
 )
-# The approvals of namespaces that wait, and when the oldest was requested.
+# The open approvals of namespaces, and when the oldest was requested.
 OPEN_APPROVALS = statement(
     """
     SELECT ns, count(*) AS pending, min(created_at) AS oldest

@@ -1,4 +1,4 @@
-"""What the runs of a thread took in sum."""
+"""Sums over the runs of a thread."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class ThreadTotals(NamedTuple):
 
 
 class ThreadFigures(Record, kw_only=True):
-    """What the runs of a thread took in sum. Runs whose spans have no figures add nothing."""
+    """Sums over the runs of a thread. Runs whose spans have no figures add nothing."""
 
     thread_id: str
     runs: int
-    """How many runs there are."""
+    """Number of runs."""
     input_tokens: int
     output_tokens: int
     cached_tokens: int
-    """The part of the input that the provider had in its cache."""
+    """The part of the input that the provider had cached."""
     cost: float | None
-    """In US dollars, by the price table; none if no price is known."""
+    """In US dollars by the price table; none if no price is known."""
 
 
 def thread_figures(thread_id: str, totals: ThreadTotals) -> ThreadFigures:

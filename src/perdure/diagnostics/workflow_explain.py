@@ -1,6 +1,6 @@
-"""Why a workflow run or an approval is waiting, or how it ended. Times are microseconds.
+"""Explanations of workflow runs and approvals. Times are microseconds.
 
-Everything here is pure: no I/O, no clock, no randomness.
+This module is pure: no I/O, no clock, no randomness.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from perdure.workflows.model import ENDED, PAUSED, QUEUED, RUNNING, SUCCEEDED, W
 from perdure.workflows.rows import WorkflowNodeRow, WorkflowRunRow
 
 SHOWN_PHASES = 5
-"""How many phases of a run are named."""
+"""Limit of phases of a run that a sentence names."""
 
 
 class WorkflowRunRows(msgspec.Struct, frozen=True, kw_only=True):
-    """A workflow run, its nodes that are executed or wait, its open approvals, and its place in the queue."""
+    """A workflow run, its running or waiting nodes, its open approvals, and its place in the queue."""
 
     row: WorkflowRunRow
     nodes: Sequence[WorkflowNodeRow] = ()
@@ -30,38 +30,38 @@ class WorkflowRunRows(msgspec.Struct, frozen=True, kw_only=True):
     ahead: int = 0
 
 
-def explain_workflow_run(found: WorkflowRunRows, now: int) -> Why:
+def explain_workflow_run(rows: WorkflowRunRows, now: int) -> Why:
     """Explain the status of a workflow run."""
-    row = found.row
-    rule, sentence = _explain(found, now)
+    row = rows.row
+    rule, sentence = _explain(rows, now)
     return Why(
         id=row.id,
         kind="workflow",
         status=row.status,
         rule=rule,
         sentence=f"Workflow run {row.id} of {row.workflow_name} {sentence}",
-        facts=_facts(found),
+        facts=_build_facts(rows),
     )
 
 
-def _explain(found: WorkflowRunRows, now: int) -> Explanation:
-    row = found.row
+def _explain(rows: WorkflowRunRows, now: int) -> Explanation:
+    row = rows.row
     if row.status in ENDED:
-        return _ended(row, now)
+        return _explain_ended(row, now)
     if row.status == QUEUED:
-        ahead = f"more than {MANY}" if found.ahead > MANY else str(found.ahead)
+        ahead = f"more than {MANY}" if rows.ahead > MANY else str(rows.ahead)
         until = "" if row.due_at is None else f" It is cancelled at {at(row.due_at, now)} unless it starts."
         return "queued", f"waits until fewer runs are running; {ahead} queued runs are ahead of it.{until}"
     if row.held:
         return "held", f"was paused by an operator. Resume it with `perdure workflow resume {row.id}`."
-    if row.status == PAUSED and found.approvals:
+    if row.status == PAUSED and rows.approvals:
         return "waits_for_person", "waits for a person. " + " ".join(
-            _asked(each, now) for each in found.approvals
+            _format_question(approval, now) for approval in rows.approvals
         )
-    return _going_on(found, now)
+    return _explain_open(rows, now)
 
 
-def _ended(row: WorkflowRunRow, now: int) -> Explanation:
+def _explain_ended(row: WorkflowRunRow, now: int) -> Explanation:
     when = at(row.finished_at or row.updated_at, now)
     if row.status == SUCCEEDED:
         return row.status, f"succeeded at {when}."
@@ -73,7 +73,7 @@ def _ended(row: WorkflowRunRow, now: int) -> Explanation:
     )
 
 
-def _asked(row: ApprovalRow, now: int) -> str:
+def _format_question(row: ApprovalRow, now: int) -> str:
     verb = "reply" if row.kind == REPLY else "approve"
     text = " TEXT" if row.kind == REPLY else ""
     return (
@@ -82,11 +82,11 @@ def _asked(row: ApprovalRow, now: int) -> str:
     )
 
 
-def _going_on(found: WorkflowRunRows, now: int) -> Explanation:
-    """What the phases of a run that has not ended do."""
-    children = [node for node in found.nodes if node.child_run_id is not None and node.status == WAITING]
-    timed = [node for node in found.nodes if node.due_at is not None and node.status == WAITING]
-    executed = [node for node in found.nodes if node.status == RUNNING]
+def _explain_open(rows: WorkflowRunRows, now: int) -> Explanation:
+    """Explain what the phases of an open run do."""
+    children = [node for node in rows.nodes if node.child_run_id is not None and node.status == WAITING]
+    timed = [node for node in rows.nodes if node.due_at is not None and node.status == WAITING]
+    executed = [node for node in rows.nodes if node.status == RUNNING]
     if executed:
         named = [f"{node.label or node.node} (run {node.rollout_id})" for node in executed[:SHOWN_PHASES]]
         more = f" and {len(executed) - SHOWN_PHASES} more" if len(executed) > SHOWN_PHASES else ""
@@ -94,9 +94,9 @@ def _going_on(found: WorkflowRunRows, now: int) -> Explanation:
             f"executes {', '.join(named)}{more}. `perdure why {executed[0].rollout_id}` tells what that "
             "phase waits for."
         )
-    if found.approvals:
+    if rows.approvals:
         return "waits_for_person", "waits for a person. " + " ".join(
-            _asked(each, now) for each in found.approvals
+            _format_question(approval, now) for approval in rows.approvals
         )
     if children:
         return "waits_for_workflow", f"waits for workflow run {children[0].child_run_id}, which it started."
@@ -105,8 +105,8 @@ def _going_on(found: WorkflowRunRows, now: int) -> Explanation:
     return "going_on", "is about to go on: a server that executes workflows must run."
 
 
-def _facts(found: WorkflowRunRows) -> dict[str, Any]:
-    row = found.row
+def _build_facts(rows: WorkflowRunRows) -> dict[str, Any]:
+    row = rows.row
     facts = {
         "workflow_name": row.workflow_name,
         "trigger_id": row.trigger_id,
@@ -115,9 +115,9 @@ def _facts(found: WorkflowRunRows) -> dict[str, Any]:
         "started_at": to_seconds(row.started_at),
         "finished_at": None if row.finished_at is None else to_seconds(row.finished_at),
         "error": row.error,
-        "ahead": found.ahead if row.status == QUEUED else None,
-        "phases": [node.label or node.node for node in found.nodes] or None,
-        "approvals": [each.id for each in found.approvals] or None,
+        "ahead": rows.ahead if row.status == QUEUED else None,
+        "phases": [node.label or node.node for node in rows.nodes] or None,
+        "approvals": [approval.id for approval in rows.approvals] or None,
     }
     return {name: value for name, value in facts.items() if value is not None}
 
@@ -127,7 +127,7 @@ def _facts(found: WorkflowRunRows) -> dict[str, Any]:
 
 def explain_approval(row: ApprovalRow, now: int) -> Why:
     """Explain what an approval waits for, or how it was resolved."""
-    rule, sentence = _approval(row, now)
+    rule, sentence = _explain_approval(row, now)
     facts = {
         "workflow_run_id": row.workflow_run_id,
         "gate": row.gate,
@@ -147,13 +147,13 @@ def explain_approval(row: ApprovalRow, now: int) -> Why:
     )
 
 
-def _approval(row: ApprovalRow, now: int) -> Explanation:
+def _explain_approval(row: ApprovalRow, now: int) -> Explanation:
     if row.status == PENDING:
         who = ", ".join(row.assigned) or "anybody who may write"
         expiry = "" if row.expires_at is None else f" It expires at {at(row.expires_at, now)}."
-        asked = _asked(row, now).replace(f"Gate {row.gate} asks", "It asks", 1)
-        return "waits_for_person", f"waits for {who}. {asked}{expiry}"
+        question = _format_question(row, now).replace(f"Gate {row.gate} asks", "It asks", 1)
+        return "waits_for_person", f"waits for {who}. {question}{expiry}"
     by = f" by {row.responded_by}" if row.responded_by else ""
     when = "" if row.responded_at is None else f" at {at(row.responded_at, now)}"
-    said = f": {' '.join(row.response.split())[:200]}" if row.response else ""
-    return row.status, f"was {row.status}{by}{when}{said}."
+    response = f": {' '.join(row.response.split())[:200]}" if row.response else ""
+    return row.status, f"was {row.status}{by}{when}{response}."

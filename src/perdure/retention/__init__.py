@@ -1,1 +1,1 @@
-"""What is deleted because of its age, and how much a database holds."""
+"""Retention: deletion by age, and the size of a database."""

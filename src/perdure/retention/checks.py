@@ -1,4 +1,4 @@
-"""What must be true of the tables that no foreign key guards: each rule is a query for what breaks it."""
+"""Rules of the tables that no foreign key enforces; each is a query for the rows that break it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from perdure.threads.model import RUN_KINDS
 
 
 class BrokenRow(NamedTuple):
-    """How many rows break a rule, and one of them."""
+    """Number of rows that break a rule, and one of them."""
 
     found: int
     example: str | None
 
 
 class RetentionRule(NamedTuple):
-    """A rule: its name, what it means if rows break it, and the query for those rows."""
+    """A rule: its name, a sentence about rows that break it, and the query for those rows."""
 
     name: str
     sentence: str
@@ -46,7 +46,7 @@ LIVE_TWICE = statement(
     """,
     row=BrokenRow,
 )
-# Rollouts in a queue that are not at exactly one place: ready, due later, or behind another.
+# Rollouts in a queue without exactly one place: ready, due later, or behind another.
 NO_PLACE = statement(
     """
     SELECT count(*) AS found, min(id) AS example FROM rollouts
@@ -63,7 +63,7 @@ PLACE_LEFT = statement(
     """,
     row=BrokenRow,
 )
-# Lines held by a rollout that does not exist, or that has ended and is not waited for.
+# Lines held by a rollout that does not exist, or that has ended and needs no wait.
 LOST_HOLDERS = statement(
     """
     SELECT count(*) AS found, min(l.line) AS example FROM lines AS l
@@ -72,7 +72,7 @@ LOST_HOLDERS = statement(
     """,
     row=BrokenRow,
 )
-# Rollouts that wait behind others in a line that nobody holds.
+# Rollouts that wait behind others in a line without a holder.
 FREE_LINES = statement(
     """
     SELECT count(*) AS found, min(r.id) AS example FROM rollouts AS r
@@ -81,7 +81,7 @@ FREE_LINES = statement(
     """,
     row=BrokenRow,
 )
-# Kinds and statuses whose count of rollouts is not the number of rows.
+# Kinds and statuses whose count of rollouts differs from the number of rows.
 WRONG_COUNTS = statement(
     """
     SELECT count(*) AS found, min(t.kind || ' ' || t.status) AS example FROM (
@@ -94,7 +94,7 @@ WRONG_COUNTS = statement(
     """,
     row=BrokenRow,
 )
-# Totals of attempts and spans that are not those of the rows.
+# Totals of attempts and spans that differ from the rows.
 WRONG_TOTALS = statement(
     """
     SELECT count(*) AS found, min(t.name) AS example FROM (
@@ -121,7 +121,7 @@ LOST_RUNS = statement(
     """,
     row=BrokenRow,
 )
-# Kinds and statuses whose count of rollouts of removed runs is not the number of rows.
+# Kinds and statuses whose count of rollouts of removed runs differs from the number of rows.
 WRONG_REMOVED_RUNS = statement(
     """
     SELECT count(*) AS found, min(t.kind || ' ' || t.status) AS example FROM (
@@ -154,7 +154,7 @@ LOST_SPANS = statement(
     """,
     row=BrokenRow,
 )
-# Streams of events with gaps between their numbers; those that refer to others have them by design.
+# Streams of events with gaps between their numbers; streams that refer to others have gaps by design.
 GAPS = statement(
     """
     SELECT count(*) AS found, min(t.stream) AS example FROM (
@@ -240,7 +240,7 @@ LOST_EXECUTIONS = statement(
     """,
     row=BrokenRow,
 )
-# Workflows and statuses whose count of runs is not the number of rows.
+# Workflows and statuses whose count of runs differs from the number of rows.
 WRONG_WORKFLOW_COUNTS = statement(
     """
     SELECT count(*) AS found, min(t.workflow_name || ' ' || t.status) AS example FROM (
@@ -295,7 +295,7 @@ LOST_MEMORY = statement(
     """,
     row=BrokenRow,
 )
-# Namespaces whose count of indexed documents is not the number of rows.
+# Namespaces whose count of indexed documents differs from the number of rows.
 WRONG_DOCUMENTS = statement(
     """
     SELECT count(*) AS found, min(c.ns || '') AS example FROM memory_counters AS c

@@ -1,4 +1,4 @@
-"""Exports: the rows of a kind of data, in pages by their key, as they are stored."""
+"""Exports: the stored rows of a kind of data, in pages by their key."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ ExportKind = Literal[
 ]
 KINDS: Sequence[ExportKind] = get_args(ExportKind)
 MICROS = ("_at", "_time", "since")
-"""How the names of columns end that hold times."""
+"""Endings of the names of columns with times."""
 JSON_COLUMNS = frozenset(
     {"config", "metadata", "input", "error", "payload", "result", "context", "scratch", "node_statuses"}
 )
-"""Columns with JSON; what is no JSON in them stays a text."""
+"""Columns with JSON; a value that is not JSON stays text."""
 LEFT_OUT = frozenset({"ns", "webhook", "idempotency_key", "waiting_key"})
-"""Columns that are not exported; a webhook may hold credentials."""
+"""Columns that are not exported; a webhook may contain credentials."""
 
 
 def _columns(table: Table) -> list[str]:
@@ -52,35 +52,35 @@ def _view(table: Table) -> str:
     return ", ".join(_columns(table))
 
 
-# Rollouts after an id that began at a time or later.
+# Rollouts after an id, started at a time or later.
 ROLLOUTS_AFTER = Listing(_view(ROLLOUTS), "rollouts WHERE ns = :ns AND id > :after AND start_time >= :since")
-# Runs after an id that began at a time or later.
+# Runs after an id, started at a time or later.
 RUNS_AFTER = Listing(_view(RUNS), "runs WHERE ns = :ns AND id > :after AND created_at >= :since")
-# Threads after an id that began at a time or later.
+# Threads after an id, created at a time or later.
 THREADS_AFTER = Listing(_view(THREADS), "threads WHERE ns = :ns AND id > :after AND created_at >= :since")
-# Workflow runs after an id that began at a time or later.
+# Workflow runs after an id, started at a time or later.
 WORKFLOW_RUNS_AFTER = Listing(
     _view(WORKFLOW_RUNS), "workflow_runs WHERE ns = :ns AND id > :after AND started_at >= :since"
 )
-# Approvals after an id that began at a time or later.
+# Approvals after an id, created at a time or later.
 APPROVALS_AFTER = Listing(
     _view(APPROVALS), "workflow_approvals WHERE ns = :ns AND id > :after AND created_at >= :since"
 )
-# Executions after an id that began at a time or later.
+# Executions after an id, started at a time or later.
 EXECUTIONS_AFTER = Listing(
     _view(EXECUTIONS), "executions WHERE ns = :ns AND id > :after AND started_at >= :since"
 )
-# Schedules after an id that began at a time or later.
+# Schedules after an id, created at a time or later.
 SCHEDULES_AFTER = Listing(
     _view(SCHEDULES), "schedules WHERE ns = :ns AND id > :after AND created_at >= :since"
 )
-# Events of memory after an id that began at a time or later.
+# Events of memory after an id, at a time or later.
 MEMORY_EVENTS_AFTER = Listing(
     _view(EVENTS), "memory_events WHERE ns = :ns AND id > :after AND received_at >= :since"
 )
-# Jobs after an id that began at a time or later.
+# Jobs after an id, created at a time or later.
 JOBS_AFTER = Listing(_view(JOBS), "jobs WHERE ns = :ns AND id > :after AND created_at >= :since")
-# Effects after an id that began at a time or later.
+# Effects after an id, created at a time or later.
 EFFECTS_AFTER = Listing(_view(OUTBOX), "outbox WHERE ns = :ns AND id > :after AND created_at >= :since")
 
 name_statements(globals())
@@ -90,7 +90,7 @@ STATUS = {"status": ListField("status", "text")}
 
 
 class Exported(NamedTuple):
-    """A kind of data: its table, the list of its rows, and the field of their status, if they have one."""
+    """A kind of data: its table, its list, and the column of its status, if there is one."""
 
     table: Table
     rows: Listing[Row]
@@ -112,14 +112,14 @@ _SOURCES: Mapping[ExportKind, Exported] = {
 
 
 def has_status(kind: ExportKind) -> bool:
-    """Whether rows of a kind have a status to choose by."""
+    """Return whether rows of a kind have a status."""
     return bool(_SOURCES[kind].status)
 
 
 async def read_page(
     tx: Tx, kind: ExportKind, after: str, since: int, status: str | None, limit: int
 ) -> list[tuple[Any, ...]]:
-    """The next rows of a kind after an id."""
+    """Return the next rows of a kind after an id."""
     source = _SOURCES[kind]
     clause = where(source.status, given(("status", "exact", status)), "and")
     page, values = source.rows.page(clause, ORDER, limit, 0)
@@ -127,7 +127,7 @@ async def read_page(
 
 
 def row_to_record(kind: ExportKind, row: tuple[Any, ...]) -> dict[str, Any]:
-    """A row by the names of its columns, with times in epoch seconds and JSON decoded."""
+    """Convert a row to a record by column names, with times in epoch seconds and decoded JSON."""
     return {
         name: _shown(name, value) for name, value in zip(_columns(_SOURCES[kind].table), row, strict=True)
     }

@@ -1,4 +1,4 @@
-"""Days of memory that are too old."""
+"""Walk over days of memory that are too old."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOUND_DAYS = 50
 
 
 async def _find(tx: Tx, age: int, place: int | None) -> DuePage:
-    """Days whose last moment is too old. Times of events are what clocks on walls show."""
+    """Find days whose last moment is too old. Events have wall-clock times."""
     before = (tx.wall - age) // 1000
     start: int | None = -DAY_MS if place is None else place
     due: list[DueItem] = []

@@ -1,4 +1,4 @@
-"""What callers see of retention."""
+"""Records of retention."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from perdure.kernel.record import Record
 
 
 class Sweep(Record, kw_only=True):
-    """One kind of data: how long it is kept, and how much of it was, or would be, deleted."""
+    """A kind of data: how long it is kept, and how much of it was, or would be, deleted."""
 
     kind: str
     days: float | None
-    """None keeps it."""
+    """None keeps the data."""
     deleted: int
 
 
 class GcReport(Record, kw_only=True):
-    """What a sweep deleted; with `dry_run`, what it would delete."""
+    """Result of a sweep; with `dry_run`, what it would delete."""
 
     dry_run: bool
     items: list[Sweep]
     complete: bool = True
-    """False if there may be more: a call stops after a while, and the next one goes on."""
+    """False if there may be more: a call stops after some seconds, and the next one continues."""
 
 
 class TableStats(Record, kw_only=True):
-    """How many rows a kind of data has, in all namespaces."""
+    """Number of rows of a kind of data, in all namespaces."""
 
     kind: str
     rows: int
 
 
 class DatabaseStats(Record, kw_only=True):
-    """How much a database holds."""
+    """Size of a database."""
 
     database: str
     engine: str
@@ -42,7 +42,7 @@ class DatabaseStats(Record, kw_only=True):
 
 
 class Finding(Record, kw_only=True):
-    """What a check found: how many rows break its rule, and a sentence if there are any."""
+    """Result of a check: the number of rows that break its rule, and a sentence if there are any."""
 
     check: str
     ok: bool
@@ -51,14 +51,14 @@ class Finding(Record, kw_only=True):
 
 
 class Verification(Record, kw_only=True):
-    """What was checked of a database, and whether all of it is well."""
+    """Results of all checks of a database; `ok` if all of them passed."""
 
     ok: bool
     items: list[Finding]
 
 
 class ExportPage(Record, kw_only=True):
-    """A page of an export; `next` is None after the last one."""
+    """A page of an export; `next` is None after the last page."""
 
     items: list[dict[str, Any]]
     next: str | None

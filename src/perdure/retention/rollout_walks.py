@@ -1,7 +1,7 @@
-"""Rollouts and spans that are too old.
+"""Walks over rollouts and spans that are too old.
 
-A rollout is kept while somebody executes it, while it holds a line, and while a schedule follows it. That of
-a run is kept as long as the run itself.
+A rollout is kept while a worker executes it, while it holds a line, and while a schedule follows it. The
+rollout of a run is kept as long as the run.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from perdure.threads.model import RUN
 from perdure.threads.operations.remove import count_removed, traces_of_removed
 
 CHUNK = 100
-"""How many rollouts one transaction deletes."""
+"""Number of rollouts that one transaction deletes."""
 FOUND_WITH_SPANS = 100
 
 
 async def needed(tx: Tx, ids: Sequence[str]) -> set[str]:
-    """Those of the rollouts that something else refers to: runs, and schedules that wait for their end."""
+    """Return the rollouts that are still referred to: by runs, and by schedules that wait for their end."""
     wanted = list(ids)
     if not wanted:
         return set()
@@ -64,13 +64,13 @@ def _walks(kind: str) -> list[Walk]:
 
 ROLLOUTS = [*_walks(TASK), *_walks(KEPT_TRACE)]
 RUNS = _walks(RUN)
-"""Those of runs that were deleted, and of runs without a thread."""
+"""Rollouts of deleted runs, and of runs without a thread."""
 
 
 async def _find_spans(tx: Tx, age: int, place: SpanCursor | None) -> DuePage:
     before = tx.now - age
     page = await old_spans(tx, before, place or SpanCursor(-1, ""), FOUND_WITH_SPANS)
-    places = {each.rollout_id: each for each in page}
+    places = {cursor.rollout_id: cursor for cursor in page}
     unused = await unused_rollouts(tx, list(places), before)
     due = [DueItem(row.id, await count_spans(tx, places[row.id])) for row in unused]
     return DuePage(due, page[-1] if len(page) == FOUND_WITH_SPANS else None)

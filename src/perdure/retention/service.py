@@ -1,4 +1,4 @@
-"""The upkeep of a database: what is deleted because of its age, and how much there is."""
+"""Service for the upkeep of a database: deletion by age, sizes, checks and exports."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from perdure.service.tables import SYSTEM
 
 RETENTION_JOB = "retention"
 CALL_SECONDS = 10.0
-"""After how long a call stops deleting or counting."""
+"""A call stops deleting or counting after this many seconds."""
 MAX_DAYS = 36_500
 SCHEDULE = "0 30 * * * *"
 """Every hour, with seconds first."""
@@ -53,7 +53,7 @@ OlderThan = Annotated[dict[str, KeptDays], Meta(max_length=100)]
 
 
 class Upkeep(Service):
-    """The upkeep of a database, in all of its namespaces."""
+    """Upkeep of a database, in all of its namespaces."""
 
     def __init__(
         self,
@@ -73,16 +73,17 @@ class Upkeep(Service):
 
     @call(POST("/db/gc"), scope="admin", repeatable=True)
     async def gc(self, *, dry_run: bool = False, older_than: OlderThan | None = None) -> GcReport:
-        """Delete what is older than the settings keep it; with `dry_run`, only count it. `older_than` has
-        days for some kinds, which count instead of the settings. A call ends after some seconds: `complete`
-        says whether another one would find more."""
+        """Delete data that is older than its settings allow; with `dry_run`, only count it. `older_than` has
+        days for some kinds, which replace the settings. A call ends after some seconds: if `complete` is
+        false, another call may find more.
+        """
         retention = self._with(older_than or {})
         return await self._sweep(retention, dry_run, Budget(CALL_SECONDS))
 
     def _with(self, older_than: Mapping[str, float]) -> Retention:
-        known = [name for name in Retention.__struct_fields__ if name != "removed"]
+        names = [name for name in Retention.__struct_fields__ if name != "removed"]
         for kind, days in older_than.items():
-            check_choice(kind, known, "a kind of older_than")
+            check_choice(kind, names, "a kind of older_than")
             if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= MAX_DAYS:
                 raise InvalidInput(
                     f"{kind} is {days!r} days; it must be more than 0, and at most {MAX_DAYS:,}"
@@ -91,18 +92,18 @@ class Upkeep(Service):
         return msgspec.structs.replace(self.retention, **seconds)
 
     async def _sweep(self, retention: Retention, dry_run: bool, budget: Budget) -> GcReport:
-        found, complete = [], True
+        sweeps, complete = [], True
         for kind in build_kinds(retention, self._log, self._cleaned):
             swept = SweepResult(0)
             if kind.seconds is not None and complete:
                 swept = await (kind.count if dry_run else kind.sweep)(self.storage, budget)
                 complete = swept.complete
             days = None if kind.seconds is None else kind.seconds / DAY
-            found.append(Sweep(kind=kind.name, days=days, deleted=swept.deleted))
-        deleted = [f"{each.deleted} {each.kind}" for each in found if each.deleted]
+            sweeps.append(Sweep(kind=kind.name, days=days, deleted=swept.deleted))
+        deleted = [f"{sweep.deleted} {sweep.kind}" for sweep in sweeps if sweep.deleted]
         if deleted and not dry_run:
             await self.storage.run(add_entry, self.actor or SYSTEM_ACTOR, "gc", deleted, ns=SYSTEM)
-        return GcReport(dry_run=dry_run, items=found, complete=complete)
+        return GcReport(dry_run=dry_run, items=sweeps, complete=complete)
 
     @call(GET("/db/stats"), scope="admin")
     async def stats(self) -> DatabaseStats:
@@ -121,7 +122,7 @@ class Upkeep(Service):
 
     @call(GET("/db/verify"), scope="admin")
     async def verify(self) -> Verification:
-        """Check the files of the database, and what must be true of its rows; nothing is changed."""
+        """Check the files of the database and the rules of its rows; nothing is changed."""
         problems = await self.storage.integrity()
         engine = Finding(
             check="integrity",
@@ -129,12 +130,12 @@ class Upkeep(Service):
             found=len(problems),
             sentence="; ".join(problems) or None,
         )
-        found = [engine]
+        findings = [engine]
         for check in CHECKS:
             row = await self.storage.read(_broken, check)
             sentence = f"{row.found} × {check.sentence}, such as {row.example}" if row.found else None
-            found.append(Finding(check=check.name, ok=not row.found, found=row.found, sentence=sentence))
-        return Verification(ok=all(each.ok for each in found), items=found)
+            findings.append(Finding(check=check.name, ok=not row.found, found=row.found, sentence=sentence))
+        return Verification(ok=all(finding.ok for finding in findings), items=findings)
 
     @call(GET("/db/export/{kind}"), scope="admin")
     async def export(
@@ -146,8 +147,9 @@ class Upkeep(Service):
         status: str | None = None,
         limit: Limit = 1000,
     ) -> ExportPage:
-        """Read the rows of a kind as they are stored, in the order of their ids; `next` is the `after` of the
-        next page. `since` is in epoch seconds."""
+        """Read the stored rows of a kind, in the order of their ids; `next` is the `after` of the next page.
+        `since` is in epoch seconds.
+        """
         check_choice(kind, KINDS, "kind")
         check_page(limit)
         check_text(after, "after")
@@ -159,19 +161,19 @@ class Upkeep(Service):
         return ExportPage(items=items, next=items[-1]["id"] if limit and len(items) == limit else None)
 
     async def sweep(self, context: JobContext, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """The job that deletes what is too old; gives how much, by kind."""
+        """Delete data that is too old, as a job; return the deleted numbers by kind."""
         report = await self._sweep(self.retention, False, Budget())
         self.sweep_time = time.time()
-        return {each.kind: each.deleted for each in report.items if each.deleted}
+        return {sweep.kind: sweep.deleted for sweep in report.items if sweep.deleted}
 
 
 async def _broken(tx: Tx, check: RetentionRule) -> BrokenRow:
-    found = await tx.one(check.query, **check.values)
-    assert found is not None
-    return found
+    broken = await tx.one(check.query, **check.values)
+    assert broken is not None
+    return broken
 
 
 async def _stats(tx: Tx) -> sql.StatsRow:
-    found = await tx.one(sql.STATS)
-    assert found is not None
-    return found
+    row = await tx.one(sql.STATS)
+    assert row is not None
+    return row

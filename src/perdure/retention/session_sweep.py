@@ -1,7 +1,7 @@
-"""Logs of agent sessions that are too old.
+"""Sweep of session logs that are too old.
 
-A session is kept while an open run may write to it or read it: a run that writes to it, a workflow run one of
-whose phases wrote to it, or the turn of a chat that goes on in it.
+A session is kept while an open run may use it: a run that writes to it, a workflow run whose phase wrote to
+it, or a chat turn that continues it.
 """
 
 from __future__ import annotations
@@ -21,32 +21,36 @@ from perdure.service.namespaces import list_namespaces
 FOUND_SESSIONS = 1000
 RUNS_AT_ONCE = 1000
 UNNAMED_SECONDS = 3600.0
-"""How long content is kept that no line names: the line comes after it."""
+"""Keep unreferenced content this long, because content is written before the line that refers to it."""
 
 
 async def open_sessions(tx: Tx) -> set[str]:
-    """The sessions that open runs and open workflow runs of the namespace may need."""
-    found: set[str] = set()
+    """Return the sessions that open runs and open workflow runs of the namespace may need."""
+    sessions: set[str] = set()
     for run in await tx.all(sql.SESSIONS_OF_RUNS):
-        found |= {default_session_id(run.id), default_session_id(run.thread_id)}
-        found |= {each for each in (run.session_id, run.agent_session_id) if each is not None}
+        sessions |= {default_session_id(run.id), default_session_id(run.thread_id)}
+        sessions |= {
+            session_id for session_id in (run.session_id, run.agent_session_id) if session_id is not None
+        }
     open_runs = await tx.all(sql.OPEN_WORKFLOW_RUNS)
     for start in range(0, len(open_runs), RUNS_AT_ONCE):
         some = open_runs[start : start + RUNS_AT_ONCE]
-        found.update(await tx.all(sql.SESSIONS_OF_WORKFLOWS, ids=some))
-    return found
+        sessions.update(await tx.all(sql.SESSIONS_OF_WORKFLOWS, ids=some))
+    return sessions
 
 
 @dataclass(frozen=True, slots=True)
 class SessionKind:
-    """The sessions of a log. Content beside the logs goes after the sessions that named it: after each sweep
-    that deleted some, and after the first of a process, since one before it may have been cut short."""
+    """Sessions of a log. Content beside the logs is deleted after the sessions that refer to it: after each
+    sweep that deleted some, and after the first sweep of a process, because an earlier one may have been cut
+    short.
+    """
 
     name: str
     seconds: float | None
     log: EventLog
     cleaned: set[int]
-    """The namespaces that this process has rid of content that no session names."""
+    """Namespaces in which this process has deleted unreferenced content."""
 
     async def sweep(self, storage: Storage, budget: Budget) -> SweepResult:
         age = self.seconds or 0.0
@@ -56,7 +60,9 @@ class SessionKind:
             async for info in self._due(storage, ns):
                 if budget.is_spent:
                     return SweepResult(total, complete=False)
-                sources = [hint_key(0, each.name) for each in await self.log.sub_agents(ns, info.name)]
+                sources = [
+                    hint_key(0, sub_agent.name) for sub_agent in await self.log.sub_agents(ns, info.name)
+                ]
                 if await self.log.remove(ns, info.name, age):
                     await storage.background(forget_feeds, [hint_key(0, info.name), *sources], ns=ns)
                     changes.publish(storage.signals, ns, KIND, info.name.session_id, "deleted")

@@ -1,4 +1,4 @@
-"""The SQL of retention: how much there is, and how much is too old."""
+"""SQL of retention: sizes, and data that is too old."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from perdure.kernel.storage.dialect import name_statements, statement
 
 
 class StatsRow(NamedTuple):
-    """How much a database holds, in all namespaces."""
+    """Size of a database, in all namespaces."""
 
     threads: int
     runs: int
@@ -45,7 +45,7 @@ class StatsRow(NamedTuple):
 
 
 class RunSessions(NamedTuple):
-    """What tells the session of an open run."""
+    """Columns that name the session of an open run."""
 
     id: str
     thread_id: str
@@ -53,7 +53,7 @@ class RunSessions(NamedTuple):
     agent_session_id: str | None
 
 
-# How much a database holds.
+# Size of a database.
 STATS = statement(
     """
     SELECT
@@ -92,15 +92,15 @@ STATS = statement(
     """,
     row=StatsRow,
 )
-# Entries of the audit before a time.
+# Number of audit entries before a time.
 OLD_AUDIT = statement("SELECT count(*) FROM audit WHERE id < :before", row=int)
-# Idempotency keys before a time.
+# Number of idempotency keys before a time.
 OLD_KEYS = statement("SELECT count(*) FROM idempotency WHERE time < :before", row=int)
-# Effects that ended before a time.
+# Number of effects that ended before a time.
 OLD_EFFECTS = statement("SELECT count(*) FROM outbox WHERE status = :status AND ended_at < :before", row=int)
-# Jobs that ended before a time.
+# Number of jobs that ended before a time.
 OLD_JOBS = statement("SELECT count(*) FROM jobs WHERE ended_at < :before", row=int)
-# Threads and runs that were deleted before a time.
+# Number of threads and runs that were deleted before a time.
 OLD_REMOVED = statement(
     """
     SELECT (SELECT count(*) FROM threads WHERE gone_at <= :before)
@@ -108,13 +108,13 @@ OLD_REMOVED = statement(
     """,
     row=int,
 )
-# Those of the rollouts that are runs.
+# The ids that are runs.
 RUNS_AMONG = statement("SELECT id FROM runs WHERE ns = :ns AND id {among:ids}", row=str)
-# Those of the ids that schedules have started and whose end they wait for.
+# IDs started by a schedule that still waits for their end.
 FOLLOWED_AMONG = statement(
     "SELECT started_id FROM firings WHERE ns = :ns AND open IS NOT NULL AND started_id {among:ids}", row=str
 )
-# Those of the threads that schedules continue.
+# Threads that a schedule continues.
 SCHEDULED_THREADS = statement(
     "SELECT thread_id FROM schedules WHERE ns = :ns AND thread_id {among:ids}", row=str
 )
@@ -144,7 +144,7 @@ SESSIONS_OF_WORKFLOWS = statement(
     """,
     row=str,
 )
-# An execution of workflow runs that has not ended.
+# One open execution of workflow runs.
 ANY_OPEN_EXECUTION = statement(
     """
     SELECT id FROM executions

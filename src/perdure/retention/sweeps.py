@@ -1,6 +1,6 @@
-"""The kinds of data that are deleted because of their age, each with how long it is kept.
+"""Kinds of data that are deleted by age.
 
-What an open run needs is in none of them.
+No kind contains data that an open run needs.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def _deleting(operation: Any, *rest: Any, ns: int | None = None) -> Chunk:
 
 
 def build_kinds(retention: Retention, log: EventLog, cleaned: set[int]) -> list[RetainedKind]:
-    """Every kind of data that is deleted because of its age, with how long it is kept.
+    """Return every kind of data that is deleted by age, with its age.
 
-    What makes others deletable comes before them. `cleaned` is what `SessionKind` remembers.
+    Kinds come before the kinds that they keep alive. `SessionKind` uses `cleaned` as its memory.
     """
     system = partial(_deleting, ns=SYSTEM)
     effects = partial(_counting, sql.OLD_EFFECTS)

@@ -1,6 +1,6 @@
-"""Threads that are idle for too long, and conversations whose last message is too old.
+"""Walks over threads that are idle for too long, and conversations whose last message is too old.
 
-A thread is kept while a run of it is open, while somebody who executed one has still to stop, and while a
+A thread is kept while a run of it is open, while the worker of a cancelled run has not stopped, and while a
 schedule continues it. A conversation is kept while a turn of it is open.
 """
 
@@ -37,7 +37,7 @@ from perdure.threads.removal_sql import OldThread
 
 THREADS_AT_ONCE = 20
 TURNS = 100
-"""How many turns one transaction deletes."""
+"""Number of turns that one transaction deletes."""
 
 
 async def _find_threads(tx: Tx, age: int, place: OldThread | None, single: bool = False) -> DuePage:
@@ -59,7 +59,7 @@ async def _drop_threads(tx: Tx, age: int, ids: Sequence[str], single: bool = Fal
 
 THREADS = [Walk(_find_threads, _drop_threads)]
 SINGLE_THREADS = [Walk(_find_threads, _drop_threads, (True,))]
-"""Those that were created for one run."""
+"""Threads that were created for one run."""
 
 
 async def _find_sessions(tx: Tx, age: int, place: OldSession | None) -> DuePage:
@@ -68,7 +68,7 @@ async def _find_sessions(tx: Tx, age: int, place: OldSession | None) -> DuePage:
 
 
 async def _drop_sessions(tx: Tx, age: int, ids: Sequence[str]) -> Dropped:
-    """Delete some of the first conversation. It ends first, so that no turn can begin any more."""
+    """Delete a part of the first conversation. It ends first, so that no new turn can begin."""
     first, *rest = ids
     before = tx.now - age
     seen = await tx.one(messaging_sql.GET_SESSION, id=first)

@@ -1,4 +1,4 @@
-"""How old data is found and deleted: page by page through a namespace, in transactions of bounded size."""
+"""Search for and deletion of old data: page by page through a namespace, in bounded transactions."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from perdure.service.namespaces import list_namespaces
 
 
 class DueItem(NamedTuple):
-    """Something that is too old, and as how many it counts."""
+    """Data that is too old, and the number that it counts for."""
 
     id: str
     number: int = 1
 
 
 class DuePage(NamedTuple):
-    """A page of what is too old, and the place where the next one begins; None after the last."""
+    """A page of data that is too old, and the position of the next page; None after the last."""
 
     due: Sequence[DueItem]
     next: Any = None
 
 
 class Dropped(NamedTuple):
-    """What a transaction has deleted, and the ids for which there is more to delete."""
+    """Number of deleted data, and the ids with more to delete."""
 
     deleted: int
     left: Sequence[str] = ()
 
 
 class SweepResult(NamedTuple):
-    """How much a sweep deleted, or found, and whether it came to the end."""
+    """How much a sweep deleted or counted, and whether it finished."""
 
     deleted: int
     complete: bool = True
 
 
 class Budget:
-    """How long a sweep may take; without a number, as long as it needs."""
+    """Time limit of a sweep; None for no limit."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self._until = None if seconds is None else time.monotonic() + seconds
@@ -52,7 +52,7 @@ class Budget:
 
 
 class RetainedKind(Protocol):
-    """A kind of data that is deleted because of its age."""
+    """A kind of data that is deleted by age."""
 
     @property
     def name(self) -> str: ...
@@ -61,7 +61,7 @@ class RetainedKind(Protocol):
     def seconds(self) -> float | None: ...
 
     async def sweep(self, storage: Storage, budget: Budget) -> SweepResult:
-        """Delete what is too old."""
+        """Delete data that is too old."""
         ...
 
     async def count(self, storage: Storage, budget: Budget) -> SweepResult:
@@ -73,8 +73,8 @@ class RetainedKind(Protocol):
 class Walk:
     """A way through the data of a namespace, in the order of an index.
 
-    `find` reads a page of what is too old from a place on, `drop` locks what was found, looks again, and
-    deletes some of it. Both are operations; they get the age in microseconds.
+    `find` reads a page of data that is too old, from a position on. `drop` locks it, checks it again, and
+    deletes a part. Both are operations that get the age in microseconds.
     """
 
     find: Callable[..., Any]
@@ -96,8 +96,8 @@ class WalkedKind:
 
     async def sweep(self, storage: Storage, budget: Budget) -> SweepResult:
         total = 0
-        async for ns, walk, found in self._pages(storage):
-            left: Sequence[str] = [each.id for each in found]
+        async for ns, walk, items in self._pages(storage):
+            left: Sequence[str] = [item.id for item in items]
             while left:
                 if budget.is_spent:
                     return SweepResult(total, complete=False)
@@ -107,8 +107,8 @@ class WalkedKind:
 
     async def count(self, storage: Storage, budget: Budget) -> SweepResult:
         total = 0
-        async for _, _, found in self._pages(storage):
-            total += sum(each.number for each in found)
+        async for _, _, items in self._pages(storage):
+            total += sum(item.number for item in items)
             if budget.is_spent:
                 return SweepResult(total, complete=False)
         return SweepResult(total)
@@ -118,9 +118,9 @@ class WalkedKind:
             for walk in self.walks:
                 place: Any = None
                 while True:
-                    found: DuePage = await storage.read(walk.find, self.age, place, *walk.args, ns=ns)
-                    yield ns, walk, found.due
-                    place = found.next
+                    page: DuePage = await storage.read(walk.find, self.age, place, *walk.args, ns=ns)
+                    yield ns, walk, page.due
+                    place = page.next
                     if place is None:
                         break
 
@@ -130,7 +130,7 @@ Chunk = Callable[[Storage, int], Awaitable[int]]
 
 @dataclass(frozen=True, slots=True)
 class ChunkedKind:
-    """A kind of data of which each chunk is found and deleted by one operation, in every namespace."""
+    """A kind of data whose chunks are found and deleted by one operation, in every namespace."""
 
     name: str
     seconds: float | None

@@ -1,7 +1,7 @@
-"""Workflow runs that are too old, each with all that it has started, its phases and its approvals.
+"""Walk over workflow runs that are too old, each with its child runs, phases and approvals.
 
-A tree is kept while any run of it is live or has something to be done, while one of its phases is executed,
-and while a schedule follows it. A run that waits for a person is live, and its end withdraws its approvals.
+A tree is kept while any run of it is live or has pending work, while one of its phases is executed, and while
+a schedule follows it. A run that waits for a person is live; its end withdraws its approvals.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from perdure.workflows.operations.remove import (
 from perdure.workflows.removal_sql import OldRun, TreeRun
 
 PHASES = 100
-"""How many phases one transaction deletes."""
+"""Number of phases that one transaction deletes."""
 
 
 async def _find(tx: Tx, age: int, place: OldRun | None, status: str) -> DuePage:
@@ -48,7 +48,7 @@ async def _is_due(tx: Tx, tree: Sequence[TreeRun], before: int) -> bool:
 
 
 async def _drop(tx: Tx, age: int, ids: Sequence[str], status: str) -> Dropped:
-    """Delete some of the first tree: its last run first, so that what is left is found by its root."""
+    """Delete a part of the first tree: its last run first, so that the rest can be found from its root."""
     root, *rest = ids
     before = tx.now - age
     tree = await list_tree(tx, root)

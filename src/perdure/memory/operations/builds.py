@@ -168,8 +168,8 @@ async def finish(tx: Tx, done: Built) -> int | None:
 
     Return None if another job builds the node now. The node stays stale if it has changed meanwhile.
     """
-    rows = await tx.all(sql.GET_NODES, ids=[done.node_id])
-    wanted = {done.node_id, *(row.parent_id for row in rows if row.parent_id)}
+    unlocked = await tx.all(sql.GET_NODES, ids=[done.node_id])
+    wanted = {done.node_id, *(row.parent_id for row in unlocked if row.parent_id)}
     rows = {row.id: row for row in await tx.all(sql.LOCK_NODES, ids=sorted(wanted))}
     row = rows.get(done.node_id)
     if row is None or row.status != BUILDING or row.builder != done.builder:
