@@ -1,11 +1,16 @@
-"""The traces of frameworks, as the command shows them, and the table of them in the documentation."""
+"""The traces of frameworks, as the command shows them, and the table of them in the documentation.
+
+`python -m tests.cli.test_framework_traces` prints the table.
+"""
 
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +20,7 @@ from tests.rollouts.test_frameworks import ANSWER, FRAMEWORKS, QUESTION, RESULT,
 from .command import ROOT, Server
 
 PATIENCE = 60.0
+TABLE = Path(ROOT) / "docs" / "traces.md"
 HEAD = "| framework | spans by | spans | tokens | cost | messages |\n|---|---|---|---|---|---|\n"
 NAMES = {
     "agno": ("Agno", "OpenInference"),
@@ -40,7 +46,13 @@ async def echo(ctx, input):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("server")
+    with filled_server(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@contextmanager
+def filled_server(folder: Path) -> Iterator[Server]:
+    """Serve a database with the recorded spans of all frameworks."""
     with Server(folder, more={"PERDURE_KEEP_TRACES": "1"}) as server:
         for framework in FRAMEWORKS:
             send(server, recorded(framework))
@@ -80,13 +92,25 @@ def row_of(framework: str, document: dict[str, Any]) -> str:
     return "| " + " | ".join(map(str, cells)) + " |\n"
 
 
+def build_table(server: Server) -> str:
+    return HEAD + "".join(row_of(framework, trace_of(server, framework)) for framework in FRAMEWORKS)
+
+
+def messages_in_table(framework: str) -> int:
+    """The number of messages that the table of the documentation has for a framework."""
+    name, instrumentation = NAMES[framework]
+    lines = TABLE.read_text().splitlines()
+    (row,) = [line for line in lines if line.startswith(f"| {name} | {instrumentation} |")]
+    return int(row.split(" | ")[-1].removesuffix(" |"))
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_trace_of_a_framework_is_shown_with_its_messages(server: Server, framework: str) -> None:
     document = trace_of(server, framework)
     trace_id = document["trace"]["trace_id"]
     shown = server.run("trace", "show", trace_id)
     assert shown.returncode == 0, shown.stderr
-    for words in (QUESTION, "weather(", RESULT, ANSWER, "31 in, 8 out"):
+    for words in (QUESTION, "weather(", RESULT, ANSWER, "31 in, 8 out", "$0.0002"):
         assert words in shown.stdout, shown.stdout
     (answer, *_) = [each for each in document["messages"] if each["role"] == "tool"]
     span = server.run("span", "show", trace_id, answer["span_id"])
@@ -95,8 +119,8 @@ def test_a_trace_of_a_framework_is_shown_with_its_messages(server: Server, frame
 
 
 def test_the_documentation_has_the_table_of_frameworks(server: Server) -> None:
-    table = HEAD + "".join(row_of(framework, trace_of(server, framework)) for framework in FRAMEWORKS)
-    assert table in (Path(ROOT) / "docs" / "traces.md").read_text(), table
+    table = build_table(server)
+    assert table in TABLE.read_text(), table
 
 
 def root_of(server: Server, run_id: str) -> dict[str, Any]:
@@ -129,3 +153,8 @@ def test_a_run_is_shown_with_the_spans_of_its_framework(tmp_path: Path) -> None:
         assert "ChatCompletion" in server.run("span", "list", run).stdout
         figures = document["figures"]
         assert (figures["input_tokens"], figures["output_tokens"]) == (31, 8)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place, filled_server(Path(place)) as filled:
+        print(build_table(filled), end="")

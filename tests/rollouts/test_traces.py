@@ -461,6 +461,29 @@ async def test_the_steps_of_a_trace_tell_what_is_counted_of_each_span(perdure: P
     assert last.kind == "tool"
 
 
+async def test_a_span_has_the_agent_and_model_of_those_above_it_on_another_page(perdure: Perdure) -> None:
+    rollout = await started(perdure)
+    agent = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "guide"}
+    chat = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "gpt-4o"}
+    await perdure.store.add_many_spans(
+        [
+            span(rollout, 1, "agent", attributes=agent),
+            span(rollout, 2, attributes=chat, parent_id=f"{1:016x}"),
+            span(rollout, 3, "http", parent_id=f"{2:016x}"),
+            span(rollout, 4, attributes={"gen_ai.operation.name": "chat"}, parent_id=f"{3:016x}"),
+        ]
+    )
+    trace_id = span(rollout, 1).trace_id
+    whole = (await perdure.services.traces.steps(trace_id)).items
+    assert [(each.agent, each.model) for each in whole] == [
+        ("guide", ""),
+        ("guide", "gpt-4o"),
+        ("guide", "gpt-4o"),
+    ]
+    pages = [await perdure.services.traces.steps(trace_id, limit=1, offset=place) for place in range(4)]
+    assert [step for page in pages for step in page.items] == whole
+
+
 async def test_spans_of_a_program_with_a_store_alone_are_listed_too(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/alone.db"
     store = open_store(url)

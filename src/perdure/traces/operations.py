@@ -136,6 +136,23 @@ async def trace_spans(
     return (rows, total or 0), await shared_parts(tx, rows)
 
 
+async def trace_ancestors(
+    tx: Tx, trace_id: str, spans: Sequence[SpanRecordRow], levels: int
+) -> tuple[Sequence[SpanRecordRow], Mapping[str, bytes]]:
+    """The spans above some spans of a trace that are not among them, and the parts that they share."""
+    seen = {span.span_id for span in spans}
+    found: list[SpanRecordRow] = []
+    rows = spans
+    for _ in range(levels):
+        missing = sorted({row.parent_id for row in rows if row.parent_id is not None} - seen)
+        rows = await tx.all(sql.GET_TRACE_SPANS, trace_id=trace_id, span_ids=missing) if missing else []
+        if not rows:
+            break
+        seen.update(missing)
+        found += rows
+    return found, await shared_parts(tx, found)
+
+
 async def search_spans(
     tx: Tx, trace_id: str, limit: int, place: Place | None
 ) -> tuple[Sequence[SpanRecordRow], Mapping[str, bytes]]:

@@ -19,7 +19,7 @@ from perdure.service.base import Service
 from perdure.service.callers import Caller
 from perdure.service.endpoints import GET, call
 from perdure.spans import encoding as span_encoding
-from perdure.spans.figures import AGENT_NAMES, AGENT_STEP, CALLS, SpanFigures, cut_label, label_in
+from perdure.spans.figures import AGENT_NAMES, AGENT_STEP, CALLS, cut_label, label_in
 from perdure.spans.prices import Prices
 from perdure.spans.records import Span
 from perdure.spans.rows import SpanRecordRow, TraceCursor
@@ -210,7 +210,9 @@ class Traces(Service):
         (rows, total), parts = await self.read(operations.trace_spans, trace_id, None, limit, offset)
         if not total:
             raise NotFound(f"Trace {trace_id} not found")
-        items = _steps_in(rows, span_encoding.figures_from(rows, parts), parts, self._prices)
+        # The agent of a span may be that of a span on another page.
+        above, more = await self.read(operations.trace_ancestors, trace_id, rows, DEEPEST)
+        items = _steps_in(rows, [*rows, *above], {**parts, **more}, self._prices)
         return SpanSteps(items=items, total=total)
 
     @call(GET("/traces/{trace_id}/messages"), scope="read", errors=(NotFound,))
@@ -251,15 +253,16 @@ def attributes_from(filters: Sequence[str]) -> dict[str, str]:
 
 def _steps_in(
     rows: Sequence[SpanRecordRow],
-    counted: Sequence[SpanFigures | None],
+    known: Sequence[SpanRecordRow],
     parts: Mapping[str, bytes],
     prices: Prices,
 ) -> list[SpanStep]:
-    """Build the steps of spans. A missing agent or model is that of the nearest span above."""
-    parents = {row.span_id: row.parent_id for row in rows}
+    """Return the steps of spans. One without an agent or a model has that of the nearest known span above."""
+    counted = span_encoding.figures_from(known, parts)
+    parents = {row.span_id: row.parent_id for row in known}
     agents: dict[str, str] = {}
     models: dict[str, str] = {}
-    for row, figures in zip(rows, counted, strict=True):
+    for row, figures in zip(known, counted, strict=True):
         if figures is None:
             continue
         models[row.span_id], agents[row.span_id] = figures.step.model, figures.step.agent
@@ -274,7 +277,7 @@ def _steps_in(
             _inherited(row.span_id, models, parents) if figures.step.kind in CALLS else "",
             _inherited(row.span_id, agents, parents),
         )
-        for row, figures in zip(rows, counted, strict=True)
+        for row, figures in zip(rows, counted[: len(rows)], strict=True)
         if figures is not None
     ]
 

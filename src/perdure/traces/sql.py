@@ -94,6 +94,11 @@ STARTS_OF_NAMES = statement(
 )
 # The spans of a trace.
 LIST_TRACE_SPANS = Listing("{columns}", "spans WHERE ns = :ns AND trace_id = :trace_id", SpanRecordRow)
+# Some spans of a trace.
+GET_TRACE_SPANS = statement(
+    "SELECT {columns} FROM spans WHERE ns = :ns AND trace_id = :trace_id AND span_id {among:span_ids}",
+    row=SpanRecordRow,
+)
 # The spans of a trace without their bodies.
 OUTLINE_TRACE_SPANS = Listing("{columns}", "spans WHERE ns = :ns AND trace_id = :trace_id", SpanOutlineRow)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from perdure.cli.commands.spans import add_spans, print_messages, span_duration
 from perdure.cli.shell.ids import id_argument
 from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, duration, flag, text
-from perdure.cli.shell.output import ago, shorten, tokens_text
+from perdure.cli.shell.output import ago, cost_text, shorten, tokens_text
 from perdure.cli.shell.results import PAGE_SIZE, CommandResults, listing, more_hint, pages, showing
 from perdure.cli.shell.target import CommandConnection
 
@@ -136,6 +136,7 @@ async def show_trace(context: CommandContext, trace_id: IdArgument, limit: Limit
         ("took", span_duration(trace.end_time - trace.start_time)),
         ("spans", f"{trace.spans}, {trace.errors} failed" if trace.errors else str(trace.spans)),
         ("tokens", tokens_text(trace.input_tokens, trace.output_tokens)),
+        ("cost", cost_text(trace.cost)),
         ("reward", None if trace.reward is None else f"{trace.reward:g}"),
     )
     showing(context, document, rows)

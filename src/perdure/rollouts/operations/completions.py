@@ -39,8 +39,8 @@ async def complete(
 ) -> dict[str, AttemptRecordRow] | None:
     """Complete attempts, given by their rollouts; return them by their rollouts, too.
 
-    Return None, with nothing written, if no rollout is live and outside lines. `LINES_LOCKED` is unmet if only
-    some are, or if an attempt is not live or not the latest of its rollout.
+    Return None, with nothing written, if no rollout is live and outside lines. `LINES_LOCKED` is unmet if
+    only some are, or if an attempt is not live or not the latest of its rollout.
     """
     ids = sorted(attempts)
     rollouts = await tx.all(
