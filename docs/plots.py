@@ -41,8 +41,8 @@ def bars(items: Sequence[Bar]) -> str:
     middle, half = LEFT + WIDTH / 2, WIDTH / 2
     height = len(items) * (BAR + GAP) + 34
     parts = [
-        _text(LEFT + half / 2, 14, "goal missed", "faint", "middle"),
-        _text(middle + half / 2, 14, "goal met", "faint", "middle"),
+        build_text(LEFT + half / 2, 14, "goal missed", "faint", "middle"),
+        build_text(middle + half / 2, 14, "goal met", "faint", "middle"),
         f'<line class="line" x1="{middle:g}" y1="20" x2="{middle:g}" y2="{height - 8}"/>',
     ]
     for number, each in enumerate(items):
@@ -53,9 +53,9 @@ def bars(items: Sequence[Bar]) -> str:
         parts.append(
             f'<rect class="{kind}" x="{x:.1f}" y="{y}" width="{max(abs(reach), 1):.1f}" height="{BAR}"/>'
         )
-        parts.append(_text(LEFT - 8, y + 11, each.name, "", "end"))
-        parts.append(_text(LEFT + WIDTH + 8, y + 11, each.told, "faint"))
-    return _svg(LEFT + WIDTH + 190, height, parts)
+        parts.append(build_text(LEFT - 8, y + 11, each.name, "", "end"))
+        parts.append(build_text(LEFT + WIDTH + 8, y + 11, each.told, "faint"))
+    return build_svg(LEFT + WIDTH + 190, height, parts)
 
 
 def panels(items: Sequence[Panel]) -> str:
@@ -65,7 +65,7 @@ def panels(items: Sequence[Panel]) -> str:
     for number, each in enumerate(items):
         x, y = number % COLUMNS * PANEL_WIDTH, number // COLUMNS * PANEL_HEIGHT
         parts.append(f'<g transform="translate({x} {y})">{"".join(_panel(each))}</g>')
-    return _svg(COLUMNS * PANEL_WIDTH, rows * PANEL_HEIGHT, parts)
+    return build_svg(COLUMNS * PANEL_WIDTH, rows * PANEL_HEIGHT, parts)
 
 
 def _panel(panel: Panel) -> list[str]:
@@ -77,7 +77,7 @@ def _panel(panel: Panel) -> list[str]:
         for number, (_, value) in enumerate(panel.points)
     ]
     parts = [
-        _text(left, 16, panel.title, ""),
+        build_text(left, 16, panel.title, ""),
         f'<line class="line" x1="{left}" y1="{top + height}" x2="{left + width}" y2="{top + height}"/>',
         f'<polyline class="ours" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}"/>',
     ]
@@ -86,19 +86,19 @@ def _panel(panel: Panel) -> list[str]:
         parts.append(f'<line class="goal" x1="{left}" y1="{y:.1f}" x2="{left + width}" y2="{y:.1f}"/>')
     for (version, value), (x, y) in zip(panel.points, places, strict=True):
         parts.append(f'<circle class="met" cx="{x:.1f}" cy="{y:.1f}" r="3"/>')
-        parts.append(_text(x, y - 6, f"{value:.3g}", "faint", "middle"))
-        parts.append(_text(x, top + height + 16, version, "faint", "middle"))
+        parts.append(build_text(x, y - 6, f"{value:.3g}", "faint", "middle"))
+        parts.append(build_text(x, top + height + 16, version, "faint", "middle"))
     return parts
 
 
-def _text(x: float, y: float, text: str, kind: str, anchor: str = "start") -> str:
+def build_text(x: float, y: float, text: str, kind: str, anchor: str = "start") -> str:
     named = f' class="{kind}"' if kind else ""
     return f'<text{named} x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _svg(width: float, height: float, parts: Sequence[str]) -> str:
+def build_svg(width: float, height: float, parts: Sequence[str], style: str = STYLE) -> str:
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
-        f'height="{height:g}">\n<style>\n{STYLE}\n</style>\n{body}\n</svg>\n'
+        f'height="{height:g}">\n<style>\n{style}\n</style>\n{body}\n</svg>\n'
     )

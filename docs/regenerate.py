@@ -7,7 +7,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))
 
-from docs import benchmarks, stubs
+from docs import benchmarks, journeys, stubs
 from docs.references import PAGES
 
 from perdure.diagnostics.machines import MACHINES
@@ -43,6 +43,7 @@ def blocks() -> dict[str, dict[str, str]]:
         "state-machines.md": charts,
         "errors.md": {"errors": error_table()},
         "benchmarks.md": benchmarks.blocks(),
+        "architecture.md": journeys.blocks(),
     }
 
 
@@ -78,5 +79,6 @@ if __name__ == "__main__":
         (DOCS / name).write_text(page_as_generated(name), encoding="utf-8")
     for name, plot in benchmarks.plots().items():
         (DOCS / name).write_text(plot, encoding="utf-8")
+    (DOCS / journeys.DRAWING).write_text(journeys.draw(), encoding="utf-8")
     for path, text in stubs.files().items():
         path.write_text(text(), encoding="utf-8")
