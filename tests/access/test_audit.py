@@ -135,14 +135,14 @@ async def test_what_fails_leaves_nothing(anna: Store, access: AccessHelper) -> N
 
 async def test_the_actor_goes_along_to_another_namespace(anna: Store, access: AccessHelper) -> None:
     await anna.in_namespace("other").enqueue_rollout("task")
-    assert [(each.namespace, each.actor) for each in await access.query_audit()] == [("other", "anna")]
+    assert [(entry.namespace, entry.actor) for entry in await access.query_audit()] == [("other", "anna")]
 
 
 async def test_the_threaded_store_hands_the_actor_on(store: Store, access: AccessHelper) -> None:
     threaded = LightningStoreThreaded(store)
     try:
         await threaded.acting_as(Caller.trusted("anna", "team")).enqueue_rollout("task")
-        assert [(each.namespace, each.actor) for each in await access.query_audit()] == [("team", "anna")]
+        assert [(entry.namespace, entry.actor) for entry in await access.query_audit()] == [("team", "anna")]
     finally:
         await threaded.close()
 
@@ -166,7 +166,7 @@ async def test_a_list_is_one_entry(anna: Store, access: AccessHelper) -> None:
     claimed = await anna.dequeue_many_rollouts(limit=30)
     await anna.add_many_spans([make_span(claimed[0], number) for number in range(1, 8)])
     entries = await access.query_audit()
-    assert [(each.action, each.count) for each in entries] == [
+    assert [(entry.action, entry.count) for entry in entries] == [
         ("add_spans", 7),
         ("dequeue_rollout", 30),
         ("enqueue_rollout", 30),
@@ -183,7 +183,7 @@ async def test_actors_do_not_share_a_batch(store: Store, access: AccessHelper) -
 
 async def test_many_processes_write_entries_at_the_same_time(database_url: str) -> None:
     async with open_engine(database_url) as here, open_engine(database_url) as there:
-        stores = [each.acting_as(Caller.trusted("anna", "team")) for each in (here, there)]
+        stores = [store.acting_as(Caller.trusted("anna", "team")) for store in (here, there)]
         await stores[0].statistics()
         await asyncio.gather(*(stores[n % 2].update_resources(f"rs-{n}", {}) for n in range(200)))
         entries = await AccessHelper(here.storage).query_audit(limit=1000)
@@ -218,7 +218,7 @@ async def test_filters(store: Store, access: AccessHelper) -> None:
 
     async def found(**filters: Any) -> list[tuple[str | None, str, str]]:
         entries = await access.query_audit(**filters)
-        return [(each.namespace, each.actor, each.action) for each in entries]
+        return [(entry.namespace, entry.actor, entry.action) for entry in entries]
 
     assert await found(namespace="a") == [("a", "bert", "add_resources"), ("a", "anna", "enqueue_rollout")]
     assert await found(actor="anna") == [
@@ -259,7 +259,7 @@ async def test_tokens_are_on_record_too(access: AccessHelper) -> None:
     token, _ = await access.create_token("ci", actor="anna")
     await access.revoke_token(token.token_id, actor="bert")
     entries = await access.query_audit()
-    assert [(each.namespace, each.actor, each.action, each.object) for each in entries] == [
+    assert [(entry.namespace, entry.actor, entry.action, entry.object) for entry in entries] == [
         (None, "bert", "revoke_token", token.token_id),
         (None, "anna", "create_token", token.token_id),
     ]
@@ -277,7 +277,7 @@ async def test_an_entry_and_its_write_stand_or_fall_together(tmp_path: Any) -> N
             statements.fault = Fault(1, IOERR)
             with pytest.raises(errors.StorageError):
                 await anna.enqueue_rollout("second")
-            assert [each.input for each in await anna.query_rollouts()] == ["first"]
+            assert [rollout.input for rollout in await anna.query_rollouts()] == ["first"]
             assert len(await access.query_audit()) == 1
             await anna.enqueue_rollout("third")
             assert len(await access.query_audit()) == 2

@@ -247,4 +247,4 @@ async def test_a_stored_answer_has_the_type_of_the_first(store: Store) -> None:
     first = await service.write_once("k", greet, "anna")
     again = await service.write_once("k", greet, "bert")
     assert again == first
-    assert [(type(each), each.id) for each in again] == [(Answer, "anna")] * 2
+    assert [(type(answer), answer.id) for answer in again] == [(Answer, "anna")] * 2

@@ -59,9 +59,9 @@ async def test_a_token_is_known_by_its_secret(access: AccessHelper) -> None:
     token, secret = await access.create_token(
         "ci", scopes=["read", "worker"], namespaces=["a", "b"], actor="anna"
     )
-    known = await access.authenticate(secret)
-    assert known is not None
-    assert known.model_copy(update={"last_used_time": None}) == token
+    found_token = await access.authenticate(secret)
+    assert found_token is not None
+    assert found_token.model_copy(update={"last_used_time": None}) == token
     assert (token.name, token.scopes, token.namespaces) == ("ci", ["read", "worker"], ["a", "b"])
     assert (token.expire_time, token.revoke_time, token.last_used_time) == (None, None, None)
 
@@ -77,7 +77,7 @@ async def test_what_is_not_a_secret_lets_nobody_in(access: AccessHelper) -> None
         secret.replace("pdr_", "pdr_f"),
     ]
     unknown = secret.replace(token.token_id, "0" * 16)
-    assert [await access.authenticate(each) for each in [*foreign_checkpoints, unknown]] == [None] * 7
+    assert [await access.authenticate(text) for text in [*foreign_checkpoints, unknown]] == [None] * 7
 
 
 async def test_the_secret_is_stored_nowhere(store: DatabaseLightningStore, access: AccessHelper) -> None:
@@ -92,7 +92,7 @@ async def test_the_secret_is_stored_nowhere(store: DatabaseLightningStore, acces
 async def test_two_keys_live_side_by_side_until_one_is_revoked(access: AccessHelper) -> None:
     old, old_secret = await access.create_token("ci", actor="anna")
     new, new_secret = await access.create_token("ci", actor="anna")
-    assert [await access.authenticate(each) is not None for each in (old_secret, new_secret)] == [True, True]
+    assert [await access.authenticate(text) is not None for text in (old_secret, new_secret)] == [True, True]
     await access.revoke_token(old.token_id, actor="anna")
     assert await access.authenticate(old_secret) is None
     assert (await access.list_tokens())[1].token_id == new.token_id
@@ -107,16 +107,16 @@ async def test_tokens_are_listed_in_pages_of_those_that_the_caller_reaches(acces
         whole = list(await service.list_tokens())
         assert len(whole) == count
         for limit in (1, 2, 3, 6, 9):
-            found: list[Token] = []
+            tokens: list[Token] = []
             cursor = None
             while True:
                 page = await service.list_tokens(limit=limit, cursor=cursor)
                 assert len(page) <= limit
-                found += page
+                tokens += page
                 cursor = page.next
                 if cursor is None:
                     break
-            assert found == whole
+            assert tokens == whole
     assert await access.service.list_tokens(limit=0) == []
     for broken in ("x", "W10"):
         with pytest.raises(errors.InvalidInput, match="cursor"):
@@ -132,11 +132,11 @@ async def test_namespaces_are_listed_in_pages(store: DatabaseLightningStore) -> 
     whole = list(await access.list_namespaces())
     assert {"a", "b", "c"} <= set(whole)
     page = await access.list_namespaces(limit=1)
-    found = list(page)
+    listed = list(page)
     while page.next is not None:
         page = await access.list_namespaces(limit=1, cursor=page.next)
-        found += page
-    assert found == whole
+        listed += page
+    assert listed == whole
 
 
 async def test_a_token_expires(store: DatabaseLightningStore) -> None:
@@ -193,10 +193,10 @@ async def test_bad_input_makes_no_token(access: AccessHelper) -> None:
 async def test_answers_are_remembered_the_bad_ones_too(store: DatabaseLightningStore) -> None:
     access, storage = remembering(store)
     _, secret = await access.create_token("ci", actor="anna")
-    for each in (secret, altered(secret)):
-        first = await access.authenticate(each)
+    for text in (secret, altered(secret)):
+        first = await access.authenticate(text)
         before = storage.reads
-        assert [await access.authenticate(each) for _ in range(3)] == [first] * 3
+        assert [await access.authenticate(text) for _ in range(3)] == [first] * 3
         assert storage.reads == before
 
 

@@ -17,9 +17,9 @@ from perdure.service.callers import Caller
 
 @pytest.fixture
 async def services(engine_url: str) -> AsyncIterator[Services]:
-    found = Services(open_store(engine_url, watchdog_interval=None), Settings())
-    yield found
-    await found.close()
+    services = Services(open_store(engine_url, watchdog_interval=None), Settings())
+    yield services
+    await services.close()
 
 
 async def _names(services: Services) -> list[tuple[str, str]]:
@@ -55,6 +55,6 @@ async def test_views_are_bounded(services: Services) -> None:
         {"name": "a", "screen": "runs", "query": "q" * 2001},
         {"name": "a\0", "screen": "runs"},
     ]
-    for each in bad:
+    for options in bad:
         with pytest.raises(InvalidInput):
-            await anna.access.save_view(**each)
+            await anna.access.save_view(**options)

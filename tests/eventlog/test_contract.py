@@ -34,7 +34,7 @@ def line(number: int) -> bytes:
 
 def numbers(page: Lines | None) -> list[int]:
     assert page is not None
-    return [decode_json(each.body)["n"] for each in page.lines]
+    return [decode_json(line.body)["n"] for line in page.lines]
 
 
 class Contract:
@@ -108,7 +108,7 @@ class Contract:
         assert not large.whole
         assert len(large.first) + len(large.last) < 500
         assert few.whole
-        assert [decode_json(each.body)["n"] for each in (*few.first, *few.last)] == [1, 2]
+        assert [decode_json(line.body)["n"] for line in (*few.first, *few.last)] == [1, 2]
 
     async def test_sessions_are_listed_and_no_sub_agent(self, log: EventLog) -> None:
         assert await log.logs(NS) == []
@@ -171,10 +171,10 @@ class Contract:
             await log.append(NS, name, [line(1), line(2)], attempt_id="at-1")
         await log.append(NS, names[0]._replace(subpath="subagents/agent-1"), [line(3)])
         assert await log.idle(NS, 1000.0, None, 10) == []
-        first, *_ = found = await log.idle(NS, 0.0, None, 10)
-        assert {info.name for info in found} == set(names)
-        assert await log.idle(NS, 0.0, first, 10) == found[1:]
-        assert await log.idle(NS, 0.0, None, 2) == found[:2]
+        first, *_ = idle = await log.idle(NS, 0.0, None, 10)
+        assert {info.name for info in idle} == set(names)
+        assert await log.idle(NS, 0.0, first, 10) == idle[1:]
+        assert await log.idle(NS, 0.0, None, 2) == idle[:2]
         assert not await log.remove(NS, names[0], 1000.0), "it has changed since"
         assert await log.remove(NS, names[0], 0.0)
         assert await log.read(NS, names[0]) is None

@@ -44,7 +44,7 @@ def line(number: int, **more: object) -> bytes:
 def read(log: FileEventLog, after: int = 0, limit: int = 1000) -> tuple[list[bytes], int]:
     page = log.read_now(1, NAME, after, limit)
     assert page is not None
-    return [each.body for each in page.lines], page.reached
+    return [line.body for line in page.lines], page.reached
 
 
 async def test_files_belong_to_their_owner_alone(log: FileEventLog, root: Path) -> None:
@@ -100,16 +100,16 @@ async def test_a_batch_is_completed_also_if_the_torn_line_is_long(root: Path, si
         path_of(root).write_bytes(whole[: len(whole) - missing])
         again = FileEventLog(root, sync=False)
         await again.append(1, NAME, batch, attempt_id="at-1")
-        found = path_of(root).read_bytes()[len(whole) - missing :]
-        assert found.count(b"\n") == (1 + 3 - len(kept) if missing else 0)
-        assert not any(b'{"n":%d,' % number in found for number in kept)
+        written = path_of(root).read_bytes()[len(whole) - missing :]
+        assert written.count(b"\n") == (1 + 3 - len(kept) if missing else 0)
+        assert not any(b'{"n":%d,' % number in written for number in kept)
         await again.close()
 
 
 async def test_a_tail_never_splits_a_character_or_loses_a_line(root: Path) -> None:
     """Another process writes its file in pieces of any size; a reader follows it."""
     lines = [line(number, text="世界" * (number % 7)) for number in range(200)]
-    content = b"".join(each + b"\n" for each in lines)
+    content = b"".join(line + b"\n" for line in lines)
     path = path_of(root)
     path.parent.mkdir(parents=True)
     log = FileEventLog(root, sync=False)
@@ -215,7 +215,7 @@ async def test_a_line_and_the_folders_above_it_are_on_the_disk_before_it_is_ackn
     await log.append(1, NAME, [line(1)])
     path = path_of(root)
     folders = [root, root / "projects", path.parent]
-    assert {each.stat().st_ino for each in (*folders, path)} <= set(synced)
+    assert {item.stat().st_ino for item in (*folders, path)} <= set(synced)
     synced.clear()
     await log.append(1, NAME, [line(2)])
     assert synced == [path.stat().st_ino]
@@ -240,7 +240,7 @@ async def test_more_logs_than_open_files(
     for name in names:
         page = await log.read(1, name)
         assert page is not None
-        assert [decode_json(each.body)["n"] for each in page.lines] == [0, 1, 2]
+        assert [decode_json(line.body)["n"] for line in page.lines] == [0, 1, 2]
 
 
 async def test_a_line_that_names_its_original_has_one_mark(log: FileEventLog, root: Path) -> None:
@@ -253,7 +253,7 @@ async def test_a_line_that_names_its_original_has_one_mark(log: FileEventLog, ro
     await log.append(1, NAME, [forged])
     await log.close()
     written = path_of(root).read_bytes().splitlines()
-    assert [each.count(b"_perdure") for each in written] == [1, 1, 1, 2]
+    assert [line.count(b"_perdure") for line in written] == [1, 1, 1, 2]
     assert decode_json(written[1])["_perdure"] == {"original": digest, "part": 2, "line": ["at-1", 2]}
     reopened = FileEventLog(root, sync=False)
     await reopened.append(1, NAME, [line(3), line(5)], attempt_id="at-1", first=3)

@@ -28,5 +28,5 @@ async def storage(database: Database) -> AsyncIterator[Storage]:
 
 @pytest.fixture
 async def gate(database: Database) -> AsyncIterator[Gate]:
-    async with Gate.closed(database) as made:
-        yield made
+    async with Gate.closed(database) as gate:
+        yield gate

@@ -176,4 +176,4 @@ def in_thread(work: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> 
 
 def files_beside(path: Path) -> Mapping[str, bytes]:
     """Return the content of a file and of those with its name as a prefix."""
-    return {each.name: each.read_bytes() for each in sorted(path.parent.glob(path.name + "*"))}
+    return {file.name: file.read_bytes() for file in sorted(path.parent.glob(path.name + "*"))}

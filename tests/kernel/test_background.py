@@ -16,9 +16,9 @@ from perdure.kernel.errors import StorageClosed, StorageUnavailable
 
 @pytest.fixture
 def background() -> Iterator[Background]:
-    made = Background("perdure-test")
-    yield made
-    made.close()
+    created = Background("perdure-test")
+    yield created
+    created.close()
     assert "perdure-test" not in {thread.name for thread in threading.enumerate()}
 
 

@@ -97,7 +97,7 @@ def test_optional_values_may_be_none() -> None:
 
 @pytest.mark.parametrize("values", ["idle", None, 1])
 def test_a_list_is_no_string(values: Any) -> None:
-    for check in (checks.check_texts, lambda each, what: checks.check_choices(each, CHOICES, what)):
+    for check in (checks.check_texts, lambda values, what: checks.check_choices(values, CHOICES, what)):
         with pytest.raises(BadQuery):
             check(values, "status")
 

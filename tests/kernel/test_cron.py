@@ -26,15 +26,15 @@ def at(text: str, zone: str | None = None) -> int:
 
 def times(expression: str, after: str, count: int, zone: str | None = None) -> list[str]:
     """Return the first times after one, in UTC."""
-    found: list[str] = []
+    moments: list[str] = []
     moment = at(after, zone)
     for _ in range(count):
         following = next_time(expression, zone, moment)
         assert following is not None
         assert following > moment
         moment = following
-        found.append(datetime.fromtimestamp(moment / 1_000_000, UTC).strftime("%m-%d %H:%M:%S"))
-    return found
+        moments.append(datetime.fromtimestamp(moment / 1_000_000, UTC).strftime("%m-%d %H:%M:%S"))
+    return moments
 
 
 @pytest.mark.parametrize(
@@ -60,19 +60,19 @@ def test_a_time_of_day_is_read_in_its_zone() -> None:
 
 def test_a_time_that_the_clocks_skip_comes_right_after_the_gap() -> None:
     # On 30 March 2025 the clocks of Berlin go from 02:00 to 03:00, which is 01:00 UTC.
-    found = times("30 2 * * *", "2025-03-29T12:00:00", 2, BERLIN)
-    assert found == ["03-30 01:00:00", "03-31 00:30:00"]
+    fired = times("30 2 * * *", "2025-03-29T12:00:00", 2, BERLIN)
+    assert fired == ["03-30 01:00:00", "03-31 00:30:00"]
 
 
 def test_a_time_that_the_clocks_repeat_comes_once() -> None:
     # On 26 October 2025 the clocks of Berlin go back from 03:00 to 02:00, which is 01:00 UTC.
-    found = times("30 2 * * *", "2025-10-25T12:00:00", 2, BERLIN)
-    assert found == ["10-26 00:30:00", "10-27 01:30:00"]
+    fired = times("30 2 * * *", "2025-10-25T12:00:00", 2, BERLIN)
+    assert fired == ["10-26 00:30:00", "10-27 01:30:00"]
 
 
 def test_what_comes_every_half_hour_follows_real_time() -> None:
-    found = times("*/30 * * * *", "2025-10-25T23:30:00+00:00", 5, BERLIN)
-    assert found == [
+    fired = times("*/30 * * * *", "2025-10-25T23:30:00+00:00", 5, BERLIN)
+    assert fired == [
         "10-26 00:00:00",
         "10-26 00:30:00",
         "10-26 01:00:00",
@@ -84,16 +84,16 @@ def test_what_comes_every_half_hour_follows_real_time() -> None:
 def test_clocks_that_change_by_half_an_hour_skip_no_minute_that_they_show() -> None:
     # The clocks of Lord Howe go from 02:00 to 02:30, and from 02:00 back to 01:30.
     zone = "Australia/Lord_Howe"
-    found = times("30 * * * *", "2026-10-03T14:45:00+00:00", 3, zone)
-    assert found == ["10-03 15:00:00", "10-03 15:30:00", "10-03 16:30:00"]
-    found = times("30 * * * *", "2026-04-04T14:15:00+00:00", 3, zone)
-    assert found == ["04-04 14:30:00", "04-04 15:00:00", "04-04 16:00:00"]
+    fired = times("30 * * * *", "2026-10-03T14:45:00+00:00", 3, zone)
+    assert fired == ["10-03 15:00:00", "10-03 15:30:00", "10-03 16:30:00"]
+    fired = times("30 * * * *", "2026-04-04T14:15:00+00:00", 3, zone)
+    assert fired == ["04-04 14:30:00", "04-04 15:00:00", "04-04 16:00:00"]
 
 
 def test_in_the_repeated_hour_the_next_time_is_never_in_the_past() -> None:
     # 02:10 is repeated: 02:30 has already passed once.
-    found = next_time("30 2 * * *", BERLIN, at("2025-10-26T01:10:00+00:00"))
-    assert found == at("2025-10-27T01:30:00+00:00")
+    moment = next_time("30 2 * * *", BERLIN, at("2025-10-26T01:10:00+00:00"))
+    assert moment == at("2025-10-27T01:30:00+00:00")
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def test_any_text_is_refused_or_comes_after_now(expression: str, zone: str | Non
         check_expression(expression)
     except InvalidInput:
         return
-    found = next_time(expression, zone, now)
-    assert found is None or found > now
+    moment = next_time(expression, zone, now)
+    assert moment is None or moment > now
 
 
 @pytest.mark.parametrize(

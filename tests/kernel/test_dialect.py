@@ -25,17 +25,17 @@ SHELVES = Table(
 
 
 def test_parameters_keep_their_names_or_get_numbers() -> None:
-    made = statement("SELECT a FROM t WHERE ns = :ns AND b = :b AND c = :ns")
-    assert made.sqlite == "SELECT a FROM t WHERE ns = :ns AND b = :b AND c = :ns"
-    assert made.postgres == "SELECT a FROM t WHERE ns = $1 AND b = $2 AND c = $1"
-    assert made.names == ("ns", "b")
-    assert made.bind_postgres({"b": 2, "ns": 1, "unused": 3}) == [1, 2]
+    select = statement("SELECT a FROM t WHERE ns = :ns AND b = :b AND c = :ns")
+    assert select.sqlite == "SELECT a FROM t WHERE ns = :ns AND b = :b AND c = :ns"
+    assert select.postgres == "SELECT a FROM t WHERE ns = $1 AND b = $2 AND c = $1"
+    assert select.names == ("ns", "b")
+    assert select.bind_postgres({"b": 2, "ns": 1, "unused": 3}) == [1, 2]
 
 
 def test_casts_are_not_parameters() -> None:
-    made = statement("SELECT :a::text, x::bigint FROM t")
-    assert made.postgres == "SELECT $1::text, x::bigint FROM t"
-    assert made.names == ("a",)
+    select = statement("SELECT :a::text, x::bigint FROM t")
+    assert select.postgres == "SELECT $1::text, x::bigint FROM t"
+    assert select.names == ("a",)
 
 
 def test_a_missing_parameter_is_noticed() -> None:
@@ -44,52 +44,54 @@ def test_a_missing_parameter_is_noticed() -> None:
 
 
 def test_lists() -> None:
-    made = statement("SELECT a FROM t WHERE b {among:names} AND c {among:others}")
-    assert made.sqlite == (
+    select = statement("SELECT a FROM t WHERE b {among:names} AND c {among:others}")
+    assert select.sqlite == (
         "SELECT a FROM t WHERE b IN (SELECT value FROM json_each(:names))"
         " AND c IN (SELECT value FROM json_each(:others))"
     )
-    assert made.postgres == "SELECT a FROM t WHERE b = ANY($1) AND c = ANY($2)"
-    assert made.lists == {"names", "others"}
-    assert made.bind_sqlite({"names": ['a"', "ü"], "others": [1], "n": 5}) == (
-        made.sqlite,
+    assert select.postgres == "SELECT a FROM t WHERE b = ANY($1) AND c = ANY($2)"
+    assert select.lists == {"names", "others"}
+    assert select.bind_sqlite({"names": ['a"', "ü"], "others": [1], "n": 5}) == (
+        select.sqlite,
         {"names": '["a\\"", "\\u00fc"]', "others": "[1]", "n": 5},
     )
 
 
 def test_lists_of_one_are_bound_as_they_are() -> None:
-    made = statement("SELECT a FROM t WHERE b {among:names} AND {plain:c} {among:others} {lock}")
-    text, bound = made.bind_sqlite({"names": ["a"], "others": [1], "n": 5})
+    select = statement("SELECT a FROM t WHERE b {among:names} AND {plain:c} {among:others} {lock}")
+    text, bound = select.bind_sqlite({"names": ["a"], "others": [1], "n": 5})
     assert text == "SELECT a FROM t WHERE b IN (:names) AND +c IN (:others) "
     assert bound == {"names": "a", "others": 1, "n": 5}
 
 
 def test_each_of_a_list_with_what_is_listed_for_it() -> None:
-    made = statement("SELECT 1 FROM {each:names}, t WHERE a {listed:SELECT b WHERE c = :c LIMIT {seen:n,m}}")
+    select = statement(
+        "SELECT 1 FROM {each:names}, t WHERE a {listed:SELECT b WHERE c = :c LIMIT {seen:n,m}}"
+    )
     assert (
-        made.sqlite
+        select.sqlite
         == "SELECT 1 FROM json_each(:names) AS names, t WHERE a IN (SELECT b WHERE c = :c LIMIT :n)"
     )
-    assert made.single == made.sqlite.replace("json_each(:names)", "(SELECT :names AS value)")
-    assert made.postgres == (
+    assert select.single == select.sqlite.replace("json_each(:names)", "(SELECT :names AS value)")
+    assert select.postgres == (
         "SELECT 1 FROM unnest($1::text[]) AS names (value), t"
         " WHERE a = ANY(ARRAY(SELECT b WHERE c = $2 LIMIT $3))"
     )
-    assert made.lists == {"names"}
-    assert made.names == ("names", "c", "m")
+    assert select.lists == {"names"}
+    assert select.names == ("names", "c", "m")
 
 
 def test_pairs_of_two_lists() -> None:
-    made = statement("SELECT one FROM {pairs:ids,names}")
-    assert made.sqlite == (
+    select = statement("SELECT one FROM {pairs:ids,names}")
+    assert select.sqlite == (
         "SELECT one FROM (SELECT value AS one, json_extract(:names, '$[' || key || ']') AS other"
         " FROM json_each(:ids)) AS pairs"
     )
-    assert made.single == "SELECT one FROM (SELECT :ids AS one, :names AS other) AS pairs"
-    assert made.postgres == (
+    assert select.single == "SELECT one FROM (SELECT :ids AS one, :names AS other) AS pairs"
+    assert select.postgres == (
         "SELECT one FROM unnest((SELECT $1::text[]), (SELECT $2::text[])) AS pairs (one, other)"
     )
-    assert (made.names, made.lists) == (("ids", "names"), frozenset({"ids", "names"}))
+    assert (select.names, select.lists) == (("ids", "names"), frozenset({"ids", "names"}))
 
 
 def test_the_words_of_a_statement_name_its_tables() -> None:
@@ -98,24 +100,24 @@ def test_the_words_of_a_statement_name_its_tables() -> None:
 
 
 def test_parts_of_text() -> None:
-    made = statement("SELECT a FROM t WHERE {has:t.name,part}")
-    assert made.sqlite == "SELECT a FROM t WHERE instr(t.name, :part) > 0"
-    assert made.postgres == "SELECT a FROM t WHERE strpos(t.name, $1) > 0"
+    select = statement("SELECT a FROM t WHERE {has:t.name,part}")
+    assert select.sqlite == "SELECT a FROM t WHERE instr(t.name, :part) > 0"
+    assert select.postgres == "SELECT a FROM t WHERE strpos(t.name, $1) > 0"
 
 
 @pytest.mark.parametrize(
     ("mark", "words"), [("{lock}", "FOR NO KEY UPDATE"), ("{skip}", "FOR NO KEY UPDATE SKIP LOCKED")]
 )
 def test_row_locks_are_for_the_engine_that_has_them(mark: str, words: str) -> None:
-    made = statement("SELECT a FROM t ORDER BY a " + mark)
-    assert made.sqlite == "SELECT a FROM t ORDER BY a "
-    assert made.postgres == "SELECT a FROM t ORDER BY a " + words
+    select = statement("SELECT a FROM t ORDER BY a " + mark)
+    assert select.sqlite == "SELECT a FROM t ORDER BY a "
+    assert select.postgres == "SELECT a FROM t ORDER BY a " + words
 
 
 def test_a_column_that_the_planner_must_not_seek_by() -> None:
-    made = statement("SELECT a FROM t WHERE {plain:t.kind} = :kind")
-    assert made.sqlite == "SELECT a FROM t WHERE +t.kind = :kind"
-    assert made.postgres == "SELECT a FROM t WHERE t.kind = $1"
+    select = statement("SELECT a FROM t WHERE {plain:t.kind} = :kind")
+    assert select.sqlite == "SELECT a FROM t WHERE +t.kind = :kind"
+    assert select.postgres == "SELECT a FROM t WHERE t.kind = $1"
 
 
 def test_a_text_is_translated_once() -> None:
@@ -132,9 +134,9 @@ def test_an_update_of_many() -> None:
 
 def test_a_value_that_all_rows_share_is_sent_once() -> None:
     update = BulkUpdate(SHELVES, sets=("height",), keys=("ns", "id"), guards=("used",))
-    made, parameters = dialect.write_postgres([(update, [(5, 1, "a", None), (5, 1, "b", None)])])
+    text, parameters = dialect.write_postgres([(update, [(5, 1, "a", None), (5, 1, "b", None)])])
     assert parameters == [5, "{1,1}", '{"a","b"}', None]
-    assert made.startswith(
+    assert text.startswith(
         "UPDATE shelves AS t SET height = $1::bigint"
         " FROM unnest( $2::text::bigint[], $3::text::text[] ) AS v( c2, c3 )"
         " WHERE t.ns = v.c2 AND t.id = v.c3 AND t.used "
@@ -142,9 +144,9 @@ def test_a_value_that_all_rows_share_is_sent_once() -> None:
 
 
 def test_one_row_keeps_a_column_to_unnest() -> None:
-    made, parameters = dialect.write_postgres([(BulkInsert(SHELVES), [(1, "a", 2, 3, None)])])
+    text, parameters = dialect.write_postgres([(BulkInsert(SHELVES), [(1, "a", 2, 3, None)])])
     assert parameters == [1, '{"a"}', 2, 3, None]
-    assert made.endswith("FROM unnest( $2::text::text[] ) AS v( c2 )")
+    assert text.endswith("FROM unnest( $2::text::text[] ) AS v( c2 )")
 
 
 def test_numbers_and_keys_are_sent_as_one_text() -> None:
@@ -156,13 +158,13 @@ def test_numbers_and_keys_are_sent_as_one_text() -> None:
 
 def test_writes_together_are_one_statement() -> None:
     update = BulkUpdate(SHELVES, sets=("height",), keys=("ns", "id"))
-    made, parameters = dialect.write_postgres(
+    text, parameters = dialect.write_postgres(
         [(update, [(5, 1, "a")]), (BulkInsert(SHELVES, on_conflict="NOTHING"), [(1, "b", 2, 3, None)])]
     )
     assert parameters == [5, "{1}", '{"a"}', 1, '{"b"}', 2, 3, None]
-    assert made.startswith("WITH w0 AS (UPDATE shelves AS t SET height = $1::bigint FROM")
-    assert "FROM unnest( $5::text::text[] ) AS v( c5 ) ON CONFLICT (ns, id) DO NOTHING RETURNING 1)" in made
-    assert made.endswith("SELECT (SELECT count(*) FROM w0), (SELECT count(*) FROM w1)")
+    assert text.startswith("WITH w0 AS (UPDATE shelves AS t SET height = $1::bigint FROM")
+    assert "FROM unnest( $5::text::text[] ) AS v( c5 ) ON CONFLICT (ns, id) DO NOTHING RETURNING 1)" in text
+    assert text.endswith("SELECT (SELECT count(*) FROM w0), (SELECT count(*) FROM w1)")
 
 
 def test_inserts_name_their_columns() -> None:
@@ -170,8 +172,8 @@ def test_inserts_name_their_columns() -> None:
     assert BulkInsert(SHELVES).sqlite == (
         "INSERT INTO shelves ( ns, id, height, used, label ) VALUES ( ?, ?, ?, ?, ? )"
     )
-    made, _ = dialect.write_postgres([(BulkInsert(SHELVES), [(1, "a", 2, 3, None), (1, "b", 4, 3, None)])])
-    assert made == (
+    text, _ = dialect.write_postgres([(BulkInsert(SHELVES), [(1, "a", 2, 3, None), (1, "b", 4, 3, None)])])
+    assert text == (
         "INSERT INTO shelves ( ns, id, height, used, label ) SELECT $1::bigint, v.c2, v.c3, $4::bigint,"
         " $5::bytea FROM unnest( $2::text::text[], $3::text::bigint[] ) AS v( c2, c3 )"
     )
@@ -182,8 +184,8 @@ def test_what_becomes_of_a_row_that_is_there_already() -> None:
     assert grow.sqlite.endswith(
         "ON CONFLICT (ns, id) DO UPDATE SET height = max(shelves.height, excluded.height)"
     )
-    made, _ = dialect.write_postgres([(grow, [(1, "a", 2, 3, None)])])
-    assert made.endswith("DO UPDATE SET height = greatest(shelves.height, excluded.height)")
+    text, _ = dialect.write_postgres([(grow, [(1, "a", 2, 3, None)])])
+    assert text.endswith("DO UPDATE SET height = greatest(shelves.height, excluded.height)")
 
 
 class Shelf(NamedTuple):
@@ -201,8 +203,10 @@ def test_what_is_seldom_set_is_a_statement_of_its_own_on_sqlite_alone() -> None:
     assert text == ("UPDATE shelves SET height = ?3 WHERE ns = ?1 AND id = ?2 AND ( ?3 > shelves.height )")
     assert rows == [(1, "a", 2)]
     assert grow.sqlite.endswith("DO UPDATE SET used = shelves.used + excluded.used")
-    made, _ = dialect.write_postgres([(grow, [Shelf("a", 2, 3)])], 1)
-    assert made.endswith("DO UPDATE SET height = excluded.height, used = shelves.used + excluded.used")
+    statement_text, _ = dialect.write_postgres([(grow, [Shelf("a", 2, 3)])], 1)
+    assert statement_text.endswith(
+        "DO UPDATE SET height = excluded.height, used = shelves.used + excluded.used"
+    )
 
 
 def test_rows_are_locked_in_the_order_of_their_keys() -> None:
@@ -217,8 +221,8 @@ def test_tables() -> None:
         "CREATE TABLE IF NOT EXISTS shelves (ns INTEGER NOT NULL, id TEXT NOT NULL, height INTEGER,"
         " used INTEGER NOT NULL DEFAULT 0, label BLOB, PRIMARY KEY (ns, id))"
     )
-    made = ddl.create_table(SHELVES, "postgres")
-    assert made.startswith(
+    text = ddl.create_table(SHELVES, "postgres")
+    assert text.startswith(
         'CREATE TABLE IF NOT EXISTS shelves (ns BIGINT NOT NULL, id TEXT COLLATE "C" NOT NULL, height BIGINT,'
         " used BIGINT NOT NULL DEFAULT 0, label BYTEA, PRIMARY KEY (ns, id)) WITH (fillfactor = 85,"
     )

@@ -149,7 +149,7 @@ def test_a_listing_is_counted_with_the_same_conditions() -> None:
 async def test_pages_by_their_cursors_are_the_whole_list(storage: Storage, heads: bool) -> None:
     """In every order, with missing and equal values, no row is missing or duplicated."""
     listing = Listing("id, size, note", "things WHERE ns = :ns", ThingRow)
-    found = []
+    limits = []
 
     async def fill(tx: Tx) -> None:
         sizes, notes = (None, 3, 3, 5, -1, None, 7), ("b", None, "", "é", "b")
@@ -186,8 +186,8 @@ async def test_pages_by_their_cursors_are_the_whole_list(storage: Storage, heads
                 assert len(whole) == (32 if heads else 40)
                 for limit in (1, 7, 100):
                     assert await storage.read(walk, order, limit, ns=NS) == whole, (order.sql, limit)
-                    found.append(limit)
-    assert len(found) == 48
+                    limits.append(limit)
+    assert len(limits) == 48
 
 
 @pytest.mark.parametrize(
@@ -306,17 +306,17 @@ async def test_hostile_values_are_only_compared(storage: Storage) -> None:
 
     async def ask(tx: Tx) -> list[list[str]]:
         await tx.insert_many(THINGS, [(NS, value, n, value, None) for n, value in enumerate(values)])
-        found = []
+        columns = []
         for value in values:
             for test, bound in (("exact", value), ("within", [value]), ("contains", value)):
                 condition = FilterCondition("note", test, bound)  # type: ignore[arg-type]
                 clause = where(FIELDS, [condition], "and")
                 sql = statement("SELECT id FROM things WHERE ns = :ns AND " + clause.sql)
-                found.append([row[0] for row in await tx.all(sql, **clause.values)])
-        return found
+                columns.append([row[0] for row in await tx.all(sql, **clause.values)])
+        return columns
 
-    found = await storage.run(ask, ns=NS)
+    columns = await storage.run(ask, ns=NS)
     for number, value in enumerate(values):
-        exact, within, contains = found[number * 3 : number * 3 + 3]
+        exact, within, contains = columns[number * 3 : number * 3 + 3]
         assert exact == within == [value]
         assert sorted(contains) == sorted(other for other in values if value in other)

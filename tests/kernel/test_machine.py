@@ -49,7 +49,7 @@ def test_the_statuses_that_an_event_moves_in_the_order_of_the_declaration() -> N
 def test_events_and_transitions_in_the_order_of_the_declaration() -> None:
     machine = door()
     assert machine.events == ("pull", "push", "turn key", "burn", "replace")
-    assert [(each.event, each.target, each.always) for each in machine] == [
+    assert [(transition.event, transition.target, transition.always) for transition in machine] == [
         ("pull", "open", False),
         ("push", "shut", False),
         ("turn key", "locked", False),

@@ -20,8 +20,8 @@ from perdure.kernel.match import contains, has, matches, satisfies
         ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}, False),
     ],
 )
-def test_equal_keys(found: dict[str, Any], wanted: dict[str, Any] | None, expected: bool) -> None:
-    assert has(found, wanted) is expected
+def test_equal_keys(value: dict[str, Any], wanted: dict[str, Any] | None, expected: bool) -> None:
+    assert has(value, wanted) is expected
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_filters(value: dict[str, Any], conditions: dict[str, Any], expected: bo
     ("found", "operand", "expected"),
     [(["a", "b"], "a", True), (["a", "b"], ["b", "a"], True), (["a"], ["a", "b"], False), ("ab", "a", False)],
 )
-def test_a_list_contains(found: Any, operand: Any, expected: bool) -> None:
-    assert satisfies(found, {"$contains": operand}) is expected
+def test_a_list_contains(value: Any, operand: Any, expected: bool) -> None:
+    assert satisfies(value, {"$contains": operand}) is expected
 
 
 BOOK: dict[str, Any] = {

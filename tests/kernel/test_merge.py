@@ -110,7 +110,7 @@ async def test_a_batch_has_at_most_so_many_bytes_and_at_least_one_item() -> None
 async def test_a_batch_has_at_most_so_many_rows_and_at_least_one_item() -> None:
     merger, batches = Merger(), Batches()
     rows = [600, 400, 1, 5000, 1]
-    await asyncio.gather(*(merger.call("key", batches, n, rows=each) for n, each in enumerate(rows)))
+    await asyncio.gather(*(merger.call("key", batches, n, rows=size) for n, size in enumerate(rows)))
     assert batches.seen == [[0, 1], [2], [3], [4]]
 
 
@@ -303,12 +303,12 @@ async def test_what_no_code_expects_ends_the_callers_of_its_batch_too() -> None:
 
 @pytest.fixture(params=["memory", "sqlite"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[DatabaseLightningStore]:
-    made: DatabaseLightningStore = (
+    created: DatabaseLightningStore = (
         InMemoryLightningStore(watchdog_interval=None)
         if request.param == "memory"
         else SqliteLightningStore(tmp_path / "db", watchdog_interval=None)
     )
-    async with made as opened:
+    async with created as opened:
         yield opened
 
 
@@ -317,9 +317,9 @@ async def _assert_given_back(store: DatabaseLightningStore, rollout_ids: list[st
     rollouts = store.rollouts
     await until(lambda: not rollouts._merger._tasks and not rollouts._releases)
     claimed = await store.dequeue_many_rollouts(limit=10)
-    assert [each.rollout_id for each in claimed] == rollout_ids
-    assert {each.attempt.sequence_id for each in claimed} == {1}
-    assert [len(list(await store.query_attempts(each))) for each in rollout_ids] == [1] * len(rollout_ids)
+    assert [rollout.rollout_id for rollout in claimed] == rollout_ids
+    assert {rollout.attempt.sequence_id for rollout in claimed} == {1}
+    assert [len(list(await store.query_attempts(id))) for id in rollout_ids] == [1] * len(rollout_ids)
 
 
 async def test_a_claim_is_given_back_when_its_caller_went_while_the_batch_ran(

@@ -68,8 +68,8 @@ async def test_the_watchdog_recovers_dead_workers_behind_a_pooler(pooled_url: st
         assert await store.dequeue_rollout("dies") is not None
 
         async def is_queued_again() -> bool:
-            found = await store.get_rollout_by_id(rollout.rollout_id)
-            return found is not None and found.status == "requeuing"
+            current = await store.get_rollout_by_id(rollout.rollout_id)
+            return current is not None and current.status == "requeuing"
 
         await until_true(is_queued_again)
 

@@ -43,23 +43,23 @@ SECRET = "s3cr3t-pa55word"
 
 @pytest.fixture
 async def storage(postgres_url: str) -> AsyncIterator[PostgresStorage]:
-    made = opened(postgres_url)
-    yield made
-    await made.close()
+    storage = opened(postgres_url)
+    yield storage
+    await storage.close()
 
 
 @pytest.fixture
 async def connection(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
     """A connection of another program to the same database."""
-    made = await asyncpg.connect(postgres_url)
-    yield made
-    await made.close()
+    connection = await asyncpg.connect(postgres_url)
+    yield connection
+    await connection.close()
 
 
 @pytest.fixture
 async def proxy(postgres_url: str) -> AsyncIterator[Proxy]:
-    async with Proxy.before(postgres_url) as made:
-        yield made
+    async with Proxy.before(postgres_url) as proxy:
+        yield proxy
 
 
 def changed(url: str, **parts: str) -> str:

@@ -44,17 +44,17 @@ from perdure.kernel.storage.postgres_connection import translate
 
 @pytest.fixture
 async def storage(postgres_url: str) -> AsyncIterator[PostgresStorage]:
-    made = opened(postgres_url)
-    yield made
-    await made.close()
+    storage = opened(postgres_url)
+    yield storage
+    await storage.close()
 
 
 @pytest.fixture
 async def connection(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
     """A connection of another program to the same database."""
-    made = await asyncpg.connect(postgres_url)
-    yield made
-    await made.close()
+    connection = await asyncpg.connect(postgres_url)
+    yield connection
+    await connection.close()
 
 
 # --- two transactions that meet ---------------------------------------------------------------------------
@@ -203,10 +203,10 @@ async def test_a_newer_generation_is_refused_and_left_alone(
 
 async def test_many_processes_may_open_an_empty_database_at_once(postgres_url: str) -> None:
     storages = [opened(postgres_url) for _ in range(6)]
-    calls = [each.run(put, f"n{number}", ns=NS) for number, each in enumerate(storages)]
+    calls = [storage.run(put, f"n{number}", ns=NS) for number, storage in enumerate(storages)]
     await soon(asyncio.gather(*calls))
     assert await stored(storages[0]) == [f"n{number}" for number in range(6)]
-    await asyncio.gather(*(each.close() for each in storages))
+    await asyncio.gather(*(storage.close() for storage in storages))
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ Pair = tuple[RedisSignals, RedisSignals]
 
 @pytest.fixture
 def server() -> Iterator[RedisServer]:
-    with RedisServer() as made:
-        yield made
+    with RedisServer() as server:
+        yield server
 
 
 @pytest.fixture

@@ -29,8 +29,8 @@ async def pair(redis_url: str, redis_prefix: str) -> AsyncIterator[Pair]:
 
 @pytest.fixture
 async def client(redis_url: str) -> AsyncIterator[Any]:
-    async with redis_client(redis_url) as made:
-        yield made
+    async with redis_client(redis_url) as client:
+        yield client
 
 
 # --- between processes ------------------------------------------------------------------------------------
@@ -291,10 +291,10 @@ async def test_it_tells_its_state_and_its_connections(pair: Pair) -> None:
     here, _ = pair
     assert isinstance(here, Carrier)
     assert here.status() == ("ok", None)
-    found = here.pool_statistics()
-    assert found["in_use_connections"] >= 2
-    assert found["max_connections"] == 50
-    assert set(found) == {"idle_connections", "in_use_connections", "max_connections"}
+    statistics = here.pool_statistics()
+    assert statistics["in_use_connections"] >= 2
+    assert statistics["max_connections"] == 50
+    assert set(statistics) == {"idle_connections", "in_use_connections", "max_connections"}
 
 
 # --- under a store ----------------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ async def test_stores_on_postgres_tell_each_other_by_redis(
     claimed = await there.dequeue_rollout()
     assert claimed is not None
     await there.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
-    assert [each.status for each in await soon(waiting)] == ["succeeded"]
+    assert [rollout.status for rollout in await soon(waiting)] == ["succeeded"]
     await until_true(lambda: _is_ok(here))
     await here.close()
     await there.close()

@@ -80,9 +80,9 @@ async def test_a_query_returns_records(storage: Storage) -> None:
         await _fill(tx)
         return await tx.one(THING, id="a"), await tx.one(THING, id="x"), await tx.all(ALIASED)
 
-    found, missing, every = await storage.run(ask, ns=NS)
-    assert isinstance(found, ThingRow)
-    assert (found.id, found.size, found.note) == ("a", 1, None)
+    stored_row, missing, every = await storage.run(ask, ns=NS)
+    assert isinstance(stored_row, ThingRow)
+    assert (stored_row.id, stored_row.size, stored_row.note) == ("a", 1, None)
     assert missing is None
     assert every == [ThingRow("a", 1, None), ThingRow("b", None, None)]
     assert all(isinstance(row, ThingRow) for row in every)
@@ -182,10 +182,10 @@ def test_a_statement_has_its_name_in_its_text() -> None:
 
 
 def test_a_name_is_no_word_of_the_statement() -> None:
-    made = statement("SELECT id FROM other")
-    made.take_name("things.FIND")
-    assert "things" not in made.words
-    assert "other" in made.words
+    select = statement("SELECT id FROM other")
+    select.take_name("things.FIND")
+    assert "things" not in select.words
+    assert "other" in select.words
 
 
 def test_columns_need_a_row_class() -> None:

@@ -191,17 +191,17 @@ def test_payloads_stay_below_the_servers_limit() -> None:
 @pytest.fixture
 async def pair(postgres_url: str) -> AsyncIterator[tuple[PostgresStorage, PostgresStorage]]:
     """Two storages on one database, as in two processes."""
-    made = PostgresStorage(postgres_url, [THINGS]), PostgresStorage(postgres_url, [THINGS])
-    yield made
-    for each in made:
-        await each.close()
+    storages = PostgresStorage(postgres_url, [THINGS]), PostgresStorage(postgres_url, [THINGS])
+    yield storages
+    for storage in storages:
+        await storage.close()
 
 
 @pytest.fixture
 async def connection(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
-    made = await asyncpg.connect(postgres_url)
-    yield made
-    await made.close()
+    connection = await asyncpg.connect(postgres_url)
+    yield connection
+    await connection.close()
 
 
 async def _listeners(connection: asyncpg.Connection) -> list[int]:
@@ -276,7 +276,7 @@ async def test_a_lost_hint_is_made_up_for_by_polling(
     assert claimed is not None
     await there.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
     await here.rollouts.watchdog.poll_ends()
-    assert [each.status for each in await soon(waiting)] == ["succeeded"]
+    assert [rollout.status for rollout in await soon(waiting)] == ["succeeded"]
     await here.close()
     await there.close()
 

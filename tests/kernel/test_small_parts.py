@@ -124,16 +124,16 @@ def test_identifiers_do_not_repeat() -> None:
 
 
 def test_random_bytes_are_given_once_in_all_threads() -> None:
-    found: list[bytes] = []
+    drawn: list[bytes] = []
     threads = [
-        threading.Thread(target=lambda: found.extend([ids.random_bytes(16) for _ in range(2000)]))
+        threading.Thread(target=lambda: drawn.extend([ids.random_bytes(16) for _ in range(2000)]))
         for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(set(found)) == 8000
+    assert len(set(drawn)) == 8000
     assert len(ids.random_bytes(ids.POOL_BYTES + 1)) == ids.POOL_BYTES + 1
 
 
@@ -161,21 +161,21 @@ def test_seeded_identifiers_repeat() -> None:
 
 
 def _tree(root: type[errors.PerdureError]) -> list[type[errors.PerdureError]]:
-    return [root, *(each for child in root.__subclasses__() for each in _tree(child))]
+    return [root, *(kind for child in root.__subclasses__() for kind in _tree(child))]
 
 
-OURS = [each for each in _tree(errors.PerdureError) if each.__module__ == errors.__name__]
+OURS = [kind for kind in _tree(errors.PerdureError) if kind.__module__ == errors.__name__]
 
 
 def test_every_error_has_a_code_of_its_own() -> None:
-    codes = [each.code for each in OURS]
+    codes = [kind.code for kind in OURS]
     assert len(set(codes)) == len(codes)
     assert all(re.fullmatch("[a-z_]+", code) for code in codes)
 
 
 def test_codes_and_statuses_are_stable() -> None:
     """Clients may depend on codes; this list only grows."""
-    assert {each.code: (each.__name__, each.http_status) for each in OURS} == {
+    assert {kind.code: (kind.__name__, kind.http_status) for kind in OURS} == {
         "internal": ("PerdureError", 500),
         "invalid_input": ("InvalidInput", 422),
         "bad_request": ("BadRequest", 400),
@@ -224,7 +224,7 @@ def test_every_error_of_the_page_is_public(error: type[errors.PerdureError]) -> 
     assert getattr(public_errors, error.__name__) is error
     # The page and the module have no other classes.
     assert len(re.findall(r"^\| `[a-z_]+` \| `\w+` \| \d+ \|", page, re.MULTILINE)) == len(OURS)
-    assert {each for each in vars(public_errors).values() if isinstance(each, type)} == set(OURS)
+    assert {kind for kind in vars(public_errors).values() if isinstance(kind, type)} == set(OURS)
 
 
 @pytest.mark.parametrize("error", OURS)

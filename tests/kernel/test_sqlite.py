@@ -135,8 +135,8 @@ async def test_an_acknowledged_write_survives_without_a_close(tmp_path: Path) ->
     await storage.run(put, "a", ns=NS)
     copied = tmp_path / "copied"
     copied.mkdir()
-    for each in (path, path.with_name("things.db-wal")):
-        shutil.copy(each, copied)
+    for file in (path, path.with_name("things.db-wal")):
+        shutil.copy(file, copied)
     copy = opened(copied / "things.db")
     assert await stored(copy) == ["a"]
     await copy.close()

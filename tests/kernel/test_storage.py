@@ -57,11 +57,11 @@ async def test_values_come_back_as_they_were_bound(storage: Storage) -> None:
 
     async def write_and_read(tx: Tx) -> list[tuple[Any, ...]]:
         await tx.insert_many(THINGS, rows)
-        found = [await tx.one(FIND, id=row[1]) for row in rows]
-        return [tuple(row) for row in found if row is not None]
+        answers = [await tx.one(FIND, id=row[1]) for row in rows]
+        return [tuple(row) for row in answers if row is not None]
 
-    found = await storage.run(write_and_read, ns=NS)
-    assert [(NS, row[1], *found[i]) for i, row in enumerate(rows)] == rows
+    answers = await storage.run(write_and_read, ns=NS)
+    assert [(NS, row[1], *answers[i]) for i, row in enumerate(rows)] == rows
 
 
 ODD_TEXTS = [
@@ -94,17 +94,17 @@ async def test_keys_may_hold_any_text(storage: Storage) -> None:
         sizes = [size for name in ODD_TEXTS for size, _, _ in await tx.all(FIND, id=name)]
         return [changed, sorted(keys), sizes]
 
-    found = await storage.run(write_and_read, ns=NS)
+    answers = await storage.run(write_and_read, ns=NS)
     wanted = sorted((NS, name) for name in ODD_TEXTS)
-    assert found == [len(ODD_TEXTS), wanted, list(range(len(ODD_TEXTS)))]
+    assert answers == [len(ODD_TEXTS), wanted, list(range(len(ODD_TEXTS)))]
 
 
 async def test_lists_are_read_as_pairs(storage: Storage) -> None:
     async def read(tx: Tx) -> list[Any]:
         lists = [ODD_TEXTS[:count] for count in (0, 1, len(ODD_TEXTS))]
-        return [await tx.all(PAIRS, ones=list(each), others=list(reversed(each))) for each in lists]
+        return [await tx.all(PAIRS, ones=list(texts), others=list(reversed(texts))) for texts in lists]
 
-    expected = [list(zip(each, reversed(each), strict=True)) for each in ([], ODD_TEXTS[:1], ODD_TEXTS)]
+    expected = [list(zip(texts, reversed(texts), strict=True)) for texts in ([], ODD_TEXTS[:1], ODD_TEXTS)]
     assert [[tuple(row) for row in rows] for rows in await storage.read(read, ns=NS)] == expected
 
 
@@ -148,16 +148,16 @@ async def test_an_update_of_many_counts_only_rows_that_are_as_they_were_read(sto
     async def write(tx: Tx) -> tuple[int, list[Any]]:
         await tx.insert_many(THINGS, [(NS, name, 1, None, None) for name in "abc"])
         changed = await tx.update_many(RESIZE_EACH, [(10, NS, "a", 1), (20, NS, "b", 9), (30, NS, "c", 1)])
-        found = [await tx.one(FIND, id=name) for name in "abc"]
-        return changed, [row[0] for row in found if row is not None]
+        things = [await tx.one(FIND, id=name) for name in "abc"]
+        return changed, [row[0] for row in things if row is not None]
 
     assert await storage.run(write, ns=NS) == (2, [10, 1, 30])
 
 
 async def test_an_update_of_many_with_values_that_all_rows_share(storage: Storage) -> None:
     async def sizes(tx: Tx) -> list[Any]:
-        found = [await tx.one(FIND, id=name) for name in "abc"]
-        return [row[0] for row in found if row is not None]
+        things = [await tx.one(FIND, id=name) for name in "abc"]
+        return [row[0] for row in things if row is not None]
 
     async def write(tx: Tx) -> list[Any]:
         await tx.insert_many(THINGS, [(NS, name, None, None, None) for name in "abc"])
@@ -357,8 +357,8 @@ async def test_totals_are_added_up_and_written_last(storage: Storage) -> None:
 
     assert await storage.run(count, ns=NS) == 0
     await storage.run(count_elsewhere, ns=NS)
-    found = [dict(await storage.read(_sizes, ns=ns)) for ns in (NS, NS + 1)]
-    assert found == [{"a": 6}, {"c": 4}]
+    sizes = [dict(await storage.read(_sizes, ns=ns)) for ns in (NS, NS + 1)]
+    assert sizes == [{"a": 6}, {"c": 4}]
 
 
 class NotedRow(NamedTuple):
@@ -420,8 +420,8 @@ async def test_writes_that_were_deferred_keep_their_namespace(storage: Storage) 
         tx.ns = here
 
     await storage.run(grow)
-    found = [dict(await storage.read(_sizes, ns=ns)) for ns in (NS, NS + 1)]
-    assert found == [{"a": NS}, {"a": NS + 1}]
+    sizes = [dict(await storage.read(_sizes, ns=ns)) for ns in (NS, NS + 1)]
+    assert sizes == [{"a": NS}, {"a": NS + 1}]
 
 
 # --- operations -------------------------------------------------------------------------------------------

@@ -102,10 +102,10 @@ async def test_an_operation_tells_of_changes_when_they_are_wanted(storage: Stora
 @pytest.fixture
 async def pair(postgres_url: str) -> AsyncIterator[tuple[PostgresStorage, PostgresStorage]]:
     """Two storages on one database, as in two processes."""
-    made = PostgresStorage(postgres_url, [THINGS]), PostgresStorage(postgres_url, [THINGS])
-    yield made
-    for each in made:
-        await each.close()
+    storages = PostgresStorage(postgres_url, [THINGS]), PostgresStorage(postgres_url, [THINGS])
+    yield storages
+    for storage in storages:
+        await storage.close()
 
 
 async def test_what_one_process_follows_is_wanted_in_the_other(

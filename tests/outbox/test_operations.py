@@ -45,10 +45,10 @@ async def test_what_is_put_is_due_at_once_and_told_after_the_commit(storage: Sto
     ids = await add(storage, '{"n":1}', '{"n":2}')
     assert [("outbox", "recorder")] in hints
     due = await claim(storage)
-    assert sorted((each.effect.id, each.effect.body) for each in due.claimed) == sorted(
+    assert sorted((item.effect.id, item.effect.body) for item in due.claimed) == sorted(
         zip(ids, ('{"n":1}', '{"n":2}'), strict=True)
     )
-    assert {each.effect.attempts for each in due.claimed} == {1}
+    assert {item.effect.attempts for item in due.claimed} == {1}
     assert (await storage.run(operations.put, [], ns=1)) == []
 
 
@@ -68,9 +68,9 @@ async def test_a_claim_reaches_every_namespace_and_one_consumer_alone(storage: S
         await add(storage, f'"{namespace}"', namespace=namespace)
     await add(storage, '"other"', consumer="other")
     due = await claim(storage)
-    assert sorted(str(each.effect.body) for each in due.claimed) == ['"blue"', '"red"']
-    assert len({each.ns for each in due.claimed}) == 2
-    assert [each.effect.body for each in (await claim(storage, consumer="other")).claimed] == ['"other"']
+    assert sorted(str(item.effect.body) for item in due.claimed) == ['"blue"', '"red"']
+    assert len({item.ns for item in due.claimed}) == 2
+    assert [item.effect.body for item in (await claim(storage, consumer="other")).claimed] == ['"other"']
 
 
 async def test_a_claim_takes_no_more_than_asked_the_longest_due_first(storage: Storage) -> None:
@@ -78,10 +78,10 @@ async def test_a_claim_takes_no_more_than_asked_the_longest_due_first(storage: S
         await add(storage, str(number))
         await age(storage, 10)
     first = await claim(storage, 2)
-    assert sorted(str(each.effect.body) for each in first.claimed) == ["0", "1"]
+    assert sorted(str(item.effect.body) for item in first.claimed) == ["0", "1"]
     assert (first.looked, first.wait) == (2, 0.0)
     second = await claim(storage, 2)
-    assert ([each.effect.body for each in second.claimed], second.looked) == (["2"], 1)
+    assert ([item.effect.body for item in second.claimed], second.looked) == (["2"], 1)
     assert second.wait is not None
     assert 30 < second.wait <= LEASE
 
@@ -108,7 +108,7 @@ async def test_an_effect_whose_deliverers_all_die_is_a_dead_letter_in_the_end(st
 
 async def test_outcomes_move_effects(storage: Storage) -> None:
     await add(storage, "1", "2", "3", "4")
-    by_body = {each.effect.body: each for each in (await claim(storage)).claimed}
+    by_body = {item.effect.body: item for item in (await claim(storage)).claimed}
     assert await settle(storage, by_body["1"], "delivered") == DELIVERED
     assert await settle(storage, by_body["2"], "failed", "no") == PENDING
     assert await settle(storage, by_body["3"], "refused", "never") == DEAD
@@ -119,7 +119,7 @@ async def test_outcomes_move_effects(storage: Storage) -> None:
     assert failed.due_at is not None
     assert failed.last_error == "no"
     assert (await get(storage, by_body["3"])).died_at is not None
-    assert [each.effect.body for each in (await claim(storage)).claimed] == ["4"]
+    assert [item.effect.body for item in (await claim(storage)).claimed] == ["4"]
 
 
 async def test_a_failure_that_comes_too_late_changes_nothing_but_a_success_counts(storage: Storage) -> None:
@@ -157,15 +157,15 @@ async def test_retry_makes_due_what_waits_or_is_dead(storage: Storage) -> None:
     answers = await storage.run(operations.retry, ids, ns=waits.ns)
     assert [type(answer) for answer in answers] == [Effect, Effect, Conflict, NotFound]
     again = (await claim(storage)).claimed
-    assert {each.effect.id for each in again} == {waits.effect.id, dead.effect.id}
-    assert {each.effect.attempts for each in again} == {2}
+    assert {item.effect.id for item in again} == {waits.effect.id, dead.effect.id}
+    assert {item.effect.attempts for item in again} == {2}
 
 
 async def test_many_deliverers_never_get_the_same_effect(url: str, storage: Storage) -> None:
     await add(storage, *map(str, range(200)))
     others = [open_storage(url) for _ in range(2)] if url.startswith("postgres") else []
-    claims = [claim(each, 7) for each in (storage, *others) for _ in range(40 // (1 + len(others)))]
-    got = [each.effect.id for due in await asyncio.gather(*claims) for each in due.claimed]
+    claims = [claim(shared, 7) for shared in (storage, *others) for _ in range(40 // (1 + len(others)))]
+    got = [item.effect.id for due in await asyncio.gather(*claims) for item in due.claimed]
     for other in others:
         await other.close()
     left = (await claim(storage, 1000)).claimed

@@ -69,7 +69,7 @@ async def use(storage: Storage) -> None:
     retries = Retries()
     due = await storage.run(operations.claim_due, "webhook", 20, 60.0, retries)
     assert len(due.claimed) == 20
-    outcomes = [DeliveryOutcome(each.effect.id, each.effect.attempts, "delivered") for each in due.claimed]
+    outcomes = [DeliveryOutcome(item.effect.id, item.effect.attempts, "delivered") for item in due.claimed]
     await storage.run(operations.settle, outcomes, retries, ns=1)
     for lane in (operations.NEW, operations.AGAIN):
         await storage.run(operations.claim_due, "webhook", 20, 60.0, retries, lane)
@@ -86,13 +86,13 @@ async def use(storage: Storage) -> None:
     assert await storage.background(operations.trim, 40_000 * MICROS) == operations.TRIM_ROWS
 
 
-def listings(found: dict[str, Plan]) -> list[frozenset[str]]:
+def listings(plans: dict[str, Plan]) -> list[frozenset[str]]:
     """Return the indexes of the listed pages."""
-    return [plan.indexes for key, plan in found.items() if " order by id desc" in key.lower()]
+    return [plan.indexes for key, plan in plans.items() if " order by id desc" in key.lower()]
 
 
 async def test_plans(new_engine_url: str) -> None:
     storage = open_storage(new_engine_url)
-    found = await plans_of(storage, new_engine_url, SUBJECT, fill, use)
+    plans = await plans_of(storage, new_engine_url, SUBJECT, fill, use)
     await storage.close()
-    assert all(listings(found))
+    assert all(listings(plans))

@@ -141,40 +141,40 @@ class OutboxMachine(RuleBasedStateMachine):
     @rule(consumer=consumers, n=st.sampled_from([1, 2, 50]))
     def claim(self, consumer: str, n: int) -> None:
         due = self._run(operations.claim_due, consumer, n, LEASE, RETRIES)
-        taken = [each.effect.id for each in due.claimed]
-        surely = {id for id, each in self.known.items() if self._due(each, consumer, -TOLERANCE)}
-        perhaps = {id for id, each in self.known.items() if self._due(each, consumer, TOLERANCE)}
+        taken = [item.effect.id for item in due.claimed]
+        surely = {id for id, effect in self.known.items() if self._due(effect, consumer, -TOLERANCE)}
+        perhaps = {id for id, effect in self.known.items() if self._due(effect, consumer, TOLERANCE)}
         over = self._given_up()
         seen = [*taken, *over]
         assert len(seen) == len(set(seen)) == due.looked <= n
         assert set(seen) <= perhaps
         assert len(seen) >= min(n, len(surely))
         assert due.dead == len(over)
-        for each in due.claimed:
-            self._claimed(each)
+        for item in due.claimed:
+            self._claimed(item)
         self._compare()
 
-    def _due(self, each: Known, consumer: str, slack: float) -> bool:
-        return each.consumer == consumer and each.due is not None and each.due <= self.now + slack
+    def _due(self, effect: Known, consumer: str, slack: float) -> bool:
+        return effect.consumer == consumer and effect.due is not None and effect.due <= self.now + slack
 
     def _given_up(self) -> list[str]:
         """Return the effects that the claim gave up after their last try."""
         rows = {row[1]: row[5] for row in self.bench.do(rows_of(self.storage))}
-        over = [id for id, each in self.known.items() if each.status != "dead" and rows[id] == "dead"]
+        over = [id for id, effect in self.known.items() if effect.status != "dead" and rows[id] == "dead"]
         for id in over:
-            each = self.known[id]
-            assert each.tries == TRIES
-            each.status, each.due, each.attempts = "dead", None, each.attempts + 1
-            each.tries += 1
+            effect = self.known[id]
+            assert effect.tries == TRIES
+            effect.status, effect.due, effect.attempts = "dead", None, effect.attempts + 1
+            effect.tries += 1
         return over
 
     def _claimed(self, claimed: ClaimedEffect) -> None:
-        each = self.known[claimed.effect.id]
-        each.attempts += 1
-        each.tries += 1
-        each.due = self.now + LEASE
-        assert (claimed.ns, claimed.effect.attempts) == (each.ns, each.attempts)
-        assert claimed.effect.body == f'"{each.consumer}"'
+        effect = self.known[claimed.effect.id]
+        effect.attempts += 1
+        effect.tries += 1
+        effect.due = self.now + LEASE
+        assert (claimed.ns, claimed.effect.attempts) == (effect.ns, effect.attempts)
+        assert claimed.effect.body == f'"{effect.consumer}"'
         self.held.append(Lease(claimed.ns, claimed.effect))
 
     @rule(pick=picks)
@@ -200,55 +200,59 @@ class OutboxMachine(RuleBasedStateMachine):
         assert answer == self._settled(self.known[held.effect.id], outcome)
         self._compare()
 
-    def _settled(self, each: Known, outcome: DeliveryOutcome) -> str | None:
+    def _settled(self, effect: Known, outcome: DeliveryOutcome) -> str | None:
         if outcome.event == "delivered":
-            moved = each.status != "delivered"
-            each.status, each.due = "delivered", None
+            moved = effect.status != "delivered"
+            effect.status, effect.due = "delivered", None
             return "delivered" if moved else None
-        if each.status != "pending" or outcome.attempt != each.attempts or each.answered == each.attempts:
+        if (
+            effect.status != "pending"
+            or outcome.attempt != effect.attempts
+            or effect.answered == effect.attempts
+        ):
             return None
-        each.answered = each.attempts
+        effect.answered = effect.attempts
         if outcome.event == "released":
-            each.tries, each.due = each.tries - 1, self.now
-        elif outcome.event == "refused" or self._exhausted(each):
-            each.status, each.due = "dead", None
+            effect.tries, effect.due = effect.tries - 1, self.now
+        elif outcome.event == "refused" or self._exhausted(effect):
+            effect.status, effect.due = "dead", None
         else:
-            each.due = self.now + RETRIES.delay(outcome.id, each.tries)
-        return each.status
+            effect.due = self.now + RETRIES.delay(outcome.id, effect.tries)
+        return effect.status
 
-    def _exhausted(self, each: Known) -> bool:
-        return each.tries >= TRIES or self.now - each.since >= AGE
+    def _exhausted(self, effect: Known) -> bool:
+        return effect.tries >= TRIES or self.now - effect.since >= AGE
 
     @rule(pick=picks)
     def retry(self, pick: int) -> None:
         if not self.known:
             return
         id = sorted(self.known)[pick % len(self.known)]
-        each = self.known[id]
-        (answer,) = self._run(operations.retry, [id], ns=each.ns, actor="somebody")
-        if each.status == "delivered":
+        effect = self.known[id]
+        (answer,) = self._run(operations.retry, [id], ns=effect.ns, actor="somebody")
+        if effect.status == "delivered":
             assert not isinstance(answer, Effect)
             return
-        each.status, each.due, each.since, each.tries = "pending", self.now, self.now, 0
-        each.answered = each.attempts
+        effect.status, effect.due, effect.since, effect.tries = "pending", self.now, self.now, 0
+        effect.answered = effect.attempts
         assert isinstance(answer, Effect)
         self._compare()
 
     def _compare(self) -> None:
         rows = {row[1]: row for row in self.bench.do(rows_of(self.storage))}
         assert set(rows) == set(self.known)
-        for id, each in self.known.items():
+        for id, effect in self.known.items():
             ns, _, consumer, _, _, status, attempts, _, forgiven, _, since, due, ended, _ = rows[id]
             assert (ns, consumer, status, attempts, attempts - forgiven) == (
-                each.ns,
-                each.consumer,
-                each.status,
-                each.attempts,
-                each.tries,
+                effect.ns,
+                effect.consumer,
+                effect.status,
+                effect.attempts,
+                effect.tries,
             )
-            assert (due is None) == (each.due is None) == (ended is not None) == (status != "pending")
-            if each.due is not None:
-                expected = each.due - each.since
+            assert (due is None) == (effect.due is None) == (ended is not None) == (status != "pending")
+            if effect.due is not None:
+                expected = effect.due - effect.since
                 assert abs((due - since) / MICROS - expected) < TOLERANCE
         delivered = {id for id, row in rows.items() if row[5] == "delivered"}
         assert self.delivered <= delivered

@@ -66,10 +66,10 @@ class Source:
         """Append `count` events; the body of each is its number in the stream."""
         first = self._counts.get(stream, 0) + 1
         self._counts[stream] = first + count - 1
-        each = StreamAppend(stream, new_events(first, count), 1, into, ends)
-        (done,) = await add(self.streams.storage, each)
+        item = StreamAppend(stream, new_events(first, count), 1, into, ends)
+        (done,) = await add(self.streams.storage, item)
         if self.offers:
-            self.streams.offer(NS, each, done)
+            self.streams.offer(NS, item, done)
         return done
 
     async def drop(self, *streams: str) -> None:

@@ -50,7 +50,7 @@ def test_what_is_put_together_comes_apart_as_it_was() -> None:
     new = [NewEvent(name, body) for name in NAMES for body in BODIES]
     event, body = encode_batch(new)
     row = StoredEvents(5, 9, "a", 2, event, body, len(new))
-    expected = [StreamEvent(seq, 9, "a", 2, each.event, each.body) for seq, each in enumerate(new, 5)]
+    expected = [StreamEvent(seq, 9, "a", 2, event.event, event.body) for seq, event in enumerate(new, 5)]
     assert events_in([row]) == expected
     assert events_in([row], 11) == expected[7:]
 
@@ -88,9 +88,9 @@ async def test_every_page_from_every_place(storage: Storage) -> None:
         assert seqs(whole) == list(range(1, last + 1))
         for after in range(last + 1):
             for limit in (1, 2, 3, 6, 100):
-                found = await page(storage, stream, after, limit, joined)
-                assert found.events == whole[after : after + limit]
-                assert found.reached == min(after + limit, last)
+                part = await page(storage, stream, after, limit, joined)
+                assert part.events == whole[after : after + limit]
+                assert part.reached == min(after + limit, last)
             some = await page(storage, stream, after, 100, joined, 50)
             assert some.events == whole[after : some.reached]
 
@@ -99,6 +99,6 @@ async def test_what_was_sent_after_a_number(storage: Storage) -> None:
     await add(storage, StreamAppend("a", [NewEvent("custom", str(number)) for number in range(1, 6)], 3))
     for after in range(6):
         sent = await storage.read(sent_after, "a", after, ns=NS)
-        assert [(each.seq, each.attempt, each.event, each.body) for each in sent] == [
+        assert [(event.seq, event.attempt, event.event, event.body) for event in sent] == [
             (number, 3, "custom", str(number)) for number in range(after + 1, 6)
         ]

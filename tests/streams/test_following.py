@@ -211,7 +211,7 @@ async def test_offers_may_come_twice_or_in_any_order(streams: Streams) -> None:
     follower = streams.follow(NS, "a", 0)
     await soon(follower.started())
     batches = [StreamAppend("a", new_events(n * 3 + 1, 3), 1, ends=n == 3) for n in range(4)]
-    places = [(await add(streams.storage, each))[0] for each in batches]
+    places = [(await add(streams.storage, batch))[0] for batch in batches]
     for number in (1, 0, 0, 3, 1, 2, 3):
         streams.offer(NS, batches[number], places[number])
     assert seqs(await rest(follower)) == list(range(1, 13))
@@ -341,8 +341,8 @@ async def test_closing_the_storage_ends_followers(source: Source, streams: Strea
         await soon(late.started())
     with pytest.raises(StorageClosed):
         await soon(late.next())
-    for each in (follower, joined, late):
-        each.close()
+    for reader in (follower, joined, late):
+        reader.close()
 
 
 async def test_a_reading_that_fails_is_made_again(

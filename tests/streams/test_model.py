@@ -16,7 +16,7 @@ def event(seq: int, body: str = "1", name: str = "values") -> StreamEvent:
 
 def test_an_id_leads_back_to_its_place() -> None:
     assert parse_seq(event(42).id) == 42
-    assert [parse_seq(each) for each in ("-1", "0", "7", "1700-7")] == [0, 0, 7, 7]
+    assert [parse_seq(text) for text in ("-1", "0", "7", "1700-7")] == [0, 0, 7, 7]
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "1-", "-", "-2", "1-2-3", "1-x", "9" * 19, "1 - 2"])
@@ -26,7 +26,7 @@ def test_what_is_no_id_is_refused(wrong: str) -> None:
 
 
 def numbers(events: Iterable[StreamEvent]) -> bytes:
-    return b"".join(b"%d " % each.seq for each in events)
+    return b"".join(b"%d " % event.seq for event in events)
 
 
 def test_a_burst_is_encoded_once_and_its_rest_is_shared() -> None:
@@ -35,7 +35,7 @@ def test_a_burst_is_encoded_once_and_its_rest_is_shared() -> None:
     assert burst.encoded(numbers) is burst.encoded(numbers)
     assert burst.beyond(2) is burst.beyond(3) is burst
     rest = burst.beyond(5)
-    assert [each.seq for each in rest] == [6]
+    assert [event.seq for event in rest] == [6]
     assert (rest.after, rest.last) == (5, 6)
     assert burst.beyond(5) is rest
     assert list(burst.beyond(6)) == []

@@ -54,7 +54,7 @@ async def test_numbers_are_dense_over_calls_and_batches(storage: Storage) -> Non
         StreamAppend("a", ()),
     ]
     rest = await add(storage, *batch)
-    assert [each.last_seq for each in first + rest] == [3, 5, 1, 6, 6]
+    assert [done.last_seq for done in first + rest] == [3, 5, 1, 6, 6]
     events, head, reached = await page(storage, "a")
     assert seqs(events) == [1, 2, 3, 4, 5, 6]
     assert [event.body for event in events] == ["1", "2", "3", "4", "5", "6"]
@@ -83,9 +83,9 @@ async def test_every_place_can_be_gone_on_from(storage: Storage) -> None:
     await add(storage, StreamAppend("a", new_events(21, 5), 1, JOINED))
     for stream, joined, last in (("a", False, 25), (JOINED, True, 35)):
         for after in range(last + 2):
-            found = await page(storage, stream, after, 100, joined)
-            assert seqs(found.events) == list(range(after + 1, last + 1))
-            assert found.reached == max(after, last)
+            part = await page(storage, stream, after, 100, joined)
+            assert seqs(part.events) == list(range(after + 1, last + 1))
+            assert part.reached == max(after, last)
 
 
 async def test_a_page_has_an_end(storage: Storage) -> None:
@@ -140,8 +140,8 @@ async def test_a_stream_may_end_without_an_event(storage: Storage) -> None:
     assert done.last_seq == 0
     assert done.joined is not None
     assert done.joined.last_seq == 0
-    found = await storage.read(heads, ["a", JOINED], ns=NS)
-    assert (found["a"].end_seq, found[JOINED].end_seq) == (0, None)
+    ends = await storage.read(heads, ["a", JOINED], ns=NS)
+    assert (ends["a"].end_seq, ends[JOINED].end_seq) == (0, None)
 
 
 # --- joined streams ---------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ async def test_a_joined_stream_has_numbers_of_its_own_and_no_bodies(storage: Sto
         StreamAppend("a", new_events(3, 1), 2, JOINED),
         StreamAppend("c", new_events(1, 5)),
     )
-    assert [each.joined and each.joined.last_seq for each in done] == [2, 3, 4, None]
+    assert [end.joined and end.joined.last_seq for end in done] == [2, 3, 4, None]
     events = (await page(storage, JOINED, 0, 100, True)).events
     assert [(event.seq, event.source, event.body) for event in events] == [
         (1, "a", "1"),
@@ -173,12 +173,12 @@ async def test_what_was_dropped_leaves_an_empty_place(source: Source, storage: S
     for stream in ("a", "b", "a", "c", "c"):
         await source.put(stream, 2, into=JOINED)
     await source.drop("a")
-    found = await page(storage, JOINED, 0, 100, True)
-    assert (seqs(found.events), found.reached) == ([3, 4, 7, 8, 9, 10], 10)
+    part = await page(storage, JOINED, 0, 100, True)
+    assert (seqs(part.events), part.reached) == ([3, 4, 7, 8, 9, 10], 10)
     await source.drop("c")
-    found = await page(storage, JOINED, 0, 100, True)
-    assert (seqs(found.events), found.reached) == ([3, 4], 10)
-    assert await page(storage, JOINED, 4, 100, True) == ([], found.head, 10)
+    part = await page(storage, JOINED, 0, 100, True)
+    assert (seqs(part.events), part.reached) == ([3, 4], 10)
+    assert await page(storage, JOINED, 4, 100, True) == ([], part.head, 10)
     (done,) = await add(storage, StreamAppend("d", new_events(1, 1), 1, JOINED))
     assert done.joined is not None
     assert done.joined.last_seq == 11
@@ -257,15 +257,15 @@ async def test_those_who_append_at_once_lose_and_double_nothing(storage: Storage
             await add(storage, *batch)
 
     await soon(asyncio.gather(*map(work, range(6))))
-    found = await storage.read(heads, runs + threads, ns=NS)
-    assert sum(found[run].last_seq for run in runs) == 6 * 10 * 3 * 2
-    assert sum(found[thread].last_seq for thread in threads) == 6 * 10 * 3 * 2
+    ends = await storage.read(heads, runs + threads, ns=NS)
+    assert sum(ends[run].last_seq for run in runs) == 6 * 10 * 3 * 2
+    assert sum(ends[thread].last_seq for thread in threads) == 6 * 10 * 3 * 2
     for stream in runs + threads:
         events, after = [], 0
-        while after < found[stream].last_seq:
+        while after < ends[stream].last_seq:
             got, _, after = await page(storage, stream, after, 100, stream in threads)
             events += got
-        assert seqs(events) == list(range(1, found[stream].last_seq + 1))
+        assert seqs(events) == list(range(1, ends[stream].last_seq + 1))
         assert [event.ms for event in events] == sorted(event.ms for event in events)
 
 
@@ -284,8 +284,8 @@ async def test_a_stream_of_the_same_name_in_another_namespace_is_another(storage
         await storage.run(append, [StreamAppend("run", events, 1, JOINED, thread_id="t")], ns=ns)
     for stream, joined in (("run", False), (JOINED, True)):
         for after in range(4):
-            found = await page(storage, stream, after, 100, joined)
-            assert [event.body for event in found.events] == ["1", "2", "3"][after:]
+            part = await page(storage, stream, after, 100, joined)
+            assert [event.body for event in part.events] == ["1", "2", "3"][after:]
     for references, stream in ((sql.READ_REFERENCES, "run"), (sql.READ_JOINED_REFERENCES, JOINED)):
         assert await ask(storage, references, stream=stream, after=0, last=9) == []
     assert await ask(storage, sql.REFERENCES_TO, thread_id="t") == []

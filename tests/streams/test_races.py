@@ -27,9 +27,9 @@ SEEDS = range(6)
 async def houses(database: Database) -> AsyncIterator[list[Streams]]:
     """Two processes on PostgreSQL, one on other engines."""
     opened = [database.open(TABLES) for _ in range(2 if database.kind == "postgres" else 1)]
-    yield [Streams(each) for each in opened]
-    for each in opened:
-        await each.close()
+    yield [Streams(storage) for storage in opened]
+    for storage in opened:
+        await storage.close()
 
 
 class Play:
@@ -61,14 +61,14 @@ class Play:
         written = 0
         while written < total:
             count = min(self.chance.randint(1, 12), total - written)
-            each = StreamAppend(stream, new_events(written + 1, count), 1, JOINED, written + count == total)
+            item = StreamAppend(stream, new_events(written + 1, count), 1, JOINED, written + count == total)
             written += count
             house = self.chance.choice(self.houses)
-            (done,) = await house.storage.run(append, [each], ns=NS)
+            (done,) = await house.storage.run(append, [item], ns=NS)
             loop = asyncio.get_running_loop()
             for _ in range(self.chance.choice((0, 1, 1, 2))):
                 offering = self.chance.choice(self.houses)
-                loop.call_later(self.chance.choice((0, 0, 0.003)), offering.offer, NS, each, done)
+                loop.call_later(self.chance.choice((0, 0, 0.003)), offering.offer, NS, item, done)
             await self.rest()
 
     async def read(self, stream: str, *, joined: bool = False, last: int | None = None) -> list[StreamEvent]:

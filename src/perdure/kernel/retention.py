@@ -38,8 +38,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     threads: float | None = None
     """Unchanged threads, with their runs."""
     temporary: float | None = 7 * DAY
-    """Threads for a single run, with the run, unless callers keep them; also those of failed temporary
-    runs."""
+    """Threads of a single run that callers do not keep, with the run; also those of failed temporary runs."""
     runs: float | None = None
     """Rollouts, attempts and spans of deleted or threadless runs; None keeps them as long as threads."""
     workflow_runs: float | None = None

@@ -28,9 +28,9 @@ def headers(secret: str = SECRET, body: bytes = BODY, at: int = NOW) -> dict[str
 def test_the_signature_is_that_of_standard_webhooks() -> None:
     """The example of the specification's reference library."""
     payload = b'{"test": 2432232314}'
-    made = signed_headers(parse_secret(SECRET), "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, payload)
-    assert made["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
-    assert verify(payload, made, SECRET, now=1614265330) == {"test": 2432232314}
+    signed = signed_headers(parse_secret(SECRET), "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, payload)
+    assert signed["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+    assert verify(payload, signed, SECRET, now=1614265330) == {"test": 2432232314}
 
 
 def test_the_second_signature_is_the_same_in_hexadecimal() -> None:
@@ -46,8 +46,8 @@ def test_any_body_and_any_secret_verify(content: bytes, secret: str) -> None:
         key = parse_secret(secret)
     except UnicodeEncodeError:
         return
-    made = signed_headers(key, "msg_1", NOW, body)
-    assert verify(body, made, secret, now=NOW) == base64.b64encode(content).decode()
+    signed = signed_headers(key, "msg_1", NOW, body)
+    assert verify(body, signed, secret, now=NOW) == base64.b64encode(content).decode()
 
 
 def test_header_names_come_in_any_case_and_the_body_as_text() -> None:
@@ -56,9 +56,9 @@ def test_header_names_come_in_any_case_and_the_body_as_text() -> None:
 
 
 def test_one_of_several_signatures_and_one_of_several_secrets_is_enough() -> None:
-    made = headers()
-    made["webhook-signature"] = "v1,AAAA v2,whatever " + made["webhook-signature"]
-    assert verify(BODY, made, ["old secret", SECRET], now=NOW)
+    signed = headers()
+    signed["webhook-signature"] = "v1,AAAA v2,whatever " + signed["webhook-signature"]
+    assert verify(BODY, signed, ["old secret", SECRET], now=NOW)
 
 
 @pytest.mark.parametrize(
@@ -87,18 +87,18 @@ def test_whatever_is_not_as_it_was_signed_is_refused(
 
 
 def test_a_version_that_is_not_known_is_refused() -> None:
-    made = headers()
-    made["webhook-signature"] = made["webhook-signature"].replace("v1,", "v0,")
+    signed = headers()
+    signed["webhook-signature"] = signed["webhook-signature"].replace("v1,", "v0,")
     with pytest.raises(InvalidSignature):
-        verify(BODY, made, SECRET, now=NOW)
+        verify(BODY, signed, SECRET, now=NOW)
 
 
 @pytest.mark.parametrize("missing", ["webhook-id", "webhook-timestamp", "webhook-signature"])
 def test_a_missing_header_is_named(missing: str) -> None:
-    made = headers()
-    del made[missing]
+    signed = headers()
+    del signed[missing]
     with pytest.raises(InvalidSignature, match=missing):
-        verify(BODY, made, SECRET, now=NOW)
+        verify(BODY, signed, SECRET, now=NOW)
 
 
 @pytest.mark.parametrize("off", [-301, 301])
