@@ -166,7 +166,7 @@ class GraphRequestLoop:
             job.cancel()
             raise
         if ended is None:
-            logger.warning("%s: its caller does not wait any more", name)
+            logger.warning("%s: its caller no longer waits", name)
             return
         try:
             await self._send(assignment, ended, name, until)

@@ -104,7 +104,7 @@ class SpanQueue:
                     if error.http_status < 500:
                         await self._write_each(batch)
                         continue
-                    logger.warning("%d spans wait, since the store fails: %s", len(batch), error.message)
+                    logger.warning("%d spans wait, because the store fails: %s", len(batch), error.message)
                     self._restore(batch)
                     return
 
@@ -136,7 +136,7 @@ class SpanQueue:
             dropped, self._newly_dropped = self._newly_dropped, 0
         if dropped:
             self.dropped += dropped
-            logger.warning("%d spans were dropped, since they came faster than they are stored", dropped)
+            logger.warning("%d spans were dropped, because they arrive faster than they are stored", dropped)
 
     # --- writing
 
