@@ -79,7 +79,7 @@ async def test_a_failing_store_is_asked_again_and_nothing_doubles(caplog: pytest
         queue.put(*ids, span(number))
     store.error = StorageUnavailable("away")
     await queue.flush()
-    assert "3 spans wait, since the store fails: away" in caplog.text
+    assert "3 spans wait, because the store fails: away" in caplog.text
     store.error, store.hangs = None, True
     flushing = asyncio.create_task(queue.flush())
     store.begun.clear()

@@ -248,20 +248,18 @@ class KnownCheckpoint(NamedTuple):
     metadata: Mapping[str, Any]
 
 
-def needed(
-    latest: str, checkpoints: Mapping[str, KnownCheckpoint], pieces: frozenset[str] | set[str]
-) -> set[str]:
+def needed(latest: str, stored: Mapping[str, KnownCheckpoint], pieces: frozenset[str] | set[str]) -> set[str]:
     """Return a checkpoint and its ancestors, back to a value of each channel that is stored as changes."""
     kept = {latest}
-    open_channels = set(checkpoints[latest].metadata.get(DELTA_COUNTERS) or ())
+    open_channels = set(stored[latest].metadata.get(DELTA_COUNTERS) or ())
     at: str | None = latest
-    while at is not None and at in checkpoints:
-        checkpoint = checkpoints[at]
+    while at is not None and at in stored:
+        checkpoint = stored[at]
         open_channels -= {name for name in open_channels if _has_piece(name, checkpoint, pieces)}
         if not open_channels:
             break
         at = checkpoint.parent_id
-        if at is None or at in kept or at not in checkpoints:
+        if at is None or at in kept or at not in stored:
             break
         kept.add(at)
     return kept

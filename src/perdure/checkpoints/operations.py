@@ -162,10 +162,8 @@ def _new_items(put: GraphPut, piece: Piece, log: _Log) -> list[ListItemsRow]:
 
 
 async def stored_by(tx: Tx, wanted: Sequence[StoredRow]) -> dict[str, set[tuple[str, str]]]:
-    """Return the namespaces and IDs of the checkpoints that their runs have stored, by run.
-
-    The threads are locked, so that no checkpoint is removed before this transaction ends.
-    """
+    """Return the checkpoints that their runs stored, by run: namespaces and IDs. Lock the threads, so that no
+    checkpoint is removed before this transaction ends."""
     threads = sorted({row.thread_id for row in wanted})
     await _lock(tx, threads)
     rows = await tx.all(
@@ -268,18 +266,16 @@ async def prune(tx: Tx, thread_ids: Sequence[str], strategy: PruneStrategy) -> N
 async def _keep_latest(tx: Tx, thread_id: str) -> None:
     # Packed checkpoints are older than the latest one.
     await tx.execute(sql.CLEAR_ALL_PACKS, thread_ids=[thread_id])
-    checkpoints: dict[str, dict[str, KnownCheckpoint]] = defaultdict(dict)
+    stored: dict[str, dict[str, KnownCheckpoint]] = defaultdict(dict)
     for row in await tx.all(sql.OF_THREAD, thread_id=thread_id):
-        checkpoints[row.checkpoint_ns][row.id] = KnownCheckpoint(
+        stored[row.checkpoint_ns][row.id] = KnownCheckpoint(
             row.parent_id, decode_versions(row.versions), decode_metadata(row.metadata)
         )
     pieces: dict[str, set[str]] = defaultdict(set)
     for piece in await tx.all(sql.PIECES_OF_THREAD, thread_id=thread_id):
         pieces[piece.checkpoint_ns].add(piece.piece)
-    kept = {ns: model.needed(max(by_id), by_id, pieces[ns]) for ns, by_id in checkpoints.items()}
-    places: dict[Place, set[str]] = {
-        (thread_id, ns): by_id.keys() - kept[ns] for ns, by_id in checkpoints.items()
-    }
+    kept = {ns: model.needed(max(by_id), by_id, pieces[ns]) for ns, by_id in stored.items()}
+    places: dict[Place, set[str]] = {(thread_id, ns): by_id.keys() - kept[ns] for ns, by_id in stored.items()}
     for written in await tx.all(sql.PLACES_WRITTEN, thread_id=thread_id):
         if written.checkpoint_id not in kept.get(written.checkpoint_ns, ()):
             places.setdefault((thread_id, written.checkpoint_ns), set()).add(written.checkpoint_id)

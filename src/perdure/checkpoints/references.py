@@ -44,18 +44,11 @@ async def _states(
         for reference in references
         if reference.keys is not None and reference.checkpoint_id in versions
     ]
-    wanted = {
-        (key, channel_versions[key])
-        for _, keys, channel_versions in shown
-        for key in _listed(keys)
-        if key in channel_versions
-    }
+    wanted = {(key, named[key]) for _, keys, named in shown for key in _listed(keys) if key in named}
     texts = await _texts(tx, thread_id, namespace, wanted)
     states: dict[Reference, str] = {}
-    for reference, keys, channel_versions in shown:
-        pieces = {
-            key: piece_key(key, channel_versions[key]) for key in _listed(keys) if key in channel_versions
-        }
+    for reference, keys, named in shown:
+        pieces = {key: piece_key(key, named[key]) for key in _listed(keys) if key in named}
         state = state_text(keys, {key: texts[piece] for key, piece in pieces.items() if piece in texts})
         if state is not None:
             states[reference] = state

@@ -106,7 +106,7 @@ def _uuid(digits: Any) -> Any:
 
 
 def _seconds(parts: Any) -> Any:
-    """The seconds of a timedelta, which is stored as days, seconds and microseconds."""
+    """Convert a timedelta, stored as days, seconds and microseconds, to seconds."""
     if not isinstance(parts, list) or len(parts) != 3 or not all(type(part) is int for part in parts):
         return parts
     days, seconds, microseconds = parts

@@ -175,4 +175,4 @@ def build_subgraphs(description: AgentDescription, namespace: str | None, recurs
 
 def _missing(description: AgentDescription, what: str) -> NotSupported:
     reason = description.problem or "its worker did not register it"
-    return NotSupported(f"no {what} of agent {description.agent!r} is known to this server: {reason}")
+    return NotSupported(f"this server has no {what} of agent {description.agent!r}: {reason}")

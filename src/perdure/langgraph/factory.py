@@ -58,7 +58,12 @@ class GraphFactory:
         if self.graph is not None:
             yield self.graph
             return
-        opened = self._target(**self._build_arguments(context))
+        builders: dict[str, Callable[[], Any]] = {
+            "config": lambda: context.config,
+            "runtime": lambda: _runtime(context),
+        }
+        arguments = {name: builders[what]() for name, what in (self._arguments or {}).items()}
+        opened = self._target(**arguments)
         opened = await opened if inspect.isawaitable(opened) else opened
         if isinstance(opened, AbstractAsyncContextManager):
             async with opened as graph:
@@ -68,13 +73,6 @@ class GraphFactory:
                 yield self._checked(graph)
         else:
             yield self._checked(opened)
-
-    def _build_arguments(self, context: FactoryContext) -> dict[str, Any]:
-        builders: dict[str, Callable[[], Any]] = {
-            "config": lambda: context.config,
-            "runtime": lambda: _runtime(context),
-        }
-        return {name: builders[what]() for name, what in (self._arguments or {}).items()}
 
     def _checked(self, returned: Any) -> Any:
         graph = compiled(self._name, returned)

@@ -52,7 +52,12 @@ class Legacy(NamedTuple):
 
 def decode_legacy(stored: Any, thread_id: str, serde: SerializerProtocol) -> Legacy:
     """Decode the checkpoints and the writes of such a state."""
-    state = _decode_state(stored)
+    try:
+        state = msgspec.msgpack.decode(stored.state, type=_State)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise AgentError(
+            f"checkpoint {stored.checkpoint_id} does not hold the state of a graph: {error}"
+        ) from error
     # A separate codec: these checkpoints are in no order, and no later list builds on them.
     codec = GraphCodec(serde)
     checkpoints = [
@@ -67,15 +72,6 @@ def decode_legacy(stored: Any, thread_id: str, serde: SerializerProtocol) -> Leg
         for write in pending
     ]
     return Legacy(checkpoints, writes, max(state.kept.get("", ()), default=None))
-
-
-def _decode_state(stored: Any) -> _State:
-    try:
-        return msgspec.msgpack.decode(stored.state, type=_State)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise AgentError(
-            f"checkpoint {stored.checkpoint_id} does not hold the state of a graph: {error}"
-        ) from error
 
 
 def _put(codec: GraphCodec, place: tuple[str, str], kept: _Kept) -> tuple[GraphPut, Checkpoint]:

@@ -142,8 +142,8 @@ def _report(event: SerdeEvent) -> None:
         return
     _reported.add(name)
     logger.warning(
-        "values of %s.%s come back as plain data: it is no pydantic model, dataclass, enum or named tuple of"
-        " the project, or of a package that the project declares, that was imported with the graph",
+        "values of %s.%s come back as plain data: the class is not a pydantic model, dataclass, enum or named"
+        " tuple of the project, or of a package that the project declares, that was imported with the graph",
         *name,
     )
 

@@ -431,9 +431,7 @@ def get_output_channels(graph: Any) -> list[str] | str | None:
 def final_state(graph: Any, snapshot: Any, checkpoint_id: str) -> GraphState:
     """Build the state of a thread from a snapshot of its graph."""
     interrupts = [
-        {**build_interrupt(interrupt), "task_id": task.id}
-        for task in snapshot.tasks
-        for interrupt in task.interrupts
+        {**build_interrupt(asked), "task_id": task.id} for task in snapshot.tasks for asked in task.interrupts
     ]
     return GraphState(
         checkpoint_id=checkpoint_id,

@@ -165,13 +165,10 @@ def interrupts_in(asked: Any) -> list[dict[str, Any]]:
 
 def get_checkpoint(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the keys of the checkpoint that a config names, if any."""
-    configurable = (config or {}).get("configurable") or {}
-    if not configurable.get("thread_id") or not configurable.get("checkpoint_id"):
+    named = (config or {}).get("configurable") or {}
+    if not named.get("thread_id") or not named.get("checkpoint_id"):
         return None
-    return {
-        "checkpoint_ns": "",
-        **{key: configurable[key] for key in CHECKPOINT_KEYS if configurable.get(key) is not None},
-    }
+    return {"checkpoint_ns": "", **{key: named[key] for key in CHECKPOINT_KEYS if named.get(key) is not None}}
 
 
 def build_state(snapshot: StateSnapshot) -> dict[str, Any]:

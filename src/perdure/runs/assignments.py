@@ -54,24 +54,23 @@ async def with_inputs(
     phases = [assignment for assignment in claimed if assignment.run.kind == PHASE]
     if not phases:
         return claimed, []
-    rendered = await inputs.render(ns, [_build_order(phase) for phase in phases])
+    orders = [
+        PhaseOrder(
+            rollout_id=phase.run.run_id,
+            parent=phase.run.parent,
+            attempt=phase.attempt,
+            agent=phase.run.agent,
+            input=phase.run.kwargs.input,
+        )
+        for phase in phases
+    ]
+    rendered = await inputs.render(ns, orders)
     input_by_run = dict(zip((phase.run.run_id for phase in phases), rendered, strict=True))
     failed = [_refuse_phase(phase, input_by_run[phase.run.run_id]) for phase in phases]
     ends = [ending for ending in failed if ending is not None]
     refused = {ending.held.run_id for ending in ends}
     accepted = [assignment for assignment in claimed if assignment.run.run_id not in refused]
     return [_add_input(assignment, input_by_run) for assignment in accepted], ends
-
-
-def _build_order(assignment: Assignment) -> PhaseOrder:
-    run = assignment.run
-    return PhaseOrder(
-        rollout_id=run.run_id,
-        parent=run.parent,
-        attempt=assignment.attempt,
-        agent=run.agent,
-        input=run.kwargs.input,
-    )
 
 
 def _refuse_phase(assignment: Assignment, rendered: PhaseInput) -> RunFinish | None:

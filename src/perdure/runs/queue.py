@@ -319,13 +319,8 @@ class RunQueue(WatchedService):
         """Release runs whose claimer is gone."""
         attempts = [NewAttempt(*ids) for ids in claimed]
         runs = await self.read(load_runs, [attempt.run_id for attempt in attempts])
-        await self.hand_back(
-            [
-                Lease(attempt.run_id, runs[attempt.run_id].thread_id, attempt.attempt_id)
-                for attempt in attempts
-                if attempt.run_id in runs
-            ]
-        )
+        left = [new for new in attempts if new.run_id in runs]
+        await self.hand_back([Lease(new.run_id, runs[new.run_id].thread_id, new.attempt_id) for new in left])
 
     @call(POST(WORK + "/release"), scope="worker", repeatable=True)
     async def hand_back(self, held: Leases) -> Acknowledged:

@@ -24,7 +24,7 @@ from perdure.threads.service import Threads
 
 
 class RunOptions(TypedDict, total=False):
-    """The fields of `RunRequest` beside the assistant and the input, as keyword arguments."""
+    """Fields of `RunRequest` except the assistant and the input, as keyword arguments."""
 
     thread_id: str | None
     command: RunCommand | dict[str, Any] | None

@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 from msgspec import Meta
 
 from perdure.kernel.checks import Id, check_choice, check_ids, check_number
-from perdure.kernel.errors import Conflict, InvalidInput, NotFound, PerdureError
+from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.record import Record
 from perdure.rollouts.records import RolloutStatus
 from perdure.rollouts.service import Rollouts
@@ -121,7 +121,7 @@ class Bulk(Service):
             try:
                 return await change(id)
             except (NotFound, Conflict, InvalidInput) as error:
-                return _refused(id, error)
+                return BulkAnswer(id=id, code=error.code, error=error.message)
 
         return list(await asyncio.gather(*map(one, dict.fromkeys(ids))))
 
@@ -147,10 +147,6 @@ def retried(old: Run, strategy: MultitaskStrategy) -> RunRequest:
         options=kwargs.options,
         metadata={**old.metadata, "retry_of": old.run_id},
     )
-
-
-def _refused(id: str, error: PerdureError) -> BulkAnswer:
-    return BulkAnswer(id=id, code=error.code, error=error.message)
 
 
 def _checked(ids: Sequence[str], status: object, what: str) -> list[str]:

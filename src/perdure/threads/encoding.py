@@ -103,7 +103,7 @@ def check_lifetime(lifetime: Lifetime | None) -> Lifetime | None:
         return None
     optional_choice(lifetime.strategy, PRUNE_STRATEGIES, "strategy")
     if not 0 < lifetime.minutes <= MAX_LIFETIME_MINUTES:
-        raise InvalidInput(f"a thread cannot live for {lifetime.minutes} minutes")
+        raise InvalidInput(f"minutes is {lifetime.minutes}; above 0 to {MAX_LIFETIME_MINUTES} is allowed")
     return lifetime
 
 
@@ -129,9 +129,9 @@ def new_run(request: RunRequest, policy: Policy, *, known: str = "{}") -> NewRun
         traceparent=request.traceparent,
     )
     if request.command is not None and request.thread_id is None:
-        raise InvalidInput("a command goes on from where a thread stopped: give the thread_id")
+        raise InvalidInput("a command continues a thread from where it stopped: give the thread_id")
     if request.checkpoint_id is not None and request.thread_id is None:
-        raise InvalidInput("a checkpoint is one of a thread: give the thread_id")
+        raise InvalidInput("a checkpoint belongs to a thread: give the thread_id")
     return NewRun(
         thread_id=optional_id(request.thread_id, "thread_id"),
         assistant=check_id(request.assistant_id, "assistant_id"),
@@ -215,7 +215,7 @@ def encode_steps(steps: GraphSteps, thread_id: str, events: Sequence[NewEvent] =
     named = {put.thread_id for put in steps.changes.puts}
     named.update(write.thread_id for write in steps.changes.writes)
     if others := named - {thread_id}:
-        raise InvalidInput(f"checkpoints of thread {min(others)} are none of thread {thread_id}")
+        raise InvalidInput(f"the changes of thread {thread_id} contain checkpoints of thread {min(others)}")
     packed = _packed(steps, {event.shown.checkpoint_id for event in events if event.shown is not None})
     if packed:
         states = [_step(state, packed=state.checkpoint_id in packed) for state in steps.states]

@@ -80,20 +80,17 @@ def _seconds(input: Mapping[str, Any], default: float | None) -> float | None:
 def _variables(ctx: Context, input: Mapping[str, Any]) -> dict[str, str]:
     """Build the additional variables of a command: outputs of phases, and facts about its phase."""
     given = input.get("env")
-    variables: dict[str, str] = {}
+    env: dict[str, str] = {}
     for name, value in (given if isinstance(given, Mapping) else {}).items():
         valid = isinstance(name, str) and _VARIABLE.fullmatch(name) and isinstance(value, str)
         if not valid or "\0" in value or name in secret_variables():
             raise AgentError(f"{str(name)[:64]!r} cannot be a variable of a command", error="InvalidInput")
-        variables[name] = value
+        env[name] = value
     phase = ctx.phase
     if phase is not None:
-        variables |= {
-            "PERDURE_WORKFLOW_RUN_ID": phase.workflow_run_id or "",
-            "PERDURE_PHASE": phase.label or "",
-        }
-        variables |= {"PERDURE_WORKSPACE": phase.workspace or "", "PERDURE_ITERATION": str(phase.iteration)}
-    return variables
+        env |= {"PERDURE_WORKFLOW_RUN_ID": phase.workflow_run_id or "", "PERDURE_PHASE": phase.label or ""}
+        env |= {"PERDURE_WORKSPACE": phase.workspace or "", "PERDURE_ITERATION": str(phase.iteration)}
+    return env
 
 
 def _directory(ctx: Context) -> str:

@@ -268,14 +268,10 @@ class ChildContext:
         return str(saved["checkpoint_id"])
 
     async def load(self) -> Any:
-        checkpoint = self.checkpoint
-        if (
-            checkpoint is not None
-            and checkpoint is self._first_checkpoint
-            and checkpoint.run_id == self.run_id
-        ):
+        state = self.checkpoint
+        if state is not None and state is self._first_checkpoint and state.run_id == self.run_id:
             self.end_replay()
-        return None if checkpoint is None else checkpoint.values
+        return None if state is None else state.values
 
     async def interrupt(self, value: Any) -> Any:
         return (await self.request({"type": "interrupt", "value": value}))["value"]

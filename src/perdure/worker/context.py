@@ -354,22 +354,18 @@ class RunContext:
         return self._checkpoint.checkpoint_id
 
     async def load(self) -> Any:
-        checkpoint = self._checkpoint
-        if (
-            checkpoint is not None
-            and checkpoint is self._assignment.checkpoint
-            and checkpoint.run_id == self.run_id
-        ):
+        state = self._checkpoint
+        if state is not None and state is self._assignment.checkpoint and state.run_id == self.run_id:
             # The agent continues from the state of an earlier attempt.
             self.end_replay()
-        if checkpoint is not None and checkpoint.graph and checkpoint.values is None:
+        if state is not None and state.graph and state.values is None:
             query = CheckpointQuery(
-                thread_id=self.thread_id, checkpoint_ns="", checkpoint_id=checkpoint.checkpoint_id
+                thread_id=self.thread_id, checkpoint_ns="", checkpoint_id=state.checkpoint_id
             )
             whole = await self.graph.find(query)
             values = state_values(whole[0]) if whole else None
-            checkpoint = self._checkpoint = msgspec.structs.replace(checkpoint, values=values)
-        return None if checkpoint is None else checkpoint.values
+            state = self._checkpoint = msgspec.structs.replace(state, values=values)
+        return None if state is None else state.values
 
     @property
     def checkpoint(self) -> Checkpoint | None:

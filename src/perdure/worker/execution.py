@@ -337,14 +337,12 @@ class AttemptExecution:
         return RETRY_BACKOFF.delay(self.assignment.attempt)
 
     def _succeeded(self, result: AgentResult | None) -> Ending:
-        checkpoint = self.context.checkpoint
-        if result is None or (
-            result.body == self.context.saved and checkpoint is not None and not checkpoint.next
-        ):
+        saved = self.context.checkpoint
+        if result is None or (result.body == self.context.saved and saved is not None and not saved.next):
             return Ending(held=self.lease, result="success")
-        state = NewCheckpoint(values=result.values, parent_id=self.context.checkpoint_id)
+        checkpoint = NewCheckpoint(values=result.values, parent_id=self.context.checkpoint_id)
         events = [NewEvent(VALUES, result.body)] if VALUES in self.context.stream_mode else []
-        return Ending(held=self.lease, result="success", checkpoint=state, events=events)
+        return Ending(held=self.lease, result="success", checkpoint=checkpoint, events=events)
 
     def _interrupted(self, interrupted: Interrupted) -> NewCheckpoint:
         """Build the checkpoint that waits for an answer, with the agent's last saved state."""

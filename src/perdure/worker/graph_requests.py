@@ -93,21 +93,16 @@ class GraphRequestLoop:
         agent = self._deps.agents[name]
         store = _store(self._deps.queue) if agent.spec.kind == GRAPH else None
         job = self._deps.loops.start(lambda: describe(agent, store), f"the description of agent {name}")
-        ended = await self._wait_for_end(job, DESCRIBE_SECONDS)
+        await asyncio.wait((job.done,), timeout=DESCRIBE_SECONDS)
+        ended = job.done.result() if job.done.done() else None
+        if ended is None:
+            await self._stop_job(job)
         if ended is None or ended.error is not None:
             error = None if ended is None else ended.error
             logger.warning("agent %r cannot be described", name, exc_info=error)
             return None
         described: AgentDescription = ended.value
         return described
-
-    async def _wait_for_end(self, job: AgentJob, seconds: float) -> AgentEnd | None:
-        """Wait for a job's end; cancel the job and return None after `seconds`."""
-        await asyncio.wait((job.done,), timeout=seconds)
-        if not job.done.done():
-            await self._stop_job(job)
-            return None
-        return job.done.result()
 
     async def _stop_job(self, job: AgentJob) -> None:
         job.cancel()
@@ -171,7 +166,7 @@ class GraphRequestLoop:
             job.cancel()
             raise
         if ended is None:
-            logger.warning("%s: its caller does not wait any more", name)
+            logger.warning("%s: its caller no longer waits", name)
             return
         try:
             await self._send(assignment, ended, name, until)

@@ -104,7 +104,7 @@ class SpanQueue:
                     if error.http_status < 500:
                         await self._write_each(batch)
                         continue
-                    logger.warning("%d spans wait, since the store fails: %s", len(batch), error.message)
+                    logger.warning("%d spans wait, because the store fails: %s", len(batch), error.message)
                     self._restore(batch)
                     return
 
@@ -136,7 +136,7 @@ class SpanQueue:
             dropped, self._newly_dropped = self._newly_dropped, 0
         if dropped:
             self.dropped += dropped
-            logger.warning("%d spans were dropped, since they came faster than they are stored", dropped)
+            logger.warning("%d spans were dropped, because they arrive faster than they are stored", dropped)
 
     # --- writing
 
@@ -146,10 +146,8 @@ class SpanQueue:
         else:
             await self._store.add_many_spans(
                 [
-                    span_encoding.build_span(
-                        pending.span, pending.rollout_id, pending.attempt_id, self._service
-                    )
-                    for pending in batch
+                    span_encoding.build_span(item.span, item.rollout_id, item.attempt_id, self._service)
+                    for item in batch
                 ]
             )
 
@@ -157,8 +155,8 @@ class SpanQueue:
         part, forms = self._part, rollouts.forms
         assert part is not None
         rows = [
-            span_encoding.recorded_span(pending.span, pending.rollout_id, pending.attempt_id, part, forms)
-            for pending in batch
+            span_encoding.recorded_span(item.span, item.rollout_id, item.attempt_id, part, forms)
+            for item in batch
         ]
         parts = {part.hash: part.body, **forms.parts_of([row.scope_hash for row in rows])}
         for answer in await rollouts.store_span_batch(rows, parts):
@@ -167,9 +165,9 @@ class SpanQueue:
 
     async def _write_each(self, batch: Sequence[PendingSpan]) -> None:
         """Store each span separately, since the store refuses one of them."""
-        for pending in batch:
+        for item in batch:
             try:
-                await self._write([pending])
+                await self._write([item])
             except PerdureError as error:
                 self._drop(error)
 

@@ -49,7 +49,7 @@ from perdure.threads.operations.graphs import (
     put_changes,
     stored_in,
     unstored,
-    with_known_values,
+    with_shown,
 )
 from perdure.threads.operations.settle import RunEndReport, load_runs, load_threads
 from perdure.threads.operations.shown import Checkpoints, showing_graph, showing_state, stored_before
@@ -226,9 +226,7 @@ class _Finishing:
         self._updates.append(update)
         self._graph_rows.new.extend(rows.new)
         self._graph_rows.changed.extend(rows.changed)
-        self._states[thread.id] = (
-            with_known_values(rows.new[-1], ending.steps.states[-1]) if rows.new else None
-        )
+        self._states[thread.id] = with_shown(rows.new[-1], ending.steps.states[-1]) if rows.new else None
         return stored_in(ending.steps)
 
     def _note(self, ending: RunFinish, failure: Failure | None = None) -> RunEndReport:

@@ -182,16 +182,13 @@ async def _taking(tx: Tx, requests: Sequence[WaitingClaimRequest]) -> ClaimAtOnc
 
 
 async def _begin(
-    tx: Tx,
-    requests: Sequence[WaitingClaimRequest],
-    shares: Sequence[Share],
-    created: Mapping[str, CreatedRun],
+    tx: Tx, requests: Sequence[WaitingClaimRequest], shares: Sequence[Share], new: Mapping[str, CreatedRun]
 ) -> tuple[Sequence[Share], Sequence[AppendedEvents]]:
     """Store the first events of runs whose workers need not do so; return the updated shares."""
     first: dict[str, StreamAppend] = {}
     for request, share in zip(requests, shares, strict=True):
         for run_id, _, number in share if request.begins else ():
-            run = created.get(run_id)
+            run = new.get(run_id)
             if run is not None and run.first is not None:
                 into = thread_stream(run.thread.id)
                 first[run_id] = StreamAppend(run_id, [run.first], number, into, thread_id=run.thread.id)

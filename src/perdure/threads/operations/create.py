@@ -212,9 +212,7 @@ class _Creation:
             if not request.make_thread:
                 return NotFound(f"Thread {thread_id} not found")
         if thread_id in self._threads and self._threads[thread_id].temporary == OF_PHASES:
-            return Conflict(
-                f"Thread {thread_id} belongs to a workflow or a chat, and only they create runs on it"
-            )
+            return Conflict(f"Thread {thread_id} belongs to a workflow or a chat, and only they run on it")
         asked = request.checkpoint_id
         if asked is not None and (thread_id, asked) not in self._states:
             return NotFound(f"Checkpoint {asked} not found in thread {thread_id}")

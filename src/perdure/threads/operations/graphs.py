@@ -146,7 +146,7 @@ def moved(updates: Iterable[ThreadSteps]) -> Write:
     return sql.MOVE_THREADS.of([threads[id] for id in sorted(threads)])
 
 
-def with_known_values(row: StateRow, step: GraphStep) -> StateRow | None:
+def with_shown(row: StateRow, step: GraphStep) -> StateRow | None:
     """Return a new state with its values, for waiters; None if the values are not in memory."""
     if row.body != IN_PIECES:
         return row

@@ -90,9 +90,7 @@ async def store_run_states(tx: Tx, run_ids: Sequence[str]) -> None:
         await store_bodies(
             tx,
             thread_id,
-            lambda reference: (
-                reference.keys is None and StateKey(reference.thread_id, reference.checkpoint_id) in removed
-            ),
+            lambda ref: ref.keys is None and StateKey(ref.thread_id, ref.checkpoint_id) in removed,
             resolve,
         )
 
@@ -100,8 +98,5 @@ async def store_run_states(tx: Tx, run_ids: Sequence[str]) -> None:
 async def store_earlier_states(tx: Tx, thread_id: str, checkpoint_id: str) -> None:
     """Store the data of events that refer to states of a thread, except one state."""
     await store_bodies(
-        tx,
-        thread_id,
-        lambda reference: reference.keys is None and reference.checkpoint_id != checkpoint_id,
-        resolve,
+        tx, thread_id, lambda ref: ref.keys is None and ref.checkpoint_id != checkpoint_id, resolve
     )

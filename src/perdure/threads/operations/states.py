@@ -64,7 +64,14 @@ async def create_threads(
             answers.append((thread_id,) if request.reuse else conflict)
             continue
         taken.add(thread_id)
-        thread = _new_thread(tx, thread_id, request)
+        thread = new_thread_row(
+            thread_id,
+            tx.now,
+            status="idle",
+            temporary=None,
+            config=request.config,
+            metadata=request.metadata,
+        )
         state: StateRow | None = None
         if request.checkpoint is not None:
             state = new_state(tx, thread, request.checkpoint, None, None)
@@ -90,17 +97,6 @@ async def _known(tx: Tx, named: Sequence[str]) -> set[str]:
     threads = await load_threads(tx, named)
     await purge_threads(tx, [thread.id for thread in threads.values() if thread.is_gone])
     return {thread.id for thread in threads.values() if not thread.is_gone}
-
-
-def _new_thread(tx: Tx, thread_id: str, request: NewThread) -> ThreadRow:
-    return new_thread_row(
-        thread_id,
-        tx.now,
-        status="idle",
-        temporary=None,
-        config=request.config,
-        metadata=request.metadata,
-    )
 
 
 async def _label(tx: Tx, threads: Sequence[ThreadRow]) -> None:
@@ -261,10 +257,8 @@ async def get_threads(tx: Tx, thread_ids: Sequence[str]) -> list[ThreadAnswer | 
     visible = {thread.id: thread for thread in threads.values() if not thread.is_gone}
     states = await get_states(tx, list(visible.values()))
     return [
-        (visible[thread_id], states.get(thread_id))
-        if thread_id in visible
-        else NotFound(f"Thread {thread_id} not found")
-        for thread_id in thread_ids
+        (visible[id], states.get(id)) if id in visible else NotFound(f"Thread {id} not found")
+        for id in thread_ids
     ]
 
 
