@@ -32,7 +32,7 @@ class Result(msgspec.Struct, kw_only=True):
     """Milliseconds of CPU time per unit of work, by process: ours are server, client and database."""
 
     def passed(self) -> bool | None:
-        """Whether every target is met; None without a target."""
+        """Return whether every target is met; None without a target."""
         checks = (
             (self.ratio_peer, self.target_peer),
             (self.ratio_raw, self.target_raw),

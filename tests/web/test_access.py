@@ -86,7 +86,7 @@ async def test_a_login_returns_to_where_the_person_was_and_shows_what_the_token_
             assert not (found := await violations(page)), found
             await screen.shot("login-light")
             await log_in(screen, "wrong")
-            await screen.sees("this token is not known")
+            await screen.sees("this token is unknown")
             assert not (found := await violations(page)), found
             await log_in(screen, secret)
             await screen.heading(world.failed)

@@ -42,7 +42,7 @@ class Perdure:
     `perdure.toml` name the database. `options` are settings, such as `job_timeout`. Webhooks are delivered
     while it is open; `consumers` deliver other effects of the outbox. `handlers` are functions that cron
     files and schedules call by name, and `conditions` are predicates that prevent schedules from firing, in
-    addition to those of the agents. `perdure.sync` has the same class without `await`.
+    addition to the agents' own. `perdure.sync` has the same class without `await`.
 
     `serve` is a port on 127.0.0.1 (0 takes a free one) where this process serves the dashboard and the API
     while it is open, also for the command. `asgi` is the same server for a web app to mount.
@@ -133,7 +133,7 @@ class Perdure:
 
     @property
     def store(self) -> DatabaseLightningStore:
-        """The same database as a LightningStore: rollouts, attempts, spans, resources."""
+        """The database as a LightningStore: rollouts, attempts, spans, resources."""
         if self._store is None:
             raise StorageClosed("it is not open: use it with `async with`")
         return self._store

@@ -180,18 +180,18 @@ def _show(context: CommandContext, statistics: Mapping[str, Any], *, several: bo
     context.output.show(stats_table(statistics))
 
 
-def stats_table(statistics: Mapping[str, Any]) -> Table:
+def stats_table(stats: Mapping[str, Any]) -> Table:
     """Build a table of statistics, a line for each subject."""
-    webhooks = statistics["outbox"]
-    rows = [("runs", f"{statistics['n_pending']} pending, {statistics['n_running']} running")]
-    if statistics["min_age_secs"] is not None:
+    webhooks = stats["outbox"]
+    rows = [("runs", f"{stats['n_pending']} pending, {stats['n_running']} running")]
+    if stats["min_age_secs"] is not None:
         oldest, median = (
-            human_duration(statistics["min_age_secs"]),
-            human_duration(statistics["med_age_secs"] or 0.0),
+            human_duration(stats["min_age_secs"]),
+            human_duration(stats["med_age_secs"] or 0.0),
         )
         rows.append(("waiting time", f"oldest {oldest}, median {median}"))
-    rows.append(("workers", _workers(statistics["workers"])))
-    for name, pool in statistics["pools"].items():
+    rows.append(("workers", _workers(stats["workers"])))
+    for name, pool in stats["pools"].items():
         used, limit = pool["in_use_connections"], pool["max_connections"]
         rows.append((f"{name} pool", f"{used} of {limit} in use, {pool['idle_connections']} idle"))
     rows.append(("webhooks", f"{webhooks['pending']} pending, {webhooks['dead']} dead"))

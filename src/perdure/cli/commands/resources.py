@@ -35,13 +35,8 @@ async def list_resources(context: CommandContext, limit: LimitOption = 20) -> No
     listing(context, page, COLUMNS, _row, noun="resources", empty=EMPTY, document=plain)
 
 
-def _row(resources: ResourcesUpdate) -> tuple[Any, ...]:
-    return (
-        resources.resources_id,
-        resources.version,
-        ago(resources.update_time),
-        ", ".join(resources.resources),
-    )
+def _row(update: ResourcesUpdate) -> tuple[Any, ...]:
+    return update.resources_id, update.version, ago(update.update_time), ", ".join(update.resources)
 
 
 @app.client_command("show")

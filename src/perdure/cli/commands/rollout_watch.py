@@ -96,11 +96,7 @@ class RolloutWatch:
             return rollouts
         live = await store.query_rollouts(status_in=UNFINISHED, sort_by="start_time", limit=MAX_WATCHED)
         seen = {rollout.rollout_id for rollout in live}
-        gone = [
-            rollout_id
-            for rollout_id, last in self._known.items()
-            if rollout_id not in seen and not is_finished(last)
-        ]
+        gone = [id for id, last in self._known.items() if id not in seen and not is_finished(last)]
         ended = await store.query_rollouts(rollout_id_in=gone, sort_by="start_time") if gone else ()
         return (*ended, *live)
 

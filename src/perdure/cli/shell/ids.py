@@ -63,35 +63,33 @@ class Ambiguous(InvalidInput):
 def id_argument(metavar: str, *kinds: Kind, help: str | None = None) -> Any:
     """Build an argument that takes ids of these kinds."""
     about = help or "ID, its first characters, or `last`."
-    argument = typer.Argument(
-        metavar=metavar, help=about, show_default=False, autocompletion=_completer(kinds)
-    )
-    setattr(argument, KINDS, kinds)
-    return argument
+    info = typer.Argument(metavar=metavar, help=about, show_default=False, autocompletion=_completer(kinds))
+    setattr(info, KINDS, kinds)
+    return info
 
 
 def id_option(metavar: str, help: str, *names: str, kinds: Sequence[Kind], unless: str | None = None) -> Any:
     """Build an option that takes ids of these kinds; with the option `unless` it takes a new id."""
-    option = typer.Option(*names, metavar=metavar, help=help, autocompletion=_completer(kinds))
-    setattr(option, KINDS, tuple(kinds))
-    setattr(option, UNLESS, unless)
-    return option
+    info = typer.Option(*names, metavar=metavar, help=help, autocompletion=_completer(kinds))
+    setattr(info, KINDS, tuple(kinds))
+    setattr(info, UNLESS, unless)
+    return info
 
 
 def part_argument(metavar: str, help: str, among: Among) -> Any:
     """Build an argument that takes the id of a part, such as a span of a trace."""
-    argument = typer.Argument(
+    info = typer.Argument(
         metavar=metavar, help=help, show_default=False, autocompletion=_part_completer(among)
     )
-    setattr(argument, AMONG, among)
-    return argument
+    setattr(info, AMONG, among)
+    return info
 
 
 def part_option(metavar: str, help: str, *names: str, among: Among) -> Any:
     """Build an option that takes the id of a part, such as an attempt of a rollout."""
-    option = typer.Option(*names, metavar=metavar, help=help, autocompletion=_part_completer(among))
-    setattr(option, AMONG, among)
-    return option
+    info = typer.Option(*names, metavar=metavar, help=help, autocompletion=_part_completer(among))
+    setattr(info, AMONG, among)
+    return info
 
 
 # --- from what was typed to an id -------------------------------------------------------------------------
@@ -298,12 +296,10 @@ async def _assistant_ids(connection: CommandConnection, given: Mapping[str, Any]
 
 def assistant_argument() -> Any:
     """Build an argument that takes the name of an agent, or the id of an assistant."""
-    argument = part_argument(
-        "ASSISTANT", "Agent name, or assistant ID or its first characters.", _assistant_ids
-    )
-    argument.autocompletion = complete_assistant
-    setattr(argument, LOOKS, lambda given: given == LAST or BEGINNING.fullmatch(given) is not None)
-    return argument
+    info = part_argument("ASSISTANT", "Agent name, or assistant ID or its first characters.", _assistant_ids)
+    info.autocompletion = complete_assistant
+    setattr(info, LOOKS, lambda given: given == LAST or BEGINNING.fullmatch(given) is not None)
+    return info
 
 
 AssistantArgument = Annotated[str, assistant_argument()]

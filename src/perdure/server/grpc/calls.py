@@ -1,7 +1,7 @@
 """Calls of the gRPC server: authentication, reading of messages, refusals.
 
-perdure reads messages itself, not grpc. So a caller that sends nothing cannot hold a call forever, an
-unauthorized caller sends no data to the server, and a malformed message is an error of the caller.
+perdure reads messages itself, not grpc. So a caller that sends nothing cannot hold a call forever, nothing
+is received from an unauthorized caller, and a malformed message is an error of the caller.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class TrustedProxies:
     def find_client(self, peer: str, read_headers: Callable[[str], Sequence[str]]) -> str:
         """Return the client's address: the last address in X-Forwarded-For that is not a trusted proxy.
 
-        Return the peer's address if the peer is not trusted, or if an address before it is malformed.
+        Return the peer's address if the peer is not trusted, or if the header has no such address.
         """
         if not self._networks or not self._trust(_parse_address(peer)):
             return peer

@@ -90,7 +90,7 @@ class TestWaiting(Contract):
 
 
 class TestWaiters(Contract):
-    """Waiters that wait when the event happens."""
+    """Waiters that are present when a rollout finishes."""
 
     @pytest.mark.parametrize("status", ["succeeded", "failed"])
     async def test_woken_by_a_report(self, store: LightningStore, status: str) -> None:
