@@ -144,7 +144,10 @@ def confine(
     directory = os.path.realpath(directory or confinement.project or os.getcwd())
     inside = {name: value for name, value in env.items() if name not in _LEFT_OUT}
     inside |= {**dict(confinement.variables), "HOME": TEMPORARY[0], "TMPDIR": TEMPORARY[0]}
-    start = [*_build_bubblewrap(network=confinement.network, drops=user is not None), *_mounts(confinement)]
+    start = [
+        *_build_bubblewrap(network=confinement.network, drops=user is not None),
+        *_build_mounts(confinement),
+    ]
     start += ["--remount-ro", "/"]
     if user is None:
         return ConfinedCommand([*start, "--chdir", directory, "--", *argv], None, inside)
@@ -232,7 +235,7 @@ def _find_failure() -> str | None:
         return "there is no program bwrap; install the package bubblewrap"
     user = find_user(NOBODY) if _is_root() else None
     nothing = PrivatePaths()
-    shown = [*_system(nothing), *_python(nothing)]
+    shown = [*_build_system_mounts(nothing), *_list_python_links(nothing)]
     command = [*_build_bubblewrap(network=False, drops=user is not None), *shown]
     command += ["--chdir", "/", "--", *(_build_user_prefix(user, "/") if user is not None else ()), "true"]
     try:
@@ -262,12 +265,12 @@ def _build_bubblewrap(*, network: bool, drops: bool) -> list[str]:
     return [program, *apart, "--cap-drop", "ALL", *rights, "--die-with-parent", *own]
 
 
-def _mounts(confinement: Confinement) -> Iterator[str]:
+def _build_mounts(confinement: Confinement) -> Iterator[str]:
     project = os.path.realpath(confinement.project or os.getcwd())
     private = PrivatePaths(confinement.private)
     private.check_project(project)
-    yield from _system(private)
-    yield from _python(private)
+    yield from _build_system_mounts(private)
+    yield from _list_python_links(private)
     covered = [*SYSTEM, *_python_folders()]
     # Import paths belong to the project too, unless they are in private folders.
     for entry in (project, *PROJECT.folders, *sys.path):
@@ -285,7 +288,7 @@ def _mounts(confinement: Confinement) -> Iterator[str]:
         yield from (*private.make_way(place), "--bind-try", place, place)
 
 
-def _system(private: PrivatePaths) -> Iterator[str]:
+def _build_system_mounts(private: PrivatePaths) -> Iterator[str]:
     for folder in SYSTEM:
         if os.path.lexists(folder):
             yield from private.bind(folder)
@@ -297,7 +300,7 @@ def _python_folders() -> list[str]:
     return [folder for folder in dict.fromkeys(found) if not Path(folder).is_relative_to("/usr")]
 
 
-def _python(private: PrivatePaths) -> Iterator[str]:
+def _list_python_links(private: PrivatePaths) -> Iterator[str]:
     for folder in _python_folders():
         yield from private.bind(folder)
         real = os.path.realpath(folder)

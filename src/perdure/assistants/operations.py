@@ -46,13 +46,13 @@ async def create(tx: Tx, requests: Sequence[NewAssistant]) -> list[AssistantRow 
     # The order of ids prevents deadlocks between batches.
     for place in sorted(range(len(requests)), key=wanted.__getitem__):
         request, assistant_id = requests[place], wanted[place]
-        refusal = _refusal(assistant_id, request.version.body.agent, registered)
+        refusal = _find_refusal(assistant_id, request.version.body.agent, registered)
         answers[place] = refusal or await _create(tx, assistant_id, request, created)
     await _publish(tx, "create_assistant", created, "added")
     return [answers[place] for place in range(len(requests))]
 
 
-def _refusal(assistant_id: str, agent: str, registered: set[str]) -> PerdureError | None:
+def _find_refusal(assistant_id: str, agent: str, registered: set[str]) -> PerdureError | None:
     if agent not in registered:
         return NotFound(f"Agent {agent} not found: no worker has registered it")
     if assistant_id in registered:

@@ -108,7 +108,7 @@ class Upkeep(Service):
     @call(GET("/db/stats"), scope="admin")
     async def stats(self) -> DatabaseStats:
         """Count the rows of each kind of data, and the bytes of the database."""
-        row = await self.storage.read(_stats)
+        row = await self.storage.read(_read_stats)
         if isinstance(self._log, FileEventLog):
             spaces = await self.storage.read(list_namespaces)
             row = row._replace(sessions=sum([len(await self._log.logs(ns)) for ns in spaces]))
@@ -132,7 +132,7 @@ class Upkeep(Service):
         )
         findings = [engine]
         for check in CHECKS:
-            row = await self.storage.read(_broken, check)
+            row = await self.storage.read(_find_broken, check)
             sentence = f"{row.found} × {check.sentence}, such as {row.example}" if row.found else None
             findings.append(Finding(check=check.name, ok=not row.found, found=row.found, sentence=sentence))
         return Verification(ok=all(finding.ok for finding in findings), items=findings)
@@ -167,13 +167,13 @@ class Upkeep(Service):
         return {sweep.kind: sweep.deleted for sweep in report.items if sweep.deleted}
 
 
-async def _broken(tx: Tx, check: RetentionRule) -> BrokenRow:
+async def _find_broken(tx: Tx, check: RetentionRule) -> BrokenRow:
     broken = await tx.one(check.query, **check.values)
     assert broken is not None
     return broken
 
 
-async def _stats(tx: Tx) -> sql.StatsRow:
+async def _read_stats(tx: Tx) -> sql.StatsRow:
     row = await tx.one(sql.STATS)
     assert row is not None
     return row

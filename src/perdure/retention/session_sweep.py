@@ -57,7 +57,7 @@ class SessionKind:
         total = 0
         for ns in sorted(await storage.read(list_namespaces)):
             before = total
-            async for info in self._due(storage, ns):
+            async for info in self._list_due(storage, ns):
                 if budget.is_spent:
                     return SweepResult(total, complete=False)
                 sources = [
@@ -75,11 +75,11 @@ class SessionKind:
     async def count(self, storage: Storage, budget: Budget) -> SweepResult:
         total = 0
         for ns in sorted(await storage.read(list_namespaces)):
-            async for _ in self._due(storage, ns):
+            async for _ in self._list_due(storage, ns):
                 total += 1
         return SweepResult(total)
 
-    async def _due(self, storage: Storage, ns: int) -> AsyncIterator[LogInfo]:
+    async def _list_due(self, storage: Storage, ns: int) -> AsyncIterator[LogInfo]:
         last: LogInfo | None = None
         while page := await self.log.idle(ns, self.seconds or 0.0, last, FOUND_SESSIONS):
             kept = await storage.read(open_sessions, ns=ns)
